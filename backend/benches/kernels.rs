@@ -1,0 +1,161 @@
+//! Rates of the kernels that bound an emulated accelerator. Run with
+//! `cargo bench -p plimsoll-backend --bench kernels`.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use half::f16;
+use plimsoll_backend::kernels::Elements;
+use plimsoll_backend::kernels::attention::{
+    AttentionScratch, AttentionSpec, KvSegment, attend, record_bytes,
+};
+use plimsoll_backend::kernels::linear::{LinearShape, LinearWeight, linear, to_half};
+use plimsoll_core::Dtype;
+
+/// Weights that are cycled through, so that few rows read memory and not a cache.
+const LAYERS: usize = 24;
+
+fn noise(count: usize) -> Vec<f32> {
+    (0..count)
+        .map(|i| ((i * 2_654_435_761) % 1013) as f32 / 506.5 - 1.0)
+        .collect()
+}
+
+fn settle(group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>) {
+    group.sample_size(10);
+    group.warm_up_time(Duration::from_millis(200));
+    group.measurement_time(Duration::from_millis(800));
+}
+
+/// Few rows in bytes of weight a second, many rows in floating-point operations ("elements") a second.
+fn linears(c: &mut Criterion) {
+    let (n, k) = (2048, 2048);
+    let w32 = noise(LAYERS * n * k);
+    let w16: Vec<f16> = to_half(&w32);
+    let mut group = c.benchmark_group("linear_2048x2048");
+    settle(&mut group);
+    for m in [1, 4, 8, 16, 64, 512] {
+        let shape = LinearShape { m, n, k };
+        let x = noise(m * k);
+        let mut y = vec![0.0; m * n];
+        for dtype in [Dtype::F32, Dtype::F16] {
+            let all = match dtype {
+                Dtype::F32 => Elements::F32(&w32),
+                Dtype::F16 => Elements::F16(&w16),
+            };
+            group.throughput(if m < 16 {
+                Throughput::Bytes((n * k) as u64 * dtype.size_bytes())
+            } else {
+                Throughput::Elements(shape.flops())
+            });
+            let mut layer = 0;
+            group.bench_function(BenchmarkId::new(dtype.name(), format!("m{m}")), |b| {
+                b.iter(|| {
+                    layer = (layer + 1) % LAYERS;
+                    let weight = all.slice(layer * n * k..(layer + 1) * n * k);
+                    let weight = LinearWeight { weight, bias: None };
+                    linear(shape, black_box(&x), weight, &mut y).unwrap();
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+/// Bytes of cache a second.
+fn decode(c: &mut Criterion) {
+    let mut group = c.benchmark_group("attention_decode");
+    settle(&mut group);
+    for (batch, heads, kv_heads, context_len) in
+        [(1, 32, 32, 2048), (16, 32, 32, 1024), (16, 32, 8, 2048)]
+    {
+        let spec = AttentionSpec {
+            heads,
+            kv_heads,
+            head_dim: 64,
+            query_len: 1,
+            context_len,
+            scale: 0.125,
+        };
+        let rows = batch * kv_heads;
+        for dtype in [Dtype::F32, Dtype::F16] {
+            let record_bytes = record_bytes(rows, spec.head_dim, dtype);
+            let elements = noise(record_bytes / dtype.size_bytes() as usize * context_len);
+            let half = to_half(&elements);
+            let bytes: &[u8] = match dtype {
+                Dtype::F32 => bytemuck::cast_slice(&elements),
+                Dtype::F16 => bytemuck::cast_slice(&half),
+            };
+            let segment = KvSegment {
+                row_start: 0,
+                row_end: rows,
+                record_bytes,
+                bytes,
+                dtype,
+            };
+            let q = noise(batch * heads * spec.head_dim);
+            let (mut out, mut scratch) = (vec![0.0; q.len()], AttentionScratch::default());
+            group.throughput(Throughput::Bytes(bytes.len() as u64));
+            let name = format!("b{batch}_h{heads}_kv{kv_heads}_c{context_len}");
+            group.bench_function(BenchmarkId::new(dtype.name(), name), |b| {
+                b.iter(|| {
+                    attend(
+                        black_box(&q),
+                        &segment,
+                        &spec,
+                        0..rows,
+                        &mut scratch,
+                        &mut out,
+                    )
+                    .unwrap();
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+/// Floating-point operations ("elements") a second, of which causality leaves half.
+fn prefill(c: &mut Criterion) {
+    let mut group = c.benchmark_group("attention_prefill");
+    settle(&mut group);
+    let spec = AttentionSpec {
+        heads: 32,
+        kv_heads: 32,
+        head_dim: 64,
+        query_len: 512,
+        context_len: 512,
+        scale: 0.125,
+    };
+    let record_bytes = record_bytes(32, 64, Dtype::F16);
+    let half = to_half(&noise(record_bytes / 2 * 512));
+    let bytes = bytemuck::cast_slice(&half);
+    let segment = KvSegment {
+        row_start: 0,
+        row_end: 32,
+        record_bytes,
+        bytes,
+        dtype: Dtype::F16,
+    };
+    let q = noise(512 * 2048);
+    let (mut out, mut scratch) = (vec![0.0; q.len()], AttentionScratch::default());
+    group.throughput(Throughput::Elements(2 * 512 * 512 * 2048));
+    group.bench_function("f16/b1_h32_c512", |b| {
+        b.iter(|| {
+            attend(
+                black_box(&q),
+                &segment,
+                &spec,
+                0..32,
+                &mut scratch,
+                &mut out,
+            )
+            .unwrap()
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, linears, decode, prefill);
+criterion_main!(benches);

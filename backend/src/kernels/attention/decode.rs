@@ -1,0 +1,160 @@
+//! One query a sequence: bound by reading the cache, so each byte is read once and nearly in order.
+//!
+//! A block of rows whose scores fit the second cache goes over all keys, then over all values, several
+//! positions at a time: as many streams as there are positions, each read from end to end.
+
+use super::weighted::{Span, add_weighted};
+use super::{Attention, AttentionSpec, Cache, Strided};
+use crate::kernels::simd::{Lanes, Stored};
+use crate::kernels::softmax::softmax;
+use crate::kernels::tile::dots;
+
+/// Scores of a block of rows, in elements.
+const SCORES: usize = 128 << 10;
+/// Positions read side by side.
+const POSITIONS: usize = 8;
+
+#[inline(always)]
+pub fn run<L: Lanes, W: Stored>(lanes: L, attention: Attention<'_>, cache: Cache<'_, W>) {
+    let Attention {
+        spec,
+        rows,
+        q,
+        out,
+        scratch,
+    } = attention;
+    let row_scores = spec.group() * spec.context_len;
+    let block_rows = (SCORES / row_scores).clamp(1, rows.len());
+    scratch
+        .scores
+        .resize(scratch.scores.len().max(block_rows * row_scores), 0.0);
+    for start in rows.clone().step_by(block_rows) {
+        let block = start..rows.end.min(start + block_rows);
+        let scores = &mut scratch.scores[..block.len() * row_scores];
+        let mut position = 0;
+        while position < spec.context_len {
+            let span = Span {
+                from: position,
+                to: spec.context_len.min(position + POSITIONS),
+            };
+            for (row, scores) in block.clone().zip(scores.chunks_exact_mut(row_scores)) {
+                score_group(
+                    lanes,
+                    spec,
+                    queries(spec, q, row),
+                    cache.keys(row),
+                    span,
+                    scores,
+                );
+            }
+            position = span.to;
+        }
+        for scores in scores.chunks_exact_mut(spec.context_len) {
+            softmax(lanes, scores, spec.scale);
+        }
+        let width = spec.group() * spec.head_dim;
+        out[block.start * width..block.end * width].fill(0.0);
+        let mut position = 0;
+        while position < spec.context_len {
+            let span = Span {
+                from: position,
+                to: spec.context_len.min(position + POSITIONS),
+            };
+            for (row, scores) in block.clone().zip(scores.chunks_exact(row_scores)) {
+                let out = &mut out[row * width..(row + 1) * width];
+                weigh_group(lanes, spec, scores, cache.values(row), span, out);
+            }
+            position = span.to;
+        }
+    }
+}
+
+/// The queries of a row's group, [group, head_dim]: contiguous, since there is one a sequence.
+#[inline(always)]
+fn queries<'a>(spec: &AttentionSpec, q: &'a [f32], row: usize) -> &'a [f32] {
+    let width = spec.group() * spec.head_dim;
+    &q[row * width..(row + 1) * width]
+}
+
+/// Scores of the positions of `span` for every query of a group, to `scores` [group, context_len].
+#[inline(always)]
+fn score_group<L: Lanes, W: Stored>(
+    lanes: L,
+    spec: &AttentionSpec,
+    queries: &[f32],
+    keys: Strided<'_, W>,
+    span: Span,
+    scores: &mut [f32],
+) {
+    let mut position = span.from;
+    while position + 4 <= span.to {
+        let tile = [
+            keys.at(position),
+            keys.at(position + 1),
+            keys.at(position + 2),
+            keys.at(position + 3),
+        ];
+        score_tile(lanes, spec, queries, tile, position, scores);
+        position += 4;
+    }
+    while position < span.to {
+        score_tile(lanes, spec, queries, [keys.at(position)], position, scores);
+        position += 1;
+    }
+}
+
+#[inline(always)]
+fn score_tile<L: Lanes, W: Stored, const N: usize>(
+    lanes: L,
+    spec: &AttentionSpec,
+    queries: &[f32],
+    keys: [&[W]; N],
+    position: usize,
+    scores: &mut [f32],
+) {
+    let (width, context) = (spec.head_dim, spec.context_len);
+    let mut g = 0;
+    while L::TILE_N >= 4 && g + 4 <= spec.group() {
+        let query = |i: usize| &queries[(g + i) * width..(g + i + 1) * width];
+        let tile = [query(0), query(1), query(2), query(3)];
+        let sums = dots::<L, W, 4, N>(lanes, tile, keys, width);
+        for (i, sums) in sums.iter().enumerate() {
+            let at = (g + i) * context + position;
+            scores[at..at + N].copy_from_slice(sums);
+        }
+        g += 4;
+    }
+    while g < spec.group() {
+        let query = &queries[g * width..(g + 1) * width];
+        let sums = dots::<L, W, 1, N>(lanes, [query], keys, width);
+        let at = g * context + position;
+        scores[at..at + N].copy_from_slice(&sums[0]);
+        g += 1;
+    }
+}
+
+/// Adds the weighted values of the positions of `span` to `out` [group, head_dim].
+#[inline(always)]
+fn weigh_group<L: Lanes, W: Stored>(
+    lanes: L,
+    spec: &AttentionSpec,
+    weights: &[f32],
+    values: Strided<'_, W>,
+    span: Span,
+    out: &mut [f32],
+) {
+    let (width, context) = (spec.head_dim, spec.context_len);
+    let mut g = 0;
+    while L::TILE_N >= 4 && g + 4 <= spec.group() {
+        let of = |i: usize| &weights[(g + i) * context..(g + i + 1) * context];
+        let tile = [of(0), of(1), of(2), of(3)];
+        let places = [g * width, (g + 1) * width, (g + 2) * width, (g + 3) * width];
+        add_weighted(lanes, tile, values, span, places, out);
+        g += 4;
+    }
+    while g < spec.group() {
+        let weights = &weights[g * context..(g + 1) * context];
+        add_weighted(lanes, [weights], values, span, [g * width], out);
+        g += 1;
+    }
+}

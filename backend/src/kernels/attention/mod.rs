@@ -1,0 +1,266 @@
+//! Causal attention with grouped queries over a cache that is split by rows.
+//!
+//! A **row** of the cache is one key/value head of one sequence: `row = sequence * kv_heads + kv_head`.
+//! Rows are independent, so a cache may lie in several tiers, a contiguous range of rows (a
+//! [`KvSegment`]) in each, and every segment is attended to where it lies.
+//!
+//! The result of a query depends on its own values and on the keys and values that it sees: not on the
+//! split, not on the batch, and prefill and decode give the same bits.
+
+mod decode;
+mod prefill;
+mod segment;
+mod weighted;
+
+use std::ops::Range;
+
+use half::f16;
+
+pub use segment::{KvSegment, KvSegmentMut, append, record_bytes};
+
+use super::KernelError;
+use super::error::expect;
+use super::simd::{InstructionSet, Kernel, Lanes, Stored, dispatch_to};
+use super::storage::Elements;
+use super::tile::DOT_PIECE;
+
+/// The shape of one attention over one layer's cache.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionSpec {
+    /// Query heads; a multiple of `kv_heads`.
+    pub heads: usize,
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Elements a head (at most [`DOT_PIECE`]).
+    pub head_dim: usize,
+    /// Queries a sequence: 1 in decode.
+    pub query_len: usize,
+    /// Positions that the last query sees. Query t sees `context_len - query_len + t + 1`.
+    pub context_len: usize,
+    /// The factor of the scores, usually 1 / sqrt(head_dim). The queries come unscaled.
+    pub scale: f32,
+}
+
+impl AttentionSpec {
+    /// Query heads that share a key/value head.
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// The position of the first query: where its key and value are appended.
+    pub fn start(&self) -> usize {
+        self.context_len - self.query_len
+    }
+
+    /// Positions that query `t` sees.
+    fn visible(&self, t: usize) -> usize {
+        self.start() + t + 1
+    }
+
+    /// Elements of queries (and of the result) a sequence.
+    fn query_elements(&self) -> usize {
+        self.query_len * self.heads * self.head_dim
+    }
+
+    fn check(&self) -> Result<(), KernelError> {
+        let positive = self
+            .kv_heads
+            .min(self.head_dim)
+            .min(self.query_len)
+            .min(self.heads);
+        if positive == 0 {
+            return expect("a head count, head size or query length", 1, 0);
+        }
+        expect(
+            "query heads",
+            self.heads.next_multiple_of(self.kv_heads),
+            self.heads,
+        )?;
+        expect(
+            "the size of a head",
+            self.head_dim.min(DOT_PIECE),
+            self.head_dim,
+        )?;
+        expect(
+            "positions",
+            self.context_len.max(self.query_len),
+            self.context_len,
+        )
+    }
+}
+
+/// Memory that attention works in, kept between calls: scores, and in prefill one row of the cache.
+#[derive(Debug, Default)]
+pub struct AttentionScratch {
+    scores: Vec<f32>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+/// Attends with the queries of `rows`, which lie in `segment`.
+///
+/// `q` and `out` are [batch, query_len, heads, head_dim], f32, row-major; only the elements of the
+/// heads that belong to `rows` are read and written. Keys and values of all `context_len` positions
+/// must have been written, those of the queries themselves included ([`append`]).
+///
+/// # Errors
+/// [`KernelError::Shape`] and [`KernelError::Cast`] where operands do not fit `spec`.
+pub fn attend(
+    q: &[f32],
+    segment: &KvSegment<'_>,
+    spec: &AttentionSpec,
+    rows: Range<usize>,
+    scratch: &mut AttentionScratch,
+    out: &mut [f32],
+) -> Result<(), KernelError> {
+    Attention {
+        spec,
+        rows,
+        q,
+        out,
+        scratch,
+    }
+    .run(InstructionSet::best(), segment)
+}
+
+/// The operands of an attention, apart from the cache.
+struct Attention<'a> {
+    spec: &'a AttentionSpec,
+    rows: Range<usize>,
+    q: &'a [f32],
+    out: &'a mut [f32],
+    scratch: &'a mut AttentionScratch,
+}
+
+impl Attention<'_> {
+    fn run(self, set: InstructionSet, segment: &KvSegment<'_>) -> Result<(), KernelError> {
+        let spec = self.spec;
+        spec.check()?;
+        segment.check(spec)?;
+        expect(
+            "the queries of an attention",
+            whole_sequences(spec, self.q.len()),
+            self.q.len(),
+        )?;
+        expect("the result of an attention", self.q.len(), self.out.len())?;
+        let cached = segment.row_start.max(self.rows.start)..segment.row_end.min(self.rows.end);
+        expect("rows in the segment", self.rows.len(), cached.len())?;
+        let batch_rows = self.q.len() / spec.query_elements() * spec.kv_heads;
+        expect(
+            "rows in the batch",
+            self.rows.end.min(batch_rows),
+            self.rows.end,
+        )?;
+        match Elements::from_bytes(segment.bytes, segment.dtype)? {
+            Elements::F32(elements) => {
+                let cache = Cache::<f32>::new(elements, segment, spec);
+                dispatch_to(
+                    set,
+                    Run {
+                        attention: self,
+                        cache,
+                    },
+                );
+            }
+            Elements::F16(elements) => {
+                let cache = Cache::<f16>::new(elements, segment, spec);
+                dispatch_to(
+                    set,
+                    Run {
+                        attention: self,
+                        cache,
+                    },
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn whole_sequences(spec: &AttentionSpec, elements: usize) -> usize {
+    elements.next_multiple_of(spec.query_elements())
+}
+
+struct Run<'a, W> {
+    attention: Attention<'a>,
+    cache: Cache<'a, W>,
+}
+
+impl<W: Stored> Kernel for Run<'_, W> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        if self.attention.rows.is_empty() {
+            return;
+        }
+        if self.attention.spec.query_len == 1 {
+            decode::run(lanes, self.attention, self.cache);
+        } else {
+            prefill::run(lanes, self.attention, self.cache);
+        }
+    }
+}
+
+/// A segment as elements.
+#[derive(Clone, Copy)]
+struct Cache<'a, W> {
+    elements: &'a [W],
+    /// Elements from a position to the next.
+    stride: usize,
+    row_start: usize,
+    rows: usize,
+    head_dim: usize,
+}
+
+impl<'a, W: Stored> Cache<'a, W> {
+    fn new(elements: &'a [W], segment: &KvSegment<'_>, spec: &AttentionSpec) -> Self {
+        Cache {
+            elements,
+            stride: segment.record_bytes / size_of::<W>(),
+            row_start: segment.row_start,
+            rows: segment.row_end - segment.row_start,
+            head_dim: spec.head_dim,
+        }
+    }
+
+    /// The keys of a row, position by position.
+    #[inline(always)]
+    fn keys(&self, row: usize) -> Strided<'a, W> {
+        let start = (row - self.row_start) * self.head_dim;
+        Strided {
+            elements: self.elements,
+            start,
+            stride: self.stride,
+            width: self.head_dim,
+        }
+    }
+
+    /// The values of a row, position by position.
+    #[inline(always)]
+    fn values(&self, row: usize) -> Strided<'a, W> {
+        let keys = self.keys(row);
+        Strided {
+            start: keys.start + self.rows * self.head_dim,
+            ..keys
+        }
+    }
+}
+
+/// Vectors of `width` elements at a constant distance.
+#[derive(Clone, Copy)]
+struct Strided<'a, W> {
+    elements: &'a [W],
+    start: usize,
+    stride: usize,
+    width: usize,
+}
+
+impl<'a, W> Strided<'a, W> {
+    #[inline(always)]
+    fn at(&self, position: usize) -> &'a [W] {
+        let start = self.start + position * self.stride;
+        &self.elements[start..start + self.width]
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! Many queries a sequence: bound by arithmetic, so a row's keys and values are gathered and widened
+//! once, and a block of queries goes over them in register tiles.
+
+use std::ops::Range;
+
+use super::weighted::{Span, add_weighted};
+use super::{Attention, AttentionScratch, AttentionSpec, Cache, Strided};
+use crate::kernels::simd::{LANES, Lanes, Stored};
+use crate::kernels::softmax::softmax;
+use crate::kernels::tile::dots;
+
+/// Queries whose scores are held at once.
+const QUERIES: usize = 32;
+/// Positions of values that stay in the first cache while the queries of a block pass.
+const POSITIONS: usize = 64;
+/// Queries in a register tile.
+const TILE: usize = 4;
+
+#[inline(always)]
+pub fn run<L: Lanes, W: Stored>(lanes: L, attention: Attention<'_>, cache: Cache<'_, W>) {
+    let Attention {
+        spec,
+        rows,
+        q,
+        out,
+        scratch,
+    } = attention;
+    let panel = spec.context_len * spec.head_dim;
+    scratch
+        .scores
+        .resize(scratch.scores.len().max(QUERIES * spec.context_len), 0.0);
+    scratch.keys.resize(scratch.keys.len().max(panel), 0.0);
+    scratch.values.resize(scratch.values.len().max(panel), 0.0);
+    for row in rows {
+        gather(lanes, cache.keys(row), &mut scratch.keys[..panel]);
+        gather(lanes, cache.values(row), &mut scratch.values[..panel]);
+        let queries = spec.query_len * spec.group();
+        for start in (0..queries).step_by(QUERIES) {
+            let block = Block {
+                spec,
+                row,
+                queries: start..queries.min(start + QUERIES),
+                q,
+            };
+            block.run(lanes, scratch, out);
+        }
+    }
+}
+
+#[inline(always)]
+fn gather<L: Lanes, W: Stored>(lanes: L, from: Strided<'_, W>, into: &mut [f32]) {
+    for (position, into) in into.chunks_exact_mut(from.width).enumerate() {
+        let (from, from_rest) = from.at(position).as_chunks::<LANES>();
+        let (into, into_rest) = into.as_chunks_mut::<LANES>();
+        for (from, into) in from.iter().zip(into) {
+            lanes.store(W::load(lanes, from), into);
+        }
+        for (from, into) in from_rest.iter().zip(into_rest) {
+            *into = from.widen();
+        }
+    }
+}
+
+/// Queries of one row: number i is query i / group, head i % group of the group.
+struct Block<'a> {
+    spec: &'a AttentionSpec,
+    row: usize,
+    queries: Range<usize>,
+    q: &'a [f32],
+}
+
+impl Block<'_> {
+    /// Where a query, and its result, starts.
+    #[inline(always)]
+    fn place(&self, query: usize) -> usize {
+        let spec = self.spec;
+        let (sequence, kv_head) = (self.row / spec.kv_heads, self.row % spec.kv_heads);
+        let token = sequence * spec.query_len + query / spec.group();
+        let head = kv_head * spec.group() + query % spec.group();
+        (token * spec.heads + head) * spec.head_dim
+    }
+
+    #[inline(always)]
+    fn visible(&self, query: usize) -> usize {
+        self.spec.visible(query / self.spec.group())
+    }
+
+    #[inline(always)]
+    fn run<L: Lanes>(&self, lanes: L, scratch: &mut AttentionScratch, out: &mut [f32]) {
+        let spec = self.spec;
+        let panel = spec.context_len * spec.head_dim;
+        let strided = |elements| Strided {
+            elements,
+            start: 0,
+            stride: spec.head_dim,
+            width: spec.head_dim,
+        };
+        let keys = strided(&scratch.keys[..panel]);
+        let values = strided(&scratch.values[..panel]);
+        let scores = &mut scratch.scores[..self.queries.len() * spec.context_len];
+        self.score(lanes, keys, scores);
+        let furthest = self.visible(self.queries.end - 1);
+        for (query, scores) in self
+            .queries
+            .clone()
+            .zip(scores.chunks_mut(spec.context_len))
+        {
+            let (seen, unseen) = scores[..furthest].split_at_mut(self.visible(query));
+            softmax(lanes, seen, spec.scale);
+            unseen.fill(0.0);
+            let place = self.place(query);
+            out[place..place + spec.head_dim].fill(0.0);
+        }
+        self.weigh(lanes, values, scores, out);
+    }
+
+    #[inline(always)]
+    fn score<L: Lanes>(&self, lanes: L, keys: Strided<'_, f32>, scores: &mut [f32]) {
+        let furthest = self.visible(self.queries.end - 1);
+        let mut position = 0;
+        while L::TILE_N >= 4 && position + 4 <= furthest {
+            let tile = [
+                keys.at(position),
+                keys.at(position + 1),
+                keys.at(position + 2),
+                keys.at(position + 3),
+            ];
+            self.score_tile(lanes, tile, position, scores);
+            position += 4;
+        }
+        while position + 2 <= furthest {
+            let tile = [keys.at(position), keys.at(position + 1)];
+            self.score_tile(lanes, tile, position, scores);
+            position += 2;
+        }
+        if position < furthest {
+            self.score_tile(lanes, [keys.at(position)], position, scores);
+        }
+    }
+
+    /// Scores of `N` positions for all queries of the block that see the first of them.
+    #[inline(always)]
+    fn score_tile<L: Lanes, const N: usize>(
+        &self,
+        lanes: L,
+        keys: [&[f32]; N],
+        position: usize,
+        scores: &mut [f32],
+    ) {
+        let (width, context) = (self.spec.head_dim, self.spec.context_len);
+        let query_of = |query| &self.q[self.place(query)..self.place(query) + width];
+        let mut query = self.queries.start;
+        while query < self.queries.end && self.visible(query) <= position {
+            query += 1;
+        }
+        while L::TILE_M >= TILE && query + TILE <= self.queries.end {
+            let tile = [
+                query_of(query),
+                query_of(query + 1),
+                query_of(query + 2),
+                query_of(query + 3),
+            ];
+            let sums = dots::<L, f32, TILE, N>(lanes, tile, keys, width);
+            for (i, sums) in sums.iter().enumerate() {
+                let at = (query - self.queries.start + i) * context + position;
+                scores[at..at + N].copy_from_slice(sums);
+            }
+            query += TILE;
+        }
+        while query < self.queries.end {
+            let sums = dots::<L, f32, 1, N>(lanes, [query_of(query)], keys, width);
+            let at = (query - self.queries.start) * context + position;
+            scores[at..at + N].copy_from_slice(&sums[0]);
+            query += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn weigh<L: Lanes>(
+        &self,
+        lanes: L,
+        values: Strided<'_, f32>,
+        weights: &[f32],
+        out: &mut [f32],
+    ) {
+        let context = self.spec.context_len;
+        let furthest = self.visible(self.queries.end - 1);
+        let weights_of = |query: usize| {
+            let at = (query - self.queries.start) * context;
+            &weights[at..at + context]
+        };
+        for from in (0..furthest).step_by(POSITIONS) {
+            let mut query = self.queries.start;
+            while L::TILE_M >= TILE && query + TILE <= self.queries.end {
+                let last = query + TILE - 1;
+                let to = self.visible(last).min(from + POSITIONS).max(from);
+                let tile = [query, query + 1, query + 2, last];
+                let (weights, places) = (tile.map(weights_of), tile.map(|query| self.place(query)));
+                add_weighted(lanes, weights, values, Span { from, to }, places, out);
+                query += TILE;
+            }
+            while query < self.queries.end {
+                let to = self.visible(query).min(from + POSITIONS).max(from);
+                let (weights, place) = (weights_of(query), self.place(query));
+                add_weighted(lanes, [weights], values, Span { from, to }, [place], out);
+                query += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Against a naive form in f64, and bit for bit against itself: split, batched, prefilled, decoded.
+
+use plimsoll_core::Dtype;
+use proptest::prelude::*;
+
+use super::*;
+use crate::kernels::storage::ElementsMut;
+
+fn values(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 40) as f32 / (1 << 22) as f32 - 2.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// A cache of segments with the given bounds, in buffers of whole words.
+struct Stored {
+    bounds: Vec<usize>,
+    dtype: Dtype,
+    padding: usize,
+    head_dim: usize,
+    buffers: Vec<Vec<u64>>,
+}
+
+impl Stored {
+    fn new(spec: &AttentionSpec, bounds: &[usize], dtype: Dtype, padding: usize) -> Stored {
+        let words = |rows: usize| {
+            let record = record_bytes(rows, spec.head_dim, dtype) + padding;
+            (record * spec.context_len).div_ceil(8)
+        };
+        let buffers = bounds
+            .windows(2)
+            .map(|ends| vec![u64::MAX; words(ends[1] - ends[0])]);
+        let buffers = buffers.collect();
+        Stored {
+            bounds: bounds.to_vec(),
+            dtype,
+            padding,
+            head_dim: spec.head_dim,
+            buffers,
+        }
+    }
+
+    fn record(&self, index: usize) -> usize {
+        let rows = self.bounds[index + 1] - self.bounds[index];
+        record_bytes(rows, self.head_dim, self.dtype) + self.padding
+    }
+
+    fn append(&mut self, spec: &AttentionSpec, k: &[f32], v: &[f32]) {
+        for index in 0..self.buffers.len() {
+            let mut segment = KvSegmentMut {
+                row_start: self.bounds[index],
+                row_end: self.bounds[index + 1],
+                record_bytes: self.record(index),
+                bytes: bytemuck::cast_slice_mut(&mut self.buffers[index]),
+                dtype: self.dtype,
+            };
+            segment.record_bytes = record_bytes(
+                segment.row_end - segment.row_start,
+                self.head_dim,
+                self.dtype,
+            ) + self.padding;
+            append(&mut segment, spec, k, v).unwrap();
+        }
+    }
+
+    fn attend(&self, set: InstructionSet, spec: &AttentionSpec, q: &[f32]) -> Vec<f32> {
+        let mut out = vec![f32::NAN; q.len()];
+        let mut scratch = AttentionScratch::default();
+        for index in 0..self.buffers.len() {
+            let segment = KvSegment {
+                row_start: self.bounds[index],
+                row_end: self.bounds[index + 1],
+                record_bytes: self.record(index),
+                bytes: bytemuck::cast_slice(&self.buffers[index]),
+                dtype: self.dtype,
+            };
+            let rows = segment.row_start..segment.row_end;
+            let attention = Attention {
+                spec,
+                rows,
+                q,
+                out: &mut out,
+                scratch: &mut scratch,
+            };
+            attention.run(set, &segment).unwrap();
+        }
+        out
+    }
+}
+
+fn rounded(values: &[f32], dtype: Dtype) -> Vec<f32> {
+    let mut bytes = vec![0_u64; values.len()];
+    let bytes =
+        &mut bytemuck::cast_slice_mut(&mut bytes)[..values.len() * dtype.size_bytes() as usize];
+    let mut elements = ElementsMut::from_bytes(bytes, dtype).unwrap();
+    elements.store(0..values.len(), values);
+    elements.as_elements().to_vec()
+}
+
+/// Attention over k and v [batch, context_len, kv_heads, head_dim] in f64.
+fn reference(spec: &AttentionSpec, q: &[f32], k: &[f32], v: &[f32]) -> Vec<f64> {
+    let mut out = Vec::with_capacity(q.len());
+    for (index, query) in q.chunks_exact(spec.head_dim).enumerate() {
+        let (token, head) = (index / spec.heads, index % spec.heads);
+        let (sequence, t) = (token / spec.query_len, token % spec.query_len);
+        let at = |p: usize| {
+            let row = (sequence * spec.context_len + p) * spec.kv_heads + head / spec.group();
+            row * spec.head_dim..(row + 1) * spec.head_dim
+        };
+        let score = |p: usize| {
+            let products = query
+                .iter()
+                .zip(&k[at(p)])
+                .map(|(a, b)| f64::from(*a) * f64::from(*b));
+            products.sum::<f64>() * f64::from(spec.scale)
+        };
+        let scores: Vec<f64> = (0..spec.visible(t)).map(score).collect();
+        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        for column in 0..spec.head_dim {
+            let terms = weights
+                .iter()
+                .enumerate()
+                .map(|(p, w)| w * f64::from(v[at(p)][column]));
+            out.push(terms.sum::<f64>() / sum);
+        }
+    }
+    out
+}
+
+/// The last `count` tokens of each sequence of [batch, context, width].
+fn last(tokens: &[f32], context: usize, width: usize, count: usize) -> Vec<f32> {
+    let sequences = tokens.chunks_exact(context * width);
+    sequences
+        .flat_map(|sequence| sequence[(context - count) * width..].to_vec())
+        .collect()
+}
+
+fn check(spec: AttentionSpec, batch: usize, cut: usize, dtype: Dtype, padding: usize) {
+    let context = spec.context_len;
+    let (kv_width, q_width) = (spec.kv_heads * spec.head_dim, spec.heads * spec.head_dim);
+    let k = rounded(&values(batch * context * kv_width, 1), dtype);
+    let v = rounded(&values(batch * context * kv_width, 2), dtype);
+    let q_all = values(batch * context * q_width, 3);
+    let all = AttentionSpec {
+        query_len: context,
+        ..spec
+    };
+    let rows = batch * spec.kv_heads;
+    let mut cache = Stored::new(&spec, &[0, rows], dtype, padding);
+    cache.append(&all, &k, &v);
+
+    let q = last(&q_all, context, q_width, spec.query_len);
+    let out = cache.attend(InstructionSet::Plain, &spec, &q);
+    for (found, exact) in out.iter().zip(reference(&spec, &q, &k, &v)) {
+        assert!(
+            (f64::from(*found) - exact).abs() < 2e-5,
+            "{spec:?}: {found} for {exact}"
+        );
+    }
+    for set in InstructionSet::ALL {
+        assert_eq!(
+            bits(&cache.attend(set, &spec, &q)),
+            bits(&out),
+            "{set:?} {spec:?}"
+        );
+    }
+    // Split at any row, and appended in two steps.
+    let mut split = Stored::new(&spec, &[0, cut % (rows + 1), rows], dtype, padding + 8);
+    let before = AttentionSpec {
+        query_len: context - spec.query_len,
+        context_len: context - spec.query_len,
+        ..spec
+    };
+    if before.query_len > 0 {
+        let first = |tokens: &[f32]| -> Vec<f32> {
+            let sequences = tokens.chunks_exact(context * kv_width);
+            sequences
+                .flat_map(|s| s[..before.query_len * kv_width].to_vec())
+                .collect()
+        };
+        split.append(&before, &first(&k), &first(&v));
+    }
+    let fresh = |tokens: &[f32]| last(tokens, context, kv_width, spec.query_len);
+    split.append(&spec, &fresh(&k), &fresh(&v));
+    assert_eq!(
+        bits(&split.attend(InstructionSet::best(), &spec, &q)),
+        bits(&out),
+        "{spec:?}"
+    );
+    // Decoding the last query and prefilling everything give it the same bits.
+    let decode = AttentionSpec {
+        query_len: 1,
+        ..spec
+    };
+    let one = cache.attend(
+        InstructionSet::best(),
+        &decode,
+        &last(&q, spec.query_len, q_width, 1),
+    );
+    let prefilled = cache.attend(InstructionSet::best(), &all, &q_all);
+    assert_eq!(
+        bits(&one),
+        bits(&last(&prefilled, context, q_width, 1)),
+        "{spec:?}"
+    );
+    assert_eq!(
+        bits(&one),
+        bits(&last(&out, spec.query_len, q_width, 1)),
+        "{spec:?}"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn attention_is_right_and_the_same_however_it_is_cut(
+        kv_heads in 1_usize..4, group in 1_usize..7, head_dim in 1_usize..100,
+        query_len in 1_usize..40, before in 0_usize..40,
+        batch in 1_usize..4, cut in 0_usize..100, half: bool, padded: bool,
+    ) {
+        let spec = AttentionSpec {
+            heads: kv_heads * group,
+            kv_heads,
+            head_dim,
+            query_len,
+            context_len: query_len + before,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+        };
+        let dtype = if half { Dtype::F16 } else { Dtype::F32 };
+        check(spec, batch, cut, dtype, if padded { 24 } else { 0 });
+    }
+}
+
+#[test]
+fn several_blocks_of_rows_and_positions() {
+    let spec = AttentionSpec {
+        heads: 8,
+        kv_heads: 4,
+        head_dim: 80,
+        query_len: 1,
+        context_len: 9001,
+        scale: 0.1,
+    };
+    let (k, v) = (values(2 * 9001 * 320, 1), values(2 * 9001 * 320, 2));
+    let q = values(2 * 640, 3);
+    let all = AttentionSpec {
+        query_len: 9001,
+        ..spec
+    };
+    let mut cache = Stored::new(&spec, &[0, 8], Dtype::F32, 0);
+    cache.append(&all, &k, &v);
+    let out = cache.attend(InstructionSet::best(), &spec, &q);
+    for (found, exact) in out.iter().zip(reference(&spec, &q, &k, &v)) {
+        assert!(
+            (f64::from(*found) - exact).abs() < 2e-5,
+            "{found} for {exact}"
+        );
+    }
+}
+
+#[test]
+fn only_the_asked_rows_are_written() {
+    let spec = AttentionSpec {
+        heads: 2,
+        kv_heads: 2,
+        head_dim: 4,
+        query_len: 1,
+        context_len: 1,
+        scale: 1.0,
+    };
+    let buffer = [0_u64; 16];
+    let segment = KvSegment {
+        row_start: 0,
+        row_end: 4,
+        record_bytes: 128,
+        bytes: bytemuck::cast_slice(&buffer),
+        dtype: Dtype::F32,
+    };
+    let (q, mut out) = ([1.0; 16], [7.0; 16]);
+    let mut scratch = AttentionScratch::default();
+    attend(&q, &segment, &spec, 1..3, &mut scratch, &mut out).unwrap();
+    assert_eq!(out[..4], [7.0; 4]);
+    assert_eq!(out[4..12], [0.0; 8]);
+    assert_eq!(out[12..], [7.0; 4]);
+
+    let short = KvSegment {
+        bytes: &segment.bytes[..127],
+        ..segment
+    };
+    let error = attend(&q, &short, &spec, 0..4, &mut scratch, &mut out).unwrap_err();
+    let expected = "the buffer of a segment, in bytes: 127 given, 128 needed";
+    assert_eq!(error.to_string(), expected);
+    let error = attend(&q, &segment, &spec, 3..5, &mut scratch, &mut out).unwrap_err();
+    assert_eq!(error.to_string(), "rows in the segment: 1 given, 2 needed");
+}

@@ -1,0 +1,417 @@
+//! A linear layer: each row of the input against each row of the weight.
+//!
+//! Input and weight (stored [out, in], as Hugging Face does) both run along the summed index, so
+//! register tiles of dot products need no packing: a few rows of each are read side by side, and each
+//! weight is read from memory once for [`ROW_BLOCK`] rows of input. Few rows stream the weight as it
+//! lies; many rows keep a block of the input in the second cache.
+
+use half::f16;
+
+use super::error::expect;
+use super::simd::{InstructionSet, Kernel, LANES, Lanes, Stored, dispatch_to};
+use super::tile::{DOT_PIECE, dots};
+use super::{Elements, KernelError};
+
+/// Rows of input for which one pass over the weight is made.
+pub const ROW_BLOCK: usize = 96;
+/// Up to so many rows, each weight row is read from end to end before the next.
+const FEW_ROWS: usize = 12;
+/// The most rows of weight in a tile.
+const TILE_N_MAX: usize = 6;
+
+/// The shape of a linear layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinearShape {
+    /// Rows of input and output (tokens).
+    pub m: usize,
+    /// Outputs a row: rows of the weight.
+    pub n: usize,
+    /// Inputs a row: columns of the weight.
+    pub k: usize,
+}
+
+impl LinearShape {
+    /// Floating-point operations of the product (a multiply-add is two).
+    pub fn flops(&self) -> u64 {
+        2 * self.m as u64 * self.n as u64 * self.k as u64
+    }
+}
+
+/// The weight [n, k] and the bias [n] of a linear layer.
+#[derive(Debug, Clone, Copy)]
+pub struct LinearWeight<'a> {
+    /// [n, k], row-major.
+    pub weight: Elements<'a>,
+    /// [n], where there is one; stored in either type.
+    pub bias: Option<Elements<'a>>,
+}
+
+/// `y = x * weight^T + bias`: x is [m, k], y is [m, n], both row-major.
+///
+/// Each element of `y` depends on its row of `x`, its row of the weight and its bias alone (see
+/// [`crate::kernels`]): not on `m`, nor on where anything lies.
+///
+/// # Errors
+/// [`KernelError::Shape`] where an operand's length is not that of `shape`.
+pub fn linear(
+    shape: LinearShape,
+    x: &[f32],
+    weight: LinearWeight<'_>,
+    y: &mut [f32],
+) -> Result<(), KernelError> {
+    linear_with(InstructionSet::best(), shape, x, weight, y)
+}
+
+/// [`linear`] with a stated instruction set (plain where the processor lacks it).
+///
+/// # Errors
+/// As [`linear`].
+pub fn linear_with(
+    set: InstructionSet,
+    shape: LinearShape,
+    x: &[f32],
+    weight: LinearWeight<'_>,
+    y: &mut [f32],
+) -> Result<(), KernelError> {
+    expect("the input of a linear layer", shape.m * shape.k, x.len())?;
+    expect(
+        "the weight of a linear layer",
+        shape.n * shape.k,
+        weight.weight.len(),
+    )?;
+    expect("the output of a linear layer", shape.m * shape.n, y.len())?;
+    if let Some(bias) = weight.bias {
+        expect("the bias of a linear layer", shape.n, bias.len())?;
+    }
+    y.fill(0.0);
+    match weight.weight {
+        Elements::F32(w) => dispatch_to(
+            set,
+            Product {
+                shape,
+                x,
+                w,
+                y: &mut *y,
+            },
+        ),
+        Elements::F16(w) => dispatch_to(
+            set,
+            Product {
+                shape,
+                x,
+                w,
+                y: &mut *y,
+            },
+        ),
+    }
+    if let Some(bias) = weight.bias {
+        add_bias(bias, shape.n, y);
+    }
+    Ok(())
+}
+
+fn add_bias(bias: Elements<'_>, n: usize, y: &mut [f32]) {
+    match bias {
+        Elements::F32(bias) => {
+            for row in y.chunks_exact_mut(n) {
+                row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+            }
+        }
+        Elements::F16(_) => add_bias(Elements::F32(&bias.to_vec()), n, y),
+    }
+}
+
+/// Adds `x * w^T` to `y`.
+struct Product<'a, W> {
+    shape: LinearShape,
+    x: &'a [f32],
+    w: &'a [W],
+    y: &'a mut [f32],
+}
+
+/// A block of rows of input against a few rows of weight, over one piece of the summed index.
+#[derive(Clone, Copy)]
+struct Block {
+    first_row: usize,
+    rows: usize,
+    first_column: usize,
+    k_start: usize,
+    k_end: usize,
+}
+
+/// Rows of weight, widened for all the rows of a block.
+type Widened = [[f32; DOT_PIECE]; TILE_N_MAX];
+
+impl<W: Stored> Kernel for Product<'_, W> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        match L::TILE_N {
+            6 => self.blocks::<L, 6>(lanes),
+            4 => self.blocks::<L, 4>(lanes),
+            _ => self.blocks::<L, 2>(lanes),
+        }
+    }
+}
+
+impl<W: Stored> Product<'_, W> {
+    #[inline(always)]
+    fn blocks<L: Lanes, const N: usize>(mut self, lanes: L) {
+        let LinearShape { m, n, k } = self.shape;
+        let mut widened: Widened = [[0.0; DOT_PIECE]; TILE_N_MAX];
+        for first_row in (0..m).step_by(ROW_BLOCK) {
+            let rows = ROW_BLOCK.min(m - first_row);
+            let columns = if rows <= FEW_ROWS { N } else { n.max(1) };
+            for first in (0..n).step_by(columns) {
+                let end = n.min(first + columns);
+                for k_start in (0..k).step_by(DOT_PIECE) {
+                    let k_end = k.min(k_start + DOT_PIECE);
+                    let mut first_column = first;
+                    while first_column + N <= end {
+                        let block = Block {
+                            first_row,
+                            rows,
+                            first_column,
+                            k_start,
+                            k_end,
+                        };
+                        self.column_tile::<L, N>(lanes, block, &mut widened);
+                        first_column += N;
+                    }
+                    while first_column < end {
+                        let block = Block {
+                            first_row,
+                            rows,
+                            first_column,
+                            k_start,
+                            k_end,
+                        };
+                        self.column_tile::<L, 1>(lanes, block, &mut widened);
+                        first_column += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn column_tile<L: Lanes, const N: usize>(
+        &mut self,
+        lanes: L,
+        block: Block,
+        widened: &mut Widened,
+    ) {
+        let (k, length) = (self.shape.k, block.k_end - block.k_start);
+        let mut w: [&[W]; N] = [&[]; N];
+        for n in 0..N {
+            let start = (block.first_column + n) * k + block.k_start;
+            w[n] = &self.w[start..start + length];
+        }
+        if W::NARROW && block.rows > L::TILE_M {
+            let mut wide: [&[f32]; N] = [&[]; N];
+            for (n, into) in widened[..N].iter_mut().enumerate() {
+                widen(lanes, w[n], &mut into[..length]);
+                wide[n] = &into[..length];
+            }
+            self.row_tiles::<L, f32, N>(lanes, block, wide);
+        } else {
+            self.row_tiles::<L, W, N>(lanes, block, w);
+        }
+    }
+
+    #[inline(always)]
+    fn row_tiles<L: Lanes, S: Stored, const N: usize>(
+        &mut self,
+        lanes: L,
+        block: Block,
+        w: [&[S]; N],
+    ) {
+        let tiles = block.rows.div_ceil(L::TILE_M);
+        let mut row = block.first_row;
+        for tile in 0..tiles {
+            let rows = block.rows / tiles + usize::from(tile < block.rows % tiles);
+            match rows {
+                1 => self.tile::<L, S, 1, N>(lanes, block, row, w),
+                2 => self.tile::<L, S, 2, N>(lanes, block, row, w),
+                3 => self.tile::<L, S, 3, N>(lanes, block, row, w),
+                4 => self.tile::<L, S, 4, N>(lanes, block, row, w),
+                5 => self.tile::<L, S, 5, N>(lanes, block, row, w),
+                _ => self.tile::<L, S, 6, N>(lanes, block, row, w),
+            }
+            row += rows;
+        }
+    }
+
+    #[inline(always)]
+    fn tile<L: Lanes, S: Stored, const M: usize, const N: usize>(
+        &mut self,
+        lanes: L,
+        block: Block,
+        row: usize,
+        w: [&[S]; N],
+    ) {
+        let (n, k, length) = (self.shape.n, self.shape.k, block.k_end - block.k_start);
+        let mut x: [&[f32]; M] = [&[]; M];
+        for i in 0..M {
+            let start = (row + i) * k + block.k_start;
+            x[i] = &self.x[start..start + length];
+        }
+        let sums = dots(lanes, x, w, length);
+        for i in 0..M {
+            let start = (row + i) * n + block.first_column;
+            let y = &mut self.y[start..start + N];
+            for j in 0..N {
+                y[j] += sums[i][j];
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn widen<L: Lanes, W: Stored>(lanes: L, from: &[W], into: &mut [f32]) {
+    let (from, from_rest) = from.as_chunks::<LANES>();
+    let (into, into_rest) = into.as_chunks_mut::<LANES>();
+    for (from, into) in from.iter().zip(into) {
+        lanes.store(W::load(lanes, from), into);
+    }
+    for (from, into) in from_rest.iter().zip(into_rest) {
+        *into = from.widen();
+    }
+}
+
+/// The naive form in f64, for tests of this and other layers.
+pub fn linear_reference(shape: LinearShape, x: &[f32], weight: LinearWeight<'_>) -> Vec<f64> {
+    let LinearShape { m, n, k } = shape;
+    let w = weight.weight.to_vec();
+    let bias = weight.bias.map_or(vec![0.0; n], |bias| bias.to_vec());
+    let mut y = Vec::with_capacity(m * n);
+    for i in 0..m {
+        for j in 0..n {
+            let products = (0..k).map(|l| f64::from(x[i * k + l]) * f64::from(w[j * k + l]));
+            y.push(products.sum::<f64>() + f64::from(bias[j]));
+        }
+    }
+    y
+}
+
+/// A store of f16 made of f32 (test data, small tables).
+pub fn to_half(values: &[f32]) -> Vec<f16> {
+    values.iter().map(|&value| f16::from_f32(value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn values(count: usize, seed: u64) -> Vec<f32> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    fn bits(values: &[f32]) -> Vec<u32> {
+        values.iter().map(|value| value.to_bits()).collect()
+    }
+
+    fn check(shape: LinearShape, half: bool, with_bias: bool, seed: u64) {
+        let LinearShape { m, n, k } = shape;
+        let (x, w) = (values(m * k, seed), values(n * k, seed + 1));
+        let (w16, bias) = (to_half(&w), values(n, seed + 2));
+        let weight = LinearWeight {
+            weight: if half {
+                Elements::F16(&w16)
+            } else {
+                Elements::F32(&w)
+            },
+            bias: with_bias.then_some(Elements::F32(&bias)),
+        };
+        let exact = linear_reference(shape, &x, weight);
+        let mut first: Option<Vec<u32>> = None;
+        for set in InstructionSet::ALL {
+            let mut y = vec![f32::NAN; m * n];
+            linear_with(set, shape, &x, weight, &mut y).unwrap();
+            for (found, exact) in y.iter().zip(&exact) {
+                let error = (f64::from(*found) - exact).abs();
+                assert!(
+                    error < 1e-6 * (k as f64 + 10.0),
+                    "{set:?} {shape:?}: {found} for {exact}"
+                );
+            }
+            let first = first.get_or_insert_with(|| bits(&y));
+            assert_eq!(*first, bits(&y), "{set:?} {shape:?}");
+        }
+        // A row alone, shifted in memory, has the same bits.
+        let row = seed as usize % m;
+        let moved: Vec<f32> = [&[0.0; 3], &x[row * k..(row + 1) * k]].concat();
+        let mut y = vec![0.0; n];
+        linear(LinearShape { m: 1, ..shape }, &moved[3..], weight, &mut y).unwrap();
+        assert_eq!(bits(&y), first.unwrap()[row * n..(row + 1) * n]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn every_path_agrees_with_the_reference_and_bit_for_bit_with_the_others(
+            m in 1_usize..30, n in 1_usize..40, k in 1_usize..300,
+            half: bool, with_bias: bool, seed in 0_u64..1000,
+        ) {
+            check(LinearShape { m, n, k }, half, with_bias, seed);
+        }
+    }
+
+    #[test]
+    fn several_pieces_and_several_row_blocks_agree_too() {
+        check(
+            LinearShape {
+                m: ROW_BLOCK + 7,
+                n: 13,
+                k: 2 * DOT_PIECE + 37,
+            },
+            true,
+            true,
+            5,
+        );
+        check(
+            LinearShape {
+                m: 5,
+                n: 9,
+                k: 3 * DOT_PIECE,
+            },
+            false,
+            false,
+            6,
+        );
+    }
+
+    #[test]
+    fn no_inputs_give_the_bias() {
+        let weight = LinearWeight {
+            weight: Elements::F32(&[]),
+            bias: Some(Elements::F16(&[f16::ONE, f16::NEG_ONE])),
+        };
+        let mut y = [9.0; 4];
+        linear(LinearShape { m: 2, n: 2, k: 0 }, &[], weight, &mut y).unwrap();
+        assert_eq!(y, [1.0, -1.0, 1.0, -1.0]);
+    }
+
+    #[test]
+    fn a_wrong_length_is_named() {
+        let weight = LinearWeight {
+            weight: Elements::F32(&[0.0; 5]),
+            bias: None,
+        };
+        let shape = LinearShape { m: 1, n: 2, k: 3 };
+        let error = linear(shape, &[0.0; 3], weight, &mut [0.0; 2]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the weight of a linear layer: 5 given, 6 needed"
+        );
+    }
+}

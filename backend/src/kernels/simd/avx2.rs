@@ -1,0 +1,117 @@
+//! Lanes in two AVX2 registers.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+use half::f16;
+
+use super::{Kernel, LANES, Lanes};
+
+/// The proof that the processor has AVX2, FMA and F16C: only [`Avx2::detect`] makes one.
+#[derive(Clone, Copy)]
+pub struct Avx2(());
+
+impl Avx2 {
+    /// Asks the processor (the answer is kept by the standard library).
+    pub fn detect() -> Option<Avx2> {
+        let has = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        has.then_some(Avx2(()))
+    }
+
+    /// Runs `kernel`, compiled for these instructions.
+    pub fn run<K: Kernel>(self, kernel: K) {
+        // SAFETY: `self` proves that the processor has the features that `compiled` enables.
+        unsafe { compiled(self, kernel) }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn compiled<K: Kernel>(lanes: Avx2, kernel: K) {
+    kernel.run(lanes);
+}
+
+/// Lanes 0 to 7, and 8 to 15.
+type Pair = (__m256, __m256);
+
+impl Lanes for Avx2 {
+    type V = Pair;
+    const TILE_M: usize = 3;
+    const TILE_N: usize = 2;
+
+    #[inline(always)]
+    fn zero(self) -> Pair {
+        self.splat(0.0)
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Pair {
+        // SAFETY: `self` proves AVX2.
+        let both = unsafe { _mm256_set1_ps(value) };
+        (both, both)
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> Pair {
+        // SAFETY: `self` proves AVX2; sixteen f32 lie behind the reference; no alignment is asked.
+        unsafe {
+            (
+                _mm256_loadu_ps(from.as_ptr()),
+                _mm256_loadu_ps(from.as_ptr().add(8)),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn load_half(self, from: &[f16; LANES]) -> Pair {
+        let from: *const __m128i = from.as_ptr().cast();
+        // SAFETY: `self` proves F16C; sixteen f16 (twice 16 bytes) lie behind the reference; no
+        // alignment is asked.
+        unsafe {
+            (
+                _mm256_cvtph_ps(_mm_loadu_si128(from)),
+                _mm256_cvtph_ps(_mm_loadu_si128(from.add(1))),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn store(self, value: Pair, into: &mut [f32; LANES]) {
+        // SAFETY: `self` proves AVX2; sixteen f32 lie behind the reference; no alignment is asked.
+        unsafe {
+            _mm256_storeu_ps(into.as_mut_ptr(), value.0);
+            _mm256_storeu_ps(into.as_mut_ptr().add(8), value.1);
+        }
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Pair, b: Pair, sum: Pair) -> Pair {
+        // SAFETY: `self` proves FMA.
+        unsafe {
+            (
+                _mm256_fmadd_ps(a.0, b.0, sum.0),
+                _mm256_fmadd_ps(a.1, b.1, sum.1),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn sum(self, value: Pair) -> f32 {
+        // SAFETY: `self` proves AVX2.
+        unsafe {
+            let eight = _mm256_add_ps(value.0, value.1);
+            let four = _mm_add_ps(
+                _mm256_castps256_ps128(eight),
+                _mm256_extractf128_ps::<1>(eight),
+            );
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+
+    #[inline(always)]
+    fn sum_four(self, [a, b, c, d]: [Pair; 4]) -> [f32; 4] {
+        [self.sum(a), self.sum(b), self.sum(c), self.sum(d)]
+    }
+}

@@ -1,0 +1,112 @@
+//! Lanes in one AVX-512 register.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+use half::f16;
+
+use super::{Kernel, LANES, Lanes};
+
+/// The proof that the processor has AVX-512 F, BW, DQ and VL: only [`Avx512::detect`] makes one.
+#[derive(Clone, Copy)]
+pub struct Avx512(());
+
+impl Avx512 {
+    /// Asks the processor (the answer is kept by the standard library).
+    pub fn detect() -> Option<Avx512> {
+        let has = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        has.then_some(Avx512(()))
+    }
+
+    /// Runs `kernel`, compiled for these instructions.
+    pub fn run<K: Kernel>(self, kernel: K) {
+        // SAFETY: `self` proves that the processor has the features that `compiled` enables.
+        unsafe { compiled(self, kernel) }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+fn compiled<K: Kernel>(lanes: Avx512, kernel: K) {
+    kernel.run(lanes);
+}
+
+impl Lanes for Avx512 {
+    type V = __m512;
+    const TILE_M: usize = 4;
+    const TILE_N: usize = 6;
+
+    #[inline(always)]
+    fn zero(self) -> __m512 {
+        // SAFETY: `self` proves AVX-512.
+        unsafe { _mm512_setzero_ps() }
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m512 {
+        // SAFETY: `self` proves AVX-512.
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> __m512 {
+        // SAFETY: `self` proves AVX-512; sixteen f32 lie behind the reference; no alignment is asked.
+        unsafe { _mm512_loadu_ps(from.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn load_half(self, from: &[f16; LANES]) -> __m512 {
+        // SAFETY: `self` proves AVX-512; sixteen f16 (32 bytes) lie behind the reference; no alignment
+        // is asked.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn store(self, value: __m512, into: &mut [f32; LANES]) {
+        // SAFETY: `self` proves AVX-512; sixteen f32 lie behind the reference; no alignment is asked.
+        unsafe { _mm512_storeu_ps(into.as_mut_ptr(), value) }
+    }
+
+    #[inline(always)]
+    fn fma(self, a: __m512, b: __m512, sum: __m512) -> __m512 {
+        // SAFETY: `self` proves AVX-512.
+        unsafe { _mm512_fmadd_ps(a, b, sum) }
+    }
+
+    #[inline(always)]
+    fn sum(self, value: __m512) -> f32 {
+        self.sum_four([value; 4])[0]
+    }
+
+    #[inline(always)]
+    fn sum_four(self, [a, b, c, d]: [__m512; 4]) -> [f32; 4] {
+        // SAFETY: `self` proves AVX-512; the array is four f32 and no alignment is asked.
+        unsafe {
+            // Quarters of 128 bits: (q0 + q2, q1 + q3) of a pair of values in one register.
+            let ab = _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+                _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
+            );
+            let cd = _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b01_00_01_00>(c, d),
+                _mm512_shuffle_f32x4::<0b11_10_11_10>(c, d),
+            );
+            // One quarter a value: lane i + lane i + 4.
+            let four = _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd),
+            );
+            let four = _mm512_add_ps(four, _mm512_permute_ps::<0b01_00_11_10>(four));
+            let four = _mm512_add_ps(four, _mm512_permute_ps::<0b10_11_00_01>(four));
+            let first_of_each = _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, four));
+            let mut sums = [0.0; 4];
+            _mm_storeu_ps(sums.as_mut_ptr(), first_of_each);
+            sums
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Sixteen f32 lanes in whatever registers the processor has, chosen at run time.
+//!
+//! A kernel is written once over [`Lanes`] and implements [`Kernel`]; [`dispatch`] compiles it for
+//! each instruction set and runs the best that the processor has. All implementations give the same
+//! bits: sixteen lanes everywhere, fused multiply-adds, and one tree for the sum of the lanes.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod plain;
+
+use half::f16;
+
+/// Lanes of a vector.
+pub const LANES: usize = 16;
+
+/// Sixteen lanes and what can be done with them. A value of the implementing type is the proof that
+/// the processor has the instructions.
+pub trait Lanes: Copy {
+    /// Sixteen f32.
+    type V: Copy;
+    /// Rows of the left operand that a register tile of dot products holds at most (1 to 6).
+    const TILE_M: usize;
+    /// Rows of the right operand that such a tile holds (2, 4 or 6).
+    const TILE_N: usize;
+
+    /// All lanes zero.
+    fn zero(self) -> Self::V;
+    /// All lanes `value`.
+    fn splat(self, value: f32) -> Self::V;
+    /// Sixteen f32.
+    fn load(self, from: &[f32; LANES]) -> Self::V;
+    /// Sixteen f16, widened.
+    fn load_half(self, from: &[f16; LANES]) -> Self::V;
+    /// Writes the lanes.
+    fn store(self, value: Self::V, into: &mut [f32; LANES]);
+    /// `a * b + sum`, rounded once.
+    fn fma(self, a: Self::V, b: Self::V, sum: Self::V) -> Self::V;
+    /// The sum of the lanes: lane i with i + 8, then i + 4, i + 2, i + 1.
+    fn sum(self, value: Self::V) -> f32;
+    /// [`Lanes::sum`] of four.
+    fn sum_four(self, values: [Self::V; 4]) -> [f32; 4];
+}
+
+/// What a value is stored as in an operand.
+pub trait Stored: Copy + Send + Sync {
+    /// Whether a kernel that reads an operand often had better widen it first.
+    const NARROW: bool;
+    /// Zero.
+    const ZERO: Self;
+    /// Sixteen of them, widened.
+    fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::V;
+    /// One of them, widened.
+    fn widen(self) -> f32;
+}
+
+impl Stored for f32 {
+    const NARROW: bool = false;
+    const ZERO: f32 = 0.0;
+
+    #[inline(always)]
+    fn load<L: Lanes>(lanes: L, from: &[f32; LANES]) -> L::V {
+        lanes.load(from)
+    }
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self
+    }
+}
+
+impl Stored for f16 {
+    const NARROW: bool = true;
+    const ZERO: f16 = f16::ZERO;
+
+    #[inline(always)]
+    fn load<L: Lanes>(lanes: L, from: &[f16; LANES]) -> L::V {
+        lanes.load_half(from)
+    }
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+}
+
+/// A computation written over [`Lanes`]. `run`, and what it calls, must be `#[inline(always)]`, or it
+/// is compiled without the instructions that it was dispatched for.
+pub trait Kernel {
+    /// Does it.
+    fn run<L: Lanes>(self, lanes: L);
+}
+
+/// An instruction set that kernels are compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InstructionSet {
+    /// x86-64 with AVX-512 F, BW, DQ and VL.
+    Avx512,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2,
+    /// Whatever the target has at least.
+    Plain,
+}
+
+impl InstructionSet {
+    /// All, best first.
+    pub const ALL: [InstructionSet; 3] = [
+        InstructionSet::Avx512,
+        InstructionSet::Avx2,
+        InstructionSet::Plain,
+    ];
+
+    /// The best that this processor has.
+    pub fn best() -> InstructionSet {
+        InstructionSet::ALL
+            .into_iter()
+            .find(|set| set.available())
+            .unwrap_or(InstructionSet::Plain)
+    }
+
+    /// Whether this processor has it.
+    pub fn available(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx512 => avx512::Avx512::detect().is_some(),
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx2 => avx2::Avx2::detect().is_some(),
+            #[cfg(not(target_arch = "x86_64"))]
+            InstructionSet::Avx512 | InstructionSet::Avx2 => false,
+            InstructionSet::Plain => true,
+        }
+    }
+
+    /// The name for reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            InstructionSet::Avx512 => "avx512",
+            InstructionSet::Avx2 => "avx2",
+            InstructionSet::Plain => "plain",
+        }
+    }
+}
+
+/// Runs `kernel` with the best instruction set.
+pub fn dispatch<K: Kernel>(kernel: K) {
+    dispatch_to(InstructionSet::best(), kernel);
+}
+
+/// Runs `kernel` with `set`, or with plain instructions where the processor lacks it.
+pub fn dispatch_to<K: Kernel>(set: InstructionSet, kernel: K) {
+    #[cfg(target_arch = "x86_64")]
+    match set {
+        InstructionSet::Avx512 => {
+            if let Some(lanes) = avx512::Avx512::detect() {
+                return lanes.run(kernel);
+            }
+        }
+        InstructionSet::Avx2 => {
+            if let Some(lanes) = avx2::Avx2::detect() {
+                return lanes.run(kernel);
+            }
+        }
+        InstructionSet::Plain => {}
+    }
+    let _ = set;
+    kernel.run(plain::Plain);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Sums<'a>(&'a [f32; LANES], &'a [f16; LANES], &'a mut [f32; 21]);
+
+    impl Kernel for Sums<'_> {
+        #[inline(always)]
+        fn run<L: Lanes>(self, lanes: L) {
+            let (a, b) = (lanes.load(self.0), lanes.load_half(self.1));
+            let c = lanes.fma(a, b, lanes.splat(0.3));
+            let (each, rest) = self.2.split_first_chunk_mut::<LANES>().unwrap();
+            lanes.store(c, each);
+            rest[0] = lanes.sum(c);
+            rest[1..].copy_from_slice(&lanes.sum_four([a, b, c, lanes.zero()]));
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let a = std::array::from_fn(|i| (i as f32 * 1.7).sin() * 10.0);
+        let b = std::array::from_fn(|i| f16::from_f32((i as f32 * 0.9).cos()));
+        let mut expected = [0.0; 21];
+        dispatch_to(InstructionSet::Plain, Sums(&a, &b, &mut expected));
+        let mut lanes: Vec<f32> = expected[..16].to_vec();
+        while lanes.len() > 1 {
+            let half = lanes.len() / 2;
+            lanes = (0..half).map(|i| lanes[i] + lanes[i + half]).collect();
+        }
+        assert_eq!(expected[16], lanes[0]);
+        assert_eq!(expected[16], expected[19]);
+        for set in InstructionSet::ALL {
+            let mut found = [0.0; 21];
+            dispatch_to(set, Sums(&a, &b, &mut found));
+            assert_eq!(
+                found.map(f32::to_bits),
+                expected.map(f32::to_bits),
+                "{}",
+                set.name()
+            );
+        }
+    }
+}

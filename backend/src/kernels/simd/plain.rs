@@ -1,0 +1,66 @@
+//! Lanes without any instruction set in particular: the reference that the others are held to.
+
+use half::f16;
+
+use super::{LANES, Lanes};
+
+/// Sixteen f32 in an array; needs nothing. Slow where the target lacks a fused multiply-add.
+#[derive(Clone, Copy)]
+pub struct Plain;
+
+impl Lanes for Plain {
+    type V = [f32; LANES];
+    const TILE_M: usize = 1;
+    const TILE_N: usize = 2;
+
+    #[inline(always)]
+    fn zero(self) -> Self::V {
+        [0.0; LANES]
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::V {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> Self::V {
+        *from
+    }
+
+    #[inline(always)]
+    fn load_half(self, from: &[f16; LANES]) -> Self::V {
+        from.map(f16::to_f32)
+    }
+
+    #[inline(always)]
+    fn store(self, value: Self::V, into: &mut [f32; LANES]) {
+        *into = value;
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Self::V, b: Self::V, sum: Self::V) -> Self::V {
+        let mut result = sum;
+        for lane in 0..LANES {
+            result[lane] = a[lane].mul_add(b[lane], sum[lane]);
+        }
+        result
+    }
+
+    #[inline(always)]
+    fn sum(self, mut value: Self::V) -> f32 {
+        let mut half = LANES / 2;
+        while half > 0 {
+            for lane in 0..half {
+                value[lane] += value[lane + half];
+            }
+            half /= 2;
+        }
+        value[0]
+    }
+
+    #[inline(always)]
+    fn sum_four(self, values: [Self::V; 4]) -> [f32; 4] {
+        values.map(|value| self.sum(value))
+    }
+}

@@ -1,0 +1,101 @@
+//! Controllers decide what to submit next, seeing the clock and the trace so far.
+//!
+//! A static plan is the controller that submits everything at once. Controllers that react
+//! (iteration-level serving, cache managers) use the same three decisions.
+
+use std::sync::Arc;
+
+use crate::executor::{ExecutionError, Executor, Until};
+use crate::program::{Cell, Machine, Op, Program, TaskId};
+use crate::trace::Trace;
+use crate::units::Seconds;
+use crate::verify::{Verifier, VerifyError};
+
+/// What a controller wants.
+#[derive(Debug)]
+pub enum Decision {
+    /// Hand this piece over.
+    Submit(Program),
+    /// Ask again when this has happened.
+    Wait(Until),
+    /// Nothing more will come.
+    Done,
+}
+
+/// Decides what runs next.
+pub trait Controller {
+    /// The machine that its pieces are written for.
+    fn machine(&self) -> &Machine;
+
+    /// The next decision, at a time, knowing what has ended.
+    fn decide(&mut self, now: Seconds, trace: &Trace) -> Decision;
+}
+
+/// What was submitted and when it ran.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The machine it was written for.
+    pub machine: Machine,
+    /// All pieces in order.
+    pub pieces: Vec<Arc<Program>>,
+    /// When each task ran.
+    pub trace: Trace,
+}
+
+/// Why a run did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    /// The controller wrote a program that is not right; nothing of that piece ran.
+    #[error("the program is not valid: {0}")]
+    Invalid(#[from] VerifyError),
+    /// The executor stopped.
+    #[error(transparent)]
+    Execution(#[from] ExecutionError),
+}
+
+/// Runs a controller's decisions on an executor: each piece is verified, then submitted.
+///
+/// # Errors
+/// A piece that fails verification, or a task that fails.
+pub fn drive(
+    controller: &mut dyn Controller,
+    executor: &mut dyn Executor,
+) -> Result<Run, DriveError> {
+    let machine = controller.machine().clone();
+    let mut verifier = Verifier::new(&machine);
+    let mut pieces = Vec::new();
+    let mut now = Seconds::ZERO;
+    loop {
+        match controller.decide(now, executor.trace()) {
+            Decision::Submit(piece) => {
+                verifier.check(&piece)?;
+                let piece = Arc::new(piece);
+                pieces.push(Arc::clone(&piece));
+                executor.submit(piece)?;
+            }
+            Decision::Wait(until) => now = executor.wait(until)?,
+            Decision::Done => break,
+        }
+    }
+    verifier.finish()?;
+    executor.wait(Until::Idle)?;
+    let trace = executor.trace().clone();
+    Ok(Run {
+        machine,
+        pieces,
+        trace,
+    })
+}
+
+impl Run {
+    /// Every task with its operation, resource number and cell, in program order.
+    pub fn tasks(&self) -> impl Iterator<Item = (TaskId, &Op, usize, Cell)> + '_ {
+        self.pieces.iter().flat_map(|piece| {
+            let first = piece.first_task().0;
+            piece.tasks().iter().enumerate().map(move |(index, task)| {
+                let id = TaskId(first + index as u32);
+                (id, piece.op_of(task), task.resource.0 as usize, task.cell)
+            })
+        })
+    }
+}

@@ -1,0 +1,63 @@
+//! What interprets a program: the simulator, the CPU executor, the CUDA executor.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use thiserror::Error as ThisError;
+
+use crate::program::{Program, TaskId};
+use crate::trace::Trace;
+use crate::units::Seconds;
+
+/// What to wait for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Until {
+    /// A task's end.
+    Task(TaskId),
+    /// A time on the executor's clock, or all submitted tasks' end, whichever is later.
+    Time(Seconds),
+    /// The end of all that was submitted.
+    Idle,
+}
+
+/// Why an execution stopped.
+#[derive(Debug, ThisError)]
+pub enum ExecutionError {
+    /// The user asked for it.
+    #[error("interrupted; what had finished is kept")]
+    Interrupted,
+    /// A task failed; the others were stopped.
+    #[error("task {} ({what}) failed: {source}", task.0)]
+    Task {
+        /// Which.
+        task: TaskId,
+        /// Its operation, in words.
+        what: String,
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The executor cannot go on at all.
+    #[error("{0}")]
+    Executor(Box<dyn Error + Send + Sync>),
+}
+
+/// Runs pieces of a program on resources that each keep program order.
+///
+/// Submitting returns at once; what was submitted earlier may still be in flight, and a new piece may
+/// wait for it. The clock starts when the first piece is submitted.
+pub trait Executor {
+    /// Takes the next piece. The caller has verified it.
+    ///
+    /// # Errors
+    /// Where the executor cannot take it, or an earlier task has failed.
+    fn submit(&mut self, piece: Arc<Program>) -> Result<(), ExecutionError>;
+
+    /// Goes on until something has happened and returns the clock.
+    ///
+    /// # Errors
+    /// Where a task failed or the user interrupted.
+    fn wait(&mut self, until: Until) -> Result<Seconds, ExecutionError>;
+
+    /// What has ended so far.
+    fn trace(&self) -> &Trace;
+}

@@ -1,0 +1,83 @@
+//! What is wrong with a profile, where, and what to do.
+
+/// One thing wrong with a profile; displays as one line: file, key, problem, remedy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{origin}: {key}: {problem}; {remedy}")]
+pub struct ProfileError {
+    /// The file that holds the key, or the name of the profile where there is no file.
+    pub origin: String,
+    /// The key, dotted, array elements numbered from 0 (`compute.gemm[0].dtype`).
+    pub key: String,
+    /// What is wrong.
+    pub problem: String,
+    /// What would be right.
+    pub remedy: String,
+}
+
+impl ProfileError {
+    /// For the caller's loader of parents: there is no profile `name`. `parse` adds the file.
+    pub fn no_such_profile<'a>(
+        name: &str,
+        known: impl IntoIterator<Item = &'a str>,
+    ) -> ProfileError {
+        let known: Vec<&str> = known.into_iter().collect();
+        let remedy = match nearest(name, &known) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("the profiles are: {}", known.join(", ")),
+        };
+        ProfileError {
+            origin: String::new(),
+            key: "extends".to_owned(),
+            problem: format!("there is no profile `{name}`"),
+            remedy,
+        }
+    }
+
+    /// Where the file is known to `parse` only.
+    pub(super) fn or_origin(mut self, origin: &str) -> ProfileError {
+        if self.origin.is_empty() {
+            self.origin = origin.to_owned();
+        }
+        self
+    }
+}
+
+/// What is wrong with one key, before the file it stands in is known.
+pub(super) struct Fault {
+    pub key: String,
+    pub problem: String,
+    pub remedy: String,
+}
+
+impl Fault {
+    pub fn new(
+        key: impl Into<String>,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Fault {
+        Fault {
+            key: key.into(),
+            problem: problem.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    pub fn within(self, origin: &str) -> ProfileError {
+        ProfileError {
+            origin: origin.to_owned(),
+            key: self.key,
+            problem: self.problem,
+            remedy: self.remedy,
+        }
+    }
+}
+
+/// The candidate that `name` was probably meant to be, if any is close.
+pub(super) fn nearest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    candidates
+        .iter()
+        .map(|candidate| (strsim::jaro_winkler(name, candidate), *candidate))
+        .filter(|(likeness, _)| *likeness >= 0.8)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}

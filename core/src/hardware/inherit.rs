@@ -1,0 +1,160 @@
+//! `extends`: a child states only its differences.
+
+use toml::{Table, Value};
+
+use super::error::{Fault, ProfileError};
+
+/// A text and its ancestors, the child first.
+pub(super) struct Layers(Vec<(String, Table)>);
+
+impl Layers {
+    /// Reads `text` and everything it extends, through `parent`.
+    pub fn read(
+        text: &str,
+        origin: &str,
+        parent: &dyn Fn(&str) -> Result<String, ProfileError>,
+    ) -> Result<Layers, ProfileError> {
+        let mut layers: Vec<(String, Table)> = vec![(origin.to_owned(), table(text, origin)?)];
+        let mut chain: Vec<String> = Vec::new();
+        loop {
+            let (child, content) = &layers[layers.len() - 1];
+            let name = match content.get("extends") {
+                None => break,
+                Some(Value::String(name)) => name.clone(),
+                Some(_) => {
+                    return Err(Fault::new(
+                        "extends",
+                        "is not a text",
+                        "write the name of one profile",
+                    )
+                    .within(child));
+                }
+            };
+            let own = layers[0].1.get("name").and_then(Value::as_str);
+            if own == Some(name.as_str()) || chain.contains(&name) {
+                let problem = format!("`{name}` extends itself through {}", path(&chain, child));
+                return Err(
+                    Fault::new("extends", problem, "let one of them extend nothing").within(child),
+                );
+            }
+            let text = parent(&name).map_err(|error| error.or_origin(child))?;
+            let origin = format!("{name}.toml");
+            let content = table(&text, &origin)?;
+            layers.push((origin, content));
+            chain.push(name);
+        }
+        let layers = Layers(layers);
+        layers.check_sources()?;
+        Ok(layers)
+    }
+
+    /// One table: tables merge key by key, a number with its source and an array are replaced
+    /// whole. A child's name and description are its own.
+    pub fn merged(&self) -> Table {
+        let mut merged = Table::new();
+        for (index, (_, layer)) in self.0.iter().enumerate().rev() {
+            let mut layer = layer.clone();
+            layer.remove("extends");
+            if index > 0 {
+                layer.remove("name");
+                layer.remove("description");
+            }
+            merge(&mut merged, layer);
+        }
+        merged
+    }
+
+    /// The file that a fault is to be mended in: the youngest that holds the key, and the child
+    /// where none does or where a child inherits none.
+    pub fn blame(&self, key: &str) -> &str {
+        let steps: Vec<&str> = key.split(['.', '[']).collect();
+        let own = key == "name" || key == "description";
+        let holder = self.0.iter().find(|(_, layer)| holds(layer, &steps));
+        match holder {
+            Some((origin, _)) if !own => origin,
+            _ => &self.0[0].0,
+        }
+    }
+
+    /// A child must not change what an inherited number says of its origin.
+    fn check_sources(&self) -> Result<(), ProfileError> {
+        for (index, (origin, layer)) in self.0.iter().enumerate() {
+            for (name, source) in sources(layer) {
+                let other = self.0[index + 1..].iter().find(|(_, older)| {
+                    sources(older).any(|(theirs, content)| theirs == name && content != source)
+                });
+                if let Some((older, _)) = other {
+                    return Err(Fault::new(
+                        format!("sources.{name}"),
+                        format!("says something else than in {older}, whose numbers name it too"),
+                        "give it another name",
+                    )
+                    .within(origin));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sources(layer: &Table) -> impl Iterator<Item = (&String, &Value)> {
+    layer
+        .get("sources")
+        .and_then(Value::as_table)
+        .into_iter()
+        .flatten()
+}
+
+fn path(chain: &[String], child: &str) -> String {
+    match chain.last() {
+        Some(_) => chain.join(" -> "),
+        None => child.to_owned(),
+    }
+}
+
+fn table(text: &str, origin: &str) -> Result<Table, ProfileError> {
+    text.parse::<Table>().map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start.min(text.len()));
+        let line = 1 + text.as_bytes()[..start]
+            .iter()
+            .filter(|&&byte| byte == b'\n')
+            .count();
+        let message = error.message().replace('\n', ", ");
+        Fault::new(
+            format!("line {line}"),
+            format!("is not TOML ({message})"),
+            "mend the line",
+        )
+        .within(origin)
+    })
+}
+
+fn is_leaf(table: &Table) -> bool {
+    table.contains_key("value") || table.contains_key("points")
+}
+
+fn merge(into: &mut Table, from: Table) {
+    for (key, value) in from {
+        match (into.get_mut(&key), value) {
+            (Some(Value::Table(old)), Value::Table(new)) if !is_leaf(&new) && !is_leaf(old) => {
+                merge(old, new);
+            }
+            (_, value) => {
+                into.insert(key, value);
+            }
+        }
+    }
+}
+
+/// Whether a layer has the key, or the array or the number that the key lies in.
+fn holds(layer: &Table, steps: &[&str]) -> bool {
+    let mut at = layer;
+    for step in steps {
+        match at.get(*step) {
+            None => return is_leaf(at),
+            Some(Value::Table(next)) => at = next,
+            Some(_) => return true,
+        }
+    }
+    true
+}

@@ -1,0 +1,23 @@
+//! Hardware profiles: what a machine can do, each number with its provenance.
+//!
+//! A profile is one TOML text; [`HardwareProfile::parse`] reads it, with what it `extends`, and
+//! [`HardwareProfile::to_toml`] writes it. [`embedded`] holds the profiles that ship.
+
+mod curve;
+pub mod embedded;
+mod error;
+mod inherit;
+mod profile;
+mod provenance;
+mod reader;
+mod toml;
+mod validate;
+mod what_if;
+
+pub use curve::{Curve, CurveError};
+pub use error::ProfileError;
+pub use profile::{
+    Compute, Contention, CopyLink, DeviceKind, DiskLink, Engine, GemmCurve, HardwareProfile, Links,
+    PeerLink, Tiers,
+};
+pub use provenance::{Quantity, Source, SourceKind};

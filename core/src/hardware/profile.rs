@@ -1,0 +1,252 @@
+//! What a machine can do, as numbers with provenance.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::curve::Curve;
+use super::provenance::{Quantity, Source};
+use crate::Dtype;
+use crate::units::{Bytes, BytesPerSecond, Seconds};
+
+/// A machine: its memory tiers, the links between them, its compute, and who slows whom.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HardwareProfile {
+    /// The name that plans and the command line use.
+    pub name: String,
+    /// One sentence about the machine, and what of it is not this machine's own.
+    pub description: String,
+    /// Whether the device is real.
+    pub kind: DeviceKind,
+    /// Where the numbers come from; every number names one of these.
+    pub sources: BTreeMap<String, Source>,
+    /// The memories.
+    pub tiers: Tiers,
+    /// The paths between them.
+    pub links: Links,
+    /// The processors.
+    pub compute: Compute,
+    /// How engines slow each other; a pair not listed does not.
+    pub contention: Vec<Contention>,
+}
+
+/// What stands behind the word device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// A GPU with its own memory.
+    Gpu,
+    /// A part of host memory and host threads that plays the GPU.
+    Emulated,
+}
+
+/// The three memories and how fast the upper two are read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tiers {
+    /// All device memory.
+    pub device_capacity_bytes: Quantity<Bytes>,
+    /// All host memory.
+    pub host_capacity_bytes: Quantity<Bytes>,
+    /// Disk that weights, cache and activations may fill.
+    pub disk_capacity_bytes: Quantity<Bytes>,
+    /// Device memory that no tensor gets: the runtime's context and workspaces.
+    pub device_reserved_bytes: Quantity<Bytes>,
+    /// Host memory that no tensor gets: the system and the process itself.
+    pub host_reserved_bytes: Quantity<Bytes>,
+    /// Reading device memory from a kernel.
+    pub device_bandwidth: Quantity<BytesPerSecond>,
+    /// Reading host memory from all CPU threads.
+    pub host_bandwidth: Quantity<BytesPerSecond>,
+}
+
+impl Tiers {
+    /// Device memory that tensors may fill.
+    pub fn device_usable(&self) -> Bytes {
+        self.device_capacity_bytes
+            .value
+            .saturating_sub(self.device_reserved_bytes.value)
+    }
+
+    /// Host memory that tensors may fill.
+    pub fn host_usable(&self) -> Bytes {
+        self.host_capacity_bytes
+            .value
+            .saturating_sub(self.host_reserved_bytes.value)
+    }
+}
+
+/// The paths between the memories.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Links {
+    /// Host to device.
+    pub h2d: CopyLink,
+    /// Device to host.
+    pub d2h: CopyLink,
+    /// Disk to host.
+    pub disk_read: DiskLink,
+    /// Host to disk.
+    pub disk_write: DiskLink,
+    /// Copies from pageable into page-locked host memory, bytes/s over bytes; none where nobody
+    /// measured it, and then host bandwidth bounds it.
+    pub page_lock: Option<Curve>,
+    /// Paths between devices; empty with one device.
+    pub peers: Vec<PeerLink>,
+}
+
+/// A path between host and device memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CopyLink {
+    /// Fixed time of one copy, before its bytes.
+    pub latency: Quantity<Seconds>,
+    /// From or to page-locked host memory, bytes/s over the bytes of one copy, latency apart.
+    pub page_locked: Curve,
+    /// From or to pageable host memory, likewise; none where nobody measured it.
+    pub pageable: Option<Curve>,
+}
+
+/// A path between disk and host memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DiskLink {
+    /// Fixed time of one request, before its bytes.
+    pub latency: Quantity<Seconds>,
+    /// Bytes/s over the bytes of one request, latency apart.
+    pub rate: Curve,
+}
+
+/// A path from one device to another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PeerLink {
+    /// The device that sends, from 0.
+    pub from: u32,
+    /// The device that receives, from 0.
+    pub to: u32,
+    /// Fixed time of one copy, before its bytes.
+    pub latency: Quantity<Seconds>,
+    /// Bytes/s over the bytes of one copy, latency apart.
+    pub rate: Curve,
+}
+
+/// What the processors do in a second.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Compute {
+    /// Fixed time of one device task (a layer on one batch), before its arithmetic.
+    pub launch: Quantity<Seconds>,
+    /// Time the issuing thread spends on one copy; none where nobody told it from the latency.
+    pub copy_launch: Option<Quantity<Seconds>>,
+    /// One synchronisation of all engines.
+    pub barrier: Quantity<Seconds>,
+    /// Matrix products on the device, by type and shape; the weights' bytes over
+    /// [`Tiers::device_bandwidth`] bound them besides.
+    pub gemm: Vec<GemmCurve>,
+    /// Attention over a prompt on the device, FLOP/s over context tokens.
+    pub attention_prefill: Curve,
+    /// Attention of one new token on the device, bytes/s over the bytes of K and V read.
+    pub attention_decode: Curve,
+    /// Fixed time of one CPU task.
+    pub cpu_launch: Quantity<Seconds>,
+    /// Attention of one new token on the CPU, bytes/s over the bytes of K and V read.
+    pub cpu_attention: Curve,
+    /// Attention over a prompt on the CPU, FLOP/s over context tokens; none where nobody knows.
+    pub cpu_attention_prefill: Option<Curve>,
+}
+
+impl Compute {
+    /// The curve for a product of `n` columns and `k` inner elements: of those in `dtype`, the
+    /// one of the same shape, else the nearest shape in log size, else one of any shape; of
+    /// those in another type where none is in `dtype`.
+    pub fn gemm_curve(&self, dtype: Dtype, n: u64, k: u64) -> &GemmCurve {
+        let distance = |curve: &GemmCurve| {
+            let side = |have: Option<u32>, want: u64| match have {
+                Some(have) => (f64::from(have) / want.max(1) as f64).ln().abs(),
+                // A curve of any shape, where no curve is within a factor of e^2 or so.
+                None => 2.0,
+            };
+            let other_dtype = if curve.dtype == dtype { 0.0 } else { 1e6 };
+            other_dtype + side(curve.n, n) + side(curve.k, k)
+        };
+        self.gemm
+            .iter()
+            .min_by(|a, b| distance(a).total_cmp(&distance(b)))
+            .expect("a profile has at least one GEMM curve")
+    }
+}
+
+/// Matrix products [M x k] x [k x n] on the device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GemmCurve {
+    /// The type of both operands.
+    pub dtype: Dtype,
+    /// Columns of the weight; none for any.
+    pub n: Option<u32>,
+    /// Inner dimension; none for any.
+    pub k: Option<u32>,
+    /// FLOP/s over M, the rows (tokens in the batch).
+    pub rate: Curve,
+}
+
+/// What runs beside what: one engine runs one task at a time, engines run side by side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Engine {
+    /// Kernels of the device.
+    Gpu,
+    /// Copies from host to device.
+    H2d,
+    /// Copies from device to host.
+    D2h,
+    /// Reads from disk.
+    DiskRead,
+    /// Writes to disk.
+    DiskWrite,
+    /// Compute on the CPU.
+    Cpu,
+    /// Copies into page-locked memory.
+    Pin,
+}
+
+impl Engine {
+    /// All of them.
+    pub const ALL: [Engine; 7] = [
+        Engine::Gpu,
+        Engine::H2d,
+        Engine::D2h,
+        Engine::DiskRead,
+        Engine::DiskWrite,
+        Engine::Cpu,
+        Engine::Pin,
+    ];
+
+    /// The name as written in a profile.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Engine::Gpu => "gpu",
+            Engine::H2d => "h2d",
+            Engine::D2h => "d2h",
+            Engine::DiskRead => "disk_read",
+            Engine::DiskWrite => "disk_write",
+            Engine::Cpu => "cpu",
+            Engine::Pin => "pin",
+        }
+    }
+}
+
+/// One engine slows another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Contention {
+    /// The engine that slows down.
+    pub victim: Engine,
+    /// The engine beside it.
+    pub beside: Engine,
+    /// The fraction of its rate that the victim keeps while the other is active, in (0, 1].
+    pub rate: Quantity<f64>,
+}
+
+impl HardwareProfile {
+    /// The fraction of its rate that `victim` keeps beside `beside`: 1 where none is listed.
+    pub fn contention_factor(&self, victim: Engine, beside: Engine) -> f64 {
+        self.contention
+            .iter()
+            .find(|c| c.victim == victim && c.beside == beside)
+            .map_or(1.0, |c| c.rate.value)
+    }
+}

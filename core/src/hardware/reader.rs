@@ -1,0 +1,292 @@
+//! Reading one table of a profile: every key known, every value of the type it should have.
+
+use toml::{Table, Value};
+
+use super::curve::Curve;
+use super::error::{Fault, nearest};
+use super::provenance::Quantity;
+use crate::units::{Bytes, BytesPerSecond, Seconds};
+
+/// A table, the keys it may have, and the path that leads to it.
+pub(super) struct Reader<'a> {
+    table: &'a Table,
+    path: String,
+    known: &'static [&'static str],
+}
+
+impl<'a> Reader<'a> {
+    /// Refuses a key that is not among `known`, with the nearest that is.
+    pub fn new(
+        table: &'a Table,
+        path: impl Into<String>,
+        known: &'static [&'static str],
+    ) -> Result<Reader<'a>, Fault> {
+        let path = path.into();
+        let reader = Reader { table, path, known };
+        match table.keys().find(|key| !known.contains(&key.as_str())) {
+            None => Ok(reader),
+            Some(key) => {
+                let remedy = match nearest(key, known) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("the keys here are: {}", known.join(", ")),
+                };
+                Err(Fault::new(
+                    reader.key(key),
+                    format!("unknown key `{key}`"),
+                    remedy,
+                ))
+            }
+        }
+    }
+
+    fn key(&self, key: &str) -> String {
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
+    }
+
+    fn get(&self, key: &'static str) -> Option<&'a Value> {
+        debug_assert!(self.known.contains(&key), "{key} is read but not known");
+        self.table.get(key)
+    }
+
+    fn need(&self, key: &'static str, remedy: &str) -> Result<&'a Value, Fault> {
+        self.get(key)
+            .ok_or_else(|| Fault::new(self.key(key), "is missing", remedy))
+    }
+
+    fn wrong(&self, key: &str, value: &Value, remedy: &str) -> Fault {
+        let problem = format!("has the wrong type, {}", value.type_str());
+        Fault::new(self.key(key), problem, remedy)
+    }
+
+    /// A text that must be there.
+    pub fn text(&self, key: &'static str) -> Result<&'a str, Fault> {
+        let remedy = format!("write {key} = \"...\"");
+        let value = self.need(key, &remedy)?;
+        value
+            .as_str()
+            .ok_or_else(|| self.wrong(key, value, &remedy))
+    }
+
+    /// A text, or nothing.
+    pub fn text_or_empty(&self, key: &'static str) -> Result<&'a str, Fault> {
+        match self.get(key) {
+            None => Ok(""),
+            Some(_) => self.text(key),
+        }
+    }
+
+    /// One of some words.
+    pub fn word<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Result<T, Fault> {
+        let text = self.text(key)?;
+        let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
+        let found = words.iter().find(|(name, _)| *name == text);
+        found.map(|(_, value)| *value).ok_or_else(|| {
+            let remedy = format!("write one of: {}", names.join(", "));
+            Fault::new(self.key(key), format!("`{text}` is not known here"), remedy)
+        })
+    }
+
+    /// A whole number, or nothing.
+    pub fn whole(&self, key: &'static str) -> Result<Option<u32>, Fault> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        value
+            .as_integer()
+            .and_then(|whole| u32::try_from(whole).ok())
+            .map(Some)
+            .ok_or_else(|| self.wrong(key, value, "write a whole number, 0 or more"))
+    }
+
+    /// A whole number that must be there.
+    pub fn need_whole(&self, key: &'static str) -> Result<u32, Fault> {
+        self.need(key, "write a whole number, 0 or more")?;
+        let whole = self.whole(key)?;
+        Ok(whole.expect("a key that is there has a value"))
+    }
+
+    /// A table that may be absent.
+    pub fn maybe(
+        &self,
+        key: &'static str,
+        known: &'static [&'static str],
+    ) -> Result<Option<Reader<'a>>, Fault> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Table(table)) => Reader::new(table, self.key(key), known).map(Some),
+            Some(value) => {
+                let remedy = format!("write a table with {}", known.join(", "));
+                Err(self.wrong(key, value, &remedy))
+            }
+        }
+    }
+
+    /// A table that must be there.
+    pub fn table(
+        &self,
+        key: &'static str,
+        known: &'static [&'static str],
+    ) -> Result<Reader<'a>, Fault> {
+        let remedy = format!("write a table with {}", known.join(", "));
+        self.need(key, &remedy)?;
+        let table = self.maybe(key, known)?;
+        Ok(table.expect("a key that is there has a value"))
+    }
+
+    /// Named tables of one shape, such as the sources.
+    pub fn named(
+        &self,
+        key: &'static str,
+        known: &'static [&'static str],
+    ) -> Result<Vec<(&'a str, Reader<'a>)>, Fault> {
+        let value = self.need(key, "declare each source under [sources.NAME]")?;
+        let table = value
+            .as_table()
+            .ok_or_else(|| self.wrong(key, value, "write tables [sources.NAME]"))?;
+        let mut named = Vec::new();
+        for (name, value) in table {
+            let path = format!("{}.{name}", self.key(key));
+            let Some(table) = value.as_table() else {
+                let problem = format!("has the wrong type, {}", value.type_str());
+                let remedy = format!("write a table with {}", known.join(", "));
+                return Err(Fault::new(path, problem, remedy));
+            };
+            named.push((name.as_str(), Reader::new(table, path, known)?));
+        }
+        Ok(named)
+    }
+
+    /// An array of tables of one shape; empty where the key is absent.
+    pub fn tables(
+        &self,
+        key: &'static str,
+        known: &'static [&'static str],
+    ) -> Result<Vec<Reader<'a>>, Fault> {
+        let Some(value) = self.get(key) else {
+            return Ok(Vec::new());
+        };
+        let remedy = "write an array of tables, each under [[...]]";
+        let array = value
+            .as_array()
+            .ok_or_else(|| self.wrong(key, value, remedy))?;
+        let mut tables = Vec::new();
+        for (index, element) in array.iter().enumerate() {
+            let table = element
+                .as_table()
+                .ok_or_else(|| self.wrong(key, element, remedy))?;
+            let path = format!("{}[{index}]", self.key(key));
+            tables.push(Reader::new(table, path, known)?);
+        }
+        Ok(tables)
+    }
+
+    fn number(&self, key: &'static str) -> Result<f64, Fault> {
+        let value = self.need(key, "write a number")?;
+        number(value).ok_or_else(|| self.wrong(key, value, "write a number"))
+    }
+
+    fn spread(&self) -> Result<Option<f64>, Fault> {
+        match self.get("spread") {
+            None => Ok(None),
+            Some(_) => self.number("spread").map(Some),
+        }
+    }
+
+    /// A number with its source.
+    pub fn quantity(&self, key: &'static str) -> Result<Quantity<f64>, Fault> {
+        let remedy = "write { value = ..., source = \"...\" }";
+        let value = self.need(key, remedy)?;
+        if !value.is_table() {
+            return Err(self.wrong(key, value, remedy));
+        }
+        let inner = self.table(key, &["value", "source", "spread"])?;
+        Ok(Quantity {
+            value: inner.number("value")?,
+            source: inner.text("source")?.to_owned(),
+            spread: inner.spread()?,
+        })
+    }
+
+    /// A time with its source.
+    pub fn seconds(&self, key: &'static str) -> Result<Quantity<Seconds>, Fault> {
+        Ok(map(self.quantity(key)?, Seconds))
+    }
+
+    /// A time with its source, or nothing.
+    pub fn maybe_seconds(&self, key: &'static str) -> Result<Option<Quantity<Seconds>>, Fault> {
+        self.get(key).map(|_| self.seconds(key)).transpose()
+    }
+
+    /// A rate with its source.
+    pub fn rate(&self, key: &'static str) -> Result<Quantity<BytesPerSecond>, Fault> {
+        Ok(map(self.quantity(key)?, BytesPerSecond))
+    }
+
+    /// A count of bytes with its source.
+    pub fn bytes(&self, key: &'static str) -> Result<Quantity<Bytes>, Fault> {
+        let quantity = self.quantity(key)?;
+        let value = quantity.value;
+        // 2^63 is where TOML's integers end.
+        if value.fract() == 0.0 && (0.0..9.2e18).contains(&value) {
+            return Ok(map(quantity, |value| Bytes(value as u64)));
+        }
+        Err(Fault::new(
+            self.key(key),
+            format!("{value} is not a count of bytes"),
+            "write a whole number, 0 or more and finite",
+        ))
+    }
+
+    /// A curve with its source.
+    pub fn curve(&self, key: &'static str) -> Result<Curve, Fault> {
+        let remedy = "write { points = [[size, rate], ...], source = \"...\" }";
+        let value = self.need(key, remedy)?;
+        if !value.is_table() {
+            return Err(self.wrong(key, value, remedy));
+        }
+        let inner = self.table(key, &["points", "source", "spread"])?;
+        let points = inner.need("points", remedy)?;
+        let points = pairs(points).ok_or_else(|| inner.wrong("points", points, remedy))?;
+        Curve::new(points, inner.text("source")?, inner.spread()?).map_err(|error| {
+            Fault::new(
+                inner.key("points"),
+                error.to_string(),
+                "write points with rising sizes, all numbers positive and finite",
+            )
+        })
+    }
+
+    /// A curve with its source, or nothing.
+    pub fn maybe_curve(&self, key: &'static str) -> Result<Option<Curve>, Fault> {
+        self.get(key).map(|_| self.curve(key)).transpose()
+    }
+}
+
+fn map<T>(quantity: Quantity<f64>, unit: impl Fn(f64) -> T) -> Quantity<T> {
+    Quantity {
+        value: unit(quantity.value),
+        source: quantity.source,
+        spread: quantity.spread,
+    }
+}
+
+fn number(value: &Value) -> Option<f64> {
+    value
+        .as_float()
+        .or_else(|| value.as_integer().map(|whole| whole as f64))
+}
+
+fn pairs(value: &Value) -> Option<Vec<(f64, f64)>> {
+    value
+        .as_array()?
+        .iter()
+        .map(|pair| match pair.as_array()?.as_slice() {
+            [size, rate] => Some((number(size)?, number(rate)?)),
+            _ => None,
+        })
+        .collect()
+}

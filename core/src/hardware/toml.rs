@@ -1,0 +1,368 @@
+//! The text of a profile, both ways. What it may say is here; what it must mean is in `validate`.
+
+use std::collections::BTreeMap;
+
+use ::toml::{Table, Value};
+
+use super::curve::Curve;
+use super::error::{Fault, ProfileError};
+use super::inherit::Layers;
+use super::profile::{
+    Compute, Contention, CopyLink, DeviceKind, DiskLink, Engine, GemmCurve, HardwareProfile, Links,
+    PeerLink, Tiers,
+};
+use super::provenance::{Quantity, Source, SourceKind};
+use super::reader::Reader;
+use crate::Dtype;
+
+const PROFILE: &[&str] = &[
+    "name",
+    "description",
+    "extends",
+    "kind",
+    "sources",
+    "tiers",
+    "links",
+    "compute",
+    "contention",
+];
+const SOURCE: &[&str] = &["kind", "from", "date"];
+const TIERS: &[&str] = &[
+    "device_capacity_bytes",
+    "host_capacity_bytes",
+    "disk_capacity_bytes",
+    "device_reserved_bytes",
+    "host_reserved_bytes",
+    "device_bandwidth_bytes_per_s",
+    "host_bandwidth_bytes_per_s",
+];
+const LINKS: &[&str] = &[
+    "h2d",
+    "d2h",
+    "disk_read",
+    "disk_write",
+    "page_lock_bytes_per_s",
+    "peers",
+];
+const COPY_LINK: &[&str] = &[
+    "latency_s",
+    "page_locked_bytes_per_s",
+    "pageable_bytes_per_s",
+];
+const DISK_LINK: &[&str] = &["latency_s", "bytes_per_s"];
+const PEER: &[&str] = &["from", "to", "latency_s", "bytes_per_s"];
+const COMPUTE: &[&str] = &[
+    "launch_s",
+    "copy_launch_s",
+    "barrier_s",
+    "gemm",
+    "attention_prefill_flops_per_s",
+    "attention_decode_bytes_per_s",
+    "cpu_launch_s",
+    "cpu_attention_bytes_per_s",
+    "cpu_attention_prefill_flops_per_s",
+];
+const GEMM: &[&str] = &["dtype", "n", "k", "flops_per_s"];
+const CONTENTION: &[&str] = &["victim", "beside", "rate"];
+
+const KINDS: &[(&str, DeviceKind)] =
+    &[("gpu", DeviceKind::Gpu), ("emulated", DeviceKind::Emulated)];
+
+impl HardwareProfile {
+    /// Reads and validates a profile. `origin` is the file's name, for messages; `parent` returns
+    /// the text of the profile that a text `extends`.
+    pub fn parse(
+        text: &str,
+        origin: &str,
+        parent: &dyn Fn(&str) -> Result<String, ProfileError>,
+    ) -> Result<HardwareProfile, ProfileError> {
+        let layers = Layers::read(text, origin, parent)?;
+        let merged = layers.merged();
+        let blame = |fault: Fault| {
+            let origin = layers.blame(&fault.key).to_owned();
+            fault.within(&origin)
+        };
+        let profile = read_profile(&merged).map_err(blame)?;
+        profile.faults().map_err(blame)?;
+        Ok(profile)
+    }
+
+    /// The profile as a text that `parse` reads back to the same profile; it extends nothing.
+    pub fn to_toml(&self) -> String {
+        let mut table = Table::new();
+        table.insert("name".into(), self.name.clone().into());
+        table.insert("description".into(), self.description.clone().into());
+        let kind = KINDS.iter().find(|(_, kind)| *kind == self.kind);
+        let kind = kind.expect("every kind has a name").0;
+        table.insert("kind".into(), kind.into());
+        let sources = self.sources.iter().map(|(n, s)| (n.clone(), source(s)));
+        table.insert("sources".into(), Value::Table(sources.collect()));
+        table.insert("tiers".into(), write_tiers(&self.tiers));
+        table.insert("links".into(), write_links(&self.links));
+        table.insert("compute".into(), write_compute(&self.compute));
+        let contention: Vec<Value> = self.contention.iter().map(write_contention).collect();
+        table.insert("contention".into(), Value::Array(contention));
+        ::toml::to_string(&table).expect("a table of texts, numbers and arrays is TOML")
+    }
+}
+
+fn read_profile(table: &Table) -> Result<HardwareProfile, Fault> {
+    let top = Reader::new(table, "", PROFILE)?;
+    let mut sources = BTreeMap::new();
+    for (name, reader) in top.named("sources", SOURCE)? {
+        sources.insert(name.to_owned(), read_source(&reader)?);
+    }
+    Ok(HardwareProfile {
+        name: top.text("name")?.to_owned(),
+        description: top.text_or_empty("description")?.to_owned(),
+        kind: top.word("kind", KINDS)?,
+        sources,
+        tiers: read_tiers(&top.table("tiers", TIERS)?)?,
+        links: read_links(&top.table("links", LINKS)?)?,
+        compute: read_compute(&top.table("compute", COMPUTE)?)?,
+        contention: top
+            .tables("contention", CONTENTION)?
+            .iter()
+            .map(read_contention)
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+fn read_source(reader: &Reader<'_>) -> Result<Source, Fault> {
+    let kinds = [
+        SourceKind::Measured,
+        SourceKind::Datasheet,
+        SourceKind::Fitted,
+        SourceKind::Published,
+    ]
+    .map(|kind| (kind.name(), kind));
+    Ok(Source {
+        kind: reader.word("kind", &kinds)?,
+        from: reader.text("from")?.to_owned(),
+        date: reader.text("date")?.to_owned(),
+    })
+}
+
+fn read_tiers(reader: &Reader<'_>) -> Result<Tiers, Fault> {
+    Ok(Tiers {
+        device_capacity_bytes: reader.bytes("device_capacity_bytes")?,
+        host_capacity_bytes: reader.bytes("host_capacity_bytes")?,
+        disk_capacity_bytes: reader.bytes("disk_capacity_bytes")?,
+        device_reserved_bytes: reader.bytes("device_reserved_bytes")?,
+        host_reserved_bytes: reader.bytes("host_reserved_bytes")?,
+        device_bandwidth: reader.rate("device_bandwidth_bytes_per_s")?,
+        host_bandwidth: reader.rate("host_bandwidth_bytes_per_s")?,
+    })
+}
+
+fn read_links(reader: &Reader<'_>) -> Result<Links, Fault> {
+    let copy = |link: Reader<'_>| -> Result<CopyLink, Fault> {
+        Ok(CopyLink {
+            latency: link.seconds("latency_s")?,
+            page_locked: link.curve("page_locked_bytes_per_s")?,
+            pageable: link.maybe_curve("pageable_bytes_per_s")?,
+        })
+    };
+    let disk = |link: Reader<'_>| -> Result<DiskLink, Fault> {
+        Ok(DiskLink {
+            latency: link.seconds("latency_s")?,
+            rate: link.curve("bytes_per_s")?,
+        })
+    };
+    Ok(Links {
+        h2d: copy(reader.table("h2d", COPY_LINK)?)?,
+        d2h: copy(reader.table("d2h", COPY_LINK)?)?,
+        disk_read: disk(reader.table("disk_read", DISK_LINK)?)?,
+        disk_write: disk(reader.table("disk_write", DISK_LINK)?)?,
+        page_lock: reader.maybe_curve("page_lock_bytes_per_s")?,
+        peers: reader
+            .tables("peers", PEER)?
+            .iter()
+            .map(read_peer)
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+fn read_peer(reader: &Reader<'_>) -> Result<PeerLink, Fault> {
+    Ok(PeerLink {
+        from: reader.need_whole("from")?,
+        to: reader.need_whole("to")?,
+        latency: reader.seconds("latency_s")?,
+        rate: reader.curve("bytes_per_s")?,
+    })
+}
+
+fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
+    Ok(Compute {
+        launch: reader.seconds("launch_s")?,
+        copy_launch: reader.maybe_seconds("copy_launch_s")?,
+        barrier: reader.seconds("barrier_s")?,
+        gemm: reader
+            .tables("gemm", GEMM)?
+            .iter()
+            .map(read_gemm)
+            .collect::<Result<_, _>>()?,
+        attention_prefill: reader.curve("attention_prefill_flops_per_s")?,
+        attention_decode: reader.curve("attention_decode_bytes_per_s")?,
+        cpu_launch: reader.seconds("cpu_launch_s")?,
+        cpu_attention: reader.curve("cpu_attention_bytes_per_s")?,
+        cpu_attention_prefill: reader.maybe_curve("cpu_attention_prefill_flops_per_s")?,
+    })
+}
+
+fn read_gemm(reader: &Reader<'_>) -> Result<GemmCurve, Fault> {
+    let dtypes = [Dtype::F16, Dtype::F32].map(|dtype| (dtype.name(), dtype));
+    Ok(GemmCurve {
+        dtype: reader.word("dtype", &dtypes)?,
+        n: reader.whole("n")?,
+        k: reader.whole("k")?,
+        rate: reader.curve("flops_per_s")?,
+    })
+}
+
+fn read_contention(reader: &Reader<'_>) -> Result<Contention, Fault> {
+    let engines = Engine::ALL.map(|engine| (engine.name(), engine));
+    Ok(Contention {
+        victim: reader.word("victim", &engines)?,
+        beside: reader.word("beside", &engines)?,
+        rate: reader.quantity("rate")?,
+    })
+}
+
+/// A table of the pairs that have a value.
+fn record<const N: usize>(pairs: [(&str, Option<Value>); N]) -> Value {
+    let present = pairs
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    Value::Table(present.collect())
+}
+
+fn source(source: &Source) -> Value {
+    record([
+        ("kind", Some(source.kind.name().into())),
+        ("from", Some(source.from.clone().into())),
+        ("date", Some(source.date.clone().into())),
+    ])
+}
+
+fn quantity<T: Copy>(quantity: &Quantity<T>, value: impl Fn(T) -> Value) -> Option<Value> {
+    Some(record([
+        ("value", Some(value(quantity.value))),
+        ("source", Some(quantity.source.clone().into())),
+        ("spread", quantity.spread.map(Value::Float)),
+    ]))
+}
+
+fn curve(curve: &Curve) -> Option<Value> {
+    let point = |&(size, rate): &(f64, f64)| Value::Array(vec![size.into(), rate.into()]);
+    let points = curve.points().iter().map(point).collect();
+    Some(record([
+        ("points", Some(Value::Array(points))),
+        ("source", Some(curve.source.clone().into())),
+        ("spread", curve.spread.map(Value::Float)),
+    ]))
+}
+
+fn write_tiers(tiers: &Tiers) -> Value {
+    let bytes = |q| quantity(q, |bytes: crate::units::Bytes| (bytes.0 as i64).into());
+    let rate = |q| quantity(q, |rate: crate::units::BytesPerSecond| rate.0.into());
+    record([
+        ("device_capacity_bytes", bytes(&tiers.device_capacity_bytes)),
+        ("host_capacity_bytes", bytes(&tiers.host_capacity_bytes)),
+        ("disk_capacity_bytes", bytes(&tiers.disk_capacity_bytes)),
+        ("device_reserved_bytes", bytes(&tiers.device_reserved_bytes)),
+        ("host_reserved_bytes", bytes(&tiers.host_reserved_bytes)),
+        (
+            "device_bandwidth_bytes_per_s",
+            rate(&tiers.device_bandwidth),
+        ),
+        ("host_bandwidth_bytes_per_s", rate(&tiers.host_bandwidth)),
+    ])
+}
+
+fn seconds(q: &Quantity<crate::units::Seconds>) -> Option<Value> {
+    quantity(q, |time| time.0.into())
+}
+
+fn write_links(links: &Links) -> Value {
+    let copy = |link: &CopyLink| {
+        Some(record([
+            ("latency_s", seconds(&link.latency)),
+            ("page_locked_bytes_per_s", curve(&link.page_locked)),
+            (
+                "pageable_bytes_per_s",
+                link.pageable.as_ref().and_then(curve),
+            ),
+        ]))
+    };
+    let disk = |link: &DiskLink| {
+        Some(record([
+            ("latency_s", seconds(&link.latency)),
+            ("bytes_per_s", curve(&link.rate)),
+        ]))
+    };
+    let peer = |link: &PeerLink| {
+        record([
+            ("from", Some(i64::from(link.from).into())),
+            ("to", Some(i64::from(link.to).into())),
+            ("latency_s", seconds(&link.latency)),
+            ("bytes_per_s", curve(&link.rate)),
+        ])
+    };
+    let peers = Value::Array(links.peers.iter().map(peer).collect());
+    record([
+        ("h2d", copy(&links.h2d)),
+        ("d2h", copy(&links.d2h)),
+        ("disk_read", disk(&links.disk_read)),
+        ("disk_write", disk(&links.disk_write)),
+        (
+            "page_lock_bytes_per_s",
+            links.page_lock.as_ref().and_then(curve),
+        ),
+        ("peers", Some(peers)),
+    ])
+}
+
+fn write_compute(compute: &Compute) -> Value {
+    let gemm = |gemm: &GemmCurve| {
+        record([
+            ("dtype", Some(gemm.dtype.name().into())),
+            ("n", gemm.n.map(|n| i64::from(n).into())),
+            ("k", gemm.k.map(|k| i64::from(k).into())),
+            ("flops_per_s", curve(&gemm.rate)),
+        ])
+    };
+    let gemms = Value::Array(compute.gemm.iter().map(gemm).collect());
+    let cpu_prefill = compute.cpu_attention_prefill.as_ref();
+    record([
+        ("launch_s", seconds(&compute.launch)),
+        (
+            "copy_launch_s",
+            compute.copy_launch.as_ref().and_then(seconds),
+        ),
+        ("barrier_s", seconds(&compute.barrier)),
+        ("gemm", Some(gemms)),
+        (
+            "attention_prefill_flops_per_s",
+            curve(&compute.attention_prefill),
+        ),
+        (
+            "attention_decode_bytes_per_s",
+            curve(&compute.attention_decode),
+        ),
+        ("cpu_launch_s", seconds(&compute.cpu_launch)),
+        ("cpu_attention_bytes_per_s", curve(&compute.cpu_attention)),
+        (
+            "cpu_attention_prefill_flops_per_s",
+            cpu_prefill.and_then(curve),
+        ),
+    ])
+}
+
+fn write_contention(contention: &Contention) -> Value {
+    record([
+        ("victim", Some(contention.victim.name().into())),
+        ("beside", Some(contention.beside.name().into())),
+        ("rate", quantity(&contention.rate, Value::Float)),
+    ])
+}

@@ -1,0 +1,233 @@
+//! What the numbers of a profile must satisfy, whoever made it.
+
+use std::collections::BTreeSet;
+
+use super::curve::Curve;
+use super::error::{Fault, ProfileError, nearest};
+use super::profile::HardwareProfile;
+use super::provenance::Quantity;
+use crate::units::{Bytes, BytesPerSecond, Seconds};
+
+/// What a single number must be.
+#[derive(Clone, Copy)]
+enum Range {
+    Positive,
+    NotNegative,
+    Fraction,
+}
+
+/// One number or curve with the key it is written under.
+struct Entry<'a> {
+    key: String,
+    source: &'a str,
+    spread: Option<f64>,
+    value: Option<(f64, Range)>,
+}
+
+impl HardwareProfile {
+    /// Checks every number's range and source; the error's origin is the profile's name.
+    pub fn validate(&self) -> Result<(), ProfileError> {
+        self.faults().map_err(|fault| fault.within(&self.name))
+    }
+
+    pub(super) fn faults(&self) -> Result<(), Fault> {
+        if self.name.is_empty() {
+            return Err(Fault::new("name", "is empty", "give the machine a name"));
+        }
+        for entry in self.entries() {
+            self.check(&entry)?;
+        }
+        self.check_reserved()?;
+        if self.compute.gemm.is_empty() {
+            let remedy = "write at least one [[compute.gemm]]";
+            return Err(Fault::new("compute.gemm", "is empty", remedy));
+        }
+        self.check_contention()
+    }
+
+    fn check(&self, entry: &Entry<'_>) -> Result<(), Fault> {
+        if let Some((value, range)) = entry.value {
+            let (holds, remedy) = match range {
+                Range::Positive => (value > 0.0, "write a number above 0, finite"),
+                Range::NotNegative => (value >= 0.0, "write 0 or more, finite"),
+                Range::Fraction => (
+                    value > 0.0 && value <= 1.0,
+                    "write a fraction above 0, at most 1",
+                ),
+            };
+            if !holds || !value.is_finite() {
+                let key = format!("{}.value", entry.key);
+                return Err(Fault::new(key, format!("is {value}"), remedy));
+            }
+        }
+        if let Some(spread) = entry.spread
+            && !(spread >= 0.0 && spread.is_finite())
+        {
+            let key = format!("{}.spread", entry.key);
+            let remedy = "write (p75 - p25) / median, 0 or more";
+            return Err(Fault::new(key, format!("is {spread}"), remedy));
+        }
+        if self.sources.contains_key(entry.source) {
+            return Ok(());
+        }
+        let known: Vec<&str> = self.sources.keys().map(String::as_str).collect();
+        let remedy = match nearest(entry.source, &known) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!(
+                "declare [sources.{}] with kind, from and date",
+                entry.source
+            ),
+        };
+        Err(Fault::new(
+            format!("{}.source", entry.key),
+            format!("source `{}` is not declared", entry.source),
+            remedy,
+        ))
+    }
+
+    fn check_reserved(&self) -> Result<(), Fault> {
+        let tiers = &self.tiers;
+        for (tier, usable) in [
+            ("device", tiers.device_usable()),
+            ("host", tiers.host_usable()),
+        ] {
+            if usable == Bytes::ZERO {
+                return Err(Fault::new(
+                    format!("tiers.{tier}_reserved_bytes"),
+                    "leaves nothing of the capacity",
+                    format!("write less than tiers.{tier}_capacity_bytes"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_contention(&self) -> Result<(), Fault> {
+        let mut pairs = BTreeSet::new();
+        for (index, contention) in self.contention.iter().enumerate() {
+            let key = format!("contention[{index}]");
+            let (victim, beside) = (contention.victim, contention.beside);
+            if victim == beside {
+                let problem = format!("`{}` runs one task at a time", victim.name());
+                return Err(Fault::new(key, problem, "name two engines"));
+            }
+            if !pairs.insert((victim, beside)) {
+                let problem = format!(
+                    "`{}` beside `{}` stands there twice",
+                    victim.name(),
+                    beside.name()
+                );
+                return Err(Fault::new(key, problem, "keep one"));
+            }
+        }
+        Ok(())
+    }
+
+    fn entries(&self) -> Vec<Entry<'_>> {
+        let (tiers, links, compute) = (&self.tiers, &self.links, &self.compute);
+        let mut all = vec![
+            capacity("device_capacity_bytes", &tiers.device_capacity_bytes),
+            capacity("host_capacity_bytes", &tiers.host_capacity_bytes),
+            capacity("disk_capacity_bytes", &tiers.disk_capacity_bytes),
+            reserved("device_reserved_bytes", &tiers.device_reserved_bytes),
+            reserved("host_reserved_bytes", &tiers.host_reserved_bytes),
+            bandwidth("device_bandwidth_bytes_per_s", &tiers.device_bandwidth),
+            bandwidth("host_bandwidth_bytes_per_s", &tiers.host_bandwidth),
+        ];
+        for (name, link) in [("h2d", &links.h2d), ("d2h", &links.d2h)] {
+            let locked = format!("links.{name}.page_locked_bytes_per_s");
+            let pageable = format!("links.{name}.pageable_bytes_per_s");
+            all.push(time(format!("links.{name}.latency_s"), &link.latency));
+            all.push(curve(locked, &link.page_locked));
+            all.extend(link.pageable.as_ref().map(|c| curve(pageable, c)));
+        }
+        for (name, link) in [
+            ("disk_read", &links.disk_read),
+            ("disk_write", &links.disk_write),
+        ] {
+            all.push(time(format!("links.{name}.latency_s"), &link.latency));
+            all.push(curve(format!("links.{name}.bytes_per_s"), &link.rate));
+        }
+        let page_lock = links.page_lock.as_ref();
+        all.extend(page_lock.map(|c| curve("links.page_lock_bytes_per_s", c)));
+        for (index, peer) in links.peers.iter().enumerate() {
+            let path = format!("links.peers[{index}]");
+            all.push(time(format!("{path}.latency_s"), &peer.latency));
+            all.push(curve(format!("{path}.bytes_per_s"), &peer.rate));
+        }
+        all.push(time("compute.launch_s", &compute.launch));
+        let copy_launch = compute.copy_launch.as_ref();
+        all.extend(copy_launch.map(|q| time("compute.copy_launch_s", q)));
+        all.push(time("compute.barrier_s", &compute.barrier));
+        all.push(time("compute.cpu_launch_s", &compute.cpu_launch));
+        for (index, gemm) in compute.gemm.iter().enumerate() {
+            all.push(curve(
+                format!("compute.gemm[{index}].flops_per_s"),
+                &gemm.rate,
+            ));
+        }
+        for (key, c) in [
+            (
+                "attention_prefill_flops_per_s",
+                Some(&compute.attention_prefill),
+            ),
+            (
+                "attention_decode_bytes_per_s",
+                Some(&compute.attention_decode),
+            ),
+            ("cpu_attention_bytes_per_s", Some(&compute.cpu_attention)),
+            (
+                "cpu_attention_prefill_flops_per_s",
+                compute.cpu_attention_prefill.as_ref(),
+            ),
+        ] {
+            all.extend(c.map(|c| curve(format!("compute.{key}"), c)));
+        }
+        for (index, contention) in self.contention.iter().enumerate() {
+            let rate = &contention.rate;
+            let key = format!("contention[{index}].rate");
+            all.push(entry(key, rate, rate.value, Range::Fraction));
+        }
+        all
+    }
+}
+
+fn entry<T>(key: impl Into<String>, q: &Quantity<T>, value: f64, range: Range) -> Entry<'_> {
+    Entry {
+        key: key.into(),
+        source: &q.source,
+        spread: q.spread,
+        value: Some((value, range)),
+    }
+}
+
+fn capacity<'a>(key: &str, q: &'a Quantity<Bytes>) -> Entry<'a> {
+    entry(format!("tiers.{key}"), q, q.value.as_f64(), Range::Positive)
+}
+
+fn reserved<'a>(key: &str, q: &'a Quantity<Bytes>) -> Entry<'a> {
+    entry(
+        format!("tiers.{key}"),
+        q,
+        q.value.as_f64(),
+        Range::NotNegative,
+    )
+}
+
+fn bandwidth<'a>(key: &str, q: &'a Quantity<BytesPerSecond>) -> Entry<'a> {
+    entry(format!("tiers.{key}"), q, q.value.0, Range::Positive)
+}
+
+fn time(key: impl Into<String>, q: &Quantity<Seconds>) -> Entry<'_> {
+    entry(key, q, q.value.0, Range::NotNegative)
+}
+
+/// A curve's points hold by construction.
+fn curve(key: impl Into<String>, curve: &Curve) -> Entry<'_> {
+    Entry {
+        key: key.into(),
+        source: &curve.source,
+        spread: curve.spread,
+        value: None,
+    }
+}

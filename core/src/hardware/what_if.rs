@@ -1,0 +1,107 @@
+//! The same machine with less: what-if questions and throttled emulation.
+//!
+//! What is stated here keeps the source of the number it bounds; the description says so.
+
+use super::profile::{CopyLink, Engine, HardwareProfile};
+use crate::units::{Bytes, BytesPerSecond};
+
+impl HardwareProfile {
+    /// The machine with other capacities in bytes, reserved bytes unchanged; `None` keeps one.
+    pub fn with_capacities(
+        &self,
+        device: Option<Bytes>,
+        host: Option<Bytes>,
+        disk: Option<Bytes>,
+    ) -> HardwareProfile {
+        let mut changed = self.clone();
+        let tiers = &mut changed.tiers;
+        let mut said = Vec::new();
+        for (name, slot, stated) in [
+            ("device", &mut tiers.device_capacity_bytes, device),
+            ("host", &mut tiers.host_capacity_bytes, host),
+            ("disk", &mut tiers.disk_capacity_bytes, disk),
+        ] {
+            if let Some(bytes) = stated {
+                slot.value = bytes;
+                said.push(format!("{name} {bytes}"));
+            }
+        }
+        changed.say(&said);
+        changed
+    }
+
+    /// The machine with its copies throttled to so many bytes/s; `None` leaves one as it is.
+    ///
+    /// Contention scales with the duty of the throttled link, cap over uncapped peak: it slows
+    /// its neighbours for that share of the time, and it suffers only where what they leave it is
+    /// less than its cap.
+    pub fn with_link_cap(
+        &self,
+        h2d: Option<BytesPerSecond>,
+        d2h: Option<BytesPerSecond>,
+    ) -> HardwareProfile {
+        let mut changed = self.clone();
+        let mut said = Vec::new();
+        for (engine, cap) in [(Engine::H2d, h2d), (Engine::D2h, d2h)] {
+            let Some(cap) = cap else { continue };
+            let link = match engine {
+                Engine::H2d => &mut changed.links.h2d,
+                _ => &mut changed.links.d2h,
+            };
+            let peak = link.page_locked.peak();
+            cap_copies(link, cap);
+            changed.scale_contention(engine, cap.0 / peak);
+            said.push(format!("{} at most {cap}", engine.name()));
+        }
+        changed.say(&said);
+        changed
+    }
+
+    /// The machine with its disk throttled to so many bytes/s; `None` leaves one as it is.
+    /// Contention scales as in [`HardwareProfile::with_link_cap`].
+    pub fn with_disk_cap(
+        &self,
+        read: Option<BytesPerSecond>,
+        write: Option<BytesPerSecond>,
+    ) -> HardwareProfile {
+        let mut changed = self.clone();
+        let mut said = Vec::new();
+        for (engine, cap) in [(Engine::DiskRead, read), (Engine::DiskWrite, write)] {
+            let Some(cap) = cap else { continue };
+            let link = match engine {
+                Engine::DiskRead => &mut changed.links.disk_read,
+                _ => &mut changed.links.disk_write,
+            };
+            let peak = link.rate.peak();
+            link.rate = link.rate.capped(cap.0);
+            changed.scale_contention(engine, cap.0 / peak);
+            said.push(format!("{} at most {cap}", engine.name()));
+        }
+        changed.say(&said);
+        changed
+    }
+
+    fn scale_contention(&mut self, engine: Engine, duty: f64) {
+        let duty = duty.min(1.0);
+        for contention in &mut self.contention {
+            let rate = &mut contention.rate.value;
+            if contention.beside == engine {
+                *rate = 1.0 - duty * (1.0 - *rate);
+            } else if contention.victim == engine {
+                *rate = (*rate / duty).min(1.0);
+            }
+        }
+    }
+
+    fn say(&mut self, said: &[String]) {
+        if !said.is_empty() {
+            let said = said.join(", ");
+            self.description = format!("{} [as stated: {said}]", self.description);
+        }
+    }
+}
+
+fn cap_copies(link: &mut CopyLink, cap: BytesPerSecond) {
+    link.page_locked = link.page_locked.capped(cap.0);
+    link.pageable = link.pageable.as_ref().map(|curve| curve.capped(cap.0));
+}

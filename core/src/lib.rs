@@ -1,0 +1,23 @@
+//! The nouns of Plimsoll: units, hardware profiles, models, workloads, policies, plans, programs
+//! and traces; `lower` turns a plan into a program, `verify` checks it, an `Executor` interprets it.
+//!
+//! This crate knows no files, clocks or threads.
+
+pub mod control;
+mod dtype;
+pub mod executor;
+pub mod hardware;
+pub mod lower;
+pub mod model;
+pub mod placement;
+pub mod plan;
+pub mod policy;
+pub mod program;
+pub mod summary;
+pub mod tier;
+pub mod trace;
+pub mod units;
+pub mod verify;
+pub mod workload;
+
+pub use dtype::Dtype;

@@ -1,0 +1,331 @@
+//! The computation of one unit: what runs on the GPU and on the CPU, and on which operands.
+
+use super::Lowering;
+use super::cache::Staged;
+use super::emit::Draft;
+use super::hidden::Work;
+use super::layout::group;
+use super::ring::Lease;
+use super::unit::{Unit, declare};
+use crate::program::{Access, BufferId, Content, Gemm, Gemms, Op, ResourceKind, Stage, TaskId};
+use crate::model::{ModelSpec, TensorRole};
+use crate::tier::Tier;
+use crate::units::Bytes;
+
+/// Matrix products of each stage of the model.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StageGemms {
+    pub project: Gemms,
+    pub finish: Gemms,
+    pub head: Gemms,
+}
+
+impl StageGemms {
+    pub(super) fn of(model: &ModelSpec) -> StageGemms {
+        use TensorRole::{
+            DownWeight, GateUpWeight, GateWeight, KWeight, LmHead, OWeight, ProjectOut, QWeight,
+            QkvWeight, UpWeight, VWeight,
+        };
+        let collect = |block: u32, roles: &[TensorRole]| {
+            let tensors = model.tensors(block);
+            let wanted = tensors.iter().filter(|t| roles.contains(&t.role));
+            let gemms: Vec<Gemm> = wanted
+                .map(|t| Gemm {
+                    n: t.rows as u32,
+                    k: t.cols as u32,
+                })
+                .collect();
+            Gemms::new(&gemms)
+        };
+        StageGemms {
+            project: collect(1, &[QWeight, KWeight, VWeight, QkvWeight]),
+            finish: collect(1, &[OWeight, GateWeight, UpWeight, GateUpWeight, DownWeight]),
+            head: collect(model.num_blocks() - 1, &[ProjectOut, LmHead]),
+        }
+    }
+}
+
+/// A layer's computation between its attention and its end, perhaps held back so that the GPU
+/// projects the next batch while the CPU attends to this one.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub unit: Unit,
+    pub staged: Staged,
+    pub work: Work,
+    mid: Mid,
+    attended: Option<TaskId>,
+    cpu: Option<TaskId>,
+}
+
+impl Pending {
+    /// The last task that used the unit's working copies of the cache.
+    pub(super) fn last_cache_task(&self) -> Option<TaskId> {
+        self.cpu.or(self.attended)
+    }
+}
+
+/// Queries and attention output of a unit.
+#[derive(Debug, Clone, Copy, Default)]
+struct Mid {
+    slot: Option<Lease>,
+    /// Rows that the GPU attends to.
+    device: Option<BufferId>,
+    /// Rows that the CPU attends to, on the device.
+    off_device: Option<BufferId>,
+    /// The same on the host.
+    host: Option<(Lease, BufferId)>,
+}
+
+impl Lowering {
+    /// Gathers a unit's embeddings. Returns the task that made its activations.
+    pub(super) fn embed(&mut self, unit: &Unit) -> (TaskId, Work) {
+        let batch = unit.cell.batch as usize;
+        let op = Op::Embed {
+            tokens: unit.tokens(),
+            hidden_size: self.plan.model.hidden_size,
+            position: unit.position,
+        };
+        let mut draft = self.weights.attach(Draft::new(ResourceKind::Gpu, op, unit.cell), unit, true);
+        let mut prompt = None;
+        if unit.is_prefill() {
+            let (lease, ids, copied) = self.copy_prompt(unit);
+            draft = draft.with(Access::Read, [Some(ids)]).after([Some(copied)]).giving([Some(ids)]);
+            prompt = Some(lease);
+        } else {
+            draft = draft.with(Access::Read, [self.tokens[batch].buffer]);
+        }
+        let (draft, work) =
+            self.hidden.attach_new(&mut self.emitter, &mut self.layout, draft, unit);
+        let task = self.emitter.emit(draft);
+        if let Some(lease) = prompt {
+            self.layout.prompt_slots.release(lease, [Some(task), None]);
+        }
+        self.weights.end_visit(&mut self.layout, unit, task);
+        (task, work)
+    }
+
+    fn copy_prompt(&mut self, unit: &Unit) -> (Lease, BufferId, TaskId) {
+        let lease = self.layout.prompt_slots.lease();
+        let bytes = Bytes(u64::from(unit.tokens()) * 4);
+        let content = Content::Prompt { batch: unit.cell.batch };
+        let program = &mut self.emitter.program;
+        let ids = declare(program, Tier::Device, lease.offset, bytes, content);
+        let op = super::unit::move_at(bytes, Bytes::ZERO, self.plan.policy.page_locked);
+        let (prompt, _) = self.texts[unit.cell.round as usize][unit.cell.batch as usize];
+        let copy = Draft::new(ResourceKind::H2d, op, unit.cell)
+            .with(Access::Read, [Some(prompt)])
+            .with(Access::Write, [Some(ids)])
+            .taking([Some(ids)])
+            .after(lease.free_after);
+        (lease, ids, self.emitter.emit(copy))
+    }
+
+    /// Projects a unit's queries, keys and values and attends. What is left is [`Lowering::finish`].
+    pub(super) fn attend(&mut self, unit: &Unit, mut staged: Staged, work: Work) -> Pending {
+        let on_cpu = self.cache.on_cpu(unit);
+        let mut mid = self.lease_mid(unit, on_cpu);
+        let op = self.linear(Stage::Project, unit.tokens(), unit);
+        let draft = Draft::new(ResourceKind::Gpu, op, unit.cell);
+        let draft = self.weights.attach(draft, unit, false);
+        let draft = self.hidden.attach(draft, unit, &work, Access::Read);
+        let mids = [mid.device, mid.off_device];
+        let draft = draft
+            .with(Access::Write, mids)
+            .taking(mids)
+            .after(mid.slot.map(|s| s.free_after).unwrap_or_default())
+            .with(Access::Update, [Some(self.workspace)]);
+        let new = (unit, &mut staged);
+        let draft = self.cache.attach_new(&mut self.emitter, &mut self.layout, draft, new);
+        let projected = self.emitter.emit(draft);
+        self.cache.wrote_in_place(unit, Tier::Device, projected);
+        if on_cpu {
+            self.send_to_cpu(unit, &mut mid, projected);
+        }
+        let rows = if on_cpu { unit.shape.rows.device } else { self.rows(unit) };
+        let mut attended = projected;
+        if rows > 0 {
+            let op = self.attention(unit, rows);
+            let draft = Draft::new(ResourceKind::Gpu, op, unit.cell)
+                .with(Access::Update, [mid.device])
+                .after([Some(projected)]);
+            let past = (unit, &staged);
+            let draft = self.cache.attach_past(&mut self.emitter, &self.layout, draft, past);
+            attended = self.emitter.emit(draft.with(Access::Update, [Some(self.workspace)]));
+        }
+        let cpu = on_cpu.then(|| self.attend_on_cpu(unit, &staged, &mid));
+        Pending {
+            unit: *unit,
+            staged,
+            work,
+            mid,
+            attended: Some(attended),
+            cpu,
+        }
+    }
+
+    fn rows(&self, unit: &Unit) -> u32 {
+        unit.shape.sequences * self.plan.model.num_key_value_heads
+    }
+
+    fn lease_mid(&mut self, unit: &Unit, on_cpu: bool) -> Mid {
+        let element = self.plan.dtype.size_bytes();
+        let head = u64::from(self.plan.model.head_dim) * element;
+        let group = u64::from(group(&self.plan.model));
+        let lease = self.layout.mid_slots.lease();
+        let mut mid = Mid {
+            slot: Some(lease),
+            ..Mid::default()
+        };
+        let rows = u64::from(if on_cpu { unit.shape.rows.device } else { self.rows(unit) });
+        let bytes = Bytes(rows * u64::from(unit.query_len) * group * head);
+        let batch = unit.cell.batch;
+        let program = &mut self.emitter.program;
+        if rows > 0 {
+            let content = Content::Mid { batch, home: Tier::Device };
+            mid.device = Some(declare(program, Tier::Device, lease.offset, bytes, content));
+        }
+        if on_cpu {
+            let content = Content::Mid { batch, home: Tier::Host };
+            let room = Bytes(u64::from(unit.shape.rows_off_device()) * (group + 2) * head);
+            let offset = lease.offset + bytes;
+            mid.off_device = Some(declare(program, Tier::Device, offset, room, content));
+            let lease = self.layout.mid_staging.lease();
+            let host = declare(program, Tier::Host, lease.offset, room, content);
+            mid.host = Some((lease, host));
+        }
+        mid
+    }
+
+    /// Copies queries and new keys and values of the rows that the CPU attends to.
+    fn send_to_cpu(&mut self, unit: &Unit, mid: &mut Mid, projected: TaskId) {
+        let Some((lease, host)) = mid.host else { return };
+        let model = &self.plan.model;
+        let row = (u64::from(group(model)) + 2) * u64::from(model.head_dim);
+        let elements = u64::from(unit.shape.rows_off_device()) * row;
+        let bytes = Bytes(elements * self.plan.dtype.size_bytes());
+        let op = super::unit::move_at(bytes, Bytes::ZERO, self.plan.policy.page_locked);
+        let copy = Draft::new(ResourceKind::D2h, op, unit.cell)
+            .with(Access::Read, [mid.off_device])
+            .with(Access::Write, [Some(host)])
+            .taking([Some(host)])
+            .after([Some(projected)])
+            .after(lease.free_after);
+        self.sent = Some(self.emitter.emit(copy));
+    }
+
+    fn attend_on_cpu(&mut self, unit: &Unit, staged: &Staged, mid: &Mid) -> TaskId {
+        let op = self.attention(unit, unit.shape.rows_off_device());
+        let draft = Draft::new(ResourceKind::Cpu, op, unit.cell)
+            .with(Access::Update, mid.host.map(|(_, host)| Some(host)))
+            .after([self.sent]);
+        let past = (unit, staged);
+        let draft = self.cache.attach_cpu(&mut self.emitter, &self.layout, draft, past);
+        let task = self.emitter.emit(draft);
+        self.cache.wrote_in_place(unit, Tier::Host, task);
+        task
+    }
+
+    /// Brings the CPU's attention back and ends the layer. Returns the last task on the GPU.
+    pub(super) fn finish(&mut self, pending: &mut Pending) -> TaskId {
+        let unit = pending.unit;
+        let mut back = None;
+        if let (Some(cpu), Some((lease, host))) = (pending.cpu, pending.mid.host) {
+            let model = &self.plan.model;
+            let row = u64::from(group(model)) * u64::from(model.head_dim);
+            let elements = u64::from(unit.shape.rows_off_device()) * row;
+            let bytes = Bytes(elements * self.plan.dtype.size_bytes());
+            let op = super::unit::move_at(bytes, Bytes::ZERO, self.plan.policy.page_locked);
+            let copy = Draft::new(ResourceKind::H2d, op, unit.cell)
+                .with(Access::Read, [Some(host)])
+                .with(Access::Write, [pending.mid.off_device])
+                .after([Some(cpu)])
+                .giving([Some(host)]);
+            let copied = self.emitter.emit(copy);
+            self.layout.mid_staging.release(lease, [Some(copied), None]);
+            back = Some(copied);
+        }
+        let op = self.linear(Stage::Finish, unit.tokens(), &unit);
+        let draft = Draft::new(ResourceKind::Gpu, op, unit.cell);
+        let draft = self.weights.attach(draft, &unit, true);
+        let draft = self.hidden.attach(draft, &unit, &pending.work, Access::Update);
+        let mids = [pending.mid.device, pending.mid.off_device];
+        let draft = draft
+            .with(Access::Read, mids)
+            .giving(mids)
+            .with(Access::Update, [Some(self.workspace)])
+            .after([back, pending.attended]);
+        let task = self.emitter.emit(draft);
+        if let Some(slot) = pending.mid.slot {
+            self.layout.mid_slots.release(slot, [Some(task), None]);
+        }
+        self.weights.end_visit(&mut self.layout, &unit, task);
+        task
+    }
+
+    /// Chooses a unit's next tokens and copies them to the host.
+    pub(super) fn head(&mut self, unit: &Unit, work: Work) {
+        let batch = unit.cell.batch as usize;
+        let op = self.linear(Stage::Head, unit.shape.sequences, unit);
+        let draft = Draft::new(ResourceKind::Gpu, op, unit.cell);
+        let draft = self.weights.attach(draft, unit, true);
+        let draft = self.hidden.attach(draft, unit, &work, Access::Read);
+        let mut draft = self
+            .hidden
+            .giving_all(draft, unit, &work)
+            .with(Access::Update, [Some(self.workspace)])
+            .after([self.tokens[batch].copied]);
+        let bytes = Bytes(u64::from(unit.shape.sequences) * 4);
+        if self.tokens[batch].buffer.is_none() {
+            let offset = self.layout.token_homes.at(batch as u64);
+            let content = Content::Tokens { batch: unit.cell.batch };
+            let program = &mut self.emitter.program;
+            let fresh = Some(declare(program, Tier::Device, offset, bytes, content));
+            self.tokens[batch].buffer = fresh;
+            draft = draft.taking([fresh]);
+        }
+        let tokens = self.tokens[batch].buffer;
+        let task = self.emitter.emit(draft.with(Access::Write, [tokens]));
+        self.hidden.release(&mut self.layout, &work, task);
+        self.weights.end_visit(&mut self.layout, unit, task);
+        let (_, generated) = self.texts[unit.cell.round as usize][batch];
+        let op = Op::Move {
+            bytes,
+            from: Bytes::ZERO,
+            to: bytes * u64::from(unit.cell.pass),
+            page_locked: self.plan.policy.page_locked,
+        };
+        let mut copy = Draft::new(ResourceKind::D2h, op, unit.cell)
+            .with(Access::Read, [tokens])
+            .with(Access::Write, [Some(generated)])
+            .after([Some(task)]);
+        if unit.last_pass {
+            copy = copy.giving([self.tokens[batch].buffer.take()]);
+        }
+        self.tokens[batch].copied = Some(self.emitter.emit(copy));
+    }
+
+    fn linear(&self, stage: Stage, m: u32, unit: &Unit) -> Op {
+        let gemms = match stage {
+            Stage::Project => self.gemms.project,
+            Stage::Finish => self.gemms.finish,
+            Stage::Head => self.gemms.head,
+        };
+        Op::Linear {
+            stage,
+            m,
+            gemms,
+            position: unit.position,
+        }
+    }
+
+    fn attention(&self, unit: &Unit, rows: u32) -> Op {
+        Op::Attention {
+            rows,
+            group: group(&self.plan.model),
+            head_dim: self.plan.model.head_dim,
+            query_len: unit.query_len,
+            context_len: unit.position + unit.query_len,
+            element_bytes: self.plan.dtype.size_bytes() as u32,
+        }
+    }
+}

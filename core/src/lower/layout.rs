@@ -1,0 +1,224 @@
+//! Where everything lies: homes of weights, cache and activations, and the slots between them.
+//!
+//! Offsets are decided once. What the tiers must hold (FlexGen A.3's peak memory constraints) is
+//! then known before anything runs, and no executor allocates while it runs.
+
+use super::ring::Ring;
+use super::schedule::Round;
+use crate::Dtype;
+use crate::model::ModelSpec;
+use crate::placement::{PAGE_BYTES, WeightPlacement, split_whole};
+use crate::plan::Plan;
+use crate::policy::Policy;
+use crate::tier::{PerTier, Tier};
+use crate::units::Bytes;
+
+/// How the cache rows and sequences of one GPU batch are split over the tiers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BatchShape {
+    /// Sequences.
+    pub sequences: u32,
+    /// Sequences whose activations live in each tier.
+    pub hidden: PerTier<u32>,
+    /// Cache rows (sequences times key/value heads) that live in each tier.
+    pub rows: PerTier<u32>,
+    /// Bytes of one position of one layer's cache in each tier; whole pages on disk.
+    pub record: PerTier<Bytes>,
+}
+
+impl BatchShape {
+    pub(super) fn new(model: &ModelSpec, dtype: Dtype, policy: &Policy, sequences: u32) -> Self {
+        let rows = split_whole(sequences * model.num_key_value_heads, &policy.cache);
+        let row_bytes = 2 * u64::from(model.head_dim) * dtype.size_bytes();
+        let record = PerTier::from_fn(|tier| {
+            let bytes = Bytes(u64::from(rows[tier]) * row_bytes);
+            match tier {
+                Tier::Disk => bytes.align_up(PAGE_BYTES),
+                Tier::Device | Tier::Host => bytes,
+            }
+        });
+        BatchShape {
+            sequences,
+            hidden: split_whole(sequences, &policy.activations),
+            rows,
+            record,
+        }
+    }
+
+    /// The most that any of the batches keeps in each tier: whole rows of a batch that is not full
+    /// may round the other way.
+    fn most(plan: &Plan, rounds: &[Round]) -> BatchShape {
+        let mut sizes: Vec<u32> = rounds.iter().flat_map(|r| &r.batches).copied().collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let shapes = sizes
+            .into_iter()
+            .map(|sequences| BatchShape::new(&plan.model, plan.dtype, &plan.policy, sequences));
+        shapes
+            .reduce(|a, b| BatchShape {
+                sequences: a.sequences.max(b.sequences),
+                hidden: PerTier::from_fn(|t| a.hidden[t].max(b.hidden[t])),
+                rows: PerTier::from_fn(|t| a.rows[t].max(b.rows[t])),
+                record: PerTier::from_fn(|t| a.record[t].max(b.record[t])),
+            })
+            .unwrap_or_else(|| BatchShape::new(&plan.model, plan.dtype, &plan.policy, 0))
+    }
+
+    /// Cache rows that are not on the device.
+    pub(super) fn rows_off_device(&self) -> u32 {
+        self.rows.host + self.rows.disk
+    }
+
+    /// Bytes of one position of the cache that is not on the device.
+    fn record_off_device(&self) -> Bytes {
+        self.record.host + self.record.disk
+    }
+}
+
+/// Offsets of all homes and slots, for full batches.
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub weights: WeightPlacement,
+    /// By tier, each block's slab.
+    pub weight_homes: PerTier<Vec<Bytes>>,
+    pub weight_slots: Ring,
+    pub weight_staging: Ring,
+    pub cache_homes: PerTier<Homes>,
+    pub cache_slots: Ring,
+    pub cache_staging: Ring,
+    pub hidden_homes: PerTier<Homes>,
+    pub hidden_slots: Ring,
+    pub hidden_staging: Ring,
+    pub mid_slots: Ring,
+    pub mid_staging: Ring,
+    pub token_homes: Homes,
+    pub prompt_slots: Ring,
+    pub workspace: (Bytes, Bytes),
+    /// Where each tier's buffers end; prompts and results are behind it in the host tier.
+    pub end: PerTier<Bytes>,
+}
+
+/// Equal regions, one a GPU batch (and layer).
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Homes {
+    start: Bytes,
+    stride: Bytes,
+}
+
+impl Homes {
+    pub(super) fn at(&self, index: u64) -> Bytes {
+        self.start + self.stride * index
+    }
+}
+
+/// Hands out regions of each tier, one after another.
+#[derive(Default)]
+struct Bump {
+    end: PerTier<Bytes>,
+}
+
+impl Bump {
+    fn region(&mut self, tier: Tier, bytes: Bytes) -> Bytes {
+        let start = self.end[tier];
+        self.end[tier] = start + bytes.align_up(PAGE_BYTES);
+        start
+    }
+
+    fn homes(&mut self, tier: Tier, count: u64, bytes: Bytes) -> Homes {
+        let stride = bytes.align_up(PAGE_BYTES);
+        let start = self.region(tier, stride * count);
+        Homes { start, stride }
+    }
+
+    fn ring(&mut self, tier: Tier, count: usize, bytes: Bytes) -> Ring {
+        Ring::new((0..count).map(|_| self.region(tier, bytes)).collect())
+    }
+}
+
+impl Layout {
+    /// Lays out a plan for its rounds.
+    pub(super) fn new(plan: &Plan, rounds: &[Round]) -> Layout {
+        let (model, policy, workload) = (&plan.model, &plan.policy, &plan.workload);
+        let element = plan.dtype.size_bytes();
+        let shape = BatchShape::most(plan, rounds);
+        let num_batches = super::most_batches(rounds) as u64;
+        let prompt_len = u64::from(workload.prompt_len);
+        let positions = u64::from(workload.cache_len());
+        let hidden = prompt_len * u64::from(model.hidden_size) * element;
+        let hidden = |sequences: u32| Bytes(u64::from(sequences) * hidden).align_up(PAGE_BYTES);
+        let weights =
+            WeightPlacement::new(model, plan.dtype, &policy.weights, policy.granularity);
+        let largest = |bytes: &dyn Fn(&PerTier<Bytes>) -> Bytes| {
+            let sizes = weights.blocks.iter().map(|b| bytes(&b.slab));
+            sizes.max().unwrap_or_default()
+        };
+        let slot_positions = if policy.cpu_attention { prompt_len } else { positions };
+        let mid = mid_bytes(plan, &shape);
+        let layers = u64::from(model.num_hidden_layers);
+        let mut bump = Bump::default();
+        let weight_homes = PerTier::from_fn(|tier| {
+            let slabs = weights.blocks.iter().map(|b| b.slab[tier]);
+            slabs.map(|bytes| bump.region(tier, bytes)).collect()
+        });
+        let tokens = Bytes(u64::from(shape.sequences) * 4);
+        let workspace = workspace_bytes(model, element, shape.sequences, prompt_len);
+        Layout {
+            weight_slots: bump.ring(Tier::Device, 2, largest(&|slab| slab.host + slab.disk)),
+            weight_staging: bump.ring(Tier::Host, 2, largest(&|slab| slab.disk)),
+            cache_homes: PerTier::from_fn(|tier| {
+                bump.homes(tier, layers * num_batches, shape.record[tier] * positions)
+            }),
+            cache_slots: bump.ring(Tier::Device, 2, shape.record_off_device() * slot_positions),
+            cache_staging: bump.ring(Tier::Host, 3, shape.record.disk * positions),
+            hidden_homes: PerTier::from_fn(|tier| {
+                bump.homes(tier, num_batches, hidden(shape.hidden[tier]))
+            }),
+            hidden_slots: bump.ring(
+                Tier::Device,
+                3,
+                hidden(shape.hidden.host) + hidden(shape.hidden.disk),
+            ),
+            hidden_staging: bump.ring(Tier::Host, 3, hidden(shape.hidden.disk)),
+            mid_slots: bump.ring(Tier::Device, 2, mid.0),
+            mid_staging: bump.ring(Tier::Host, 2, mid.1),
+            token_homes: bump.homes(Tier::Device, num_batches, tokens),
+            prompt_slots: bump.ring(Tier::Device, 2, tokens * prompt_len),
+            workspace: (bump.region(Tier::Device, workspace), workspace),
+            weight_homes,
+            weights,
+            end: bump.end,
+        }
+    }
+}
+
+/// Bytes of a slot for queries and attention output, on the device and on the host.
+fn mid_bytes(plan: &Plan, shape: &BatchShape) -> (Bytes, Bytes) {
+    let model = &plan.model;
+    let element = plan.dtype.size_bytes();
+    let tokens = u64::from(shape.sequences) * u64::from(plan.workload.prompt_len);
+    let prefill = Bytes(tokens * model.q_size() * element);
+    if !plan.policy.cpu_attention || shape.rows_off_device() == 0 {
+        return (prefill, Bytes::ZERO);
+    }
+    let row = (u64::from(group(model)) + 2) * u64::from(model.head_dim) * element;
+    let decode = Bytes(u64::from(shape.sequences * model.num_key_value_heads) * row);
+    (prefill.max(decode), Bytes(u64::from(shape.rows_off_device()) * row))
+}
+
+/// Query heads that share a key/value head.
+pub(super) fn group(model: &ModelSpec) -> u32 {
+    model.num_attention_heads / model.num_key_value_heads
+}
+
+/// Scratch of the kernels in prefill, the larger of the two phases (FlexGen A.3, `gpu_w` less what
+/// has buffers of its own): new queries, keys and values with their input; attention scores; the
+/// MLP's input and inner activations.
+fn workspace_bytes(model: &ModelSpec, element: u64, batch: u32, prompt_len: u64) -> Bytes {
+    let tokens = u64::from(batch) * prompt_len;
+    let hidden = u64::from(model.hidden_size);
+    let halves = if model.gated_mlp { 2 } else { 1 };
+    let project = tokens * (hidden + model.q_size() + 2 * model.kv_size());
+    let scores = u64::from(batch) * u64::from(model.num_attention_heads) * prompt_len * prompt_len;
+    let mlp = tokens * (hidden + halves * u64::from(model.intermediate_size));
+    Bytes(project.max(scores).max(mlp) * element)
+}

@@ -1,0 +1,73 @@
+//! One square of FlexGen's figure 2: a block of the model on a GPU batch in a pass.
+
+use super::layout::BatchShape;
+use crate::program::{ArenaId, Buffer, BufferId, Cell, Content, Op, Program};
+use crate::tier::Tier;
+use crate::units::Bytes;
+
+/// A square with its shape.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unit {
+    /// Which square.
+    pub cell: Cell,
+    /// Which visit of a block this is, counted over all passes.
+    pub visit: u64,
+    /// The batch's split over the tiers.
+    pub shape: BatchShape,
+    /// New tokens a sequence.
+    pub query_len: u32,
+    /// Tokens already in the cache.
+    pub position: u32,
+    /// Whether no pass of this round follows.
+    pub last_pass: bool,
+    /// Whether this batch is the last to use this visit's weights.
+    pub last_batch: bool,
+}
+
+impl Unit {
+    /// Whether the prompt is computed here.
+    pub(super) fn is_prefill(&self) -> bool {
+        self.position == 0
+    }
+
+    /// Rows of matrices: new tokens of all sequences.
+    pub(super) fn tokens(&self) -> u32 {
+        self.shape.sequences * self.query_len
+    }
+}
+
+/// A move of `bytes` between equal places of two buffers.
+pub(super) fn move_at(bytes: Bytes, place: Bytes, page_locked: bool) -> Op {
+    Op::Move {
+        bytes,
+        from: place,
+        to: place,
+        page_locked,
+    }
+}
+
+/// Declares a buffer that lives while the program runs.
+pub(super) fn declare(
+    program: &mut Program,
+    tier: Tier,
+    offset: Bytes,
+    bytes: Bytes,
+    content: Content,
+) -> BufferId {
+    program.buffer(Buffer {
+        arena: arena_of(tier),
+        offset,
+        bytes,
+        content,
+        resident: false,
+    })
+}
+
+/// The arena of a tier in [`Machine::single_gpu`](crate::program::Machine::single_gpu).
+pub(super) fn arena_of(tier: Tier) -> ArenaId {
+    ArenaId(match tier {
+        Tier::Device => 0,
+        Tier::Host => 1,
+        Tier::Disk => 2,
+    })
+}

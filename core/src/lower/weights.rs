@@ -1,0 +1,231 @@
+//! Streams the weights that are not on the device, a visit ahead.
+//!
+//! A block's slab comes in chunks, one with each GPU batch of the visit before, as Algorithm 1's
+//! `load_weight(i, j + 1, k)` does. Chunks from disk pass through a staging slot of the host.
+
+use super::emit::{Draft, Emitter};
+use super::layout::Layout;
+use super::ring::Lease;
+use super::unit::{Unit, arena_of, declare};
+use crate::placement::PAGE_BYTES;
+use crate::program::{
+    Access, Buffer, BufferId, Cell, Content, Op, Program, ResourceKind, TaskId,
+};
+use crate::tier::{PerTier, Tier};
+use crate::units::Bytes;
+
+/// Smaller chunks would cost more in fixed time than they gain in overlap.
+const CHUNK_BYTES_MIN: u64 = 1 << 20;
+
+/// Weights on their way to, or on, the device for one visit.
+#[derive(Debug)]
+struct Visit {
+    number: u64,
+    cell: Cell,
+    chunks: u64,
+    loaded: u64,
+    slot: Option<Lease>,
+    staging: Option<Lease>,
+    /// Device buffers by the tier that the weights live in.
+    staged: PerTier<Option<BufferId>>,
+    ready: PerTier<Option<TaskId>>,
+}
+
+/// All weight traffic of a program.
+#[derive(Debug)]
+pub(super) struct WeightStream {
+    homes: Vec<PerTier<Option<BufferId>>>,
+    visits: Vec<Visit>,
+    page_locked: bool,
+}
+
+impl WeightStream {
+    /// Declares the weights' homes in the first piece.
+    pub(super) fn new(program: &mut Program, layout: &Layout, page_locked: bool) -> WeightStream {
+        let homes = layout.weights.blocks.iter().enumerate().map(|(block, b)| {
+            PerTier::from_fn(|tier| {
+                let bytes = b.slab[tier];
+                (bytes.0 > 0).then(|| {
+                    program.buffer(Buffer {
+                        arena: arena_of(tier),
+                        offset: layout.weight_homes[tier][block],
+                        bytes,
+                        content: Content::Weights {
+                            block: block as u16,
+                            home: tier,
+                        },
+                        resident: true,
+                    })
+                })
+            })
+        });
+        WeightStream {
+            homes: homes.collect(),
+            visits: Vec::new(),
+            page_locked,
+        }
+    }
+
+    /// Announces the next visit; its weights come in at most `batches` chunks.
+    pub(super) fn announce(&mut self, layout: &Layout, number: u64, cell: Cell, batches: usize) {
+        let slab = &layout.weights.blocks[cell.block as usize].slab;
+        let most = slab.host.max(slab.disk).0.div_ceil(CHUNK_BYTES_MIN);
+        self.visits.push(Visit {
+            number,
+            cell,
+            chunks: most.min(batches as u64),
+            loaded: 0,
+            slot: None,
+            staging: None,
+            staged: PerTier::default(),
+            ready: PerTier::default(),
+        });
+    }
+
+    /// Loads the next chunk of the visit that was announced last, if one is missing.
+    pub(super) fn load_chunk(&mut self, emitter: &mut Emitter, layout: &mut Layout) {
+        let page_locked = self.page_locked;
+        let Some(visit) = self.visits.last_mut() else { return };
+        if visit.loaded == visit.chunks {
+            return;
+        }
+        let homes = &self.homes[visit.cell.block as usize];
+        let slab = layout.weights.blocks[visit.cell.block as usize].slab;
+        let slot = *visit.slot.get_or_insert_with(|| layout.weight_slots.lease());
+        for tier in [Tier::Disk, Tier::Host] {
+            let Some(home) = homes[tier] else { continue };
+            let chunk = slab[tier].0.div_ceil(visit.chunks).next_multiple_of(PAGE_BYTES);
+            let start = (chunk * visit.loaded).min(slab[tier].0);
+            let bytes = Bytes(chunk.min(slab[tier].0 - start));
+            if bytes == Bytes::ZERO {
+                continue;
+            }
+            let last = start + bytes.0 == slab[tier].0;
+            let chunk = Chunk { start: Bytes(start), bytes, page_locked };
+            let mut copy = Draft::new(ResourceKind::H2d, chunk.to_device(tier), visit.cell);
+            if tier == Tier::Host {
+                copy = copy.with(Access::Read, [Some(home)]);
+            } else {
+                let (read, staging) = visit.read_chunk(emitter, layout, home, chunk);
+                copy = copy
+                    .with(Access::Read, [Some(staging)])
+                    .after([Some(read)])
+                    .giving([Some(staging)]);
+            }
+            let fresh = visit.staged[tier].is_none();
+            let place = if tier == Tier::Host { Bytes::ZERO } else { slab.host };
+            let device = *visit.staged[tier].get_or_insert_with(|| {
+                let content = Content::Weights {
+                    block: visit.cell.block,
+                    home: tier,
+                };
+                let program = &mut emitter.program;
+                declare(program, Tier::Device, slot.offset + place, slab[tier], content)
+            });
+            if fresh {
+                copy = copy.taking([Some(device)]).after(slot.free_after);
+            }
+            let copied = emitter.emit(copy.with(Access::Write, [Some(device)]));
+            visit.ready[tier] = Some(copied);
+            if let (true, Tier::Disk, Some(lease)) = (last, tier, visit.staging) {
+                layout.weight_staging.release(lease, [Some(copied), None]);
+            }
+        }
+        visit.loaded += 1;
+    }
+
+    /// Loads what is still missing of the visit that was announced last.
+    pub(super) fn load_rest(&mut self, emitter: &mut Emitter, layout: &mut Layout) {
+        while self.visits.last().is_some_and(|v| v.loaded < v.chunks) {
+            self.load_chunk(emitter, layout);
+        }
+    }
+
+    fn visit(&self, unit: &Unit) -> Option<&Visit> {
+        self.visits.iter().find(|v| v.number == unit.visit)
+    }
+
+    /// Adds the weights that a unit computes with to its task. The last batch's task of a visit
+    /// gives them back; tell [`WeightStream::end_visit`].
+    pub(super) fn attach(&self, draft: Draft, unit: &Unit, last_use: bool) -> Draft {
+        let home = self.homes[unit.cell.block as usize].device;
+        let Some(visit) = self.visit(unit) else { return draft };
+        let staged = [visit.staged.host, visit.staged.disk];
+        let draft = draft
+            .with(Access::Read, [home])
+            .with(Access::Read, staged)
+            .after([visit.ready.host, visit.ready.disk]);
+        if last_use && unit.last_batch {
+            draft.giving(staged)
+        } else {
+            draft
+        }
+    }
+
+    /// Frees the slot of a visit whose last task this is.
+    pub(super) fn end_visit(&mut self, layout: &mut Layout, unit: &Unit, task: TaskId) {
+        if !unit.last_batch {
+            return;
+        }
+        if let Some(slot) = self.visit(unit).and_then(|v| v.slot) {
+            layout.weight_slots.release(slot, [Some(task), None]);
+        }
+        self.visits.retain(|v| v.number != unit.visit);
+    }
+}
+
+/// A part of a slab on its way.
+#[derive(Debug, Clone, Copy)]
+struct Chunk {
+    start: Bytes,
+    bytes: Bytes,
+    page_locked: bool,
+}
+
+impl Chunk {
+    fn moved(self, from: Bytes, to: Bytes) -> Op {
+        Op::Move {
+            bytes: self.bytes,
+            from,
+            to,
+            page_locked: self.page_locked,
+        }
+    }
+
+    /// From a home on the host, or from a staging buffer that holds this chunk alone.
+    fn to_device(self, home: Tier) -> Op {
+        let from = if home == Tier::Host { self.start } else { Bytes::ZERO };
+        self.moved(from, self.start)
+    }
+}
+
+impl Visit {
+    /// Reads a chunk from disk into its place in the visit's staging slot. Each chunk is a buffer of
+    /// its own there: one is copied on while the next is read.
+    fn read_chunk(
+        &mut self,
+        emitter: &mut Emitter,
+        layout: &mut Layout,
+        home: BufferId,
+        chunk: Chunk,
+    ) -> (TaskId, BufferId) {
+        let first = self.staging.is_none();
+        let lease = *self.staging.get_or_insert_with(|| layout.weight_staging.lease());
+        let content = Content::Weights {
+            block: self.cell.block,
+            home: Tier::Disk,
+        };
+        let offset = lease.offset + chunk.start;
+        let program = &mut emitter.program;
+        let staging = declare(program, Tier::Host, offset, chunk.bytes, content);
+        let op = chunk.moved(chunk.start, Bytes::ZERO);
+        let mut read = Draft::new(ResourceKind::DiskRead, op, self.cell)
+            .with(Access::Read, [Some(home)])
+            .with(Access::Write, [Some(staging)])
+            .taking([Some(staging)]);
+        if first {
+            read = read.after(lease.free_after);
+        }
+        (emitter.emit(read), staging)
+    }
+}

@@ -1,0 +1,62 @@
+//! The models known by name: trimmed `config.json` files that are part of the program.
+
+use super::{ModelError, ModelSpec};
+
+macro_rules! entries {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../models/", $name, ".json")))),*]
+    };
+}
+
+const ENTRIES: &[(&str, &str)] = entries![
+    "opt-125m",
+    "opt-350m",
+    "opt-1.3b",
+    "opt-2.7b",
+    "opt-6.7b",
+    "opt-13b",
+    "opt-30b",
+    "opt-66b",
+    "opt-175b",
+    "llama-7b",
+    "llama-13b",
+    "llama-33b",
+    "llama-65b",
+    "llama-2-7b",
+    "llama-2-13b",
+    "llama-2-70b",
+    "llama-3-8b",
+    "llama-3-70b",
+    "mistral-7b",
+    "gpt-j-6b",
+    "gpt-neox-20b",
+    "gpt-3-175b",
+    "chatglm2-6b",
+    "bloom-176b",
+];
+
+/// The names of all known models, family by family, small to large.
+pub fn names() -> impl ExactSizeIterator<Item = &'static str> {
+    ENTRIES.iter().map(|(name, _)| *name)
+}
+
+/// The model of that name, in upper or lower case. An unknown name is an error with the nearest
+/// known one.
+pub fn find(name: &str) -> Result<ModelSpec, ModelError> {
+    let wanted = name.to_ascii_lowercase();
+    match ENTRIES.iter().find(|(known, _)| *known == wanted) {
+        Some((known, config)) => ModelSpec::from_hf_config(known, config),
+        None => Err(ModelError::UnknownModel {
+            name: name.to_owned(),
+            nearest: nearest(&wanted),
+            known: names().collect::<Vec<_>>().join(", "),
+        }),
+    }
+}
+
+fn nearest(wanted: &str) -> &'static str {
+    let likeness = |name: &str| strsim::normalized_damerau_levenshtein(name, wanted);
+    names()
+        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+        .expect("the registry is not empty")
+}

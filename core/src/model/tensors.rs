@@ -1,0 +1,444 @@
+//! The tensors of a model, block by block, under their published names.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Family, ModelSpec, Norm, Positions, QkvLayout};
+
+/// What a tensor is for, whatever its family calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names say it
+pub enum TensorRole {
+    TokenEmbedding,
+    PositionEmbedding,
+    EmbedNormWeight,
+    EmbedNormBias,
+    /// From `embedding_size` to `hidden_size`, after the token embedding.
+    ProjectIn,
+    AttnNormWeight,
+    AttnNormBias,
+    QWeight,
+    QBias,
+    KWeight,
+    KBias,
+    VWeight,
+    VBias,
+    /// Query, key and value in one, laid out as `ModelSpec::qkv_layout` says.
+    QkvWeight,
+    QkvBias,
+    OWeight,
+    OBias,
+    MlpNormWeight,
+    MlpNormBias,
+    GateWeight,
+    GateBias,
+    UpWeight,
+    UpBias,
+    /// Gate rows, then up rows.
+    GateUpWeight,
+    GateUpBias,
+    DownWeight,
+    DownBias,
+    FinalNormWeight,
+    FinalNormBias,
+    /// From `hidden_size` to `embedding_size`, before the head.
+    ProjectOut,
+    LmHead,
+    LmHeadBias,
+}
+
+/// One stored tensor.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TensorSpec {
+    /// What it is for.
+    pub role: TensorRole,
+    /// Its name in the published checkpoint.
+    pub name: String,
+    /// Rows: the outputs of a matrix; 1 for a vector.
+    pub rows: u64,
+    /// Columns: the inputs of a matrix; the length of a vector. Stored row after row.
+    pub cols: u64,
+}
+
+impl TensorSpec {
+    /// How many elements it has.
+    pub fn elements(&self) -> u64 {
+        self.rows.saturating_mul(self.cols)
+    }
+
+    /// Whether it is a vector (a bias, or a norm's weight) rather than a matrix.
+    pub fn is_vector(&self) -> bool {
+        self.rows == 1
+    }
+}
+
+/// What a family calls its modules; empty where it has no such module.
+struct Names {
+    token_embedding: &'static str,
+    position_embedding: &'static str,
+    embed_norm: &'static str,
+    project_in: &'static str,
+    /// A layer's modules start with this, its index and a dot.
+    layers: &'static str,
+    attn_norm: &'static str,
+    q: &'static str,
+    k: &'static str,
+    v: &'static str,
+    qkv: &'static str,
+    o: &'static str,
+    mlp_norm: &'static str,
+    gate: &'static str,
+    up: &'static str,
+    gate_up: &'static str,
+    down: &'static str,
+    final_norm: &'static str,
+    project_out: &'static str,
+    lm_head: &'static str,
+}
+
+const NOTHING: Names = Names {
+    token_embedding: "",
+    position_embedding: "",
+    embed_norm: "",
+    project_in: "",
+    layers: "",
+    attn_norm: "",
+    q: "",
+    k: "",
+    v: "",
+    qkv: "",
+    o: "",
+    mlp_norm: "",
+    gate: "",
+    up: "",
+    gate_up: "",
+    down: "",
+    final_norm: "",
+    project_out: "",
+    lm_head: "lm_head",
+};
+
+const OPT: Names = Names {
+    token_embedding: "model.decoder.embed_tokens",
+    position_embedding: "model.decoder.embed_positions",
+    project_in: "model.decoder.project_in",
+    layers: "model.decoder.layers.",
+    attn_norm: "self_attn_layer_norm",
+    q: "self_attn.q_proj",
+    k: "self_attn.k_proj",
+    v: "self_attn.v_proj",
+    o: "self_attn.out_proj",
+    mlp_norm: "final_layer_norm",
+    up: "fc1",
+    down: "fc2",
+    final_norm: "model.decoder.final_layer_norm",
+    project_out: "model.decoder.project_out",
+    ..NOTHING
+};
+
+/// Llama's, which are Mistral's too.
+const LLAMA: Names = Names {
+    token_embedding: "model.embed_tokens",
+    layers: "model.layers.",
+    attn_norm: "input_layernorm",
+    q: "self_attn.q_proj",
+    k: "self_attn.k_proj",
+    v: "self_attn.v_proj",
+    o: "self_attn.o_proj",
+    mlp_norm: "post_attention_layernorm",
+    gate: "mlp.gate_proj",
+    up: "mlp.up_proj",
+    down: "mlp.down_proj",
+    final_norm: "model.norm",
+    ..NOTHING
+};
+
+const GPT_J: Names = Names {
+    token_embedding: "transformer.wte",
+    layers: "transformer.h.",
+    attn_norm: "ln_1",
+    q: "attn.q_proj",
+    k: "attn.k_proj",
+    v: "attn.v_proj",
+    o: "attn.out_proj",
+    up: "mlp.fc_in",
+    down: "mlp.fc_out",
+    final_norm: "transformer.ln_f",
+    ..NOTHING
+};
+
+const GPT_NEOX: Names = Names {
+    token_embedding: "gpt_neox.embed_in",
+    layers: "gpt_neox.layers.",
+    attn_norm: "input_layernorm",
+    qkv: "attention.query_key_value",
+    o: "attention.dense",
+    mlp_norm: "post_attention_layernorm",
+    up: "mlp.dense_h_to_4h",
+    down: "mlp.dense_4h_to_h",
+    final_norm: "gpt_neox.final_layer_norm",
+    lm_head: "embed_out",
+    ..NOTHING
+};
+
+/// GPT-2's names. GPT-2 checkpoints store these matrices transposed; since GPT-3 has no public
+/// checkpoint, the shapes here are `[out, in]` as everywhere else.
+const GPT_3: Names = Names {
+    token_embedding: "transformer.wte",
+    position_embedding: "transformer.wpe",
+    layers: "transformer.h.",
+    attn_norm: "ln_1",
+    qkv: "attn.c_attn",
+    o: "attn.c_proj",
+    mlp_norm: "ln_2",
+    up: "mlp.c_fc",
+    down: "mlp.c_proj",
+    final_norm: "transformer.ln_f",
+    ..NOTHING
+};
+
+const CHATGLM2: Names = Names {
+    token_embedding: "transformer.embedding.word_embeddings",
+    layers: "transformer.encoder.layers.",
+    attn_norm: "input_layernorm",
+    qkv: "self_attention.query_key_value",
+    o: "self_attention.dense",
+    mlp_norm: "post_attention_layernorm",
+    gate_up: "mlp.dense_h_to_4h",
+    down: "mlp.dense_4h_to_h",
+    final_norm: "transformer.encoder.final_layernorm",
+    lm_head: "transformer.output_layer",
+    ..NOTHING
+};
+
+const BLOOM: Names = Names {
+    token_embedding: "transformer.word_embeddings",
+    embed_norm: "transformer.word_embeddings_layernorm",
+    layers: "transformer.h.",
+    attn_norm: "input_layernorm",
+    qkv: "self_attention.query_key_value",
+    o: "self_attention.dense",
+    mlp_norm: "post_attention_layernorm",
+    up: "mlp.dense_h_to_4h",
+    down: "mlp.dense_4h_to_h",
+    final_norm: "transformer.ln_f",
+    ..NOTHING
+};
+
+impl Names {
+    fn of(family: Family) -> &'static Names {
+        match family {
+            Family::Opt => &OPT,
+            Family::Llama | Family::Mistral => &LLAMA,
+            Family::GptJ => &GPT_J,
+            Family::GptNeoX => &GPT_NEOX,
+            Family::Gpt3 => &GPT_3,
+            Family::ChatGlm2 => &CHATGLM2,
+            Family::Bloom => &BLOOM,
+        }
+    }
+}
+
+/// Collects the tensors of one block.
+struct Block<'a> {
+    spec: &'a ModelSpec,
+    /// Goes before every module's name.
+    prefix: String,
+    tensors: Vec<TensorSpec>,
+}
+
+impl Block<'_> {
+    fn push(&mut self, role: TensorRole, module: &str, kind: &str, rows: u64, cols: u64) {
+        self.tensors.push(TensorSpec {
+            role,
+            name: format!("{}{module}.{kind}", self.prefix),
+            rows,
+            cols,
+        });
+    }
+
+    /// A matrix, and its bias where `bias` gives that a role.
+    fn linear(
+        &mut self,
+        module: &str,
+        weight: TensorRole,
+        bias: Option<TensorRole>,
+        (out_size, in_size): (u64, u64),
+    ) {
+        self.push(weight, module, "weight", out_size, in_size);
+        if let Some(bias) = bias {
+            self.push(bias, module, "bias", 1, out_size);
+        }
+    }
+
+    fn norm(&mut self, module: &str, weight: TensorRole, bias: TensorRole) {
+        let hidden = u64::from(self.spec.hidden_size);
+        self.push(weight, module, "weight", 1, hidden);
+        if self.spec.norm == Norm::LayerNorm {
+            self.push(bias, module, "bias", 1, hidden);
+        }
+    }
+
+    fn attention(&mut self, names: &Names) {
+        use TensorRole::*;
+        let hidden = u64::from(self.spec.hidden_size);
+        let (q_size, kv_size) = (self.spec.q_size(), self.spec.kv_size());
+        let bias = |role| self.spec.attention_bias.then_some(role);
+        let (qb, kb, vb, qkvb) = (bias(QBias), bias(KBias), bias(VBias), bias(QkvBias));
+        let ob = self.spec.attention_output_bias.then_some(OBias);
+        if self.spec.qkv_layout == QkvLayout::Separate {
+            self.linear(names.q, QWeight, qb, (q_size, hidden));
+            self.linear(names.k, KWeight, kb, (kv_size, hidden));
+            self.linear(names.v, VWeight, vb, (kv_size, hidden));
+        } else {
+            self.linear(names.qkv, QkvWeight, qkvb, (q_size + 2 * kv_size, hidden));
+        }
+        self.linear(names.o, OWeight, ob, (hidden, q_size));
+    }
+
+    fn mlp(&mut self, names: &Names) {
+        use TensorRole::*;
+        let hidden = u64::from(self.spec.hidden_size);
+        let inner = u64::from(self.spec.intermediate_size);
+        let bias = |role| self.spec.mlp_bias.then_some(role);
+        let (gate_b, up_b, both_b, down_b) = (
+            bias(GateBias),
+            bias(UpBias),
+            bias(GateUpBias),
+            bias(DownBias),
+        );
+        if self.spec.gated_mlp && self.spec.fused_gate_up {
+            self.linear(names.gate_up, GateUpWeight, both_b, (2 * inner, hidden));
+        } else {
+            if self.spec.gated_mlp {
+                self.linear(names.gate, GateWeight, gate_b, (inner, hidden));
+            }
+            self.linear(names.up, UpWeight, up_b, (inner, hidden));
+        }
+        self.linear(names.down, DownWeight, down_b, (hidden, inner));
+    }
+}
+
+impl ModelSpec {
+    /// The tensors that a pass needs in a block: 0 is the input embedding, `1..=layers` the decoder
+    /// layers, `layers + 1` the final norm and the head. A tied head is the token embedding's name
+    /// with the role of a head. A block past the last has none.
+    pub fn tensors(&self, block: u32) -> Vec<TensorSpec> {
+        if block == 0 {
+            self.input_block()
+        } else if block <= self.num_hidden_layers {
+            self.layer_block(block - 1)
+        } else if block == self.num_hidden_layers + 1 {
+            self.output_block()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Every tensor of the checkpoint once, in the order of the blocks.
+    pub fn checkpoint_tensors(&self) -> Vec<TensorSpec> {
+        (0..self.num_blocks())
+            .flat_map(|block| self.tensors(block))
+            .filter(|tensor| !self.is_tied_head(tensor))
+            .collect()
+    }
+
+    /// How many distinct parameters the model has: a tied head counts once.
+    pub fn parameters(&self) -> u64 {
+        let elements = |tensors: Vec<TensorSpec>| {
+            tensors
+                .iter()
+                .filter(|tensor| !self.is_tied_head(tensor))
+                .fold(0u64, |sum, tensor| sum.saturating_add(tensor.elements()))
+        };
+        elements(self.layer_block(0))
+            .saturating_mul(u64::from(self.num_hidden_layers))
+            .saturating_add(elements(self.input_block()))
+            .saturating_add(elements(self.output_block()))
+    }
+
+    /// Whether this tensor is the token embedding, listed once more as the head.
+    pub fn is_tied_head(&self, tensor: &TensorSpec) -> bool {
+        self.tie_word_embeddings && tensor.role == TensorRole::LmHead
+    }
+
+    fn block(&self, prefix: String) -> Block<'_> {
+        Block {
+            spec: self,
+            prefix,
+            tensors: Vec::new(),
+        }
+    }
+
+    /// Whether the embedding has another width than the layers, and is projected.
+    fn projects(&self) -> bool {
+        self.embedding_size != self.hidden_size
+    }
+
+    fn input_block(&self) -> Vec<TensorSpec> {
+        use TensorRole::*;
+        let names = Names::of(self.family);
+        let mut block = self.block(String::new());
+        let (hidden, embedding) = (u64::from(self.hidden_size), u64::from(self.embedding_size));
+        let vocab = u64::from(self.vocab_size);
+        block.linear(
+            names.token_embedding,
+            TokenEmbedding,
+            None,
+            (vocab, embedding),
+        );
+        if let Positions::Learned { offset } = self.positions {
+            let rows = u64::from(self.max_position_embeddings) + u64::from(offset);
+            block.linear(
+                names.position_embedding,
+                PositionEmbedding,
+                None,
+                (rows, hidden),
+            );
+        }
+        if self.projects() {
+            block.linear(names.project_in, ProjectIn, None, (hidden, embedding));
+        }
+        if self.embedding_norm {
+            block.norm(names.embed_norm, EmbedNormWeight, EmbedNormBias);
+        }
+        block.tensors
+    }
+
+    fn layer_block(&self, layer: u32) -> Vec<TensorSpec> {
+        use TensorRole::*;
+        let names = Names::of(self.family);
+        let mut block = self.block(format!("{}{layer}.", names.layers));
+        block.norm(names.attn_norm, AttnNormWeight, AttnNormBias);
+        block.attention(names);
+        if self.mlp_norm {
+            block.norm(names.mlp_norm, MlpNormWeight, MlpNormBias);
+        }
+        block.mlp(names);
+        block.tensors
+    }
+
+    fn output_block(&self) -> Vec<TensorSpec> {
+        use TensorRole::*;
+        let names = Names::of(self.family);
+        let mut block = self.block(String::new());
+        let (hidden, embedding) = (u64::from(self.hidden_size), u64::from(self.embedding_size));
+        let vocab = u64::from(self.vocab_size);
+        if self.final_norm {
+            block.norm(names.final_norm, FinalNormWeight, FinalNormBias);
+        }
+        if self.projects() {
+            block.linear(names.project_out, ProjectOut, None, (embedding, hidden));
+        }
+        let head = if self.tie_word_embeddings {
+            names.token_embedding
+        } else {
+            names.lm_head
+        };
+        block.linear(head, LmHead, None, (vocab, embedding));
+        if self.lm_head_bias {
+            block.push(LmHeadBias, names.lm_head, "bias", 1, vocab);
+        }
+        block.tensors
+    }
+}

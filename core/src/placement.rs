@@ -1,0 +1,153 @@
+//! Fractions made whole: which tensor lives in which tier, and where in that tier's slab.
+
+use crate::Dtype;
+use crate::model::{ModelSpec, TensorSpec};
+use crate::policy::{Fractions, Granularity};
+use crate::tier::{PerTier, Tier};
+use crate::units::Bytes;
+
+/// Offsets in a slab, and slabs themselves, are multiples of this: one page, which direct disk I/O needs.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// Tensors in a slab start at multiples of this: a cache line.
+const TENSOR_ALIGNMENT_BYTES: u64 = 64;
+
+/// A tensor and where it lives.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlacedTensor {
+    /// The tensor.
+    pub spec: TensorSpec,
+    /// Its tier.
+    pub home: Tier,
+    /// Its first byte in its block's slab of that tier.
+    pub offset: Bytes,
+}
+
+/// The tensors of one block. Those of one tier lie together in a slab, so that one copy moves them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BlockWeights {
+    /// In the model's order.
+    pub tensors: Vec<PlacedTensor>,
+    /// Bytes of each tier's slab, whole pages.
+    pub slab: PerTier<Bytes>,
+}
+
+/// Where every weight lives.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WeightPlacement {
+    /// By model block.
+    pub blocks: Vec<BlockWeights>,
+}
+
+impl WeightPlacement {
+    /// Places every tensor of a model.
+    pub fn new(
+        model: &ModelSpec,
+        dtype: Dtype,
+        shares: &Fractions,
+        granularity: Granularity,
+    ) -> WeightPlacement {
+        let mut spread = Spread::new(*shares);
+        let blocks = (0..model.num_blocks())
+            .map(|block| {
+                let tensors = model.tensors(block);
+                let sizes: Vec<u64> = tensors.iter().map(TensorSpec::elements).collect();
+                let homes = match granularity {
+                    Granularity::Layer => by_middle(&sizes, shares),
+                    Granularity::Spread => sizes.iter().map(|s| spread.place(*s)).collect(),
+                };
+                BlockWeights::pack(tensors, &homes, dtype)
+            })
+            .collect();
+        WeightPlacement { blocks }
+    }
+
+    /// Bytes that live in each tier.
+    pub fn bytes(&self) -> PerTier<Bytes> {
+        PerTier::from_fn(|tier| self.blocks.iter().map(|b| b.slab[tier]).sum())
+    }
+}
+
+impl BlockWeights {
+    fn pack(tensors: Vec<TensorSpec>, homes: &[Tier], dtype: Dtype) -> BlockWeights {
+        let mut slab = PerTier::<Bytes>::default();
+        let tensors = tensors
+            .into_iter()
+            .zip(homes)
+            .map(|(spec, &home)| {
+                let offset = slab[home];
+                let bytes = Bytes(spec.elements() * dtype.size_bytes());
+                slab[home] = offset + bytes.align_up(TENSOR_ALIGNMENT_BYTES);
+                PlacedTensor { spec, home, offset }
+            })
+            .collect();
+        let slab = slab.map(|bytes| bytes.align_up(PAGE_BYTES));
+        BlockWeights { tensors, slab }
+    }
+}
+
+/// FlexGen's rule: tensors in order are shares of a line that is disk first, then host, then device;
+/// each goes where its middle falls.
+fn by_middle(sizes: &[u64], shares: &Fractions) -> Vec<Tier> {
+    let total: u64 = sizes.iter().sum();
+    let mut before = 0;
+    sizes
+        .iter()
+        .map(|size| {
+            let middle = (before as f64 + *size as f64 / 2.0) / total as f64;
+            before += size;
+            if middle < shares.disk {
+                Tier::Disk
+            } else if middle < shares.disk + shares.host {
+                Tier::Host
+            } else {
+                Tier::Device
+            }
+        })
+        .collect()
+}
+
+/// Gives each tensor to the tier that lags furthest behind its share so far.
+struct Spread {
+    shares: Fractions,
+    placed: PerTier<f64>,
+    total: f64,
+}
+
+impl Spread {
+    fn new(shares: Fractions) -> Spread {
+        Spread {
+            shares,
+            placed: PerTier::default(),
+            total: 0.0,
+        }
+    }
+
+    fn place(&mut self, elements: u64) -> Tier {
+        self.total += elements as f64;
+        let lag = |tier: Tier| self.shares[tier] * self.total - self.placed[tier];
+        let furthest = Tier::ALL
+            .into_iter()
+            .filter(|tier| self.shares[*tier] > 0.0)
+            .max_by(|a, b| lag(*a).total_cmp(&lag(*b)))
+            .unwrap_or(Tier::Host);
+        self.placed[furthest] += elements as f64;
+        furthest
+    }
+}
+
+/// Splits whole things (sequences, cache rows) over the tiers: the device's come first, then the host's.
+pub fn split_whole(total: u32, shares: &Fractions) -> PerTier<u32> {
+    let upto = |share: f64| ((f64::from(total) * share).round() as u32).min(total);
+    let device = upto(shares.device);
+    let host = upto(shares.device + shares.host).max(device) - device;
+    // What rounding errors in the shares leave is nobody's unless the disk is meant to have some.
+    let disk = total - device - host;
+    if shares.disk > 1e-9 || disk == 0 {
+        PerTier { device, host, disk }
+    } else if shares.host > 1e-9 {
+        PerTier { device, host: host + disk, disk: 0 }
+    } else {
+        PerTier { device: device + disk, host, disk: 0 }
+    }
+}

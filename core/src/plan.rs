@@ -1,0 +1,59 @@
+//! A plan: what will be run, on what, and what is expected of it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Dtype;
+use crate::model::ModelSpec;
+use crate::policy::Policy;
+use crate::summary::Summary;
+use crate::tier::PerTier;
+use crate::units::Bytes;
+use crate::workload::Workload;
+
+/// The version of the plan file that this code writes and reads.
+pub const PLAN_SCHEMA_VERSION: u32 = 1;
+
+/// Everything that decides a run, with its prediction. Written as JSON.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// [`PLAN_SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The model's shape.
+    pub model: ModelSpec,
+    /// The type of weights, cache and activations.
+    pub dtype: Dtype,
+    /// What is asked.
+    pub workload: Workload,
+    /// What was decided.
+    pub policy: Policy,
+    /// What tensors may fill in each tier.
+    pub capacity_bytes: PerTier<Bytes>,
+    /// What the simulator expects; none before it was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prediction: Option<Summary>,
+    /// Where the plan comes from.
+    pub provenance: Provenance,
+}
+
+/// Where a plan comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Provenance {
+    /// The hardware profile's name.
+    pub hardware: String,
+    /// Whether the planner chose the policy or a person gave it.
+    pub chosen_by: ChosenBy,
+    /// The version of Plimsoll.
+    pub plimsoll_version: String,
+}
+
+/// Who decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChosenBy {
+    /// The search.
+    Planner,
+    /// The caller.
+    Given,
+}

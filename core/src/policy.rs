@@ -1,0 +1,173 @@
+//! A policy: the decisions that FlexGen's search makes (section 4.3), and a few that it leaves out.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::tier::{PerTier, Tier};
+
+/// Shares of one kind of tensor on each tier; they sum to one.
+pub type Fractions = PerTier<f64>;
+
+/// The order in which (batch, layer, token) squares are computed (FlexGen section 4.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Schedule {
+    /// One GPU batch from its prompt to its last token, then the next: weights are read again for each.
+    Row,
+    /// The zig-zag block schedule: all GPU batches of a block share each layer's weights.
+    ZigZag,
+}
+
+/// How a fraction of the weights becomes whole tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Granularity {
+    /// FlexGen's rule: in each layer by itself, a tensor goes where the middle of its share falls.
+    Layer,
+    /// Rounding errors are carried from tensor to tensor over the whole model, so that the model's
+    /// split is close to what was asked and every layer carries about its part.
+    Spread,
+}
+
+/// All decisions of one plan.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// Sequences computed together on the GPU (FlexGen's gbs).
+    pub gpu_batch_size: u32,
+    /// GPU batches in a block; their product is the block size, or effective batch size.
+    pub num_gpu_batches: u32,
+    /// Where weights live.
+    pub weights: Fractions,
+    /// Where the KV cache lives.
+    pub cache: Fractions,
+    /// Where activations live between layers.
+    pub activations: Fractions,
+    /// How weight fractions are made whole.
+    pub granularity: Granularity,
+    /// The order of computation.
+    pub schedule: Schedule,
+    /// Whether copies, disk and computation overlap.
+    pub overlap: bool,
+    /// Whether all resources synchronise after every GPU batch, as FlexGen's Algorithm 1 does.
+    pub barrier: bool,
+    /// Whether decode attention over cache that is not on the device runs on the CPU beside it.
+    pub cpu_attention: bool,
+    /// Whether host buffers that the device copies from and to are page-locked.
+    pub page_locked: bool,
+}
+
+/// Why a policy is refused.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum PolicyError {
+    /// A count is zero.
+    #[error("{key} is 0; give at least 1")]
+    Zero {
+        /// The policy's key.
+        key: &'static str,
+    },
+    /// A share is negative, above one or not a number.
+    #[error("{key} on {tier} is {percent}%; give a percentage from 0 to 100")]
+    Share {
+        /// Which tensors.
+        key: &'static str,
+        /// Which tier.
+        tier: Tier,
+        /// What was given.
+        percent: f64,
+    },
+    /// Shares do not add up.
+    #[error("{key} add up to {percent}% over device, host and disk; they must make 100%")]
+    Sum {
+        /// Which tensors.
+        key: &'static str,
+        /// Their sum.
+        percent: f64,
+    },
+}
+
+impl Policy {
+    /// FlexGen's convention: percentages of weights, cache and activations on GPU and CPU; the rest
+    /// is on disk. Zig-zag with Algorithm 1's barrier, overlap on, no CPU attention.
+    ///
+    /// # Errors
+    /// A share outside 0 to 100, or a pair above 100.
+    pub fn from_percent(
+        gpu_batch_size: u32,
+        num_gpu_batches: u32,
+        percent: [f64; 6],
+    ) -> Result<Policy, PolicyError> {
+        let rest = |device: f64, host: f64| PerTier {
+            device: device / 100.0,
+            host: host / 100.0,
+            disk: (100.0 - device - host) / 100.0,
+        };
+        let [wg, wc, cg, cc, hg, hc] = percent;
+        let policy = Policy {
+            gpu_batch_size,
+            num_gpu_batches,
+            weights: rest(wg, wc),
+            cache: rest(cg, cc),
+            activations: rest(hg, hc),
+            granularity: Granularity::Layer,
+            schedule: Schedule::ZigZag,
+            overlap: true,
+            barrier: true,
+            cpu_attention: false,
+            page_locked: true,
+        };
+        policy.validate()?;
+        Ok(policy)
+    }
+
+    /// Sequences in a full block.
+    pub fn block_size(&self) -> u64 {
+        u64::from(self.gpu_batch_size) * u64::from(self.num_gpu_batches)
+    }
+
+    /// Checks counts and shares.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        for (key, count) in [
+            ("gpu_batch_size", self.gpu_batch_size),
+            ("num_gpu_batches", self.num_gpu_batches),
+        ] {
+            if count == 0 {
+                return Err(PolicyError::Zero { key });
+            }
+        }
+        for (key, shares) in [
+            ("weights", &self.weights),
+            ("cache", &self.cache),
+            ("activations", &self.activations),
+        ] {
+            check_shares(key, shares)?;
+        }
+        Ok(())
+    }
+}
+
+fn check_shares(key: &'static str, shares: &Fractions) -> Result<(), PolicyError> {
+    // A percentage typed as 33.3 three times is meant to be whole.
+    const TOLERANCE: f64 = 2e-3;
+    for tier in Tier::ALL {
+        let share = shares[tier];
+        if !(-TOLERANCE..=1.0 + TOLERANCE).contains(&share) {
+            return Err(PolicyError::Share {
+                key,
+                tier,
+                percent: share * 100.0,
+            });
+        }
+    }
+    let sum = shares.device + shares.host + shares.disk;
+    if (sum - 1.0).abs() > TOLERANCE {
+        return Err(PolicyError::Sum {
+            key,
+            percent: sum * 100.0,
+        });
+    }
+    Ok(())
+}

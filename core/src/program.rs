@@ -1,0 +1,521 @@
+//! A program: tasks on named resources, interpreted by every executor.
+//!
+//! A program is submitted in pieces. Task and buffer numbers run on through the pieces, so a task
+//! may wait for one of an earlier piece that is still in flight. A program holds shapes, never times.
+
+use std::ops::Range;
+
+use rustc_hash::FxHashMap;
+
+use crate::tier::Tier;
+use crate::units::Bytes;
+
+/// A task's number, in program order over all pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId(pub u32);
+
+/// A buffer's number over all pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub u32);
+
+/// An operation's number in its piece: tasks of the same shape share one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OpId(pub u32);
+
+/// A resource's number in the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ResourceId(pub u8);
+
+/// An arena's number in the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ArenaId(pub u8);
+
+/// What kind of engine a resource is. Each runs its tasks one by one in program order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ResourceKind {
+    /// The accelerator's compute.
+    Gpu,
+    /// Copies from host to device.
+    H2d,
+    /// Copies from device to host.
+    D2h,
+    /// Disk reads into host memory.
+    DiskRead,
+    /// Disk writes from host memory.
+    DiskWrite,
+    /// The CPU's compute.
+    Cpu,
+    /// Copies into page-locked memory.
+    Pin,
+    /// Barriers: takes no engine, orders the others.
+    Sync,
+    /// The link to the next GPU.
+    PeerLink,
+}
+
+impl ResourceKind {
+    /// The name used in traces and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ResourceKind::Gpu => "gpu",
+            ResourceKind::H2d => "h2d",
+            ResourceKind::D2h => "d2h",
+            ResourceKind::DiskRead => "disk_read",
+            ResourceKind::DiskWrite => "disk_write",
+            ResourceKind::Cpu => "cpu",
+            ResourceKind::Pin => "pin",
+            ResourceKind::Sync => "sync",
+            ResourceKind::PeerLink => "peer_link",
+        }
+    }
+}
+
+/// One engine of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Resource {
+    /// What it does.
+    pub kind: ResourceKind,
+    /// Which GPU it belongs to; 0 where there is one.
+    pub gpu: u8,
+}
+
+/// A bounded region of one tier. Buffers lie at fixed offsets in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arena {
+    /// Its tier.
+    pub tier: Tier,
+    /// Which GPU it belongs to; 0 for host and disk.
+    pub gpu: u8,
+    /// How much it holds.
+    pub capacity: Bytes,
+}
+
+/// The engines and memories that a program is written for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// By [`ResourceId`]. At most [`Machine::MAX_RESOURCES`].
+    pub resources: Vec<Resource>,
+    /// By [`ArenaId`].
+    pub arenas: Vec<Arena>,
+}
+
+impl Machine {
+    /// The verifier and the engine keep one slot a resource in fixed arrays.
+    pub const MAX_RESOURCES: usize = 16;
+
+    /// One GPU with its host and disk.
+    pub fn single_gpu(capacity: crate::tier::PerTier<Bytes>) -> Machine {
+        use ResourceKind::{Cpu, D2h, DiskRead, DiskWrite, Gpu, H2d, Pin, Sync};
+        Machine {
+            resources: [Gpu, H2d, D2h, DiskRead, DiskWrite, Cpu, Pin, Sync]
+                .map(|kind| Resource { kind, gpu: 0 })
+                .to_vec(),
+            arenas: Tier::ALL
+                .map(|tier| Arena {
+                    tier,
+                    gpu: 0,
+                    capacity: capacity[tier],
+                })
+                .to_vec(),
+        }
+    }
+
+    /// The resource of a kind on a GPU.
+    pub fn resource(&self, kind: ResourceKind, gpu: u8) -> Option<ResourceId> {
+        let wanted = Resource { kind, gpu };
+        let index = self.resources.iter().position(|r| *r == wanted)?;
+        Some(ResourceId(index as u8))
+    }
+
+    /// The arena of a tier on a GPU.
+    pub fn arena(&self, tier: Tier, gpu: u8) -> Option<ArenaId> {
+        let index = self
+            .arenas
+            .iter()
+            .position(|a| a.tier == tier && a.gpu == gpu)?;
+        Some(ArenaId(index as u8))
+    }
+}
+
+/// What a buffer holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Content {
+    /// The tensors of a block that live in the buffer's tier, one after another.
+    Weights {
+        /// Model block: 0 the embedding, then the layers, then the head.
+        block: u16,
+        /// The tier they live in (where staged, not the tier of the buffer).
+        home: Tier,
+    },
+    /// Rows of the KV cache of one layer and GPU batch: `[position][K|V][row][head_dim]`.
+    Cache {
+        /// Model block.
+        block: u16,
+        /// GPU batch.
+        batch: u16,
+        /// The tier the rows live in.
+        home: Tier,
+    },
+    /// Sequences of the activations of a GPU batch: `[sequence][position][hidden_size]`.
+    Hidden {
+        /// GPU batch.
+        batch: u16,
+        /// The tier the sequences live in.
+        home: Tier,
+    },
+    /// Queries, then the attention's output in their place: `[sequence][token][heads * head_dim]`.
+    /// In a decode pass these are rows of the cache, `[row][group * head_dim]`, and for rows that the
+    /// CPU attends to their new keys and values follow, `[K|V][row][head_dim]`.
+    Mid {
+        /// GPU batch.
+        batch: u16,
+        /// `Host` for the cache rows that the CPU attends to, else `Device`.
+        home: Tier,
+    },
+    /// Token ids, `u32`, of a GPU batch.
+    Tokens {
+        /// GPU batch.
+        batch: u16,
+    },
+    /// Prompt token ids, `u32`, `[sequence][position]`.
+    Prompt {
+        /// GPU batch.
+        batch: u16,
+    },
+    /// Generated token ids, `u32`, `[pass][sequence]`.
+    Generated {
+        /// GPU batch.
+        batch: u16,
+    },
+    /// Scratch of the kernels.
+    Workspace,
+}
+
+/// A region of an arena, for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffer {
+    /// Where.
+    pub arena: ArenaId,
+    /// First byte in the arena.
+    pub offset: Bytes,
+    /// Length.
+    pub bytes: Bytes,
+    /// What for.
+    pub content: Content,
+    /// Whether it is filled before the program starts and stays to its end (weights, prompts).
+    pub resident: bool,
+}
+
+/// How a task touches a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reads it.
+    Read,
+    /// Overwrites it, or a part of it.
+    Write,
+    /// Reads and changes it.
+    Update,
+}
+
+/// An operand of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arg {
+    /// The buffer.
+    pub buffer: BufferId,
+    /// How it is touched.
+    pub access: Access,
+}
+
+/// `y[m, n] = x[m, k] * w[n, k]^T`, without `m`, which the operation states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Gemm {
+    /// Output features.
+    pub n: u32,
+    /// Input features.
+    pub k: u32,
+}
+
+/// Up to four matrix products that share `m`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Gemms {
+    items: [Option<Gemm>; 4],
+}
+
+impl Gemms {
+    /// Collects the products.
+    ///
+    /// # Panics
+    /// With more than four.
+    pub fn new(gemms: &[Gemm]) -> Gemms {
+        let mut items = [None; 4];
+        for (slot, gemm) in items.iter_mut().zip(gemms) {
+            *slot = Some(*gemm);
+        }
+        assert!(gemms.len() <= items.len(), "a stage has at most four products");
+        Gemms { items }
+    }
+
+    /// Each product.
+    pub fn iter(&self) -> impl Iterator<Item = Gemm> + '_ {
+        self.items.iter().flatten().copied()
+    }
+}
+
+/// Which part of a decoder a compute task is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// Normalisation and the query, key and value projections.
+    Project,
+    /// Output projection, residual, normalisation and the MLP.
+    Finish,
+    /// Final normalisation, the vocabulary projection and the choice of the next token.
+    Head,
+}
+
+impl Stage {
+    /// The name used in traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Project => "project",
+            Stage::Finish => "finish",
+            Stage::Head => "head",
+        }
+    }
+}
+
+/// What a task does, with its real shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Moves bytes from the first argument to the second; the resource says over which link.
+    Move {
+        /// How many.
+        bytes: Bytes,
+        /// From where in the source.
+        from: Bytes,
+        /// To where in the destination.
+        to: Bytes,
+        /// Whether the host side is page-locked.
+        page_locked: bool,
+    },
+    /// Gathers embeddings.
+    Embed {
+        /// Tokens gathered.
+        tokens: u32,
+        /// Elements each.
+        hidden_size: u32,
+        /// Sequence position of the first token of each sequence.
+        position: u32,
+    },
+    /// Matrix products with what stands around them.
+    Linear {
+        /// Which part of the decoder.
+        stage: Stage,
+        /// Tokens.
+        m: u32,
+        /// The products.
+        gemms: Gemms,
+        /// Cache position of the first new token of each sequence.
+        position: u32,
+    },
+    /// Causal attention of the newest tokens over the cache.
+    Attention {
+        /// Rows of cache read: sequences times key/value heads.
+        rows: u32,
+        /// Query heads a row.
+        group: u32,
+        /// Elements a head.
+        head_dim: u32,
+        /// New tokens a sequence.
+        query_len: u32,
+        /// Tokens that the newest sees.
+        context_len: u32,
+        /// Bytes a cache element.
+        element_bytes: u32,
+    },
+    /// Waits for all that came before.
+    Barrier,
+}
+
+/// The square of FlexGen's figure 2 that a task belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Cell {
+    /// Which block of GPU batches, from 0 on.
+    pub round: u32,
+    /// Which pass over the layers in the round: 0 is prefill, then one a token.
+    pub pass: u16,
+    /// Model block: 0 the embedding, then the layers, then the head.
+    pub block: u16,
+    /// GPU batch in the round.
+    pub batch: u16,
+}
+
+/// One task. Its lists are ranges in the piece's pools; see [`Program`]'s accessors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Task {
+    /// What it does.
+    pub op: OpId,
+    /// Where it runs.
+    pub resource: ResourceId,
+    /// What it is a part of.
+    pub cell: Cell,
+    deps: u32,
+    args: u32,
+    takes: u32,
+    gives: u32,
+}
+
+/// What a new task needs; see [`Program::push`].
+#[derive(Debug, Clone, Copy)]
+pub struct NewTask<'a> {
+    /// What it does.
+    pub op: OpId,
+    /// Where it runs.
+    pub resource: ResourceId,
+    /// What it is a part of.
+    pub cell: Cell,
+    /// Tasks that must end before it starts.
+    pub deps: &'a [TaskId],
+    /// Operands, in the operation's order.
+    pub args: &'a [Arg],
+    /// Buffers that come to life when it starts.
+    pub takes: &'a [BufferId],
+    /// Buffers that are given back when it ends.
+    pub gives: &'a [BufferId],
+}
+
+/// A piece of a program.
+#[derive(Debug, Clone, Default)]
+pub struct Program {
+    first_task: u32,
+    first_buffer: u32,
+    tasks: Vec<Task>,
+    ops: Vec<Op>,
+    known_ops: FxHashMap<Op, OpId>,
+    buffers: Vec<Buffer>,
+    deps: Vec<TaskId>,
+    args: Vec<Arg>,
+    takes: Vec<BufferId>,
+    gives: Vec<BufferId>,
+}
+
+impl Program {
+    /// An empty first piece.
+    pub fn new() -> Program {
+        Program::default()
+    }
+
+    /// An empty piece whose numbers run on from this one.
+    pub fn next_piece(&self) -> Program {
+        Program {
+            first_task: self.end_task().0,
+            first_buffer: self.first_buffer + self.buffers.len() as u32,
+            ..Program::default()
+        }
+    }
+
+    /// The number of its first task.
+    pub fn first_task(&self) -> TaskId {
+        TaskId(self.first_task)
+    }
+
+    /// One past its last task.
+    pub fn end_task(&self) -> TaskId {
+        TaskId(self.first_task + self.tasks.len() as u32)
+    }
+
+    /// The number of its first buffer.
+    pub fn first_buffer(&self) -> BufferId {
+        BufferId(self.first_buffer)
+    }
+
+    /// Its tasks in program order.
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    /// Its distinct operations, by [`OpId`].
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// The buffers it declares, from [`Program::first_buffer`] on.
+    pub fn buffers(&self) -> &[Buffer] {
+        &self.buffers
+    }
+
+    /// The operation of a task of this piece.
+    pub fn op_of(&self, task: &Task) -> &Op {
+        &self.ops[task.op.0 as usize]
+    }
+
+    /// Adds an operation, or finds the same one.
+    pub fn op(&mut self, op: Op) -> OpId {
+        *self.known_ops.entry(op).or_insert_with(|| {
+            self.ops.push(op);
+            OpId(self.ops.len() as u32 - 1)
+        })
+    }
+
+    /// Declares a buffer.
+    pub fn buffer(&mut self, buffer: Buffer) -> BufferId {
+        self.buffers.push(buffer);
+        BufferId(self.first_buffer + self.buffers.len() as u32 - 1)
+    }
+
+    /// Appends a task.
+    pub fn push(&mut self, new: NewTask<'_>) -> TaskId {
+        let task = Task {
+            op: new.op,
+            resource: new.resource,
+            cell: new.cell,
+            deps: self.deps.len() as u32,
+            args: self.args.len() as u32,
+            takes: self.takes.len() as u32,
+            gives: self.gives.len() as u32,
+        };
+        self.deps.extend_from_slice(new.deps);
+        self.args.extend_from_slice(new.args);
+        self.takes.extend_from_slice(new.takes);
+        self.gives.extend_from_slice(new.gives);
+        self.tasks.push(task);
+        TaskId(self.end_task().0 - 1)
+    }
+
+    /// Adds a buffer to what an earlier task of this piece gives back.
+    ///
+    /// Lists lie one after another, so only the last task can still grow.
+    ///
+    /// # Panics
+    /// Where the piece is empty.
+    pub fn give_with_last(&mut self, buffer: BufferId) -> TaskId {
+        assert!(!self.tasks.is_empty(), "no task to give back with");
+        self.gives.push(buffer);
+        TaskId(self.end_task().0 - 1)
+    }
+
+    fn range(&self, index: usize, start: impl Fn(&Task) -> u32, len: usize) -> Range<usize> {
+        let from = start(&self.tasks[index]) as usize;
+        let to = self.tasks.get(index + 1).map_or(len, |t| start(t) as usize);
+        from..to
+    }
+
+    /// What the `index`-th task of the piece waits for.
+    pub fn deps_at(&self, index: usize) -> &[TaskId] {
+        &self.deps[self.range(index, |t| t.deps, self.deps.len())]
+    }
+
+    /// The operands of the `index`-th task of the piece.
+    pub fn args_at(&self, index: usize) -> &[Arg] {
+        &self.args[self.range(index, |t| t.args, self.args.len())]
+    }
+
+    /// The buffers that the `index`-th task of the piece brings to life.
+    pub fn takes_at(&self, index: usize) -> &[BufferId] {
+        &self.takes[self.range(index, |t| t.takes, self.takes.len())]
+    }
+
+    /// The buffers that the `index`-th task of the piece gives back.
+    pub fn gives_at(&self, index: usize) -> &[BufferId] {
+        &self.gives[self.range(index, |t| t.gives, self.gives.len())]
+    }
+}

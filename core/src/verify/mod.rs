@@ -1,0 +1,231 @@
+//! Checks a program before anything interprets it.
+//!
+//! Every executor keeps program order on each resource and a task's dependencies, and nothing else.
+//! So a rule holds only if it holds in every order that those two allow: "A before B" here always
+//! means *happens before*, which [`clock`] decides exactly.
+
+mod clock;
+mod error;
+mod occupancy;
+
+pub use error::VerifyError;
+
+use crate::program::{Access, Arg, Buffer, BufferId, Machine, Program, TaskId};
+use clock::{Clock, Clocks, Position};
+use occupancy::Occupancy;
+
+/// Checks pieces as they come.
+#[derive(Debug)]
+pub struct Verifier {
+    machine: Machine,
+    clocks: Clocks,
+    buffers: Vec<Buffer>,
+    states: Vec<State>,
+    occupancy: Vec<Occupancy>,
+}
+
+/// What has happened to a buffer.
+#[derive(Debug, Clone, Copy, Default)]
+struct State {
+    taken: Option<Position>,
+    given: Option<Position>,
+    written: Option<Position>,
+    /// For each resource, one past the last reader since the last write.
+    readers: Clock,
+}
+
+impl Verifier {
+    /// A verifier for programs on this machine.
+    pub fn new(machine: &Machine) -> Verifier {
+        Verifier {
+            clocks: Clocks::new(machine.resources.len()),
+            occupancy: vec![Occupancy::default(); machine.arenas.len()],
+            machine: machine.clone(),
+            buffers: Vec::new(),
+            states: Vec::new(),
+        }
+    }
+
+    /// Checks the next piece against all that came before.
+    ///
+    /// # Errors
+    /// The first rule that is broken, by task and buffer.
+    pub fn check(&mut self, piece: &Program) -> Result<(), VerifyError> {
+        if piece.first_task() != self.clocks.end() {
+            return Err(VerifyError::NotNext {
+                expected: self.clocks.end(),
+                found: piece.first_task(),
+            });
+        }
+        self.declare(piece)?;
+        for index in 0..piece.tasks().len() {
+            self.check_task(piece, index)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing is left behind.
+    ///
+    /// # Errors
+    /// A buffer that was taken and never given back.
+    pub fn finish(&self) -> Result<(), VerifyError> {
+        for (index, (state, buffer)) in self.states.iter().zip(&self.buffers).enumerate() {
+            if !buffer.resident && state.taken.is_some() && state.given.is_none() {
+                return Err(VerifyError::NeverGiven {
+                    buffer: BufferId(index as u32),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn declare(&mut self, piece: &Program) -> Result<(), VerifyError> {
+        for buffer in piece.buffers() {
+            let id = BufferId(self.buffers.len() as u32);
+            let Some(arena) = self.machine.arenas.get(buffer.arena.0 as usize) else {
+                return Err(VerifyError::NoSuchArena { buffer: id });
+            };
+            let end = buffer.offset + buffer.bytes;
+            if end > arena.capacity {
+                return Err(VerifyError::OverCapacity {
+                    buffer: id,
+                    tier: arena.tier,
+                    needed: end,
+                    capacity: arena.capacity,
+                });
+            }
+            self.buffers.push(*buffer);
+            self.states.push(State::default());
+            if buffer.resident {
+                let occupancy = &mut self.occupancy[buffer.arena.0 as usize];
+                if let Some(other) = occupancy.overlapping(buffer).next() {
+                    return Err(VerifyError::Overlap {
+                        buffer: id,
+                        other,
+                        task: piece.first_task(),
+                    });
+                }
+                occupancy.insert(id, buffer);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_task(&mut self, piece: &Program, index: usize) -> Result<(), VerifyError> {
+        let task = &piece.tasks()[index];
+        let id = TaskId(piece.first_task().0 + index as u32);
+        if task.resource.0 as usize >= self.machine.resources.len() {
+            return Err(VerifyError::NoSuchResource { task: id });
+        }
+        for &dep in piece.deps_at(index) {
+            if dep >= id {
+                return Err(VerifyError::Cycle { task: id, dep });
+            }
+        }
+        let (before, at) = self.clocks.advance(task.resource, piece.deps_at(index));
+        for &buffer in piece.takes_at(index) {
+            self.take(id, buffer, at, &before)?;
+        }
+        for &arg in piece.args_at(index) {
+            self.touch(id, arg, at, &before)?;
+        }
+        for &buffer in piece.gives_at(index) {
+            self.give(id, buffer, at, &before)?;
+        }
+        Ok(())
+    }
+
+    fn index_of(&self, task: TaskId, buffer: BufferId) -> Result<usize, VerifyError> {
+        let index = buffer.0 as usize;
+        if index < self.buffers.len() {
+            Ok(index)
+        } else {
+            Err(VerifyError::NoSuchBuffer { task, buffer })
+        }
+    }
+
+    fn take(
+        &mut self,
+        task: TaskId,
+        id: BufferId,
+        at: Position,
+        before: &Clock,
+    ) -> Result<(), VerifyError> {
+        let index = self.index_of(task, id)?;
+        let buffer = self.buffers[index];
+        if buffer.resident || self.states[index].taken.is_some() {
+            return Err(VerifyError::TakenTwice { task, buffer: id });
+        }
+        let occupancy = &mut self.occupancy[buffer.arena.0 as usize];
+        for other in occupancy.overlapping(&buffer) {
+            let freed = self.states[other.0 as usize].given;
+            if !freed.is_some_and(|given| before.includes(given)) {
+                return Err(VerifyError::Overlap {
+                    buffer: id,
+                    other,
+                    task,
+                });
+            }
+        }
+        occupancy.insert(id, &buffer);
+        self.states[index].taken = Some(at);
+        Ok(())
+    }
+
+    fn touch(
+        &mut self,
+        task: TaskId,
+        arg: Arg,
+        at: Position,
+        before: &Clock,
+    ) -> Result<(), VerifyError> {
+        let buffer = arg.buffer;
+        let index = self.index_of(task, buffer)?;
+        let resident = self.buffers[index].resident;
+        let state = &mut self.states[index];
+        let here = |p: Position| p == at || before.includes(p);
+        if state.given.is_some() || !(resident || state.taken.is_some_and(here)) {
+            return Err(VerifyError::NotAlive { task, buffer });
+        }
+        if state.written.is_some_and(|w| !before.includes(w)) {
+            return Err(VerifyError::Race { task, buffer });
+        }
+        if arg.access != Access::Write && state.written.is_none() && !resident {
+            return Err(VerifyError::NotResident { task, buffer });
+        }
+        if arg.access == Access::Read {
+            state.readers.include(at);
+        } else {
+            if !before.covers(&state.readers) {
+                return Err(VerifyError::Race { task, buffer });
+            }
+            state.readers = Clock::default();
+            state.written = Some(at);
+        }
+        Ok(())
+    }
+
+    fn give(
+        &mut self,
+        task: TaskId,
+        buffer: BufferId,
+        at: Position,
+        before: &Clock,
+    ) -> Result<(), VerifyError> {
+        let index = self.index_of(task, buffer)?;
+        let state = &mut self.states[index];
+        if state.given.is_some() || self.buffers[index].resident {
+            return Err(VerifyError::GivenTwice { task, buffer });
+        }
+        let mut through = *before;
+        through.include(at);
+        let all_done = state.taken.is_some_and(|p| through.includes(p))
+            && state.written.is_none_or(|p| through.includes(p))
+            && through.covers(&state.readers);
+        if !all_done {
+            return Err(VerifyError::GivenInUse { task, buffer });
+        }
+        state.given = Some(at);
+        Ok(())
+    }
+}

@@ -1,0 +1,539 @@
+//! Hardware profiles: those that ship, inheritance, messages, curves, what-if.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::{
+    Curve, CurveError, DeviceKind, Engine, HardwareProfile, ProfileError, Quantity, SourceKind,
+    embedded,
+};
+use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
+use proptest::prelude::*;
+
+const MINIMAL: &str = r#"
+name = "mini"
+kind = "emulated"
+[sources.lab]
+kind = "measured"
+from = "a test"
+date = "2026-11"
+[tiers]
+device_capacity_bytes = { value = 1000, source = "lab" }
+host_capacity_bytes = { value = 2e3, source = "lab", spread = 0.01 }
+disk_capacity_bytes = { value = 3000, source = "lab" }
+device_reserved_bytes = { value = 0, source = "lab" }
+host_reserved_bytes = { value = 0, source = "lab" }
+device_bandwidth_bytes_per_s = { value = 1e9, source = "lab" }
+host_bandwidth_bytes_per_s = { value = 1e9, source = "lab" }
+[links.h2d]
+latency_s = { value = 1e-6, source = "lab" }
+page_locked_bytes_per_s = { points = [[4096, 1e9], [1048576, 10e9]], source = "lab" }
+[links.d2h]
+latency_s = { value = 1e-6, source = "lab" }
+page_locked_bytes_per_s = { points = [[4096, 1e9]], source = "lab" }
+[links.disk_read]
+latency_s = { value = 0, source = "lab" }
+bytes_per_s = { points = [[4096, 1e9]], source = "lab" }
+[links.disk_write]
+latency_s = { value = 0, source = "lab" }
+bytes_per_s = { points = [[4096, 1e9]], source = "lab" }
+[compute]
+launch_s = { value = 1e-6, source = "lab" }
+barrier_s = { value = 1e-6, source = "lab" }
+attention_prefill_flops_per_s = { points = [[512, 1e12]], source = "lab" }
+attention_decode_bytes_per_s = { points = [[4096, 1e9]], source = "lab" }
+cpu_launch_s = { value = 1e-6, source = "lab" }
+cpu_attention_bytes_per_s = { points = [[4096, 1e9]], source = "lab" }
+[[compute.gemm]]
+dtype = "f32"
+flops_per_s = { points = [[1, 1e11]], source = "lab" }
+[[contention]]
+victim = "h2d"
+beside = "d2h"
+rate = { value = 0.6, source = "lab" }
+[[contention]]
+victim = "d2h"
+beside = "h2d"
+rate = { value = 0.8, source = "lab" }
+"#;
+
+fn parents(name: &str) -> Result<String, ProfileError> {
+    match name {
+        "mini" => Ok(MINIMAL.to_owned()),
+        "ping" => Ok("extends = \"pong\"\n".to_owned()),
+        "pong" => Ok("extends = \"ping\"\n".to_owned()),
+        "bare" => Ok("[sources]\n".to_owned()),
+        "spoilt" => Ok(MINIMAL.replace("barrier_s", "barier_s")),
+        _ => Err(ProfileError::no_such_profile(name, ["mini", "spoilt"])),
+    }
+}
+
+fn parse(text: &str) -> Result<HardwareProfile, ProfileError> {
+    HardwareProfile::parse(text, "x.toml", &parents)
+}
+
+fn mini() -> HardwareProfile {
+    parse(MINIMAL).unwrap()
+}
+
+/// `MINIMAL` with one replacement fails at `key`, and the message holds `words`.
+#[track_caller]
+fn refuses(from: &str, to: &str, key: &str, words: &[&str]) {
+    assert!(MINIMAL.contains(from), "{from} is not in the text");
+    refuses_text(&MINIMAL.replacen(from, to, 1), "x.toml", key, words);
+}
+
+#[track_caller]
+fn refuses_text(text: &str, origin: &str, key: &str, words: &[&str]) {
+    let error = parse(text).expect_err("the text should be refused");
+    assert_eq!(
+        (error.origin.as_str(), error.key.as_str()),
+        (origin, key),
+        "{error}"
+    );
+    assert!(!error.remedy.is_empty());
+    let line = error.to_string();
+    assert!(!line.contains('\n'), "{line}");
+    assert!(line.starts_with(&format!("{origin}: {key}: ")), "{line}");
+    for word in words {
+        assert!(line.contains(word), "`{word}` is not in: {line}");
+    }
+}
+
+#[test]
+fn every_profile_that_ships_is_valid_and_reads_back() {
+    let names: Vec<&str> = embedded::names().collect();
+    assert!(names.is_sorted());
+    for name in names {
+        let profile = embedded::profile(name).unwrap();
+        assert_eq!(profile.name, name);
+        assert!(!profile.description.is_empty(), "{name}");
+        profile.validate().unwrap();
+        let text = profile.to_toml();
+        assert_eq!(parse(&text).unwrap(), profile, "{name}");
+        assert!(profile.tiers.device_bandwidth.value.0 > profile.tiers.host_bandwidth.value.0);
+    }
+}
+
+#[test]
+fn the_t4_is_flexgens_machine() {
+    let t4 = embedded::profile("t4").unwrap();
+    assert_eq!(t4.kind, DeviceKind::Gpu);
+    assert_eq!(t4.tiers.device_capacity_bytes.value, Bytes(16_000_000_000));
+    assert_eq!(t4.tiers.host_capacity_bytes.value, Bytes(208_000_000_000));
+    assert_eq!(t4.links.disk_read.rate.at(1e8), 1.6e9);
+    assert_eq!(t4.compute.launch.value, Seconds(0.3e-3));
+    let launch = &t4.sources[&t4.compute.launch.source];
+    assert_eq!(launch.kind, SourceKind::Fitted);
+    let cached = embedded::profile("t4-page-cache").unwrap();
+    assert_eq!(cached.links.disk_read.rate.at(1e8), 2.845e9);
+    assert_eq!(cached.links.disk_write, t4.links.disk_write);
+    assert_eq!(cached.tiers, t4.tiers);
+}
+
+#[test]
+fn unknown_embedded_names_suggest_the_nearest() {
+    let error = embedded::profile("rtx309").unwrap_err();
+    assert!(error.to_string().contains("did you mean `rtx3090`?"));
+    assert!(embedded::text("nothing").is_none());
+}
+
+#[test]
+fn round_trip_keeps_every_optional_part() {
+    let mut profile = mini();
+    profile.links.page_lock = Some(Curve::new(vec![(1.0, 0.1 + 0.2)], "lab", Some(0.3)).unwrap());
+    profile.links.h2d.pageable = Some(profile.links.d2h.page_locked.clone());
+    profile.links.peers = vec![plimsoll_core::hardware::PeerLink {
+        from: 0,
+        to: 1,
+        latency: Quantity::new(Seconds(1e-6), "lab").with_spread(0.02),
+        rate: profile.links.d2h.page_locked.clone(),
+    }];
+    profile.compute.copy_launch = Some(Quantity::new(Seconds(0.0), "lab"));
+    profile.compute.cpu_attention_prefill = Some(profile.compute.attention_prefill.clone());
+    profile.compute.gemm[0].n = Some(4096);
+    profile.compute.gemm[0].k = Some(1024);
+    profile.validate().unwrap();
+    assert_eq!(parse(&profile.to_toml()).unwrap(), profile);
+}
+
+#[test]
+fn a_child_states_only_differences() {
+    let child = parse(
+        "name = \"child\"\nextends = \"mini\"\n[tiers]\n\
+         host_capacity_bytes = { value = 9, source = \"lab\" }\n\
+         [links.h2d]\npage_locked_bytes_per_s = { points = [[1, 7]], source = \"lab\" }\n",
+    )
+    .unwrap();
+    let mut expected = mini();
+    expected.name = "child".to_owned();
+    // A number is replaced whole: the parent's spread does not describe the child's value.
+    expected.tiers.host_capacity_bytes = Quantity::new(Bytes(9), "lab");
+    expected.links.h2d.page_locked = Curve::new(vec![(1.0, 7.0)], "lab", None).unwrap();
+    assert_eq!(child, expected);
+    assert_eq!(mini().tiers.host_capacity_bytes.spread, Some(0.01));
+}
+
+#[test]
+fn a_child_replaces_arrays_and_brings_sources() {
+    let child = parse(
+        "name = \"child\"\nextends = \"mini\"\ncontention = []\n\
+         [sources.mine]\nkind = \"fitted\"\nfrom = \"x\"\ndate = \"2026\"\n\
+         [[compute.gemm]]\ndtype = \"f16\"\n\
+         flops_per_s = { points = [[1, 2]], source = \"mine\" }\n",
+    )
+    .unwrap();
+    assert!(child.contention.is_empty());
+    assert_eq!(child.compute.gemm.len(), 1);
+    assert_eq!(child.compute.gemm[0].dtype, Dtype::F16);
+    assert_eq!(child.sources.len(), 2);
+}
+
+#[test]
+fn inheritance_faults_name_the_file_to_mend() {
+    let child = "name = \"child\"\nextends = \"mini\"\n";
+    refuses_text("extends = \"mini\"", "x.toml", "name", &["missing"]);
+    refuses_text("extends = 3", "x.toml", "extends", &["one profile"]);
+    refuses_text(
+        "name = \"a\"\nextends = \"minni\"",
+        "x.toml",
+        "extends",
+        &["no profile `minni`", "did you mean `mini`?"],
+    );
+    refuses_text(
+        "name = \"a\"\nextends = \"ping\"",
+        "pong.toml",
+        "extends",
+        &["ping -> pong", "extend nothing"],
+    );
+    refuses_text(
+        "name = \"a\"\nextends = \"a\"",
+        "x.toml",
+        "extends",
+        &["`a` extends itself"],
+    );
+    refuses_text(
+        "name = \"a\"\nextends = \"spoilt\"",
+        "spoilt.toml",
+        "compute.barier_s",
+        &["did you mean `barrier_s`?"],
+    );
+    refuses_text(
+        &format!("{child}[sources.lab]\nkind = \"fitted\"\nfrom = \"y\"\ndate = \"2026\"\n"),
+        "x.toml",
+        "sources.lab",
+        &["mini.toml", "another name"],
+    );
+    refuses_text(
+        &format!("{child}[tiers]\nhost_capacity_bytes = {{ value = -1, source = \"lab\" }}\n"),
+        "x.toml",
+        "tiers.host_capacity_bytes",
+        &["-1", "0 or more"],
+    );
+    refuses_text(
+        "name = \"a\"\nextends = \"bare\"",
+        "x.toml",
+        "kind",
+        &["missing"],
+    );
+    refuses_text(
+        &format!("{child}[tiers]\nhost_capacity_bytes = {{ value = 5 }}\n"),
+        "x.toml",
+        "tiers.host_capacity_bytes.source",
+        &["missing"],
+    );
+}
+
+#[test]
+fn unknown_keys_suggest_the_nearest() {
+    refuses(
+        "kind = \"emulated\"",
+        "kid = \"emulated\"",
+        "kid",
+        &["did you mean `kind`?"],
+    );
+    refuses(
+        "[links.h2d]",
+        "[links.h2d_]",
+        "links.h2d_",
+        &["did you mean `h2d`?"],
+    );
+    refuses(
+        "host_reserved_bytes = { value",
+        "host_reserved_bytes = { valeu",
+        "tiers.host_reserved_bytes.valeu",
+        &["did you mean `value`?"],
+    );
+    refuses(
+        "dtype = ",
+        "type = ",
+        "compute.gemm[0].type",
+        &["did you mean `dtype`?"],
+    );
+    refuses(
+        "victim = \"d2h\"",
+        "zzz = \"d2h\"",
+        "contention[1].zzz",
+        &["the keys here are: victim, beside, rate"],
+    );
+}
+
+#[test]
+fn wrong_types_and_words_say_what_to_write() {
+    refuses(
+        "launch_s = { value = 1e-6, source = \"lab\" }",
+        "launch_s = 3",
+        "compute.launch_s",
+        &["wrong type, integer", "{ value = ..., source"],
+    );
+    refuses(
+        "value = 1000",
+        "value = \"1000\"",
+        "tiers.device_capacity_bytes.value",
+        &["wrong type, string", "write a number"],
+    );
+    refuses(
+        "[[4096, 1e9], [1048576, 10e9]]",
+        "[[4096, 1e9], [3]]",
+        "links.h2d.page_locked_bytes_per_s.points",
+        &["[[size, rate], ...]"],
+    );
+    refuses(
+        "dtype = \"f32\"",
+        "dtype = \"f8\"",
+        "compute.gemm[0].dtype",
+        &["`f8`", "f16, f32"],
+    );
+    refuses(
+        "beside = \"d2h\"",
+        "beside = \"dma\"",
+        "contention[0].beside",
+        &["`dma`", "disk_read"],
+    );
+    refuses(
+        "kind = \"measured\"",
+        "kind = \"assumed\"",
+        "sources.lab.kind",
+        &["measured, datasheet, fitted, published"],
+    );
+    refuses("[tiers]", "[tiers", "line 8", &["is not TOML"]);
+}
+
+#[test]
+fn numbers_out_of_range_are_refused() {
+    for (bad, said) in [("0", "is 0"), ("-1", "-1"), ("inf", "inf"), ("nan", "NaN")] {
+        let to = format!("device_bandwidth_bytes_per_s = {{ value = {bad}");
+        refuses(
+            "device_bandwidth_bytes_per_s = { value = 1e9",
+            &to,
+            "tiers.device_bandwidth_bytes_per_s.value",
+            &[said, "above 0"],
+        );
+    }
+    refuses(
+        "value = 1000",
+        "value = 0",
+        "tiers.device_capacity_bytes.value",
+        &["is 0", "above 0"],
+    );
+    for bad in ["inf", "nan", "1.5", "-4"] {
+        refuses(
+            "value = 1000",
+            &format!("value = {bad}"),
+            "tiers.device_capacity_bytes",
+            &["whole number"],
+        );
+    }
+    refuses(
+        "launch_s = { value = 1e-6",
+        "launch_s = { value = -1e-6",
+        "compute.launch_s.value",
+        &["0 or more"],
+    );
+    refuses(
+        "spread = 0.01",
+        "spread = -0.01",
+        "tiers.host_capacity_bytes.spread",
+        &["median"],
+    );
+    refuses(
+        "host_reserved_bytes = { value = 0",
+        "host_reserved_bytes = { value = 2000",
+        "tiers.host_reserved_bytes",
+        &["leaves nothing", "tiers.host_capacity_bytes"],
+    );
+}
+
+#[test]
+fn curves_must_ascend_and_be_positive() {
+    let key = "links.h2d.page_locked_bytes_per_s.points";
+    let good = "[[4096, 1e9], [1048576, 10e9]]";
+    refuses(good, "[[9, 1], [9, 2]]", key, &["not ascending", "rising"]);
+    refuses(good, "[[9, 1], [8, 2]]", key, &["size 8 at point 1"]);
+    refuses(good, "[]", key, &["no points"]);
+    refuses(good, "[[9, 0]]", key, &["[9, 0]", "positive"]);
+    refuses(good, "[[9, inf]]", key, &["positive and finite"]);
+    refuses(good, "[[-9, 1]]", key, &["positive and finite"]);
+    assert_eq!(Curve::new(vec![], "lab", None), Err(CurveError::Empty));
+}
+
+#[test]
+fn contention_and_sources_are_checked() {
+    for bad in ["0.0", "1.2", "-0.5", "nan"] {
+        refuses(
+            "value = 0.8",
+            &format!("value = {bad}"),
+            "contention[1].rate.value",
+            &["at most 1"],
+        );
+    }
+    refuses(
+        "beside = \"d2h\"",
+        "beside = \"h2d\"",
+        "contention[0]",
+        &["name two engines"],
+    );
+    refuses(
+        "victim = \"d2h\"\nbeside = \"h2d\"",
+        "victim = \"h2d\"\nbeside = \"d2h\"",
+        "contention[1]",
+        &["twice", "keep one"],
+    );
+    refuses(
+        "launch_s = { value = 1e-6, source = \"lab\"",
+        "launch_s = { value = 1e-6, source = \"laab\"",
+        "compute.launch_s.source",
+        &["`laab` is not declared", "did you mean `lab`?"],
+    );
+    refuses(
+        "[[1, 1e11]], source = \"lab\"",
+        "[[1, 1e11]], source = \"moon\"",
+        "compute.gemm[0].flops_per_s.source",
+        &["declare [sources.moon]"],
+    );
+}
+
+#[test]
+fn validate_names_the_profile_where_there_is_no_file() {
+    let mut profile = mini();
+    profile.compute.gemm.clear();
+    let error = profile.validate().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "mini: compute.gemm: is empty; write at least one [[compute.gemm]]"
+    );
+}
+
+#[test]
+fn the_gemm_curve_is_that_of_the_nearest_shape() {
+    let mut profile = mini();
+    let any = profile.compute.gemm[0].clone();
+    let mut near = any.clone();
+    near.n = Some(4096);
+    near.k = Some(4096);
+    let mut half = near.clone();
+    half.dtype = Dtype::F16;
+    profile.compute.gemm = vec![any, near, half];
+    let pick = |dtype, n, k| {
+        let curve = profile.compute.gemm_curve(dtype, n, k);
+        (curve.dtype, curve.n)
+    };
+    assert_eq!(pick(Dtype::F32, 4096, 4096), (Dtype::F32, Some(4096)));
+    assert_eq!(pick(Dtype::F32, 5000, 5000), (Dtype::F32, Some(4096)));
+    assert_eq!(pick(Dtype::F32, 1, 1), (Dtype::F32, None));
+    assert_eq!(pick(Dtype::F16, 1, 1), (Dtype::F16, Some(4096)));
+}
+
+#[test]
+fn capacities_are_replaced_and_said() {
+    let less = mini().with_capacities(Some(Bytes(1024)), None, Some(Bytes(5)));
+    assert_eq!(less.tiers.device_capacity_bytes.value, Bytes(1024));
+    assert_eq!(less.tiers.host_capacity_bytes.value, Bytes(2000));
+    assert_eq!(less.tiers.disk_capacity_bytes.value, Bytes(5));
+    assert!(less.description.contains("device 1.00 KiB"));
+    assert_eq!(mini().with_capacities(None, None, None), mini());
+}
+
+#[test]
+fn contention_scales_with_the_duty_of_a_capped_link() {
+    // h2d peaks at 10 GB/s, so the duty is 1/2.
+    let capped = mini().with_link_cap(Some(BytesPerSecond(5e9)), None);
+    assert_eq!(capped.links.h2d.page_locked.at(1e9), 5e9);
+    assert_eq!(capped.links.h2d.page_locked.at(4096.0), 1e9);
+    assert_eq!(capped.links.d2h, mini().links.d2h);
+    assert_eq!(capped.contention_factor(Engine::H2d, Engine::D2h), 1.0);
+    let beside = capped.contention_factor(Engine::D2h, Engine::H2d);
+    assert!((beside - 0.9).abs() < 1e-12, "{beside}");
+    assert_eq!(capped.contention_factor(Engine::Gpu, Engine::Cpu), 1.0);
+    // A cap above the link changes no rate.
+    let loose = mini().with_link_cap(Some(BytesPerSecond(1e12)), None);
+    assert_eq!(loose.links, mini().links);
+    assert_eq!(loose.contention, mini().contention);
+    let disk = mini().with_disk_cap(Some(BytesPerSecond(5e8)), None);
+    assert_eq!(disk.links.disk_read.rate.at(1.0), 5e8);
+    assert_eq!(disk.links.disk_write, mini().links.disk_write);
+    disk.validate().unwrap();
+    assert_eq!(parse(&disk.to_toml()).unwrap(), disk);
+}
+
+fn curves() -> impl Strategy<Value = Curve> {
+    let step = (1.01f64..50.0, 1e-3f64..1e15);
+    (1.0f64..1e6, prop::collection::vec(step, 1..8)).prop_map(|(start, steps)| {
+        let mut size = start;
+        let mut points = Vec::new();
+        for (factor, rate) in steps {
+            points.push((size, rate));
+            size *= factor;
+        }
+        Curve::new(points, "lab", None).unwrap()
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_curve_passes_its_points_and_is_constant_outside(curve in curves()) {
+        for &(size, rate) in curve.points() {
+            prop_assert_eq!(curve.at(size), rate);
+            prop_assert!(curve.covers(size));
+        }
+        let (first, last) = (curve.points()[0], curve.points()[curve.points().len() - 1]);
+        prop_assert_eq!(curve.at(first.0 / 3.0), first.1);
+        prop_assert_eq!(curve.at(0.0), first.1);
+        prop_assert_eq!(curve.at(last.0 * 3.0), last.1);
+        prop_assert!(!curve.covers(first.0 / 3.0) && !curve.covers(last.0 * 3.0));
+    }
+
+    #[test]
+    fn a_curve_is_monotone_between_points(curve in curves(), a in 0.0f64..1.0, b in 0.0f64..1.0) {
+        let (a, b) = (a.min(b), a.max(b));
+        for pair in curve.points().windows(2) {
+            let [(size_0, rate_0), (size_1, rate_1)] = [pair[0], pair[1]];
+            let at = |share: f64| curve.at(size_0 * (size_1 / size_0).powf(share));
+            let (at_a, at_b) = (at(a), at(b));
+            let slack = 1e-9 * rate_0.max(rate_1);
+            prop_assert!(at_a >= rate_0.min(rate_1) && at_a <= rate_0.max(rate_1));
+            if rate_0 <= rate_1 {
+                prop_assert!(at_a <= at_b + slack);
+            } else {
+                prop_assert!(at_a + slack >= at_b);
+            }
+        }
+    }
+
+    #[test]
+    fn a_curve_is_straight_in_logs(curve in curves()) {
+        for pair in curve.points().windows(2) {
+            let middle = curve.at((pair[0].0 * pair[1].0).sqrt());
+            let expected = (pair[0].1 * pair[1].1).sqrt();
+            prop_assert!((middle / expected - 1.0).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn a_capped_curve_is_the_lesser_of_the_two(
+        curve in curves(), cap in 1e-3f64..1e15, size in 1e-1f64..1e20,
+    ) {
+        let capped = curve.capped(cap);
+        let expected = curve.at(size).min(cap);
+        prop_assert!((capped.at(size) / expected - 1.0).abs() < 1e-6);
+        prop_assert!(capped.peak() <= cap);
+    }
+}

@@ -1,0 +1,153 @@
+//! Every plan's program passes verification, and spends what the policy says.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::lower::{Lowering, footprint};
+use plimsoll_core::model::{ModelSpec, registry};
+use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::policy::{Granularity, Policy, Schedule};
+use plimsoll_core::program::{Op, Program, ResourceKind};
+use plimsoll_core::tier::PerTier;
+use plimsoll_core::units::Bytes;
+use plimsoll_core::verify::Verifier;
+use plimsoll_core::workload::Workload;
+use proptest::prelude::*;
+
+fn small_model() -> ModelSpec {
+    ModelSpec {
+        num_hidden_layers: 3,
+        ..registry::find("opt-125m").expect("registered")
+    }
+}
+
+fn plan(policy: Policy, workload: Workload) -> Plan {
+    let mut plan = Plan {
+        schema_version: PLAN_SCHEMA_VERSION,
+        model: small_model(),
+        dtype: Dtype::F16,
+        workload,
+        policy,
+        capacity_bytes: PerTier::default(),
+        prediction: None,
+        provenance: Provenance {
+            hardware: "none".into(),
+            chosen_by: ChosenBy::Given,
+            plimsoll_version: "0".into(),
+        },
+    };
+    plan.capacity_bytes = footprint(&plan).expect("a policy");
+    plan
+}
+
+fn pieces(plan: &Plan) -> Vec<Program> {
+    let mut lowering = Lowering::new(plan).expect("fits its own footprint");
+    std::iter::from_fn(|| lowering.next_pass()).collect()
+}
+
+fn verify(plan: &Plan) {
+    let lowering = Lowering::new(plan).expect("fits its own footprint");
+    let mut verifier = Verifier::new(plimsoll_core::control::Controller::machine(&lowering));
+    for piece in pieces(plan) {
+        if let Err(error) = verifier.check(&piece) {
+            for (index, task) in piece.tasks().iter().enumerate() {
+                eprintln!("{index} {:?} {:?} {:?}", task.cell, piece.op_of(task), piece.args_at(index));
+            }
+            for (index, buffer) in piece.buffers().iter().enumerate() {
+                eprintln!("{index} {buffer:?}");
+            }
+            panic!("{error}\n{:#?}", plan.policy);
+        }
+    }
+    verifier.finish().expect("nothing is left behind");
+}
+
+fn shares() -> impl Strategy<Value = (f64, f64)> {
+    prop_oneof![
+        Just((100.0, 0.0)),
+        Just((0.0, 100.0)),
+        Just((0.0, 0.0)),
+        (0.0..100.0f64, 0.0..1.0f64).prop_map(|(d, h)| (d, (100.0 - d) * h)),
+    ]
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    let counts = (1u32..5, 1u32..6);
+    let switches = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    (counts, shares(), shares(), shares(), switches).prop_map(
+        |((gbs, count), w, c, h, (row, overlap, barrier, cpu_attention, spread))| Policy {
+            schedule: if row { Schedule::Row } else { Schedule::ZigZag },
+            granularity: if spread { Granularity::Spread } else { Granularity::Layer },
+            overlap,
+            barrier,
+            cpu_attention,
+            ..Policy::from_percent(gbs, count, [w.0, w.1, c.0, c.1, h.0, h.1]).expect("in range")
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_lowering_verifies(
+        policy in policies(),
+        prompt_len in 1u32..20,
+        gen_len in 1u32..5,
+        prompts in proptest::option::of(1u64..30),
+    ) {
+        verify(&plan(policy, Workload { prompt_len, gen_len, num_prompts: prompts }));
+    }
+}
+
+fn moved(plan: &Plan, kind: ResourceKind, pass: u16) -> u64 {
+    let lowering = Lowering::new(plan).expect("fits");
+    let machine = plimsoll_core::control::Controller::machine(&lowering).clone();
+    let mut total = 0;
+    for piece in pieces(plan) {
+        for task in piece.tasks().iter().filter(|t| t.cell.pass == pass) {
+            if machine.resources[task.resource.0 as usize].kind == kind
+                && let Op::Move { bytes, .. } = piece.op_of(task)
+            {
+                total += bytes.0;
+            }
+        }
+    }
+    total
+}
+
+#[test]
+fn zigzag_reads_weights_once_a_pass_and_row_once_a_batch() {
+    let workload = Workload { prompt_len: 8, gen_len: 3, num_prompts: None };
+    let zigzag = Policy::from_percent(2, 4, [0.0, 100.0, 100.0, 0.0, 100.0, 0.0]).expect("policy");
+    let row = Policy { schedule: Schedule::Row, ..zigzag };
+    let zigzag = moved(&plan(zigzag, workload), ResourceKind::H2d, 1);
+    let row = moved(&plan(row, workload), ResourceKind::H2d, 1);
+    assert_eq!(row, 4 * zigzag);
+    let plan = plan(
+        Policy::from_percent(2, 4, [0.0, 100.0, 100.0, 0.0, 100.0, 0.0]).expect("policy"),
+        workload,
+    );
+    let weights = Lowering::new(&plan).expect("fits").placement().bytes().host.0;
+    assert_eq!(zigzag, weights);
+}
+
+#[test]
+fn cpu_attention_moves_queries_instead_of_the_cache() {
+    let workload = Workload { prompt_len: 16, gen_len: 3, num_prompts: None };
+    let gpu = Policy::from_percent(2, 4, [100.0, 0.0, 0.0, 100.0, 100.0, 0.0]).expect("policy");
+    let cpu = Policy { cpu_attention: true, ..gpu };
+    let model = small_model();
+    let token = 2 * model.hidden_size as u64 * 2 * u64::from(model.num_hidden_layers);
+    let batch = 8;
+    assert_eq!(moved(&plan(gpu, workload), ResourceKind::H2d, 2), token * batch * 17);
+    assert_eq!(moved(&plan(cpu, workload), ResourceKind::H2d, 2), token / 2 * batch);
+}
+
+#[test]
+fn a_tier_that_is_too_small_is_named() {
+    let workload = Workload { prompt_len: 8, gen_len: 3, num_prompts: None };
+    let policy = Policy::from_percent(2, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0]).expect("policy");
+    let mut plan = plan(policy, workload);
+    plan.capacity_bytes.device = Bytes(plan.capacity_bytes.device.0 - 1);
+    let error = Lowering::new(&plan).expect_err("one byte short");
+    assert!(error.to_string().starts_with("the device tier needs"), "{error}");
+}
