@@ -1,7 +1,7 @@
 //! Fractions made whole: which tensor lives in which tier, and where in that tier's slab.
 
 use crate::Dtype;
-use crate::model::{ModelSpec, TensorSpec};
+use crate::model::{ModelSpec, TensorRole, TensorSpec};
 use crate::policy::{Fractions, Granularity};
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
@@ -51,10 +51,11 @@ impl WeightPlacement {
         let blocks = (0..model.num_blocks())
             .map(|block| {
                 let tensors = model.tensors(block);
-                let sizes: Vec<u64> = tensors.iter().map(TensorSpec::elements).collect();
                 let homes = match granularity {
-                    Granularity::Layer => by_middle(&sizes, shares),
-                    Granularity::Spread => sizes.iter().map(|s| spread.place(*s)).collect(),
+                    Granularity::Layer => by_halves(&tensors, shares),
+                    Granularity::Spread => {
+                        tensors.iter().map(|t| spread.place(t.elements())).collect()
+                    }
                 };
                 BlockWeights::pack(tensors, &homes, dtype)
             })
@@ -84,6 +85,37 @@ impl BlockWeights {
         let slab = slab.map(|bytes| bytes.align_up(PAGE_BYTES));
         BlockWeights { tensors, slab }
     }
+}
+
+/// FlexGen places a layer's attention and its MLP each by itself.
+fn by_halves(tensors: &[TensorSpec], shares: &Fractions) -> Vec<Tier> {
+    tensors
+        .chunk_by(|a, b| in_mlp(a.role) == in_mlp(b.role))
+        .flat_map(|half| {
+            let sizes: Vec<u64> = half.iter().map(TensorSpec::elements).collect();
+            by_middle(&sizes, shares)
+        })
+        .collect()
+}
+
+fn in_mlp(role: TensorRole) -> bool {
+    use TensorRole::{
+        DownBias, DownWeight, GateBias, GateUpBias, GateUpWeight, GateWeight, MlpNormBias,
+        MlpNormWeight, UpBias, UpWeight,
+    };
+    matches!(
+        role,
+        MlpNormWeight
+            | MlpNormBias
+            | GateWeight
+            | GateBias
+            | UpWeight
+            | UpBias
+            | GateUpWeight
+            | GateUpBias
+            | DownWeight
+            | DownBias
+    )
 }
 
 /// FlexGen's rule: tensors in order are shares of a line that is disk first, then host, then device;

@@ -22,7 +22,8 @@ pub enum Schedule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Granularity {
-    /// FlexGen's rule: in each layer by itself, a tensor goes where the middle of its share falls.
+    /// FlexGen's rule: in each layer's attention, and in its MLP, by itself, a tensor goes where the
+    /// middle of its share falls.
     Layer,
     /// Rounding errors are carried from tensor to tensor over the whole model, so that the model's
     /// split is close to what was asked and every layer carries about its part.

@@ -20,17 +20,21 @@ impl Span {
 }
 
 /// One span a task, by [`TaskId`], over all pieces submitted so far.
-///
-/// Tasks that have not ended yet have no span.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct Trace {
-    spans: Vec<Option<Span>>,
+    /// A task that has not ended has no number as its end.
+    spans: Vec<Span>,
 }
+
+const NOT_ENDED: Span = Span {
+    start: Seconds(f64::NAN),
+    end: Seconds(f64::NAN),
+};
 
 impl Trace {
     /// Room for tasks up to `end`.
     pub fn extend_to(&mut self, end: TaskId) {
-        self.spans.resize(end.0 as usize, None);
+        self.spans.resize(end.0 as usize, NOT_ENDED);
     }
 
     /// Records that a task ran.
@@ -38,24 +42,24 @@ impl Trace {
     /// # Panics
     /// Where the task was not announced by [`Trace::extend_to`].
     pub fn record(&mut self, task: TaskId, span: Span) {
-        self.spans[task.0 as usize] = Some(span);
+        self.spans[task.0 as usize] = span;
     }
 
     /// When a task ran, if it has ended.
     pub fn span(&self, task: TaskId) -> Option<Span> {
-        self.spans.get(task.0 as usize).copied().flatten()
+        let span = self.spans.get(task.0 as usize)?;
+        (!span.end.0.is_nan()).then_some(*span)
     }
 
-    /// All spans by task number.
-    pub fn spans(&self) -> &[Option<Span>] {
-        &self.spans
+    /// The spans of all tasks that have ended, with their numbers.
+    pub fn spans(&self) -> impl Iterator<Item = (TaskId, Span)> + '_ {
+        let ended = self.spans.iter().enumerate().filter(|(_, s)| !s.end.0.is_nan());
+        ended.map(|(index, span)| (TaskId(index as u32), *span))
     }
 
     /// When the last task ended.
     pub fn makespan(&self) -> Seconds {
-        self.spans
-            .iter()
-            .flatten()
-            .fold(Seconds::ZERO, |latest, span| latest.max(span.end))
+        self.spans()
+            .fold(Seconds::ZERO, |latest, (_, span)| latest.max(span.end))
     }
 }

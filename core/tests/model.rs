@@ -321,7 +321,19 @@ fn a_family_is_found_by_its_model_type() {
     }
 }
 
+#[test]
+fn a_spec_that_its_family_has_no_tensors_for_is_refused() {
+    let mut spec = find("llama-7b");
+    spec.embedding_size = 512;
+    message(spec.validate().map(|()| spec), &["`family`", "ProjectIn"]);
+    let mut spec = find("gpt-neox-20b");
+    spec.qkv_layout = QkvLayout::Separate;
+    message(spec.validate().map(|()| spec), &["`family`", "QWeight"]);
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn parameters_are_the_tensors_of_all_blocks_with_a_tied_head_counted_once(
         name in prop::sample::select(registry::names().collect::<Vec<_>>()),
@@ -334,7 +346,10 @@ proptest! {
         spec.num_key_value_heads = heads;
         spec.head_dim = 2 * half_head;
         spec.hidden_size = 4 * heads * half_head;
-        spec.embedding_size = embedding.unwrap_or(spec.hidden_size);
+        spec.embedding_size = match spec.family {
+            Family::Opt => embedding.unwrap_or(spec.hidden_size),
+            _ => spec.hidden_size,
+        };
         spec.intermediate_size = inner;
         spec.vocab_size = vocab;
         spec.tie_word_embeddings = tied;

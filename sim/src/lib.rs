@@ -1,1 +1,9 @@
-//! x
+//! Predicts: what each task costs, and when each would run.
+
+pub mod cost;
+mod engine;
+mod simulate;
+
+pub use cost::CostModel;
+pub use engine::Simulator;
+pub use simulate::{SimulateError, predict, simulate};

@@ -5,11 +5,14 @@
 //! weight is read from memory once for [`ROW_BLOCK`] rows of input. Few rows stream the weight as it
 //! lies; many rows keep a block of the input in the second cache.
 
+use std::cell::RefCell;
+use std::ops::Range;
+
 use half::f16;
 
 use super::error::expect;
 use super::simd::{InstructionSet, Kernel, LANES, Lanes, Stored, dispatch_to};
-use super::tile::{DOT_PIECE, dots};
+use super::tile::{DOT_PIECE, Line, dots, pack, packed_dots};
 use super::{Elements, KernelError};
 
 /// Rows of input for which one pass over the weight is made.
@@ -121,6 +124,11 @@ fn add_bias(bias: Elements<'_>, n: usize, y: &mut [f32]) {
     }
 }
 
+thread_local! {
+    /// The input of a block of rows, packed. Grows to the largest that this thread has met.
+    static PACKED: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Adds `x * w^T` to `y`.
 struct Product<'a, W> {
     shape: LinearShape,
@@ -139,27 +147,61 @@ struct Block {
     k_end: usize,
 }
 
-/// Rows of weight, widened for all the rows of a block.
-type Widened = [[f32; DOT_PIECE]; TILE_N_MAX];
+impl Block {
+    fn length(&self) -> usize {
+        self.k_end - self.k_start
+    }
+
+    fn steps(&self) -> usize {
+        self.length().div_ceil(LANES)
+    }
+}
+
+/// Rows of weight, widened and packed, for all the rows of a block.
+type PackedWeight = [Line; TILE_N_MAX * DOT_PIECE / LANES];
 
 impl<W: Stored> Kernel for Product<'_, W> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        match L::TILE_N {
-            6 => self.blocks::<L, 6>(lanes),
-            4 => self.blocks::<L, 4>(lanes),
-            _ => self.blocks::<L, 2>(lanes),
-        }
+        PACKED.with_borrow_mut(
+            #[inline(always)]
+            |packed| match L::TILE_N {
+                6 => self.blocks::<L, 6>(lanes, packed),
+                4 => self.blocks::<L, 4>(lanes, packed),
+                _ => self.blocks::<L, 2>(lanes, packed),
+            },
+        );
     }
+}
+
+/// Calls `$call` with `M` as a constant for each tile of `$rows` rows, evenly cut.
+macro_rules! for_each_tile {
+    ($rows:expr, $most:expr, |$row:ident, $m:ident| $call:expr) => {{
+        let tiles = $rows.div_ceil($most);
+        let mut $row = 0;
+        for tile in 0..tiles {
+            let rows = $rows / tiles + usize::from(tile < $rows % tiles);
+            match rows {
+                1 => { const $m: usize = 1; $call }
+                2 => { const $m: usize = 2; $call }
+                3 => { const $m: usize = 3; $call }
+                _ => { const $m: usize = 4; $call }
+            }
+            $row += rows;
+        }
+    }};
 }
 
 impl<W: Stored> Product<'_, W> {
     #[inline(always)]
-    fn blocks<L: Lanes, const N: usize>(mut self, lanes: L) {
+    fn blocks<L: Lanes, const N: usize>(mut self, lanes: L, packed: &mut Vec<Line>) {
         let LinearShape { m, n, k } = self.shape;
-        let mut widened: Widened = [[0.0; DOT_PIECE]; TILE_N_MAX];
+        let mut weight: PackedWeight = [Line::ZERO; TILE_N_MAX * DOT_PIECE / LANES];
         for first_row in (0..m).step_by(ROW_BLOCK) {
             let rows = ROW_BLOCK.min(m - first_row);
+            if rows > L::TILE_M {
+                self.pack_input(lanes, first_row..first_row + rows, packed);
+            }
             let columns = if rows <= FEW_ROWS { N } else { n.max(1) };
             for first in (0..n).step_by(columns) {
                 let end = n.min(first + columns);
@@ -167,25 +209,13 @@ impl<W: Stored> Product<'_, W> {
                     let k_end = k.min(k_start + DOT_PIECE);
                     let mut first_column = first;
                     while first_column + N <= end {
-                        let block = Block {
-                            first_row,
-                            rows,
-                            first_column,
-                            k_start,
-                            k_end,
-                        };
-                        self.column_tile::<L, N>(lanes, block, &mut widened);
+                        let block = Block { first_row, rows, first_column, k_start, k_end };
+                        self.column_tile::<L, N>(lanes, block, packed, &mut weight);
                         first_column += N;
                     }
                     while first_column < end {
-                        let block = Block {
-                            first_row,
-                            rows,
-                            first_column,
-                            k_start,
-                            k_end,
-                        };
-                        self.column_tile::<L, 1>(lanes, block, &mut widened);
+                        let block = Block { first_row, rows, first_column, k_start, k_end };
+                        self.column_tile::<L, 1>(lanes, block, packed, &mut weight);
                         first_column += 1;
                     }
                 }
@@ -193,71 +223,75 @@ impl<W: Stored> Product<'_, W> {
         }
     }
 
+    /// Packs rows of the input: piece by piece, tile by tile.
+    #[inline(always)]
+    fn pack_input<L: Lanes>(&self, lanes: L, range: Range<usize>, packed: &mut Vec<Line>) {
+        let (k, rows) = (self.shape.k, range.len());
+        packed.resize(packed.len().max(rows * k.div_ceil(LANES)), Line::ZERO);
+        for k_start in (0..k).step_by(DOT_PIECE) {
+            let block = Block {
+                first_row: range.start,
+                rows,
+                first_column: 0,
+                k_start,
+                k_end: k.min(k_start + DOT_PIECE),
+            };
+            for_each_tile!(rows, L::TILE_M, |row, M| {
+                let into = tile_of::<M>(packed, block, row);
+                pack(lanes, self.input::<M>(block, row), block.length(), into);
+            });
+        }
+    }
+
+    /// The piece of `M` rows of the input from row `row` of the block.
+    #[inline(always)]
+    fn input<const M: usize>(&self, block: Block, row: usize) -> [&[f32]; M] {
+        let mut x: [&[f32]; M] = [&[]; M];
+        for i in 0..M {
+            let start = (block.first_row + row + i) * self.shape.k + block.k_start;
+            x[i] = &self.x[start..start + block.length()];
+        }
+        x
+    }
+
     #[inline(always)]
     fn column_tile<L: Lanes, const N: usize>(
         &mut self,
         lanes: L,
         block: Block,
-        widened: &mut Widened,
+        packed: &mut [Line],
+        weight: &mut PackedWeight,
     ) {
-        let (k, length) = (self.shape.k, block.k_end - block.k_start);
+        let k = self.shape.k;
         let mut w: [&[W]; N] = [&[]; N];
         for n in 0..N {
             let start = (block.first_column + n) * k + block.k_start;
-            w[n] = &self.w[start..start + length];
+            w[n] = &self.w[start..start + block.length()];
         }
-        if W::NARROW && block.rows > L::TILE_M {
-            let mut wide: [&[f32]; N] = [&[]; N];
-            for (n, into) in widened[..N].iter_mut().enumerate() {
-                widen(lanes, w[n], &mut into[..length]);
-                wide[n] = &into[..length];
-            }
-            self.row_tiles::<L, f32, N>(lanes, block, wide);
+        if block.rows <= L::TILE_M {
+            for_each_tile!(block.rows, L::TILE_M, |row, M| {
+                let sums = dots(lanes, self.input::<M>(block, row), w, block.length());
+                self.add(block, row, &sums);
+            });
         } else {
-            self.row_tiles::<L, W, N>(lanes, block, w);
+            let weight = &mut weight.as_chunks_mut::<N>().0[..block.steps()];
+            pack(lanes, w, block.length(), weight);
+            for_each_tile!(block.rows, L::TILE_M, |row, M| {
+                let sums = packed_dots(lanes, tile_of::<M>(packed, block, row), weight);
+                self.add(block, row, &sums);
+            });
         }
     }
 
     #[inline(always)]
-    fn row_tiles<L: Lanes, S: Stored, const N: usize>(
+    fn add<const M: usize, const N: usize>(
         &mut self,
-        lanes: L,
-        block: Block,
-        w: [&[S]; N],
-    ) {
-        let tiles = block.rows.div_ceil(L::TILE_M);
-        let mut row = block.first_row;
-        for tile in 0..tiles {
-            let rows = block.rows / tiles + usize::from(tile < block.rows % tiles);
-            match rows {
-                1 => self.tile::<L, S, 1, N>(lanes, block, row, w),
-                2 => self.tile::<L, S, 2, N>(lanes, block, row, w),
-                3 => self.tile::<L, S, 3, N>(lanes, block, row, w),
-                4 => self.tile::<L, S, 4, N>(lanes, block, row, w),
-                5 => self.tile::<L, S, 5, N>(lanes, block, row, w),
-                _ => self.tile::<L, S, 6, N>(lanes, block, row, w),
-            }
-            row += rows;
-        }
-    }
-
-    #[inline(always)]
-    fn tile<L: Lanes, S: Stored, const M: usize, const N: usize>(
-        &mut self,
-        lanes: L,
         block: Block,
         row: usize,
-        w: [&[S]; N],
+        sums: &[[f32; N]; M],
     ) {
-        let (n, k, length) = (self.shape.n, self.shape.k, block.k_end - block.k_start);
-        let mut x: [&[f32]; M] = [&[]; M];
         for i in 0..M {
-            let start = (row + i) * k + block.k_start;
-            x[i] = &self.x[start..start + length];
-        }
-        let sums = dots(lanes, x, w, length);
-        for i in 0..M {
-            let start = (row + i) * n + block.first_column;
+            let start = (block.first_row + row + i) * self.shape.n + block.first_column;
             let y = &mut self.y[start..start + N];
             for j in 0..N {
                 y[j] += sums[i][j];
@@ -266,16 +300,11 @@ impl<W: Stored> Product<'_, W> {
     }
 }
 
+/// Where the tile of `M` rows from row `row` of the block lies in the packed input.
 #[inline(always)]
-fn widen<L: Lanes, W: Stored>(lanes: L, from: &[W], into: &mut [f32]) {
-    let (from, from_rest) = from.as_chunks::<LANES>();
-    let (into, into_rest) = into.as_chunks_mut::<LANES>();
-    for (from, into) in from.iter().zip(into) {
-        lanes.store(W::load(lanes, from), into);
-    }
-    for (from, into) in from_rest.iter().zip(into_rest) {
-        *into = from.widen();
-    }
+fn tile_of<const M: usize>(packed: &mut [Line], block: Block, row: usize) -> &mut [[Line; M]] {
+    let start = block.rows * (block.k_start / LANES) + row * block.steps();
+    packed[start..start + M * block.steps()].as_chunks_mut::<M>().0
 }
 
 /// The naive form in f64, for tests of this and other layers.

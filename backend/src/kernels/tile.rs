@@ -67,6 +67,61 @@ pub fn dots<L: Lanes, W: Stored, const M: usize, const N: usize>(
     add_lanes(lanes, &sums)
 }
 
+/// Sixteen f32 on one cache line.
+#[repr(align(64))]
+#[derive(Debug, Clone, Copy)]
+pub struct Line(pub [f32; LANES]);
+
+impl Line {
+    /// All zero.
+    pub const ZERO: Line = Line([0.0; LANES]);
+}
+
+/// Packs the first `length` elements of `R` rows for [`packed_dots`]: step by step, the rows' vectors
+/// side by side, the last step padded with zeros.
+#[inline(always)]
+pub fn pack<L: Lanes, T: Stored, const R: usize>(
+    lanes: L,
+    rows: [&[T]; R],
+    length: usize,
+    into: &mut [[Line; R]],
+) {
+    let vectors = whole(&rows, length);
+    for (step, into) in into[..length / LANES].iter_mut().enumerate() {
+        for r in 0..R {
+            lanes.store(T::load(lanes, &vectors[r][step]), &mut into[r].0);
+        }
+    }
+    if !length.is_multiple_of(LANES) {
+        for r in 0..R {
+            lanes.store(T::load(lanes, &rest(rows[r], length)), &mut into[length / LANES][r].0);
+        }
+    }
+}
+
+/// [`dots`] of packed rows, with the same bits.
+#[inline(always)]
+pub fn packed_dots<L: Lanes, const M: usize, const N: usize>(
+    lanes: L,
+    x: &[[Line; M]],
+    w: &[[Line; N]],
+) -> [[f32; N]; M] {
+    let mut sums = [[lanes.zero(); N]; M];
+    for (x, w) in x.iter().zip(w) {
+        let mut right = [lanes.zero(); N];
+        for n in 0..N {
+            right[n] = lanes.load(&w[n].0);
+        }
+        for m in 0..M {
+            let left = lanes.load(&x[m].0);
+            for n in 0..N {
+                sums[m][n] = lanes.fma(left, right[n], sums[m][n]);
+            }
+        }
+    }
+    add_lanes(lanes, &sums)
+}
+
 /// The sum of the lanes of each vector, four at a time.
 #[inline(always)]
 fn add_lanes<L: Lanes, const M: usize, const N: usize>(

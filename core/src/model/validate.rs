@@ -23,6 +23,7 @@ impl ModelSpec {
             let rule = "it must lie between 0 and 1".to_owned();
             return Err(self.invalid("norm_eps", self.norm_eps, rule));
         }
+        self.validate_family()?;
         let parameters = self.parameters();
         if parameters > PARAMETERS_MAX {
             let rule = format!("no model has more than {PARAMETERS_MAX}");
@@ -78,6 +79,21 @@ impl ModelSpec {
             return Err(self.invalid("rope_theta", theta, rule));
         }
         Ok(())
+    }
+
+    /// Every tensor that the numbers ask for is one that the family has a name for.
+    fn validate_family(&self) -> Result<(), ModelError> {
+        let nameless = [0, 1, self.num_hidden_layers + 1]
+            .into_iter()
+            .flat_map(|block| self.tensors(block))
+            .find(|tensor| tensor.name.starts_with('.') || tensor.name.contains(".."));
+        match nameless {
+            Some(tensor) => {
+                let rule = format!("that family has no {:?} tensor", tensor.role);
+                Err(self.invalid("family", self.family, rule))
+            }
+            None => Ok(()),
+        }
     }
 
     fn invalid(&self, key: &'static str, found: impl ToString, rule: String) -> ModelError {

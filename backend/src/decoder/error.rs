@@ -1,0 +1,61 @@
+//! What can go wrong in a stage.
+
+use plimsoll_core::model::{Family, TensorRole};
+use thiserror::Error;
+
+use crate::kernels::KernelError;
+
+/// Why a stage was not computed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DecoderError {
+    /// The model has parts that are only planned and simulated yet.
+    #[error(
+        "{model} can be planned and simulated, but not executed: {missing} (family {family}) are not \
+         implemented; execute an OPT model"
+    )]
+    Unsupported {
+        /// The model.
+        model: String,
+        /// Its family.
+        family: Family,
+        /// What is missing.
+        missing: String,
+    },
+    /// A block does not have a tensor that its stage needs, or not in a buffer of the task.
+    #[error("the {role:?} tensor is not among the operands")]
+    NoTensor {
+        /// Which.
+        role: TensorRole,
+    },
+    /// Operands do not have the lengths that the stage needs.
+    #[error("{what}: {found} elements given, {expected} needed")]
+    Operand {
+        /// Which.
+        what: &'static str,
+        /// What the shape asks for.
+        expected: usize,
+        /// What was given.
+        found: usize,
+    },
+    /// A kernel refused its operands.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+/// An error unless an operand has at least the elements that its shape asks for.
+pub(super) fn at_least(
+    what: &'static str,
+    expected: usize,
+    found: usize,
+) -> Result<(), DecoderError> {
+    if found >= expected {
+        Ok(())
+    } else {
+        Err(DecoderError::Operand {
+            what,
+            expected,
+            found,
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! A decoder's stages over operands that lie in pieces: which stage does what with which tensor.
+//!
+//! The stages are driven by the model's spec (kind and place of norms, biases, activation, gate), not
+//! by its family. Everything is stored in one type and computed in f32.
+//!
+//! # Private memory
+//!
+//! Tokens are computed in tiles of [`TILE`] rows, so what a stage needs beside its operands does not
+//! grow with the batch: at most `TILE * (3 * hidden_size + 2 * intermediate_size + q_size)` elements of
+//! f32 in [`Decoder::finish`], `TILE * vocab_size` in [`Decoder::head`], and in attention queries and
+//! results of one row of the cache for a prefill (`query_len * group * head_dim`, and that row's part of
+//! the cache in the stored type), of all rows at once for a decode step (`2 * rows * group * head_dim`).
+
+mod attend;
+mod block;
+mod cache;
+mod error;
+mod parallel;
+mod split;
+mod stages;
+
+use plimsoll_core::Dtype;
+use plimsoll_core::model::{
+    Activation, ModelSpec, Norm, Positions, QkvLayout,
+};
+
+pub use block::BlockTensors;
+pub use cache::{CachePart, NewCachePart};
+pub use error::DecoderError;
+pub use split::{Split, SplitMut};
+pub use stages::{Batch, HeadOutput};
+
+use crate::kernels::activation::Activation as ActivationKernel;
+
+/// Rows of tokens that are computed together: what one pass over a weight serves.
+pub const TILE: usize = crate::kernels::linear::ROW_BLOCK;
+
+/// A model's stages.
+#[derive(Debug, Clone)]
+pub struct Decoder {
+    model: ModelSpec,
+    dtype: Dtype,
+    threads: usize,
+}
+
+impl Decoder {
+    /// The stages of a model whose weights, cache and activations are stored as `dtype`, on as many
+    /// threads.
+    ///
+    /// # Errors
+    /// [`DecoderError::Unsupported`] for a model with parts that no stage computes yet.
+    pub fn new(model: &ModelSpec, dtype: Dtype, threads: usize) -> Result<Decoder, DecoderError> {
+        let missing = missing_parts(model);
+        if !missing.is_empty() {
+            return Err(DecoderError::Unsupported {
+                model: model.name.clone(),
+                family: model.family,
+                missing: missing.join(", "),
+            });
+        }
+        Ok(Decoder {
+            model: model.clone(),
+            dtype,
+            threads: threads.max(1),
+        })
+    }
+
+    /// Query heads that share a key/value head.
+    fn group(&self) -> usize {
+        (self.model.num_attention_heads / self.model.num_key_value_heads) as usize
+    }
+
+    fn hidden_size(&self) -> usize {
+        self.model.hidden_size as usize
+    }
+
+    fn head_dim(&self) -> usize {
+        self.model.head_dim as usize
+    }
+
+    fn kv_heads(&self) -> usize {
+        self.model.num_key_value_heads as usize
+    }
+
+    fn activation(&self) -> ActivationKernel {
+        match self.model.activation {
+            Activation::Relu => ActivationKernel::Relu,
+            Activation::Gelu => ActivationKernel::GeluErf,
+            Activation::GeluTanh => ActivationKernel::GeluTanh,
+            Activation::Silu => ActivationKernel::Silu,
+        }
+    }
+}
+
+/// What a model needs and no stage computes.
+fn missing_parts(model: &ModelSpec) -> Vec<&'static str> {
+    let parts = [
+        (
+            matches!(model.positions, Positions::Rotary { .. }),
+            "rotary positions",
+        ),
+        (
+            model.positions == Positions::Alibi,
+            "linear position penalties (ALiBi)",
+        ),
+        (model.norm == Norm::RmsNorm, "RMSNorm layers"),
+        (model.gated_mlp, "a gated MLP"),
+        (
+            model.qkv_layout != QkvLayout::Separate,
+            "fused query, key and value matrices",
+        ),
+        (
+            model.num_key_value_heads != model.num_attention_heads,
+            "grouped query heads",
+        ),
+        (model.parallel_residual, "a parallel residual"),
+        (!model.mlp_norm, "an MLP without a norm of its own"),
+        (model.embedding_norm, "a norm of the embedding"),
+        (model.sliding_window.is_some(), "a sliding window"),
+    ];
+    let missing = parts.into_iter().filter(|(needed, _)| *needed);
+    missing.map(|(_, part)| part).collect()
+}

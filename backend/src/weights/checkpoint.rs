@@ -1,0 +1,285 @@
+//! Checkpoints in the safetensors format, whole or in shards.
+//!
+//! Files are read, not mapped: a file that is cut while it is used is then an error and not a signal,
+//! and the read goes straight to where the tensor lives.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use half::{bf16, f16};
+use plimsoll_core::Dtype;
+use plimsoll_core::model::{Family, TensorRole, TensorSpec};
+use safetensors::tensor::{Dtype as Stored, Metadata, TensorInfo};
+use serde_json::Value;
+
+use super::{WeightError, WeightSource, place_of};
+use crate::kernels::ElementsMut;
+
+/// A longer header is a lie: the format's own limit.
+const HEADER_BYTES_MAX: u64 = 100_000_000;
+/// Bytes in front of the header: its length.
+const LENGTH_BYTES: u64 = 8;
+/// Elements that are converted at a time.
+const BLOCK: usize = 1 << 16;
+
+/// A folder with `model.safetensors`, or with shards and `model.safetensors.index.json`.
+#[derive(Debug)]
+pub struct Safetensors {
+    directory: PathBuf,
+    shards: Vec<Shard>,
+    /// The shard of each tensor.
+    places: HashMap<String, usize>,
+    optional_prefix: &'static str,
+}
+
+/// One file.
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    file: File,
+    metadata: Metadata,
+    data_start: u64,
+}
+
+impl Safetensors {
+    /// Opens a checkpoint of a family and reads its headers; tensors are read when they are asked for.
+    ///
+    /// # Errors
+    /// A file that is absent, cut short, or that contradicts itself.
+    pub fn open(directory: &Path, family: Family) -> Result<Safetensors, WeightError> {
+        let index = directory.join("model.safetensors.index.json");
+        let names = if index.exists() {
+            shard_names(&index)?
+        } else {
+            vec!["model.safetensors".to_owned()]
+        };
+        let mut shards = Vec::new();
+        let mut places = HashMap::new();
+        for name in names {
+            let shard = Shard::open(directory.join(name))?;
+            let known = shard.metadata.offset_keys();
+            places.extend(known.into_iter().map(|tensor| (tensor, shards.len())));
+            shards.push(shard);
+        }
+        Ok(Safetensors {
+            directory: directory.to_owned(),
+            shards,
+            places,
+            optional_prefix: family.optional_prefix(),
+        })
+    }
+
+    /// The tensor under its name, with or without the prefix that some checkpoints leave off. A tied
+    /// head asks for the embedding; a checkpoint that stores the head alone is as good.
+    fn find(&self, tensor: &TensorSpec) -> Option<(&Shard, &TensorInfo, String)> {
+        let bare = tensor.name.strip_prefix(self.optional_prefix);
+        let head = (tensor.role == TensorRole::LmHead).then_some("lm_head.weight");
+        let names = [Some(tensor.name.as_str()), bare, head];
+        names.into_iter().flatten().find_map(|name| {
+            let shard = &self.shards[*self.places.get(name)?];
+            Some((shard, shard.metadata.info(name)?, name.to_owned()))
+        })
+    }
+}
+
+/// The files that an index names, each once, in order.
+fn shard_names(index: &Path) -> Result<Vec<String>, WeightError> {
+    let text = fs::read_to_string(index).map_err(|source| WeightError::Io {
+        file: index.to_owned(),
+        source,
+    })?;
+    let parsed: Value = serde_json::from_str(&text).map_err(|source| WeightError::Index {
+        file: index.to_owned(),
+        source,
+    })?;
+    let damaged = || WeightError::Damaged {
+        file: index.to_owned(),
+        why: "it has no `weight_map` from tensors to files of this folder".to_owned(),
+    };
+    let map = parsed.get("weight_map").and_then(Value::as_object);
+    let mut names = Vec::new();
+    for name in map.ok_or_else(damaged)?.values() {
+        let name = name.as_str().ok_or_else(damaged)?;
+        if Path::new(name).file_name().is_none_or(|file| file != name) {
+            return Err(damaged());
+        }
+        names.push(name.to_owned());
+    }
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
+}
+
+impl Shard {
+    fn open(path: PathBuf) -> Result<Shard, WeightError> {
+        let io_error = |source| WeightError::Io {
+            file: path.clone(),
+            source,
+        };
+        let damaged = |why: String| WeightError::Damaged {
+            file: path.clone(),
+            why,
+        };
+        let mut file = File::open(&path).map_err(io_error)?;
+        let file_bytes = file.metadata().map_err(io_error)?.len();
+        let mut length = [0; LENGTH_BYTES as usize];
+        if file_bytes < LENGTH_BYTES {
+            return Err(damaged(format!("it has {file_bytes} bytes")));
+        }
+        file.read_exact(&mut length).map_err(io_error)?;
+        let header_bytes = u64::from_le_bytes(length);
+        if header_bytes > HEADER_BYTES_MAX.min(file_bytes - LENGTH_BYTES) {
+            let why = format!("its header claims {header_bytes} of {file_bytes} bytes");
+            return Err(damaged(why));
+        }
+        let mut header = vec![0; header_bytes as usize];
+        file.read_exact(&mut header).map_err(io_error)?;
+        let metadata: Metadata =
+            serde_json::from_slice(&header).map_err(|error| damaged(error.to_string()))?;
+        let data_start = LENGTH_BYTES + header_bytes;
+        let (found, needed) = (file_bytes - data_start, metadata.data_len() as u64);
+        if found != needed {
+            let why = format!("its header describes {needed} bytes of data, it has {found}");
+            return Err(damaged(why));
+        }
+        Ok(Shard {
+            path,
+            file,
+            metadata,
+            data_start,
+        })
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), WeightError> {
+        let read = self.file.read_exact_at(into, self.data_start + at);
+        read.map_err(|source| match source.kind() {
+            io::ErrorKind::UnexpectedEof => WeightError::Damaged {
+                file: self.path.clone(),
+                why: "it became shorter since it was opened".to_owned(),
+            },
+            _ => WeightError::Io {
+                file: self.path.clone(),
+                source,
+            },
+        })
+    }
+}
+
+impl WeightSource for Safetensors {
+    fn load(&self, tensor: &TensorSpec, dtype: Dtype, into: &mut [u8]) -> Result<(), WeightError> {
+        let missing = || WeightError::Missing {
+            directory: self.directory.clone(),
+            tensor: tensor.name.clone(),
+        };
+        let (shard, info, name) = self.find(tensor).ok_or_else(missing)?;
+        let expected = match tensor.is_vector() && info.shape.len() == 1 {
+            true => vec![tensor.cols],
+            false => vec![tensor.rows, tensor.cols],
+        };
+        if !info.shape.iter().map(|n| *n as u64).eq(expected.iter().copied()) {
+            return Err(WeightError::Shape {
+                file: shard.path.clone(),
+                tensor: name,
+                expected,
+                found: info.shape.clone(),
+            });
+        }
+        place_of(tensor, dtype, into)?;
+        let start = info.data_offsets.0 as u64;
+        let converter = Converter {
+            shard,
+            name: &name,
+            dtype,
+        };
+        match (info.dtype, dtype) {
+            (Stored::F32, Dtype::F32) | (Stored::F16, Dtype::F16) => {
+                shard.read(start, into)?;
+                converter.check(into)
+            }
+            (Stored::F32, _) => converter.convert(start, into, 4, widen_f32),
+            (Stored::F16, _) => converter.convert(start, into, 2, widen_f16),
+            (Stored::BF16, _) => converter.convert(start, into, 2, widen_bf16),
+            (other, _) => Err(WeightError::Type {
+                file: shard.path.clone(),
+                tensor: name,
+                found: format!("{other:?}"),
+            }),
+        }
+    }
+}
+
+fn widen_f32(bytes: &[u8]) -> f32 {
+    f32::from_le_bytes(bytes.try_into().unwrap_or_default())
+}
+
+fn widen_f16(bytes: &[u8]) -> f32 {
+    f16::from_le_bytes(bytes.try_into().unwrap_or_default()).to_f32()
+}
+
+fn widen_bf16(bytes: &[u8]) -> f32 {
+    bf16::from_le_bytes(bytes.try_into().unwrap_or_default()).to_f32()
+}
+
+/// Brings one tensor from its type in the file to the plan's.
+struct Converter<'a> {
+    shard: &'a Shard,
+    name: &'a str,
+    dtype: Dtype,
+}
+
+impl Converter<'_> {
+    fn not_finite(&self) -> WeightError {
+        WeightError::NotFinite {
+            file: self.shard.path.clone(),
+            tensor: self.name.to_owned(),
+            dtype: self.dtype.name(),
+        }
+    }
+
+    fn place(&self, source: crate::kernels::KernelError) -> WeightError {
+        WeightError::Place {
+            tensor: self.name.to_owned(),
+            source,
+        }
+    }
+
+    /// That all elements are numbers: exponents that are all ones are infinities and NaNs.
+    fn check(&self, stored: &[u8]) -> Result<(), WeightError> {
+        let finite = match self.dtype {
+            Dtype::F32 => stored.as_chunks().0.iter().all(|b| f32::from_le_bytes(*b).is_finite()),
+            Dtype::F16 => {
+                let mut elements = stored.as_chunks().0.iter();
+                elements.all(|b| u16::from_le_bytes(*b) & 0x7c00 != 0x7c00)
+            }
+        };
+        if finite { Ok(()) } else { Err(self.not_finite()) }
+    }
+
+    fn convert(
+        &self,
+        start: u64,
+        into: &mut [u8],
+        size: usize,
+        widen: impl Fn(&[u8]) -> f32,
+    ) -> Result<(), WeightError> {
+        let target_size = self.dtype.size_bytes() as usize;
+        let mut read = vec![0; BLOCK * size];
+        let mut wide = vec![0.0; BLOCK];
+        for (block, into) in into.chunks_mut(BLOCK * target_size).enumerate() {
+            let count = into.len() / target_size;
+            let read = &mut read[..count * size];
+            self.shard.read(start + (block * BLOCK * size) as u64, read)?;
+            for (wide, bytes) in wide.iter_mut().zip(read.chunks_exact(size)) {
+                *wide = widen(bytes);
+            }
+            let mut elements = ElementsMut::from_bytes(into, self.dtype)
+                .map_err(|source| self.place(source))?;
+            elements.store(0..count, &wide[..count]);
+            self.check(into)?;
+        }
+        Ok(())
+    }
+}

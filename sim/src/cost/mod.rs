@@ -1,0 +1,141 @@
+//! The one function from a task to seconds.
+//!
+//! Every effect is a named term over the profile's curves: copies and disk by size, matrix products
+//! by a roofline of arithmetic and device memory, attention by the cache that it reads, and a fixed
+//! cost for each task. Who shares what with whom is not here: tasks alone are costed, the engine
+//! slows those that run beside each other.
+
+mod gemm;
+
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::{CopyLink, HardwareProfile};
+use plimsoll_core::program::{Op, ResourceKind};
+use plimsoll_core::units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds};
+
+use gemm::GemmRates;
+
+/// Seconds of a task that runs alone.
+#[derive(Debug, Clone)]
+pub struct CostModel {
+    profile: HardwareProfile,
+    gemm: GemmRates,
+    element_bytes: u64,
+}
+
+impl CostModel {
+    /// The costs of a machine for tensors of one type.
+    pub fn new(profile: &HardwareProfile, dtype: Dtype) -> CostModel {
+        CostModel {
+            gemm: GemmRates::new(&profile.compute, dtype),
+            profile: profile.clone(),
+            element_bytes: dtype.size_bytes(),
+        }
+    }
+
+    /// The machine.
+    pub fn profile(&self) -> &HardwareProfile {
+        &self.profile
+    }
+
+    /// How long a task takes on a resource with nothing beside it.
+    pub fn seconds(&self, on: ResourceKind, op: &Op) -> Seconds {
+        let compute = &self.profile.compute;
+        match *op {
+            Op::Move { bytes, page_locked, .. } => self.transfer(on, bytes, page_locked),
+            Op::Embed { tokens, hidden_size, .. } => {
+                let bytes = u64::from(tokens) * u64::from(hidden_size) * self.element_bytes;
+                // Read from the table, written to the activations.
+                compute.launch.value + Bytes(2 * bytes) / self.profile.tiers.device_bandwidth.value
+            }
+            Op::Linear { m, ref gemms, .. } => {
+                let products = gemms.iter().map(|g| self.gemm(m, g.n, g.k));
+                compute.launch.value + products.sum()
+            }
+            Op::Attention { .. } => self.attention(on, op),
+            Op::Barrier => compute.barrier.value,
+        }
+    }
+
+    fn transfer(&self, on: ResourceKind, bytes: Bytes, page_locked: bool) -> Seconds {
+        let links = &self.profile.links;
+        let copy = |link: &CopyLink| {
+            let curve = match &link.pageable {
+                Some(pageable) if !page_locked => pageable,
+                _ => &link.page_locked,
+            };
+            link.latency.value + bytes / BytesPerSecond(curve.at(bytes.as_f64()))
+        };
+        match on {
+            ResourceKind::H2d => copy(&links.h2d),
+            ResourceKind::D2h => copy(&links.d2h),
+            ResourceKind::DiskRead | ResourceKind::DiskWrite => {
+                let link = match on {
+                    ResourceKind::DiskRead => &links.disk_read,
+                    _ => &links.disk_write,
+                };
+                link.latency.value + bytes / BytesPerSecond(link.rate.at(bytes.as_f64()))
+            }
+            ResourceKind::PeerLink => match links.peers.first() {
+                Some(peer) => peer.latency.value + bytes / BytesPerSecond(peer.rate.at(bytes.as_f64())),
+                None => copy(&links.d2h) + copy(&links.h2d),
+            },
+            ResourceKind::Pin => {
+                let host = self.profile.tiers.host_bandwidth.value.0 / 2.0;
+                let rate = links.page_lock.as_ref().map_or(host, |c| c.at(bytes.as_f64()));
+                bytes / BytesPerSecond(rate)
+            }
+            // No lowering moves bytes on these; a move there would be of the tier's own memory.
+            ResourceKind::Gpu => bytes / self.profile.tiers.device_bandwidth.value,
+            ResourceKind::Cpu | ResourceKind::Sync => {
+                bytes / self.profile.tiers.host_bandwidth.value
+            }
+        }
+    }
+
+    /// Roofline of `[m, k] x [n, k]^T`: arithmetic at the rate for `m`, or the traffic of weights and
+    /// activations. A rate that was measured at a shape has its traffic in it.
+    fn gemm(&self, m: u32, n: u32, k: u32) -> Seconds {
+        let (mf, nf, kf) = (f64::from(m), f64::from(n), f64::from(k));
+        let arithmetic = Flops(2.0 * mf * nf * kf) / FlopsPerSecond(self.gemm.rate(m, n, k));
+        if self.gemm.measured_by_shape() {
+            return arithmetic;
+        }
+        let elements = nf * kf + mf * (nf + kf);
+        let bandwidth = self.profile.tiers.device_bandwidth.value.0;
+        arithmetic.max(Seconds(elements * self.element_bytes as f64 / bandwidth))
+    }
+
+    fn attention(&self, on: ResourceKind, op: &Op) -> Seconds {
+        let Op::Attention {
+            rows,
+            group,
+            head_dim,
+            query_len,
+            context_len,
+            element_bytes,
+        } = *op
+        else {
+            return Seconds::ZERO;
+        };
+        let compute = &self.profile.compute;
+        let on_cpu = on == ResourceKind::Cpu;
+        let launch = if on_cpu { compute.cpu_launch.value } else { compute.launch.value };
+        let (rows, head_dim) = (f64::from(rows), f64::from(head_dim));
+        let context = f64::from(context_len);
+        let cache = rows * context * 2.0 * head_dim * f64::from(element_bytes);
+        if query_len == 1 {
+            let curve = if on_cpu { &compute.cpu_attention } else { &compute.attention_decode };
+            return launch + Seconds(cache / curve.at(cache));
+        }
+        // Scores and their product with the values, 2 operations a multiply-add each; queries see
+        // on average half of what the last one sees.
+        let queries = f64::from(query_len);
+        let seen = context - (queries - 1.0) / 2.0;
+        let flops = 4.0 * rows * f64::from(group) * head_dim * queries * seen;
+        let curve = match &compute.cpu_attention_prefill {
+            Some(cpu) if on_cpu => cpu,
+            _ => &compute.attention_prefill,
+        };
+        launch + Seconds(flops / curve.at(context))
+    }
+}

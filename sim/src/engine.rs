@@ -1,0 +1,296 @@
+//! The discrete-event engine: an executor with modelled time.
+//!
+//! Resources are first in, first out in program order, so only the head of each queue can start.
+//! A task that runs beside others goes at the product of the profile's pairwise rates; whenever the
+//! set of running tasks changes, what is left of each is re-timed. The same input gives the same
+//! trace: ties in time break on the task's number.
+
+use std::sync::Arc;
+
+use plimsoll_core::executor::{ExecutionError, Executor, Until};
+use plimsoll_core::hardware::{Engine, HardwareProfile};
+use plimsoll_core::program::{Machine, Program, ResourceKind, TaskId};
+use plimsoll_core::trace::{Span, Trace};
+use plimsoll_core::units::Seconds;
+
+use crate::cost::CostModel;
+
+const MAX: usize = Machine::MAX_RESOURCES;
+const NOBODY: u32 = u32::MAX;
+
+/// Interprets programs with the times of a [`CostModel`].
+#[derive(Debug)]
+pub struct Simulator {
+    cost: CostModel,
+    lanes: Vec<Lane>,
+    /// `rates[victim][beside]`.
+    rates: [[f64; MAX]; MAX],
+    /// For each lane, the lanes that slow it.
+    slowed_by: [u32; MAX],
+    running: u32,
+    tasks: Vec<Queued>,
+    deps: Vec<TaskId>,
+    done: Vec<bool>,
+    now: f64,
+    trace: Trace,
+}
+
+/// A resource with its queue.
+#[derive(Debug, Clone)]
+struct Lane {
+    kind: ResourceKind,
+    queue: Vec<u32>,
+    head: usize,
+    /// The running task, or [`NOBODY`].
+    task: u32,
+    /// The first unfinished task that the head waits for, or [`NOBODY`].
+    blocked_on: u32,
+    start: f64,
+    finish: f64,
+    rate: f64,
+    /// Which of the lanes that slow this one were running when its rate was set.
+    beside: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Queued {
+    seconds: f64,
+    deps_from: u32,
+    deps_to: u32,
+}
+
+impl Simulator {
+    /// An engine for programs on this machine.
+    pub fn new(machine: &Machine, cost: CostModel) -> Simulator {
+        let lanes: Vec<Lane> = machine.resources.iter().map(|r| Lane::new(r.kind)).collect();
+        let (rates, slowed_by) = contention(machine, cost.profile());
+        Simulator {
+            cost,
+            lanes,
+            rates,
+            slowed_by,
+            running: 0,
+            tasks: Vec::new(),
+            deps: Vec::new(),
+            done: Vec::new(),
+            now: 0.0,
+            trace: Trace::default(),
+        }
+    }
+
+    /// Tasks submitted so far.
+    pub fn num_tasks(&self) -> usize {
+        self.tasks.len()
+    }
+
+    fn start_ready(&mut self, lane: usize) {
+        let this = &mut self.lanes[lane];
+        let Some(&task) = this.queue.get(this.head) else { return };
+        let queued = self.tasks[task as usize];
+        let deps = &self.deps[queued.deps_from as usize..queued.deps_to as usize];
+        if let Some(missing) = deps.iter().find(|dep| !self.done[dep.0 as usize]) {
+            this.blocked_on = missing.0;
+            return;
+        }
+        this.blocked_on = NOBODY;
+        this.head += 1;
+        this.task = task;
+        this.start = self.now;
+        this.finish = self.now + queued.seconds;
+        this.rate = 1.0;
+        this.beside = 0;
+        self.running |= 1 << lane;
+    }
+
+    /// Re-times what runs, where the lanes beside it have changed.
+    fn retime(&mut self) {
+        let mut left = self.running;
+        while left != 0 {
+            let lane = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let beside = self.running & self.slowed_by[lane];
+            let this = &mut self.lanes[lane];
+            if beside == this.beside {
+                continue;
+            }
+            let mut rate = 1.0;
+            let mut others = beside;
+            while others != 0 {
+                rate *= self.rates[lane][others.trailing_zeros() as usize];
+                others &= others - 1;
+            }
+            this.finish = self.now + (this.finish - self.now) * this.rate / rate;
+            this.rate = rate;
+            this.beside = beside;
+        }
+    }
+
+    /// The running task that ends next.
+    fn next(&self) -> Option<usize> {
+        let mut best: Option<(f64, u32, usize)> = None;
+        let mut left = self.running;
+        while left != 0 {
+            let lane = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let this = &self.lanes[lane];
+            let sooner = best.is_none_or(|(finish, task, _)| {
+                this.finish < finish || (this.finish == finish && this.task < task)
+            });
+            if sooner {
+                best = Some((this.finish, this.task, lane));
+            }
+        }
+        best.map(|(_, _, lane)| lane)
+    }
+
+    /// Ends the task of a lane and starts what that allows.
+    fn end(&mut self, lane: usize) {
+        let this = &mut self.lanes[lane];
+        let task = this.task;
+        self.now = this.finish;
+        let span = Span {
+            start: Seconds(this.start),
+            end: Seconds(this.finish),
+        };
+        this.task = NOBODY;
+        self.trace.record(TaskId(task), span);
+        self.done[task as usize] = true;
+        self.running &= !(1 << lane);
+        self.start_ready(lane);
+        for other in 0..self.lanes.len() {
+            if self.lanes[other].blocked_on == task {
+                self.start_ready(other);
+            }
+        }
+        self.retime();
+    }
+
+    fn start_idle(&mut self) {
+        for lane in 0..self.lanes.len() {
+            if self.lanes[lane].task == NOBODY && self.lanes[lane].blocked_on == NOBODY {
+                self.start_ready(lane);
+            }
+        }
+        self.retime();
+    }
+
+    fn run_to(&mut self, task: TaskId) -> Result<(), ExecutionError> {
+        while !self.done.get(task.0 as usize).copied().unwrap_or(false) {
+            let Some(lane) = self.next() else { return Err(self.stuck(task)) };
+            self.end(lane);
+        }
+        Ok(())
+    }
+
+    fn stuck(&self, task: TaskId) -> ExecutionError {
+        let why = format!("task {} never ends: it waits for what was not submitted", task.0);
+        ExecutionError::Executor(why.into())
+    }
+}
+
+impl Lane {
+    fn new(kind: ResourceKind) -> Lane {
+        Lane {
+            kind,
+            queue: Vec::new(),
+            head: 0,
+            task: NOBODY,
+            blocked_on: NOBODY,
+            start: 0.0,
+            finish: 0.0,
+            rate: 1.0,
+            beside: 0,
+        }
+    }
+}
+
+/// The profile's pairwise rates for the resources of a machine.
+fn contention(machine: &Machine, profile: &HardwareProfile) -> ([[f64; MAX]; MAX], [u32; MAX]) {
+    let mut rates = [[1.0; MAX]; MAX];
+    let mut slowed_by = [0; MAX];
+    let engines: Vec<Option<Engine>> =
+        machine.resources.iter().map(|r| engine_of(r.kind)).collect();
+    for (victim, of) in engines.iter().enumerate() {
+        for (beside, with) in engines.iter().enumerate() {
+            if let (Some(of), Some(with)) = (of, with)
+                && victim != beside
+            {
+                let rate = profile.contention_factor(*of, *with);
+                rates[victim][beside] = rate;
+                if rate < 1.0 {
+                    slowed_by[victim] |= 1 << beside;
+                }
+            }
+        }
+    }
+    (rates, slowed_by)
+}
+
+fn engine_of(kind: ResourceKind) -> Option<Engine> {
+    match kind {
+        ResourceKind::Gpu => Some(Engine::Gpu),
+        ResourceKind::H2d => Some(Engine::H2d),
+        ResourceKind::D2h => Some(Engine::D2h),
+        ResourceKind::DiskRead => Some(Engine::DiskRead),
+        ResourceKind::DiskWrite => Some(Engine::DiskWrite),
+        ResourceKind::Cpu => Some(Engine::Cpu),
+        ResourceKind::Pin => Some(Engine::Pin),
+        ResourceKind::Sync | ResourceKind::PeerLink => None,
+    }
+}
+
+impl Executor for Simulator {
+    fn submit(&mut self, piece: Arc<Program>) -> Result<(), ExecutionError> {
+        // Tasks share operations, so each is costed once a resource kind.
+        let mut seconds = vec![f64::NAN; piece.ops().len()];
+        let mut on = vec![None; piece.ops().len()];
+        self.tasks.reserve(piece.tasks().len());
+        for (index, task) in piece.tasks().iter().enumerate() {
+            let op = task.op.0 as usize;
+            let lane = &mut self.lanes[task.resource.0 as usize];
+            if on[op] != Some(lane.kind) {
+                on[op] = Some(lane.kind);
+                seconds[op] = self.cost.seconds(lane.kind, &piece.ops()[op]).0;
+            }
+            let deps_from = self.deps.len() as u32;
+            self.deps.extend_from_slice(piece.deps_at(index));
+            lane.queue.push(self.tasks.len() as u32);
+            self.tasks.push(Queued {
+                seconds: seconds[op],
+                deps_from,
+                deps_to: self.deps.len() as u32,
+            });
+        }
+        self.done.resize(self.tasks.len(), false);
+        self.trace.extend_to(piece.end_task());
+        self.start_idle();
+        Ok(())
+    }
+
+    fn wait(&mut self, until: Until) -> Result<Seconds, ExecutionError> {
+        match until {
+            Until::Task(task) => self.run_to(task)?,
+            Until::Time(time) => {
+                while let Some(lane) = self.next()
+                    && self.lanes[lane].finish <= time.0
+                {
+                    self.end(lane);
+                }
+                self.now = self.now.max(time.0);
+            }
+            Until::Idle => {
+                while let Some(lane) = self.next() {
+                    self.end(lane);
+                }
+                if let Some(waiting) = self.lanes.iter().find_map(|l| l.queue.get(l.head)) {
+                    return Err(self.stuck(TaskId(*waiting)));
+                }
+            }
+        }
+        Ok(Seconds(self.now))
+    }
+
+    fn trace(&self) -> &Trace {
+        &self.trace
+    }
+}

@@ -1,0 +1,126 @@
+//! Finding a hardware profile: a path, a name in `hw-profiles/`, or one that is compiled in.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use plimsoll_core::hardware::{HardwareProfile, ProfileError, embedded};
+
+use super::{InputError, nearest, read_text};
+
+/// Where profiles are looked for by name, in the current directory.
+const FOLDER: &str = "hw-profiles";
+
+/// A profile that can be asked for by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The name to give to `--hw`.
+    pub name: String,
+    /// The file, or none where it is compiled in.
+    pub file: Option<PathBuf>,
+}
+
+/// The profile that `--hw` names.
+///
+/// # Errors
+/// A name that no profile has, or a file that is not a profile.
+pub fn find_profile(wanted: &str) -> Result<HardwareProfile, InputError> {
+    let path = Path::new(wanted);
+    if path.is_file() {
+        return read_profile(path);
+    }
+    let name = wanted.strip_suffix(".toml").unwrap_or(wanted);
+    let in_folder = Path::new(FOLDER).join(format!("{name}.toml"));
+    if is_plain(name) && in_folder.is_file() {
+        return read_profile(&in_folder);
+    }
+    if let Some(text) = embedded::text(name) {
+        let origin = format!("{name}.toml");
+        let parent = |wanted: &str| parent_text(Path::new(FOLDER), wanted);
+        return Ok(HardwareProfile::parse(text, &origin, &parent)?);
+    }
+    Err(not_found(wanted, name))
+}
+
+/// All profiles that have a name: those of the folder hide embedded ones of the same name.
+pub fn list_profiles() -> Vec<Listed> {
+    let mut found: BTreeMap<String, Option<PathBuf>> = embedded::names()
+        .map(|name| (name.to_owned(), None))
+        .collect();
+    let entries = std::fs::read_dir(FOLDER).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()) {
+        let named = path
+            .file_name()
+            .and_then(|name| name.to_str()?.strip_suffix(".toml"));
+        // What others extend is no machine of its own.
+        let base = |name: &str| embedded::text(name).is_some() && !found.contains_key(name);
+        if let Some(name) = named.filter(|name| !base(name)) {
+            found.insert(name.to_owned(), Some(path.clone()));
+        }
+    }
+    found
+        .into_iter()
+        .map(|(name, file)| Listed { name, file })
+        .collect()
+}
+
+fn read_profile(path: &Path) -> Result<HardwareProfile, InputError> {
+    let text = read_text(path)?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let origin = path.display().to_string();
+    let parent = |wanted: &str| parent_text(folder, wanted);
+    Ok(HardwareProfile::parse(&text, &origin, &parent)?)
+}
+
+/// The text of the profile that another extends: a neighbour, one of the folder, or an embedded one.
+fn parent_text(neighbours: &Path, name: &str) -> Result<String, ProfileError> {
+    let name = name.strip_suffix(".toml").unwrap_or(name);
+    if is_plain(name) {
+        for folder in [neighbours, Path::new(FOLDER)] {
+            let path = folder.join(format!("{name}.toml"));
+            if path.is_file() {
+                return read_text(&path).map_err(|error| ProfileError {
+                    origin: String::new(),
+                    key: "extends".to_owned(),
+                    problem: error.to_string(),
+                    remedy: "name a profile that can be read".to_owned(),
+                });
+            }
+        }
+    }
+    match embedded::text(name) {
+        Some(text) => Ok(text.to_owned()),
+        None => {
+            let known = list_profiles();
+            let names = known.iter().map(|listed| listed.name.as_str());
+            Err(ProfileError::no_such_profile(name, names))
+        }
+    }
+}
+
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['/', '\\']) && name != ".."
+}
+
+fn not_found(wanted: &str, name: &str) -> InputError {
+    if !is_plain(name) {
+        let path = Path::new(wanted);
+        let error = std::io::Error::from(std::io::ErrorKind::NotFound);
+        return InputError::unreadable(path, &error);
+    }
+    let known = list_profiles();
+    let names = || known.iter().map(|listed| listed.name.as_str());
+    let remedy = match nearest(name, names()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!(
+            "give the path of a profile, or one of: {}",
+            names().collect::<Vec<_>>().join(", ")
+        ),
+    };
+    let line = format!("--hw {wanted}: there is no such file and no such profile; {remedy}");
+    // `x.toml` was meant as a file, `x` as a name.
+    if name == wanted {
+        InputError::UnknownName(line)
+    } else {
+        InputError::BadFile(line)
+    }
+}

@@ -1,0 +1,160 @@
+//! What serde_json says of a wrong file, turned into key, problem and remedy.
+
+use super::nearest;
+
+/// A complaint about a JSON text.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Complaint {
+    /// The line and the dotted key.
+    pub key: String,
+    /// What is wrong.
+    pub problem: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+/// Explains why `text` did not parse.
+pub(super) fn explain(text: &str, error: &serde_json::Error) -> Complaint {
+    let message = error.to_string();
+    let problem = match message.rfind(" at line ") {
+        Some(end) => message[..end].to_owned(),
+        None => message,
+    };
+    let line = error.line();
+    let quoted: Vec<&str> = problem.split('`').skip(1).step_by(2).collect();
+    let unknown = problem.starts_with("unknown field");
+    let remedy = match quoted.split_first() {
+        Some((key, known)) if unknown || problem.starts_with("unknown variant") => {
+            match nearest(key, known.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("known here: {}", known.join(", ")),
+            }
+        }
+        Some((key, _)) if problem.starts_with("missing field") => format!("add `{key}`"),
+        _ if error.is_eof() => "the file is cut short; write it again".to_owned(),
+        _ if error.is_data() => "correct the value".to_owned(),
+        _ => "mend the JSON there".to_owned(),
+    };
+    // The list of all known keys is in the remedy, where it helps.
+    let problem = match (unknown, quoted.first()) {
+        (true, Some(key)) => format!("unknown key `{key}`"),
+        _ => problem,
+    };
+    let path = path_at(text, line, error.column());
+    let key = match path.is_empty() || error.is_eof() {
+        true => format!("line {line}"),
+        false => format!("line {line}: {path}"),
+    };
+    Complaint {
+        key,
+        problem,
+        remedy,
+    }
+}
+
+/// The dotted path of the value or key at a place of a JSON text, as far as it can be told.
+fn path_at(text: &str, line: usize, column: usize) -> String {
+    let before = text.lines().take(line.saturating_sub(1));
+    let start: usize = before.map(|l| l.len() + 1).sum();
+    let end = (start + column).min(text.len());
+    let mut levels: Vec<Level> = Vec::new();
+    let mut chars = text.as_bytes()[..end].iter().copied();
+    while let Some(byte) = chars.next() {
+        match byte {
+            b'{' => levels.push(Level::Object(String::new())),
+            b'[' => levels.push(Level::Array(0)),
+            // The end of a value is still its place.
+            b'}' | b']' if chars.len() > 0 => drop(levels.pop()),
+            b',' => {
+                if let Some(Level::Array(index)) = levels.last_mut() {
+                    *index += 1;
+                }
+            }
+            b'"' => {
+                let word = string(&mut chars);
+                let rest = text[end - chars.len()..].trim_start();
+                if let (true, Some(Level::Object(key))) = (rest.starts_with(':'), levels.last_mut())
+                {
+                    *key = word;
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut path = String::new();
+    for level in levels {
+        match level {
+            Level::Object(key) if key.is_empty() => {}
+            Level::Object(key) if path.is_empty() => path = key,
+            Level::Object(key) => path = format!("{path}.{key}"),
+            Level::Array(index) => path = format!("{path}[{index}]"),
+        }
+    }
+    path
+}
+
+enum Level {
+    Object(String),
+    Array(usize),
+}
+
+/// The rest of a string whose opening quote was read.
+fn string(bytes: &mut impl Iterator<Item = u8>) -> String {
+    let mut word = Vec::new();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => break,
+            b'\\' => word.extend(bytes.next()),
+            _ => word.push(byte),
+        }
+    }
+    String::from_utf8_lossy(&word).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code)]
+    struct Outer {
+        policy: Inner,
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code)]
+    struct Inner {
+        gpu_batch_size: u32,
+        shares: Vec<f64>,
+    }
+
+    fn complaint(text: &str) -> Complaint {
+        explain(text, &serde_json::from_str::<Outer>(text).unwrap_err())
+    }
+
+    #[test]
+    fn an_unknown_key_comes_with_the_nearest_known() {
+        let said = complaint("{\n \"policy\": {\n  \"gpu_batch_sise\": 4}}");
+        assert_eq!(said.key, "line 3: policy.gpu_batch_sise");
+        assert_eq!(said.problem, "unknown key `gpu_batch_sise`");
+        assert_eq!(said.remedy, "did you mean `gpu_batch_size`?");
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_by_its_path() {
+        let said = complaint("{\"policy\": {\"gpu_batch_size\": 4, \"shares\": [1.0, \"x\"]}}");
+        assert_eq!(said.key, "line 1: policy.shares[1]");
+        let said = complaint("{\"policy\": {\"gpu_batch_size\": -4}}");
+        assert_eq!(said.key, "line 1: policy.gpu_batch_size");
+    }
+
+    #[test]
+    fn a_file_cut_short_says_so() {
+        let said = complaint("{\"policy\": {\"gpu_bat");
+        assert!(said.remedy.contains("cut short"), "{said:?}");
+        let said = complaint("{\"policy\": {}}");
+        assert_eq!(said.remedy, "add `gpu_batch_size`");
+    }
+}

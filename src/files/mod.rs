@@ -1,0 +1,47 @@
+//! What is read from files and written to them: profiles, models, plans, prompts.
+//!
+//! Every refusal is one line: file, key, problem, remedy. What is written is whole or not there.
+
+mod error;
+mod hardware;
+mod json_place;
+mod model;
+mod plan;
+mod prompts;
+mod write;
+
+pub use error::InputError;
+pub use hardware::{Listed, find_profile, list_profiles};
+pub use model::{FoundModel, find_model, first_difference};
+pub use plan::{PlanFile, SearchNote, plan_json, read_plan};
+pub use prompts::{Prompt, random_prompts, read_prompts};
+pub use write::{write_atomically, write_text, write_through_path};
+
+use std::path::Path;
+
+/// The text of a file.
+///
+/// # Errors
+/// A file that is not there, cannot be read, or is no UTF-8 text.
+pub fn read_text(path: &Path) -> Result<String, InputError> {
+    let bytes = std::fs::read(path).map_err(|error| InputError::unreadable(path, &error))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        InputError::bad_file(
+            path,
+            format!("byte {at}"),
+            "is not UTF-8 text",
+            "give a text file",
+        )
+    })
+}
+
+/// The candidate that `name` was probably meant to be, if any is close.
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
+        .filter(|(likeness, _)| *likeness >= 0.8)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}

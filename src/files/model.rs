@@ -1,0 +1,92 @@
+//! Finding a model: a name of the registry, a `config.json`, or a folder that holds one.
+
+use std::path::{Path, PathBuf};
+
+use plimsoll_core::model::{ModelError, ModelSpec, registry};
+
+use super::{InputError, read_text};
+
+/// A model and where it was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundModel {
+    /// Its shape.
+    pub spec: ModelSpec,
+    /// The folder of its configuration; none for a model of the registry.
+    pub folder: Option<PathBuf>,
+}
+
+impl FoundModel {
+    /// The folder, where weights lie in it.
+    pub fn checkpoint(&self) -> Option<&Path> {
+        let folder = self.folder.as_deref()?;
+        let weights = |name: &str| folder.join(name).is_file();
+        let there = weights("model.safetensors") || weights("model.safetensors.index.json");
+        there.then_some(folder)
+    }
+}
+
+/// The model that `--model` names.
+///
+/// # Errors
+/// A name that no model has, or a file that describes none.
+pub fn find_model(wanted: &str) -> Result<FoundModel, InputError> {
+    let path = Path::new(wanted);
+    if path.is_dir() {
+        let config = path.join("config.json");
+        if config.is_file() || registry::find(wanted).is_err() {
+            return read_config(&config);
+        }
+    }
+    if path.is_file() || wanted.contains(['/', '\\']) || wanted.ends_with(".json") {
+        return read_config(path);
+    }
+    match registry::find(wanted) {
+        Ok(spec) => Ok(FoundModel { spec, folder: None }),
+        Err(error) => Err(InputError::UnknownName(format!("--model: {error}"))),
+    }
+}
+
+fn read_config(config: &Path) -> Result<FoundModel, InputError> {
+    let text = read_text(config)?;
+    let folder = config.parent().unwrap_or(Path::new("")).to_owned();
+    let spec = ModelSpec::from_hf_config(&name_of(config), &text)
+        .map_err(|error| bad_config(config, &error))?;
+    Ok(FoundModel {
+        spec,
+        folder: Some(folder),
+    })
+}
+
+/// The folder's name, or the file's where it is not called `config.json`.
+fn name_of(config: &Path) -> String {
+    let folder = || {
+        let whole = std::path::absolute(config).ok()?;
+        Some(whole.parent()?.file_name()?.to_string_lossy().into_owned())
+    };
+    let stem = config.file_stem().unwrap_or_default().to_string_lossy();
+    match &*stem {
+        "config" => folder().unwrap_or_else(|| stem.into_owned()),
+        _ => stem.into_owned(),
+    }
+}
+
+fn bad_config(config: &Path, error: &ModelError) -> InputError {
+    InputError::BadFile(format!("{}: {error}", config.display()))
+}
+
+/// The first key in which two models differ, other than their names, with both values.
+pub fn first_difference(a: &ModelSpec, b: &ModelSpec) -> Option<(String, String, String)> {
+    let as_map = |spec| match serde_json::to_value(spec) {
+        Ok(serde_json::Value::Object(map)) => map,
+        _ => serde_json::Map::new(),
+    };
+    let (a, b) = (as_map(a), as_map(b));
+    let differing = a.iter().find(|(key, value)| {
+        let other = b.get(*key).unwrap_or(&serde_json::Value::Null);
+        *key != "name" && *value != other
+    });
+    differing.map(|(key, value)| {
+        let other = b.get(key).unwrap_or(&serde_json::Value::Null);
+        (key.clone(), value.to_string(), other.to_string())
+    })
+}

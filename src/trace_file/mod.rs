@@ -1,0 +1,178 @@
+//! Runs as Chrome trace files, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+//!
+//! A process a run, a track a resource, an event a task, a counter a tier. Written event by event:
+//! a run of a large model has a million of them.
+
+mod event;
+mod memory;
+mod words;
+
+use std::io::{self, Write};
+
+use plimsoll_core::control::Run;
+use plimsoll_core::program::{Op, Program, TaskId};
+use plimsoll_core::trace::Span;
+
+use event::{Event, Events, Memory, Name, Phase, TaskArgs};
+use words::{op_in_words, task_name};
+
+/// One run and what its process is called.
+#[derive(Debug, Clone, Copy)]
+pub struct Process<'a> {
+    /// Shown above its tracks.
+    pub name: &'a str,
+    /// What ran.
+    pub run: &'a Run,
+}
+
+/// Writes one run.
+///
+/// # Errors
+/// Where `out` takes no more.
+pub fn write_run(out: &mut dyn Write, process: Process<'_>) -> io::Result<()> {
+    let mut events = Events::begin(out)?;
+    write_process(&mut events, 1, process, None)?;
+    events.end()
+}
+
+/// Writes a prediction and the measurement of the same program, one above the other. Events of one
+/// task share `args.task`, and each states the other's duration.
+///
+/// # Errors
+/// Where the runs are not of the same program, or `out` takes no more.
+pub fn write_side_by_side(
+    out: &mut dyn Write,
+    predicted: Process<'_>,
+    measured: Process<'_>,
+) -> io::Result<()> {
+    let count = |run: &Run| run.tasks().count();
+    let (a, b) = (count(predicted.run), count(measured.run));
+    if a != b {
+        let line = format!("{a} tasks were predicted and {b} measured: not the same program");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, line));
+    }
+    let mut events = Events::begin(out)?;
+    write_process(&mut events, 1, predicted, Some(measured.run))?;
+    write_process(&mut events, 2, measured, Some(predicted.run))?;
+    events.end()
+}
+
+fn write_process(
+    events: &mut Events<'_>,
+    pid: u32,
+    process: Process<'_>,
+    other: Option<&Run>,
+) -> io::Result<()> {
+    write_names(events, pid, process)?;
+    let run = process.run;
+    let last_block = run.tasks().map(|(_, _, _, cell)| cell.block).max();
+    let view = View {
+        pid,
+        run,
+        other,
+        last_block: last_block.unwrap_or(0),
+    };
+    for piece in &run.pieces {
+        for index in 0..piece.tasks().len() {
+            view.write_task(events, piece, index)?;
+        }
+    }
+    memory::each_change(run, |tier, at, alive| {
+        events.write(&Event {
+            ph: Phase::Counter,
+            pid,
+            tid: 0,
+            name: tier.name(),
+            cat: None,
+            ts: Some(at.0 * MICROSECONDS),
+            dur: None,
+            args: Memory { alive_bytes: alive },
+        })
+    })
+}
+
+const MICROSECONDS: f64 = 1e6;
+
+fn write_names(events: &mut Events<'_>, pid: u32, process: Process<'_>) -> io::Result<()> {
+    let mut name = |tid: usize, what: &str, name: &str| {
+        events.write(&Event {
+            ph: Phase::Metadata,
+            pid,
+            tid: tid as u32,
+            name: what,
+            cat: None,
+            ts: None,
+            dur: None,
+            args: Name { name },
+        })
+    };
+    name(0, "process_name", process.name)?;
+    let resources = &process.run.machine.resources;
+    let many_gpus = resources.iter().any(|resource| resource.gpu > 0);
+    for (index, resource) in resources.iter().enumerate() {
+        let kind = resource.kind.name();
+        let track = match many_gpus {
+            true => format!("{kind} {}", resource.gpu),
+            false => kind.to_owned(),
+        };
+        name(index + 1, "thread_name", &track)?;
+    }
+    Ok(())
+}
+
+/// A run as one process of the file.
+struct View<'a> {
+    pid: u32,
+    run: &'a Run,
+    other: Option<&'a Run>,
+    last_block: u16,
+}
+
+impl View<'_> {
+    fn write_task(
+        &self,
+        events: &mut Events<'_>,
+        piece: &Program,
+        index: usize,
+    ) -> io::Result<()> {
+        let id = TaskId(piece.first_task().0 + index as u32);
+        let Some(span) = self.run.trace.span(id) else {
+            return Ok(());
+        };
+        let task = &piece.tasks()[index];
+        let op = piece.op_of(task);
+        let content = piece.args_at(index).first().and_then(|arg| {
+            let buffers = self.run.pieces.iter().rev();
+            let holder = buffers.into_iter().find(|p| p.first_buffer() <= arg.buffer)?;
+            let index = arg.buffer.0 - holder.first_buffer().0;
+            holder.buffers().get(index as usize).map(|b| b.content)
+        });
+        let resource = &self.run.machine.resources[task.resource.0 as usize];
+        let micros = |span: Span| span.duration().0 * MICROSECONDS;
+        events.write(&Event {
+            ph: Phase::Complete,
+            pid: self.pid,
+            tid: u32::from(task.resource.0) + 1,
+            name: &task_name(op, content, task.cell, self.last_block),
+            cat: Some(resource.kind.name()),
+            ts: Some(span.start.0 * MICROSECONDS),
+            dur: Some(micros(span)),
+            args: TaskArgs {
+                task: id.0,
+                op: &op_in_words(op),
+                bytes: match op {
+                    Op::Move { bytes, .. } => Some(bytes.0),
+                    _ => None,
+                },
+                round: task.cell.round,
+                pass: task.cell.pass,
+                block: task.cell.block,
+                batch: task.cell.batch,
+                other_dur_us: self.other.and_then(|run| run.trace.span(id)).map(micros),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

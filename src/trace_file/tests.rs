@@ -1,0 +1,143 @@
+use std::sync::Arc;
+
+use plimsoll_core::program::{
+    Access, Arg, Buffer, Cell, Content, Gemm, Gemms, Machine, NewTask, ResourceKind, Stage,
+};
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::trace::Trace;
+use plimsoll_core::units::{Bytes, Seconds};
+use serde_json::Value;
+
+use super::*;
+
+/// A weight copy, then a product that reads what was copied.
+fn run(copy_s: f64) -> Run {
+    let machine = Machine::single_gpu(PerTier::from_fn(|_| Bytes(1 << 20)));
+    let mut program = Program::new();
+    let mut buffer = |tier, resident| {
+        program.buffer(Buffer {
+            arena: machine.arena(tier, 0).unwrap(),
+            offset: Bytes::ZERO,
+            bytes: Bytes(4096),
+            content: Content::Weights {
+                block: 4,
+                home: Tier::Host,
+            },
+            resident,
+        })
+    };
+    let (home, slot) = (buffer(Tier::Host, true), buffer(Tier::Device, false));
+    let copy = program.op(Op::Move {
+        bytes: Bytes(4096),
+        from: Bytes::ZERO,
+        to: Bytes::ZERO,
+        page_locked: true,
+    });
+    let product = program.op(Op::Linear {
+        stage: Stage::Project,
+        m: 8,
+        gemms: Gemms::new(&[Gemm { n: 64, k: 32 }]),
+        position: 0,
+    });
+    let cell = Cell {
+        round: 0,
+        pass: 2,
+        block: 4,
+        batch: 1,
+    };
+    let arg = |buffer, access| Arg { buffer, access };
+    let first = program.push(NewTask {
+        op: copy,
+        resource: machine.resource(ResourceKind::H2d, 0).unwrap(),
+        cell,
+        deps: &[],
+        args: &[arg(home, Access::Read), arg(slot, Access::Write)],
+        takes: &[slot],
+        gives: &[],
+    });
+    let second = program.push(NewTask {
+        op: product,
+        resource: machine.resource(ResourceKind::Gpu, 0).unwrap(),
+        cell: Cell { block: 4, ..cell },
+        deps: &[first],
+        args: &[arg(slot, Access::Read)],
+        takes: &[],
+        gives: &[slot],
+    });
+    // A later block, so that block 4 is not the head.
+    let third = program.push(NewTask {
+        op: product,
+        resource: machine.resource(ResourceKind::Gpu, 0).unwrap(),
+        cell: Cell { block: 9, ..cell },
+        deps: &[],
+        args: &[],
+        takes: &[],
+        gives: &[],
+    });
+    let mut trace = Trace::default();
+    trace.extend_to(program.end_task());
+    let span = |start: f64, end: f64| Span {
+        start: Seconds(start),
+        end: Seconds(end),
+    };
+    trace.record(first, span(0.0, copy_s));
+    trace.record(second, span(copy_s, copy_s + 0.5));
+    trace.record(third, span(copy_s + 0.5, copy_s + 0.6));
+    Run {
+        machine,
+        pieces: vec![Arc::new(program)],
+        trace,
+    }
+}
+
+fn events(bytes: &[u8]) -> Vec<Value> {
+    let whole: Value = serde_json::from_slice(bytes).expect("a trace is JSON");
+    whole["traceEvents"].as_array().unwrap().clone()
+}
+
+#[test]
+fn an_event_has_its_track_its_name_and_microseconds() {
+    let run = run(0.25);
+    let mut out = Vec::new();
+    let process = Process {
+        name: "predicted",
+        run: &run,
+    };
+    write_run(&mut out, process).unwrap();
+    let events = events(&out);
+    let find = |name: &str| events.iter().find(|e| e["name"] == name).unwrap();
+    let product = find("project L3 b1 p2");
+    assert_eq!(product["ts"], 250_000.0);
+    assert_eq!(product["dur"], 500_000.0);
+    assert_eq!(product["args"]["task"], 1);
+    assert_eq!(product["args"]["op"], "project: [8x32]x[32x64], from position 0");
+    assert_eq!(find("weights L3 p2")["args"]["bytes"], 4096);
+    let track = events
+        .iter()
+        .find(|e| e["name"] == "thread_name" && e["tid"] == product["tid"]);
+    assert_eq!(track.unwrap()["args"]["name"], "gpu");
+    let device: Vec<(f64, u64)> = events
+        .iter()
+        .filter(|e| e["ph"] == "C" && e["name"] == "device")
+        .map(|e| (e["ts"].as_f64().unwrap(), e["args"]["alive_bytes"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(device, [(0.0, 0), (0.0, 4096), (750_000.0, 0)]);
+}
+
+#[test]
+fn two_runs_of_one_program_are_joined_by_task() {
+    let (predicted, measured) = (run(0.25), run(0.5));
+    let mut out = Vec::new();
+    let process = |name, run| Process { name, run };
+    write_side_by_side(
+        &mut out,
+        process("predicted", &predicted),
+        process("measured", &measured),
+    )
+    .unwrap();
+    let events = events(&out);
+    let copies: Vec<&Value> = events.iter().filter(|e| e["args"]["task"] == 0).collect();
+    assert_eq!(copies.len(), 2);
+    assert_eq!((&copies[0]["pid"], &copies[1]["pid"]), (&1.into(), &2.into()));
+    assert_eq!(copies[0]["args"]["other_dur_us"], copies[1]["dur"]);
+}
