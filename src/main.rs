@@ -1,1 +1,30 @@
-fn main() {}
+//! The program: each subcommand is a way through the house.
+
+use std::process::ExitCode;
+
+use plimsoll::cli::{self, Cli, Command};
+
+fn main() -> ExitCode {
+    cli::finish(Cli::read(std::env::args_os()).and_then(|cli| obey(&cli.command)))
+}
+
+fn obey(command: &Command) -> anyhow::Result<()> {
+    match command {
+        // Profile, model and workload -> the best plan that fits.
+        Command::Plan(args) => cli::plan::run(args),
+        // Plan -> program -> modelled time.
+        Command::Simulate(args) => cli::simulate::run(args),
+        // Plan -> the same program -> real time.
+        Command::Run(args) => cli::run::run(args),
+        // This machine -> profile.
+        Command::Profile(args) => cli::profile::run(args),
+        // Both, side by side.
+        Command::Validate(args) => cli::validate::run(args),
+        // The nouns that go in.
+        Command::Hw(action) => cli::hw::run(action),
+        Command::Models(action) => cli::models::run(action),
+        // The command line about itself.
+        Command::Completions(args) => cli::completions::run(args),
+        Command::Man => cli::man::run(),
+    }
+}

@@ -1,4 +1,8 @@
 //! The low rooms of Plimsoll: memory tiers of a stated size and the arithmetic of a decoder.
 
+pub mod cpu;
+pub mod decoder;
 pub mod kernels;
+pub mod probe;
 pub mod tiers;
+pub mod weights;

@@ -120,7 +120,7 @@ fn the_t4_is_flexgens_machine() {
     assert_eq!(t4.tiers.device_capacity_bytes.value, Bytes(16_000_000_000));
     assert_eq!(t4.tiers.host_capacity_bytes.value, Bytes(208_000_000_000));
     assert_eq!(t4.links.disk_read.rate.at(1e8), 1.6e9);
-    assert_eq!(t4.compute.launch.value, Seconds(0.3e-3));
+    assert_eq!(t4.compute.launch.value, Seconds(0.1e-3));
     let launch = &t4.sources[&t4.compute.launch.source];
     assert_eq!(launch.kind, SourceKind::Fitted);
     let cached = embedded::profile("t4-page-cache").unwrap();
@@ -147,7 +147,7 @@ fn round_trip_keeps_every_optional_part() {
         latency: Quantity::new(Seconds(1e-6), "lab").with_spread(0.02),
         rate: profile.links.d2h.page_locked.clone(),
     }];
-    profile.compute.copy_launch = Some(Quantity::new(Seconds(0.0), "lab"));
+    profile.compute.handoff = Some(Quantity::new(Seconds(0.0), "lab"));
     profile.compute.cpu_attention_prefill = Some(profile.compute.attention_prefill.clone());
     profile.compute.gemm[0].n = Some(4096);
     profile.compute.gemm[0].k = Some(1024);

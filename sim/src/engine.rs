@@ -1,9 +1,10 @@
 //! The discrete-event engine: an executor with modelled time.
 //!
 //! Resources are first in, first out in program order, so only the head of each queue can start.
-//! A task that runs beside others goes at the product of the profile's pairwise rates; whenever the
-//! set of running tasks changes, what is left of each is re-timed. The same input gives the same
-//! trace: ties in time break on the task's number.
+//! The profile says how much slower one engine is beside another; the delays of several add up, as
+//! they do where engines share something fairly (three that each need all of it run at a third).
+//! Whenever the set of running tasks changes, what is left of each is re-timed. The same input gives
+//! the same trace: ties in time break on the task's number.
 
 use std::sync::Arc;
 
@@ -23,10 +24,11 @@ const NOBODY: u32 = u32::MAX;
 pub struct Simulator {
     cost: CostModel,
     lanes: Vec<Lane>,
-    /// `rates[victim][beside]`.
-    rates: [[f64; MAX]; MAX],
+    /// `delays[victim][beside]`: seconds lost to each second of work.
+    delays: [[f64; MAX]; MAX],
     /// For each lane, the lanes that slow it.
     slowed_by: [u32; MAX],
+    handoff: f64,
     running: u32,
     tasks: Vec<Queued>,
     deps: Vec<TaskId>,
@@ -63,11 +65,13 @@ impl Simulator {
     /// An engine for programs on this machine.
     pub fn new(machine: &Machine, cost: CostModel) -> Simulator {
         let lanes: Vec<Lane> = machine.resources.iter().map(|r| Lane::new(r.kind)).collect();
-        let (rates, slowed_by) = contention(machine, cost.profile());
+        let (delays, slowed_by) = contention(machine, cost.profile());
+        let handoff = cost.profile().compute.handoff.as_ref().map_or(0.0, |h| h.value.0);
         Simulator {
+            handoff,
             cost,
             lanes,
-            rates,
+            delays,
             slowed_by,
             running: 0,
             tasks: Vec::new(),
@@ -83,7 +87,9 @@ impl Simulator {
         self.tasks.len()
     }
 
-    fn start_ready(&mut self, lane: usize) {
+    /// Starts the head of an idle lane's queue, or notes what it waits for. `handed` says that the
+    /// lane stood waiting for what has just ended, which takes the profile's hand-off time.
+    fn start_ready(&mut self, lane: usize, handed: bool) {
         let this = &mut self.lanes[lane];
         let Some(&task) = this.queue.get(this.head) else { return };
         let queued = self.tasks[task as usize];
@@ -95,8 +101,8 @@ impl Simulator {
         this.blocked_on = NOBODY;
         this.head += 1;
         this.task = task;
-        this.start = self.now;
-        this.finish = self.now + queued.seconds;
+        this.start = self.now + if handed { self.handoff } else { 0.0 };
+        this.finish = this.start + queued.seconds;
         this.rate = 1.0;
         this.beside = 0;
         self.running |= 1 << lane;
@@ -113,12 +119,13 @@ impl Simulator {
             if beside == this.beside {
                 continue;
             }
-            let mut rate = 1.0;
+            let mut slowdown = 1.0;
             let mut others = beside;
             while others != 0 {
-                rate *= self.rates[lane][others.trailing_zeros() as usize];
+                slowdown += self.delays[lane][others.trailing_zeros() as usize];
                 others &= others - 1;
             }
+            let rate = 1.0 / slowdown;
             this.finish = self.now + (this.finish - self.now) * this.rate / rate;
             this.rate = rate;
             this.beside = beside;
@@ -156,10 +163,10 @@ impl Simulator {
         self.trace.record(TaskId(task), span);
         self.done[task as usize] = true;
         self.running &= !(1 << lane);
-        self.start_ready(lane);
+        self.start_ready(lane, false);
         for other in 0..self.lanes.len() {
             if self.lanes[other].blocked_on == task {
-                self.start_ready(other);
+                self.start_ready(other, true);
             }
         }
         self.retime();
@@ -168,7 +175,7 @@ impl Simulator {
     fn start_idle(&mut self) {
         for lane in 0..self.lanes.len() {
             if self.lanes[lane].task == NOBODY && self.lanes[lane].blocked_on == NOBODY {
-                self.start_ready(lane);
+                self.start_ready(lane, false);
             }
         }
         self.retime();
@@ -206,7 +213,7 @@ impl Lane {
 
 /// The profile's pairwise rates for the resources of a machine.
 fn contention(machine: &Machine, profile: &HardwareProfile) -> ([[f64; MAX]; MAX], [u32; MAX]) {
-    let mut rates = [[1.0; MAX]; MAX];
+    let mut delays = [[0.0; MAX]; MAX];
     let mut slowed_by = [0; MAX];
     let engines: Vec<Option<Engine>> =
         machine.resources.iter().map(|r| engine_of(r.kind)).collect();
@@ -216,14 +223,14 @@ fn contention(machine: &Machine, profile: &HardwareProfile) -> ([[f64; MAX]; MAX
                 && victim != beside
             {
                 let rate = profile.contention_factor(*of, *with);
-                rates[victim][beside] = rate;
+                delays[victim][beside] = 1.0 / rate - 1.0;
                 if rate < 1.0 {
                     slowed_by[victim] |= 1 << beside;
                 }
             }
         }
     }
-    (rates, slowed_by)
+    (delays, slowed_by)
 }
 
 fn engine_of(kind: ResourceKind) -> Option<Engine> {

@@ -74,7 +74,10 @@ fn bad_config(config: &Path, error: &ModelError) -> InputError {
     InputError::BadFile(format!("{}: {error}", config.display()))
 }
 
-/// The first key in which two models differ, other than their names, with both values.
+/// Keys that change neither tensors nor arithmetic.
+const NO_MATTER: [&str; 3] = ["name", "bos_token_id", "eos_token_ids"];
+
+/// The first key in which two models differ where it matters, with both values.
 pub fn first_difference(a: &ModelSpec, b: &ModelSpec) -> Option<(String, String, String)> {
     let as_map = |spec| match serde_json::to_value(spec) {
         Ok(serde_json::Value::Object(map)) => map,
@@ -83,7 +86,7 @@ pub fn first_difference(a: &ModelSpec, b: &ModelSpec) -> Option<(String, String,
     let (a, b) = (as_map(a), as_map(b));
     let differing = a.iter().find(|(key, value)| {
         let other = b.get(*key).unwrap_or(&serde_json::Value::Null);
-        *key != "name" && *value != other
+        !NO_MATTER.contains(&key.as_str()) && *value != other
     });
     differing.map(|(key, value)| {
         let other = b.get(key).unwrap_or(&serde_json::Value::Null);

@@ -10,7 +10,7 @@ mod words;
 use std::io::{self, Write};
 
 use plimsoll_core::control::Run;
-use plimsoll_core::program::{Op, Program, TaskId};
+use plimsoll_core::program::{Content, Op, Program, TaskId};
 use plimsoll_core::trace::Span;
 
 use event::{Event, Events, Memory, Name, Phase, TaskArgs};
@@ -66,11 +66,13 @@ fn write_process(
     write_names(events, pid, process)?;
     let run = process.run;
     let last_block = run.tasks().map(|(_, _, _, cell)| cell.block).max();
+    let buffers = run.pieces.iter().flat_map(|piece| piece.buffers());
     let view = View {
         pid,
         run,
         other,
         last_block: last_block.unwrap_or(0),
+        contents: buffers.map(|buffer| buffer.content).collect(),
     };
     for piece in &run.pieces {
         for index in 0..piece.tasks().len() {
@@ -126,6 +128,8 @@ struct View<'a> {
     run: &'a Run,
     other: Option<&'a Run>,
     last_block: u16,
+    /// By buffer number, over all pieces.
+    contents: Vec<Content>,
 }
 
 impl View<'_> {
@@ -141,12 +145,8 @@ impl View<'_> {
         };
         let task = &piece.tasks()[index];
         let op = piece.op_of(task);
-        let content = piece.args_at(index).first().and_then(|arg| {
-            let buffers = self.run.pieces.iter().rev();
-            let holder = buffers.into_iter().find(|p| p.first_buffer() <= arg.buffer)?;
-            let index = arg.buffer.0 - holder.first_buffer().0;
-            holder.buffers().get(index as usize).map(|b| b.content)
-        });
+        let source = piece.args_at(index).first();
+        let content = source.and_then(|arg| self.contents.get(arg.buffer.0 as usize).copied());
         let resource = &self.run.machine.resources[task.resource.0 as usize];
         let micros = |span: Span| span.duration().0 * MICROSECONDS;
         events.write(&Event {

@@ -20,9 +20,7 @@ mod split;
 mod stages;
 
 use plimsoll_core::Dtype;
-use plimsoll_core::model::{
-    Activation, ModelSpec, Norm, Positions, QkvLayout,
-};
+use plimsoll_core::model::{Activation, ModelSpec, Norm, Positions, QkvLayout};
 
 pub use block::BlockTensors;
 pub use cache::{CachePart, NewCachePart};
@@ -108,10 +106,6 @@ fn missing_parts(model: &ModelSpec) -> Vec<&'static str> {
         (
             model.qkv_layout != QkvLayout::Separate,
             "fused query, key and value matrices",
-        ),
-        (
-            model.num_key_value_heads != model.num_attention_heads,
-            "grouped query heads",
         ),
         (model.parallel_residual, "a parallel residual"),
         (!model.mlp_norm, "an MLP without a norm of its own"),

@@ -42,7 +42,10 @@ pub(super) fn linear_on(
     let part = &part;
     let starts: Vec<usize> = (0..shape.n).step_by(columns).collect();
     let parts: Vec<_> = thread::scope(|scope| {
-        let others: Vec<_> = starts[1..].iter().map(|start| scope.spawn(move || part(*start))).collect();
+        let others: Vec<_> = starts[1..]
+            .iter()
+            .map(|start| scope.spawn(move || part(*start)))
+            .collect();
         let own = part(0);
         let others = others.into_iter().map(|other| match other.join() {
             Ok(result) => result,
@@ -67,7 +70,11 @@ mod tests {
 
     #[test]
     fn threads_change_nothing() {
-        let shape = LinearShape { m: 5, n: 1301, k: 1024 };
+        let shape = LinearShape {
+            m: 5,
+            n: 1301,
+            k: 1024,
+        };
         let value = |i: usize| ((i * 2_654_435_761) % 1000) as f32 / 500.0 - 1.0;
         let x: Vec<f32> = (0..shape.m * shape.k).map(value).collect();
         let w: Vec<f32> = (0..shape.n * shape.k).map(value).collect();

@@ -91,7 +91,7 @@ impl<'a> SplitMut<'a> {
         Ok(())
     }
 
-    fn lengths(&self) -> impl Iterator<Item = usize> {
+    fn lengths(&self) -> std::vec::IntoIter<usize> {
         let lengths = self.parts.iter().map(|part| part.as_elements().len());
         lengths.collect::<Vec<_>>().into_iter()
     }

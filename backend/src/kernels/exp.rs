@@ -2,7 +2,7 @@
 
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 /// ln 2 in two parts: the first has few enough bits that its product with the exponent is exact.
-const LN_2_HIGH: f32 = 0.693_359_375;
+const LN_2_HIGH: f32 = 355.0 / 512.0;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
 /// 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits.
 const ROUND: f32 = 12_582_912.0;
@@ -19,7 +19,7 @@ pub fn exp(x: f32) -> f32 {
     p = p.mul_add(r, 8.333_452e-3);
     p = p.mul_add(r, 4.166_579_6e-2);
     p = p.mul_add(r, 1.666_666_6e-1);
-    p = p.mul_add(r, 5.000_000_1e-1);
+    p = p.mul_add(r, 0.5);
     let mantissa = p.mul_add(r * r, r) + 1.0;
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
     if x < -87.3 { 0.0 } else { mantissa * power }

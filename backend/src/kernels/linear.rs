@@ -1,9 +1,14 @@
 //! A linear layer: each row of the input against each row of the weight.
 //!
-//! Input and weight (stored [out, in], as Hugging Face does) both run along the summed index, so
-//! register tiles of dot products need no packing: a few rows of each are read side by side, and each
-//! weight is read from memory once for [`ROW_BLOCK`] rows of input. Few rows stream the weight as it
-//! lies; many rows keep a block of the input in the second cache.
+//! Input and weight (stored [out, in], as Hugging Face does) both run along the summed index, so the
+//! work is register tiles of dot products. Up to a tile of rows, both are read as they lie and each
+//! weight row is read once, from end to end. With more rows the input is packed once, and each few
+//! rows of weight are widened and packed into the first cache for up to [`ROW_BLOCK`] rows of input.
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "constant bounds over several arrays keep a tile in registers"
+)]
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -87,26 +92,30 @@ pub fn linear_with(
         expect("the bias of a linear layer", shape.n, bias.len())?;
     }
     y.fill(0.0);
+    let mut packed = PACKED.take();
     match weight.weight {
-        Elements::F32(w) => dispatch_to(
-            set,
-            Product {
-                shape,
-                x,
-                w,
-                y: &mut *y,
-            },
-        ),
-        Elements::F16(w) => dispatch_to(
-            set,
-            Product {
-                shape,
-                x,
-                w,
-                y: &mut *y,
-            },
-        ),
+        Elements::F32(w) => {
+            let operands = Operands { shape, x, w, y };
+            dispatch_to(
+                set,
+                Product {
+                    operands,
+                    packed: &mut packed,
+                },
+            );
+        }
+        Elements::F16(w) => {
+            let operands = Operands { shape, x, w, y };
+            dispatch_to(
+                set,
+                Product {
+                    operands,
+                    packed: &mut packed,
+                },
+            );
+        }
     }
+    PACKED.set(packed);
     if let Some(bias) = weight.bias {
         add_bias(bias, shape.n, y);
     }
@@ -131,6 +140,11 @@ thread_local! {
 
 /// Adds `x * w^T` to `y`.
 struct Product<'a, W> {
+    operands: Operands<'a, W>,
+    packed: &'a mut Vec<Line>,
+}
+
+struct Operands<'a, W> {
     shape: LinearShape,
     x: &'a [f32],
     w: &'a [W],
@@ -163,14 +177,11 @@ type PackedWeight = [Line; TILE_N_MAX * DOT_PIECE / LANES];
 impl<W: Stored> Kernel for Product<'_, W> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        PACKED.with_borrow_mut(
-            #[inline(always)]
-            |packed| match L::TILE_N {
-                6 => self.blocks::<L, 6>(lanes, packed),
-                4 => self.blocks::<L, 4>(lanes, packed),
-                _ => self.blocks::<L, 2>(lanes, packed),
-            },
-        );
+        match L::TILE_N {
+            6 => self.blocks::<L, 6>(lanes),
+            4 => self.blocks::<L, 4>(lanes),
+            _ => self.blocks::<L, 2>(lanes),
+        }
     }
 }
 
@@ -182,10 +193,22 @@ macro_rules! for_each_tile {
         for tile in 0..tiles {
             let rows = $rows / tiles + usize::from(tile < $rows % tiles);
             match rows {
-                1 => { const $m: usize = 1; $call }
-                2 => { const $m: usize = 2; $call }
-                3 => { const $m: usize = 3; $call }
-                _ => { const $m: usize = 4; $call }
+                1 => {
+                    const $m: usize = 1;
+                    $call
+                }
+                2 => {
+                    const $m: usize = 2;
+                    $call
+                }
+                3 => {
+                    const $m: usize = 3;
+                    $call
+                }
+                _ => {
+                    const $m: usize = 4;
+                    $call
+                }
             }
             $row += rows;
         }
@@ -194,13 +217,17 @@ macro_rules! for_each_tile {
 
 impl<W: Stored> Product<'_, W> {
     #[inline(always)]
-    fn blocks<L: Lanes, const N: usize>(mut self, lanes: L, packed: &mut Vec<Line>) {
-        let LinearShape { m, n, k } = self.shape;
+    fn blocks<L: Lanes, const N: usize>(self, lanes: L) {
+        let Product {
+            mut operands,
+            packed,
+        } = self;
+        let LinearShape { m, n, k } = operands.shape;
         let mut weight: PackedWeight = [Line::ZERO; TILE_N_MAX * DOT_PIECE / LANES];
         for first_row in (0..m).step_by(ROW_BLOCK) {
             let rows = ROW_BLOCK.min(m - first_row);
             if rows > L::TILE_M {
-                self.pack_input(lanes, first_row..first_row + rows, packed);
+                operands.pack_input(lanes, first_row..first_row + rows, packed);
             }
             let columns = if rows <= FEW_ROWS { N } else { n.max(1) };
             for first in (0..n).step_by(columns) {
@@ -209,20 +236,34 @@ impl<W: Stored> Product<'_, W> {
                     let k_end = k.min(k_start + DOT_PIECE);
                     let mut first_column = first;
                     while first_column + N <= end {
-                        let block = Block { first_row, rows, first_column, k_start, k_end };
-                        self.column_tile::<L, N>(lanes, block, packed, &mut weight);
+                        let block = Block {
+                            first_row,
+                            rows,
+                            first_column,
+                            k_start,
+                            k_end,
+                        };
+                        operands.column_tile::<L, N>(lanes, block, packed, &mut weight);
                         first_column += N;
                     }
                     while first_column < end {
-                        let block = Block { first_row, rows, first_column, k_start, k_end };
-                        self.column_tile::<L, 1>(lanes, block, packed, &mut weight);
+                        let block = Block {
+                            first_row,
+                            rows,
+                            first_column,
+                            k_start,
+                            k_end,
+                        };
+                        operands.column_tile::<L, 1>(lanes, block, packed, &mut weight);
                         first_column += 1;
                     }
                 }
             }
         }
     }
+}
 
+impl<W: Stored> Operands<'_, W> {
     /// Packs rows of the input: piece by piece, tile by tile.
     #[inline(always)]
     fn pack_input<L: Lanes>(&self, lanes: L, range: Range<usize>, packed: &mut Vec<Line>) {
@@ -304,7 +345,9 @@ impl<W: Stored> Product<'_, W> {
 #[inline(always)]
 fn tile_of<const M: usize>(packed: &mut [Line], block: Block, row: usize) -> &mut [[Line; M]] {
     let start = block.rows * (block.k_start / LANES) + row * block.steps();
-    packed[start..start + M * block.steps()].as_chunks_mut::<M>().0
+    packed[start..start + M * block.steps()]
+        .as_chunks_mut::<M>()
+        .0
 }
 
 /// The naive form in f64, for tests of this and other layers.

@@ -1,5 +1,10 @@
 //! A register tile of dot products: a few rows against a few rows, each element read once.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "constant bounds over several arrays keep a tile in registers"
+)]
+
 use super::simd::{LANES, Lanes, Stored};
 
 /// Elements of a dot product that are summed in the lanes before the lanes are added up.
@@ -23,9 +28,7 @@ fn whole<'a, T: Stored, const R: usize>(
 fn rest<T: Stored>(row: &[T], length: usize) -> [T; LANES] {
     let mut padded = [T::ZERO; LANES];
     let tail = &row[length - length % LANES..length];
-    for i in 0..tail.len() {
-        padded[i] = tail[i];
-    }
+    padded[..tail.len()].copy_from_slice(tail);
     padded
 }
 
@@ -94,7 +97,10 @@ pub fn pack<L: Lanes, T: Stored, const R: usize>(
     }
     if !length.is_multiple_of(LANES) {
         for r in 0..R {
-            lanes.store(T::load(lanes, &rest(rows[r], length)), &mut into[length / LANES][r].0);
+            lanes.store(
+                T::load(lanes, &rest(rows[r], length)),
+                &mut into[length / LANES][r].0,
+            );
         }
     }
 }

@@ -179,7 +179,12 @@ impl WeightSource for Safetensors {
             true => vec![tensor.cols],
             false => vec![tensor.rows, tensor.cols],
         };
-        if !info.shape.iter().map(|n| *n as u64).eq(expected.iter().copied()) {
+        if !info
+            .shape
+            .iter()
+            .map(|n| *n as u64)
+            .eq(expected.iter().copied())
+        {
             return Err(WeightError::Shape {
                 file: shard.path.clone(),
                 tensor: name,
@@ -249,13 +254,21 @@ impl Converter<'_> {
     /// That all elements are numbers: exponents that are all ones are infinities and NaNs.
     fn check(&self, stored: &[u8]) -> Result<(), WeightError> {
         let finite = match self.dtype {
-            Dtype::F32 => stored.as_chunks().0.iter().all(|b| f32::from_le_bytes(*b).is_finite()),
+            Dtype::F32 => stored
+                .as_chunks()
+                .0
+                .iter()
+                .all(|b| f32::from_le_bytes(*b).is_finite()),
             Dtype::F16 => {
                 let mut elements = stored.as_chunks().0.iter();
                 elements.all(|b| u16::from_le_bytes(*b) & 0x7c00 != 0x7c00)
             }
         };
-        if finite { Ok(()) } else { Err(self.not_finite()) }
+        if finite {
+            Ok(())
+        } else {
+            Err(self.not_finite())
+        }
     }
 
     fn convert(
@@ -271,12 +284,13 @@ impl Converter<'_> {
         for (block, into) in into.chunks_mut(BLOCK * target_size).enumerate() {
             let count = into.len() / target_size;
             let read = &mut read[..count * size];
-            self.shard.read(start + (block * BLOCK * size) as u64, read)?;
+            self.shard
+                .read(start + (block * BLOCK * size) as u64, read)?;
             for (wide, bytes) in wide.iter_mut().zip(read.chunks_exact(size)) {
                 *wide = widen(bytes);
             }
-            let mut elements = ElementsMut::from_bytes(into, self.dtype)
-                .map_err(|source| self.place(source))?;
+            let mut elements =
+                ElementsMut::from_bytes(into, self.dtype).map_err(|source| self.place(source))?;
             elements.store(0..count, &wide[..count]);
             self.check(into)?;
         }

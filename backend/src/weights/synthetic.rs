@@ -12,8 +12,10 @@ const PER_HASH: usize = 4;
 
 /// Random weights that depend on a seed and the tensor's name alone.
 ///
-/// Matrices have a standard deviation of 1 / sqrt(columns), so that a stage keeps the magnitude of its
-/// input; norms are near 1 and biases near 0. A tied head has the embedding's name, so its values too.
+/// Matrices have a standard deviation of about 1 / sqrt(columns), so that a stage keeps the magnitude of
+/// its input; norms are near 1 and biases near 0. Attention is sharp and weighs more than the MLP, half
+/// of whose output is the same for all tokens, so that what is generated varies. A tied head has the
+/// embedding's name, so its values too.
 #[derive(Debug, Clone, Copy)]
 pub struct Synthetic {
     /// Another seed, other weights.
@@ -31,20 +33,27 @@ fn mix(counter: u64) -> u64 {
 
 /// Centre and half width of a tensor's uniform distribution.
 fn range(tensor: &TensorSpec) -> (f32, f32) {
-    use TensorRole::{AttnNormWeight, EmbedNormWeight, FinalNormWeight, MlpNormWeight};
+    use TensorRole::{
+        AttnNormWeight, DownWeight, EmbedNormWeight, FinalNormWeight, KWeight, MlpNormWeight,
+        OWeight, QWeight, QkvWeight,
+    };
+    // A uniform distribution of half width sqrt(3) has a standard deviation of 1.
+    let unit = (3.0 / tensor.cols as f64).sqrt() as f32;
     match tensor.role {
         AttnNormWeight | EmbedNormWeight | FinalNormWeight | MlpNormWeight => (1.0, 0.2),
         _ if tensor.is_vector() => (0.0, 0.05),
-        // A uniform distribution of half width sqrt(3) has a standard deviation of 1.
-        _ => (0.0, (3.0 / tensor.cols as f64).sqrt() as f32),
+        QWeight | KWeight | QkvWeight | OWeight => (0.0, 2.0 * unit),
+        DownWeight => (0.0, 0.5 * unit),
+        _ => (0.0, unit),
     }
 }
 
 impl Synthetic {
     fn key(&self, name: &str) -> u64 {
-        name.bytes().fold(mix(self.seed ^ 0x706c_696d), |key, byte| {
-            mix(key ^ u64::from(byte))
-        })
+        name.bytes()
+            .fold(mix(self.seed ^ 0x706c_696d), |key, byte| {
+                mix(key ^ u64::from(byte))
+            })
     }
 }
 

@@ -129,10 +129,11 @@ pub struct PeerLink {
 /// What the processors do in a second.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compute {
-    /// Fixed time of one device task (a layer on one batch), before its arithmetic.
+    /// Fixed time of one device task, before its arithmetic; a layer on one batch is three of them.
     pub launch: Quantity<Seconds>,
-    /// Time the issuing thread spends on one copy; none where nobody told it from the latency.
-    pub copy_launch: Option<Quantity<Seconds>>,
+    /// From the end of a task until one of another engine that had to wait for it begins; none where
+    /// nobody told it from the tasks' own fixed times.
+    pub handoff: Option<Quantity<Seconds>>,
     /// One synchronisation of all engines.
     pub barrier: Quantity<Seconds>,
     /// Matrix products on the device, by type and shape; the weights' bytes over

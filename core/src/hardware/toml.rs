@@ -53,7 +53,7 @@ const DISK_LINK: &[&str] = &["latency_s", "bytes_per_s"];
 const PEER: &[&str] = &["from", "to", "latency_s", "bytes_per_s"];
 const COMPUTE: &[&str] = &[
     "launch_s",
-    "copy_launch_s",
+    "handoff_s",
     "barrier_s",
     "gemm",
     "attention_prefill_flops_per_s",
@@ -195,7 +195,7 @@ fn read_peer(reader: &Reader<'_>) -> Result<PeerLink, Fault> {
 fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
     Ok(Compute {
         launch: reader.seconds("launch_s")?,
-        copy_launch: reader.maybe_seconds("copy_launch_s")?,
+        handoff: reader.maybe_seconds("handoff_s")?,
         barrier: reader.seconds("barrier_s")?,
         gemm: reader
             .tables("gemm", GEMM)?
@@ -337,8 +337,8 @@ fn write_compute(compute: &Compute) -> Value {
     record([
         ("launch_s", seconds(&compute.launch)),
         (
-            "copy_launch_s",
-            compute.copy_launch.as_ref().and_then(seconds),
+            "handoff_s",
+            compute.handoff.as_ref().and_then(seconds),
         ),
         ("barrier_s", seconds(&compute.barrier)),
         ("gemm", Some(gemms)),

@@ -156,8 +156,8 @@ impl HardwareProfile {
             all.push(curve(format!("{path}.bytes_per_s"), &peer.rate));
         }
         all.push(time("compute.launch_s", &compute.launch));
-        let copy_launch = compute.copy_launch.as_ref();
-        all.extend(copy_launch.map(|q| time("compute.copy_launch_s", q)));
+        let handoff = compute.handoff.as_ref();
+        all.extend(handoff.map(|q| time("compute.handoff_s", q)));
         all.push(time("compute.barrier_s", &compute.barrier));
         all.push(time("compute.cpu_launch_s", &compute.cpu_launch));
         for (index, gemm) in compute.gemm.iter().enumerate() {

@@ -56,18 +56,14 @@ impl Stored {
 
     fn append(&mut self, spec: &AttentionSpec, k: &[f32], v: &[f32]) {
         for index in 0..self.buffers.len() {
+            let record_bytes = self.record(index);
             let mut segment = KvSegmentMut {
                 row_start: self.bounds[index],
                 row_end: self.bounds[index + 1],
-                record_bytes: self.record(index),
+                record_bytes,
                 bytes: bytemuck::cast_slice_mut(&mut self.buffers[index]),
                 dtype: self.dtype,
             };
-            segment.record_bytes = record_bytes(
-                segment.row_end - segment.row_start,
-                self.head_dim,
-                self.dtype,
-            ) + self.padding;
             append(&mut segment, spec, k, v).unwrap();
         }
     }
@@ -127,13 +123,11 @@ fn reference(spec: &AttentionSpec, q: &[f32], k: &[f32], v: &[f32]) -> Vec<f64> 
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
         let sum: f64 = weights.iter().sum();
-        for column in 0..spec.head_dim {
-            let terms = weights
-                .iter()
-                .enumerate()
-                .map(|(p, w)| w * f64::from(v[at(p)][column]));
-            out.push(terms.sum::<f64>() / sum);
-        }
+        let terms = |column: usize| {
+            let weighted = weights.iter().enumerate();
+            weighted.map(move |(p, w)| w * f64::from(v[at(p)][column]))
+        };
+        out.extend((0..spec.head_dim).map(|column| terms(column).sum::<f64>() / sum));
     }
     out
 }

@@ -1,5 +1,10 @@
 //! Weighted sums of vectors: what attention does with the values.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "constant bounds over several arrays keep a tile in registers"
+)]
+
 use super::Strided;
 use crate::kernels::simd::{LANES, Lanes, Stored};
 

@@ -1,0 +1,488 @@
+//! What a task does: moves bytes, or computes a stage on the buffers it names.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use plimsoll_core::lower::schedule::Round;
+use plimsoll_core::placement::{PAGE_BYTES, WeightPlacement, split_whole};
+use plimsoll_core::plan::Plan;
+use plimsoll_core::program::{Buffer, BufferId, Cell, Content, Op, Program, ResourceKind, Stage};
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::units::{Bytes, BytesPerSecond};
+
+use super::error::TaskError;
+use super::memory::{Memory, Operands};
+use super::{CapturedLogits, Throttles};
+use crate::decoder::{Batch, BlockTensors, CachePart, Decoder, NewCachePart, Split, SplitMut};
+use crate::kernels::attention::AttentionScratch;
+use crate::tiers::copy;
+
+/// Everything that tasks need and that does not change while they run.
+#[derive(Debug)]
+pub(super) struct Engine {
+    pub memory: Memory,
+    pub decoder: Decoder,
+    pub plan: Plan,
+    pub placement: WeightPlacement,
+    pub rounds: Vec<Round>,
+    pub throttles: Throttles,
+    pub capture_logits: bool,
+    /// All buffers of all pieces, by number.
+    pub buffers: RwLock<Vec<Buffer>>,
+    pub logits: Mutex<Vec<CapturedLogits>>,
+    /// Bytes of results that have reached the host, by buffer.
+    pub results: Mutex<HashMap<BufferId, u64>>,
+}
+
+/// A task with its operands at hand.
+struct Turn<'a> {
+    engine: &'a Engine,
+    cell: Cell,
+    operands: Operands<'a>,
+    /// How the batch is split over the tiers.
+    shape: Shape,
+}
+
+/// A batch's split, as the lowering splits it.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    sequences: u32,
+    /// Sequences whose activations live in each tier.
+    hidden: PerTier<u32>,
+    /// Cache rows that live in each tier.
+    rows: PerTier<u32>,
+}
+
+impl Engine {
+    /// Does a task.
+    pub(super) fn run(
+        &self,
+        (piece, index): (&Program, usize),
+        kind: ResourceKind,
+        scratch: &mut AttentionScratch,
+    ) -> Result<(), TaskError> {
+        let task = &piece.tasks()[index];
+        let args = piece.args_at(index);
+        let operands = {
+            let buffers = self.buffers.read().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: this is the task's turn in a program that was verified; see `Memory::read`.
+            #[allow(unsafe_code)]
+            unsafe { Operands::new(&self.memory, &buffers, args) }?
+        };
+        let op = piece.op_of(task);
+        if let Op::Move {
+            bytes, from, to, ..
+        } = *op
+        {
+            self.make_move(&operands, kind, (bytes, from, to))?;
+            self.note_result(args.get(1).map(|arg| arg.buffer), &operands, (to, bytes));
+            return Ok(());
+        }
+        if *op == Op::Barrier {
+            return Ok(());
+        }
+        let turn = Turn {
+            engine: self,
+            cell: task.cell,
+            operands,
+            shape: self.shape(task.cell)?,
+        };
+        match *op {
+            Op::Embed { position, .. } => turn.embed(position),
+            Op::Linear {
+                stage: Stage::Project,
+                position,
+                ..
+            } => turn.project(position),
+            Op::Linear {
+                stage: Stage::Finish,
+                position,
+                ..
+            } => turn.finish(position),
+            Op::Linear {
+                stage: Stage::Head,
+                position,
+                ..
+            } => turn.head(position),
+            Op::Attention { context_len, .. } if kind == ResourceKind::Cpu => {
+                turn.attend_on_cpu(context_len as usize, scratch)
+            }
+            Op::Attention {
+                context_len,
+                query_len,
+                ..
+            } => turn.attend(context_len - query_len, scratch),
+            Op::Move { .. } | Op::Barrier => Ok(()),
+        }
+    }
+
+    fn shape(&self, cell: Cell) -> Result<Shape, TaskError> {
+        let round = self.rounds.get(cell.round as usize);
+        let sequences = round.and_then(|round| round.batches.get(cell.batch as usize));
+        let sequences = *sequences.ok_or(TaskError::NoOperand("a GPU batch of the plan"))?;
+        let policy = &self.plan.policy;
+        Ok(Shape {
+            sequences,
+            hidden: split_whole(sequences, &policy.activations),
+            rows: split_whole(
+                sequences * self.plan.model.num_key_value_heads,
+                &policy.cache,
+            ),
+        })
+    }
+
+    fn make_move(
+        &self,
+        operands: &Operands<'_>,
+        kind: ResourceKind,
+        (bytes, from, to): (Bytes, Bytes, Bytes),
+    ) -> Result<(), TaskError> {
+        let (source, target) = (operands.get(0)?, operands.get(1)?);
+        let (rate, start) = (self.throttles.of(kind), Instant::now());
+        match (source.tier, target.tier) {
+            (Tier::Disk, Tier::Disk) => {
+                return Err(TaskError::NoLink {
+                    from: source.tier,
+                    to: target.tier,
+                });
+            }
+            (Tier::Disk, _) => {
+                let at = source.part(from, bytes)?.offset;
+                let into = operands.write_part(1, to, bytes)?;
+                operands.disk()?.read_at(at, into)?;
+                pace(start, bytes, rate);
+            }
+            (_, Tier::Disk) => {
+                let at = target.part(to, bytes)?.offset;
+                let from = operands.read_part(0, from, bytes)?;
+                operands.disk()?.write_at(at, from)?;
+                pace(start, bytes, rate);
+            }
+            _ => {
+                let from = operands.read_part(0, from, bytes)?;
+                let into = operands.write_part(1, to, bytes)?;
+                copy(from, into, rate);
+            }
+        }
+        Ok(())
+    }
+
+    /// Remembers how much of the results is there.
+    fn note_result(
+        &self,
+        target: Option<BufferId>,
+        operands: &Operands<'_>,
+        (to, bytes): (Bytes, Bytes),
+    ) {
+        if let (Some(id), Ok(operand)) = (target, operands.get(1))
+            && matches!(operand.content, Content::Generated { .. })
+        {
+            let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+            results.insert(id, to.0 + bytes.0);
+        }
+    }
+
+    fn head_bytes(&self) -> usize {
+        self.plan.model.head_dim as usize * self.plan.dtype.size_bytes() as usize
+    }
+
+    /// Elements of queries of a row of the cache.
+    fn row_elements(&self) -> usize {
+        let model = &self.plan.model;
+        (model.num_attention_heads / model.num_key_value_heads * model.head_dim) as usize
+    }
+}
+
+/// Sleeps until a slower disk would have moved the bytes.
+fn pace(start: Instant, bytes: Bytes, rate: Option<BytesPerSecond>) {
+    if let Some(rate) = rate {
+        let due = start + Duration::from_secs_f64((bytes / rate).0);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+}
+
+impl Shape {
+    /// The rows of the batch that live in a tier: the device's come first, then the host's.
+    fn rows_in(&self, tier: Tier) -> Range<usize> {
+        let PerTier { device, host, disk } = self.rows.map(|rows| rows as usize);
+        match tier {
+            Tier::Device => 0..device,
+            Tier::Host => device..device + host,
+            Tier::Disk => device + host..device + host + disk,
+        }
+    }
+
+    fn rows_off_device(&self) -> usize {
+        (self.rows.host + self.rows.disk) as usize
+    }
+}
+
+impl<'a> Turn<'a> {
+    fn batch(&self, position: u32) -> Batch {
+        let query_len = match position {
+            0 => self.engine.plan.workload.prompt_len,
+            _ => 1,
+        };
+        Batch {
+            sequences: self.shape.sequences as usize,
+            query_len: query_len as usize,
+            position: position as usize,
+        }
+    }
+
+    fn find(&self, wanted: impl Fn(Content) -> bool) -> Option<usize> {
+        self.operands.find(|operand| wanted(operand.content))
+    }
+
+    fn need(
+        &self,
+        what: &'static str,
+        wanted: impl Fn(Content) -> bool,
+    ) -> Result<usize, TaskError> {
+        self.find(wanted).ok_or(TaskError::NoOperand(what))
+    }
+
+    /// The tensors of the cell's block.
+    fn tensors(&self) -> Result<BlockTensors<'a>, TaskError> {
+        let block = self.cell.block;
+        let placed = self.engine.placement.blocks.get(block as usize);
+        let mut slabs = PerTier::default();
+        for tier in Tier::ALL {
+            let home = self.find(|content| content == Content::Weights { block, home: tier });
+            slabs[tier] = home.map(|index| self.operands.read(index)).transpose()?;
+        }
+        Ok(BlockTensors {
+            weights: placed.ok_or(TaskError::NoOperand("a block of the model"))?,
+            slabs,
+            dtype: self.engine.plan.dtype,
+        })
+    }
+
+    /// The activations in each tier, and how many elements of each buffer are meant.
+    fn hidden_parts(&self, batch: Batch) -> impl Iterator<Item = (Option<usize>, usize)> + '_ {
+        let width = batch.query_len * self.engine.plan.model.hidden_size as usize;
+        let tiers = Tier::ALL
+            .into_iter()
+            .filter(|tier| self.shape.hidden[*tier] > 0);
+        tiers.map(move |tier| {
+            let wanted = move |c| matches!(c, Content::Hidden { home, .. } if home == tier);
+            (self.find(wanted), self.shape.hidden[tier] as usize * width)
+        })
+    }
+
+    fn hidden(&self, batch: Batch) -> Result<Split<'a>, TaskError> {
+        let mut split = Split::default();
+        for (index, elements) in self.hidden_parts(batch) {
+            let index = index.ok_or(TaskError::NoOperand("a buffer of activations"))?;
+            split.push(self.operands.read(index)?, elements, self.engine.plan.dtype)?;
+        }
+        Ok(split)
+    }
+
+    fn hidden_mut(&self, batch: Batch) -> Result<SplitMut<'a>, TaskError> {
+        let mut split = SplitMut::default();
+        for (index, elements) in self.hidden_parts(batch) {
+            let index = index.ok_or(TaskError::NoOperand("a buffer of activations"))?;
+            split.push(
+                self.operands.write(index)?,
+                elements,
+                self.engine.plan.dtype,
+            )?;
+        }
+        Ok(split)
+    }
+
+    fn mid(&self, tier: Tier) -> Option<usize> {
+        self.find(|content| matches!(content, Content::Mid { home, .. } if home == tier))
+    }
+
+    /// The buffer of a tier's rows of the cache.
+    fn cache(&self, tier: Tier) -> Option<usize> {
+        self.find(|content| matches!(content, Content::Cache { home, .. } if home == tier))
+    }
+
+    /// Bytes from a position to the next: whole pages where rows live on disk.
+    fn record_bytes(&self, tier: Tier) -> usize {
+        let bytes = 2 * self.shape.rows_in(tier).len() * self.engine.head_bytes();
+        match tier {
+            Tier::Disk => bytes.next_multiple_of(PAGE_BYTES as usize),
+            Tier::Device | Tier::Host => bytes,
+        }
+    }
+
+    fn cache_parts(&self) -> Result<Vec<CachePart<'a>>, TaskError> {
+        let found = Tier::ALL
+            .into_iter()
+            .filter_map(|tier| Some((tier, self.cache(tier)?)));
+        let part = |(tier, index)| {
+            Ok(CachePart {
+                rows: self.shape.rows_in(tier),
+                record_bytes: self.record_bytes(tier),
+                bytes: self.operands.read(index)?,
+            })
+        };
+        found.map(part).collect()
+    }
+
+    fn new_cache_parts(&self, first: usize) -> Result<Vec<NewCachePart<'a>>, TaskError> {
+        let found = Tier::ALL
+            .into_iter()
+            .filter_map(|tier| Some((tier, self.cache(tier)?)));
+        let part = |(tier, index)| {
+            Ok(NewCachePart {
+                rows: self.shape.rows_in(tier),
+                record_bytes: self.record_bytes(tier),
+                first,
+                bytes: self.operands.write(index)?,
+            })
+        };
+        found.map(part).collect()
+    }
+
+    /// Elements of queries in the device's own buffer.
+    fn mid_elements(&self, batch: Batch) -> usize {
+        let rows = match self.mid(Tier::Host) {
+            Some(_) => self.shape.rows_in(Tier::Device).len(),
+            None => batch.sequences * self.engine.plan.model.num_key_value_heads as usize,
+        };
+        rows * batch.query_len * self.engine.row_elements()
+    }
+
+    fn embed(&self, position: u32) -> Result<(), TaskError> {
+        let batch = self.batch(position);
+        let ids = self.need("a buffer of token ids", |content| {
+            matches!(content, Content::Prompt { .. } | Content::Tokens { .. })
+        })?;
+        let ids: Vec<u32> = self
+            .operands
+            .read(ids)?
+            .as_chunks()
+            .0
+            .iter()
+            .map(|id| u32::from_le_bytes(*id))
+            .collect();
+        let mut hidden = self.hidden_mut(batch)?;
+        Ok(self
+            .engine
+            .decoder
+            .embed(&self.tensors()?, batch, &ids, &mut hidden)?)
+    }
+
+    fn project(&self, position: u32) -> Result<(), TaskError> {
+        let (batch, dtype) = (self.batch(position), self.engine.plan.dtype);
+        let hidden = self.hidden(batch)?;
+        let mut queries = SplitMut::default();
+        let elements = self.mid_elements(batch);
+        if let Some(index) = self.mid(Tier::Device) {
+            queries.push(self.operands.write(index)?, elements, dtype)?;
+        }
+        let mut parts = self.new_cache_parts(batch.position)?;
+        if let Some(index) = self.mid(Tier::Host) {
+            let rows = self.shape.rows_off_device();
+            let elements = rows * self.engine.row_elements();
+            let bytes = self.operands.write(index)?;
+            let split = (elements * dtype.size_bytes() as usize).min(bytes.len());
+            let (bytes, new) = bytes.split_at_mut(split);
+            queries.push(bytes, elements, dtype)?;
+            let first_row = self.shape.rows_in(Tier::Host).start;
+            parts.push(NewCachePart {
+                rows: first_row..first_row + rows,
+                record_bytes: 2 * rows * self.engine.head_bytes(),
+                first: 0,
+                bytes: new,
+            });
+        }
+        let decoder = &self.engine.decoder;
+        Ok(decoder.project(&self.tensors()?, batch, &hidden, &mut queries, &mut parts)?)
+    }
+
+    fn attend(&self, position: u32, scratch: &mut AttentionScratch) -> Result<(), TaskError> {
+        let batch = self.batch(position);
+        let index = self
+            .mid(Tier::Device)
+            .ok_or(TaskError::NoOperand("a buffer of queries"))?;
+        let parts = self.cache_parts()?;
+        let row_elements = self.engine.row_elements();
+        let rows: usize = parts.iter().map(|part| part.rows.len()).sum();
+        let mut queries = SplitMut::default();
+        let elements = rows * batch.query_len * row_elements;
+        queries.push(
+            self.operands.write(index)?,
+            elements,
+            self.engine.plan.dtype,
+        )?;
+        let decoder = &self.engine.decoder;
+        if position == 0 {
+            decoder.attend_prompt(batch, &mut queries, &parts, scratch)?;
+        } else {
+            decoder.attend_step(&mut queries, &parts, batch.position + 1, scratch)?;
+        }
+        Ok(())
+    }
+
+    fn attend_on_cpu(
+        &self,
+        context_len: usize,
+        scratch: &mut AttentionScratch,
+    ) -> Result<(), TaskError> {
+        let index = self
+            .mid(Tier::Host)
+            .ok_or(TaskError::NoOperand("a buffer of queries"))?;
+        let mid = self.operands.write(index)?;
+        let mut parts = self.new_cache_parts(context_len - 1)?;
+        let decoder = &self.engine.decoder;
+        Ok(decoder.append_and_attend(mid, &mut parts, context_len, scratch)?)
+    }
+
+    fn finish(&self, position: u32) -> Result<(), TaskError> {
+        let (batch, dtype) = (self.batch(position), self.engine.plan.dtype);
+        let mut attended = Split::default();
+        let elements = self.mid_elements(batch);
+        if let Some(index) = self.mid(Tier::Device) {
+            attended.push(self.operands.read(index)?, elements, dtype)?;
+        }
+        if let Some(index) = self.mid(Tier::Host) {
+            let elements = self.shape.rows_off_device() * self.engine.row_elements();
+            attended.push(self.operands.read(index)?, elements, dtype)?;
+        }
+        let mut hidden = self.hidden_mut(batch)?;
+        let decoder = &self.engine.decoder;
+        Ok(decoder.finish(&self.tensors()?, batch, &attended, &mut hidden)?)
+    }
+
+    fn head(&self, position: u32) -> Result<(), TaskError> {
+        let batch = self.batch(position);
+        let hidden = self.hidden(batch)?;
+        let captures = self.engine.capture_logits;
+        let output = self
+            .engine
+            .decoder
+            .head(&self.tensors()?, batch, &hidden, captures)?;
+        let index = self.need("a buffer of next tokens", |content| {
+            matches!(content, Content::Tokens { .. })
+        })?;
+        let into = self.operands.write(index)?;
+        for (into, token) in into.as_chunks_mut().0.iter_mut().zip(&output.tokens) {
+            *into = token.to_le_bytes();
+        }
+        if captures {
+            let mut logits = self
+                .engine
+                .logits
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            logits.push(CapturedLogits {
+                cell: self.cell,
+                logits: output.logits,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Whether a piece's buffers need prompts.
+pub(super) fn is_prompt(buffer: &Buffer) -> bool {
+    buffer.resident && matches!(buffer.content, Content::Prompt { .. })
+}

@@ -1,0 +1,136 @@
+//! Fills the weights' homes before the clock starts.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use plimsoll_core::Dtype;
+use plimsoll_core::placement::{BlockWeights, WeightPlacement};
+use plimsoll_core::program::{Access, Arg, Buffer, BufferId, Content};
+use plimsoll_core::tier::Tier;
+use plimsoll_core::units::Bytes;
+
+use super::error::{CpuError, TaskError};
+use super::memory::{Memory, Operands};
+use crate::tiers::Arena;
+use crate::weights::WeightSource;
+
+/// What is told while weights are loaded: bytes so far, and bytes in all.
+pub type Progress<'a> = dyn FnMut(Bytes, Bytes) + Send + 'a;
+
+/// Fills homes from a source.
+pub(super) struct Loader<'a, 's> {
+    pub memory: &'a Memory,
+    pub placement: &'a WeightPlacement,
+    pub dtype: Dtype,
+    pub source: &'s dyn WeightSource,
+    pub progress: &'a mut Progress<'s>,
+    pub interrupt: &'a AtomicBool,
+}
+
+impl Loader<'_, '_> {
+    /// Fills the homes among these buffers, which no task has seen yet.
+    pub(super) fn load(&mut self, buffers: &[Buffer]) -> Result<(), CpuError> {
+        let homes = buffers
+            .iter()
+            .enumerate()
+            .filter(|(_, buffer)| buffer.resident);
+        let homes: Vec<(BufferId, u16, Tier)> = homes
+            .filter_map(|(index, buffer)| match buffer.content {
+                Content::Weights { block, home } => Some((BufferId(index as u32), block, home)),
+                _ => None,
+            })
+            .collect();
+        let bytes = |id: &BufferId| buffers[id.0 as usize].bytes;
+        let total = homes.iter().map(|(id, ..)| bytes(id)).sum();
+        let mut loaded = Bytes::ZERO;
+        let mut slab = None;
+        for (id, block, home) in homes {
+            if self.interrupt.load(Ordering::Relaxed) {
+                return Err(CpuError::Interrupted);
+            }
+            let Some(weights) = self.placement.blocks.get(block as usize) else {
+                return Err(CpuError::Decoder(crate::decoder::DecoderError::Operand {
+                    what: "blocks of weights",
+                    expected: block as usize + 1,
+                    found: self.placement.blocks.len(),
+                }));
+            };
+            let place = (weights, home);
+            if home == Tier::Disk {
+                let offset = buffers[id.0 as usize].offset.0;
+                self.load_disk(place, (offset, bytes(&id)), &mut slab)?;
+            } else {
+                let into = self.home(buffers, id)?;
+                self.fill(place, into)?;
+            }
+            loaded += bytes(&id);
+            (self.progress)(loaded, total);
+        }
+        Ok(())
+    }
+
+    #[allow(unsafe_code, clippy::mut_from_ref)]
+    fn home(&self, buffers: &[Buffer], id: BufferId) -> Result<&mut [u8], CpuError> {
+        let arg = Arg {
+            buffer: id,
+            access: Access::Write,
+        };
+        // SAFETY: no task has been handed over yet, and homes, which live as long as the program, do not
+        // overlap: the verifier proved it.
+        let operands = unsafe { Operands::new(self.memory, buffers, &[arg]) };
+        let bytes = operands.and_then(|operands| operands.write(0));
+        bytes.map_err(task_error)
+    }
+
+    /// Writes a block's tensors of one tier to their slab.
+    fn fill(
+        &self,
+        (weights, home): (&BlockWeights, Tier),
+        slab: &mut [u8],
+    ) -> Result<(), CpuError> {
+        for tensor in weights.tensors.iter().filter(|tensor| tensor.home == home) {
+            let start = tensor.offset.0 as usize;
+            let end = start + (tensor.spec.elements() * self.dtype.size_bytes()) as usize;
+            let found = slab.len();
+            let place = slab
+                .get_mut(start..end)
+                .ok_or(crate::decoder::DecoderError::Operand {
+                    what: "a slab of weights, in bytes",
+                    expected: end,
+                    found,
+                })?;
+            self.source.load(&tensor.spec, self.dtype, place)?;
+        }
+        Ok(())
+    }
+
+    /// Fills a slab in memory, which is kept for the next, and writes it to disk.
+    #[allow(unsafe_code)]
+    fn load_disk(
+        &self,
+        place: (&BlockWeights, Tier),
+        (offset, bytes): (u64, Bytes),
+        slab: &mut Option<Arena>,
+    ) -> Result<(), CpuError> {
+        let large_enough = slab.take().filter(|slab| slab.capacity() >= bytes);
+        let slab = slab.insert(match large_enough {
+            Some(slab) => slab,
+            None => Arena::new("host", bytes)?,
+        });
+        // SAFETY: the arena is this function's own.
+        let memory = unsafe { slab.bytes_mut(0, bytes.0 as usize) }?;
+        memory.fill(0);
+        self.fill(place, memory)?;
+        let disk = self.memory.disk().map_err(task_error)?;
+        disk.write_at(offset, memory)?;
+        Ok(())
+    }
+}
+
+/// The same trouble before the first task.
+pub(super) fn task_error(error: TaskError) -> CpuError {
+    match error {
+        TaskError::Tier(error) => CpuError::Tier(error),
+        TaskError::Decoder(error) => CpuError::Decoder(error),
+        other => CpuError::Program(other.to_string()),
+    }
+}

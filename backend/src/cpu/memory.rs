@@ -1,0 +1,227 @@
+//! The bytes of buffers: the one place where tasks get at tiers.
+#![allow(unsafe_code)]
+
+use plimsoll_core::program::{Access, ArenaId, Arg, Buffer, BufferId, Content};
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::units::Bytes;
+
+use super::error::TaskError;
+use crate::tiers::{Arena, DiskTier, TierError};
+
+/// The real memory of an emulated machine.
+#[derive(Debug)]
+pub(super) struct Memory {
+    device: Arena,
+    host: Arena,
+    /// None where the program keeps nothing on disk.
+    pub disk: Option<DiskTier>,
+}
+
+/// A buffer as a task sees it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Operand {
+    /// Where it is.
+    pub tier: Tier,
+    /// Its first byte there.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// What it holds.
+    pub content: Content,
+    /// How the task touches it.
+    pub access: Access,
+}
+
+/// The tier of an arena of `Machine::single_gpu`.
+fn tier_of(arena: ArenaId) -> Option<Tier> {
+    Tier::ALL.get(arena.0 as usize).copied()
+}
+
+impl Operand {
+    /// The buffer of an argument.
+    pub(super) fn of(buffers: &[Buffer], arg: Arg) -> Result<Operand, TaskError> {
+        let BufferId(index) = arg.buffer;
+        let missing = TaskError::NoOperand("a declared buffer");
+        let Some(buffer) = buffers.get(index as usize) else {
+            return Err(missing);
+        };
+        Ok(Operand {
+            tier: tier_of(buffer.arena).ok_or(missing)?,
+            offset: buffer.offset.0,
+            bytes: buffer.bytes.0,
+            content: buffer.content,
+            access: arg.access,
+        })
+    }
+
+    /// A part of it.
+    pub(super) fn part(mut self, from: Bytes, bytes: Bytes) -> Result<Operand, TaskError> {
+        let end = Bytes(from.0.saturating_add(bytes.0));
+        if end.0 > self.bytes {
+            return Err(TaskError::PastEnd {
+                bytes: end,
+                room: Bytes(self.bytes),
+            });
+        }
+        self.offset += from.0;
+        self.bytes = bytes.0;
+        Ok(self)
+    }
+}
+
+impl Memory {
+    /// Tiers of these sizes.
+    pub(super) fn new(
+        sizes: PerTier<Bytes>,
+        disk_dir: &std::path::Path,
+    ) -> Result<Memory, TierError> {
+        Ok(Memory {
+            device: Arena::new("device", sizes.device)?,
+            host: Arena::new("host", sizes.host)?,
+            disk: match sizes.disk {
+                Bytes::ZERO => None,
+                disk => Some(DiskTier::create(disk_dir, disk)?),
+            },
+        })
+    }
+
+    fn arena(&self, tier: Tier) -> Result<&Arena, TaskError> {
+        match tier {
+            Tier::Device => Ok(&self.device),
+            Tier::Host => Ok(&self.host),
+            Tier::Disk => Err(TaskError::NoOperand("a buffer in memory")),
+        }
+    }
+
+    /// The disk, where there is one.
+    pub(super) fn disk(&self) -> Result<&DiskTier, TaskError> {
+        self.disk.as_ref().ok_or(TaskError::NoOperand("a disk"))
+    }
+
+    /// A buffer's bytes, to read.
+    ///
+    /// # Safety
+    /// Until the slice is gone, nobody writes the buffer. A task that was submitted as part of a
+    /// verified program and whose turn it is may read its operands: the verifier proved that two tasks
+    /// that touch the same bytes, one of them writing, are ordered by the program, and the scheduler
+    /// keeps that order.
+    pub(super) unsafe fn read(&self, operand: &Operand) -> Result<&[u8], TaskError> {
+        let arena = self.arena(operand.tier)?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { arena.bytes(operand.offset, operand.bytes as usize) }?)
+    }
+
+    /// A buffer's bytes, to write.
+    ///
+    /// # Safety
+    /// Until the slice is gone, nobody else touches the buffer. A task whose turn it is may write the
+    /// operands that it states as written or updated, each once; see [`Memory::read`].
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn write(&self, operand: &Operand) -> Result<&mut [u8], TaskError> {
+        let arena = self.arena(operand.tier)?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { arena.bytes_mut(operand.offset, operand.bytes as usize) }?)
+    }
+}
+
+/// The operands of a task whose turn it is.
+#[derive(Debug)]
+pub(super) struct Operands<'m> {
+    memory: &'m Memory,
+    list: Vec<Operand>,
+    handed_out: std::cell::Cell<u32>,
+}
+
+impl<'m> Operands<'m> {
+    /// The operands of a task.
+    ///
+    /// # Safety
+    /// The task is one of a verified program, and it runs now: what it waits for has ended, and nothing
+    /// that waits for it has begun. One `Operands` a task, dropped before its end is announced.
+    pub(super) unsafe fn new(
+        memory: &'m Memory,
+        buffers: &[Buffer],
+        args: &[Arg],
+    ) -> Result<Operands<'m>, TaskError> {
+        let list: Result<Vec<Operand>, TaskError> =
+            args.iter().map(|arg| Operand::of(buffers, *arg)).collect();
+        Ok(Operands {
+            memory,
+            list: list?,
+            handed_out: std::cell::Cell::new(0),
+        })
+    }
+
+    /// The number of the argument that holds `wanted`.
+    pub(super) fn find(&self, wanted: impl Fn(&Operand) -> bool) -> Option<usize> {
+        self.list.iter().position(wanted)
+    }
+
+    /// An argument.
+    pub(super) fn get(&self, index: usize) -> Result<&Operand, TaskError> {
+        self.list
+            .get(index)
+            .ok_or(TaskError::NoOperand("an argument"))
+    }
+
+    /// The bytes of an argument, to read.
+    pub(super) fn read(&self, index: usize) -> Result<&'m [u8], TaskError> {
+        let operand = self.get(index)?;
+        if operand.access != Access::Read {
+            self.hand_out(index)?;
+        }
+        // SAFETY: `Operands::new`'s promise; an operand that the task also writes is handed out once.
+        unsafe { self.memory.read(operand) }
+    }
+
+    /// The bytes of an argument that the task states as written.
+    pub(super) fn write(&self, index: usize) -> Result<&'m mut [u8], TaskError> {
+        let operand = self.get(index)?;
+        if operand.access == Access::Read {
+            return Err(TaskError::NoOperand("a buffer to write"));
+        }
+        self.hand_out(index)?;
+        // SAFETY: `Operands::new`'s promise; buffers that are alive together do not overlap, and each is
+        // handed out once.
+        unsafe { self.memory.write(operand) }
+    }
+
+    /// Marks an argument that must not be seen twice.
+    fn hand_out(&self, index: usize) -> Result<(), TaskError> {
+        let bit = 1_u32.checked_shl(index as u32).unwrap_or(0);
+        if bit == 0 || self.handed_out.get() & bit != 0 {
+            return Err(TaskError::NoOperand("a buffer that is not in use"));
+        }
+        self.handed_out.set(self.handed_out.get() | bit);
+        Ok(())
+    }
+
+    /// The disk, where there is one.
+    pub(super) fn disk(&self) -> Result<&'m DiskTier, TaskError> {
+        self.memory.disk()
+    }
+
+    /// A part of an argument in memory, to read, of a task that moves it.
+    pub(super) fn read_part(
+        &self,
+        index: usize,
+        from: Bytes,
+        bytes: Bytes,
+    ) -> Result<&'m [u8], TaskError> {
+        let all = self.read(index)?;
+        self.get(index)?.part(from, bytes)?;
+        Ok(&all[from.0 as usize..(from.0 + bytes.0) as usize])
+    }
+
+    /// A part of an argument in memory, to write, of a task that moves it.
+    pub(super) fn write_part(
+        &self,
+        index: usize,
+        from: Bytes,
+        bytes: Bytes,
+    ) -> Result<&'m mut [u8], TaskError> {
+        let all = self.write(index)?;
+        self.get(index)?.part(from, bytes)?;
+        Ok(&mut all[from.0 as usize..(from.0 + bytes.0) as usize])
+    }
+}

@@ -1,0 +1,421 @@
+//! The CPU executor: an emulated accelerator.
+//!
+//! Memory is real and bounded: the device and the host are arenas of the plan's size, the disk is a file
+//! read and written past the page cache. Each resource is a thread that keeps program order; copies
+//! really copy (at a stated rate, if one is given), and the arithmetic is that of the kernels. Only the
+//! accelerator is emulated: its work runs on cores of the CPU.
+
+mod engine;
+mod error;
+mod load;
+mod memory;
+mod pin;
+mod scheduler;
+mod worker;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+
+use plimsoll_core::executor::{ExecutionError, Executor, Until};
+use plimsoll_core::lower::{Texts, footprint, schedule};
+use plimsoll_core::placement::WeightPlacement;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::program::{Access, Arg, Buffer, BufferId, Cell, Machine, Program, ResourceKind};
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::trace::Trace;
+use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
+
+use crate::decoder::Decoder;
+use crate::tiers::DiskMode;
+use crate::weights::WeightSource;
+use engine::Engine;
+use memory::{Memory, Operands};
+use scheduler::Scheduler;
+
+pub use error::CpuError;
+pub use load::Progress;
+
+/// The most that each link carries; none: as fast as it goes.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Throttles {
+    /// From host to device.
+    pub h2d: Option<BytesPerSecond>,
+    /// From device to host.
+    pub d2h: Option<BytesPerSecond>,
+    /// From disk.
+    pub disk_read: Option<BytesPerSecond>,
+    /// To disk.
+    pub disk_write: Option<BytesPerSecond>,
+}
+
+impl Throttles {
+    fn of(&self, kind: ResourceKind) -> Option<BytesPerSecond> {
+        match kind {
+            ResourceKind::H2d => self.h2d,
+            ResourceKind::D2h => self.d2h,
+            ResourceKind::DiskRead => self.disk_read,
+            ResourceKind::DiskWrite => self.disk_write,
+            _ => None,
+        }
+    }
+}
+
+/// How to emulate.
+#[derive(Debug, Clone)]
+pub struct CpuOptions {
+    /// Where the disk tier's file goes.
+    pub disk_dir: PathBuf,
+    /// How fast the links are.
+    pub throttles: Throttles,
+    /// Threads of the emulated accelerator's matrix products.
+    pub device_threads: usize,
+    /// Whether the accelerator has cores of its own, and all else the others.
+    pub pin_cores: bool,
+    /// Whether every head's logits are kept.
+    pub capture_logits: bool,
+    /// Whether memory is taken for the plan's whole capacity, not only for what its program keeps.
+    pub whole_tiers: bool,
+    /// Set to end the run at the next task.
+    pub interrupt: Arc<AtomicBool>,
+}
+
+impl CpuOptions {
+    /// No throttle, one thread, no pinning.
+    pub fn new(disk_dir: impl Into<PathBuf>) -> CpuOptions {
+        CpuOptions {
+            disk_dir: disk_dir.into(),
+            throttles: Throttles::default(),
+            device_threads: 1,
+            pin_cores: false,
+            capture_logits: false,
+            whole_tiers: false,
+            interrupt: Arc::default(),
+        }
+    }
+}
+
+/// What a head computed, before the choice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CapturedLogits {
+    /// Round, pass and batch.
+    pub cell: Cell,
+    /// `[sequence][vocab_size]`.
+    pub logits: Vec<f32>,
+}
+
+/// Runs a plan's program on this machine's CPU, memory and disk.
+///
+/// Pieces must have been verified ([`Executor::submit`]): their tasks touch memory in the order that
+/// the verifier proved to be safe.
+pub struct CpuExecutor<'s> {
+    engine: Arc<Engine>,
+    scheduler: Arc<Scheduler>,
+    workers: Vec<JoinHandle<()>>,
+    trace: Trace,
+    source: &'s dyn WeightSource,
+    progress: Box<Progress<'s>>,
+    interrupt: Arc<AtomicBool>,
+    /// Prompts by the buffer they go to, until that is declared.
+    prompts: Option<HashMap<BufferId, Vec<u32>>>,
+}
+
+impl<'s> CpuExecutor<'s> {
+    /// Makes the tiers and the workers of a plan. Memory is taken for what the program keeps in a tier,
+    /// which may be less than the plan's capacity. Weights are loaded with the first piece, before the
+    /// clock starts.
+    ///
+    /// # Errors
+    /// A model that cannot be computed; a tier that is too small, or cannot be had.
+    pub fn new(
+        plan: &Plan,
+        placement: &WeightPlacement,
+        source: &'s dyn WeightSource,
+        options: &CpuOptions,
+    ) -> Result<CpuExecutor<'s>, CpuError> {
+        let decoder = Decoder::new(&plan.model, plan.dtype, options.device_threads)?;
+        let needed = footprint(plan)?;
+        for tier in Tier::ALL {
+            let (needed, capacity) = (needed[tier], plan.capacity_bytes[tier]);
+            if needed > capacity {
+                return Err(CpuError::TooSmall {
+                    tier,
+                    needed,
+                    capacity,
+                });
+            }
+        }
+        let machine = Machine::single_gpu(plan.capacity_bytes);
+        let engine = Arc::new(Engine {
+            memory: Memory::new(
+                if options.whole_tiers {
+                    plan.capacity_bytes
+                } else {
+                    needed
+                },
+                &options.disk_dir,
+            )?,
+            decoder,
+            plan: plan.clone(),
+            placement: placement.clone(),
+            rounds: schedule::rounds(&plan.policy, &plan.workload),
+            throttles: options.throttles,
+            capture_logits: options.capture_logits,
+            buffers: RwLock::default(),
+            logits: Mutex::default(),
+            results: Mutex::default(),
+        });
+        let scheduler = Arc::new(Scheduler::new(&machine, Arc::clone(&options.interrupt)));
+        let mut executor = CpuExecutor {
+            engine,
+            scheduler,
+            workers: Vec::new(),
+            trace: Trace::default(),
+            source,
+            progress: Box::new(|_, _| {}),
+            interrupt: Arc::clone(&options.interrupt),
+            prompts: None,
+        };
+        executor.start_workers(&machine, options)?;
+        Ok(executor)
+    }
+
+    /// Tells how far loading is: bytes of weights so far, and in all.
+    pub fn on_progress(&mut self, progress: impl FnMut(Bytes, Bytes) + Send + 's) {
+        self.progress = Box::new(progress);
+    }
+
+    fn start_workers(&mut self, machine: &Machine, options: &CpuOptions) -> Result<(), CpuError> {
+        let cores = if options.pin_cores {
+            pin::allowed_cores()
+        } else {
+            Vec::new()
+        };
+        let own = options.device_threads.clamp(1, cores.len().max(1));
+        for (index, resource) in machine.resources.iter().enumerate() {
+            if resource.kind == ResourceKind::Sync {
+                continue;
+            }
+            let worker = worker::Worker {
+                engine: Arc::clone(&self.engine),
+                scheduler: Arc::clone(&self.scheduler),
+                resource: index,
+                kind: resource.kind,
+                cores: match resource.kind {
+                    _ if cores.len() <= own => Vec::new(),
+                    ResourceKind::Gpu => cores[..own].to_vec(),
+                    _ => cores[own..].to_vec(),
+                },
+            };
+            let thread = std::thread::Builder::new().name(resource.kind.name().to_owned());
+            let handle = thread.spawn(move || worker.run());
+            self.workers.push(handle.map_err(CpuError::Thread)?);
+        }
+        Ok(())
+    }
+
+    /// Says what the prompts are, in the order of rounds, batches and sequences; they are put in place
+    /// with the first piece.
+    ///
+    /// # Errors
+    /// Prompts that are not as many, as long, or in the vocabulary as the plan says.
+    pub fn set_prompts(&mut self, texts: &Texts, prompts: &[Vec<u32>]) -> Result<(), CpuError> {
+        let engine = &self.engine;
+        let model = &engine.plan.model;
+        let sizes = engine.rounds.iter().flat_map(|round| &round.batches);
+        let check = |what, expected, found| match expected == found {
+            true => Ok(()),
+            false => Err(CpuError::Prompts {
+                what,
+                expected,
+                found,
+            }),
+        };
+        let total: u32 = sizes.clone().sum();
+        check("prompts", total as usize, prompts.len())?;
+        for prompt in prompts {
+            let length = engine.plan.workload.prompt_len as usize;
+            check("tokens in a prompt", length, prompt.len())?;
+            if let Some(id) = prompt.iter().find(|id| **id >= model.vocab_size) {
+                let last = model.vocab_size as usize - 1;
+                return check("the largest token id", last, *id as usize);
+            }
+        }
+        let mut rest = prompts;
+        let mut placed = HashMap::new();
+        for ((prompt, _), size) in texts.iter().flatten().zip(sizes) {
+            let (own, others) = rest.split_at(*size as usize);
+            placed.insert(*prompt, own.concat());
+            rest = others;
+        }
+        self.prompts = Some(placed);
+        Ok(())
+    }
+
+    /// What was generated for each prompt, in the order of [`CpuExecutor::set_prompts`]; after an
+    /// interruption, as far as it went. Waits until nothing runs.
+    pub fn generated(&self, texts: &Texts) -> Vec<Vec<u32>> {
+        self.scheduler.quiet();
+        let sizes = self.engine.rounds.iter().flat_map(|round| &round.batches);
+        let mut all = Vec::new();
+        for ((_, generated), size) in texts.iter().flatten().zip(sizes) {
+            let ids = self.result(*generated);
+            let sequences = (0..*size as usize).map(|sequence| {
+                ids.iter()
+                    .skip(sequence)
+                    .step_by(*size as usize)
+                    .copied()
+                    .collect()
+            });
+            all.extend(sequences);
+        }
+        all
+    }
+
+    /// What has reached a buffer of results.
+    fn result(&self, id: BufferId) -> Vec<u32> {
+        let results = self
+            .engine
+            .results
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let bytes = results.get(&id).copied().unwrap_or(0) as usize;
+        let buffers = self
+            .engine
+            .buffers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let read = Arg {
+            buffer: id,
+            access: Access::Read,
+        };
+        // SAFETY: no task runs.
+        #[allow(unsafe_code)]
+        let operands = unsafe { Operands::new(&self.engine.memory, &buffers, &[read]) };
+        let read = operands.and_then(|operands| operands.read(0));
+        let ids = read.map(|all| all[..bytes.min(all.len())].as_chunks().0);
+        ids.unwrap_or_default()
+            .iter()
+            .map(|id| u32::from_le_bytes(*id))
+            .collect()
+    }
+
+    /// The logits of every head, in the order in which they were computed, if they were asked for.
+    pub fn take_logits(&mut self) -> Vec<CapturedLogits> {
+        let mut logits = self
+            .engine
+            .logits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut logits)
+    }
+
+    /// How the disk is read and written, where there is one.
+    pub fn disk_mode(&self) -> Option<DiskMode> {
+        self.engine.memory.disk.as_ref().map(|disk| disk.mode())
+    }
+
+    /// The memory and disk that were really taken.
+    pub fn taken_bytes(&self) -> Result<PerTier<Bytes>, CpuError> {
+        Ok(footprint(&self.engine.plan)?)
+    }
+
+    /// Declares a piece's buffers and fills those that are there from the start.
+    fn declare(&mut self, piece: &Program) -> Result<(), CpuError> {
+        let mut buffers = self
+            .engine
+            .buffers
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if piece.first_buffer().0 as usize != buffers.len() {
+            return Err(CpuError::Program(format!(
+                "its first buffer is {}, and {} were declared",
+                piece.first_buffer().0,
+                buffers.len(),
+            )));
+        }
+        let machine = Machine::single_gpu(self.engine.plan.capacity_bytes)
+            .resources
+            .len();
+        let known = |task: &plimsoll_core::program::Task| (task.resource.0 as usize) < machine;
+        if !piece.tasks().iter().all(known) {
+            return Err(CpuError::Program("a task has no resource".to_owned()));
+        }
+        let first = buffers.len();
+        buffers.extend_from_slice(piece.buffers());
+        if first == 0 {
+            let mut loader = load::Loader {
+                memory: &self.engine.memory,
+                placement: &self.engine.placement,
+                dtype: self.engine.plan.dtype,
+                source: self.source,
+                progress: &mut *self.progress,
+                interrupt: &self.interrupt,
+            };
+            loader.load(&buffers)?;
+        }
+        self.place_prompts(&buffers, first)
+    }
+
+    #[allow(unsafe_code)]
+    fn place_prompts(&self, buffers: &[Buffer], first: usize) -> Result<(), CpuError> {
+        for (index, _) in buffers
+            .iter()
+            .enumerate()
+            .skip(first)
+            .filter(|(_, b)| engine::is_prompt(b))
+        {
+            let id = BufferId(index as u32);
+            let prompts = self.prompts.as_ref().and_then(|prompts| prompts.get(&id));
+            let prompts = prompts.ok_or(CpuError::NoPrompts)?;
+            let write = Arg {
+                buffer: id,
+                access: Access::Write,
+            };
+            // SAFETY: the buffer was declared just now, so no task has seen it.
+            let operands = unsafe { Operands::new(&self.engine.memory, buffers, &[write]) };
+            let into = operands
+                .and_then(|operands| operands.write(0))
+                .map_err(load::task_error)?;
+            for (into, id) in into.as_chunks_mut().0.iter_mut().zip(prompts) {
+                *into = id.to_le_bytes();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Executor for CpuExecutor<'_> {
+    fn submit(&mut self, piece: Arc<Program>) -> Result<(), ExecutionError> {
+        self.scheduler.check()?;
+        let declared = self.declare(&piece);
+        declared.map_err(|error| match error {
+            CpuError::Interrupted => ExecutionError::Interrupted,
+            other => ExecutionError::Executor(Box::new(other)),
+        })?;
+        self.trace.extend_to(piece.end_task());
+        self.scheduler.start_clock();
+        self.scheduler.submit(&piece);
+        Ok(())
+    }
+
+    fn wait(&mut self, until: Until) -> Result<Seconds, ExecutionError> {
+        self.scheduler.wait(until, &mut self.trace)
+    }
+
+    fn trace(&self) -> &Trace {
+        &self.trace
+    }
+}
+
+impl Drop for CpuExecutor<'_> {
+    fn drop(&mut self) {
+        self.scheduler.close();
+        for worker in self.workers.drain(..) {
+            // A worker catches its tasks' panics; one of its own has been printed.
+            let _ = worker.join();
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Which cores a worker may use.
+#![allow(unsafe_code)]
+
+/// Keeps the calling thread on the given cores, as far as the system allows it.
+pub(super) fn pin_to(cores: &[usize]) {
+    if cores.is_empty() {
+        return;
+    }
+    // SAFETY: a set of bits is plain data, and the calls read or change only it and the caller's mask.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for core in cores
+            .iter()
+            .filter(|core| **core < libc::CPU_SETSIZE as usize)
+        {
+            libc::CPU_SET(*core, &mut set);
+        }
+        // Refused on some systems: then the thread stays where the system puts it.
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+    }
+}
+
+/// The cores that this process may use.
+pub(super) fn allowed_cores() -> Vec<usize> {
+    // SAFETY: as above.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) != 0 {
+            return Vec::new();
+        }
+        set
+    };
+    let cores = 0..libc::CPU_SETSIZE as usize;
+    // SAFETY: the core is within the set's size.
+    cores
+        .filter(|core| unsafe { libc::CPU_ISSET(*core, &set) })
+        .collect()
+}

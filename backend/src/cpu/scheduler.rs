@@ -1,0 +1,364 @@
+//! Which task runs next on which worker, and what has ended.
+//!
+//! Each resource keeps program order. A worker whose next task must wait sleeps on a condition of its
+//! own and is woken only by the task that it waits for. A barrier takes no engine and has no worker:
+//! whoever ends the last task that it waits for ends it as well.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use plimsoll_core::executor::{ExecutionError, Until};
+use plimsoll_core::program::{Machine, Program, ResourceKind, TaskId};
+use plimsoll_core::trace::{Span, Trace};
+use plimsoll_core::units::Seconds;
+
+use super::error::CpuError;
+
+/// How often whoever waits for the program looks whether the user interrupted.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A task whose turn it is.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub piece: Arc<Program>,
+    pub index: usize,
+    pub id: TaskId,
+    pub start: Seconds,
+}
+
+/// A task that could not be done.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub task: TaskId,
+    pub what: String,
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// The tasks of one piece on one resource.
+#[derive(Debug)]
+struct Lane {
+    piece: Arc<Program>,
+    indices: Vec<u32>,
+    next: usize,
+}
+
+impl Lane {
+    fn index(&self) -> usize {
+        self.indices[self.next] as usize
+    }
+
+    fn id(&self) -> TaskId {
+        TaskId(self.piece.first_task().0 + self.indices[self.next])
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By task number.
+    ended: Vec<bool>,
+    /// By resource.
+    lanes: Vec<VecDeque<Lane>>,
+    /// By resource: what its next task waits for.
+    awaited: Vec<Option<TaskId>>,
+    /// By resource: whether its worker sleeps because nothing is left to do.
+    idle: Vec<bool>,
+    /// Spans that the trace does not have yet.
+    spans: Vec<(TaskId, Span)>,
+    watched: Option<TaskId>,
+    unfinished: usize,
+    running: usize,
+    stopped: bool,
+    interrupted: bool,
+    failure: Option<Failure>,
+}
+
+/// Workers to wake once the lock is gone, one bit a resource.
+#[derive(Default)]
+struct Wake {
+    workers: u32,
+    watcher: bool,
+}
+
+/// What workers and the one who waits for them share.
+#[derive(Debug)]
+pub(super) struct Scheduler {
+    state: Mutex<State>,
+    workers: Vec<Condvar>,
+    watcher: Condvar,
+    sync: Vec<bool>,
+    interrupt: Arc<AtomicBool>,
+    epoch: OnceLock<Instant>,
+}
+
+impl State {
+    fn is_ended(&self, task: TaskId) -> bool {
+        self.ended.get(task.0 as usize).copied().unwrap_or(false)
+    }
+
+    /// What the next task of a resource still waits for: none where it may run; and none where there
+    /// is no task.
+    fn hindrance(&self, resource: usize) -> Option<TaskId> {
+        let lane = self.lanes[resource].front()?;
+        let deps = lane.piece.deps_at(lane.index());
+        // The latest is the likeliest to be missing.
+        deps.iter().rev().copied().find(|dep| !self.is_ended(*dep))
+    }
+
+    fn pop(&mut self, resource: usize) {
+        if let Some(lane) = self.lanes[resource].front_mut() {
+            lane.next += 1;
+            if lane.next == lane.indices.len() {
+                self.lanes[resource].pop_front();
+            }
+        }
+    }
+}
+
+impl Wake {
+    fn send(&mut self, scheduler: &Scheduler) {
+        let woken = std::mem::take(self);
+        for (worker, condition) in scheduler.workers.iter().enumerate() {
+            if woken.workers >> worker & 1 == 1 {
+                condition.notify_one();
+            }
+        }
+        if woken.watcher {
+            scheduler.watcher.notify_all();
+        }
+    }
+}
+
+impl Scheduler {
+    pub(super) fn new(machine: &Machine, interrupt: Arc<AtomicBool>) -> Scheduler {
+        let resources = machine.resources.len();
+        Scheduler {
+            state: Mutex::new(State {
+                lanes: (0..resources).map(|_| VecDeque::new()).collect(),
+                awaited: vec![None; resources],
+                idle: vec![false; resources],
+                ..State::default()
+            }),
+            workers: (0..resources).map(|_| Condvar::new()).collect(),
+            watcher: Condvar::new(),
+            sync: machine
+                .resources
+                .iter()
+                .map(|r| r.kind == ResourceKind::Sync)
+                .collect(),
+            interrupt,
+            epoch: OnceLock::new(),
+        }
+    }
+
+    /// Starts the clock, unless it runs.
+    pub(super) fn start_clock(&self) {
+        self.epoch.get_or_init(Instant::now);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A worker that panics has its panic caught; the state is changed in whole steps.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> Seconds {
+        let since = self.epoch.get().map(Instant::elapsed);
+        Seconds(since.unwrap_or_default().as_secs_f64())
+    }
+
+    /// Takes a piece.
+    pub(super) fn submit(&self, piece: &Arc<Program>) {
+        let mut indices: Vec<Vec<u32>> = vec![Vec::new(); self.workers.len()];
+        for (index, task) in piece.tasks().iter().enumerate() {
+            indices[task.resource.0 as usize].push(index as u32);
+        }
+        let mut wake = Wake::default();
+        let mut state = self.lock();
+        state.ended.resize(piece.end_task().0 as usize, false);
+        state.unfinished += piece.tasks().len();
+        for (resource, indices) in indices.into_iter().enumerate() {
+            if indices.is_empty() {
+                continue;
+            }
+            state.lanes[resource].push_back(Lane {
+                piece: Arc::clone(piece),
+                indices,
+                next: 0,
+            });
+            if std::mem::take(&mut state.idle[resource]) {
+                wake.workers |= 1 << resource;
+            }
+        }
+        self.meet(&mut state, &mut wake);
+        drop(state);
+        wake.send(self);
+    }
+
+    /// Records an end, and the barriers that it completes.
+    fn end(&self, state: &mut State, (task, span): (TaskId, Span), wake: &mut Wake) {
+        state.ended[task.0 as usize] = true;
+        state.spans.push((task, span));
+        state.unfinished -= 1;
+        let mut meets = false;
+        for (resource, awaited) in state.awaited.iter_mut().enumerate() {
+            if *awaited == Some(task) {
+                *awaited = None;
+                if self.sync[resource] {
+                    meets = true;
+                } else {
+                    wake.workers |= 1 << resource;
+                }
+            }
+        }
+        wake.watcher |= state.unfinished == 0 || state.watched == Some(task);
+        if meets {
+            self.meet(state, wake);
+        }
+    }
+
+    /// Ends all barriers that wait for nothing any more.
+    fn meet(&self, state: &mut State, wake: &mut Wake) {
+        for resource in (0..self.sync.len()).filter(|r| self.sync[*r]) {
+            while let Some(id) = state.lanes[resource].front().map(Lane::id) {
+                state.awaited[resource] = state.hindrance(resource);
+                if state.awaited[resource].is_some() {
+                    break;
+                }
+                state.pop(resource);
+                let now = self.now();
+                let span = Span {
+                    start: now,
+                    end: now,
+                };
+                self.end(state, (id, span), wake);
+            }
+        }
+    }
+
+    /// Ends a worker's task, if it had one, and gives it the next, or none when all is over.
+    pub(super) fn next(&self, resource: usize, ended: Option<(TaskId, Span)>) -> Option<Job> {
+        let mut wake = Wake::default();
+        let mut state = self.lock();
+        if let Some(ended) = ended {
+            state.running -= 1;
+            self.end(&mut state, ended, &mut wake);
+        }
+        loop {
+            if self.interrupt.load(Ordering::Relaxed) {
+                state.interrupted |= !state.stopped;
+                self.stop(&mut state);
+            }
+            if state.stopped {
+                return None;
+            }
+            state.awaited[resource] = state.hindrance(resource);
+            let next = state.lanes[resource].front();
+            if let (None, Some(lane)) = (state.awaited[resource], next) {
+                let job = Job {
+                    piece: Arc::clone(&lane.piece),
+                    index: lane.index(),
+                    id: lane.id(),
+                    start: self.now(),
+                };
+                state.pop(resource);
+                state.running += 1;
+                drop(state);
+                wake.send(self);
+                return Some(job);
+            }
+            state.idle[resource] = next.is_none();
+            wake.send(self);
+            let woken = self.workers[resource].wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Ends everything because a task failed.
+    pub(super) fn fail(&self, failure: Failure) {
+        let mut state = self.lock();
+        state.running -= 1;
+        state.failure.get_or_insert(failure);
+        self.stop(&mut state);
+    }
+
+    /// Ends everything.
+    pub(super) fn close(&self) {
+        self.stop(&mut self.lock());
+    }
+
+    fn stop(&self, state: &mut State) {
+        state.stopped = true;
+        self.workers.iter().for_each(Condvar::notify_all);
+        self.watcher.notify_all();
+    }
+
+    /// An error where nothing can be submitted or waited for any more.
+    pub(super) fn check(&self) -> Result<(), ExecutionError> {
+        stopped(&mut self.lock())
+    }
+
+    /// Waits; moves what has ended to the trace.
+    pub(super) fn wait(&self, until: Until, trace: &mut Trace) -> Result<Seconds, ExecutionError> {
+        let mut state = self.lock();
+        state.watched = match until {
+            Until::Task(task) => Some(task),
+            Until::Time(_) | Until::Idle => None,
+        };
+        let result = loop {
+            if self.interrupt.load(Ordering::Relaxed) {
+                state.interrupted |= !state.stopped && state.unfinished > 0;
+                if state.interrupted {
+                    self.stop(&mut state);
+                }
+            }
+            if let Err(error) = stopped(&mut state) {
+                break Err(error);
+            }
+            let over = state
+                .watched
+                .map_or(state.unfinished == 0, |task| state.is_ended(task));
+            // Nothing that was submitted will end this task.
+            let never = state.unfinished == 0;
+            let early = match until {
+                Until::Time(time) => Some(time - self.now()).filter(|left| left.0 > 0.0),
+                Until::Task(_) | Until::Idle => None,
+            };
+            if (over || never) && early.is_none() {
+                break Ok(self.now());
+            }
+            let nap = match early {
+                Some(left) if over => LOOK.min(Duration::from_secs_f64(left.0)),
+                _ => LOOK,
+            };
+            let woken = self.watcher.wait_timeout(state, nap);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        };
+        for (task, span) in state.spans.drain(..) {
+            trace.record(task, span);
+        }
+        result
+    }
+
+    /// Waits until no task runs: none is left, or none will be begun.
+    pub(super) fn quiet(&self) {
+        let mut state = self.lock();
+        while state.running > 0 || !(state.stopped || state.unfinished == 0) {
+            let woken = self.watcher.wait_timeout(state, LOOK);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+fn stopped(state: &mut State) -> Result<(), ExecutionError> {
+    if let Some(Failure { task, what, source }) = state.failure.take() {
+        return Err(ExecutionError::Task { task, what, source });
+    }
+    if state.interrupted {
+        return Err(ExecutionError::Interrupted);
+    }
+    match state.stopped {
+        true => Err(ExecutionError::Executor(Box::new(CpuError::Stopped))),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,83 @@
+//! The thread of one resource.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use plimsoll_core::program::{Op, ResourceKind};
+use plimsoll_core::trace::Span;
+
+use super::engine::Engine;
+use super::error::TaskError;
+use super::pin;
+use super::scheduler::{Failure, Job, Scheduler};
+use crate::kernels::attention::AttentionScratch;
+use crate::tiers::sharpen_timers;
+
+/// A resource's thread, before it starts.
+pub(super) struct Worker {
+    pub engine: Arc<Engine>,
+    pub scheduler: Arc<Scheduler>,
+    pub resource: usize,
+    pub kind: ResourceKind,
+    /// Where it may run; anywhere, if there are none.
+    pub cores: Vec<usize>,
+}
+
+impl Worker {
+    /// Does the resource's tasks until all is over.
+    pub(super) fn run(self) {
+        pin::pin_to(&self.cores);
+        sharpen_timers();
+        let mut scratch = AttentionScratch::default();
+        let mut ended = None;
+        while let Some(job) = self.scheduler.next(self.resource, ended.take()) {
+            let task = (&*job.piece, job.index);
+            let run = AssertUnwindSafe(|| self.engine.run(task, self.kind, &mut scratch));
+            let result = catch_unwind(run).unwrap_or_else(|panic| Err(panicked(&*panic)));
+            let end = self.scheduler.now();
+            match result {
+                Ok(()) => {
+                    ended = Some((
+                        job.id,
+                        Span {
+                            start: job.start,
+                            end,
+                        },
+                    ))
+                }
+                Err(error) => return self.scheduler.fail(self.failure(&job, error)),
+            }
+        }
+    }
+
+    fn failure(&self, job: &Job, error: TaskError) -> Failure {
+        let task = &job.piece.tasks()[job.index];
+        let what = match job.piece.op_of(task) {
+            Op::Move { bytes, .. } => format!("move of {bytes}"),
+            Op::Embed { .. } => "embed".to_owned(),
+            Op::Linear { stage, .. } => stage.name().to_owned(),
+            Op::Attention { .. } => "attention".to_owned(),
+            Op::Barrier => "barrier".to_owned(),
+        };
+        let cell = task.cell;
+        Failure {
+            task: job.id,
+            what: format!(
+                "{what} on {}, round {}, pass {}, block {}, batch {}",
+                self.kind.name(),
+                cell.round,
+                cell.pass,
+                cell.block,
+                cell.batch
+            ),
+            source: Box::new(error),
+        }
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> TaskError {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    TaskError::Panic(text.unwrap_or_else(|| "no message".to_owned()))
+}

@@ -1,0 +1,127 @@
+//! Rows of one layer's cache in one buffer: `[position][K|V][row][head_dim]`.
+
+use std::ops::Range;
+
+use plimsoll_core::Dtype;
+
+use super::DecoderError;
+use super::error::at_least;
+use crate::kernels::ElementsMut;
+use crate::kernels::attention::KvSegment;
+
+/// Rows of a cache, to read.
+#[derive(Debug, Clone)]
+pub struct CachePart<'a> {
+    /// Which rows of the batch.
+    pub rows: Range<usize>,
+    /// Bytes from a position to the next.
+    pub record_bytes: usize,
+    /// The buffer, from position 0 on.
+    pub bytes: &'a [u8],
+}
+
+/// Rows of a cache, to append to.
+#[derive(Debug)]
+pub struct NewCachePart<'a> {
+    /// Which rows of the batch.
+    pub rows: Range<usize>,
+    /// Bytes from a position to the next.
+    pub record_bytes: usize,
+    /// Where in the buffer the first new token goes, in positions.
+    pub first: usize,
+    /// The buffer, from position 0 on.
+    pub bytes: &'a mut [u8],
+}
+
+impl<'a> CachePart<'a> {
+    /// The part as the attention kernel sees it, its first row being row 0.
+    pub(super) fn segment(&self, first_row: usize, dtype: Dtype) -> KvSegment<'a> {
+        KvSegment {
+            row_start: self.rows.start - first_row,
+            row_end: self.rows.end - first_row,
+            record_bytes: self.record_bytes,
+            bytes: self.bytes,
+            dtype,
+        }
+    }
+
+    /// Copies one row's keys and values of some positions: `[position][K|V][head_dim]`.
+    pub(super) fn gather(
+        &self,
+        row: usize,
+        (positions, head_bytes): (usize, usize),
+        into: &mut [u8],
+    ) -> Result<(), DecoderError> {
+        let values = self.rows.len() * head_bytes;
+        let key = (row - self.rows.start) * head_bytes;
+        let end = (positions - 1) * self.record_bytes + values + key + head_bytes;
+        at_least("rows of the cache, in bytes", end, self.bytes.len())?;
+        for (position, into) in into.chunks_exact_mut(2 * head_bytes).enumerate() {
+            let at = position * self.record_bytes + key;
+            let (k, v) = into.split_at_mut(head_bytes);
+            k.copy_from_slice(&self.bytes[at..at + head_bytes]);
+            v.copy_from_slice(&self.bytes[at + values..at + values + head_bytes]);
+        }
+        Ok(())
+    }
+}
+
+impl NewCachePart<'_> {
+    /// That the buffer has room for so many new tokens a sequence.
+    pub(super) fn check(&self, tokens: usize, head_bytes: usize) -> Result<(), DecoderError> {
+        let last = self.first + tokens.max(1) - 1;
+        let needed = last * self.record_bytes + 2 * self.rows.len() * head_bytes;
+        at_least("room in the cache, in bytes", needed, self.bytes.len())
+    }
+
+    /// Writes the new key and value heads of a sequence's token, as far as they belong here. `keys`
+    /// and `values` hold the rows from `first_row` on.
+    pub(super) fn put(
+        &mut self,
+        (first_row, token): (usize, usize),
+        (keys, values): (&[f32], &[f32]),
+        (head_dim, dtype): (usize, Dtype),
+    ) -> Result<(), DecoderError> {
+        let last_row = first_row + keys.len() / head_dim;
+        let from = first_row.max(self.rows.start);
+        let to = last_row.min(self.rows.end);
+        if from >= to {
+            return Ok(());
+        }
+        let size = dtype.size_bytes() as usize;
+        let record = (self.first + token) * self.record_bytes / size;
+        let key = record + (from - self.rows.start) * head_dim;
+        let length = (to - from) * head_dim;
+        let inner = (from - first_row) * head_dim..(to - first_row) * head_dim;
+        let value = key + self.rows.len() * head_dim;
+        let mut elements = ElementsMut::from_bytes(self.bytes, dtype)?;
+        elements.store(key..key + length, &keys[inner.clone()]);
+        elements.store(value..value + length, &values[inner]);
+        Ok(())
+    }
+
+    /// Writes one new token of all rows, already in the stored type: `[row][head_dim]` each, from the
+    /// batch's row `first_row` on.
+    pub(super) fn put_stored(
+        &mut self,
+        first_row: usize,
+        (keys, values): (&[u8], &[u8]),
+        head_bytes: usize,
+    ) {
+        let inner =
+            (self.rows.start - first_row) * head_bytes..(self.rows.end - first_row) * head_bytes;
+        let length = inner.len();
+        let key = self.first * self.record_bytes;
+        self.bytes[key..key + length].copy_from_slice(&keys[inner.clone()]);
+        self.bytes[key + length..key + 2 * length].copy_from_slice(&values[inner]);
+    }
+
+    /// The same rows, to read.
+    pub(super) fn as_part(&self) -> CachePart<'_> {
+        CachePart {
+            rows: self.rows.clone(),
+            record_bytes: self.record_bytes,
+            bytes: self.bytes,
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The stages that are matrix products and what stands around them, and the embedding.
+
+use plimsoll_core::model::{NormPosition, Positions, TensorRole};
+
+use super::error::at_least;
+use super::parallel::linear_on;
+use super::{BlockTensors, Decoder, DecoderError, NewCachePart, Split, SplitMut, TILE};
+use crate::kernels::activation::activate;
+use crate::kernels::argmax::argmax;
+use crate::kernels::embed::{Table, embed};
+use crate::kernels::linear::{LinearShape, LinearWeight};
+use crate::kernels::norm::{NormWeight, layer_norm};
+use crate::kernels::residual;
+
+/// The tokens that a stage computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch {
+    /// Sequences.
+    pub sequences: usize,
+    /// New tokens of each.
+    pub query_len: usize,
+    /// Position of the first new token of each.
+    pub position: usize,
+}
+
+/// What a head gives.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct HeadOutput {
+    /// The next token of each sequence.
+    pub tokens: Vec<u32>,
+    /// `[sequence][vocab_size]`, where they were asked for.
+    pub logits: Vec<f32>,
+}
+
+impl Batch {
+    fn tokens(&self) -> usize {
+        self.sequences * self.query_len
+    }
+
+    /// First tokens and counts of the tiles.
+    fn tiles(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
+        let tokens = self.tokens();
+        let starts = (0..tokens).step_by(TILE);
+        starts.map(move |start| start..tokens.min(start + TILE))
+    }
+}
+
+impl Decoder {
+    fn linear(
+        &self,
+        m: usize,
+        x: &[f32],
+        weight: LinearWeight<'_>,
+    ) -> Result<Vec<f32>, DecoderError> {
+        let k = x.len() / m.max(1);
+        let n = weight.weight.len() / k.max(1);
+        let mut y = vec![0.0; m * n];
+        linear_on(self.threads, LinearShape { m, n, k }, x, weight, &mut y)?;
+        Ok(y)
+    }
+
+    fn normalised(x: &[f32], norm: NormWeight<'_>) -> Result<Vec<f32>, DecoderError> {
+        let mut y = vec![0.0; x.len()];
+        layer_norm(x, norm, &mut y)?;
+        Ok(y)
+    }
+
+    /// Writes the embeddings of `ids`, `[sequence][position]`, to `hidden`.
+    ///
+    /// # Errors
+    /// Where operands do not fit each other, or an id is not in the vocabulary.
+    pub fn embed(
+        &self,
+        block: &BlockTensors<'_>,
+        batch: Batch,
+        ids: &[u32],
+        hidden: &mut SplitMut<'_>,
+    ) -> Result<(), DecoderError> {
+        let width = self.hidden_size();
+        at_least("token ids", batch.tokens(), ids.len())?;
+        at_least("the activations", batch.tokens() * width, hidden.len())?;
+        let table = Table {
+            elements: block.get(TensorRole::TokenEmbedding)?,
+            width: self.model.embedding_size as usize,
+        };
+        for tile in batch.tiles() {
+            let m = tile.len();
+            let zeros = vec![0; m];
+            let mut x = vec![0.0; m * table.width];
+            embed(&ids[tile.clone()], &zeros, table, None, &mut x)?;
+            if let Some(weight) = block.optional(TensorRole::ProjectIn)? {
+                x = self.linear(m, &x, LinearWeight { weight, bias: None })?;
+            }
+            if let Positions::Learned { offset } = self.model.positions {
+                let places = tile.clone().map(|token| {
+                    let place = batch.position + token % batch.query_len;
+                    place as u32 + offset
+                });
+                let places: Vec<u32> = places.collect();
+                let elements = block.get(TensorRole::PositionEmbedding)?;
+                let mut rows = vec![0.0; m * width];
+                embed(&places, &zeros, Table { elements, width }, None, &mut rows)?;
+                residual::add(&mut x, &rows)?;
+            }
+            hidden.store(tile.start * width..tile.end * width, &x);
+        }
+        Ok(())
+    }
+
+    /// Normalises, projects to queries, `[sequence][token][heads * head_dim]`, and appends keys and
+    /// values to the parts of the cache.
+    ///
+    /// # Errors
+    /// Where operands do not fit each other.
+    pub fn project(
+        &self,
+        block: &BlockTensors<'_>,
+        batch: Batch,
+        hidden: &Split<'_>,
+        queries: &mut SplitMut<'_>,
+        parts: &mut [NewCachePart<'_>],
+    ) -> Result<(), DecoderError> {
+        use TensorRole::{
+            AttnNormBias, AttnNormWeight, KBias, KWeight, QBias, QWeight, VBias, VWeight,
+        };
+        let width = self.hidden_size();
+        let (head_dim, kv_heads) = (self.head_dim(), self.kv_heads());
+        let (q_size, kv_size) = (self.group() * kv_heads * head_dim, kv_heads * head_dim);
+        at_least("the activations", batch.tokens() * width, hidden.len())?;
+        at_least("room for queries", batch.tokens() * q_size, queries.len())?;
+        for part in parts.iter() {
+            part.check(batch.query_len, head_dim * self.dtype.size_bytes() as usize)?;
+        }
+        for tile in batch.tiles() {
+            let m = tile.len();
+            let mut x = vec![0.0; m * width];
+            hidden.load(tile.start * width..tile.end * width, &mut x);
+            if self.model.norm_position == NormPosition::Before {
+                let norm = block.norm(AttnNormWeight, AttnNormBias, self.model.norm_eps)?;
+                x = Decoder::normalised(&x, norm)?;
+            }
+            let q = self.linear(m, &x, block.linear(QWeight, QBias)?)?;
+            queries.store(tile.start * q_size..tile.end * q_size, &q);
+            let k = self.linear(m, &x, block.linear(KWeight, KBias)?)?;
+            let v = self.linear(m, &x, block.linear(VWeight, VBias)?)?;
+            let heads = k.chunks_exact(kv_size).zip(v.chunks_exact(kv_size));
+            for (token, new) in tile.zip(heads) {
+                let (sequence, t) = (token / batch.query_len, token % batch.query_len);
+                for part in parts.iter_mut() {
+                    part.put((sequence * kv_heads, t), new, (head_dim, self.dtype))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Projects attention's output and computes the MLP, each added to the activations.
+    ///
+    /// # Errors
+    /// Where operands do not fit each other.
+    pub fn finish(
+        &self,
+        block: &BlockTensors<'_>,
+        batch: Batch,
+        attended: &Split<'_>,
+        hidden: &mut SplitMut<'_>,
+    ) -> Result<(), DecoderError> {
+        use TensorRole::{
+            AttnNormBias, AttnNormWeight, DownBias, DownWeight, MlpNormBias, MlpNormWeight, OBias,
+            OWeight, UpBias, UpWeight,
+        };
+        let width = self.hidden_size();
+        let q_size = self.group() * self.kv_heads() * self.head_dim();
+        at_least("the activations", batch.tokens() * width, hidden.len())?;
+        at_least(
+            "attention's output",
+            batch.tokens() * q_size,
+            attended.len(),
+        )?;
+        let before = self.model.norm_position == NormPosition::Before;
+        let epsilon = self.model.norm_eps;
+        for tile in batch.tiles() {
+            let m = tile.len();
+            let rows = tile.start * width..tile.end * width;
+            let mut x = vec![0.0; m * width];
+            hidden.load(rows.clone(), &mut x);
+            let mut a = vec![0.0; m * q_size];
+            attended.load(tile.start * q_size..tile.end * q_size, &mut a);
+            let o = self.linear(m, &a, block.linear(OWeight, OBias)?)?;
+            residual::add(&mut x, &o)?;
+            let mlp_norm = block.norm(MlpNormWeight, MlpNormBias, epsilon)?;
+            let mut inner = if before {
+                let y = Decoder::normalised(&x, mlp_norm)?;
+                self.linear(m, &y, block.linear(UpWeight, UpBias)?)?
+            } else {
+                let norm = block.norm(AttnNormWeight, AttnNormBias, epsilon)?;
+                x = Decoder::normalised(&x, norm)?;
+                self.linear(m, &x, block.linear(UpWeight, UpBias)?)?
+            };
+            activate(self.activation(), &mut inner);
+            let down = self.linear(m, &inner, block.linear(DownWeight, DownBias)?)?;
+            residual::add(&mut x, &down)?;
+            if !before {
+                x = Decoder::normalised(&x, mlp_norm)?;
+            }
+            hidden.store(rows, &x);
+        }
+        Ok(())
+    }
+
+    /// The likeliest next token of each sequence, by its last token's activations.
+    ///
+    /// # Errors
+    /// Where operands do not fit each other, or a logit is no number.
+    pub fn head(
+        &self,
+        block: &BlockTensors<'_>,
+        batch: Batch,
+        hidden: &Split<'_>,
+        with_logits: bool,
+    ) -> Result<HeadOutput, DecoderError> {
+        use TensorRole::{FinalNormBias, FinalNormWeight, LmHead, LmHeadBias, ProjectOut};
+        let width = self.hidden_size();
+        at_least("the activations", batch.tokens() * width, hidden.len())?;
+        let mut output = HeadOutput::default();
+        for start in (0..batch.sequences).step_by(TILE) {
+            let m = TILE.min(batch.sequences - start);
+            let mut x = vec![0.0; m * width];
+            for (sequence, x) in (start..).zip(x.chunks_exact_mut(width)) {
+                let last = (sequence + 1) * batch.query_len - 1;
+                hidden.load(last * width..(last + 1) * width, x);
+            }
+            if self.model.final_norm {
+                let epsilon = self.model.norm_eps;
+                let norm = block.norm(FinalNormWeight, FinalNormBias, epsilon)?;
+                x = Decoder::normalised(&x, norm)?;
+            }
+            if let Some(weight) = block.optional(ProjectOut)? {
+                x = self.linear(m, &x, LinearWeight { weight, bias: None })?;
+            }
+            let logits = self.linear(m, &x, block.linear(LmHead, LmHeadBias)?)?;
+            output
+                .tokens
+                .extend(argmax(&logits, self.model.vocab_size as usize)?);
+            if with_logits {
+                output.logits.extend(logits);
+            }
+        }
+        Ok(output)
+    }
+}

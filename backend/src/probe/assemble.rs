@@ -1,0 +1,212 @@
+//! From measurements to a profile.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::{
+    Compute, Contention, CopyLink, Curve, DeviceKind, DiskLink, Engine, GemmCurve, HardwareProfile,
+    Links, Quantity, Source, SourceKind, Tiers,
+};
+use plimsoll_core::program::{Op, ResourceKind};
+use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
+
+use super::samples::{Timed, durations};
+use super::stats::{median, spread};
+use super::{Measured, ProbeOptions, compute};
+
+const MEASURED: &str = "measured";
+const STATED: &str = "stated";
+
+/// A rate by size, from several measurements of each.
+type Rates = BTreeMap<u64, Vec<f64>>;
+
+fn curve(rates: &Rates) -> Curve {
+    let points = rates.iter().map(|(size, r)| (*size as f64, median(r))).collect();
+    let spreads: Vec<f64> = rates.values().map(|r| spread(r)).collect();
+    let curve = Curve::new(points, MEASURED, Some(median(&spreads)));
+    curve.expect("medians of positive rates at ascending sizes")
+}
+
+fn quantity(values: &[f64]) -> Quantity<Seconds> {
+    Quantity::new(Seconds(median(values)), MEASURED).with_spread(spread(values))
+}
+
+/// The profile of everything measured.
+pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwareProfile {
+    let what = if options.quick { "plimsoll profile --quick" } else { "plimsoll profile" };
+    let source = |kind: SourceKind, from: String| Source {
+        kind,
+        from,
+        date: options.date.clone(),
+    };
+    let sources = BTreeMap::from([
+        (MEASURED.to_owned(), source(SourceKind::Measured, format!("{what}, this machine"))),
+        (STATED.to_owned(), source(SourceKind::Measured, "the system's own count of memory and disk".into())),
+    ]);
+    let best = best_weight_rate(measured);
+    HardwareProfile {
+        name: options.name.clone(),
+        description: "Emulated device on this machine's CPU: its own arena and its own thread.".into(),
+        kind: DeviceKind::Emulated,
+        sources,
+        tiers: tiers(best),
+        links: links(measured),
+        compute: compute_rates(options, measured),
+        contention: contention(measured),
+    }
+}
+
+/// Bytes of weights a second in the best matrix product of few tokens.
+fn best_weight_rate(measured: &Measured) -> f64 {
+    let rates = measured.compute.iter().filter_map(|(dtype, task)| {
+        let (_, m, flops) = compute::linear_key(task)?;
+        let bytes = flops / 2.0 / f64::from(m) * dtype.size_bytes() as f64;
+        Some(bytes / task.span.duration().0)
+    });
+    rates.fold(1e6, f64::max)
+}
+
+fn tiers(bandwidth: f64) -> Tiers {
+    let (memory, disk) = (system_memory(), 64 << 30);
+    let bytes = |count: u64| Quantity::new(Bytes(count), STATED);
+    let rate = Quantity::new(BytesPerSecond(bandwidth), MEASURED);
+    Tiers {
+        // A quarter of memory plays the device; a plan may state less.
+        device_capacity_bytes: bytes(memory / 4),
+        host_capacity_bytes: bytes(memory / 2),
+        disk_capacity_bytes: bytes(disk),
+        device_reserved_bytes: bytes(0),
+        host_reserved_bytes: bytes(0),
+        device_bandwidth: rate.clone(),
+        host_bandwidth: rate,
+    }
+}
+
+/// Main memory in bytes; 4 GiB where the system does not say.
+#[allow(unsafe_code)]
+fn system_memory() -> u64 {
+    // SAFETY: asks for two numbers.
+    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    match (u64::try_from(pages), u64::try_from(page)) {
+        (Ok(pages), Ok(page)) if pages > 0 && page > 0 => pages * page,
+        _ => 4 << 30,
+    }
+}
+
+fn links(measured: &Measured) -> Links {
+    let moved = |kind: ResourceKind| -> Rates {
+        let by_size = durations(&measured.moves, |task| match task.op {
+            Op::Move { bytes, .. } if task.kind == kind => Some(bytes.0),
+            _ => None,
+        });
+        let rate = |size: u64, times: Vec<f64>| times.iter().map(|t| size as f64 / t).collect();
+        by_size.into_iter().map(|(size, times)| (size, rate(size, times))).collect()
+    };
+    let copy = |kind| CopyLink {
+        latency: quantity(&measured.gaps),
+        page_locked: curve(&moved(kind)),
+        pageable: None,
+    };
+    let disk = |kind| DiskLink {
+        latency: quantity(&measured.gaps),
+        rate: curve(&moved(kind)),
+    };
+    Links {
+        h2d: copy(ResourceKind::H2d),
+        d2h: copy(ResourceKind::D2h),
+        disk_read: disk(ResourceKind::DiskRead),
+        disk_write: disk(ResourceKind::DiskWrite),
+        page_lock: None,
+        peers: Vec::new(),
+    }
+}
+
+fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
+    let mut prefill = Rates::new();
+    let mut decode = Rates::new();
+    let mut cpu = Rates::new();
+    for (_, task) in &measured.compute {
+        let time = task.span.duration().0;
+        if let Some((context, flops)) = compute::prefill_attention(task) {
+            prefill.entry(u64::from(context)).or_default().push(flops / time);
+        }
+        for (kind, rates) in [(ResourceKind::Gpu, &mut decode), (ResourceKind::Cpu, &mut cpu)] {
+            if let Some(bytes) = compute::decode_cache_bytes(task, kind) {
+                rates.entry(bytes).or_default().push(bytes as f64 / time);
+            }
+        }
+    }
+    let handoff = quantity(&measured.handoffs);
+    let launch = quantity(&measured.gaps);
+    Compute {
+        launch: launch.clone(),
+        handoff: Some(handoff),
+        barrier: launch.clone(),
+        gemm: options.dtypes.iter().flat_map(|d| gemm_curves(*d, measured)).collect(),
+        attention_prefill: curve(&prefill),
+        attention_decode: curve(&thin(decode)),
+        cpu_launch: launch,
+        cpu_attention: curve(&thin(cpu)),
+        cpu_attention_prefill: None,
+    }
+}
+
+/// Puts neighbouring sizes together, so that each point of a curve stands on several measurements.
+fn thin(rates: Rates) -> Rates {
+    let mut thinned = BTreeMap::<u64, (Vec<u64>, Vec<f64>)>::new();
+    for (size, values) in rates {
+        // Three points an octave.
+        let bin = (3.0 * (size as f64).log2()).round() as u64;
+        let (sizes, all) = thinned.entry(bin).or_default();
+        sizes.push(size);
+        all.extend(values);
+    }
+    thinned.into_values().map(|(sizes, all)| (sizes[sizes.len() / 2], all)).collect()
+}
+
+/// One curve over M for each size of matrix.
+fn gemm_curves(dtype: Dtype, measured: &Measured) -> Vec<GemmCurve> {
+    let tasks: Vec<&Timed> =
+        measured.compute.iter().filter(|(d, _)| *d == dtype).map(|(_, t)| t).collect();
+    let sizes: BTreeSet<u64> =
+        tasks.iter().filter_map(|t| compute::linear_key(t)).map(|(size, ..)| size).collect();
+    let of_size = |size: u64| {
+        let mut rates = Rates::new();
+        for task in &tasks {
+            match compute::linear_key(task) {
+                Some((own, m, flops)) if own == size => {
+                    let rate = flops / task.span.duration().0;
+                    rates.entry(u64::from(m)).or_default().push(rate);
+                }
+                _ => {}
+            }
+        }
+        let side = (size as f64).sqrt().round() as u32;
+        GemmCurve {
+            dtype,
+            n: Some(side),
+            k: Some(side),
+            rate: curve(&rates),
+        }
+    };
+    sizes.into_iter().map(of_size).collect()
+}
+
+fn contention(measured: &Measured) -> Vec<Contention> {
+    let engine = |kind: ResourceKind| match kind {
+        ResourceKind::H2d => Engine::H2d,
+        ResourceKind::D2h => Engine::D2h,
+        ResourceKind::DiskRead => Engine::DiskRead,
+        ResourceKind::DiskWrite => Engine::DiskWrite,
+        ResourceKind::Cpu => Engine::Cpu,
+        _ => Engine::Gpu,
+    };
+    let shares = measured.losses.shares().into_iter();
+    let felt = shares.filter(|(_, _, share)| *share < 0.995);
+    felt.map(|(victim, beside, share)| Contention {
+        victim: engine(victim),
+        beside: engine(beside),
+        rate: Quantity::new(share, MEASURED),
+    })
+    .collect()
+}

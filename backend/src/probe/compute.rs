@@ -1,0 +1,121 @@
+//! Small models run whole, with nothing beside the computation: each task's own time.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::lower::{LowerError, footprint};
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::program::{Op, ResourceKind, Stage};
+use plimsoll_core::tier::PerTier;
+use plimsoll_core::workload::Workload;
+
+use super::samples::Timed;
+
+/// Words of the calibration models' vocabulary.
+const VOCABULARY: u32 = 4096;
+
+/// A decoder that validation does not use.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub hidden_size: u32,
+    pub num_hidden_layers: u32,
+}
+
+/// Calibration models, smallest first: their matrices span the sizes that fit in a probe's time.
+pub(super) const SHAPES: [Shape; 3] = [
+    Shape { hidden_size: 512, num_hidden_layers: 5 },
+    Shape { hidden_size: 896, num_hidden_layers: 3 },
+    Shape { hidden_size: 1664, num_hidden_layers: 1 },
+];
+
+/// Sequences and prompt lengths that are run on each model.
+pub(super) const BATCHES: [(u32, u32); 7] =
+    [(1, 16), (2, 32), (3, 96), (4, 24), (6, 64), (12, 12), (24, 40)];
+
+fn model(shape: Shape) -> ModelSpec {
+    let config = format!(
+        r#"{{"model_type": "opt", "hidden_size": {h}, "num_hidden_layers": {l},
+            "num_attention_heads": {heads}, "ffn_dim": {ffn}, "vocab_size": {VOCABULARY},
+            "max_position_embeddings": 2048, "word_embed_proj_dim": {h}}}"#,
+        h = shape.hidden_size,
+        l = shape.num_hidden_layers,
+        heads = shape.hidden_size / 64,
+        ffn = 4 * shape.hidden_size,
+    );
+    ModelSpec::from_hf_config("calibration", &config).expect("a well-formed configuration")
+}
+
+/// One GPU batch of a calibration model. With `cpu_attention` its cache is on the host.
+pub(super) fn plan(
+    shape: Shape,
+    (sequences, prompt_len): (u32, u32),
+    gen_len: u32,
+    dtype: Dtype,
+    cpu_attention: bool,
+) -> Result<Plan, LowerError> {
+    let cache = if cpu_attention { [0.0, 100.0] } else { [100.0, 0.0] };
+    let percent = [100.0, 0.0, cache[0], cache[1], 100.0, 0.0];
+    let policy = Policy {
+        schedule: Schedule::Row,
+        barrier: false,
+        cpu_attention,
+        ..Policy::from_percent(sequences, 1, percent)?
+    };
+    let mut plan = Plan {
+        schema_version: PLAN_SCHEMA_VERSION,
+        model: model(shape),
+        dtype,
+        workload: Workload { prompt_len, gen_len, num_prompts: None },
+        policy,
+        capacity_bytes: PerTier::default(),
+        prediction: None,
+        provenance: Provenance {
+            hardware: "this machine".into(),
+            chosen_by: ChosenBy::Given,
+            plimsoll_version: env!("CARGO_PKG_VERSION").into(),
+        },
+    };
+    plan.capacity_bytes = footprint(&plan)?;
+    Ok(plan)
+}
+
+/// Size of the weights and tokens of a matrix-product task: elements of its typical matrix (weighted by
+/// work) and M.
+pub(super) fn linear_key(task: &Timed) -> Option<(u64, u32, f64)> {
+    let Op::Linear { stage, m, gemms, .. } = task.op else { return None };
+    let sizes = || gemms.iter().map(|g| f64::from(g.n) * f64::from(g.k));
+    let all: f64 = sizes().sum();
+    // The end of a layer has matrices of two sizes; its rate is filed between them.
+    let typical = if stage == Stage::Finish {
+        sizes().map(|s| s * s).sum::<f64>() / all
+    } else {
+        all / sizes().count() as f64
+    };
+    Some((typical.round() as u64, m, 2.0 * all * f64::from(m)))
+}
+
+/// Bytes of cache that a decode attention reads.
+pub(super) fn decode_cache_bytes(task: &Timed, on: ResourceKind) -> Option<u64> {
+    match task.op {
+        Op::Attention { rows, head_dim, query_len: 1, context_len, element_bytes, .. }
+            if task.kind == on =>
+        {
+            let row = 2 * u64::from(head_dim) * u64::from(element_bytes);
+            Some(u64::from(rows) * u64::from(context_len) * row)
+        }
+        _ => None,
+    }
+}
+
+/// Context and work of a prefill attention.
+pub(super) fn prefill_attention(task: &Timed) -> Option<(u32, f64)> {
+    match task.op {
+        Op::Attention { rows, group, head_dim, query_len, context_len, .. } if query_len > 1 => {
+            let queries = f64::from(query_len);
+            let seen = f64::from(context_len) - (queries - 1.0) / 2.0;
+            let heads = f64::from(rows) * f64::from(group);
+            Some((context_len, 4.0 * heads * f64::from(head_dim) * queries * seen))
+        }
+        _ => None,
+    }
+}

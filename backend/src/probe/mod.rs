@@ -1,0 +1,223 @@
+//! Measures this machine through the CPU executor and writes down what it finds as a hardware profile.
+//!
+//! Every number comes from tasks like those of a plan, run by the same workers over the same memory:
+//! moves of many sizes, small models run whole with nothing beside them, and the same with overlap.
+//! The models ([`compute::SHAPES`]) are not those that validation uses.
+
+mod assemble;
+mod compute;
+mod contention;
+mod moves;
+mod samples;
+mod stats;
+
+use plimsoll_core::Dtype;
+use plimsoll_core::control::{Controller, DriveError, Run, drive};
+use plimsoll_core::executor::{ExecutionError, Executor, Until};
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::{LowerError, Lowering, footprint};
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::Policy;
+use plimsoll_core::program::{Machine, Program};
+use plimsoll_core::tier::PerTier;
+use plimsoll_core::units::Bytes;
+use plimsoll_core::verify::{Verifier, VerifyError};
+use thiserror::Error;
+
+use crate::cpu::{CpuError, CpuExecutor, CpuOptions};
+use crate::weights::Synthetic;
+use contention::Losses;
+use moves::Moves;
+use samples::{Timed, timed};
+
+/// Why a machine could not be measured.
+#[derive(Debug, Error)]
+pub enum ProbeError {
+    /// The executor could not be made.
+    #[error(transparent)]
+    Cpu(#[from] CpuError),
+    /// A probe's plan does not lower, which is an error of ours.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// A probe did not run to its end.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+    /// A probe did not run to its end.
+    #[error(transparent)]
+    Execution(#[from] ExecutionError),
+    /// A probe's program is not valid, which is an error of ours.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
+}
+
+/// What to measure and how long.
+#[derive(Debug, Clone)]
+pub struct ProbeOptions {
+    /// How the executor runs; throttles are ignored, since a profile is of the machine without them.
+    pub cpu: CpuOptions,
+    /// Fewer sizes and repeats.
+    pub quick: bool,
+    /// Types to measure matrix products and attention for.
+    pub dtypes: Vec<Dtype>,
+    /// The name of the profile.
+    pub name: String,
+    /// Today, for the provenance.
+    pub date: String,
+}
+
+/// Everything measured, before it is made into a profile.
+#[derive(Debug, Default)]
+struct Measured {
+    moves: Vec<Timed>,
+    compute: Vec<(Dtype, Timed)>,
+    gaps: Vec<f64>,
+    handoffs: Vec<f64>,
+    losses: Losses,
+}
+
+/// Measures. `progress` hears what is being measured, and how much of the whole is done.
+///
+/// # Errors
+/// Memory or disk that cannot be had; a probe that fails.
+pub fn measure(
+    options: &ProbeOptions,
+    progress: &mut dyn FnMut(&str, f64),
+) -> Result<HardwareProfile, ProbeError> {
+    let mut measured = Measured::default();
+    progress("copies and disk", 0.0);
+    measure_moves(options, &mut measured)?;
+    let all = compute::SHAPES.len() * options.dtypes.len();
+    let mut done = 0;
+    for dtype in &options.dtypes {
+        for shape in compute::SHAPES {
+            let share = 0.2 + 0.5 * done as f64 / all as f64;
+            progress(&format!("{} model of width {}", dtype.name(), shape.hidden_size), share);
+            measure_compute(options, shape, *dtype, &mut measured)?;
+            done += 1;
+        }
+    }
+    progress("engines beside each other", 0.7);
+    measure_contention(options, &mut measured)?;
+    progress("done", 1.0);
+    Ok(assemble::profile(options, &measured))
+}
+
+fn cpu_options(options: &ProbeOptions) -> CpuOptions {
+    CpuOptions {
+        throttles: crate::cpu::Throttles::default(),
+        capture_logits: false,
+        ..options.cpu.clone()
+    }
+}
+
+fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
+    let sizes: &[u64] = &[16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 48 << 20];
+    let region = Bytes(192 << 20);
+    let repeats = if options.quick { 7 } else { 25 };
+    let mut plan = compute::plan(compute::SHAPES[0], (1, 4), 1, Dtype::F32, false)?;
+    let behind = footprint(&plan)?;
+    plan.capacity_bytes = Moves::room(region, behind);
+    let machine = Machine::single_gpu(plan.capacity_bytes);
+    let mut moves = Moves::new(Program::new(), &machine, region, behind);
+    moves.one_by_one(sizes, repeats);
+    let alone = moves.program.tasks().len();
+    for first in 0..moves::MOVERS.len() {
+        for second in first + 1..moves::MOVERS.len() {
+            moves.together([first, second], 4 << 20, 96 << 20);
+        }
+    }
+    let run = run_program(options, &plan, &machine, moves.program)?;
+    let tasks = timed(&run);
+    let (alone, together) = tasks.split_at(alone);
+    measured.losses.add(together, alone);
+    measured.moves.extend_from_slice(alone);
+    measured.gaps.extend(samples::gaps_on_one_engine(&run, moves::MOVERS[0]));
+    measured.handoffs.extend(samples::handoffs(&run));
+    Ok(())
+}
+
+fn run_program(
+    options: &ProbeOptions,
+    plan: &Plan,
+    machine: &Machine,
+    program: Program,
+) -> Result<Run, ProbeError> {
+    let lowering = Lowering::new(plan)?;
+    let source = Synthetic { seed: 0 };
+    let cpu = CpuOptions { whole_tiers: true, ..cpu_options(options) };
+    let mut executor = CpuExecutor::new(plan, lowering.placement(), &source, &cpu)?;
+    Verifier::new(machine).check(&program)?;
+    let piece = std::sync::Arc::new(program);
+    executor.submit(std::sync::Arc::clone(&piece))?;
+    executor.wait(Until::Idle)?;
+    Ok(Run {
+        machine: machine.clone(),
+        pieces: vec![piece],
+        trace: executor.trace().clone(),
+    })
+}
+
+fn run_plan(options: &ProbeOptions, plan: &Plan) -> Result<Run, ProbeError> {
+    let mut lowering = Lowering::new(plan)?;
+    let source = Synthetic { seed: 0 };
+    let cpu = cpu_options(options);
+    let mut executor = CpuExecutor::new(plan, lowering.placement(), &source, &cpu)?;
+    let prompts = prompts(plan, lowering.rounds().iter().flat_map(|r| &r.batches).sum());
+    executor.set_prompts(lowering.texts(), &prompts)?;
+    Ok(drive(&mut lowering as &mut dyn Controller, &mut executor)?)
+}
+
+/// Any words do: time does not depend on them.
+fn prompts(plan: &Plan, count: u32) -> Vec<Vec<u32>> {
+    let word = |sequence: u32, at: u32| (sequence * 7919 + at * 104_729 + 3) % plan.model.vocab_size;
+    let prompt = |s: u32| (0..plan.workload.prompt_len).map(|t| word(s, t)).collect();
+    (0..count).map(prompt).collect()
+}
+
+fn measure_compute(
+    options: &ProbeOptions,
+    shape: compute::Shape,
+    dtype: Dtype,
+    measured: &mut Measured,
+) -> Result<(), ProbeError> {
+    let gen_len = if options.quick { 6 } else { 14 };
+    for batch in compute::BATCHES {
+        let plan = compute::plan(shape, batch, gen_len, dtype, false)?;
+        let run = run_plan(options, &plan)?;
+        measured.compute.extend(timed(&run).into_iter().map(|t| (dtype, t)));
+        measured.gaps.extend(samples::gaps_on_one_engine(&run, plimsoll_core::program::ResourceKind::Gpu));
+        let plan = compute::plan(shape, batch, gen_len.min(5), dtype, true)?;
+        let run = run_plan(options, &plan)?;
+        measured.handoffs.extend(samples::handoffs(&run));
+        let on_cpu = timed(&run).into_iter();
+        let on_cpu = on_cpu.filter(|t| t.kind == plimsoll_core::program::ResourceKind::Cpu);
+        measured.compute.extend(on_cpu.map(|t| (dtype, t)));
+    }
+    Ok(())
+}
+
+fn measure_contention(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
+    let shape = compute::SHAPES[1];
+    let placements: [([f64; 6], bool); 3] = [
+        ([0.0, 100.0, 0.0, 100.0, 0.0, 100.0], false),
+        ([0.0, 0.0, 100.0, 0.0, 100.0, 0.0], false),
+        ([0.0, 100.0, 0.0, 60.0, 100.0, 0.0], true),
+    ];
+    for (percent, cpu_attention) in placements {
+        let mut plan = compute::plan(shape, (4, 48), 6, options.dtypes[0], false)?;
+        let overlapped = Policy {
+            cpu_attention,
+            barrier: false,
+            ..Policy::from_percent(4, 4, percent).map_err(LowerError::from)?
+        };
+        let mut runs = Vec::new();
+        for overlap in [false, true] {
+            plan.policy = Policy { overlap, ..overlapped };
+            plan.capacity_bytes = PerTier::from_fn(|_| Bytes(u64::MAX / 4));
+            plan.capacity_bytes = footprint(&plan)?;
+            runs.push(timed(&run_plan(options, &plan)?));
+        }
+        measured.losses.add(&runs[1], &runs[0]);
+    }
+    Ok(())
+}

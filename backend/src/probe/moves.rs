@@ -1,0 +1,144 @@
+//! Programs of moves alone: copies and disk transfers of many sizes, one by one and beside each other.
+
+use plimsoll_core::program::{
+    Access, Arg, Buffer, BufferId, Cell, Content, Machine, NewTask, Op, Program, ResourceKind,
+    TaskId,
+};
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::units::Bytes;
+
+/// The engines that move bytes.
+pub(super) const MOVERS: [ResourceKind; 4] = [
+    ResourceKind::H2d,
+    ResourceKind::D2h,
+    ResourceKind::DiskRead,
+    ResourceKind::DiskWrite,
+];
+
+/// A program of moves, with a region of its own for each engine's source and destination.
+pub(super) struct Moves {
+    pub program: Program,
+    machine: Machine,
+    regions: [(BufferId, BufferId); 4],
+    region: u64,
+    moved: [u64; 4],
+    last: Option<TaskId>,
+}
+
+/// The tiers that an engine moves from and to.
+fn ends(kind: ResourceKind) -> (Tier, Tier) {
+    match kind {
+        ResourceKind::H2d => (Tier::Host, Tier::Device),
+        ResourceKind::D2h => (Tier::Device, Tier::Host),
+        ResourceKind::DiskWrite => (Tier::Host, Tier::Disk),
+        _ => (Tier::Disk, Tier::Host),
+    }
+}
+
+impl Moves {
+    /// What each tier must hold besides `behind`, with regions of this many bytes.
+    pub(super) fn room(region: Bytes, behind: PerTier<Bytes>) -> PerTier<Bytes> {
+        PerTier::from_fn(|tier| {
+            let ends = MOVERS.map(|kind| {
+                let (from, to) = ends(kind);
+                u64::from(from == tier) + u64::from(to == tier)
+            });
+            behind[tier] + region * ends.iter().sum()
+        })
+    }
+
+    /// Adds regions to a program behind what its tiers hold already.
+    pub(super) fn new(
+        mut program: Program,
+        machine: &Machine,
+        region: Bytes,
+        behind: PerTier<Bytes>,
+    ) -> Moves {
+        let mut end = behind;
+        let mut declare = |tier: Tier| {
+            let arena = machine.arena(tier, 0).expect("a machine of one GPU has all tiers");
+            let offset = end[tier];
+            end[tier] = offset + region;
+            program.buffer(Buffer {
+                arena,
+                offset,
+                bytes: region,
+                content: Content::Workspace,
+                resident: true,
+            })
+        };
+        let regions = MOVERS.map(|kind| {
+            let (from, to) = ends(kind);
+            (declare(from), declare(to))
+        });
+        Moves {
+            program,
+            machine: machine.clone(),
+            regions,
+            region: region.0,
+            moved: [0; 4],
+            last: None,
+        }
+    }
+
+    /// Appends a move of `bytes`. The source runs on through its region, as weights do; the
+    /// destination alternates between two places, as slots do.
+    pub(super) fn push(&mut self, mover: usize, bytes: u64, deps: &[TaskId]) -> TaskId {
+        let place = |at: u64| Bytes(at % (self.region / bytes).max(1) * bytes);
+        let count = self.moved[mover];
+        self.moved[mover] += 1;
+        let (from, to) = (place(count), place(count % 2));
+        // A disk that is written like a cache is written on and on, not in two places.
+        let to = if MOVERS[mover] == ResourceKind::DiskWrite { from } else { to };
+        let op = self.program.op(Op::Move {
+            bytes: Bytes(bytes),
+            from,
+            to,
+            page_locked: true,
+        });
+        let (source, destination) = self.regions[mover];
+        let resource = self.machine.resource(MOVERS[mover], 0).expect("all movers are there");
+        let task = self.program.push(NewTask {
+            op,
+            resource,
+            cell: Cell::default(),
+            deps,
+            args: &[
+                Arg { buffer: source, access: Access::Read },
+                Arg { buffer: destination, access: Access::Write },
+            ],
+            takes: &[],
+            gives: &[],
+        });
+        self.last = Some(task);
+        task
+    }
+
+    /// Each size on each engine in turn, nothing beside it; all of that `repeats` times. The first
+    /// task of an engine's turn waits for the engine before.
+    pub(super) fn one_by_one(&mut self, sizes: &[u64], repeats: u32) {
+        for _ in 0..repeats {
+            for mover in 0..MOVERS.len() {
+                let mut before: Vec<TaskId> = self.last.into_iter().collect();
+                for bytes in sizes {
+                    self.push(mover, *bytes, &before);
+                    before.clear();
+                }
+            }
+        }
+    }
+
+    /// Two engines at once, after all that came before. Each moves about `total` bytes.
+    pub(super) fn together(&mut self, movers: [usize; 2], bytes: u64, total: u64) {
+        let before: Vec<TaskId> = self.last.into_iter().collect();
+        let mut ends = Vec::new();
+        for mover in movers {
+            let first = self.push(mover, bytes, &before);
+            let rest = (1..total / bytes).map(|_| self.push(mover, bytes, &[]));
+            ends.push(rest.last().unwrap_or(first));
+        }
+        self.last = None;
+        let join = self.push(movers[0], 4096, &ends);
+        self.last = Some(join);
+    }
+}

@@ -1,0 +1,88 @@
+//! Reading measurements out of a run's trace.
+
+use std::collections::BTreeMap;
+
+use plimsoll_core::control::Run;
+use plimsoll_core::program::{Op, ResourceKind, TaskId};
+use plimsoll_core::trace::Span;
+
+/// A task with when it ran.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Timed {
+    pub kind: ResourceKind,
+    pub op: Op,
+    pub span: Span,
+}
+
+/// All tasks of a run that ended, in program order.
+pub(super) fn timed(run: &Run) -> Vec<Timed> {
+    let tasks = run.tasks().filter_map(|(id, op, resource, _)| {
+        Some(Timed {
+            kind: run.machine.resources[resource].kind,
+            op: *op,
+            span: run.trace.span(id)?,
+        })
+    });
+    tasks.collect()
+}
+
+/// Durations by the number that `key` gives a task; tasks without one are left out.
+pub(super) fn durations(
+    tasks: &[Timed],
+    key: impl Fn(&Timed) -> Option<u64>,
+) -> BTreeMap<u64, Vec<f64>> {
+    let mut by_key = BTreeMap::<u64, Vec<f64>>::new();
+    for task in tasks {
+        if let Some(key) = key(task) {
+            by_key.entry(key).or_default().push(task.span.duration().0);
+        }
+    }
+    by_key
+}
+
+/// Times between the end of a task and the start of the next on the same engine, where the next was
+/// ready before.
+pub(super) fn gaps_on_one_engine(run: &Run, kind: ResourceKind) -> Vec<f64> {
+    let mut gaps = Vec::new();
+    let mut previous: Option<Span> = None;
+    for piece in &run.pieces {
+        for (index, task) in piece.tasks().iter().enumerate() {
+            if run.machine.resources[task.resource.0 as usize].kind != kind {
+                continue;
+            }
+            let id = TaskId(piece.first_task().0 + index as u32);
+            let Some(span) = run.trace.span(id) else { continue };
+            let ready = piece.deps_at(index).iter().filter_map(|d| run.trace.span(*d));
+            let ready = ready.map(|s| s.end.0).fold(0.0, f64::max);
+            if let Some(previous) = previous
+                && ready <= previous.end.0
+            {
+                gaps.push((span.start - previous.end).0);
+            }
+            previous = Some(span);
+        }
+    }
+    gaps
+}
+
+/// Times between the end of what a task waited for on another engine and its start, where its own
+/// engine stood idle by then.
+pub(super) fn handoffs(run: &Run) -> Vec<f64> {
+    let mut gaps = Vec::new();
+    let mut free = [0.0_f64; plimsoll_core::program::Machine::MAX_RESOURCES];
+    for piece in &run.pieces {
+        for (index, task) in piece.tasks().iter().enumerate() {
+            let id = TaskId(piece.first_task().0 + index as u32);
+            let Some(span) = run.trace.span(id) else { continue };
+            let ready = piece.deps_at(index).iter().filter_map(|d| run.trace.span(*d));
+            let ready = ready.map(|s| s.end.0).fold(0.0, f64::max);
+            let engine = &mut free[task.resource.0 as usize];
+            // An engine that has only just ended its own task has not gone to sleep.
+            if ready > *engine + 200e-6 {
+                gaps.push(span.start.0 - ready);
+            }
+            *engine = span.end.0;
+        }
+    }
+    gaps
+}

@@ -1,0 +1,200 @@
+//! A bounded region of real memory.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr::NonNull;
+
+use plimsoll_core::units::Bytes;
+
+use super::TierError;
+
+/// Mappings start at multiples of this, so that the system can use large pages.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// A tier's memory: one anonymous mapping of the stated size, present before it is used.
+///
+/// Workers touch it at the same time, through [`Arena::bytes`] and [`Arena::bytes_mut`].
+#[derive(Debug)]
+pub struct Arena {
+    tier: &'static str,
+    mapping: NonNull<u8>,
+    mapped: usize,
+    base: NonNull<u8>,
+    capacity: Bytes,
+}
+
+// SAFETY: the arena is plain memory; who may touch which range is the contract of its accessors.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Maps `capacity` bytes, zeroed and resident.
+    ///
+    /// # Errors
+    /// [`TierError::NoMemory`] where the system refuses.
+    pub fn new(tier: &'static str, capacity: Bytes) -> Result<Arena, TierError> {
+        let refused = |source: io::Error| TierError::NoMemory {
+            tier,
+            capacity,
+            source,
+        };
+        let wanted = usize::try_from(capacity.0).map_err(|_| refused(io::ErrorKind::OutOfMemory.into()))?;
+        if let Some(available) = available_memory().filter(|available| *available < capacity) {
+            return Err(refused(io::Error::other(format!("only {available} is free"))));
+        }
+        let mapped = wanted
+            .checked_add(2 * HUGE_PAGE_BYTES)
+            .ok_or_else(|| refused(io::ErrorKind::OutOfMemory.into()))?;
+        // SAFETY: a fresh private anonymous mapping at an address of the system's choice.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                mapped,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(refused(io::Error::last_os_error()));
+        }
+        let Some(mapping) = NonNull::new(address.cast::<u8>()) else {
+            return Err(refused(io::ErrorKind::OutOfMemory.into()));
+        };
+        let skip = mapping.as_ptr().align_offset(HUGE_PAGE_BYTES);
+        // SAFETY: `skip` is under one huge page, and the mapping is two larger than what is used.
+        let base = unsafe { mapping.add(skip) };
+        let arena = Arena {
+            tier,
+            mapping,
+            mapped,
+            base,
+            capacity,
+        };
+        arena.make_resident(wanted).map_err(refused)?;
+        Ok(arena)
+    }
+
+    /// Asks for large pages and has every page present, so that no task pays for a first touch.
+    fn make_resident(&self, length: usize) -> io::Result<()> {
+        let length = length.next_multiple_of(HUGE_PAGE_BYTES);
+        let address = self.base.as_ptr().cast();
+        // SAFETY: the range is inside the mapping; both calls only advise or populate it.
+        unsafe {
+            libc::madvise(address, length, libc::MADV_HUGEPAGE);
+            if libc::madvise(address, length, libc::MADV_POPULATE_WRITE) == 0 {
+                return Ok(());
+            }
+        }
+        let error = io::Error::last_os_error();
+        // Before Linux 5.14 there is no such advice: touch the pages.
+        if error.raw_os_error() != Some(libc::EINVAL) {
+            return Err(error);
+        }
+        for offset in (0..length).step_by(4096) {
+            // SAFETY: inside the mapping, and nobody else has the arena yet.
+            unsafe { self.base.add(offset).write_volatile(0) };
+        }
+        Ok(())
+    }
+
+    /// How much it holds.
+    pub fn capacity(&self) -> Bytes {
+        self.capacity
+    }
+
+    fn start(&self, offset: u64, len: usize) -> Result<NonNull<u8>, TierError> {
+        let end = offset.saturating_add(len as u64);
+        if end > self.capacity.0 {
+            return Err(TierError::OutOfRange {
+                tier: self.tier,
+                offset,
+                end,
+                capacity: self.capacity,
+            });
+        }
+        // SAFETY: inside the mapping, as just checked.
+        Ok(unsafe { self.base.add(offset as usize) })
+    }
+
+    /// Bytes to read.
+    ///
+    /// # Safety
+    /// While the slice lives, nobody writes this range. A verified program's tasks keep that: two that
+    /// touch the same bytes, one of them writing, are ordered.
+    ///
+    /// # Errors
+    /// [`TierError::OutOfRange`].
+    pub unsafe fn bytes(&self, offset: u64, len: usize) -> Result<&[u8], TierError> {
+        let start = self.start(offset, len)?;
+        // SAFETY: in range, initialised (mapped zeroed), and the caller keeps writers away.
+        Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) })
+    }
+
+    /// Bytes to write.
+    ///
+    /// # Safety
+    /// While the slice lives, nobody else touches this range.
+    ///
+    /// # Errors
+    /// [`TierError::OutOfRange`].
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn bytes_mut(&self, offset: u64, len: usize) -> Result<&mut [u8], TierError> {
+        let start = self.start(offset, len)?;
+        // SAFETY: in range, and the caller keeps everyone else away.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) })
+    }
+}
+
+/// Memory that can be taken without swapping, where the system says. It promises more than it has, and
+/// ends the process that comes to collect; so it is asked first.
+fn available_memory() -> Option<Bytes> {
+    let report = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = report.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(Bytes(kib * 1024))
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no slice of it outlives the arena.
+        unsafe { libc::munmap(self.mapping.as_ptr().cast(), self.mapped) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_past_the_end_is_refused_by_tier_and_size() {
+        let arena = Arena::new("device", Bytes(10_000)).expect("memory");
+        // SAFETY: nothing else touches the arena.
+        let error = unsafe { arena.bytes(9_000, 1_001) }.expect_err("past the end");
+        assert_eq!(
+            error.to_string(),
+            "the device tier holds 9.77 KiB, and bytes 9000 to 10001 were asked for"
+        );
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let arena = Arena::new("host", Bytes(1 << 20)).expect("memory");
+        // SAFETY: one range after the other, from one thread.
+        unsafe {
+            arena.bytes_mut(4096, 3).expect("in range").copy_from_slice(&[1, 2, 3]);
+            assert_eq!(arena.bytes(4095, 5).expect("in range"), &[0, 1, 2, 3, 0]);
+            assert_eq!(arena.bytes(0, 1).expect("in range").as_ptr() as usize % 4096, 0);
+        }
+    }
+
+    #[test]
+    fn a_capacity_that_no_machine_has_is_an_error() {
+        for capacity in [Bytes(1 << 44), Bytes(1 << 60), Bytes(u64::MAX)] {
+            let refused = Arena::new("host", capacity);
+            assert!(matches!(refused, Err(TierError::NoMemory { .. })), "{capacity}");
+        }
+    }
+}

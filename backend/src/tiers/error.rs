@@ -1,0 +1,69 @@
+//! What can go wrong in a memory tier.
+
+use std::path::PathBuf;
+
+use plimsoll_core::units::Bytes;
+use thiserror::Error;
+
+/// Why a tier refused.
+#[derive(Debug, Error)]
+pub enum TierError {
+    /// A range that is not in the tier.
+    #[error("the {tier} tier holds {capacity}, and bytes {offset} to {end} were asked for")]
+    OutOfRange {
+        /// Which tier.
+        tier: &'static str,
+        /// First byte asked for.
+        offset: u64,
+        /// One past the last.
+        end: u64,
+        /// What there is.
+        capacity: Bytes,
+    },
+    /// The system has no such memory to give.
+    #[error("no {capacity} of memory for the {tier} tier: {source}; state a smaller capacity")]
+    NoMemory {
+        /// Which tier.
+        tier: &'static str,
+        /// What was asked.
+        capacity: Bytes,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// The disk file could not be made.
+    #[error("{}: no disk tier of {capacity} here: {source}; give another --disk-dir", dir.display())]
+    NoDisk {
+        /// Where.
+        dir: PathBuf,
+        /// What was asked.
+        capacity: Bytes,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// A disk transfer that is not whole pages.
+    #[error("disk transfers are whole pages of 4096 bytes; {what} is {value}")]
+    Misaligned {
+        /// Offset, length or address.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// The file ended too early.
+    #[error("the disk tier ended at byte {at}, {missing} bytes short; was its file truncated?")]
+    ShortRead {
+        /// Where it ended.
+        at: u64,
+        /// How much was still to come.
+        missing: u64,
+    },
+    /// The disk failed.
+    #[error("disk {what} at byte {at} failed: {source}")]
+    Io {
+        /// Read or write.
+        what: &'static str,
+        /// Where.
+        at: u64,
+        /// The system's word.
+        source: std::io::Error,
+    },
+}

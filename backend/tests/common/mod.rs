@@ -1,0 +1,87 @@
+//! What the tests of the executor share: plans of tiny models, and running them.
+#![allow(dead_code)] // each test file uses a part
+
+use std::path::{Path, PathBuf};
+
+use plimsoll_backend::cpu::{CapturedLogits, CpuExecutor, CpuOptions};
+use plimsoll_backend::weights::WeightSource;
+use plimsoll_core::Dtype;
+use plimsoll_core::control::{Run, drive};
+use plimsoll_core::lower::{Lowering, footprint};
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::policy::Policy;
+use plimsoll_core::tier::PerTier;
+use plimsoll_core::workload::Workload;
+
+pub fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(name)
+}
+
+pub fn tiny_opt() -> ModelSpec {
+    let path = fixture("tiny-opt").join("config.json");
+    let text = std::fs::read_to_string(path).expect("the fixture");
+    ModelSpec::from_hf_config("tiny-opt", &text).expect("a model")
+}
+
+/// A plan whose tiers are as large as it needs.
+pub fn plan(model: &ModelSpec, dtype: Dtype, policy: Policy, workload: Workload) -> Plan {
+    let mut plan = Plan {
+        schema_version: PLAN_SCHEMA_VERSION,
+        model: model.clone(),
+        dtype,
+        workload,
+        policy,
+        capacity_bytes: PerTier::default(),
+        prediction: None,
+        provenance: Provenance {
+            hardware: "none".into(),
+            chosen_by: ChosenBy::Given,
+            plimsoll_version: "0".into(),
+        },
+    };
+    plan.capacity_bytes = footprint(&plan).expect("a policy");
+    plan
+}
+
+/// What a run gave.
+pub struct Outcome {
+    pub tokens: Vec<Vec<u32>>,
+    pub logits: Vec<CapturedLogits>,
+    pub run: Run,
+}
+
+pub fn execute(
+    plan: &Plan,
+    source: &dyn WeightSource,
+    prompts: &[Vec<u32>],
+    options: &CpuOptions,
+) -> Outcome {
+    let mut lowering = Lowering::new(plan).expect("it fits");
+    let placement = lowering.placement().clone();
+    let texts = lowering.texts().clone();
+    let mut executor = CpuExecutor::new(plan, &placement, source, options).expect("an executor");
+    executor.set_prompts(&texts, prompts).expect("prompts");
+    let run = drive(&mut lowering, &mut executor).unwrap_or_else(|error| {
+        panic!(
+            "{error}: {:?}\n{:#?}",
+            std::error::Error::source(&error),
+            plan.policy
+        )
+    });
+    Outcome {
+        tokens: executor.generated(&texts),
+        logits: executor.take_logits(),
+        run,
+    }
+}
+
+/// Prompts that differ.
+pub fn prompts(count: u32, length: u32, vocab: u32) -> Vec<Vec<u32>> {
+    let id = |i: u32| i.wrapping_mul(2_654_435_761) % (vocab - 4) + 4;
+    (0..count)
+        .map(|p| (0..length).map(|t| id(1 + p * 1000 + t)).collect())
+        .collect()
+}

@@ -1,0 +1,336 @@
+//! What goes wrong is an error that says what and where, and leaves nothing behind.
+
+mod common;
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{fixture, plan, prompts, tiny_opt};
+use plimsoll_backend::cpu::{CpuError, CpuExecutor, CpuOptions};
+use plimsoll_backend::weights::{Safetensors, Synthetic, WeightError, WeightSource};
+use plimsoll_core::Dtype;
+use plimsoll_core::control::drive;
+use plimsoll_core::executor::{ExecutionError, Executor, Until};
+use plimsoll_core::lower::Lowering;
+use plimsoll_core::model::{Family, ModelSpec, TensorSpec, registry};
+use plimsoll_core::placement::WeightPlacement;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::Policy;
+use plimsoll_core::units::Bytes;
+use plimsoll_core::workload::Workload;
+
+const WORKLOAD: Workload = Workload {
+    prompt_len: 8,
+    gen_len: 4,
+    num_prompts: Some(4),
+};
+
+fn mixed() -> Plan {
+    let percent = [30.0, 40.0, 30.0, 40.0, 30.0, 40.0];
+    let policy = Policy::from_percent(2, 2, percent).expect("a policy");
+    plan(&tiny_opt(), Dtype::F32, policy, WORKLOAD)
+}
+
+fn placement(plan: &Plan) -> WeightPlacement {
+    Lowering::new(plan).expect("it fits").placement().clone()
+}
+
+/// Runs a plan with weights from a folder; the error that the first piece meets.
+fn first_error(model: &ModelSpec, folder: &Path) -> String {
+    let plan = plan(model, Dtype::F32, mixed().policy, WORKLOAD);
+    let source = match Safetensors::open(folder, Family::Opt) {
+        Ok(source) => source,
+        Err(error) => return error.to_string(),
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CpuOptions::new(dir.path());
+    let placement = placement(&plan);
+    let mut executor = CpuExecutor::new(&plan, &placement, &source, &options).expect("an executor");
+    let piece = Lowering::new(&plan)
+        .expect("it fits")
+        .next_pass()
+        .expect("a pass");
+    executor
+        .submit(Arc::new(piece))
+        .expect_err("damaged")
+        .to_string()
+}
+
+fn copy_of_fixture() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    let from = fixture("tiny-opt").join("model.safetensors");
+    fs::copy(from, dir.path().join("model.safetensors")).expect("copied");
+    dir
+}
+
+#[test]
+fn a_truncated_checkpoint_is_named() {
+    let dir = copy_of_fixture();
+    let path = dir.path().join("model.safetensors");
+    let length = fs::metadata(&path).expect("there").len();
+    let file = fs::File::options()
+        .write(true)
+        .open(&path)
+        .expect("writable");
+    file.set_len(length - 1).expect("cut");
+    let error = first_error(&tiny_opt(), dir.path());
+    assert!(
+        error.contains("model.safetensors: not a whole safetensors file"),
+        "{error}"
+    );
+    assert!(error.contains("fetch it again"), "{error}");
+    file.set_len(5).expect("cut");
+    assert!(first_error(&tiny_opt(), dir.path()).contains("it has 5 bytes"));
+}
+
+#[test]
+fn a_header_that_lies_about_its_length_is_refused() {
+    let dir = copy_of_fixture();
+    let path = dir.path().join("model.safetensors");
+    let mut bytes = fs::read(&path).expect("read");
+    bytes[..8].copy_from_slice(&(1_u64 << 60).to_le_bytes());
+    fs::write(&path, bytes).expect("written");
+    let error = first_error(&tiny_opt(), dir.path());
+    assert!(
+        error.contains("its header claims 1152921504606846976"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_folder_without_weights_is_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let error = first_error(&tiny_opt(), dir.path());
+    assert!(error.contains("model.safetensors: No such file"), "{error}");
+}
+
+#[test]
+fn a_missing_tensor_is_named() {
+    let dir = copy_of_fixture();
+    let path = dir.path().join("model.safetensors");
+    let mut bytes = fs::read(&path).expect("read");
+    let (from, to) = (b"layers.1.fc1.weight", b"layers.1.fcX.weight");
+    let at = bytes
+        .windows(from.len())
+        .position(|w| w == from)
+        .expect("the name");
+    bytes[at..at + to.len()].copy_from_slice(to);
+    fs::write(&path, bytes).expect("written");
+    let error = first_error(&tiny_opt(), dir.path());
+    assert!(
+        error.contains("no tensor `model.decoder.layers.1.fc1.weight`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn weights_of_another_shape_are_named() {
+    let model = ModelSpec {
+        intermediate_size: 128,
+        ..tiny_opt()
+    };
+    let error = first_error(&model, &fixture("tiny-opt"));
+    assert!(
+        error.contains("fc2.weight` has shape [64, 256], the model needs [64, 128]"),
+        "{error}"
+    );
+}
+
+#[test]
+fn sharded_names_without_prefix_and_other_types_are_read() {
+    let tensor = &tiny_opt().tensors(1)[2];
+    let bf16: Vec<u8> = (0..tensor.elements())
+        .flat_map(|i| [(i % 128) as u8, 0x3f])
+        .collect();
+    let dir = tempfile::tempdir().expect("a directory");
+    let shape: Vec<usize> = vec![tensor.rows as usize, tensor.cols as usize];
+    let bare = tensor.name.strip_prefix("model.").expect("prefixed");
+    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape, &bf16);
+    let file = safetensors::serialize([(bare, view.expect("a tensor"))], None).expect("a file");
+    fs::write(dir.path().join("part-1.safetensors"), file).expect("written");
+    let index = serde_json::json!({ "weight_map": { bare: "part-1.safetensors" } });
+    fs::write(
+        dir.path().join("model.safetensors.index.json"),
+        index.to_string(),
+    )
+    .expect("written");
+    let source = Safetensors::open(dir.path(), Family::Opt).expect("a checkpoint");
+    let mut words = vec![0_u32; tensor.elements() as usize];
+    source
+        .load(tensor, Dtype::F32, bytemuck::cast_slice_mut(&mut words))
+        .expect("there");
+    assert_eq!(f32::from_bits(words[3]), f32::from_bits(0x3f03_0000));
+    assert!(
+        words
+            .iter()
+            .enumerate()
+            .all(|(i, w)| *w == (0x3f00_0000 | ((i as u32 % 128) << 16)))
+    );
+}
+
+#[test]
+fn a_tier_that_is_too_small_is_named() {
+    let mut plan = mixed();
+    let placement = placement(&plan);
+    plan.capacity_bytes.host = Bytes(plan.capacity_bytes.host.0 - 1);
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CpuOptions::new(dir.path());
+    let source = Synthetic { seed: 1 };
+    let error = CpuExecutor::new(&plan, &placement, &source, &options)
+        .err()
+        .expect("too small");
+    assert!(
+        error.to_string().starts_with("the host tier holds"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_disk_directory_that_cannot_be_written_is_named() {
+    let plan = mixed();
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("a-file");
+    fs::write(&file, "no directory").expect("written");
+    let options = CpuOptions::new(&file);
+    let source = Synthetic { seed: 1 };
+    let error = CpuExecutor::new(&plan, &placement(&plan), &source, &options)
+        .err()
+        .expect("no directory");
+    assert!(
+        error.to_string().contains("a-file: no disk tier"),
+        "{error}"
+    );
+    assert!(error.to_string().contains("--disk-dir"), "{error}");
+}
+
+#[test]
+fn a_model_that_is_only_simulated_says_what_is_missing() {
+    let model = registry::find("llama-7b").expect("registered");
+    let mut plan = mixed();
+    let weights = placement(&plan);
+    plan.model = model;
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CpuOptions::new(dir.path());
+    let source = Synthetic { seed: 1 };
+    let error = CpuExecutor::new(&plan, &weights, &source, &options)
+        .err()
+        .expect("no rotary");
+    assert!(
+        error
+            .to_string()
+            .contains("not executed: rotary positions, RMSNorm"),
+        "{error}"
+    );
+}
+
+/// Weights that make every activation a NaN.
+struct NotANumber;
+
+impl WeightSource for NotANumber {
+    fn load(&self, _: &TensorSpec, _: Dtype, into: &mut [u8]) -> Result<(), WeightError> {
+        into.fill(0xff);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_task_that_fails_is_named_and_ends_the_run() {
+    let plan = mixed();
+    let mut lowering = Lowering::new(&plan).expect("it fits");
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CpuOptions::new(dir.path());
+    let placement = lowering.placement().clone();
+    let mut executor =
+        CpuExecutor::new(&plan, &placement, &NotANumber, &options).expect("an executor");
+    let texts = lowering.texts().clone();
+    executor
+        .set_prompts(&texts, &prompts(4, 8, 512))
+        .expect("prompts");
+    let error = drive(&mut lowering, &mut executor).expect_err("no number");
+    let source = error.source().map(ToString::to_string);
+    assert!(
+        error
+            .to_string()
+            .contains("head on gpu, round 0, pass 0, block 4, batch 0"),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("not a number"),
+        "{error} {source:?}"
+    );
+    assert!(executor.generated(&texts).iter().all(Vec::is_empty));
+    let later = executor.wait(Until::Idle).expect_err("stopped");
+    assert!(later.to_string().contains("earlier failure"), "{later}");
+}
+
+#[test]
+fn prompts_that_were_not_planned_for_are_refused() {
+    let plan = mixed();
+    let lowering = Lowering::new(&plan).expect("it fits");
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CpuOptions::new(dir.path());
+    let source = Synthetic { seed: 1 };
+    let mut executor =
+        CpuExecutor::new(&plan, lowering.placement(), &source, &options).expect("an executor");
+    let refused = |prompts: &[Vec<u32>], executor: &mut CpuExecutor<'_>| {
+        executor
+            .set_prompts(lowering.texts(), prompts)
+            .expect_err("refused")
+            .to_string()
+    };
+    assert!(refused(&prompts(3, 8, 512), &mut executor).starts_with("prompts: 3 given"));
+    assert!(refused(&prompts(4, 7, 512), &mut executor).starts_with("tokens in a prompt: 7 given"));
+    assert!(
+        refused(&vec![vec![512; 8]; 4], &mut executor).starts_with("the largest token id: 512")
+    );
+    let piece = Lowering::new(&plan)
+        .expect("it fits")
+        .next_pass()
+        .expect("a pass");
+    let error = executor.submit(Arc::new(piece)).expect_err("no prompts");
+    let ExecutionError::Executor(error) = error else {
+        panic!("{error}")
+    };
+    assert!(matches!(error.downcast_ref(), Some(CpuError::NoPrompts)));
+}
+
+#[test]
+fn an_interruption_keeps_what_was_generated() {
+    let workload = Workload {
+        gen_len: 100,
+        ..WORKLOAD
+    };
+    let plan = plan(&tiny_opt(), Dtype::F32, mixed().policy, workload);
+    let mut lowering = Lowering::new(&plan).expect("it fits");
+    let dir = tempfile::tempdir().expect("a directory");
+    let interrupt = Arc::new(AtomicBool::new(false));
+    let options = CpuOptions {
+        interrupt: Arc::clone(&interrupt),
+        ..CpuOptions::new(dir.path())
+    };
+    let source = Synthetic { seed: 1 };
+    let placement = lowering.placement().clone();
+    let texts = lowering.texts().clone();
+    let mut executor = CpuExecutor::new(&plan, &placement, &source, &options).expect("an executor");
+    executor
+        .set_prompts(&texts, &prompts(4, 8, 512))
+        .expect("prompts");
+    let mut pieces = std::iter::from_fn(|| lowering.next_pass()).map(Arc::new);
+    let first = pieces.next().expect("prefill");
+    let end = plimsoll_core::program::TaskId(first.end_task().0 - 1);
+    executor.submit(first).expect("taken");
+    pieces.for_each(|piece| executor.submit(piece).expect("taken"));
+    executor.wait(Until::Task(end)).expect("prefilled");
+    interrupt.store(true, Ordering::Relaxed);
+    let error = executor.wait(Until::Idle).expect_err("interrupted");
+    assert!(matches!(error, ExecutionError::Interrupted), "{error}");
+    let tokens = executor.generated(&texts);
+    assert!(
+        tokens.iter().all(|t| !t.is_empty() && t.len() < 100),
+        "{tokens:?}"
+    );
+    assert!(executor.trace().span(end).is_some());
+}

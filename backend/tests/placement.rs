@@ -1,0 +1,189 @@
+//! Tokens do not depend on where tensors live, nor on the schedule.
+
+mod common;
+
+use common::{execute, plan, prompts, tiny_opt};
+use plimsoll_backend::cpu::CpuOptions;
+use plimsoll_backend::weights::Synthetic;
+use plimsoll_core::Dtype;
+use plimsoll_core::model::{ModelSpec, NormPosition};
+use plimsoll_core::policy::{Granularity, Policy, Schedule};
+use plimsoll_core::workload::Workload;
+use proptest::prelude::*;
+
+const WORKLOAD: Workload = Workload {
+    prompt_len: 11,
+    gen_len: 6,
+    num_prompts: Some(8),
+};
+
+fn policy(gbs: u32, batches: u32, percent: [f64; 6]) -> Policy {
+    Policy::from_percent(gbs, batches, percent).expect("a policy")
+}
+
+const DEVICE: [f64; 6] = [100.0, 0.0, 100.0, 0.0, 100.0, 0.0];
+const HOST: [f64; 6] = [0.0, 100.0, 0.0, 100.0, 0.0, 100.0];
+const DISK: [f64; 6] = [0.0; 6];
+const MIXED: [f64; 6] = [30.0, 40.0, 25.0, 40.0, 40.0, 30.0];
+const CACHE_ON_DISK: [f64; 6] = [100.0, 0.0, 0.0, 0.0, 100.0, 0.0];
+const ACTIVATIONS_ON_DISK: [f64; 6] = [100.0, 0.0, 100.0, 0.0, 0.0, 0.0];
+
+/// Changes to the policy of FlexGen's Algorithm 1, in words.
+fn changed(mut policy: Policy, changes: &str) -> Policy {
+    for change in changes.split_whitespace() {
+        match change {
+            "free" => policy.barrier = false,
+            "serial" => policy.overlap = false,
+            "row" => policy.schedule = Schedule::Row,
+            "spread" => policy.granularity = Granularity::Spread,
+            "cpu" => policy.cpu_attention = true,
+            other => panic!("no such change: {other}"),
+        }
+    }
+    policy
+}
+
+/// For eight prompts, so that with three sequences a GPU batch the last is not full.
+const PLACEMENTS: [((u32, u32), [f64; 6], &str); 22] = [
+    ((3, 3), DEVICE, ""),
+    ((3, 3), HOST, ""),
+    ((3, 3), DISK, ""),
+    ((3, 3), MIXED, ""),
+    ((3, 3), MIXED, "spread"),
+    ((3, 3), MIXED, "free"),
+    ((3, 3), MIXED, "serial"),
+    ((3, 3), MIXED, "row"),
+    ((3, 3), MIXED, "row free"),
+    ((3, 1), MIXED, ""),
+    ((3, 1), MIXED, "free"),
+    ((3, 2), MIXED, "free"),
+    ((3, 3), HOST, "cpu"),
+    ((3, 3), HOST, "cpu free"),
+    ((3, 3), DISK, "cpu free"),
+    ((3, 3), MIXED, "cpu"),
+    ((3, 3), MIXED, "cpu free"),
+    ((3, 3), MIXED, "cpu serial"),
+    ((3, 3), CACHE_ON_DISK, "free"),
+    ((3, 3), ACTIVATIONS_ON_DISK, "free"),
+    ((8, 1), MIXED, "free"),
+    ((1, 8), HOST, "free"),
+];
+
+fn same_everywhere(model: &ModelSpec, dtype: Dtype) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CpuOptions::new(dir.path());
+    let prompts = prompts(8, WORKLOAD.prompt_len, model.vocab_size);
+    let mut first: Option<Vec<Vec<u32>>> = None;
+    for placement in PLACEMENTS {
+        let ((gbs, batches), percent, changes) = placement;
+        let policy = changed(policy(gbs, batches, percent), changes);
+        let plan = plan(model, dtype, policy, WORKLOAD);
+        let tokens = execute(&plan, &Synthetic { seed: 7 }, &prompts, &options).tokens;
+        assert!(
+            tokens.iter().all(|t| t.len() == WORKLOAD.gen_len as usize),
+            "{placement:?}"
+        );
+        let first = first.get_or_insert_with(|| tokens.clone());
+        assert_eq!(*first, tokens, "{placement:?}");
+    }
+    let first = first.expect("placements");
+    let mut distinct: Vec<u32> = first.concat();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert!(distinct.len() > 12, "tokens hardly vary: {first:?}");
+}
+
+#[test]
+fn f32_tokens_are_the_same_everywhere() {
+    same_everywhere(&tiny_opt(), Dtype::F32);
+}
+
+#[test]
+fn f16_tokens_are_the_same_everywhere() {
+    same_everywhere(&tiny_opt(), Dtype::F16);
+}
+
+#[test]
+fn a_projected_model_that_normalises_after_is_the_same_everywhere() {
+    let model = ModelSpec {
+        embedding_size: 32,
+        norm_position: NormPosition::After,
+        final_norm: false,
+        ..tiny_opt()
+    };
+    same_everywhere(&model, Dtype::F16);
+}
+
+#[test]
+fn grouped_heads_are_the_same_everywhere() {
+    let model = ModelSpec {
+        num_key_value_heads: 2,
+        ..tiny_opt()
+    };
+    same_everywhere(&model, Dtype::F16);
+}
+
+#[test]
+fn several_threads_and_paced_links_change_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let model = tiny_opt();
+    let prompts = prompts(8, WORKLOAD.prompt_len, model.vocab_size);
+    let policy = changed(policy(3, 3, MIXED), "free");
+    let plan = plan(&model, Dtype::F32, policy, WORKLOAD);
+    let mut options = CpuOptions::new(dir.path());
+    let plain = execute(&plan, &Synthetic { seed: 7 }, &prompts, &options).tokens;
+    options.device_threads = 3;
+    options.pin_cores = true;
+    options.throttles.h2d = Some(plimsoll_core::units::BytesPerSecond(1e9));
+    options.throttles.d2h = Some(plimsoll_core::units::BytesPerSecond(1e9));
+    options.throttles.disk_read = Some(plimsoll_core::units::BytesPerSecond(1e9));
+    options.throttles.disk_write = Some(plimsoll_core::units::BytesPerSecond(1e9));
+    let other = execute(&plan, &Synthetic { seed: 7 }, &prompts, &options).tokens;
+    assert_eq!(plain, other);
+}
+
+fn shares() -> impl Strategy<Value = (f64, f64)> {
+    prop_oneof![
+        Just((100.0, 0.0)),
+        Just((0.0, 100.0)),
+        Just((0.0, 0.0)),
+        (0.0..100.0f64, 0.0..1.0f64).prop_map(|(d, h)| (d, (100.0 - d) * h)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(40)
+    })]
+
+    #[test]
+    fn any_placement_gives_the_tokens_of_one_sequence_alone(
+        (gbs, batches) in (1u32..5, 1u32..5),
+        (w, c, h) in (shares(), shares(), shares()),
+        switches in prop::array::uniform5(any::<bool>()),
+        (prompt_len, gen_len, count) in (1u32..14, 1u32..5, 1u32..12),
+    ) {
+        let [row, overlap, barrier, cpu_attention, spread] = switches;
+        let policy = Policy {
+            schedule: if row { Schedule::Row } else { Schedule::ZigZag },
+            granularity: if spread { Granularity::Spread } else { Granularity::Layer },
+            overlap,
+            barrier,
+            cpu_attention,
+            ..policy(gbs, batches, [w.0, w.1, c.0, c.1, h.0, h.1])
+        };
+        let workload = Workload { prompt_len, gen_len, num_prompts: Some(u64::from(count)) };
+        let model = tiny_opt();
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = CpuOptions::new(dir.path());
+        let prompts = prompts(count, prompt_len, model.vocab_size);
+        let source = Synthetic { seed: 3 };
+        let simple = Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0]).expect("one");
+        let alone = plan(&model, Dtype::F16, simple, workload);
+        let given = plan(&model, Dtype::F16, policy, workload);
+        let expected = execute(&alone, &source, &prompts, &options).tokens;
+        let found = execute(&given, &source, &prompts, &options).tokens;
+        prop_assert_eq!(expected, found);
+    }
+}

@@ -1,0 +1,267 @@
+//! FlexGen's closed form (section 4.3 and appendix A.3): time and memory of a policy as linear
+//! functions of its nine shares, so that a linear program can choose them.
+//!
+//! No time is written here: each is [`CostModel::seconds`] of an operation of the lowering's shape.
+//! No size of a slot is either: memory is read off [`footprint`](plimsoll_core::lower::footprint)
+//! of pure placements. What A.3 leaves out and the lowering has is here too: the embedding and the
+//! head, fixed costs, and the path of one GPU batch through a layer where batches are too few to
+//! hide it.
+
+mod linear;
+mod memory;
+mod phase;
+
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::{LowerError, Lowering};
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::policy::{Policy, PolicyError, Schedule};
+use plimsoll_core::program::{Gemms, Op, ResourceKind, Stage};
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::units::{Bytes, Seconds};
+use plimsoll_core::workload::Workload;
+
+use crate::cost::CostModel;
+pub use linear::Linear;
+use memory::Memory;
+pub use phase::Phase;
+use phase::{Pass, Weights};
+
+/// What closed forms of one machine, model and workload share.
+#[derive(Debug, Clone)]
+pub struct ClosedForms {
+    cost: CostModel,
+    model: ModelSpec,
+    dtype: Dtype,
+    workload: Workload,
+    gemms: StageGemms,
+    weights: Weights,
+    memory: Memory,
+}
+
+/// The closed form of a block of GPU batches: everything of a policy but its shares is fixed.
+#[derive(Debug, Clone)]
+pub struct ClosedForm {
+    prefill: Phase,
+    decode: Phase,
+    decode_passes: f64,
+    rounds: f64,
+    tokens: f64,
+    memory: PerTier<Linear>,
+}
+
+/// What the closed form expects of a policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Estimate {
+    /// Prefill of all rounds.
+    pub prefill_s: Seconds,
+    /// Decode of all rounds.
+    pub decode_s: Seconds,
+    /// Both.
+    pub latency_s: Seconds,
+    /// Generated tokens over the whole time.
+    pub throughput_tok_s: f64,
+    /// How long each resource is busy with a block's prefill.
+    pub prefill_terms: [(ResourceKind, Seconds); 6],
+    /// How long each resource is busy with an average decode pass of a block.
+    pub decode_terms: [(ResourceKind, Seconds); 6],
+}
+
+/// The matrix products of each stage, as the lowering writes them.
+#[derive(Debug, Clone, Copy, Default)]
+struct StageGemms {
+    project: Gemms,
+    finish: Gemms,
+    head: Gemms,
+}
+
+impl ClosedForms {
+    /// Prepares the closed forms of a workload.
+    ///
+    /// # Errors
+    /// A workload that means nothing, or is too long for the model.
+    pub fn new(
+        profile: &HardwareProfile,
+        model: &ModelSpec,
+        dtype: Dtype,
+        workload: Workload,
+    ) -> Result<ClosedForms, LowerError> {
+        Ok(ClosedForms {
+            cost: CostModel::new(profile, dtype),
+            gemms: StageGemms::of(model, dtype)?,
+            weights: Weights::of(model, dtype),
+            memory: Memory::of(model, dtype, workload)?,
+            model: model.clone(),
+            dtype,
+            workload,
+        })
+    }
+
+    /// The same on another machine: only times change.
+    pub fn on(&self, profile: &HardwareProfile) -> ClosedForms {
+        ClosedForms {
+            cost: CostModel::new(profile, self.dtype),
+            ..self.clone()
+        }
+    }
+
+    /// The closed form of a policy whose shares are open.
+    pub fn form(&self, policy: &Policy) -> ClosedForm {
+        let workload = &self.workload;
+        let (prompt_len, gen_len) = (workload.prompt_len, workload.gen_len);
+        let sequences = match workload.num_prompts {
+            Some(prompts) => prompts.min(u64::from(policy.gpu_batch_size)) as u32,
+            None => policy.gpu_batch_size,
+        };
+        let in_order = policy.schedule == Schedule::Row;
+        let asked = workload.num_prompts.unwrap_or(policy.block_size());
+        let most = asked.div_ceil(u64::from(sequences));
+        let batches = if in_order {
+            1
+        } else {
+            most.min(u64::from(policy.num_gpu_batches))
+        };
+        let block = u64::from(sequences) * batches;
+        let pass = |query_len: u32, context_len: u32| {
+            let pass = Pass {
+                forms: self,
+                policy,
+                sequences,
+                batches: batches as u32,
+                query_len,
+                context_len,
+            };
+            pass.phase()
+        };
+        ClosedForm {
+            prefill: pass(prompt_len, prompt_len),
+            // A.3: the cache of a decode step is on average that of s + n/2 tokens.
+            decode: pass(1, prompt_len + (gen_len / 2).max(1)),
+            decode_passes: f64::from(gen_len) - 1.0,
+            rounds: asked.div_ceil(block) as f64,
+            tokens: asked as f64 * f64::from(gen_len),
+            memory: self
+                .memory
+                .of_block(policy.cpu_attention, sequences, batches, asked),
+        }
+    }
+}
+
+impl ClosedForm {
+    /// What the closed form expects of a policy's shares. The rest of the policy is the one that the
+    /// form was made for. A last round that is not full counts as full.
+    pub fn evaluate(&self, policy: &Policy) -> Estimate {
+        let prefill = self.prefill.seconds(policy) * self.rounds;
+        let decode = self.decode.seconds(policy) * (self.decode_passes * self.rounds);
+        let latency = prefill + decode;
+        Estimate {
+            prefill_s: prefill,
+            decode_s: decode,
+            latency_s: latency,
+            throughput_tok_s: self.tokens / latency.0.max(f64::MIN_POSITIVE),
+            prefill_terms: self.prefill.terms_at(policy),
+            decode_terms: self.decode.terms_at(policy),
+        }
+    }
+
+    /// A prefill pass over the model, for one block.
+    pub fn prefill(&self) -> &Phase {
+        &self.prefill
+    }
+
+    /// An average decode pass over the model, for one block.
+    pub fn decode(&self) -> &Phase {
+        &self.decode
+    }
+
+    /// Decode passes a round.
+    pub fn decode_passes(&self) -> f64 {
+        self.decode_passes
+    }
+
+    /// Blocks that answer all prompts.
+    pub fn rounds(&self) -> f64 {
+        self.rounds
+    }
+
+    /// Tokens generated in all rounds.
+    pub fn tokens(&self) -> f64 {
+        self.tokens
+    }
+
+    /// Peak memory of each tier in bytes. Tensors are not yet whole, so it is close, and
+    /// [`footprint`](plimsoll_core::lower::footprint) decides.
+    pub fn memory(&self) -> &PerTier<Linear> {
+        &self.memory
+    }
+
+    /// Seconds that no shares can beat: what must be spent wherever tensors live.
+    pub fn lowest_latency_s(&self) -> Seconds {
+        let decode = self.decode.lowest_s() * self.decode_passes;
+        (self.prefill.lowest_s() + decode) * self.rounds
+    }
+}
+
+impl StageGemms {
+    /// Reads them off the program of one layer.
+    fn of(model: &ModelSpec, dtype: Dtype) -> Result<StageGemms, LowerError> {
+        let workload = Workload {
+            prompt_len: 1,
+            gen_len: 1,
+            num_prompts: None,
+        };
+        let mut plan = reference_plan(&thinned(model, 1), dtype, workload)?;
+        plan.capacity_bytes = PerTier::from_fn(|_| Bytes(u64::MAX));
+        let mut lowering = Lowering::new(&plan)?;
+        let mut found = StageGemms::default();
+        while let Some(piece) = lowering.next_pass() {
+            for op in piece.ops() {
+                let Op::Linear { stage, gemms, .. } = *op else {
+                    continue;
+                };
+                match stage {
+                    Stage::Project => found.project = gemms,
+                    Stage::Finish => found.finish = gemms,
+                    Stage::Head => found.head = gemms,
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The model with so many layers.
+fn thinned(model: &ModelSpec, layers: u32) -> ModelSpec {
+    ModelSpec {
+        num_hidden_layers: layers,
+        ..model.clone()
+    }
+}
+
+/// A plan of one sequence with everything on the device.
+fn reference_plan(
+    model: &ModelSpec,
+    dtype: Dtype,
+    workload: Workload,
+) -> Result<Plan, PolicyError> {
+    Ok(Plan {
+        schema_version: PLAN_SCHEMA_VERSION,
+        model: model.clone(),
+        dtype,
+        workload,
+        policy: Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0])?,
+        capacity_bytes: PerTier::default(),
+        prediction: None,
+        provenance: Provenance {
+            hardware: String::new(),
+            chosen_by: ChosenBy::Given,
+            plimsoll_version: env!("CARGO_PKG_VERSION").to_owned(),
+        },
+    })
+}
+
+/// All on one tier.
+fn all_on(tier: Tier) -> PerTier<f64> {
+    PerTier::from_fn(|t| if t == tier { 1.0 } else { 0.0 })
+}

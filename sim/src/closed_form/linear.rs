@@ -1,0 +1,83 @@
+//! Linear functions of the nine shares.
+
+use std::ops::{Add, AddAssign, Mul};
+
+use plimsoll_core::policy::Policy;
+use plimsoll_core::tier::{PerTier, Tier};
+
+/// A constant and a slope for each share: seconds or bytes, as its owner says.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Linear {
+    /// Whatever the shares are.
+    pub constant: f64,
+    /// For all weights in a tier.
+    pub weights: PerTier<f64>,
+    /// For all of the KV cache in a tier.
+    pub cache: PerTier<f64>,
+    /// For all activations in a tier.
+    pub activations: PerTier<f64>,
+}
+
+impl Linear {
+    /// The value for a policy's shares.
+    pub fn at(&self, policy: &Policy) -> f64 {
+        let dot = |slopes: &PerTier<f64>, shares: &PerTier<f64>| -> f64 {
+            Tier::ALL.into_iter().map(|t| slopes[t] * shares[t]).sum()
+        };
+        self.constant
+            + dot(&self.weights, &policy.weights)
+            + dot(&self.cache, &policy.cache)
+            + dot(&self.activations, &policy.activations)
+    }
+
+    /// The least value over all shares, which pure placements attain.
+    pub fn lowest(&self) -> f64 {
+        let least = |slopes: &PerTier<f64>| slopes.device.min(slopes.host).min(slopes.disk);
+        self.constant + least(&self.weights) + least(&self.cache) + least(&self.activations)
+    }
+
+    /// The part that the disk's shares make.
+    pub(super) fn disk_part(&self) -> Linear {
+        let only = |slopes: PerTier<f64>| PerTier {
+            device: 0.0,
+            host: 0.0,
+            disk: slopes.disk,
+        };
+        Linear {
+            constant: 0.0,
+            weights: only(self.weights),
+            cache: only(self.cache),
+            activations: only(self.activations),
+        }
+    }
+
+    fn zip(self, other: Linear, f: impl Fn(f64, f64) -> f64) -> Linear {
+        let tiers = |a: PerTier<f64>, b: PerTier<f64>| PerTier::from_fn(|t| f(a[t], b[t]));
+        Linear {
+            constant: f(self.constant, other.constant),
+            weights: tiers(self.weights, other.weights),
+            cache: tiers(self.cache, other.cache),
+            activations: tiers(self.activations, other.activations),
+        }
+    }
+}
+
+impl Add for Linear {
+    type Output = Linear;
+    fn add(self, other: Linear) -> Linear {
+        self.zip(other, |a, b| a + b)
+    }
+}
+
+impl AddAssign for Linear {
+    fn add_assign(&mut self, other: Linear) {
+        *self = *self + other;
+    }
+}
+
+impl Mul<f64> for Linear {
+    type Output = Linear;
+    fn mul(self, factor: f64) -> Linear {
+        self.zip(Linear::default(), |a, _| a * factor)
+    }
+}

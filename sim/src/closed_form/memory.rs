@@ -1,0 +1,184 @@
+//! Peak memory of each tier (FlexGen A.3), as differences between footprints of pure placements.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::lower::{LowerError, footprint};
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::Policy;
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::workload::Workload;
+
+use super::{Linear, all_on, reference_plan, thinned};
+
+/// Sequences of the placements that are measured: enough that whole pages do not show.
+const SEQUENCES: u32 = 16;
+
+/// What a model takes whatever the block, what a sequence of a GPU batch takes (slots), and what a
+/// sequence of a block takes (homes). All in bytes, by tier.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Memory {
+    /// By whether the CPU attends.
+    rows: [Rows; 2],
+    text_bytes: f64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Rows {
+    fixed: PerTier<Linear>,
+    per_sequence: PerTier<Linear>,
+    per_block_sequence: PerTier<Linear>,
+}
+
+/// The footprint of one policy, in the same three parts.
+#[derive(Debug, Clone, Copy)]
+struct Parts {
+    fixed: PerTier<f64>,
+    per_sequence: PerTier<f64>,
+    per_block_sequence: PerTier<f64>,
+}
+
+impl Memory {
+    pub(super) fn of(
+        model: &ModelSpec,
+        dtype: Dtype,
+        workload: Workload,
+    ) -> Result<Memory, LowerError> {
+        let endless = Workload {
+            num_prompts: None,
+            ..workload
+        };
+        let plan = reference_plan(model, dtype, endless)?;
+        let one = reference_plan(&thinned(model, 1), dtype, endless)?;
+        let two = reference_plan(&thinned(model, 2), dtype, endless)?;
+        let mut measured = Measured {
+            layers: f64::from(model.num_hidden_layers),
+            plans: [one, two],
+        };
+        let base = Policy {
+            gpu_batch_size: SEQUENCES,
+            ..plan.policy
+        };
+        let mut rows = [Rows::default(); 2];
+        for (rows, cpu_attention) in rows.iter_mut().zip([false, true]) {
+            *rows = measured.rows(Policy {
+                cpu_attention,
+                ..base
+            })?;
+        }
+        let ids = f64::from(workload.prompt_len) + f64::from(workload.gen_len);
+        Ok(Memory {
+            rows,
+            text_bytes: 4.0 * ids,
+        })
+    }
+
+    /// The memory of `batches` GPU batches of `sequences`, for a workload of `asked` prompts.
+    pub(super) fn of_block(
+        &self,
+        cpu_attention: bool,
+        sequences: u32,
+        batches: u64,
+        asked: u64,
+    ) -> PerTier<Linear> {
+        let rows = &self.rows[usize::from(cpu_attention)];
+        let sequences = f64::from(sequences);
+        let block = sequences * batches as f64;
+        // Prompts and results of the other rounds wait on the host.
+        let waiting = (asked as f64 - block).max(0.0) * self.text_bytes;
+        PerTier::from_fn(|tier| {
+            let mut row = rows.fixed[tier]
+                + rows.per_sequence[tier] * sequences
+                + rows.per_block_sequence[tier] * block;
+            if tier == Tier::Host {
+                row.constant += waiting;
+            }
+            row
+        })
+    }
+}
+
+/// Footprints by the model's layers: all homes and slots grow evenly with them from the first on.
+struct Measured {
+    layers: f64,
+    plans: [Plan; 2],
+}
+
+impl Measured {
+    fn footprint(&mut self, policy: Policy) -> Result<PerTier<f64>, LowerError> {
+        let mut bytes = [PerTier::<f64>::default(); 2];
+        for (bytes, plan) in bytes.iter_mut().zip(&mut self.plans) {
+            plan.policy = policy;
+            *bytes = footprint(plan)?.map(|b| b.as_f64());
+        }
+        let [one, two] = bytes;
+        Ok(PerTier::from_fn(|t| {
+            one[t] + (self.layers - 1.0) * (two[t] - one[t])
+        }))
+    }
+
+    fn parts(&mut self, policy: Policy) -> Result<Parts, LowerError> {
+        let once = self.footprint(policy)?;
+        let twice_the_batches = self.footprint(Policy {
+            num_gpu_batches: 2,
+            ..policy
+        })?;
+        let twice_the_batch = self.footprint(Policy {
+            gpu_batch_size: 2 * policy.gpu_batch_size,
+            ..policy
+        })?;
+        let sequences = f64::from(policy.gpu_batch_size);
+        let per_block_sequence = PerTier::from_fn(|t| (twice_the_batches[t] - once[t]) / sequences);
+        let both = PerTier::from_fn(|t| (twice_the_batch[t] - once[t]) / sequences);
+        Ok(Parts {
+            fixed: PerTier::from_fn(|t| once[t] - sequences * both[t]),
+            per_sequence: PerTier::from_fn(|t| both[t] - per_block_sequence[t]),
+            per_block_sequence,
+        })
+    }
+
+    fn rows(&mut self, base: Policy) -> Result<Rows, LowerError> {
+        let mut rows = Rows::default();
+        let origin = self.parts(base)?;
+        rows.set(origin, |row| &mut row.constant);
+        for tier in [Tier::Host, Tier::Disk] {
+            let shares = all_on(tier);
+            let moved = self.parts(Policy {
+                weights: shares,
+                ..base
+            })?;
+            rows.set(moved.less(origin), |row| &mut row.weights[tier]);
+            let moved = self.parts(Policy {
+                cache: shares,
+                ..base
+            })?;
+            rows.set(moved.less(origin), |row| &mut row.cache[tier]);
+            let moved = self.parts(Policy {
+                activations: shares,
+                ..base
+            })?;
+            rows.set(moved.less(origin), |row| &mut row.activations[tier]);
+        }
+        Ok(rows)
+    }
+}
+
+impl Parts {
+    fn less(self, other: Parts) -> Parts {
+        let less = |a: PerTier<f64>, b: PerTier<f64>| PerTier::from_fn(|t| a[t] - b[t]);
+        Parts {
+            fixed: less(self.fixed, other.fixed),
+            per_sequence: less(self.per_sequence, other.per_sequence),
+            per_block_sequence: less(self.per_block_sequence, other.per_block_sequence),
+        }
+    }
+}
+
+impl Rows {
+    fn set(&mut self, parts: Parts, place: impl Fn(&mut Linear) -> &mut f64) {
+        for tier in Tier::ALL {
+            *place(&mut self.fixed[tier]) = parts.fixed[tier];
+            *place(&mut self.per_sequence[tier]) = parts.per_sequence[tier];
+            *place(&mut self.per_block_sequence[tier]) = parts.per_block_sequence[tier];
+        }
+    }
+}

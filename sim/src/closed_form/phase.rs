@@ -1,0 +1,367 @@
+//! The terms of a pass over the model: how long each resource is busy (FlexGen A.3).
+
+use plimsoll_core::Dtype;
+use plimsoll_core::model::{ModelSpec, TensorSpec};
+use plimsoll_core::placement::PAGE_BYTES;
+use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::program::{Gemms, Op, ResourceKind, Stage};
+use plimsoll_core::units::{Bytes, Seconds};
+
+use super::{ClosedForms, Linear};
+
+/// The resources of the terms. A.3's names: comp, ctog, gtoc, dtoc, ctod; and attention on the CPU,
+/// which A.3 adds to comp.
+const KINDS: [ResourceKind; 6] = [
+    ResourceKind::Gpu,
+    ResourceKind::H2d,
+    ResourceKind::D2h,
+    ResourceKind::DiskRead,
+    ResourceKind::DiskWrite,
+    ResourceKind::Cpu,
+];
+
+/// The lowering loads a block's weights in no smaller chunks.
+const CHUNK_BYTES_MIN: u64 = 1 << 20;
+
+/// One pass over the model for one block.
+#[derive(Debug, Clone)]
+pub struct Phase {
+    terms: [Linear; 6],
+    paths: Vec<Linear>,
+    overlap: bool,
+    /// Barriers, which nothing overlaps.
+    fixed: f64,
+}
+
+impl Phase {
+    /// Seconds that each resource is busy, as functions of the shares.
+    pub fn terms(&self) -> [(ResourceKind, &Linear); 6] {
+        let mut terms = self.terms.iter();
+        KINDS.map(|kind| (kind, terms.next().expect("as many terms as kinds")))
+    }
+
+    /// What the pass takes is the largest of these.
+    pub fn rows(&self) -> Vec<Linear> {
+        let fixed = Linear {
+            constant: self.fixed,
+            ..Linear::default()
+        };
+        if self.overlap {
+            let rows = self.terms.iter().chain(&self.paths);
+            rows.map(|row| *row + fixed).collect()
+        } else {
+            vec![self.terms.iter().fold(fixed, |sum, term| sum + *term)]
+        }
+    }
+
+    /// Seconds of the pass for a policy's shares.
+    pub fn seconds(&self, policy: &Policy) -> Seconds {
+        let rows = self.rows();
+        Seconds(rows.iter().map(|row| row.at(policy)).fold(0.0, f64::max))
+    }
+
+    /// Seconds that no shares can beat.
+    pub fn lowest_s(&self) -> Seconds {
+        Seconds(self.rows().iter().map(Linear::lowest).fold(0.0, f64::max))
+    }
+
+    pub(super) fn terms_at(&self, policy: &Policy) -> [(ResourceKind, Seconds); 6] {
+        self.terms()
+            .map(|(kind, term)| (kind, Seconds(term.at(policy))))
+    }
+}
+
+/// Bytes of the slabs of the embedding, of a layer and of the head.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Weights {
+    embedding: Bytes,
+    layer: Bytes,
+    head: Bytes,
+}
+
+impl Weights {
+    pub(super) fn of(model: &ModelSpec, dtype: Dtype) -> Weights {
+        let bytes = |block: u32| {
+            let elements: u64 = model.tensors(block).iter().map(TensorSpec::elements).sum();
+            Bytes(elements * dtype.size_bytes()).align_up(PAGE_BYTES)
+        };
+        Weights {
+            embedding: bytes(0),
+            layer: bytes(1),
+            head: bytes(model.num_blocks() - 1),
+        }
+    }
+}
+
+/// A pass to be costed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pass<'a> {
+    pub forms: &'a ClosedForms,
+    pub policy: &'a Policy,
+    /// In a GPU batch.
+    pub sequences: u32,
+    /// GPU batches in the block.
+    pub batches: u32,
+    /// New tokens a sequence.
+    pub query_len: u32,
+    /// Tokens that the newest sees.
+    pub context_len: u32,
+}
+
+/// Terms by resource while they are added up.
+#[derive(Debug, Clone, Copy, Default)]
+struct Terms([Linear; 6]);
+
+impl Terms {
+    fn on(&mut self, kind: ResourceKind) -> &mut Linear {
+        let index = KINDS.iter().position(|k| *k == kind);
+        &mut self.0[index.expect("a term's resource")]
+    }
+}
+
+impl Pass<'_> {
+    pub(super) fn phase(&self) -> Phase {
+        let layers = f64::from(self.forms.model.num_hidden_layers);
+        let mut terms = Terms::default();
+        self.compute(&mut terms);
+        self.cache(&mut terms);
+        let mut mid = Linear::default();
+        if self.cpu_attends() {
+            mid = self.mid(&mut terms);
+        }
+        self.weights(&mut terms, self.forms.weights.layer);
+        let hidden = self.hidden();
+        let mut sums = Terms::default();
+        let mut ends = self.ends();
+        for kind in KINDS {
+            let h = *hidden.clone().on(kind);
+            // Activations also go from the embedding to the first layer and from the last to the head.
+            *sums.on(kind) = (*terms.on(kind) + h) * layers + h + *ends.on(kind);
+        }
+        let paths = self.paths(&mut sums, &hidden, mid);
+        let barrier = self.forms.cost.seconds(ResourceKind::Sync, &Op::Barrier).0;
+        let policy = self.policy;
+        let barriers = if policy.barrier {
+            (layers + 2.0) * f64::from(self.batches)
+        } else {
+            0.0
+        };
+        Phase {
+            terms: sums.0,
+            paths,
+            overlap: policy.overlap,
+            fixed: if policy.overlap {
+                barriers * barrier
+            } else {
+                0.0
+            },
+        }
+    }
+
+    fn is_prefill(&self) -> bool {
+        self.context_len == self.query_len
+    }
+
+    fn cpu_attends(&self) -> bool {
+        self.policy.cpu_attention && !self.is_prefill()
+    }
+
+    fn seconds(&self, on: ResourceKind, op: Op) -> f64 {
+        self.forms.cost.seconds(on, &op).0
+    }
+
+    /// One move for each GPU batch.
+    fn moves(&self, on: ResourceKind, bytes: u64) -> f64 {
+        f64::from(self.batches) * self.copy(on, Bytes(bytes))
+    }
+
+    fn copy(&self, on: ResourceKind, bytes: Bytes) -> f64 {
+        if bytes == Bytes::ZERO {
+            return 0.0;
+        }
+        let op = Op::Move {
+            bytes,
+            from: Bytes::ZERO,
+            to: Bytes::ZERO,
+            page_locked: self.policy.page_locked,
+        };
+        self.seconds(on, op)
+    }
+
+    fn linear(&self, stage: Stage, m: u32, gemms: Gemms) -> f64 {
+        let op = Op::Linear {
+            stage,
+            m,
+            gemms,
+            position: self.context_len - self.query_len,
+        };
+        f64::from(self.batches) * self.seconds(ResourceKind::Gpu, op)
+    }
+
+    /// Attention of all rows.
+    fn attention(&self, on: ResourceKind) -> f64 {
+        let model = &self.forms.model;
+        let op = Op::Attention {
+            rows: self.sequences * model.num_key_value_heads,
+            group: model.num_attention_heads / model.num_key_value_heads,
+            head_dim: model.head_dim,
+            query_len: self.query_len,
+            context_len: self.context_len,
+            element_bytes: self.forms.dtype.size_bytes() as u32,
+        };
+        f64::from(self.batches) * self.seconds(on, op)
+    }
+
+    fn compute(&self, terms: &mut Terms) {
+        let (tokens, gemms) = (self.sequences * self.query_len, &self.forms.gemms);
+        let products = self.linear(Stage::Project, tokens, gemms.project)
+            + self.linear(Stage::Finish, tokens, gemms.finish);
+        let attention = self.attention(ResourceKind::Gpu);
+        let gpu = terms.on(ResourceKind::Gpu);
+        gpu.constant += products;
+        if self.cpu_attends() {
+            gpu.cache.device += attention;
+            let on_cpu = self.attention(ResourceKind::Cpu);
+            let cpu = terms.on(ResourceKind::Cpu);
+            cpu.cache.host += on_cpu;
+            cpu.cache.disk += on_cpu;
+        } else {
+            gpu.constant += attention;
+        }
+    }
+
+    /// Bytes of one position of a GPU batch's cache in one layer.
+    fn record_bytes(&self) -> u64 {
+        let kv = 2 * self.forms.model.kv_size() * self.forms.dtype.size_bytes();
+        u64::from(self.sequences) * kv
+    }
+
+    /// Loads of the past, unless the CPU attends where it lives, and stores of the new tokens.
+    fn cache(&self, terms: &mut Terms) {
+        let record = self.record_bytes();
+        let past = record * u64::from(self.context_len - self.query_len);
+        let new = record * u64::from(self.query_len);
+        if !self.cpu_attends() {
+            for (kind, bytes) in [(ResourceKind::H2d, past), (ResourceKind::D2h, new)] {
+                let seconds = self.moves(kind, bytes);
+                let cache = &mut terms.on(kind).cache;
+                cache.host += seconds;
+                cache.disk += seconds;
+            }
+        }
+        terms.on(ResourceKind::DiskRead).cache.disk += self.moves(ResourceKind::DiskRead, past);
+        terms.on(ResourceKind::DiskWrite).cache.disk += self.moves(ResourceKind::DiskWrite, new);
+    }
+
+    /// Queries, keys and values to the CPU and attention's output back; returns both added up.
+    fn mid(&self, terms: &mut Terms) -> Linear {
+        let model = &self.forms.model;
+        let element = self.forms.dtype.size_bytes();
+        let there = (model.q_size() + 2 * model.kv_size()) * element;
+        let back = model.q_size() * element;
+        let mut both = Linear::default();
+        // The chain changes engines four times: to the copy, the CPU, the copy back and the GPU.
+        let handoff = self.forms.cost.profile().compute.handoff.as_ref();
+        let handed = 4.0 * f64::from(self.batches) * handoff.map_or(0.0, |h| h.value.0);
+        both.cache.host += handed;
+        both.cache.disk += handed;
+        for (kind, bytes) in [(ResourceKind::D2h, there), (ResourceKind::H2d, back)] {
+            let seconds = self.moves(kind, u64::from(self.sequences) * bytes);
+            for cache in [&mut terms.on(kind).cache, &mut both.cache] {
+                cache.host += seconds;
+                cache.disk += seconds;
+            }
+        }
+        both
+    }
+
+    /// One load of a block's weights that are not on the device, in the lowering's chunks.
+    fn weights(&self, terms: &mut Terms, slab: Bytes) {
+        let chunks = slab
+            .0
+            .div_ceil(CHUNK_BYTES_MIN)
+            .clamp(1, u64::from(self.batches));
+        let chunk = Bytes(slab.0.div_ceil(chunks));
+        let copies = chunks as f64 * self.copy(ResourceKind::H2d, chunk);
+        let h2d = &mut terms.on(ResourceKind::H2d).weights;
+        h2d.host += copies;
+        h2d.disk += copies;
+        let reads = chunks as f64 * self.copy(ResourceKind::DiskRead, chunk);
+        terms.on(ResourceKind::DiskRead).weights.disk += reads;
+    }
+
+    /// One load and one store of the block's activations.
+    fn hidden(&self) -> Terms {
+        let token = u64::from(self.forms.model.hidden_size) * self.forms.dtype.size_bytes();
+        let bytes = u64::from(self.sequences) * u64::from(self.query_len) * token;
+        let mut terms = Terms::default();
+        for kind in [ResourceKind::H2d, ResourceKind::D2h] {
+            let seconds = self.moves(kind, bytes);
+            let shares = &mut terms.on(kind).activations;
+            shares.host += seconds;
+            shares.disk += seconds;
+        }
+        for kind in [ResourceKind::DiskRead, ResourceKind::DiskWrite] {
+            let seconds = self.moves(kind, Bytes(bytes).align_up(PAGE_BYTES).0);
+            terms.on(kind).activations.disk += seconds;
+        }
+        terms
+    }
+
+    /// The embedding and the head, which A.3 leaves out.
+    fn ends(&self) -> Terms {
+        let mut terms = Terms::default();
+        self.weights(&mut terms, self.forms.weights.embedding);
+        self.weights(&mut terms, self.forms.weights.head);
+        let tokens = self.sequences * self.query_len;
+        let op = Op::Embed {
+            tokens,
+            hidden_size: self.forms.model.hidden_size,
+            position: self.context_len - self.query_len,
+        };
+        let embed = f64::from(self.batches) * self.seconds(ResourceKind::Gpu, op);
+        let head = self.linear(Stage::Head, self.sequences, self.forms.gemms.head);
+        terms.on(ResourceKind::Gpu).constant += embed + head;
+        if self.is_prefill() {
+            let prompt = self.moves(ResourceKind::H2d, u64::from(tokens) * 4);
+            terms.on(ResourceKind::H2d).constant += prompt;
+        }
+        let ids = self.moves(ResourceKind::D2h, u64::from(self.sequences) * 4);
+        terms.on(ResourceKind::D2h).constant += ids;
+        terms
+    }
+
+    /// Chains that overlap cannot shorten.
+    ///
+    /// A GPU batch meets itself in the next layer, so one batch alone has its activations' moves in
+    /// its way. Attention on the CPU hides behind the projection of one other batch: the GPU is two
+    /// batches into the chain of projection, attention and finish, and where it cannot be, or where
+    /// resources meet after every batch (A.3), the chain is one sum. With a barrier a step also
+    /// contains what it reads from disk and then copies on.
+    fn paths(&self, sums: &mut Terms, hidden: &Terms, mid: Linear) -> Vec<Linear> {
+        let policy = self.policy;
+        let layers = f64::from(self.forms.model.num_hidden_layers);
+        let mut paths = Vec::new();
+        let gpu = *sums.on(ResourceKind::Gpu);
+        if self.cpu_attends() {
+            let chain = gpu + *sums.on(ResourceKind::Cpu) + mid * layers;
+            let held_back = !policy.barrier && self.batches > 1;
+            paths.push(chain * if held_back { 0.5 } else { 1.0 });
+        }
+        if self.batches == 1 || policy.schedule == Schedule::Row {
+            let moves = hidden
+                .0
+                .iter()
+                .fold(Linear::default(), |sum, row| sum + *row);
+            paths.push(gpu + moves * layers);
+        }
+        if policy.barrier {
+            let read = *sums.on(ResourceKind::DiskRead);
+            let copied = sums.on(ResourceKind::H2d).disk_part();
+            paths.push(read + copied);
+            let stored = sums.on(ResourceKind::D2h).disk_part();
+            paths.push(*sums.on(ResourceKind::DiskWrite) + stored);
+        }
+        paths
+    }
+}

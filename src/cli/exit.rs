@@ -1,0 +1,203 @@
+//! Exit codes, and which failure has which.
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use plimsoll_backend::cpu::CpuError;
+use plimsoll_backend::tiers::TierError;
+use plimsoll_backend::weights::WeightError;
+use plimsoll_core::control::DriveError;
+use plimsoll_core::executor::ExecutionError;
+use plimsoll_core::lower::LowerError;
+use plimsoll_sim::SimulateError;
+use thiserror::Error;
+
+use super::output;
+use crate::files::InputError;
+
+/// What the process says to its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done.
+    Ok = 0,
+    /// Anything that has no code of its own.
+    Other = 1,
+    /// The command line is wrong, or names a model or a profile that nothing has.
+    Usage = 2,
+    /// No plan fits, or the given one does not.
+    Infeasible = 3,
+    /// A file is missing, unreadable or wrong.
+    BadInput = 4,
+    /// The machine lacks what the run needs.
+    BackendUnavailable = 5,
+    /// Predictions and measurements are further apart than allowed.
+    OutOfTolerance = 6,
+    /// Ctrl-C.
+    Interrupted = 130,
+}
+
+/// The end of `--help`.
+pub(super) const HELP: &str = "\
+Exit codes:
+  0    done
+  1    anything that has no code of its own
+  2    usage: a wrong flag or value, or an unknown name of a model or profile
+  3    infeasible: no plan fits, or the given one does not; says which tier binds
+  4    bad input: a file is missing, unreadable or wrong
+  5    backend unavailable: the machine lacks what the run needs
+  6    validation out of tolerance
+  130  interrupted";
+
+/// A failure with a code.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// The code.
+    pub exit: Exit,
+    /// One line; nothing is printed where it is empty.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure with a code and a line.
+    pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
+        Failure {
+            exit,
+            message: message.into(),
+        }
+    }
+
+    /// Nobody reads what is printed: the end, but no failure.
+    pub(super) fn nobody_reads() -> Failure {
+        Failure::new(Exit::Ok, "")
+    }
+}
+
+/// Prints what went wrong, if anything, as one line, and gives the process's exit code.
+pub fn finish(outcome: anyhow::Result<()>) -> ExitCode {
+    let exit = match &outcome {
+        Ok(()) => Exit::Ok,
+        Err(error) => exit_of(error),
+    };
+    if let Err(error) = outcome {
+        let line = format!("{error:#}");
+        let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+        if !line.is_empty() {
+            output::complain(&format!("error: {line}"));
+        }
+    }
+    ExitCode::from(exit as u8)
+}
+
+fn exit_of(error: &anyhow::Error) -> Exit {
+    error.chain().find_map(exit_of_cause).unwrap_or(Exit::Other)
+}
+
+fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
+    if let Some(failure) = cause.downcast_ref::<Failure>() {
+        return Some(failure.exit);
+    }
+    if let Some(input) = cause.downcast_ref::<InputError>() {
+        return Some(match input {
+            InputError::UnknownName(_) => Exit::Usage,
+            InputError::BadFile(_) => Exit::BadInput,
+        });
+    }
+    if let Some(SimulateError::Lower(LowerError::DoesNotFit { .. })) = cause.downcast_ref() {
+        return Some(Exit::Infeasible);
+    }
+    if let Some(LowerError::DoesNotFit { .. }) = cause.downcast_ref() {
+        return Some(Exit::Infeasible);
+    }
+    if let Some(error) = cause.downcast_ref() {
+        return exit_of_backend(error);
+    }
+    if cause.is::<WeightError>() {
+        return Some(Exit::BadInput);
+    }
+    if let Some(DriveError::Execution(error)) = cause.downcast_ref() {
+        return exit_of_execution(error);
+    }
+    cause.downcast_ref().and_then(exit_of_execution)
+}
+
+fn exit_of_execution(error: &ExecutionError) -> Option<Exit> {
+    match error {
+        ExecutionError::Interrupted => Some(Exit::Interrupted),
+        ExecutionError::Executor(inner) => inner.downcast_ref().and_then(exit_of_backend),
+        // A disk that fills up while it runs.
+        ExecutionError::Task { source, .. } => {
+            source.is::<TierError>().then_some(Exit::BackendUnavailable)
+        }
+    }
+}
+
+fn exit_of_backend(error: &CpuError) -> Option<Exit> {
+    match error {
+        CpuError::Tier(_) | CpuError::Decoder(_) => Some(Exit::BackendUnavailable),
+        CpuError::Weights(_) | CpuError::Prompts { .. } => Some(Exit::BadInput),
+        CpuError::TooSmall { .. } | CpuError::Lower(LowerError::DoesNotFit { .. }) => {
+            Some(Exit::Infeasible)
+        }
+        _ => None,
+    }
+}
+
+/// What clap says, in one line. Help and version go to standard output and are no failure.
+pub(super) fn usage(error: &clap::Error) -> anyhow::Error {
+    let text = error.render().to_string();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match output::print(&text) {
+            Ok(()) => Failure::new(Exit::Ok, "").into(),
+            Err(error) => error,
+        },
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            output::complain(text.trim_end());
+            Failure::new(Exit::Usage, "").into()
+        }
+        _ => Failure::new(Exit::Usage, in_one_line(&text)).into(),
+    }
+}
+
+fn in_one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim);
+    let kept = lines.filter(|line| !line.is_empty() && !line.starts_with("Usage:"));
+    let mut said = String::new();
+    for line in kept {
+        let line = line.trim_start_matches("error: ").trim_start_matches("tip: ");
+        let separator = match said.chars().last() {
+            None => "",
+            Some(':') => " ",
+            Some(_) if line.starts_with("--") || line.starts_with('<') => ", ",
+            Some(_) => "; ",
+        };
+        said.push_str(separator);
+        said.push_str(line);
+    }
+    said.replace("For more information, try '--help'.", "see --help")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_clap_says_fits_a_line() {
+        let text = "error: the following required arguments were not provided:\n  --hw <HW>\n  \
+                    --model <MODEL>\n\nUsage: plimsoll plan --hw <HW>\n\nFor more information, try '--help'.\n";
+        assert_eq!(
+            in_one_line(text),
+            "the following required arguments were not provided: --hw <HW>, --model <MODEL>; see --help"
+        );
+    }
+
+    #[test]
+    fn a_code_is_found_under_its_context() {
+        let error = anyhow::Error::from(InputError::BadFile("x".into())).context("while planning");
+        assert_eq!(exit_of(&error), Exit::BadInput);
+        let error = anyhow::Error::from(DriveError::Execution(ExecutionError::Interrupted));
+        assert_eq!(exit_of(&error), Exit::Interrupted);
+        assert_eq!(exit_of(&anyhow::anyhow!("x")), Exit::Other);
+    }
+}

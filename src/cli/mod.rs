@@ -1,0 +1,84 @@
+//! The command line: one file a subcommand; what they share is in the small files beside them.
+
+pub mod completions;
+mod exit;
+pub mod hw;
+mod input;
+mod interrupt;
+pub mod man;
+pub mod models;
+mod options;
+mod output;
+pub mod plan;
+pub mod profile;
+mod progress;
+pub mod run;
+pub mod simulate;
+pub mod validate;
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+
+pub use exit::{Exit, Failure, finish};
+pub use input::capacity_of;
+pub use interrupt::stop_on_interrupt;
+pub use options::{Format, Switch};
+pub use output::print;
+pub use progress::Progress;
+
+/// Plans, simulates and really runs a language model that does not fit on its GPU, and shows its own
+/// error.
+#[derive(Debug, Parser)]
+#[command(name = "plimsoll", version, max_term_width = 100, after_help = exit::HELP)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Find the best way to run a model on a machine
+    Plan(plan::Args),
+    /// Predict how a plan, or a policy in FlexGen's terms, would run
+    Simulate(simulate::Args),
+    /// Execute a plan on real memory tiers of this machine
+    Run(run::Args),
+    /// Measure this machine and write its hardware profile
+    Profile(profile::Args),
+    /// Simulate and execute a grid of plans on this machine, and compare
+    Validate(validate::Args),
+    /// List or show hardware profiles
+    #[command(subcommand)]
+    Hw(hw::Action),
+    /// List or show known models
+    #[command(subcommand)]
+    Models(models::Action),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+    /// Print the manual page (roff)
+    Man,
+}
+
+impl Cli {
+    /// Reads the arguments. Asking for help or for the version is a failure that exits with 0.
+    ///
+    /// # Errors
+    /// Arguments that are not a command, in one line.
+    pub fn read(args: impl IntoIterator<Item = OsString>) -> anyhow::Result<Cli> {
+        Cli::try_parse_from(args).map_err(|error| exit::usage(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,53 @@
+//! `plimsoll models list|show`
+
+use clap::Subcommand;
+use plimsoll_core::model::registry;
+
+use super::Format;
+use super::output::{print, print_json};
+use crate::files::find_model;
+use crate::report::models::{ModelRow, models_text};
+
+/// What to do with models.
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// All models that `--model` knows by name
+    List {
+        /// How to print them
+        #[arg(long, value_enum, default_value_t = Format::Text)]
+        format: Format,
+    },
+    /// One model
+    Show {
+        /// A name, a config.json of Hugging Face, or a folder that holds one
+        model: String,
+        /// How to print it
+        #[arg(long, value_enum, default_value_t = Format::Text)]
+        format: Format,
+    },
+}
+
+/// Lists or shows.
+///
+/// # Errors
+/// A model that is not there or not right.
+pub fn run(action: &Action) -> anyhow::Result<()> {
+    match action {
+        Action::List { format } => {
+            let rows = registry::names()
+                .map(|name| Ok(ModelRow::of(&find_model(name)?.spec)))
+                .collect::<anyhow::Result<Vec<ModelRow>>>()?;
+            match format {
+                Format::Text => print(&models_text(&rows)),
+                Format::Json => print_json(&rows),
+            }
+        }
+        Action::Show { model, format } => {
+            let row = ModelRow::of(&find_model(model)?.spec);
+            match format {
+                Format::Text => print(&models_text(std::slice::from_ref(&row))),
+                Format::Json => print_json(&row),
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Flags that several subcommands share.
+
+use clap::{Args, ValueEnum};
+use plimsoll_core::Dtype;
+use plimsoll_core::policy::{Granularity, Schedule};
+use plimsoll_core::workload::Workload;
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// A switch that must be stated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
+impl Switch {
+    /// Whether it is on.
+    pub fn is_on(self) -> bool {
+        self == Switch::On
+    }
+}
+
+/// Element types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum DtypeName {
+    /// IEEE 754 binary16.
+    F16,
+    /// IEEE 754 binary32.
+    F32,
+}
+
+impl From<DtypeName> for Dtype {
+    fn from(name: DtypeName) -> Dtype {
+        match name {
+            DtypeName::F16 => Dtype::F16,
+            DtypeName::F32 => Dtype::F32,
+        }
+    }
+}
+
+/// Schedules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ScheduleName {
+    /// One GPU batch to its last token, then the next.
+    Row,
+    /// All GPU batches of a block share each layer's weights.
+    Zigzag,
+}
+
+impl From<ScheduleName> for Schedule {
+    fn from(name: ScheduleName) -> Schedule {
+        match name {
+            ScheduleName::Row => Schedule::Row,
+            ScheduleName::Zigzag => Schedule::ZigZag,
+        }
+    }
+}
+
+/// How fractions become whole tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum GranularityName {
+    /// In each layer by itself, as FlexGen does.
+    Layer,
+    /// Over the whole model, so that the split is close to what was asked.
+    Spread,
+}
+
+impl From<GranularityName> for Granularity {
+    fn from(name: GranularityName) -> Granularity {
+        match name {
+            GranularityName::Layer => Granularity::Layer,
+            GranularityName::Spread => Granularity::Spread,
+        }
+    }
+}
+
+/// The workload.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct WorkloadArgs {
+    /// Tokens in each prompt
+    #[arg(long, default_value_t = 512, value_name = "TOKENS",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub prompt_len: u32,
+    /// Tokens generated for each prompt
+    #[arg(long, default_value_t = 32, value_name = "TOKENS",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub gen_len: u32,
+    /// Prompts in all [default: as many as one block holds]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub num_prompts: Option<u64>,
+}
+
+impl From<WorkloadArgs> for Workload {
+    fn from(args: WorkloadArgs) -> Workload {
+        Workload {
+            prompt_len: args.prompt_len,
+            gen_len: args.gen_len,
+            num_prompts: args.num_prompts,
+        }
+    }
+}
+
+/// A number above 0, finite.
+pub(super) fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
+        _ => Err("give a number above 0".to_owned()),
+    }
+}

@@ -1,0 +1,191 @@
+//! `plimsoll plan`: the best way to run a model on a machine.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use plimsoll_core::units::{Bytes, Seconds};
+use serde_json::json;
+
+use super::exit::{Exit, Failure};
+use super::options::{DtypeName, Format, WorkloadArgs, positive};
+use super::output::{print, print_json};
+use crate::files::{PlanFile, SearchNote, find_model, find_profile, plan_json, write_text};
+use crate::planner::{Answer, Infeasible, Objective, PlanError, Planned, Request, search};
+use crate::report::decimal;
+use crate::report::plan::{duration, plan_text, search_text};
+
+/// What to plan.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The machine: a path, a name in hw-profiles/ of the current directory, or an embedded profile
+    #[arg(long, value_name = "PROFILE")]
+    hw: String,
+    /// The model: a name, a config.json of Hugging Face, or a folder that holds one
+    #[arg(long)]
+    model: String,
+    #[command(flatten)]
+    workload: WorkloadArgs,
+    #[command(flatten)]
+    wish: Wish,
+    /// The type of weights, cache and activations
+    #[arg(long, value_enum, default_value_t = DtypeName::F16)]
+    dtype: DtypeName,
+    /// How to print the answer; JSON is the plan file
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Write the plan, for `run --plan` and `simulate --plan`
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// What makes a plan good.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(super) struct Wish {
+    /// What makes a plan better
+    #[arg(long, value_enum, default_value_t = ObjectiveName::Throughput)]
+    objective: ObjectiveName,
+    /// The longest that the whole workload may take, in seconds
+    #[arg(long, value_name = "S", value_parser = positive)]
+    max_latency_s: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ObjectiveName {
+    /// Generated tokens a second
+    Throughput,
+    /// The time until all prompts are answered
+    Latency,
+}
+
+impl Wish {
+    /// The planner's request.
+    pub fn request(self, workload: WorkloadArgs) -> Request {
+        Request {
+            workload: workload.into(),
+            objective: match self.objective {
+                ObjectiveName::Throughput => Objective::Throughput,
+                ObjectiveName::Latency => Objective::Latency,
+            },
+            max_latency_s: self.max_latency_s.map(Seconds),
+        }
+    }
+}
+
+/// Plans and prints.
+///
+/// # Errors
+/// Input that is wrong, or that no plan fits.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let profile = find_profile(&args.hw)?;
+    let model = find_model(&args.model)?.spec;
+    let request = args.wish.request(args.workload);
+    let answer = search(&profile, &model, args.dtype.into(), &request).map_err(refused)?;
+    match found(answer) {
+        Ok(planned) => report(args, &planned),
+        Err(refusal) => {
+            if args.format == Format::Json {
+                print_json(&refusal.json)?;
+            }
+            Err(Failure::new(Exit::Infeasible, refusal.line).into())
+        }
+    }
+}
+
+/// Flags that make no request are wrong usage.
+pub(super) fn refused(error: PlanError) -> anyhow::Error {
+    match error {
+        PlanError::Request(error) => Failure::new(Exit::Usage, error.to_string()).into(),
+        other => other.into(),
+    }
+}
+
+/// That there is no plan, for people and for programs.
+pub(super) struct Refusal {
+    pub line: String,
+    json: serde_json::Value,
+}
+
+/// The plan, or why there is none.
+pub(super) fn found(answer: Answer) -> Result<Box<Planned>, Refusal> {
+    match answer {
+        Answer::Plan(planned) => Ok(planned),
+        Answer::Infeasible(infeasible) => Err(does_not_fit(&infeasible)),
+        Answer::TooSlow(planned) => Err(too_slow(&planned)),
+    }
+}
+
+fn does_not_fit(infeasible: &Infeasible) -> Refusal {
+    let Infeasible {
+        tier,
+        needed,
+        capacity,
+        ..
+    } = infeasible;
+    let short = Bytes(needed.0.saturating_sub(capacity.0));
+    let line = format!(
+        "no plan fits: the {tier} tier holds {} and the nearest plan needs {}, {} too much; \
+         that plan: {}",
+        decimal(*capacity),
+        decimal(*needed),
+        decimal(short),
+        infeasible.description
+    );
+    let json = json!({ "infeasible": {
+        "tier": tier,
+        "capacity_bytes": capacity,
+        "needed_bytes": needed,
+        "missing_bytes": short,
+        "nearest": infeasible.nearest,
+        "nearest_needs_bytes": infeasible.nearest_needs,
+    }});
+    Refusal { line, json }
+}
+
+fn too_slow(planned: &Planned) -> Refusal {
+    let prediction = planned.plan.prediction.as_ref();
+    let latency = prediction.map(|summary| summary.latency_s);
+    let line = format!(
+        "no plan is fast enough: the fastest that was found takes {} ({}); \
+         allow a longer --max-latency-s or ask for less",
+        latency.map_or("too long".to_owned(), duration),
+        planned.bottleneck
+    );
+    let json = json!({ "infeasible": {
+        "fastest_latency_s": latency,
+        "bottleneck": planned.bottleneck,
+        "nearest": planned.plan,
+    }});
+    Refusal { line, json }
+}
+
+fn report(args: &Args, planned: &Planned) -> anyhow::Result<()> {
+    let advice = advice(planned);
+    let json = plan_json(&PlanFile {
+        plan: &planned.plan,
+        search: Some(SearchNote {
+            considered: planned.considered,
+            advice: &advice,
+            runner_up: planned.runner_up.as_ref(),
+        }),
+    });
+    if let Some(path) = &args.output {
+        write_text(path, &json)?;
+    }
+    match args.format {
+        Format::Json => print(&json),
+        Format::Text => {
+            let runner_up = planned.runner_up.as_ref();
+            let search = search_text(planned.considered, runner_up, &advice);
+            print(&format!("{}\n{search}", plan_text(&planned.plan)))
+        }
+    }
+}
+
+fn advice(planned: &Planned) -> Vec<String> {
+    let helps = planned.advice.as_ref().map(|advice| {
+        let (change, gain) = (&advice.change, advice.gain);
+        format!("{change} would give {gain:.1}x the throughput")
+    });
+    let helps = helps.unwrap_or_else(|| "no single change that was tried helps".to_owned());
+    vec![format!("{}; {helps}", planned.bottleneck)]
+}

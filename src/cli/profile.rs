@@ -1,0 +1,80 @@
+//! `plimsoll profile`: measures this machine.
+
+use std::path::PathBuf;
+
+use plimsoll_backend::cpu::CpuOptions;
+use plimsoll_backend::probe::{ProbeOptions, measure};
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::HardwareProfile;
+
+use super::options::DtypeName;
+use super::{Exit, Failure, Progress, print, stop_on_interrupt};
+use crate::files::write_text;
+
+/// Measure this machine and write its hardware profile
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Fewer repeats: about a third of the time
+    #[arg(long)]
+    quick: bool,
+    /// Where the profile goes [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The profile's name
+    #[arg(long, default_value = "this-machine")]
+    name: String,
+    /// Element types to measure
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["f32", "f16"])]
+    dtype: Vec<DtypeName>,
+    /// Where the disk tier's file goes
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    disk_dir: PathBuf,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Memory or disk that cannot be had; an interrupt.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let options = ProbeOptions {
+        cpu: cpu_options(&args.disk_dir)?,
+        quick: args.quick,
+        dtypes: args.dtype.iter().map(|d| Dtype::from(*d)).collect(),
+        name: args.name.clone(),
+        date: today(),
+    };
+    let text = measure_with_progress(&options)?.to_toml();
+    match &args.output {
+        Some(path) => {
+            write_text(path, &text).map_err(|error| {
+                let line = format!("{}: cannot be written: {error}", path.display());
+                Failure::new(Exit::Other, line)
+            })?;
+            eprintln!("wrote {}", path.display());
+            Ok(())
+        }
+        None => print(&text),
+    }
+}
+
+/// How the CPU executor runs when it measures: the device on a core of its own, stopping at Ctrl-C.
+pub(super) fn cpu_options(disk_dir: &std::path::Path) -> anyhow::Result<CpuOptions> {
+    let mut cpu = CpuOptions::new(disk_dir);
+    cpu.pin_cores = true;
+    cpu.interrupt = stop_on_interrupt()?;
+    Ok(cpu)
+}
+
+pub(super) fn measure_with_progress(options: &ProbeOptions) -> anyhow::Result<HardwareProfile> {
+    let progress = Progress::new("measuring", 100);
+    let profile = measure(options, &mut |what, share| {
+        progress.say(&format!("measuring {what}"));
+        progress.set((share * 100.0) as u64);
+    });
+    Ok(profile?)
+}
+
+/// The date in UTC, as YYYY-MM-DD.
+pub(super) fn today() -> String {
+    jiff::Timestamp::now().to_string().chars().take(10).collect()
+}

@@ -1,0 +1,155 @@
+//! What a run leaves: tokens, a trace, and its figures beside the prediction's.
+
+use plimsoll_core::control::Run;
+use plimsoll_core::summary::Summary;
+use serde::Serialize;
+
+use super::super::output::{print, print_json};
+use super::super::Format;
+use super::Args;
+use super::prepare::Prepared;
+use crate::files::{write_atomically, write_text};
+use crate::report::run::comparison;
+use crate::trace_file::{Process, write_run, write_side_by_side};
+
+/// A run that came to its end.
+pub(super) struct Done {
+    pub run: Run,
+    /// By prompt.
+    pub tokens: Vec<Vec<u32>>,
+    /// How the disk was read and written, where there was one.
+    pub disk: Option<&'static str>,
+}
+
+/// One answer.
+#[derive(Serialize)]
+struct Output<'a> {
+    id: &'a serde_json::Value,
+    token_ids: &'a [u32],
+    /// Stated where a run was interrupted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    complete: Option<bool>,
+}
+
+/// What `--format json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    device: &'static str,
+    disk: Option<&'static str>,
+    model: &'a str,
+    weights: &'a str,
+    dtype: plimsoll_core::Dtype,
+    workload: plimsoll_core::workload::Workload,
+    policy: plimsoll_core::policy::Policy,
+    prediction: Option<&'a Summary>,
+    measured: Summary,
+    outputs: Vec<Output<'a>>,
+}
+
+/// Answers that are printed for people.
+const SHOWN: usize = 4;
+
+pub(super) fn write_and_print(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result<()> {
+    if let Some(path) = &args.output {
+        write_text(path, &lines(prepared, &done.tokens, None)?)?;
+    }
+    if args.trace.is_some() {
+        write_trace(args, prepared, done)?;
+    }
+    let plan = &prepared.plan;
+    let measured = Summary::of(&done.run);
+    match args.format {
+        Format::Json => print_json(&Report {
+            device: "emulated",
+            disk: done.disk,
+            model: &plan.model.name,
+            weights: &prepared.weights,
+            dtype: plan.dtype,
+            workload: plan.workload,
+            policy: plan.policy,
+            prediction: plan.prediction.as_ref(),
+            measured,
+            outputs: outputs(prepared, &done.tokens, None),
+        }),
+        Format::Text => print(&text(prepared, done, &measured)),
+    }
+}
+
+fn outputs<'a>(
+    prepared: &'a Prepared,
+    tokens: &'a [Vec<u32>],
+    complete: Option<bool>,
+) -> Vec<Output<'a>> {
+    let pairs = prepared.prompts.iter().zip(tokens);
+    pairs
+        .map(|(prompt, token_ids)| Output {
+            id: &prompt.id,
+            token_ids,
+            complete,
+        })
+        .collect()
+}
+
+fn lines(
+    prepared: &Prepared,
+    tokens: &[Vec<u32>],
+    complete: Option<bool>,
+) -> serde_json::Result<String> {
+    let mut lines = String::new();
+    for output in outputs(prepared, tokens, complete) {
+        lines.push_str(&serde_json::to_string(&output)?);
+        lines.push('\n');
+    }
+    Ok(lines)
+}
+
+/// Keeps the tokens of a run that was interrupted, and says so.
+pub(super) fn write_partial(
+    args: &Args,
+    prepared: &Prepared,
+    tokens: &[Vec<u32>],
+) -> anyhow::Result<String> {
+    let count: usize = tokens.iter().map(Vec::len).sum();
+    match &args.output {
+        Some(path) => {
+            write_text(path, &lines(prepared, tokens, Some(false))?)?;
+            Ok(format!("{count} tokens are kept in {}", path.display()))
+        }
+        None => Ok(format!("{count} tokens were generated; -o FILE keeps them")),
+    }
+}
+
+fn write_trace(args: &Args, prepared: &Prepared, done: &Done) -> std::io::Result<()> {
+    let Some(path) = &args.trace else {
+        return Ok(());
+    };
+    let process = |name, run| Process { name, run };
+    let measured = process("measured, emulated device", &done.run);
+    write_atomically(path, |out| match &prepared.predicted {
+        Some(run) => write_side_by_side(out, process("predicted", run), measured),
+        None => write_run(out, measured),
+    })
+}
+
+fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> String {
+    let plan = &prepared.plan;
+    let disk = done.disk.map_or(String::new(), |mode| format!(", disk by {mode}"));
+    let mut text = format!(
+        "{} in {}, planned for {}, run on an emulated device{disk}; weights: {}\n\n{}\n",
+        plan.model.name,
+        plan.dtype.name(),
+        plan.provenance.hardware,
+        prepared.weights,
+        comparison(plan.prediction.as_ref(), measured)
+    );
+    let shown = prepared.prompts.iter().zip(&done.tokens).take(SHOWN);
+    for (prompt, tokens) in shown {
+        let tokens: Vec<String> = tokens.iter().map(u32::to_string).collect();
+        text.push_str(&format!("{}: {}\n", prompt.id, tokens.join(" ")));
+    }
+    if done.tokens.len() > SHOWN {
+        let more = done.tokens.len() - SHOWN;
+        text.push_str(&format!("and {more} more; -o FILE writes all\n"));
+    }
+    text
+}

@@ -1,0 +1,175 @@
+//! `plimsoll simulate`: a plan, or a policy in FlexGen's terms, in modelled time.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::builder::RangedU64ValueParser;
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::Policy;
+use plimsoll_core::summary::Summary;
+
+use super::exit::{Exit, Failure};
+use super::input::{capacity_of, check_plan, given_plan};
+use super::options::{DtypeName, Format, GranularityName, ScheduleName, Switch, WorkloadArgs};
+use super::output::print;
+use crate::files::{
+    PlanFile, find_model, find_profile, plan_json, read_plan, write_atomically, write_text,
+};
+use crate::report::plan::plan_text;
+use crate::trace_file::{Process, write_run};
+
+/// A plan, or what makes one.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The machine: a path, a name in hw-profiles/, or an embedded profile [default: the plan's]
+    #[arg(long, value_name = "PROFILE", required_unless_present = "plan")]
+    hw: Option<String>,
+    /// A plan to simulate, instead of a policy
+    #[arg(long, value_name = "FILE", conflicts_with_all = POLICY_FLAGS)]
+    plan: Option<PathBuf>,
+    /// The model: a name, a config.json of Hugging Face, or a folder that holds one
+    #[arg(long, required_unless_present = "plan")]
+    model: Option<String>,
+    #[command(flatten)]
+    workload: WorkloadArgs,
+    /// Sequences computed together on the GPU
+    #[arg(long, value_name = "N", required_unless_present = "plan",
+          value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_535))]
+    gpu_batch_size: Option<u32>,
+    /// GPU batches in a block
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_535))]
+    num_gpu_batches: u32,
+    /// Percentages on GPU and CPU of weights, cache and activations; the rest is on disk
+    #[arg(long, num_args = 6, allow_negative_numbers = true, required_unless_present = "plan",
+          value_names = ["W_GPU", "W_CPU", "C_GPU", "C_CPU", "A_GPU", "A_CPU"])]
+    percent: Option<Vec<f64>>,
+    /// Do one thing at a time: no copy beside computation
+    #[arg(long)]
+    no_overlap: bool,
+    /// Compute decode attention over cache that is not on the device on the CPU
+    #[arg(long, value_enum, default_value_t = Switch::Off)]
+    cpu_compute: Switch,
+    /// The order of computation
+    #[arg(long, value_enum, default_value_t = ScheduleName::Zigzag)]
+    schedule: ScheduleName,
+    /// Synchronise all resources after every GPU batch, as FlexGen's Algorithm 1 does
+    #[arg(long, value_enum, default_value_t = Switch::On)]
+    barrier: Switch,
+    /// How percentages of weights become whole tensors
+    #[arg(long, value_enum, default_value_t = GranularityName::Layer)]
+    granularity: GranularityName,
+    /// Host memory is pageable, not page-locked
+    #[arg(long)]
+    pageable: bool,
+    /// The type of weights, cache and activations
+    #[arg(long, value_enum, default_value_t = DtypeName::F16)]
+    dtype: DtypeName,
+    /// Write a Chrome/Perfetto trace, a track a resource
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// How to print the result; JSON is the plan with its prediction
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Write the plan with its prediction, for `run --plan` and `simulate --plan`
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+const POLICY_FLAGS: [&str; 14] = [
+    "model",
+    "prompt_len",
+    "gen_len",
+    "num_prompts",
+    "gpu_batch_size",
+    "num_gpu_batches",
+    "percent",
+    "no_overlap",
+    "cpu_compute",
+    "schedule",
+    "barrier",
+    "granularity",
+    "pageable",
+    "dtype",
+];
+
+/// Simulates and prints.
+///
+/// # Errors
+/// Input that is wrong, or a plan that does not fit.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let (mut plan, profile) = match &args.plan {
+        Some(_) => from_file(args)?,
+        None => from_flags(args)?,
+    };
+    let run = plimsoll_sim::simulate(&plan, &profile)?;
+    plan.prediction = Some(Summary::of(&run));
+    if let Some(path) = &args.trace {
+        let name = format!("{} on {}, predicted", plan.model.name, profile.name);
+        let process = Process {
+            name: &name,
+            run: &run,
+        };
+        write_atomically(path, |out| write_run(out, process))?;
+    }
+    let file = PlanFile {
+        plan: &plan,
+        search: None,
+    };
+    if let Some(path) = &args.output {
+        write_text(path, &plan_json(&file))?;
+    }
+    match args.format {
+        Format::Text => print(&plan_text(&plan)),
+        Format::Json => print(&plan_json(&file)),
+    }
+}
+
+fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
+    let path = args.plan.as_deref().expect("the caller has asked");
+    let mut plan = read_plan(path)?;
+    check_plan(&plan, Some(&path.display().to_string()))?;
+    let profile = match &args.hw {
+        Some(hw) => find_profile(hw)?,
+        None => find_profile(&plan.provenance.hardware).with_context(|| {
+            let file = path.display();
+            format!("{file}: provenance.hardware is not known here; give it with --hw")
+        })?,
+    };
+    if args.hw.is_some() {
+        // The same plan on the machine that was named.
+        plan.capacity_bytes = capacity_of(&profile);
+        plan.provenance.hardware.clone_from(&profile.name);
+    }
+    Ok((plan, profile))
+}
+
+fn from_flags(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
+    let given = "clap has asked for it";
+    let profile = find_profile(args.hw.as_deref().expect(given))?;
+    let model = find_model(args.model.as_deref().expect(given))?.spec;
+    let policy = policy(args)?;
+    let (dtype, workload) = (args.dtype.into(), args.workload.into());
+    let plan = given_plan(&profile, model, dtype, workload, policy);
+    check_plan(&plan, None)?;
+    Ok((plan, profile))
+}
+
+fn policy(args: &Args) -> anyhow::Result<Policy> {
+    let given = "clap has asked for it";
+    let percent = args.percent.as_deref().expect(given);
+    let percent: [f64; 6] = percent.try_into().expect("clap has counted six");
+    let batch = args.gpu_batch_size.expect(given);
+    let policy = Policy::from_percent(batch, args.num_gpu_batches, percent)
+        .map_err(|error| Failure::new(Exit::Usage, format!("--percent: {error}")))?;
+    Ok(Policy {
+        granularity: args.granularity.into(),
+        schedule: args.schedule.into(),
+        overlap: !args.no_overlap,
+        barrier: args.barrier.is_on(),
+        cpu_attention: args.cpu_compute.is_on(),
+        page_locked: !args.pageable,
+        ..policy
+    })
+}

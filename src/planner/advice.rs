@@ -1,0 +1,166 @@
+//! What binds a plan and what would help: the search's closed form on a changed machine.
+
+use plimsoll_core::hardware::{Curve, HardwareProfile};
+use plimsoll_core::plan::Plan;
+use plimsoll_core::tier::PerTier;
+use plimsoll_core::units::{Bytes, BytesPerSecond};
+use plimsoll_sim::closed_form::ClosedForms;
+
+use super::space::{Proposal, Shape, policy};
+use super::{PlanError, Search, lp, whole};
+
+/// Proposals of the search whose shapes are tried on a changed machine.
+const SHAPES_TRIED: usize = 3;
+
+/// Gains below this are within the closed form's own error.
+const GAIN_MIN: f64 = 1.02;
+
+/// A change of the machine and what it brings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Advice {
+    /// The change, as in "16 GiB more host memory".
+    pub change: String,
+    /// Tokens a second with it over those without, both by the closed form at its best placement.
+    pub gain: f64,
+}
+
+/// The busiest resource of a plan's prediction, in words.
+pub(super) fn bottleneck(plan: &Plan) -> String {
+    let Some(prediction) = &plan.prediction else { return String::new() };
+    let busy = prediction.busy_fraction.named();
+    let (name, share) = busy.into_iter().fold(("gpu", 0.0), |best, next| {
+        if next.1 > best.1 { next } else { best }
+    });
+    let name = match name {
+        "h2d" => "the copy to the device",
+        "d2h" => "the copy from the device",
+        "disk_read" => "disk read",
+        "disk_write" => "disk write",
+        other => other,
+    };
+    format!("{name} is busy {:.0}% of the time", share * 100.0)
+}
+
+/// The change that helps most of those tried; none where none helps.
+pub(super) fn best(
+    search: &Search<'_>,
+    proposals: &[Proposal],
+    plan: &Plan,
+) -> Result<Option<Advice>, PlanError> {
+    let policies = policies(proposals, plan);
+    let now = least_score(&search.forms, &policies, search.maker.room())?;
+    let mut best: Option<Advice> = None;
+    for (change, profile) in changes(search.profile) {
+        let room = whole::capacity(&profile).map(Bytes::as_f64);
+        let then = least_score(&search.forms.on(&profile), &policies, &room)?;
+        let gain = now / then;
+        if gain >= best.as_ref().map_or(GAIN_MIN, |advice| advice.gain) {
+            best = Some(Advice { change, gain });
+        }
+    }
+    Ok(best)
+}
+
+/// (GPU batch size, GPU batches) near the best: as proposed, and larger than the plan's.
+fn policies(proposals: &[Proposal], plan: &Plan) -> Vec<(u32, u32)> {
+    let (size, batches) = (plan.policy.gpu_batch_size, plan.policy.num_gpu_batches);
+    let proposed = proposals.iter().take(SHAPES_TRIED).map(|p| &p.policy);
+    let mut pairs: Vec<(u32, u32)> =
+        proposed.map(|p| (p.gpu_batch_size, p.num_gpu_batches)).collect();
+    pairs.push((size, batches));
+    if plan.workload.num_prompts.is_none() {
+        for factor in [1.25, 1.5, 2.0] {
+            let larger = |count: u32| (f64::from(count) * factor).ceil() as u32;
+            pairs.push((larger(size), batches));
+            pairs.push((size, larger(batches)));
+        }
+    }
+    pairs.sort_unstable();
+    pairs.dedup();
+    pairs
+}
+
+/// Seconds a token of the best placement of any of the shapes.
+fn least_score(
+    forms: &ClosedForms,
+    pairs: &[(u32, u32)],
+    room: &PerTier<f64>,
+) -> Result<f64, PlanError> {
+    let mut least = f64::INFINITY;
+    for (size, batches) in pairs {
+        for cpu_attention in [false, true] {
+            let policy = policy(*size, *batches, cpu_attention);
+            let form = forms.form(&policy);
+            if form.lowest_latency_s().0 / form.tokens() >= least {
+                continue;
+            }
+            let shape = Shape { policy, form };
+            if let Some(policy) = lp::place(&shape, room, None)? {
+                let latency = shape.form.evaluate(&policy).latency_s;
+                least = least.min(latency.0 / shape.form.tokens());
+            }
+        }
+    }
+    Ok(least)
+}
+
+/// Machines that are one thing better.
+fn changes(profile: &HardwareProfile) -> Vec<(String, HardwareProfile)> {
+    let tiers = &profile.tiers;
+    let more = |bytes: Bytes, gib: u64| Some(bytes + Bytes(gib << 30));
+    let changed = |change: &dyn Fn(&mut HardwareProfile)| {
+        let mut profile = profile.clone();
+        change(&mut profile);
+        profile
+    };
+    let host = more(tiers.host_capacity_bytes.value, 16);
+    let device = more(tiers.device_capacity_bytes.value, 8);
+    [
+        ("16 GiB more host memory", profile.with_capacities(None, host, None)),
+        ("8 GiB more device memory", profile.with_capacities(device, None, None)),
+        ("a disk of twice the rate", changed(&faster_disk)),
+        ("a link of twice the rate", changed(&faster_link)),
+        ("a GPU of twice the rate", changed(&faster_gpu)),
+        ("half the fixed time of a GPU task", changed(&faster_launch)),
+        ("attention twice as fast on the CPU", changed(&faster_cpu)),
+    ]
+    .map(|(change, profile)| (change.to_owned(), profile))
+    .into()
+}
+
+fn double(curve: &mut Curve) {
+    let points = curve.points().iter().map(|(size, rate)| (*size, 2.0 * rate)).collect();
+    // Twice a positive rate is one.
+    if let Ok(doubled) = Curve::new(points, curve.source.clone(), curve.spread) {
+        *curve = doubled;
+    }
+}
+
+fn faster_disk(profile: &mut HardwareProfile) {
+    double(&mut profile.links.disk_read.rate);
+    double(&mut profile.links.disk_write.rate);
+}
+
+fn faster_link(profile: &mut HardwareProfile) {
+    for link in [&mut profile.links.h2d, &mut profile.links.d2h] {
+        double(&mut link.page_locked);
+        link.pageable.iter_mut().for_each(double);
+    }
+}
+
+fn faster_gpu(profile: &mut HardwareProfile) {
+    let bandwidth = &mut profile.tiers.device_bandwidth.value;
+    *bandwidth = BytesPerSecond(2.0 * bandwidth.0);
+    profile.compute.gemm.iter_mut().for_each(|gemm| double(&mut gemm.rate));
+    double(&mut profile.compute.attention_prefill);
+    double(&mut profile.compute.attention_decode);
+}
+
+fn faster_launch(profile: &mut HardwareProfile) {
+    let launch = &mut profile.compute.launch.value;
+    *launch = *launch * 0.5;
+}
+
+fn faster_cpu(profile: &mut HardwareProfile) {
+    double(&mut profile.compute.cpu_attention);
+}

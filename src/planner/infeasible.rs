@@ -1,0 +1,116 @@
+//! The answer where nothing fits: which tier binds, by how much, and what would fit.
+
+use std::fmt;
+
+use plimsoll_core::lower::footprint;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::Policy;
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::units::Bytes;
+
+use super::space::{Shape, policy};
+use super::{PlanError, Search, lp};
+
+/// No plan fits: of the smallest plans, one sequence at a time, even the nearest is too large.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Infeasible {
+    /// The tier that binds: of those that are too small, the one that lacks most of its size.
+    pub tier: Tier,
+    /// What the nearest plan asks of it.
+    pub needed: Bytes,
+    /// What it has for tensors.
+    pub capacity: Bytes,
+    /// The plan that lacks least; it fits a machine whose tiers hold `nearest_needs`.
+    pub nearest: Plan,
+    /// What the nearest plan asks of each tier.
+    pub nearest_needs: PerTier<Bytes>,
+    /// The nearest plan in words.
+    pub description: String,
+}
+
+impl fmt::Display for Infeasible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Infeasible { tier, needed, capacity, description, .. } = self;
+        let lacks = needed.saturating_sub(*capacity);
+        write!(
+            f,
+            "no plan fits: the {tier} tier needs {needed} and has {capacity}, {lacks} too little; \
+             the nearest plan is {description}"
+        )
+    }
+}
+
+/// The plan of one sequence that exceeds the machine by least.
+pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
+    let maker = &search.maker;
+    let mut nearest: Option<(f64, Plan, PerTier<Bytes>)> = None;
+    for policy in smallest(search)? {
+        let plan = maker.plan(policy);
+        let needs = footprint(&plan)?;
+        let lacks = Tier::ALL.into_iter().map(|tier| lack(&plan, &needs, tier)).sum();
+        if nearest.as_ref().is_none_or(|(least, ..)| lacks < *least) {
+            nearest = Some((lacks, plan, needs));
+        }
+    }
+    let Some((_, plan, needs)) = nearest else {
+        return Err(PlanError::Solver("not even with room to spare".to_owned()));
+    };
+    let binds = |a: &Tier, b: &Tier| lack(&plan, &needs, *a).total_cmp(&lack(&plan, &needs, *b));
+    let tier = Tier::ALL.into_iter().max_by(binds).unwrap_or(Tier::Device);
+    Ok(Infeasible {
+        tier,
+        needed: needs[tier],
+        capacity: plan.capacity_bytes[tier],
+        description: describe(&plan, &needs),
+        nearest_needs: needs,
+        nearest: plan,
+    })
+}
+
+/// Policies of one sequence: those that a linear program finds nearest, and all pure placements.
+fn smallest(search: &Search<'_>) -> Result<Vec<Policy>, PlanError> {
+    let mut policies = Vec::new();
+    for cpu_attention in [false, true] {
+        let policy = policy(1, 1, cpu_attention);
+        let form = search.forms.form(&policy);
+        let shape = Shape { policy, form };
+        policies.extend(lp::place_with_least_excess(&shape, search.maker.room())?);
+        let all = |tier| PerTier::from_fn(|t| if t == tier { 1.0 } else { 0.0 });
+        for weights in Tier::ALL.map(all) {
+            for cache in Tier::ALL.map(all) {
+                policies.extend(Tier::ALL.map(|tier| Policy {
+                    weights,
+                    cache,
+                    activations: all(tier),
+                    ..policy
+                }));
+            }
+        }
+    }
+    Ok(policies)
+}
+
+/// How much of a tier's size is missing; negative where some is left.
+fn lack(plan: &Plan, needs: &PerTier<Bytes>, tier: Tier) -> f64 {
+    let capacity = plan.capacity_bytes[tier].as_f64();
+    ((needs[tier].as_f64() - capacity) / capacity.max(1.0)).max(0.0)
+}
+
+fn describe(plan: &Plan, needs: &PerTier<Bytes>) -> String {
+    let policy = &plan.policy;
+    let shares = |name: &str, shares: &PerTier<f64>| {
+        let percent = Tier::ALL.into_iter().filter(|t| shares[*t] > 0.0);
+        let percent: Vec<String> =
+            percent.map(|t| format!("{:.0}% {t}", shares[t] * 100.0)).collect();
+        format!("{name} {}", percent.join(" + "))
+    };
+    format!(
+        "one sequence at a time, {}, {}, {}: needs {} of device, {} of host and {} of disk",
+        shares("weights", &policy.weights),
+        shares("cache", &policy.cache),
+        shares("activations", &policy.activations),
+        needs.device,
+        needs.host,
+        needs.disk,
+    )
+}

@@ -1,0 +1,174 @@
+//! The simulator's verdict on whole plans.
+//!
+//! Simulating a large plan takes longer than finding it, so where there is much to simulate, plans
+//! are first compared by a short simulation of a model of fewer layers and tokens: by how much it
+//! takes longer than its closed form says is by how much the whole plan would. The best two are then
+//! simulated in full.
+
+use std::thread;
+
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::footprint;
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::units::Seconds;
+use plimsoll_core::workload::Workload;
+use plimsoll_sim::closed_form::{ClosedForms, Estimate};
+use plimsoll_sim::predict;
+
+use super::{Objective, PlanError};
+
+/// Plans of fewer (block, GPU batch, pass) squares than this are simulated in full at once.
+const FEW_SQUARES: u64 = 2_000;
+
+/// Layers of the short simulation.
+const SHORT_LAYERS: u32 = 12;
+
+/// Tokens of the short simulation: prefill and two decode passes.
+const SHORT_TOKENS: u32 = 3;
+
+/// How many plans are simulated in full.
+const FINALISTS: usize = 2;
+
+/// A plan with its prediction.
+#[derive(Debug)]
+pub(super) struct Judged {
+    plan: Plan,
+    latency_s: Seconds,
+    throughput_tok_s: f64,
+}
+
+impl Judged {
+    /// The simulated time of the whole workload.
+    pub(super) fn latency_s(&self) -> Seconds {
+        self.latency_s
+    }
+
+    pub(super) fn into_plan(self) -> Plan {
+        self.plan
+    }
+
+    /// Less is better.
+    fn cost(&self, objective: Objective) -> f64 {
+        match objective {
+            Objective::Throughput => -self.throughput_tok_s,
+            Objective::Latency => self.latency_s.0,
+        }
+    }
+
+    fn in_full(mut plan: Plan, profile: &HardwareProfile) -> Result<Judged, PlanError> {
+        let prediction = predict(&plan, profile)?;
+        let (latency_s, throughput_tok_s) = (prediction.latency_s, prediction.throughput_tok_s);
+        plan.prediction = Some(prediction);
+        Ok(Judged {
+            plan,
+            latency_s,
+            throughput_tok_s,
+        })
+    }
+
+    fn in_short(
+        plan: Plan,
+        profile: &HardwareProfile,
+        forms: &ClosedForms,
+    ) -> Result<Judged, PlanError> {
+        let short = shortened(&plan)?;
+        let prediction = predict(&short, profile)?;
+        let short_forms = ClosedForms::new(profile, &short.model, short.dtype, short.workload)?;
+        let estimate = |forms: &ClosedForms| -> Estimate {
+            forms.form(&plan.policy).evaluate(&plan.policy)
+        };
+        let (expected, whole) = (estimate(&short_forms), estimate(forms));
+        let corrected = |whole: Seconds, simulated: Seconds, expected: Seconds| {
+            if expected.0 > 0.0 { whole * (simulated.0 / expected.0) } else { whole }
+        };
+        let prefill = corrected(whole.prefill_s, prediction.prefill_s, expected.prefill_s);
+        let decode = corrected(whole.decode_s, prediction.decode_s, expected.decode_s);
+        let latency_s = prefill + decode;
+        let tokens = whole.throughput_tok_s * whole.latency_s.0;
+        Ok(Judged {
+            plan,
+            latency_s,
+            throughput_tok_s: tokens / latency_s.0,
+        })
+    }
+}
+
+/// Simulates plans and sorts them, best first. All that come back were simulated in full.
+pub(super) fn judge(
+    plans: Vec<Plan>,
+    profile: &HardwareProfile,
+    forms: &ClosedForms,
+    objective: Objective,
+) -> Result<Vec<Judged>, PlanError> {
+    let few = plans.iter().map(squares).sum::<u64>() <= FEW_SQUARES;
+    let finalists = if few || plans.len() <= FINALISTS {
+        plans
+    } else {
+        let judged = all(plans, &|plan| Judged::in_short(plan, profile, forms))?;
+        let judged = sorted(judged, objective).into_iter().take(FINALISTS);
+        judged.map(Judged::into_plan).collect()
+    };
+    let t = std::time::Instant::now();
+    let judged = all(finalists, &|plan| Judged::in_full(plan, profile))?;
+            if std::env::var("PT").is_ok() { eprintln!("full {:?}", t.elapsed()); }
+    Ok(sorted(judged, objective))
+}
+
+fn sorted(mut judged: Vec<Judged>, objective: Objective) -> Vec<Judged> {
+    judged.sort_by(|a, b| a.cost(objective).total_cmp(&b.cost(objective)));
+    judged
+}
+
+/// Judges each plan, as many at once as there are processors; the order stays.
+fn all(
+    plans: Vec<Plan>,
+    judge: &(dyn Fn(Plan) -> Result<Judged, PlanError> + Sync),
+) -> Result<Vec<Judged>, PlanError> {
+    let at_once = thread::available_parallelism().map_or(1, usize::from);
+    let mut judged = Vec::with_capacity(plans.len());
+    let mut plans = plans.into_iter().peekable();
+    while plans.peek().is_some() {
+        let some: Vec<Plan> = plans.by_ref().take(at_once).collect();
+        let results = thread::scope(|scope| {
+            let threads: Vec<_> =
+                some.into_iter().map(|plan| scope.spawn(move || judge(plan))).collect();
+            let joined = threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| {
+                std::panic::resume_unwind(panic)
+            }));
+            joined.collect::<Vec<_>>()
+        });
+        for result in results {
+            judged.push(result?);
+        }
+    }
+    Ok(judged)
+}
+
+/// Squares of FlexGen's figure 2.
+fn squares(plan: &Plan) -> u64 {
+    let policy = &plan.policy;
+    let prompts = plan.workload.num_prompts.unwrap_or(policy.block_size());
+    let batches = prompts.div_ceil(u64::from(policy.gpu_batch_size));
+    u64::from(plan.model.num_blocks()) * batches * u64::from(plan.workload.gen_len)
+}
+
+/// The same policy on one block of a smaller problem.
+fn shortened(plan: &Plan) -> Result<Plan, PlanError> {
+    let workload = &plan.workload;
+    let mut short = Plan {
+        model: ModelSpec {
+            num_hidden_layers: plan.model.num_hidden_layers.min(SHORT_LAYERS),
+            ..plan.model.clone()
+        },
+        workload: Workload {
+            gen_len: workload.gen_len.min(SHORT_TOKENS),
+            num_prompts: workload.num_prompts.map(|p| p.min(plan.policy.block_size())),
+            ..*workload
+        },
+        ..plan.clone()
+    };
+    // A smaller model's tensors may round up where the whole one's do not.
+    short.capacity_bytes = footprint(&short)?;
+    Ok(short)
+}

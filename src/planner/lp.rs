@@ -1,0 +1,223 @@
+//! The inner level: a linear program over the nine shares (FlexGen section 4.3, equation 1).
+//!
+//! A device share is one less the two others, so six shares are free, and the time of prefill and of
+//! decode are auxiliary variables above all their terms. Every row is divided by its largest
+//! coefficient, and times and bytes by what they are at best, so that coefficients are near one.
+
+use good_lp::{
+    Expression, ProblemVariables, ResolutionError, Solution, SolverModel, Variable, constraint,
+    microlp, variable,
+};
+use plimsoll_core::policy::{Fractions, Policy};
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::units::Seconds;
+use plimsoll_sim::closed_form::{ClosedForm, Linear, Phase};
+
+use super::PlanError;
+use super::space::Shape;
+
+/// Beside the time, a little of all terms: of equally fast placements the one with the least traffic.
+const TRAFFIC_WEIGHT: f64 = 1e-3;
+
+/// A share below this is nothing; solvers leave such crumbs.
+const SHARE_MIN: f64 = 1e-6;
+
+/// What a solution may be over a tier, of the tier: a solver's tolerance.
+const OVER_MAX: f64 = 1e-6;
+
+/// The fastest placement of a shape within `room` bytes a tier and a latency of the whole workload;
+/// none where there is none.
+pub(super) fn place(
+    shape: &Shape,
+    room: &PerTier<f64>,
+    limit: Option<Seconds>,
+) -> Result<Option<Policy>, PlanError> {
+    let form = &shape.form;
+    let mut program = Program::new();
+    let prefill = program.time(form.prefill());
+    let decode = program.time(form.decode());
+    let passes = form.decode_passes();
+    let unit = prefill.unit_s + passes * decode.unit_s;
+    let shares = [prefill.unit_s / unit, passes * decode.unit_s / unit];
+    let latency = shares[0] * prefill.variable + shares[1] * decode.variable;
+    let traffic = program.traffic(form.prefill(), shares[0] / prefill.unit_s)
+        + program.traffic(form.decode(), shares[1] / decode.unit_s);
+    program.fit(form.memory(), room, None);
+    if let Some(limit) = limit {
+        let most = limit.0 / (unit * form.rounds());
+        program.rows.push((latency.clone(), most));
+    }
+    let solved = program.minimise(latency + TRAFFIC_WEIGHT * traffic)?;
+    let placed = solved.map(|shares| shares.write(shape.policy));
+    Ok(placed.filter(|policy| fits(form, policy, room)))
+}
+
+/// The placement of a shape that exceeds the tiers by least, each relative to its size.
+pub(super) fn place_with_least_excess(
+    shape: &Shape,
+    room: &PerTier<f64>,
+) -> Result<Option<Policy>, PlanError> {
+    let mut program = Program::new();
+    let excess = PerTier::from_fn(|_| program.variables.add(variable().min(0.0)));
+    program.fit(shape.form.memory(), room, Some(&excess));
+    let solved = program.minimise(excess.device + excess.host + excess.disk)?;
+    Ok(solved.map(|shares| shares.write(shape.policy)))
+}
+
+/// The constraints once more, as they were before they were scaled.
+fn fits(form: &ClosedForm, policy: &Policy, room: &PerTier<f64>) -> bool {
+    let within = |tier| form.memory()[tier].at(policy) <= room[tier] * (1.0 + OVER_MAX) + 1.0;
+    policy.validate().is_ok() && Tier::ALL.into_iter().all(within)
+}
+
+/// Shares that are free: on the host and on disk.
+#[derive(Debug, Clone, Copy)]
+struct Free<T> {
+    host: T,
+    disk: T,
+}
+
+/// A linear program being written: each row is an expression and what it must not exceed.
+struct Program {
+    variables: ProblemVariables,
+    weights: Free<Variable>,
+    cache: Free<Variable>,
+    activations: Free<Variable>,
+    rows: Vec<(Expression, f64)>,
+}
+
+/// The time of a phase as a variable.
+struct Time {
+    variable: Variable,
+    /// Seconds that one of the variable is.
+    unit_s: f64,
+}
+
+/// A solution.
+struct Shares {
+    weights: Fractions,
+    cache: Fractions,
+    activations: Fractions,
+}
+
+impl Program {
+    fn new() -> Program {
+        let mut variables = ProblemVariables::new();
+        let mut free = || Free {
+            host: variables.add(variable().min(0.0).max(1.0)),
+            disk: variables.add(variable().min(0.0).max(1.0)),
+        };
+        let (weights, cache, activations) = (free(), free(), free());
+        let both = |free: Free<Variable>| (free.host + free.disk, 1.0);
+        Program {
+            rows: vec![both(weights), both(cache), both(activations)],
+            variables,
+            weights,
+            cache,
+            activations,
+        }
+    }
+
+    /// A row's value without its constant (all on the device), with that, and the largest number.
+    fn row(&self, row: &Linear, unit: f64) -> (Expression, f64, f64) {
+        let parts = [
+            (row.weights, self.weights),
+            (row.cache, self.cache),
+            (row.activations, self.activations),
+        ];
+        let mut constant = row.constant / unit;
+        let mut expression = Expression::default();
+        let mut largest = constant.abs();
+        for (slopes, free) in parts {
+            constant += slopes.device / unit;
+            for (slope, variable) in [(slopes.host, free.host), (slopes.disk, free.disk)] {
+                let slope = (slope - slopes.device) / unit;
+                if slope != 0.0 {
+                    expression.add_mul(slope, variable);
+                    largest = largest.max(slope.abs());
+                }
+            }
+        }
+        (expression, constant, largest.max(constant.abs()))
+    }
+
+    /// The time of a phase: not less than any of its rows.
+    fn time(&mut self, phase: &Phase) -> Time {
+        let unit_s = phase.lowest_s().0.max(f64::MIN_POSITIVE);
+        let variable = self.variables.add(variable().min(0.0));
+        for row in phase.rows() {
+            let (expression, constant, largest) = self.row(&row, unit_s);
+            let scale = largest.max(1.0);
+            self.rows.push(((expression - variable) * (1.0 / scale), -constant / scale));
+        }
+        Time { variable, unit_s }
+    }
+
+    /// All terms of a phase added up, in units of time.
+    fn traffic(&self, phase: &Phase, scale: f64) -> Expression {
+        let terms = phase.terms();
+        let rows = terms.iter().map(|(_, row)| self.row(row, 1.0).0 * scale);
+        rows.sum()
+    }
+
+    /// Memory within `room` bytes, or above it by `excess` of it.
+    fn fit(
+        &mut self,
+        memory: &PerTier<Linear>,
+        room: &PerTier<f64>,
+        excess: Option<&PerTier<Variable>>,
+    ) {
+        for tier in Tier::ALL {
+            let unit = room[tier].max(1.0);
+            let (expression, constant, largest) = self.row(&memory[tier], unit);
+            let expression = match excess {
+                Some(excess) => expression - excess[tier],
+                None => expression,
+            };
+            let scale = 1.0 / largest.max(1.0);
+            self.rows.push((expression * scale, (room[tier] / unit - constant) * scale));
+        }
+    }
+
+    /// The least shares, or none where no shares satisfy all rows.
+    fn minimise(self, objective: Expression) -> Result<Option<Shares>, PlanError> {
+        let mut model = self.variables.minimise(objective).using(microlp);
+        for (expression, most) in self.rows {
+            model.add_constraint(constraint!(expression <= most));
+        }
+        let solution = match model.solve() {
+            Ok(solution) => solution,
+            Err(ResolutionError::Infeasible) => return Ok(None),
+            Err(error) => return Err(PlanError::Solver(error.to_string())),
+        };
+        let fractions = |free: Free<Variable>| whole_shares(solution.value(free.host), solution.value(free.disk));
+        Ok(Some(Shares {
+            weights: fractions(self.weights),
+            cache: fractions(self.cache),
+            activations: fractions(self.activations),
+        }))
+    }
+}
+
+impl Shares {
+    fn write(self, policy: Policy) -> Policy {
+        Policy {
+            weights: self.weights,
+            cache: self.cache,
+            activations: self.activations,
+            ..policy
+        }
+    }
+}
+
+/// Shares from the two free ones, without a solver's crumbs.
+fn whole_shares(host: f64, disk: f64) -> Fractions {
+    let clean = |share: f64| if share < SHARE_MIN { 0.0 } else { share.min(1.0) };
+    let shares = PerTier {
+        device: clean(1.0 - host - disk),
+        host: clean(host),
+        disk: clean(disk),
+    };
+    let sum = shares.device + shares.host + shares.disk;
+    shares.map(|share| share / sum)
+}

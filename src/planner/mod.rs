@@ -1,0 +1,248 @@
+//! The policy search: FlexGen's two levels (section 4.3), with the simulator as the judge.
+//!
+//! [`space`] enumerates GPU batch sizes, GPU batches a block and where attention runs. For each, a
+//! linear program ([`lp`]) over the closed form places weights, cache and activations; the best are
+//! made whole so that they really fit ([`whole`]); the simulator says which is best ([`judge`]).
+//! That no plan fits is an answer, not an error ([`infeasible`]).
+
+mod advice;
+mod infeasible;
+mod judge;
+mod lp;
+mod space;
+mod whole;
+
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::LowerError;
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::units::Seconds;
+use plimsoll_core::workload::Workload;
+use plimsoll_sim::SimulateError;
+use plimsoll_sim::closed_form::ClosedForms;
+use thiserror::Error;
+
+pub use advice::Advice;
+pub use infeasible::Infeasible;
+use judge::Judged;
+use space::{Proposal, Shape};
+use whole::Maker;
+
+/// How many proposals are tried to be made whole, best first.
+const PROPOSED: usize = 8;
+
+/// How many are where none of those can be.
+const PROPOSED_AT_MOST: usize = 100;
+
+/// How many whole plans the simulator judges.
+const JUDGED: usize = 4;
+
+/// How often the latency asked of proposals is lowered because the simulator disagrees.
+const LIMITS_TRIED: usize = 4;
+
+/// What makes a plan better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Objective {
+    /// Generated tokens a second, prefill included (FlexGen section 6).
+    #[default]
+    Throughput,
+    /// The time until the workload's prompts are answered; one prompt where they are endless.
+    Latency,
+}
+
+/// What is asked of the planner.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Request {
+    /// Prompts in, tokens out.
+    pub workload: Workload,
+    /// What makes a plan better.
+    pub objective: Objective,
+    /// The simulated time of the whole workload (of one block, where prompts are endless) must not
+    /// be longer.
+    pub max_latency_s: Option<Seconds>,
+}
+
+/// What the search finds.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// A plan that fits.
+    Plan(Box<Planned>),
+    /// No plan fits the machine.
+    Infeasible(Box<Infeasible>),
+    /// Plans fit, but none that was found is fast enough; this one is the fastest.
+    TooSlow(Box<Planned>),
+}
+
+/// A plan with what the search knows of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    /// The simulator's winner, with its prediction.
+    pub plan: Plan,
+    /// The next best, with its prediction.
+    pub runner_up: Option<Plan>,
+    /// Shapes (GPU batch size, GPU batches, where attention runs) that were compared.
+    pub considered: usize,
+    /// The busiest resource, in words.
+    pub bottleneck: String,
+    /// The change of the machine that would help most, of those tried.
+    pub advice: Option<Advice>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum PlanError {
+    /// The request means nothing for this model.
+    #[error(transparent)]
+    Request(#[from] LowerError),
+    /// A plan of ours has no simulation.
+    #[error(transparent)]
+    Simulate(#[from] SimulateError),
+    /// The linear program's solver failed.
+    #[error("the linear program has no answer: {0}")]
+    Solver(String),
+}
+
+/// Finds the best plan for a machine, a model and a workload.
+///
+/// # Errors
+/// A request that means nothing; an error of ours in solving or simulating.
+pub fn search(
+    profile: &HardwareProfile,
+    model: &ModelSpec,
+    dtype: Dtype,
+    request: &Request,
+) -> Result<Answer, PlanError> {
+    let mut workload = request.workload;
+    if request.objective == Objective::Latency && workload.num_prompts.is_none() {
+        workload.num_prompts = Some(1);
+    }
+    let search = Search {
+        profile,
+        forms: ClosedForms::new(profile, model, dtype, workload)?,
+        maker: Maker::new(profile, model, dtype, workload),
+    };
+    let shapes = space::shapes(&search.forms, &workload, search.maker.room());
+    if let Some(limit) = request.max_latency_s {
+        return search.within(&shapes, request.objective, limit);
+    }
+    match search.best(&shapes, request.objective, None)? {
+        Some(found) => found.answer(&search, &shapes).map(Answer::Plan),
+        None => search.nearest(request.objective, &shapes),
+    }
+}
+
+/// What all parts of one search share.
+struct Search<'a> {
+    profile: &'a HardwareProfile,
+    forms: ClosedForms,
+    maker: Maker,
+}
+
+/// Judged plans, best first, and the proposals that they come from.
+struct Found {
+    plans: Vec<Judged>,
+    proposals: Vec<Proposal>,
+}
+
+impl Search<'_> {
+    /// The judged best, or none where nothing fits within the closed form's limit.
+    fn best(
+        &self,
+        shapes: &[Shape],
+        objective: Objective,
+        limit: Option<Seconds>,
+    ) -> Result<Option<Found>, PlanError> {
+        for count in [PROPOSED, PROPOSED_AT_MOST] {
+            let room = self.maker.room();
+            let t = std::time::Instant::now();
+            let proposals = space::scan(shapes, room, (objective, limit), count)?;
+            if std::env::var("PT").is_ok() { eprintln!("scan {:?}", t.elapsed()); }
+            let t = std::time::Instant::now();
+            let mut plans = Vec::new();
+            for proposal in &proposals {
+                if plans.len() == JUDGED {
+                    break;
+                }
+                plans.extend(self.maker.make(proposal, limit)?);
+            }
+            if std::env::var("PT").is_ok() { eprintln!("make {:?}", t.elapsed()); }
+            if !plans.is_empty() {
+                let plans = judge::judge(plans, self.profile, &self.forms, objective)?;
+                return Ok(Some(Found { plans, proposals }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The best plan whose simulated latency is within a limit.
+    fn within(
+        &self,
+        shapes: &[Shape],
+        objective: Objective,
+        limit: Seconds,
+    ) -> Result<Answer, PlanError> {
+        let mut asked = limit;
+        let mut fastest: Option<Found> = None;
+        for _ in 0..LIMITS_TRIED {
+            let Some(mut found) = self.best(shapes, objective, Some(asked))? else { break };
+            let quickest = found.quickest();
+            if quickest <= limit {
+                found.plans.retain(|judged| judged.latency_s() <= limit);
+                return found.answer(self, shapes).map(Answer::Plan);
+            }
+            asked = asked * (0.99 * limit.0 / quickest.0);
+            if fastest.as_ref().is_none_or(|f| quickest < f.quickest()) {
+                fastest = Some(found);
+            }
+        }
+        if fastest.is_none() {
+            fastest = self.best(shapes, Objective::Latency, None)?;
+        }
+        match fastest {
+            Some(mut found) => {
+                found.plans.sort_by(|a, b| a.latency_s().0.total_cmp(&b.latency_s().0));
+                found.answer(self, shapes).map(Answer::TooSlow)
+            }
+            None => self.nearest(objective, shapes),
+        }
+    }
+
+    /// The nearest plan; where it fits after all, it is the answer.
+    fn nearest(&self, objective: Objective, shapes: &[Shape]) -> Result<Answer, PlanError> {
+        let nearest = infeasible::nearest(self)?;
+        if nearest.needed > nearest.capacity {
+            return Ok(Answer::Infeasible(Box::new(nearest)));
+        }
+        let plans = judge::judge(vec![nearest.nearest], self.profile, &self.forms, objective)?;
+        let found = Found {
+            plans,
+            proposals: Vec::new(),
+        };
+        found.answer(self, shapes).map(Answer::Plan)
+    }
+}
+
+impl Found {
+    fn quickest(&self) -> Seconds {
+        let latencies = self.plans.iter().map(Judged::latency_s);
+        Seconds(latencies.fold(f64::INFINITY, |least, s| least.min(s.0)))
+    }
+
+    fn answer(mut self, search: &Search<'_>, shapes: &[Shape]) -> Result<Box<Planned>, PlanError> {
+        self.plans.truncate(2);
+        let mut plans = self.plans.into_iter();
+        let Some(winner) = plans.next() else {
+            return Err(PlanError::Solver("no plan was judged".to_owned()));
+        };
+        let plan = winner.into_plan();
+        let bottleneck = advice::bottleneck(&plan);
+        Ok(Box::new(Planned {
+            advice: advice::best(search, &self.proposals, &plan)?,
+            runner_up: plans.next().map(Judged::into_plan),
+            considered: shapes.len(),
+            bottleneck,
+            plan,
+        }))
+    }
+}

@@ -1,0 +1,163 @@
+//! The outer level: GPU batch size, number of GPU batches, where attention runs.
+//!
+//! Row by row is not enumerated: it is the zig-zag with one GPU batch a block.
+
+use plimsoll_core::policy::{Granularity, Policy, Schedule};
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::units::Seconds;
+use plimsoll_core::workload::Workload;
+use plimsoll_sim::closed_form::{ClosedForm, ClosedForms, Linear};
+
+use super::{Objective, PlanError, lp};
+
+/// GPU batches a block: FlexGen's "less than 20", thinned.
+const BATCHES: [u32; 13] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20];
+
+/// A point of the outer level with its closed form.
+#[derive(Debug, Clone)]
+pub(super) struct Shape {
+    /// Shares are not decided.
+    pub policy: Policy,
+    pub form: ClosedForm,
+}
+
+/// A shape with the shares that the linear program chose.
+#[derive(Debug, Clone)]
+pub(super) struct Proposal {
+    pub policy: Policy,
+    pub form: ClosedForm,
+    /// What the closed form expects: seconds a token, or seconds.
+    pub score: f64,
+}
+
+/// The policy of a shape, everything on the device.
+pub(super) fn policy(gpu_batch_size: u32, num_gpu_batches: u32, cpu_attention: bool) -> Policy {
+    let device = PerTier {
+        device: 1.0,
+        host: 0.0,
+        disk: 0.0,
+    };
+    Policy {
+        gpu_batch_size,
+        num_gpu_batches,
+        weights: device,
+        cache: device,
+        activations: device,
+        granularity: Granularity::Spread,
+        schedule: Schedule::ZigZag,
+        overlap: true,
+        barrier: false,
+        cpu_attention,
+        page_locked: true,
+    }
+}
+
+/// Shapes that may fit: what does not depend on shares does not exceed any tier.
+pub(super) fn shapes(
+    forms: &ClosedForms,
+    workload: &Workload,
+    room: &PerTier<f64>,
+) -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    for (size, batches) in pairs(workload) {
+        let before = shapes.len();
+        for cpu_attention in [false, true] {
+            let policy = policy(size, batches, cpu_attention);
+            let form = forms.form(&policy);
+            if Tier::ALL.into_iter().all(|tier| form.memory()[tier].lowest() <= room[tier]) {
+                shapes.push(Shape { policy, form });
+            }
+        }
+        if shapes.len() == before && batches == 1 && workload.num_prompts.is_none() {
+            // Larger GPU batches take more.
+            break;
+        }
+    }
+    shapes
+}
+
+/// GPU batch sizes: 1, 2, then multiples of 4, sparser as they grow.
+fn sizes() -> impl Iterator<Item = u32> {
+    let steps = (4..=64).step_by(4).chain((80..=256).step_by(16)).chain((320..=1024).step_by(64));
+    [1, 2].into_iter().chain(steps).chain([1536, 2048, 3072, 4096])
+}
+
+/// (GPU batch size, number of GPU batches), sizes ascending.
+fn pairs(workload: &Workload) -> Vec<(u32, u32)> {
+    let mut pairs: Vec<(u32, u32)> = Vec::new();
+    let prompts = workload.num_prompts.unwrap_or(u64::MAX);
+    for size in sizes().filter(|size| u64::from(*size) <= prompts) {
+        let most = prompts.div_ceil(u64::from(size));
+        pairs.extend(BATCHES.iter().filter(|b| u64::from(**b) <= most).map(|b| (size, *b)));
+    }
+    if workload.num_prompts.is_some() {
+        // Blocks that leave no part of the last round empty.
+        for rounds in 1..=4 {
+            for batches in BATCHES {
+                let size = prompts.div_ceil(u64::from(batches) * rounds);
+                if u64::from(batches) <= prompts && size <= 4096 {
+                    pairs.push((size as u32, batches));
+                }
+            }
+        }
+    }
+    pairs.sort_unstable();
+    pairs.dedup();
+    pairs
+}
+
+/// The `count` best proposals of the linear programs, best first.
+pub(super) fn scan(
+    shapes: &[Shape],
+    room: &PerTier<f64>,
+    (objective, limit): (Objective, Option<Seconds>),
+    count: usize,
+) -> Result<Vec<Proposal>, PlanError> {
+    let score = |form: &ClosedForm, latency: Seconds| match objective {
+        Objective::Throughput => latency.0 / form.tokens(),
+        Objective::Latency => latency.0,
+    };
+    let bound = |shape: &Shape| score(&shape.form, lowest_latency_s(&shape.form, room));
+    let mut order: Vec<(f64, &Shape)> = shapes.iter().map(|s| (bound(s), s)).collect();
+    order.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut best: Vec<Proposal> = Vec::new();
+    let mut lps = 0;
+    for (bound, shape) in order {
+        if best.len() == count && best[count - 1].score <= bound {
+            break;
+        }
+        lps+=1;
+        let Some(policy) = lp::place(shape, room, limit)? else { continue };
+        let score = score(&shape.form, shape.form.evaluate(&policy).latency_s);
+        let at = best.partition_point(|p| p.score <= score);
+        let form = shape.form.clone();
+        best.insert(at, Proposal { policy, form, score });
+        best.truncate(count);
+    }
+            if std::env::var("PT").is_ok() { eprintln!("lps {} of {}", lps, shapes.len()); }
+    Ok(best)
+}
+
+/// No placement is faster: each term at its least, and weights that neither the device nor the host
+/// can hold read from disk in each pass.
+fn lowest_latency_s(form: &ClosedForm, room: &PerTier<f64>) -> Seconds {
+    let disk = least_disk_share(&form.memory().device, &form.memory().host, room);
+    let reads = |terms: [(_, &Linear); 6]| {
+        let on_disk = |row: &Linear| row.constant + row.weights.disk * disk;
+        terms.into_iter().map(|(_, row)| on_disk(row)).fold(0.0, f64::max)
+    };
+    let streamed = reads(form.prefill().terms()) + reads(form.decode().terms()) * form.decode_passes();
+    form.lowest_latency_s().max(Seconds(streamed * form.rounds()))
+}
+
+/// The share of weights that must be on disk whatever else is where. Memory rows count from all
+/// weights on the device.
+fn least_disk_share(device: &Linear, host: &Linear, room: &PerTier<f64>) -> f64 {
+    let on_device = -device.weights.host.min(device.weights.disk);
+    let on_host = host.weights.host;
+    if on_device <= 0.0 || on_host <= 0.0 {
+        return 0.0;
+    }
+    let share = |row: &Linear, room: f64, whole: f64| (room - row.lowest()).max(0.0) / whole;
+    (1.0 - share(device, room.device, on_device) - share(host, room.host, on_host)).max(0.0)
+}

@@ -1,0 +1,106 @@
+//! Makes a proposal whole: tensors, cache rows and sequences that really fit.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::footprint;
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::placement::PAGE_BYTES;
+use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::policy::Policy;
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::units::{Bytes, Seconds};
+use plimsoll_core::workload::Workload;
+
+use super::space::{Proposal, Shape};
+use super::{PlanError, lp};
+
+/// How often a proposal is placed again in less room before it is given up.
+const TRIES: i32 = 8;
+
+/// Makes plans of policies.
+#[derive(Debug, Clone)]
+pub(super) struct Maker {
+    blank: Plan,
+    room: PerTier<f64>,
+}
+
+impl Maker {
+    pub(super) fn new(
+        profile: &HardwareProfile,
+        model: &ModelSpec,
+        dtype: Dtype,
+        workload: Workload,
+    ) -> Maker {
+        let blank = Plan {
+            schema_version: PLAN_SCHEMA_VERSION,
+            model: model.clone(),
+            dtype,
+            workload,
+            policy: super::space::policy(1, 1, false),
+            capacity_bytes: capacity(profile),
+            prediction: None,
+            provenance: Provenance {
+                hardware: profile.name.clone(),
+                chosen_by: ChosenBy::Planner,
+                plimsoll_version: env!("CARGO_PKG_VERSION").to_owned(),
+            },
+        };
+        Maker {
+            room: blank.capacity_bytes.map(Bytes::as_f64),
+            blank,
+        }
+    }
+
+    /// What tensors may fill in each tier, in bytes.
+    pub(super) fn room(&self) -> &PerTier<f64> {
+        &self.room
+    }
+
+    /// A plan with a policy, which need not fit.
+    pub(super) fn plan(&self, policy: Policy) -> Plan {
+        Plan {
+            policy,
+            ..self.blank.clone()
+        }
+    }
+
+    /// A plan that fits: where whole tensors are more than their share, what is over is taken from
+    /// the tier's room and the proposal is placed again.
+    pub(super) fn make(
+        &self,
+        proposal: &Proposal,
+        limit: Option<Seconds>,
+    ) -> Result<Option<Plan>, PlanError> {
+        let shape = Shape {
+            policy: proposal.policy,
+            form: proposal.form.clone(),
+        };
+        let mut plan = self.plan(proposal.policy);
+        let mut room = self.room;
+        for tried in 0..TRIES {
+            let needed = footprint(&plan)?;
+            let over = PerTier::from_fn(|t| needed[t].saturating_sub(plan.capacity_bytes[t]));
+            if Tier::ALL.into_iter().all(|t| over[t] == Bytes::ZERO) {
+                return Ok(Some(plan));
+            }
+            for tier in Tier::ALL.into_iter().filter(|t| over[*t] > Bytes::ZERO) {
+                // A little less room need not move a tensor, so each try takes more.
+                room[tier] -= (over[tier] + Bytes(PAGE_BYTES)).as_f64() * 2f64.powi(tried);
+            }
+            match lp::place(&shape, &room, limit)? {
+                Some(policy) => plan.policy = policy,
+                None => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What tensors may fill in each tier of a machine.
+pub(super) fn capacity(profile: &HardwareProfile) -> PerTier<Bytes> {
+    PerTier {
+        device: profile.tiers.device_usable(),
+        host: profile.tiers.host_usable(),
+        disk: profile.tiers.disk_capacity_bytes.value,
+    }
+}

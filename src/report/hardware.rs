@@ -1,0 +1,161 @@
+//! Hardware profiles for people: each number with its provenance.
+
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::units::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
+use toml::{Table as TomlTable, Value};
+
+use super::{Align, Table, decimal, percent, three_digits};
+
+/// The profile with every number, where it comes from, and the sources in full.
+pub fn profile_text(profile: &HardwareProfile) -> String {
+    let tree: TomlTable = profile
+        .to_toml()
+        .parse()
+        .expect("a profile writes itself as TOML");
+    let mut rows = Table::new(&[
+        ("key", Align::Left),
+        ("value", Align::Right),
+        ("kind", Align::Left),
+        ("source", Align::Left),
+        ("spread", Align::Right),
+    ]);
+    for section in ["tiers", "links", "compute", "contention"] {
+        if let Some(value) = tree.get(section) {
+            numbers(section, value, profile, &mut rows);
+        }
+    }
+    let mut sources = Table::new(&[
+        ("source", Align::Left),
+        ("kind", Align::Left),
+        ("date", Align::Left),
+        ("from", Align::Left),
+    ]);
+    for (name, source) in &profile.sources {
+        let cells = [name, source.kind.name(), &source.date, &source.from];
+        sources.row(cells.map(str::to_owned));
+    }
+    format!(
+        "{}: {}\n\n{rows}\n{sources}",
+        profile.name, profile.description
+    )
+}
+
+/// The profile as a JSON value of the same keys as its file.
+pub fn profile_json(profile: &HardwareProfile) -> serde_json::Value {
+    let tree: TomlTable = profile
+        .to_toml()
+        .parse()
+        .expect("a profile writes itself as TOML");
+    serde_json::to_value(tree).expect("a profile holds texts and finite numbers")
+}
+
+fn numbers(path: &str, value: &Value, profile: &HardwareProfile, rows: &mut Table) {
+    match value {
+        Value::Table(leaf) if leaf.contains_key("value") => {
+            number_row(path, leaf, profile, rows);
+        }
+        Value::Table(leaf) if leaf.contains_key("points") => {
+            curve_rows(path, leaf, profile, rows);
+        }
+        Value::Table(table) => {
+            for (key, value) in table {
+                numbers(&format!("{path}.{key}"), value, profile, rows);
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                numbers(&format!("{path}[{}]", label(index, item)), item, profile, rows);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// An array element by what tells it from its neighbours (`f16 n=1024 k=1024`), else by number.
+fn label(index: usize, item: &Value) -> String {
+    let word = |key: &str| item.get(key).and_then(Value::as_str);
+    let whole = |key: &str| item.get(key).and_then(Value::as_integer);
+    let shape = ["n", "k"].map(|key| whole(key).map_or(String::new(), |n| format!(" {key}={n}")));
+    match (word("dtype"), word("victim"), word("beside")) {
+        (Some(dtype), _, _) => format!("{dtype}{}", shape.concat()),
+        (_, Some(victim), Some(beside)) => format!("{victim} beside {beside}"),
+        _ => index.to_string(),
+    }
+}
+
+fn number_row(path: &str, leaf: &TomlTable, profile: &HardwareProfile, rows: &mut Table) {
+    let value = as_number(&leaf["value"]);
+    push(path.to_owned(), with_unit(path, value), leaf, profile, rows);
+}
+
+fn curve_rows(path: &str, leaf: &TomlTable, profile: &HardwareProfile, rows: &mut Table) {
+    let points = leaf["points"].as_array().map_or(&[][..], Vec::as_slice);
+    for point in points {
+        let (size, rate) = (as_number(&point[0]), as_number(&point[1]));
+        // GEMM curves run over rows, attention over tokens where it counts operations.
+        let at = match path.ends_with("flops_per_s") {
+            true => format!("{size:.0}"),
+            false => decimal(Bytes(size as u64)),
+        };
+        let key = format!("{path} at {at}");
+        push(key, with_unit(path, rate), leaf, profile, rows);
+    }
+}
+
+fn push(
+    key: String,
+    value: String,
+    leaf: &TomlTable,
+    profile: &HardwareProfile,
+    rows: &mut Table,
+) {
+    let name = leaf.get("source").and_then(Value::as_str).unwrap_or("");
+    let kind = profile.sources.get(name).map_or("", |s| s.kind.name());
+    let spread = leaf.get("spread").map(as_number).map(percent);
+    rows.row([
+        key,
+        value,
+        kind.to_owned(),
+        name.to_owned(),
+        spread.unwrap_or_default(),
+    ]);
+}
+
+fn as_number(value: &Value) -> f64 {
+    let whole = || value.as_integer().map(|whole| whole as f64);
+    value.as_float().or_else(whole).unwrap_or(f64::NAN)
+}
+
+fn with_unit(key: &str, value: f64) -> String {
+    if key.ends_with("bytes_per_s") {
+        BytesPerSecond(value).to_string()
+    } else if key.ends_with("flops_per_s") {
+        FlopsPerSecond(value).to_string()
+    } else if key.ends_with("_bytes") {
+        decimal(Bytes(value as u64))
+    } else if key.ends_with("_s") {
+        Seconds(value).to_string()
+    } else {
+        three_digits(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_core::hardware::embedded;
+
+    #[test]
+    fn every_number_of_every_profile_has_a_kind() {
+        for name in embedded::names() {
+            let profile = embedded::profile(name).unwrap();
+            let text = profile_text(&profile);
+            let (numbers, _) = text.split_once("\n\nsource").unwrap_or((&text, ""));
+            for line in numbers.lines().filter(|line| line.contains("_capacity_bytes")) {
+                let kinds = ["measured", "datasheet", "fitted", "published"];
+                assert!(kinds.iter().any(|kind| line.contains(kind)), "{line}");
+            }
+            assert!(!text.contains("NaN"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What people and spreadsheets read: text tables, CSV, scatter plots.
+
+pub mod hardware;
+pub mod models;
+pub mod plan;
+pub mod run;
+mod csv;
+mod scatter;
+mod table;
+
+pub use csv::to_csv;
+pub use scatter::{Point, Scatter, scatter_svg, write_scatter_png};
+pub use table::{Align, Table};
+
+use plimsoll_core::units::Bytes;
+
+/// Bytes in decimal units, as data sheets count them.
+pub fn decimal(bytes: Bytes) -> String {
+    let mut value = bytes.as_f64();
+    let mut unit = "B";
+    for next in ["kB", "MB", "GB", "TB", "PB"] {
+        if value < 999.5 {
+            break;
+        }
+        value /= 1000.0;
+        unit = next;
+    }
+    match unit {
+        "B" => format!("{value:.0} B"),
+        _ => format!("{} {unit}", three_digits(value)),
+    }
+}
+
+/// A number to three significant digits: models and machines do not agree further than that.
+pub fn three_digits(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        a if a >= 99.95 => format!("{value:.0}"),
+        a if a >= 9.995 => format!("{value:.1}"),
+        a if a >= 0.9995 => format!("{value:.2}"),
+        a if a >= 1e-3 => {
+            let digits = 2 - a.log10().floor() as i32;
+            format!("{value:.*}", digits as usize)
+        }
+        _ => format!("{value:.2e}"),
+    }
+}
+
+/// A share as a whole percentage, with what lies between 0 and 1 told apart from 0.
+pub fn percent(share: f64) -> String {
+    match share * 100.0 {
+        p if p > 0.0 && p < 1.0 => "<1%".to_owned(),
+        p if p < 100.0 && p > 99.0 => ">99%".to_owned(),
+        p => format!("{p:.0}%"),
+    }
+}
+
+/// A signed percentage (`+3.4%`).
+pub fn signed_percent(share: f64) -> String {
+    format!("{:+.1}%", share * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits() {
+        assert_eq!(decimal(Bytes(16_000_000_000)), "16.0 GB");
+        assert_eq!(decimal(Bytes(999)), "999 B");
+        assert_eq!(decimal(Bytes(999_600)), "1.00 MB");
+        assert_eq!(three_digits(1234.5), "1234");
+        assert_eq!(three_digits(0.6912), "0.691");
+        assert_eq!(three_digits(0.001), "0.00100");
+        assert_eq!(three_digits(0.0000123), "1.23e-5");
+        assert_eq!(percent(0.004), "<1%");
+        assert_eq!(percent(0.999), ">99%");
+        assert_eq!(percent(1.0), "100%");
+    }
+}

@@ -1,0 +1,208 @@
+//! Plans and predictions for people.
+
+use std::fmt::Write;
+
+use plimsoll_core::placement::WeightPlacement;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::{Granularity, Policy, Schedule};
+use plimsoll_core::summary::{BusyFraction, Summary};
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::units::{Bytes, Seconds};
+
+use super::{Align, Table, decimal, percent, three_digits};
+
+/// A plan with its prediction, if it has one.
+pub fn plan_text(plan: &Plan) -> String {
+    let mut text = format!("{}\n\n{}", heading(plan), placement(plan));
+    let _ = write!(text, "\n{}", decisions(&plan.policy));
+    if let Some(prediction) = &plan.prediction {
+        let _ = write!(text, "\npredicted\n{}", summary_text(prediction));
+        let _ = write!(text, "\n{}", memory(&prediction.peak_bytes, &plan.capacity_bytes));
+    }
+    text
+}
+
+/// What the planner adds: the next best plan and what would help.
+pub fn search_text(considered: usize, runner_up: Option<&Plan>, advice: &[String]) -> String {
+    let mut text = String::new();
+    if let Some(plan) = runner_up {
+        let rate = plan.prediction.as_ref().map_or(String::new(), |p| {
+            let rate = three_digits(p.throughput_tok_s);
+            format!("{rate} tok/s, {} in all: ", duration(p.latency_s))
+        });
+        let _ = writeln!(text, "next best  {rate}{}", in_short(&plan.policy));
+    }
+    let _ = writeln!(text, "searched   {considered} policies");
+    for line in advice {
+        let _ = writeln!(text, "advice     {line}");
+    }
+    text
+}
+
+fn heading(plan: &Plan) -> String {
+    let work = &plan.workload;
+    let prompts = work.num_prompts.map_or(String::new(), |n| format!(", {n} prompts"));
+    format!(
+        "{} in {} on {}: {} prompt tokens, {} generated{prompts}",
+        plan.model.name,
+        plan.dtype.name(),
+        plan.provenance.hardware,
+        work.prompt_len,
+        work.gen_len
+    )
+}
+
+/// Shares of each tier; of the weights, those of the tensors as they really lie.
+fn placement(plan: &Plan) -> Table {
+    let policy = &plan.policy;
+    let placed = WeightPlacement::new(&plan.model, plan.dtype, &policy.weights, policy.granularity);
+    let bytes = placed.bytes().map(Bytes::as_f64);
+    let all = bytes.device + bytes.host + bytes.disk;
+    let weights = bytes.map(|bytes| bytes / all.max(1.0));
+    let asked = Tier::ALL.map(|tier| percent(policy.weights[tier]));
+    let real = Tier::ALL.map(|tier| percent(weights[tier]));
+    let note = match asked == real {
+        true => String::new(),
+        false => format!("(whole tensors, for {})", asked.join("/")),
+    };
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("device", Align::Right),
+        ("host", Align::Right),
+        ("disk", Align::Right),
+        ("", Align::Left),
+    ]);
+    for (name, shares, note) in [
+        ("weights", &weights, note),
+        ("cache", &policy.cache, String::new()),
+        ("activations", &policy.activations, String::new()),
+    ] {
+        let [device, host, disk] = Tier::ALL.map(|tier| percent(shares[tier]));
+        table.row([name.to_owned(), device, host, disk, note]);
+    }
+    table
+}
+
+fn decisions(policy: &Policy) -> String {
+    let switch = |on| if on { "on" } else { "off" };
+    let granularity = match policy.granularity {
+        Granularity::Layer => "layer by layer",
+        Granularity::Spread => "over the whole model",
+    };
+    let host = if policy.page_locked { "page-locked" } else { "pageable" };
+    format!(
+        "batch      {} x {} = {} sequences a block\n\
+         schedule   {}, overlap {}, barrier {}, attention on the CPU {}\n\
+         tensors    made whole {granularity}, host memory {host}\n",
+        policy.gpu_batch_size,
+        policy.num_gpu_batches,
+        policy.block_size(),
+        schedule(policy.schedule),
+        switch(policy.overlap),
+        switch(policy.barrier),
+        switch(policy.cpu_attention),
+    )
+}
+
+fn schedule(schedule: Schedule) -> &'static str {
+    match schedule {
+        Schedule::Row => "row by row",
+        Schedule::ZigZag => "zig-zag",
+    }
+}
+
+/// A policy in a line.
+fn in_short(policy: &Policy) -> String {
+    let shares = |s: &PerTier<f64>| Tier::ALL.map(|t| percent(s[t])).join("/");
+    format!(
+        "{} x {} {}, weights {}, cache {}, activations {} on device/host/disk{}",
+        policy.gpu_batch_size,
+        policy.num_gpu_batches,
+        schedule(policy.schedule),
+        shares(&policy.weights),
+        shares(&policy.cache),
+        shares(&policy.activations),
+        if policy.cpu_attention { ", CPU attention" } else { "" },
+    )
+}
+
+/// Throughput, times and the bottleneck.
+pub fn summary_text(summary: &Summary) -> String {
+    let mut text = String::new();
+    let rate = three_digits(summary.throughput_tok_s);
+    let _ = writeln!(
+        text,
+        "throughput {rate} tok/s ({} tokens)",
+        summary.generated_tokens
+    );
+    let _ = writeln!(
+        text,
+        "latency    {} (prefill {}, decode {})",
+        duration(summary.latency_s),
+        duration(summary.prefill_s),
+        duration(summary.decode_s)
+    );
+    let _ = writeln!(
+        text,
+        "bottleneck {}, busy {} of the time",
+        in_words(&summary.bottleneck),
+        percent(busy(&summary.busy_fraction, &summary.bottleneck))
+    );
+    let shares = summary.busy_fraction.named().into_iter();
+    let shares: Vec<String> = shares
+        .filter(|(_, share)| *share > 0.0)
+        .map(|(name, share)| format!("{} {}", in_words(name), percent(share)))
+        .collect();
+    let _ = writeln!(text, "busy       {}", shares.join(", "));
+    text
+}
+
+fn busy(fractions: &BusyFraction, name: &str) -> f64 {
+    let found = fractions.named().into_iter().find(|(known, _)| *known == name);
+    found.map_or(0.0, |(_, share)| share)
+}
+
+fn in_words(resource: &str) -> &str {
+    match resource {
+        "gpu" => "GPU",
+        "cpu" => "CPU",
+        "h2d" => "host to device",
+        "d2h" => "device to host",
+        "disk_read" => "disk read",
+        "disk_write" => "disk write",
+        other => other,
+    }
+}
+
+/// Each tier's peak against what it holds.
+fn memory(peak: &PerTier<Bytes>, capacity: &PerTier<Bytes>) -> Table {
+    let mut table = Table::new(&[
+        ("memory", Align::Left),
+        ("peak", Align::Right),
+        ("usable", Align::Right),
+        ("full", Align::Right),
+    ]);
+    for tier in Tier::ALL {
+        let share = peak[tier].as_f64() / capacity[tier].as_f64().max(1.0);
+        table.row([
+            tier.name().to_owned(),
+            decimal(peak[tier]),
+            decimal(capacity[tier]),
+            percent(share),
+        ]);
+    }
+    table
+}
+
+/// A time to three digits, in the unit that people would use.
+pub fn duration(time: Seconds) -> String {
+    let Seconds(s) = time;
+    match s.abs() {
+        0.0 => "0 s".to_owned(),
+        a if a < 1e-3 => format!("{} us", three_digits(s * 1e6)),
+        a if a < 1.0 => format!("{} ms", three_digits(s * 1e3)),
+        a if a < 600.0 => format!("{} s", three_digits(s)),
+        a if a < 7200.0 => format!("{} min", three_digits(s / 60.0)),
+        _ => format!("{} h", three_digits(s / 3600.0)),
+    }
+}

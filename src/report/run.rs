@@ -1,0 +1,42 @@
+//! A run for people: what was measured beside what was predicted.
+
+use plimsoll_core::summary::Summary;
+use plimsoll_core::tier::Tier;
+
+use super::plan::duration;
+use super::{Align, Table, decimal, percent, signed_percent, three_digits};
+
+/// Measured and predicted, line by line, with the prediction's signed error.
+pub fn comparison(predicted: Option<&Summary>, measured: &Summary) -> Table {
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("predicted", Align::Right),
+        ("measured", Align::Right),
+        ("error", Align::Right),
+    ]);
+    let mut line = |name: &str, value: &dyn Fn(&Summary) -> f64, text: &dyn Fn(f64) -> String| {
+        let real = value(measured);
+        let (said, error) = match predicted.map(value) {
+            Some(said) if real != 0.0 => (text(said), signed_percent(said / real - 1.0)),
+            Some(said) => (text(said), String::new()),
+            None => (String::new(), String::new()),
+        };
+        table.row([name.to_owned(), said, text(real), error]);
+    };
+    let time = |s: f64| duration(plimsoll_core::units::Seconds(s));
+    line("latency", &|s| s.latency_s.0, &time);
+    line("prefill", &|s| s.prefill_s.0, &time);
+    line("decode", &|s| s.decode_s.0, &time);
+    line("tokens/s", &|s| s.throughput_tok_s, &three_digits);
+    for tier in Tier::ALL {
+        let name = format!("{tier} peak");
+        let text = |b: f64| decimal(plimsoll_core::units::Bytes(b as u64));
+        line(&name, &|s| s.peak_bytes[tier].as_f64(), &text);
+    }
+    for (index, (name, _)) in measured.busy_fraction.named().into_iter().enumerate() {
+        let cell = |s: &Summary| percent(s.busy_fraction.named()[index].1);
+        let said = predicted.map(cell).unwrap_or_default();
+        table.row([format!("{name} busy"), said, cell(measured), String::new()]);
+    }
+    table
+}

@@ -1,0 +1,257 @@
+//! Prediction beside measurement: the same program, simulated and executed, case by case.
+
+mod grid;
+mod score;
+
+use std::path::Path;
+
+use plimsoll_backend::cpu::{CpuError, CpuExecutor, CpuOptions, Throttles};
+use plimsoll_backend::weights::Synthetic;
+use plimsoll_core::control::{DriveError, Run, drive};
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::{LowerError, Lowering};
+use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::policy::Policy;
+use plimsoll_core::summary::Summary;
+use plimsoll_core::tier::PerTier;
+use plimsoll_sim::{SimulateError, simulate};
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::files::random_prompts;
+use crate::planner;
+pub use grid::{BUILT_IN, Case, Grid, MachineEntry};
+pub use score::{CaseRow, Score, score};
+
+/// Why a validation has no result.
+#[derive(Debug, Error)]
+pub enum ValidateError {
+    /// The case's plan does not fit its machine.
+    #[error("case `{case}`: {source}")]
+    Lower {
+        /// Which.
+        case: String,
+        /// Why.
+        source: LowerError,
+    },
+    /// The simulator stopped.
+    #[error("case `{case}`: {source}")]
+    Simulate {
+        /// Which.
+        case: String,
+        /// Why.
+        source: Box<SimulateError>,
+    },
+    /// The planner stopped, or found nothing that fits.
+    #[error("case `{case}`: {what}")]
+    Plan {
+        /// Which.
+        case: String,
+        /// Why.
+        what: String,
+    },
+    /// The executor could not be made.
+    #[error("case `{case}`: {source}")]
+    Cpu {
+        /// Which.
+        case: String,
+        /// Why.
+        source: Box<CpuError>,
+    },
+    /// The run stopped.
+    #[error("case `{case}`: {source}")]
+    Drive {
+        /// Which.
+        case: String,
+        /// Why.
+        source: DriveError,
+    },
+}
+
+/// A case with its prediction and its measurements.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its name.
+    pub name: String,
+    /// Its placement.
+    pub group: String,
+    /// What was run.
+    pub plan: Plan,
+    /// In modelled time.
+    pub predicted: Run,
+    /// In real time: the repeat of median latency.
+    pub measured: Run,
+    /// Latency of every repeat, in seconds, in the order they were run.
+    pub latencies_s: Vec<f64>,
+}
+
+/// What a validation says of itself besides its cases.
+#[derive(Debug, Clone, Serialize)]
+pub struct Setting {
+    /// The hardware profile.
+    pub hardware: String,
+    /// "emulated device".
+    pub device: &'static str,
+    /// How the disk was read and written.
+    pub disk: String,
+    /// Runs of each case.
+    pub repeats: u32,
+}
+
+struct Prepared<'a> {
+    case: &'a Case,
+    plan: Plan,
+    predicted: Run,
+    runs: Vec<Run>,
+}
+
+/// Predicts and runs every case. Repeats are interleaved: all cases once, then all again. `progress`
+/// hears how many of how many runs are done.
+///
+/// # Errors
+/// The first case that cannot be planned or run.
+pub fn validate(
+    grid: &Grid,
+    profile: &HardwareProfile,
+    options: &CpuOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<Outcome>, ValidateError> {
+    let mut prepared = Vec::new();
+    for case in &grid.cases {
+        prepared.push(prepare(case, profile)?);
+    }
+    let total = prepared.len() as u64 * u64::from(grid.repeats);
+    let mut done = 0;
+    for _ in 0..grid.repeats {
+        for case in &mut prepared {
+            progress(done, total);
+            let run = execute(case.case, &case.plan, options)?;
+            case.runs.push(run);
+            done += 1;
+        }
+    }
+    progress(total, total);
+    Ok(prepared.into_iter().map(Prepared::finish).collect())
+}
+
+impl Prepared<'_> {
+    fn finish(mut self) -> Outcome {
+        let latency = |run: &Run| run.trace.makespan().0;
+        let latencies_s = self.runs.iter().map(latency).collect();
+        self.runs.sort_by(|a, b| latency(a).total_cmp(&latency(b)));
+        let middle = (self.runs.len() - 1) / 2;
+        Outcome {
+            name: self.case.name.clone(),
+            group: self.case.group.clone(),
+            plan: self.plan,
+            predicted: self.predicted,
+            measured: self.runs.swap_remove(middle),
+            latencies_s,
+        }
+    }
+}
+
+/// The machine of a case, as the simulator knows it.
+fn machine_of(case: &Case, profile: &HardwareProfile) -> HardwareProfile {
+    let machine = &case.machine;
+    profile
+        .with_capacities(
+            machine.device_capacity_bytes,
+            machine.host_capacity_bytes,
+            machine.disk_capacity_bytes,
+        )
+        .with_link_cap(machine.h2d_bytes_per_s, machine.d2h_bytes_per_s)
+}
+
+fn prepare<'a>(case: &'a Case, profile: &HardwareProfile) -> Result<Prepared<'a>, ValidateError> {
+    let machine = machine_of(case, profile);
+    let plan = match case.policy {
+        Some(policy) => given(case, policy, &machine),
+        None => planned(case, &machine)?,
+    };
+    let predicted = simulate(&plan, &machine).map_err(|source| ValidateError::Simulate {
+        case: case.name.clone(),
+        source: Box::new(source),
+    })?;
+    let plan = Plan {
+        prediction: Some(Summary::of(&predicted)),
+        ..plan
+    };
+    Ok(Prepared {
+        case,
+        plan,
+        predicted,
+        runs: Vec::new(),
+    })
+}
+
+fn given(case: &Case, policy: Policy, machine: &HardwareProfile) -> Plan {
+    Plan {
+        schema_version: PLAN_SCHEMA_VERSION,
+        model: case.model.clone(),
+        dtype: case.dtype,
+        workload: case.workload,
+        policy,
+        capacity_bytes: PerTier {
+            device: machine.tiers.device_usable(),
+            host: machine.tiers.host_usable(),
+            disk: machine.tiers.disk_capacity_bytes.value,
+        },
+        prediction: None,
+        provenance: Provenance {
+            hardware: machine.name.clone(),
+            chosen_by: ChosenBy::Given,
+            plimsoll_version: env!("CARGO_PKG_VERSION").to_owned(),
+        },
+    }
+}
+
+fn planned(case: &Case, machine: &HardwareProfile) -> Result<Plan, ValidateError> {
+    let no_plan = |what: String| ValidateError::Plan {
+        case: case.name.clone(),
+        what,
+    };
+    let request = planner::Request {
+        workload: case.workload,
+        objective: planner::Objective::Throughput,
+        max_latency_s: None,
+    };
+    match planner::search(machine, &case.model, case.dtype, &request) {
+        Ok(planner::Answer::Plan(planned) | planner::Answer::TooSlow(planned)) => Ok(planned.plan),
+        Ok(planner::Answer::Infeasible(why)) => Err(no_plan(why.to_string())),
+        Err(error) => Err(no_plan(error.to_string())),
+    }
+}
+
+fn execute(case: &Case, plan: &Plan, options: &CpuOptions) -> Result<Run, ValidateError> {
+    let name = || case.name.clone();
+    let mut lowering = Lowering::new(plan).map_err(|source| ValidateError::Lower { case: name(), source })?;
+    let options = CpuOptions {
+        throttles: Throttles {
+            h2d: case.machine.h2d_bytes_per_s,
+            d2h: case.machine.d2h_bytes_per_s,
+        },
+        ..options.clone()
+    };
+    let cpu = |source: CpuError| ValidateError::Cpu {
+        case: name(),
+        source: Box::new(source),
+    };
+    let source = Synthetic { seed: 1 };
+    let mut executor = CpuExecutor::new(plan, lowering.placement(), &source, &options).map_err(cpu)?;
+    let count = lowering.rounds().iter().flat_map(|r| &r.batches).map(|b| u64::from(*b)).sum();
+    let prompts = random_prompts(1, count, plan.workload.prompt_len, plan.model.vocab_size);
+    let prompts: Vec<Vec<u32>> = prompts.into_iter().map(|p| p.prompt_token_ids).collect();
+    executor.set_prompts(lowering.texts(), &prompts).map_err(cpu)?;
+    drive(&mut lowering, &mut executor)
+        .map_err(|source| ValidateError::Drive { case: name(), source })
+}
+
+/// How the disk tier would be read and written in a directory, in words.
+pub fn disk_mode(dir: &Path) -> String {
+    use plimsoll_backend::tiers::DiskTier;
+    match DiskTier::create(dir, plimsoll_core::units::Bytes(4096)) {
+        Ok(disk) => disk.mode().describe().to_owned(),
+        Err(error) => error.to_string(),
+    }
+}

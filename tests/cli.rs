@@ -1,0 +1,384 @@
+//! The command line, end to end: flags, keys of the JSON, exit codes and one-line errors.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use assert_cmd::cargo::CommandCargoExt;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The program in an empty folder of its own.
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Place { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).expect("a file in a temporary folder");
+    }
+
+    fn run(&self, line: &str) -> Output {
+        let mut command = Command::cargo_bin("plimsoll").expect("the program is built");
+        command.current_dir(self.folder.path());
+        command.args(line.split_whitespace());
+        command.output().expect("the program starts")
+    }
+
+    /// What a command prints that must work.
+    fn text(&self, line: &str) -> String {
+        let output = self.run(line);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{line}\n{said}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+
+    fn json(&self, line: &str) -> Value {
+        serde_json::from_str(&self.text(line)).expect("JSON on standard output")
+    }
+
+    /// The one line that a command says that must fail with `code`; it must hold all `words`.
+    fn refused(&self, line: &str, code: i32, words: &[&str]) -> String {
+        let output = self.run(line);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{line}\n{said}");
+        assert!(said.starts_with("error: "), "{line}\n{said}");
+        assert_eq!(said.lines().count(), 1, "{line}\n{said}");
+        for word in words {
+            assert!(said.contains(word), "{line}: no `{word}` in\n{said}");
+        }
+        said
+    }
+}
+
+/// A small machine, which embeds what it does not state.
+fn small_machine(tiers: &str) -> String {
+    format!(
+        "name = \"small\"\nextends = \"t4\"\n\
+         [sources.stated]\nkind = \"published\"\nfrom = \"a test\"\ndate = \"2026\"\n\
+         [tiers]\n{tiers}\n"
+    )
+}
+
+const SMALL: &str = "\
+device_capacity_bytes = { value = 60e6, source = \"stated\" }
+device_reserved_bytes = { value = 0, source = \"stated\" }
+host_capacity_bytes = { value = 400e6, source = \"stated\" }
+host_reserved_bytes = { value = 0, source = \"stated\" }
+disk_capacity_bytes = { value = 2e9, source = \"stated\" }";
+
+const POLICY: &str = "--prompt-len 16 --gen-len 3 --gpu-batch-size 2 --num-gpu-batches 2 \
+                      --percent 20 80 0 100 0 100";
+
+fn tiny_opt() -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("backend/tests/fixtures/tiny-opt");
+    folder.display().to_string()
+}
+
+/// A plan for the committed checkpoint, and the flags that run it.
+fn tiny_plan(place: &Place) {
+    place.write("small.toml", &small_machine(SMALL));
+    place.text(&format!(
+        "simulate --hw small.toml --model {} --dtype f32 {POLICY} -o plan.json",
+        tiny_opt()
+    ));
+}
+
+#[test]
+fn simulate_prints_the_keys_that_the_handbook_names() {
+    let place = Place::new();
+    let result = place.json(
+        "simulate --hw t4.toml --model opt-30b --prompt-len 512 --gen-len 4 --gpu-batch-size 48 \
+         --num-gpu-batches 3 --percent 20 80 0 100 0 100 --no-overlap --cpu-compute on \
+         --format json --trace trace.json",
+    );
+    let prediction = &result["prediction"];
+    for key in ["throughput_tok_s", "latency_s", "prefill_s", "decode_s"] {
+        assert!(prediction[key].as_f64().unwrap() > 0.0, "{key}");
+    }
+    for tier in ["device", "host", "disk"] {
+        assert!(prediction["peak_bytes"][tier].is_u64(), "{tier}");
+    }
+    for resource in ["gpu", "h2d", "d2h", "disk_read", "disk_write", "cpu"] {
+        let share = prediction["busy_fraction"][resource].as_f64().unwrap();
+        assert!((0.0..=1.0).contains(&share), "{resource}");
+    }
+    assert!(prediction["bottleneck"].is_string());
+    assert_eq!(result["policy"]["overlap"], false);
+    assert_eq!(result["policy"]["cpu_attention"], true);
+    let trace = std::fs::read_to_string(place.path("trace.json")).unwrap();
+    let trace: Value = serde_json::from_str(&trace).unwrap();
+    assert!(trace["traceEvents"].as_array().unwrap().len() > 1000);
+}
+
+#[test]
+fn both_spellings_of_a_profile_are_the_same() {
+    let place = Place::new();
+    let line = |hw: &str| format!("simulate --hw {hw} --model opt-1.3b {POLICY} --format json");
+    assert_eq!(place.json(&line("t4")), place.json(&line("t4.toml")));
+    place.text("hw show a10");
+    place.refused(&line("t5"), 2, &["--hw t5", "did you mean `t4"]);
+    place.refused(&line("t5.toml"), 4, &["t5.toml"]);
+    place.refused(&line("nowhere/t4.toml"), 4, &["nowhere/t4.toml", "check the path"]);
+}
+
+#[test]
+fn a_profile_of_the_folder_hides_the_embedded_one() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("hw-profiles")).unwrap();
+    place.write("hw-profiles/small.toml", &small_machine(SMALL));
+    let list = place.json("hw list --format json");
+    let small = list.as_array().unwrap().iter().find(|row| row["name"] == "small").unwrap();
+    assert_eq!(small["device_capacity_bytes"], 60_000_000);
+    let shown = place.text("hw show small");
+    assert!(shown.contains("tiers.device_capacity_bytes"), "{shown}");
+    assert!(shown.contains("published"), "{shown}");
+    assert!(shown.contains("a test"), "{shown}");
+}
+
+#[test]
+fn models_are_listed_and_shown() {
+    let place = Place::new();
+    let list = place.json("models list --format json");
+    assert!(list.as_array().unwrap().len() >= 23);
+    let model = place.json("models show opt-125m --format json");
+    assert_eq!(model["name"], "opt-125m");
+    assert_eq!(model["parameters"], 125_239_296);
+    assert_eq!(model["num_hidden_layers"], 12);
+    assert_eq!(model["hidden_size"], 768);
+    assert_eq!(model["weight_bytes"], 250_478_592);
+    assert_eq!(model["kv_bytes_per_token"], 36_864);
+    let tiny = place.json(&format!("models show {} --format json", tiny_opt()));
+    assert_eq!(tiny["name"], "tiny-opt");
+    let config = format!("{}/config.json", tiny_opt());
+    assert_eq!(tiny, place.json(&format!("models show {config} --format json")));
+    place.refused("models show opt-31b", 2, &["--model", "opt-31b", "did you mean"]);
+    place.refused("models show no/config.json", 4, &["no/config.json"]);
+}
+
+#[test]
+fn a_wrong_profile_is_refused_by_key() {
+    let place = Place::new();
+    let line = format!("simulate --hw small.toml --model opt-125m {POLICY}");
+    let with = |key: &str, value: &str| {
+        place.write("small.toml", &small_machine(&SMALL.replace(key, value)));
+    };
+    with("host_capacity_bytes", "host_capasity_bytes");
+    let words = ["small.toml", "host_capasity_bytes", "did you mean `host_capacity_bytes`"];
+    place.refused(&line, 4, &words);
+    for wrong in ["-5", "nan", "0", "inf"] {
+        with("400e6", wrong);
+        place.refused(&line, 4, &["small.toml", "tiers.host_capacity_bytes"]);
+    }
+    place.write("small.toml", "name = \"small\"\nextends = ");
+    place.refused(&line, 4, &["small.toml", "line 2"]);
+    place.write("small.toml", "name = \"small\"\nextends = \"t44\"\n");
+    place.refused(&line, 4, &["extends", "t44", "did you mean"]);
+    std::fs::write(place.path("small.toml"), [0xff, 0xfe, 0x00]).unwrap();
+    place.refused(&line, 4, &["small.toml", "UTF-8"]);
+}
+
+#[test]
+fn wrong_flags_are_refused_in_a_line() {
+    let place = Place::new();
+    let line = |percent: &str| {
+        format!("simulate --hw t4 --model opt-125m --gpu-batch-size 2 --percent {percent}")
+    };
+    place.refused(&line("120 0 0 100 0 100"), 2, &["--percent", "weights", "120%"]);
+    place.refused(&line("60 60 0 100 0 100"), 2, &["--percent", "weights"]);
+    place.refused(&line("-5 80 0 100 0 100"), 2, &["--percent", "weights", "-5%"]);
+    place.refused(&line("nan 80 0 100 0 100"), 2, &["--percent", "weights"]);
+    place.refused(&line("20 80 0 100"), 2, &["--percent"]);
+    place.refused("simulate --hw t4 --model opt-125m", 2, &["--percent", "--gpu-batch-size"]);
+    place.refused("simulate --hww t4", 2, &["--hww"]);
+    place.refused("simulat", 2, &["simulat", "simulate"]);
+    let long = format!("{} --prompt-len 4000", line("100 0 100 0 100 0"));
+    place.refused(&long, 2, &["4000", "opt-125m"]);
+    let zero = "simulate --hw t4 --model opt-125m --gpu-batch-size 0 --percent 1 1 1 1 1 1";
+    place.refused(zero, 2, &["--gpu-batch-size"]);
+    let slow = "plan --hw t4 --model opt-125m --max-latency-s nan";
+    place.refused(slow, 2, &["--max-latency-s"]);
+}
+
+#[test]
+fn what_does_not_fit_is_infeasible_and_names_the_tier() {
+    let place = Place::new();
+    place.write("small.toml", &small_machine(SMALL));
+    let line = "simulate --hw small.toml --model opt-1.3b --gpu-batch-size 2 --percent";
+    place.refused(&format!("{line} 100 0 100 0 100 0"), 3, &["device"]);
+    place.refused(&format!("{line} 0 100 0 100 0 100"), 3, &["tier"]);
+    place.refused("plan --hw small.toml --model opt-175b -o plan.json", 3, &["tier", "nearest"]);
+    assert!(!place.path("plan.json").exists());
+    let output = place.run("plan --hw small.toml --model opt-175b --format json");
+    assert_eq!(output.status.code(), Some(3));
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(said["infeasible"]["missing_bytes"].as_u64().unwrap() > 0);
+    let slow = "plan --hw t4 --model opt-30b --max-latency-s 0.001";
+    place.refused(slow, 3, &["--max-latency-s", "fastest"]);
+}
+
+#[test]
+fn a_plan_is_written_and_read_again() {
+    let place = Place::new();
+    let text = place.text("plan --hw t4.toml --model opt-6.7b --gen-len 8 -o plan.json");
+    for words in ["weights", "cache", "activations", "tok/s", "bottleneck", "usable", "next best"] {
+        assert!(text.contains(words), "{words} in\n{text}");
+    }
+    let printed = place.json("plan --hw t4.toml --model opt-6.7b --gen-len 8 --format json");
+    let written = std::fs::read_to_string(place.path("plan.json")).unwrap();
+    assert_eq!(printed, serde_json::from_str::<Value>(&written).unwrap());
+    let again = place.json("simulate --plan plan.json --format json");
+    assert_eq!(again["prediction"], printed["prediction"]);
+    let elsewhere = place.json("simulate --plan plan.json --hw a100-80 --format json");
+    assert_ne!(elsewhere["prediction"], printed["prediction"]);
+    place.refused("simulate --plan plan.json --gen-len 9", 2, &["--gen-len", "--plan"]);
+}
+
+#[test]
+fn a_damaged_plan_is_refused_by_key() {
+    let place = Place::new();
+    tiny_plan(&place);
+    let whole = std::fs::read_to_string(place.path("plan.json")).unwrap();
+    let damaged = |from: &str, to: &str, words: &[&str]| {
+        assert!(whole.contains(from), "{from}");
+        place.write("damaged.json", &whole.replacen(from, to, 1));
+        let mut all = vec!["damaged.json"];
+        all.extend(words);
+        place.refused("simulate --plan damaged.json --hw small.toml", 4, &all);
+    };
+    let sise = ["policy.gpu_batch_sise", "did you mean `gpu_batch_size`"];
+    damaged("\"gpu_batch_size\"", "\"gpu_batch_sise\"", &sise);
+    damaged("\"schema_version\": 1", "\"schema_version\": 9", &["schema_version", "9"]);
+    damaged("\"schema_version\": 1,", "", &["schema_version"]);
+    damaged("\"gpu_batch_size\": 2", "\"gpu_batch_size\": -2", &["policy.gpu_batch_size"]);
+    damaged("\"gpu_batch_size\": 2", "\"gpu_batch_size\": 0", &["gpu_batch_size"]);
+    damaged("\"host\": 0.8", "\"host\": 1.8", &["weights", "180%"]);
+    damaged("\"gen_len\": 3", "\"gen_len\": 0", &["workload.gen_len"]);
+    damaged("\"schedule\": \"zigzag\"", "\"schedule\": \"zig\"", &["policy.schedule"]);
+    place.write("damaged.json", &whole[..whole.len() / 2]);
+    let words = ["damaged.json", "line", "cut short"];
+    place.refused("simulate --plan damaged.json --hw small.toml", 4, &words);
+    place.refused("simulate --plan none.json", 4, &["none.json", "check the path"]);
+}
+
+#[test]
+fn a_run_gives_tokens_and_the_measured_figures() {
+    let place = Place::new();
+    tiny_plan(&place);
+    let run = format!(
+        "run --plan plan.json --model {} --format json -o out.jsonl --trace t.json",
+        tiny_opt()
+    );
+    let result = place.json(&run);
+    assert_eq!(result["device"], "emulated");
+    for key in ["throughput_tok_s", "latency_s", "prefill_s", "decode_s"] {
+        assert!(result["measured"][key].as_f64().unwrap() > 0.0, "{key}");
+        assert!(result["prediction"][key].as_f64().unwrap() > 0.0, "{key}");
+    }
+    let outputs = result["outputs"].as_array().unwrap();
+    assert_eq!(outputs.len(), 4);
+    assert!(outputs.iter().all(|o| o["token_ids"].as_array().unwrap().len() == 3));
+    let lines = std::fs::read_to_string(place.path("out.jsonl")).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(&lines, outputs);
+    assert_eq!(place.json(&run)["outputs"], result["outputs"]);
+    let trace = std::fs::read_to_string(place.path("t.json")).unwrap();
+    assert!(serde_json::from_str::<Value>(&trace).is_ok());
+    let text = place.text(&format!("run --plan plan.json --model {} --hw small.toml", tiny_opt()));
+    assert!(text.contains("emulated"), "{text}");
+}
+
+#[test]
+fn a_run_takes_prompts_and_refuses_wrong_ones() {
+    let place = Place::new();
+    tiny_plan(&place);
+    let prompt = |id: u32, tokens: u32| {
+        let tokens: Vec<u32> = (0..tokens).map(|t| 5 + id + t).collect();
+        format!("{{\"id\": \"p{id}\", \"prompt_token_ids\": {tokens:?}}}\n")
+    };
+    let run = "run --plan plan.json --prompts prompts.jsonl --format json";
+    place.write("prompts.jsonl", &(prompt(0, 16) + &prompt(1, 16) + &prompt(2, 16)));
+    let result = place.json(run);
+    assert_eq!(result["outputs"].as_array().unwrap().len(), 3);
+    assert_eq!(result["outputs"][2]["id"], "p2");
+    place.write("prompts.jsonl", &(prompt(0, 16) + &prompt(1, 9)));
+    place.refused(run, 4, &["prompts.jsonl", "line 2", "9 tokens", "--prompt-len 9"]);
+    place.write("prompts.jsonl", &(prompt(0, 16) + &prompt(600, 16)));
+    place.refused(run, 4, &["prompts.jsonl", "line 2", "token 605", "below 512"]);
+    place.write("prompts.jsonl", "{\"id\": 1, \"prompt_token_idz\": []}\n");
+    place.refused(run, 4, &["prompts.jsonl", "line 1", "did you mean `prompt_token_ids`"]);
+    place.write("prompts.jsonl", "");
+    place.refused(run, 4, &["prompts.jsonl", "no prompts"]);
+}
+
+#[test]
+fn a_plan_for_another_model_is_refused_by_key() {
+    let place = Place::new();
+    tiny_plan(&place);
+    place.refused("run --plan plan.json --model opt-125m", 4, &["--model opt-125m", "hidden_size"]);
+    let broken = place.path("broken");
+    std::fs::create_dir(&broken).unwrap();
+    std::fs::copy(format!("{}/config.json", tiny_opt()), broken.join("config.json")).unwrap();
+    let weights = std::fs::read(format!("{}/model.safetensors", tiny_opt())).unwrap();
+    std::fs::write(broken.join("model.safetensors"), &weights[..weights.len() / 2]).unwrap();
+    place.refused("run --plan plan.json --model broken -o out.jsonl", 4, &["model.safetensors"]);
+    assert!(!place.path("out.jsonl").exists());
+}
+
+#[test]
+fn a_model_that_cannot_be_computed_here_says_so() {
+    let place = Place::new();
+    let plan = format!("simulate --hw t4 --model llama-7b {POLICY} -o plan.json");
+    place.text(&plan);
+    place.refused("run --plan plan.json", 5, &["llama-7b"]);
+}
+
+#[test]
+fn what_cannot_be_written_leaves_nothing() {
+    let place = Place::new();
+    let line = format!("simulate --hw t4 --model opt-125m {POLICY} -o nowhere/plan.json");
+    place.refused(&line, 1, &["nowhere/plan.json", "cannot be written"]);
+    assert_eq!(std::fs::read_dir(place.folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    for line in ["models list --format json", "man", "completions bash", "--help"] {
+        let mut command = Command::cargo_bin("plimsoll").unwrap();
+        command.args(line.split_whitespace());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{line}");
+        assert!(output.stderr.is_empty(), "{line}");
+    }
+}
+
+#[test]
+fn help_completions_and_the_manual_come_from_one_definition() {
+    let place = Place::new();
+    let help = place.text("--help");
+    for words in ["infeasible", "bad input", "130", "simulate", "completions"] {
+        assert!(help.contains(words), "{words}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = place.text(&format!("completions {shell}"));
+        assert!(script.contains("num-gpu-batches"), "{shell}");
+    }
+    let manual = place.text("man");
+    for words in [".TH", "PLIMSOLL SIMULATE", "gpu\\-batch\\-size", "infeasible"] {
+        assert!(manual.contains(words), "{words}");
+    }
+    assert!(place.text("--version").starts_with("plimsoll "));
+    let output = place.run("");
+    assert_eq!(output.status.code(), Some(2));
+}
