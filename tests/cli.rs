@@ -127,7 +127,11 @@ fn both_spellings_of_a_profile_are_the_same() {
     place.text("hw show a10");
     place.refused(&line("t5"), 2, &["--hw t5", "did you mean `t4"]);
     place.refused(&line("t5.toml"), 4, &["t5.toml"]);
-    place.refused(&line("nowhere/t4.toml"), 4, &["nowhere/t4.toml", "check the path"]);
+    place.refused(
+        &line("nowhere/t4.toml"),
+        4,
+        &["nowhere/t4.toml", "check the path"],
+    );
 }
 
 #[test]
@@ -136,7 +140,12 @@ fn a_profile_of_the_folder_hides_the_embedded_one() {
     std::fs::create_dir(place.path("hw-profiles")).unwrap();
     place.write("hw-profiles/small.toml", &small_machine(SMALL));
     let list = place.json("hw list --format json");
-    let small = list.as_array().unwrap().iter().find(|row| row["name"] == "small").unwrap();
+    let small = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["name"] == "small")
+        .unwrap();
     assert_eq!(small["device_capacity_bytes"], 60_000_000);
     let shown = place.text("hw show small");
     assert!(shown.contains("tiers.device_capacity_bytes"), "{shown}");
@@ -159,8 +168,15 @@ fn models_are_listed_and_shown() {
     let tiny = place.json(&format!("models show {} --format json", tiny_opt()));
     assert_eq!(tiny["name"], "tiny-opt");
     let config = format!("{}/config.json", tiny_opt());
-    assert_eq!(tiny, place.json(&format!("models show {config} --format json")));
-    place.refused("models show opt-31b", 2, &["--model", "opt-31b", "did you mean"]);
+    assert_eq!(
+        tiny,
+        place.json(&format!("models show {config} --format json"))
+    );
+    place.refused(
+        "models show opt-31b",
+        2,
+        &["--model", "opt-31b", "did you mean"],
+    );
     place.refused("models show no/config.json", 4, &["no/config.json"]);
 }
 
@@ -172,7 +188,11 @@ fn a_wrong_profile_is_refused_by_key() {
         place.write("small.toml", &small_machine(&SMALL.replace(key, value)));
     };
     with("host_capacity_bytes", "host_capasity_bytes");
-    let words = ["small.toml", "host_capasity_bytes", "did you mean `host_capacity_bytes`"];
+    let words = [
+        "small.toml",
+        "host_capasity_bytes",
+        "did you mean `host_capacity_bytes`",
+    ];
     place.refused(&line, 4, &words);
     for wrong in ["-5", "nan", "0", "inf"] {
         with("400e6", wrong);
@@ -192,12 +212,24 @@ fn wrong_flags_are_refused_in_a_line() {
     let line = |percent: &str| {
         format!("simulate --hw t4 --model opt-125m --gpu-batch-size 2 --percent {percent}")
     };
-    place.refused(&line("120 0 0 100 0 100"), 2, &["--percent", "weights", "120%"]);
+    place.refused(
+        &line("120 0 0 100 0 100"),
+        2,
+        &["--percent", "weights", "120%"],
+    );
     place.refused(&line("60 60 0 100 0 100"), 2, &["--percent", "weights"]);
-    place.refused(&line("-5 80 0 100 0 100"), 2, &["--percent", "weights", "-5%"]);
+    place.refused(
+        &line("-5 80 0 100 0 100"),
+        2,
+        &["--percent", "weights", "-5%"],
+    );
     place.refused(&line("nan 80 0 100 0 100"), 2, &["--percent", "weights"]);
     place.refused(&line("20 80 0 100"), 2, &["--percent"]);
-    place.refused("simulate --hw t4 --model opt-125m", 2, &["--percent", "--gpu-batch-size"]);
+    place.refused(
+        "simulate --hw t4 --model opt-125m",
+        2,
+        &["--percent", "--gpu-batch-size"],
+    );
     place.refused("simulate --hww t4", 2, &["--hww"]);
     place.refused("simulat", 2, &["simulat", "simulate"]);
     let long = format!("{} --prompt-len 4000", line("100 0 100 0 100 0"));
@@ -215,7 +247,11 @@ fn what_does_not_fit_is_infeasible_and_names_the_tier() {
     let line = "simulate --hw small.toml --model opt-1.3b --gpu-batch-size 2 --percent";
     place.refused(&format!("{line} 100 0 100 0 100 0"), 3, &["device"]);
     place.refused(&format!("{line} 0 100 0 100 0 100"), 3, &["tier"]);
-    place.refused("plan --hw small.toml --model opt-175b -o plan.json", 3, &["tier", "nearest"]);
+    place.refused(
+        "plan --hw small.toml --model opt-175b -o plan.json",
+        3,
+        &["tier", "nearest"],
+    );
     assert!(!place.path("plan.json").exists());
     let output = place.run("plan --hw small.toml --model opt-175b --format json");
     assert_eq!(output.status.code(), Some(3));
@@ -229,7 +265,15 @@ fn what_does_not_fit_is_infeasible_and_names_the_tier() {
 fn a_plan_is_written_and_read_again() {
     let place = Place::new();
     let text = place.text("plan --hw t4.toml --model opt-6.7b --gen-len 8 -o plan.json");
-    for words in ["weights", "cache", "activations", "tok/s", "bottleneck", "usable", "next best"] {
+    for words in [
+        "weights",
+        "cache",
+        "activations",
+        "tok/s",
+        "bottleneck",
+        "usable",
+        "next best",
+    ] {
         assert!(text.contains(words), "{words} in\n{text}");
     }
     let printed = place.json("plan --hw t4.toml --model opt-6.7b --gen-len 8 --format json");
@@ -239,7 +283,11 @@ fn a_plan_is_written_and_read_again() {
     assert_eq!(again["prediction"], printed["prediction"]);
     let elsewhere = place.json("simulate --plan plan.json --hw a100-80 --format json");
     assert_ne!(elsewhere["prediction"], printed["prediction"]);
-    place.refused("simulate --plan plan.json --gen-len 9", 2, &["--gen-len", "--plan"]);
+    place.refused(
+        "simulate --plan plan.json --gen-len 9",
+        2,
+        &["--gen-len", "--plan"],
+    );
 }
 
 #[test]
@@ -256,17 +304,37 @@ fn a_damaged_plan_is_refused_by_key() {
     };
     let sise = ["policy.gpu_batch_sise", "did you mean `gpu_batch_size`"];
     damaged("\"gpu_batch_size\"", "\"gpu_batch_sise\"", &sise);
-    damaged("\"schema_version\": 1", "\"schema_version\": 9", &["schema_version", "9"]);
+    damaged(
+        "\"schema_version\": 1",
+        "\"schema_version\": 9",
+        &["schema_version", "9"],
+    );
     damaged("\"schema_version\": 1,", "", &["schema_version"]);
-    damaged("\"gpu_batch_size\": 2", "\"gpu_batch_size\": -2", &["policy.gpu_batch_size"]);
-    damaged("\"gpu_batch_size\": 2", "\"gpu_batch_size\": 0", &["gpu_batch_size"]);
+    damaged(
+        "\"gpu_batch_size\": 2",
+        "\"gpu_batch_size\": -2",
+        &["policy.gpu_batch_size"],
+    );
+    damaged(
+        "\"gpu_batch_size\": 2",
+        "\"gpu_batch_size\": 0",
+        &["gpu_batch_size"],
+    );
     damaged("\"host\": 0.8", "\"host\": 1.8", &["weights", "180%"]);
     damaged("\"gen_len\": 3", "\"gen_len\": 0", &["workload.gen_len"]);
-    damaged("\"schedule\": \"zigzag\"", "\"schedule\": \"zig\"", &["policy.schedule"]);
+    damaged(
+        "\"schedule\": \"zigzag\"",
+        "\"schedule\": \"zig\"",
+        &["policy.schedule"],
+    );
     place.write("damaged.json", &whole[..whole.len() / 2]);
     let words = ["damaged.json", "line", "cut short"];
     place.refused("simulate --plan damaged.json --hw small.toml", 4, &words);
-    place.refused("simulate --plan none.json", 4, &["none.json", "check the path"]);
+    place.refused(
+        "simulate --plan none.json",
+        4,
+        &["none.json", "check the path"],
+    );
 }
 
 #[test]
@@ -285,14 +353,24 @@ fn a_run_gives_tokens_and_the_measured_figures() {
     }
     let outputs = result["outputs"].as_array().unwrap();
     assert_eq!(outputs.len(), 4);
-    assert!(outputs.iter().all(|o| o["token_ids"].as_array().unwrap().len() == 3));
+    assert!(
+        outputs
+            .iter()
+            .all(|o| o["token_ids"].as_array().unwrap().len() == 3)
+    );
     let lines = std::fs::read_to_string(place.path("out.jsonl")).unwrap();
-    let lines: Vec<Value> = lines.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let lines: Vec<Value> = lines
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
     assert_eq!(&lines, outputs);
     assert_eq!(place.json(&run)["outputs"], result["outputs"]);
     let trace = std::fs::read_to_string(place.path("t.json")).unwrap();
     assert!(serde_json::from_str::<Value>(&trace).is_ok());
-    let text = place.text(&format!("run --plan plan.json --model {} --hw small.toml", tiny_opt()));
+    let text = place.text(&format!(
+        "run --plan plan.json --model {} --hw small.toml",
+        tiny_opt()
+    ));
     assert!(text.contains("emulated"), "{text}");
 }
 
@@ -305,16 +383,31 @@ fn a_run_takes_prompts_and_refuses_wrong_ones() {
         format!("{{\"id\": \"p{id}\", \"prompt_token_ids\": {tokens:?}}}\n")
     };
     let run = "run --plan plan.json --prompts prompts.jsonl --format json";
-    place.write("prompts.jsonl", &(prompt(0, 16) + &prompt(1, 16) + &prompt(2, 16)));
+    place.write(
+        "prompts.jsonl",
+        &(prompt(0, 16) + &prompt(1, 16) + &prompt(2, 16)),
+    );
     let result = place.json(run);
     assert_eq!(result["outputs"].as_array().unwrap().len(), 3);
     assert_eq!(result["outputs"][2]["id"], "p2");
     place.write("prompts.jsonl", &(prompt(0, 16) + &prompt(1, 9)));
-    place.refused(run, 4, &["prompts.jsonl", "line 2", "9 tokens", "--prompt-len 9"]);
+    place.refused(
+        run,
+        4,
+        &["prompts.jsonl", "line 2", "9 tokens", "--prompt-len 9"],
+    );
     place.write("prompts.jsonl", &(prompt(0, 16) + &prompt(600, 16)));
-    place.refused(run, 4, &["prompts.jsonl", "line 2", "token 605", "below 512"]);
+    place.refused(
+        run,
+        4,
+        &["prompts.jsonl", "line 2", "token 605", "below 512"],
+    );
     place.write("prompts.jsonl", "{\"id\": 1, \"prompt_token_idz\": []}\n");
-    place.refused(run, 4, &["prompts.jsonl", "line 1", "did you mean `prompt_token_ids`"]);
+    place.refused(
+        run,
+        4,
+        &["prompts.jsonl", "line 1", "did you mean `prompt_token_ids`"],
+    );
     place.write("prompts.jsonl", "");
     place.refused(run, 4, &["prompts.jsonl", "no prompts"]);
 }
@@ -323,14 +416,62 @@ fn a_run_takes_prompts_and_refuses_wrong_ones() {
 fn a_plan_for_another_model_is_refused_by_key() {
     let place = Place::new();
     tiny_plan(&place);
-    place.refused("run --plan plan.json --model opt-125m", 4, &["--model opt-125m", "hidden_size"]);
+    place.refused(
+        "run --plan plan.json --model opt-125m",
+        4,
+        &["--model opt-125m", "hidden_size"],
+    );
     let broken = place.path("broken");
     std::fs::create_dir(&broken).unwrap();
-    std::fs::copy(format!("{}/config.json", tiny_opt()), broken.join("config.json")).unwrap();
+    std::fs::copy(
+        format!("{}/config.json", tiny_opt()),
+        broken.join("config.json"),
+    )
+    .unwrap();
     let weights = std::fs::read(format!("{}/model.safetensors", tiny_opt())).unwrap();
-    std::fs::write(broken.join("model.safetensors"), &weights[..weights.len() / 2]).unwrap();
-    place.refused("run --plan plan.json --model broken -o out.jsonl", 4, &["model.safetensors"]);
+    std::fs::write(
+        broken.join("model.safetensors"),
+        &weights[..weights.len() / 2],
+    )
+    .unwrap();
+    place.refused(
+        "run --plan plan.json --model broken -o out.jsonl",
+        4,
+        &["model.safetensors"],
+    );
     assert!(!place.path("out.jsonl").exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_keeps_what_it_had() {
+    let place = Place::new();
+    tiny_plan(&place);
+    let mut command = Command::cargo_bin("plimsoll").unwrap();
+    command
+        .current_dir(place.folder.path())
+        .stderr(Stdio::piped());
+    command.args("run --plan plan.json --h2d-gb-s 0.0002 -o out.jsonl".split_whitespace());
+    let child = command.spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let pid = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(
+        said.contains("interrupted") && said.contains("out.jsonl"),
+        "{said}"
+    );
+    let lines = std::fs::read_to_string(place.path("out.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), 4);
+    assert!(lines.contains("\"complete\":false"), "{lines}");
 }
 
 #[test]
@@ -351,7 +492,12 @@ fn what_cannot_be_written_leaves_nothing() {
 
 #[test]
 fn a_reader_that_leaves_is_no_error() {
-    for line in ["models list --format json", "man", "completions bash", "--help"] {
+    for line in [
+        "models list --format json",
+        "man",
+        "completions bash",
+        "--help",
+    ] {
         let mut command = Command::cargo_bin("plimsoll").unwrap();
         command.args(line.split_whitespace());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -375,7 +521,12 @@ fn help_completions_and_the_manual_come_from_one_definition() {
         assert!(script.contains("num-gpu-batches"), "{shell}");
     }
     let manual = place.text("man");
-    for words in [".TH", "PLIMSOLL SIMULATE", "gpu\\-batch\\-size", "infeasible"] {
+    for words in [
+        ".TH",
+        "PLIMSOLL SIMULATE",
+        "gpu\\-batch\\-size",
+        "infeasible",
+    ] {
         assert!(manual.contains(words), "{words}");
     }
     assert!(place.text("--version").starts_with("plimsoll "));

@@ -14,7 +14,11 @@ use plimsoll_sim::predict;
 use proptest::prelude::*;
 
 /// FlexGen's main experiment (section 6).
-const FLEXGEN: Workload = Workload { prompt_len: 512, gen_len: 32, num_prompts: None };
+const FLEXGEN: Workload = Workload {
+    prompt_len: 512,
+    gen_len: 32,
+    num_prompts: None,
+};
 
 fn t4() -> HardwareProfile {
     embedded::profile("t4").expect("embedded")
@@ -25,7 +29,11 @@ fn model(name: &str) -> ModelSpec {
 }
 
 fn request(workload: Workload) -> Request {
-    Request { workload, objective: Objective::Throughput, max_latency_s: None }
+    Request {
+        workload,
+        objective: Objective::Throughput,
+        max_latency_s: None,
+    }
 }
 
 fn planned(profile: &HardwareProfile, model: &ModelSpec, request: &Request) -> Planned {
@@ -42,22 +50,38 @@ fn throughput(plan: &Plan) -> f64 {
 fn assert_fits(plan: &Plan) {
     let needed = footprint(plan).expect("a policy");
     for tier in Tier::ALL {
-        assert!(needed[tier] <= plan.capacity_bytes[tier], "{tier}: {needed:?} {:?}", plan.policy);
+        assert!(
+            needed[tier] <= plan.capacity_bytes[tier],
+            "{tier}: {needed:?} {:?}",
+            plan.policy
+        );
     }
 }
 
 /// A policy of FlexGen's with and without its barrier, where it fits.
-fn baselines(planned: &Planned, size: u32, batches: u32, percent: [f64; 6], cpu: bool) -> Vec<Plan> {
+fn baselines(
+    planned: &Planned,
+    size: u32,
+    batches: u32,
+    percent: [f64; 6],
+    cpu: bool,
+) -> Vec<Plan> {
     let policy = Policy::from_percent(size, batches, percent).expect("a policy");
     [true, false]
         .map(|barrier| Plan {
-            policy: Policy { barrier, cpu_attention: cpu, ..policy },
+            policy: Policy {
+                barrier,
+                cpu_attention: cpu,
+                ..policy
+            },
             ..planned.plan.clone()
         })
         .into_iter()
         .filter(|plan| {
             let needed = footprint(plan).expect("a policy");
-            Tier::ALL.into_iter().all(|t| needed[t] <= plan.capacity_bytes[t])
+            Tier::ALL
+                .into_iter()
+                .all(|t| needed[t] <= plan.capacity_bytes[t])
         })
         .collect()
 }
@@ -88,7 +112,11 @@ fn opt_175b_uses_the_disk_and_beats_flexgen_s_published_policy() {
     let profile = t4();
     let found = planned(&profile, &model("opt-175b"), &request(FLEXGEN));
     assert_fits(&found.plan);
-    assert!(found.plan.policy.weights.disk > 0.0, "{:?}", found.plan.policy);
+    assert!(
+        found.plan.policy.weights.disk > 0.0,
+        "{:?}",
+        found.plan.policy
+    );
     let published = baselines(&found, 32, 8, [0.0, 50.0, 0.0, 0.0, 0.0, 100.0], false);
     assert_not_worse(&profile, &found, &published);
     let advice = found.advice.expect("something helps");
@@ -107,7 +135,9 @@ fn a_runner_up_fits_and_is_not_better() {
 fn a_device_of_one_gigabyte_is_infeasible_and_named() {
     let small = t4().with_capacities(Some(Bytes(1 << 30)), None, None);
     let answer = search(&small, &model("opt-30b"), Dtype::F16, &request(FLEXGEN));
-    let Answer::Infeasible(why) = answer.expect("a request") else { panic!("it cannot fit") };
+    let Answer::Infeasible(why) = answer.expect("a request") else {
+        panic!("it cannot fit")
+    };
     assert_eq!(why.tier, Tier::Device);
     assert!(why.needed > why.capacity, "{why:?}");
     // The nearest plan fits where it says.
@@ -119,12 +149,15 @@ fn a_device_of_one_gigabyte_is_infeasible_and_named() {
 }
 
 #[test]
-fn a_machine_without_room_for_the_weights_names_the_disk() {
-    let small = t4().with_capacities(None, Some(Bytes(8 << 30)), Some(Bytes(8 << 30)));
+fn weights_that_fit_nowhere_are_infeasible() {
+    let small = t4().with_capacities(None, Some(Bytes(64 << 30)), Some(Bytes(64 << 30)));
     let answer = search(&small, &model("opt-175b"), Dtype::F16, &request(FLEXGEN));
-    let Answer::Infeasible(why) = answer.expect("a request") else { panic!("it cannot fit") };
-    assert!(why.needed > why.capacity, "{}", why.description);
-    assert_ne!(why.tier, Tier::Device);
+    let Answer::Infeasible(why) = answer.expect("a request") else {
+        panic!("it cannot fit")
+    };
+    assert!(why.needed > why.capacity, "{why}");
+    let lacking = why.needed.saturating_sub(why.capacity).as_f64();
+    assert!(lacking > 150e9 && lacking < 300e9, "{why}");
 }
 
 #[test]
@@ -133,20 +166,31 @@ fn a_latency_limit_is_kept_or_refused() {
     let free = planned(&profile, &model, &request(FLEXGEN));
     let latency = |plan: &Plan| plan.prediction.as_ref().expect("judged").latency_s;
     let limit = Seconds(latency(&free.plan).0 / 3.0);
-    let hurried = Request { max_latency_s: Some(limit), ..request(FLEXGEN) };
+    let hurried = Request {
+        max_latency_s: Some(limit),
+        ..request(FLEXGEN)
+    };
     let found = planned(&profile, &model, &hurried);
     assert!(latency(&found.plan) <= limit);
     assert!(throughput(&found.plan) <= throughput(&free.plan) * 1.001);
-    let impossible = Request { max_latency_s: Some(Seconds(1e-3)), ..request(FLEXGEN) };
+    let impossible = Request {
+        max_latency_s: Some(Seconds(1e-3)),
+        ..request(FLEXGEN)
+    };
     let answer = search(&profile, &model, Dtype::F16, &impossible).expect("a request");
-    let Answer::TooSlow(fastest) = answer else { panic!("{answer:?}") };
+    let Answer::TooSlow(fastest) = answer else {
+        panic!("{answer:?}")
+    };
     assert_fits(&fastest.plan);
 }
 
 #[test]
 fn latency_of_endless_prompts_is_that_of_one() {
     let (profile, model) = (t4(), model("opt-13b"));
-    let quick = Request { objective: Objective::Latency, ..request(FLEXGEN) };
+    let quick = Request {
+        objective: Objective::Latency,
+        ..request(FLEXGEN)
+    };
     let found = planned(&profile, &model, &quick);
     assert_eq!(found.plan.policy.block_size(), 1);
     let percent = [40.0, 60.0, 100.0, 0.0, 100.0, 0.0];
@@ -155,7 +199,10 @@ fn latency_of_endless_prompts_is_that_of_one() {
 
 #[test]
 fn a_prompt_that_is_too_long_is_an_error() {
-    let long = Workload { prompt_len: 5000, ..FLEXGEN };
+    let long = Workload {
+        prompt_len: 5000,
+        ..FLEXGEN
+    };
     assert!(search(&t4(), &model("opt-30b"), Dtype::F16, &request(long)).is_err());
 }
 
@@ -163,11 +210,14 @@ fn a_prompt_that_is_too_long_is_an_error() {
 fn the_same_request_has_the_same_answer() {
     let (profile, model) = (t4(), model("opt-6.7b"));
     let once = search(&profile, &model, Dtype::F16, &request(FLEXGEN)).expect("a request");
-    assert_eq!(once, search(&profile, &model, Dtype::F16, &request(FLEXGEN)).expect("a request"));
+    assert_eq!(
+        once,
+        search(&profile, &model, Dtype::F16, &request(FLEXGEN)).expect("a request")
+    );
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(24) })]
 
     #[test]
     fn no_plan_exceeds_a_tier_or_is_worse_than_a_pure_one(
@@ -207,23 +257,5 @@ proptest! {
             }
             Answer::TooSlow(_) => panic!("no limit was given"),
         }
-    }
-}
-
-#[test]
-fn show() {
-    let profile = t4();
-    for name in ["opt-30b", "opt-175b", "opt-6.7b"] {
-        let start = std::time::Instant::now();
-        let found = planned(&profile, &model(name), &request(FLEXGEN));
-        let p = found.plan.policy;
-        eprintln!("{name} {:?} considered {} {}x{} {:?} {:?} {:?} {}", start.elapsed(), found.considered, p.gpu_batch_size, p.num_gpu_batches, p.weights, p.cache, p.activations, p.cpu_attention);
-        let forms = plimsoll_sim::closed_form::ClosedForms::new(&profile, &model(name), Dtype::F16, FLEXGEN).unwrap();
-        let e = forms.form(&p).evaluate(&p);
-        let s = found.plan.prediction.unwrap();
-        eprintln!("closed {:.2} {:.2} {:.3} sim {:.2} {:.2} {:.3}", e.prefill_s.0, e.decode_s.0, e.throughput_tok_s, s.prefill_s.0, s.decode_s.0, s.throughput_tok_s);
-        eprintln!("{} {:?} {:?}", found.bottleneck, found.advice, s.busy_fraction);
-        let p = found.runner_up.unwrap();
-        eprintln!("second {}x{} {}", p.policy.gpu_batch_size, p.policy.num_gpu_batches, throughput(&p));
     }
 }

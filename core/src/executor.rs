@@ -44,7 +44,8 @@ pub enum ExecutionError {
 /// Runs pieces of a program on resources that each keep program order.
 ///
 /// Submitting returns at once; what was submitted earlier may still be in flight, and a new piece may
-/// wait for it. The clock starts when the first piece is submitted.
+/// wait for it. The clock starts with the first [`Executor::wait`]: what was submitted before begins
+/// together, however long writing it took.
 pub trait Executor {
     /// Takes the next piece. The caller has verified it.
     ///

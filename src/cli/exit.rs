@@ -165,7 +165,9 @@ fn in_one_line(text: &str) -> String {
     let kept = lines.filter(|line| !line.is_empty() && !line.starts_with("Usage:"));
     let mut said = String::new();
     for line in kept {
-        let line = line.trim_start_matches("error: ").trim_start_matches("tip: ");
+        let line = line
+            .trim_start_matches("error: ")
+            .trim_start_matches("tip: ");
         let separator = match said.chars().last() {
             None => "",
             Some(':') => " ",

@@ -15,7 +15,9 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     let done = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     match done {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::nobody_reads().into()),
-        Err(error) => Err(anyhow::anyhow!("standard output cannot be written: {error}")),
+        Err(error) => Err(anyhow::anyhow!(
+            "standard output cannot be written: {error}"
+        )),
         Ok(()) => Ok(()),
     }
 }

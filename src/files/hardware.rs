@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_core::hardware::{HardwareProfile, ProfileError, embedded};
 
-use super::{InputError, nearest, read_text};
+use super::{InputError, read_text};
 
 /// Where profiles are looked for by name, in the current directory.
 const FOLDER: &str = "hw-profiles";
@@ -109,13 +109,11 @@ fn not_found(wanted: &str, name: &str) -> InputError {
     }
     let known = list_profiles();
     let names = || known.iter().map(|listed| listed.name.as_str());
-    let remedy = match nearest(name, names()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!(
-            "give the path of a profile, or one of: {}",
-            names().collect::<Vec<_>>().join(", ")
-        ),
-    };
+    let likeness = |known: &&str| strsim::normalized_damerau_levenshtein(name, known);
+    let near = names().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    let near = near.map_or(String::new(), |near| format!("did you mean `{near}`? "));
+    let all = names().collect::<Vec<_>>().join(", ");
+    let remedy = format!("{near}give the path of a profile, or one of: {all}");
     let line = format!("--hw {wanted}: there is no such file and no such profile; {remedy}");
     // `x.toml` was meant as a file, `x` as a name.
     if name == wanted {

@@ -74,22 +74,31 @@ fn bad_config(config: &Path, error: &ModelError) -> InputError {
     InputError::BadFile(format!("{}: {error}", config.display()))
 }
 
+/// Keys that say most about a model come first where several differ.
+const TELLING: [&str; 6] = [
+    "family",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+];
+
 /// Keys that change neither tensors nor arithmetic.
 const NO_MATTER: [&str; 3] = ["name", "bos_token_id", "eos_token_ids"];
 
-/// The first key in which two models differ where it matters, with both values.
+/// A key in which two models differ where it matters, with both values.
 pub fn first_difference(a: &ModelSpec, b: &ModelSpec) -> Option<(String, String, String)> {
     let as_map = |spec| match serde_json::to_value(spec) {
         Ok(serde_json::Value::Object(map)) => map,
         _ => serde_json::Map::new(),
     };
     let (a, b) = (as_map(a), as_map(b));
-    let differing = a.iter().find(|(key, value)| {
-        let other = b.get(*key).unwrap_or(&serde_json::Value::Null);
-        !NO_MATTER.contains(&key.as_str()) && *value != other
-    });
-    differing.map(|(key, value)| {
-        let other = b.get(key).unwrap_or(&serde_json::Value::Null);
-        (key.clone(), value.to_string(), other.to_string())
-    })
+    let mut keys = TELLING.into_iter().chain(a.keys().map(String::as_str));
+    let key = keys.find(|key| !NO_MATTER.contains(key) && a.get(*key) != b.get(*key))?;
+    let value = |map: &serde_json::Map<_, _>| {
+        let value: &serde_json::Value = map.get(key).unwrap_or(&serde_json::Value::Null);
+        value.to_string()
+    };
+    Some((key.to_owned(), value(&a), value(&b)))
 }

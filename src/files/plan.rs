@@ -82,7 +82,12 @@ pub fn read_plan(path: &Path) -> Result<Plan, InputError> {
     {
         let problem = format!("is {found}, this version reads {PLAN_SCHEMA_VERSION}");
         let remedy = "make the plan again with `plimsoll plan`";
-        return Err(InputError::bad_file(path, "schema_version", problem, remedy));
+        return Err(InputError::bad_file(
+            path,
+            "schema_version",
+            problem,
+            remedy,
+        ));
     }
     let wire: Wire = serde_json::from_str(&text).map_err(wrong)?;
     check(path, &wire)?;

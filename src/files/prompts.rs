@@ -105,6 +105,10 @@ mod tests {
         let a = random_prompts(7, 3, 5, 100);
         assert_eq!(a, random_prompts(7, 3, 5, 100));
         assert_ne!(a, random_prompts(8, 3, 5, 100));
-        assert!(a.iter().flat_map(|p| &p.prompt_token_ids).all(|id| *id < 100));
+        assert!(
+            a.iter()
+                .flat_map(|p| &p.prompt_token_ids)
+                .all(|id| *id < 100)
+        );
     }
 }

@@ -26,11 +26,17 @@ pub struct Advice {
 
 /// The busiest resource of a plan's prediction, in words.
 pub(super) fn bottleneck(plan: &Plan) -> String {
-    let Some(prediction) = &plan.prediction else { return String::new() };
+    let Some(prediction) = &plan.prediction else {
+        return String::new();
+    };
     let busy = prediction.busy_fraction.named();
-    let (name, share) = busy.into_iter().fold(("gpu", 0.0), |best, next| {
-        if next.1 > best.1 { next } else { best }
-    });
+    let (name, share) =
+        busy.into_iter().fold(
+            ("gpu", 0.0),
+            |best, next| {
+                if next.1 > best.1 { next } else { best }
+            },
+        );
     let name = match name {
         "h2d" => "the copy to the device",
         "d2h" => "the copy from the device",
@@ -65,8 +71,9 @@ pub(super) fn best(
 fn policies(proposals: &[Proposal], plan: &Plan) -> Vec<(u32, u32)> {
     let (size, batches) = (plan.policy.gpu_batch_size, plan.policy.num_gpu_batches);
     let proposed = proposals.iter().take(SHAPES_TRIED).map(|p| &p.policy);
-    let mut pairs: Vec<(u32, u32)> =
-        proposed.map(|p| (p.gpu_batch_size, p.num_gpu_batches)).collect();
+    let mut pairs: Vec<(u32, u32)> = proposed
+        .map(|p| (p.gpu_batch_size, p.num_gpu_batches))
+        .collect();
     pairs.push((size, batches));
     if plan.workload.num_prompts.is_none() {
         for factor in [1.25, 1.5, 2.0] {
@@ -116,8 +123,14 @@ fn changes(profile: &HardwareProfile) -> Vec<(String, HardwareProfile)> {
     let host = more(tiers.host_capacity_bytes.value, 16);
     let device = more(tiers.device_capacity_bytes.value, 8);
     [
-        ("16 GiB more host memory", profile.with_capacities(None, host, None)),
-        ("8 GiB more device memory", profile.with_capacities(device, None, None)),
+        (
+            "16 GiB more host memory",
+            profile.with_capacities(None, host, None),
+        ),
+        (
+            "8 GiB more device memory",
+            profile.with_capacities(device, None, None),
+        ),
         ("a disk of twice the rate", changed(&faster_disk)),
         ("a link of twice the rate", changed(&faster_link)),
         ("a GPU of twice the rate", changed(&faster_gpu)),
@@ -129,7 +142,11 @@ fn changes(profile: &HardwareProfile) -> Vec<(String, HardwareProfile)> {
 }
 
 fn double(curve: &mut Curve) {
-    let points = curve.points().iter().map(|(size, rate)| (*size, 2.0 * rate)).collect();
+    let points = curve
+        .points()
+        .iter()
+        .map(|(size, rate)| (*size, 2.0 * rate))
+        .collect();
     // Twice a positive rate is one.
     if let Ok(doubled) = Curve::new(points, curve.source.clone(), curve.spread) {
         *curve = doubled;
@@ -151,7 +168,11 @@ fn faster_link(profile: &mut HardwareProfile) {
 fn faster_gpu(profile: &mut HardwareProfile) {
     let bandwidth = &mut profile.tiers.device_bandwidth.value;
     *bandwidth = BytesPerSecond(2.0 * bandwidth.0);
-    profile.compute.gemm.iter_mut().for_each(|gemm| double(&mut gemm.rate));
+    profile
+        .compute
+        .gemm
+        .iter_mut()
+        .for_each(|gemm| double(&mut gemm.rate));
     double(&mut profile.compute.attention_prefill);
     double(&mut profile.compute.attention_decode);
 }

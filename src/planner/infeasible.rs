@@ -30,7 +30,13 @@ pub struct Infeasible {
 
 impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Infeasible { tier, needed, capacity, description, .. } = self;
+        let Infeasible {
+            tier,
+            needed,
+            capacity,
+            description,
+            ..
+        } = self;
         let lacks = needed.saturating_sub(*capacity);
         write!(
             f,
@@ -47,7 +53,10 @@ pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
     for policy in smallest(search)? {
         let plan = maker.plan(policy);
         let needs = footprint(&plan)?;
-        let lacks = Tier::ALL.into_iter().map(|tier| lack(&plan, &needs, tier)).sum();
+        let lacks = Tier::ALL
+            .into_iter()
+            .map(|tier| lack(&plan, &needs, tier))
+            .sum();
         if nearest.as_ref().is_none_or(|(least, ..)| lacks < *least) {
             nearest = Some((lacks, plan, needs));
         }
@@ -100,8 +109,9 @@ fn describe(plan: &Plan, needs: &PerTier<Bytes>) -> String {
     let policy = &plan.policy;
     let shares = |name: &str, shares: &PerTier<f64>| {
         let percent = Tier::ALL.into_iter().filter(|t| shares[*t] > 0.0);
-        let percent: Vec<String> =
-            percent.map(|t| format!("{:.0}% {t}", shares[t] * 100.0)).collect();
+        let percent: Vec<String> = percent
+            .map(|t| format!("{:.0}% {t}", shares[t] * 100.0))
+            .collect();
         format!("{name} {}", percent.join(" + "))
     };
     format!(

@@ -5,8 +5,6 @@
 //! takes longer than its closed form says is by how much the whole plan would. The best two are then
 //! simulated in full.
 
-use std::thread;
-
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::ModelSpec;
@@ -16,6 +14,7 @@ use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForms, Estimate};
 use plimsoll_sim::predict;
 
+use super::parallel::on_all_processors;
 use super::{Objective, PlanError};
 
 /// Plans of fewer (block, GPU batch, pass) squares than this are simulated in full at once.
@@ -75,12 +74,15 @@ impl Judged {
         let short = shortened(&plan)?;
         let prediction = predict(&short, profile)?;
         let short_forms = ClosedForms::new(profile, &short.model, short.dtype, short.workload)?;
-        let estimate = |forms: &ClosedForms| -> Estimate {
-            forms.form(&plan.policy).evaluate(&plan.policy)
-        };
+        let estimate =
+            |forms: &ClosedForms| -> Estimate { forms.form(&plan.policy).evaluate(&plan.policy) };
         let (expected, whole) = (estimate(&short_forms), estimate(forms));
         let corrected = |whole: Seconds, simulated: Seconds, expected: Seconds| {
-            if expected.0 > 0.0 { whole * (simulated.0 / expected.0) } else { whole }
+            if expected.0 > 0.0 {
+                whole * (simulated.0 / expected.0)
+            } else {
+                whole
+            }
         };
         let prefill = corrected(whole.prefill_s, prediction.prefill_s, expected.prefill_s);
         let decode = corrected(whole.decode_s, prediction.decode_s, expected.decode_s);
@@ -109,9 +111,7 @@ pub(super) fn judge(
         let judged = sorted(judged, objective).into_iter().take(FINALISTS);
         judged.map(Judged::into_plan).collect()
     };
-    let t = std::time::Instant::now();
     let judged = all(finalists, &|plan| Judged::in_full(plan, profile))?;
-            if std::env::var("PT").is_ok() { eprintln!("full {:?}", t.elapsed()); }
     Ok(sorted(judged, objective))
 }
 
@@ -120,29 +120,12 @@ fn sorted(mut judged: Vec<Judged>, objective: Objective) -> Vec<Judged> {
     judged
 }
 
-/// Judges each plan, as many at once as there are processors; the order stays.
+/// Judges each plan; the order stays.
 fn all(
     plans: Vec<Plan>,
     judge: &(dyn Fn(Plan) -> Result<Judged, PlanError> + Sync),
 ) -> Result<Vec<Judged>, PlanError> {
-    let at_once = thread::available_parallelism().map_or(1, usize::from);
-    let mut judged = Vec::with_capacity(plans.len());
-    let mut plans = plans.into_iter().peekable();
-    while plans.peek().is_some() {
-        let some: Vec<Plan> = plans.by_ref().take(at_once).collect();
-        let results = thread::scope(|scope| {
-            let threads: Vec<_> =
-                some.into_iter().map(|plan| scope.spawn(move || judge(plan))).collect();
-            let joined = threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| {
-                std::panic::resume_unwind(panic)
-            }));
-            joined.collect::<Vec<_>>()
-        });
-        for result in results {
-            judged.push(result?);
-        }
-    }
-    Ok(judged)
+    on_all_processors(plans, judge).into_iter().collect()
 }
 
 /// Squares of FlexGen's figure 2.
@@ -163,7 +146,9 @@ fn shortened(plan: &Plan) -> Result<Plan, PlanError> {
         },
         workload: Workload {
             gen_len: workload.gen_len.min(SHORT_TOKENS),
-            num_prompts: workload.num_prompts.map(|p| p.min(plan.policy.block_size())),
+            num_prompts: workload
+                .num_prompts
+                .map(|p| p.min(plan.policy.block_size())),
             ..*workload
         },
         ..plan.clone()

@@ -144,11 +144,17 @@ impl Program {
     /// The time of a phase: not less than any of its rows.
     fn time(&mut self, phase: &Phase) -> Time {
         let unit_s = phase.lowest_s().0.max(f64::MIN_POSITIVE);
-        let variable = self.variables.add(variable().min(0.0));
-        for row in phase.rows() {
+        let variable = self.variables.add(variable().min(1.0));
+        // What never takes longer than the least time of the phase cannot bind.
+        for row in phase
+            .rows()
+            .into_iter()
+            .filter(|row| row.highest() > unit_s)
+        {
             let (expression, constant, largest) = self.row(&row, unit_s);
             let scale = largest.max(1.0);
-            self.rows.push(((expression - variable) * (1.0 / scale), -constant / scale));
+            self.rows
+                .push(((expression - variable) * (1.0 / scale), -constant / scale));
         }
         Time { variable, unit_s }
     }
@@ -168,6 +174,9 @@ impl Program {
         excess: Option<&PerTier<Variable>>,
     ) {
         for tier in Tier::ALL {
+            if excess.is_none() && memory[tier].highest() <= room[tier] {
+                continue;
+            }
             let unit = room[tier].max(1.0);
             let (expression, constant, largest) = self.row(&memory[tier], unit);
             let expression = match excess {
@@ -175,7 +184,8 @@ impl Program {
                 None => expression,
             };
             let scale = 1.0 / largest.max(1.0);
-            self.rows.push((expression * scale, (room[tier] / unit - constant) * scale));
+            self.rows
+                .push((expression * scale, (room[tier] / unit - constant) * scale));
         }
     }
 
@@ -190,7 +200,9 @@ impl Program {
             Err(ResolutionError::Infeasible) => return Ok(None),
             Err(error) => return Err(PlanError::Solver(error.to_string())),
         };
-        let fractions = |free: Free<Variable>| whole_shares(solution.value(free.host), solution.value(free.disk));
+        let fractions = |free: Free<Variable>| {
+            whole_shares(solution.value(free.host), solution.value(free.disk))
+        };
         Ok(Some(Shares {
             weights: fractions(self.weights),
             cache: fractions(self.cache),
@@ -212,7 +224,13 @@ impl Shares {
 
 /// Shares from the two free ones, without a solver's crumbs.
 fn whole_shares(host: f64, disk: f64) -> Fractions {
-    let clean = |share: f64| if share < SHARE_MIN { 0.0 } else { share.min(1.0) };
+    let clean = |share: f64| {
+        if share < SHARE_MIN {
+            0.0
+        } else {
+            share.min(1.0)
+        }
+    };
     let shares = PerTier {
         device: clean(1.0 - host - disk),
         host: clean(host),

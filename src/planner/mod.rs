@@ -9,6 +9,7 @@ mod advice;
 mod infeasible;
 mod judge;
 mod lp;
+mod parallel;
 mod space;
 mod whole;
 
@@ -35,8 +36,8 @@ const PROPOSED: usize = 8;
 /// How many are where none of those can be.
 const PROPOSED_AT_MOST: usize = 100;
 
-/// How many whole plans the simulator judges.
-const JUDGED: usize = 4;
+/// How many whole plans the simulator judges, both ways to make a proposal whole counted.
+const JUDGED: usize = 8;
 
 /// How often the latency asked of proposals is lowered because the simulator disagrees.
 const LIMITS_TRIED: usize = 4;
@@ -113,23 +114,32 @@ pub fn search(
     dtype: Dtype,
     request: &Request,
 ) -> Result<Answer, PlanError> {
-    let mut workload = request.workload;
-    if request.objective == Objective::Latency && workload.num_prompts.is_none() {
-        workload.num_prompts = Some(1);
-    }
-    let search = Search {
-        profile,
-        forms: ClosedForms::new(profile, model, dtype, workload)?,
-        maker: Maker::new(profile, model, dtype, workload),
-    };
-    let shapes = space::shapes(&search.forms, &workload, search.maker.room());
+    let search = Search::new(profile, model, dtype, request)?;
+    let shapes = search.shapes();
     if let Some(limit) = request.max_latency_s {
         return search.within(&shapes, request.objective, limit);
     }
     match search.best(&shapes, request.objective, None)? {
         Some(found) => found.answer(&search, &shapes).map(Answer::Plan),
-        None => search.nearest(request.objective, &shapes),
+        None => search.nearest(&shapes, request.objective, None),
     }
+}
+
+/// The first half of [`search`]: the plans that linear programs propose, made whole so that they fit,
+/// best by the closed form first. Nothing is simulated, so none has a prediction.
+///
+/// # Errors
+/// As [`search`].
+pub fn propose(
+    profile: &HardwareProfile,
+    model: &ModelSpec,
+    dtype: Dtype,
+    request: &Request,
+) -> Result<Vec<Plan>, PlanError> {
+    let search = Search::new(profile, model, dtype, request)?;
+    let shapes = search.shapes();
+    let (plans, _) = search.propose(&shapes, request.objective, request.max_latency_s)?;
+    Ok(plans)
 }
 
 /// What all parts of one search share.
@@ -145,7 +155,52 @@ struct Found {
     proposals: Vec<Proposal>,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn new(
+        profile: &'a HardwareProfile,
+        model: &ModelSpec,
+        dtype: Dtype,
+        request: &Request,
+    ) -> Result<Search<'a>, PlanError> {
+        let mut workload = request.workload;
+        if request.objective == Objective::Latency && workload.num_prompts.is_none() {
+            workload.num_prompts = Some(1);
+        }
+        Ok(Search {
+            profile,
+            forms: ClosedForms::new(profile, model, dtype, workload)?,
+            maker: Maker::new(profile, model, dtype, workload),
+        })
+    }
+
+    fn shapes(&self) -> Vec<Shape> {
+        space::shapes(&self.forms, self.maker.workload(), self.maker.room())
+    }
+
+    /// Plans that fit, best by the closed form first, and the proposals that they come from.
+    fn propose(
+        &self,
+        shapes: &[Shape],
+        objective: Objective,
+        limit: Option<Seconds>,
+    ) -> Result<(Vec<Plan>, Vec<Proposal>), PlanError> {
+        for count in [PROPOSED, PROPOSED_AT_MOST] {
+            let room = self.maker.room();
+            let proposals = space::scan(shapes, room, (objective, limit), count)?;
+            let mut plans = Vec::new();
+            for proposal in &proposals {
+                if plans.len() >= JUDGED {
+                    break;
+                }
+                plans.extend(self.maker.make(proposal, limit)?);
+            }
+            if !plans.is_empty() {
+                return Ok((plans, proposals));
+            }
+        }
+        Ok((Vec::new(), Vec::new()))
+    }
+
     /// The judged best, or none where nothing fits within the closed form's limit.
     fn best(
         &self,
@@ -153,26 +208,9 @@ impl Search<'_> {
         objective: Objective,
         limit: Option<Seconds>,
     ) -> Result<Option<Found>, PlanError> {
-        for count in [PROPOSED, PROPOSED_AT_MOST] {
-            let room = self.maker.room();
-            let t = std::time::Instant::now();
-            let proposals = space::scan(shapes, room, (objective, limit), count)?;
-            if std::env::var("PT").is_ok() { eprintln!("scan {:?}", t.elapsed()); }
-            let t = std::time::Instant::now();
-            let mut plans = Vec::new();
-            for proposal in &proposals {
-                if plans.len() == JUDGED {
-                    break;
-                }
-                plans.extend(self.maker.make(proposal, limit)?);
-            }
-            if std::env::var("PT").is_ok() { eprintln!("make {:?}", t.elapsed()); }
-            if !plans.is_empty() {
-                let plans = judge::judge(plans, self.profile, &self.forms, objective)?;
-                return Ok(Some(Found { plans, proposals }));
-            }
-        }
-        Ok(None)
+        let (plans, proposals) = self.propose(shapes, objective, limit)?;
+        let plans = judge::judge(plans, self.profile, &self.forms, objective)?;
+        Ok((!plans.is_empty()).then_some(Found { plans, proposals }))
     }
 
     /// The best plan whose simulated latency is within a limit.
@@ -185,7 +223,9 @@ impl Search<'_> {
         let mut asked = limit;
         let mut fastest: Option<Found> = None;
         for _ in 0..LIMITS_TRIED {
-            let Some(mut found) = self.best(shapes, objective, Some(asked))? else { break };
+            let Some(mut found) = self.best(shapes, objective, Some(asked))? else {
+                break;
+            };
             let quickest = found.quickest();
             if quickest <= limit {
                 found.plans.retain(|judged| judged.latency_s() <= limit);
@@ -196,20 +236,33 @@ impl Search<'_> {
                 fastest = Some(found);
             }
         }
-        if fastest.is_none() {
-            fastest = self.best(shapes, Objective::Latency, None)?;
-        }
-        match fastest {
+        let hurried = self.best(shapes, Objective::Latency, None)?;
+        let found = [fastest, hurried].into_iter().flatten();
+        match found.min_by(|a, b| a.quickest().0.total_cmp(&b.quickest().0)) {
             Some(mut found) => {
-                found.plans.sort_by(|a, b| a.latency_s().0.total_cmp(&b.latency_s().0));
-                found.answer(self, shapes).map(Answer::TooSlow)
+                let latency = |judged: &Judged| judged.latency_s().0;
+                found
+                    .plans
+                    .sort_by(|a, b| latency(a).total_cmp(&latency(b)));
+                let in_time = found.quickest() <= limit;
+                let answer = if in_time {
+                    Answer::Plan
+                } else {
+                    Answer::TooSlow
+                };
+                found.answer(self, shapes).map(answer)
             }
-            None => self.nearest(objective, shapes),
+            None => self.nearest(shapes, objective, Some(limit)),
         }
     }
 
     /// The nearest plan; where it fits after all, it is the answer.
-    fn nearest(&self, objective: Objective, shapes: &[Shape]) -> Result<Answer, PlanError> {
+    fn nearest(
+        &self,
+        shapes: &[Shape],
+        objective: Objective,
+        limit: Option<Seconds>,
+    ) -> Result<Answer, PlanError> {
         let nearest = infeasible::nearest(self)?;
         if nearest.needed > nearest.capacity {
             return Ok(Answer::Infeasible(Box::new(nearest)));
@@ -219,7 +272,13 @@ impl Search<'_> {
             plans,
             proposals: Vec::new(),
         };
-        found.answer(self, shapes).map(Answer::Plan)
+        let in_time = limit.is_none_or(|limit| found.quickest() <= limit);
+        let answer = if in_time {
+            Answer::Plan
+        } else {
+            Answer::TooSlow
+        };
+        found.answer(self, shapes).map(answer)
     }
 }
 

@@ -8,10 +8,14 @@ use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForm, ClosedForms, Linear};
 
+use super::parallel::on_all_processors;
 use super::{Objective, PlanError, lp};
 
 /// GPU batches a block: FlexGen's "less than 20", thinned.
 const BATCHES: [u32; 13] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20];
+
+/// Shapes that are placed between two looks at which can still be among the best.
+const AT_ONCE: usize = 32;
 
 /// A point of the outer level with its closed form.
 #[derive(Debug, Clone)]
@@ -53,18 +57,17 @@ pub(super) fn policy(gpu_batch_size: u32, num_gpu_batches: u32, cpu_attention: b
 }
 
 /// Shapes that may fit: what does not depend on shares does not exceed any tier.
-pub(super) fn shapes(
-    forms: &ClosedForms,
-    workload: &Workload,
-    room: &PerTier<f64>,
-) -> Vec<Shape> {
+pub(super) fn shapes(forms: &ClosedForms, workload: &Workload, room: &PerTier<f64>) -> Vec<Shape> {
     let mut shapes = Vec::new();
     for (size, batches) in pairs(workload) {
         let before = shapes.len();
         for cpu_attention in [false, true] {
             let policy = policy(size, batches, cpu_attention);
             let form = forms.form(&policy);
-            if Tier::ALL.into_iter().all(|tier| form.memory()[tier].lowest() <= room[tier]) {
+            if Tier::ALL
+                .into_iter()
+                .all(|tier| form.memory()[tier].lowest() <= room[tier])
+            {
                 shapes.push(Shape { policy, form });
             }
         }
@@ -78,8 +81,14 @@ pub(super) fn shapes(
 
 /// GPU batch sizes: 1, 2, then multiples of 4, sparser as they grow.
 fn sizes() -> impl Iterator<Item = u32> {
-    let steps = (4..=64).step_by(4).chain((80..=256).step_by(16)).chain((320..=1024).step_by(64));
-    [1, 2].into_iter().chain(steps).chain([1536, 2048, 3072, 4096])
+    let steps = (4..=64)
+        .step_by(4)
+        .chain((80..=256).step_by(16))
+        .chain((320..=1024).step_by(64));
+    [1, 2]
+        .into_iter()
+        .chain(steps)
+        .chain([1536, 2048, 3072, 4096])
 }
 
 /// (GPU batch size, number of GPU batches), sizes ascending.
@@ -88,7 +97,12 @@ fn pairs(workload: &Workload) -> Vec<(u32, u32)> {
     let prompts = workload.num_prompts.unwrap_or(u64::MAX);
     for size in sizes().filter(|size| u64::from(*size) <= prompts) {
         let most = prompts.div_ceil(u64::from(size));
-        pairs.extend(BATCHES.iter().filter(|b| u64::from(**b) <= most).map(|b| (size, *b)));
+        pairs.extend(
+            BATCHES
+                .iter()
+                .filter(|b| u64::from(**b) <= most)
+                .map(|b| (size, *b)),
+        );
     }
     if workload.num_prompts.is_some() {
         // Blocks that leave no part of the last round empty.
@@ -121,20 +135,35 @@ pub(super) fn scan(
     let mut order: Vec<(f64, &Shape)> = shapes.iter().map(|s| (bound(s), s)).collect();
     order.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut best: Vec<Proposal> = Vec::new();
-    let mut lps = 0;
-    for (bound, shape) in order {
-        if best.len() == count && best[count - 1].score <= bound {
+    for some in order.chunks(AT_ONCE) {
+        let some = match best.get(count - 1) {
+            Some(last) => &some[..some.partition_point(|(bound, _)| *bound < last.score)],
+            None => some,
+        };
+        let placed = on_all_processors(some.to_vec(), &|(_, shape)| {
+            lp::place(shape, room, limit).map(|policy| (shape, policy))
+        });
+        for placed in placed {
+            let (shape, Some(policy)) = placed? else {
+                continue;
+            };
+            let score = score(&shape.form, shape.form.evaluate(&policy).latency_s);
+            let at = best.partition_point(|p| p.score <= score);
+            let form = shape.form.clone();
+            best.insert(
+                at,
+                Proposal {
+                    policy,
+                    form,
+                    score,
+                },
+            );
+            best.truncate(count);
+        }
+        if some.len() < AT_ONCE {
             break;
         }
-        lps+=1;
-        let Some(policy) = lp::place(shape, room, limit)? else { continue };
-        let score = score(&shape.form, shape.form.evaluate(&policy).latency_s);
-        let at = best.partition_point(|p| p.score <= score);
-        let form = shape.form.clone();
-        best.insert(at, Proposal { policy, form, score });
-        best.truncate(count);
     }
-            if std::env::var("PT").is_ok() { eprintln!("lps {} of {}", lps, shapes.len()); }
     Ok(best)
 }
 
@@ -144,10 +173,15 @@ fn lowest_latency_s(form: &ClosedForm, room: &PerTier<f64>) -> Seconds {
     let disk = least_disk_share(&form.memory().device, &form.memory().host, room);
     let reads = |terms: [(_, &Linear); 6]| {
         let on_disk = |row: &Linear| row.constant + row.weights.disk * disk;
-        terms.into_iter().map(|(_, row)| on_disk(row)).fold(0.0, f64::max)
+        terms
+            .into_iter()
+            .map(|(_, row)| on_disk(row))
+            .fold(0.0, f64::max)
     };
-    let streamed = reads(form.prefill().terms()) + reads(form.decode().terms()) * form.decode_passes();
-    form.lowest_latency_s().max(Seconds(streamed * form.rounds()))
+    let streamed =
+        reads(form.prefill().terms()) + reads(form.decode().terms()) * form.decode_passes();
+    form.lowest_latency_s()
+        .max(Seconds(streamed * form.rounds()))
 }
 
 /// The share of weights that must be on disk whatever else is where. Memory rows count from all

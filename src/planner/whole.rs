@@ -6,7 +6,7 @@ use plimsoll_core::lower::footprint;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::PAGE_BYTES;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
-use plimsoll_core::policy::Policy;
+use plimsoll_core::policy::{Granularity, Policy};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
@@ -56,6 +56,11 @@ impl Maker {
         &self.room
     }
 
+    /// What is asked.
+    pub(super) fn workload(&self) -> &Workload {
+        &self.blank.workload
+    }
+
     /// A plan with a policy, which need not fit.
     pub(super) fn plan(&self, policy: Policy) -> Plan {
         Plan {
@@ -64,18 +69,34 @@ impl Maker {
         }
     }
 
-    /// A plan that fits: where whole tensors are more than their share, what is over is taken from
-    /// the tier's room and the proposal is placed again.
+    /// Plans of a proposal that fit: with rounding errors carried through the model, and with each
+    /// layer alike, which is coarser but loads as much for each layer.
     pub(super) fn make(
         &self,
         proposal: &Proposal,
         limit: Option<Seconds>,
-    ) -> Result<Option<Plan>, PlanError> {
-        let shape = Shape {
-            policy: proposal.policy,
-            form: proposal.form.clone(),
-        };
-        let mut plan = self.plan(proposal.policy);
+    ) -> Result<Vec<Plan>, PlanError> {
+        let mut plans = Vec::new();
+        for granularity in [Granularity::Spread, Granularity::Layer] {
+            let split = Tier::ALL
+                .into_iter()
+                .all(|tier| proposal.policy.weights[tier] < 1.0);
+            if granularity == Granularity::Spread || split {
+                let policy = Policy {
+                    granularity,
+                    ..proposal.policy
+                };
+                let form = proposal.form.clone();
+                plans.extend(self.fitting(&Shape { policy, form }, limit)?);
+            }
+        }
+        Ok(plans)
+    }
+
+    /// Where whole tensors are more than their share, what is over is taken from the tier's room and
+    /// the shape is placed again.
+    fn fitting(&self, shape: &Shape, limit: Option<Seconds>) -> Result<Option<Plan>, PlanError> {
+        let mut plan = self.plan(shape.policy);
         let mut room = self.room;
         for tried in 0..TRIES {
             let needed = footprint(&plan)?;
@@ -87,7 +108,7 @@ impl Maker {
                 // A little less room need not move a tensor, so each try takes more.
                 room[tier] -= (over[tier] + Bytes(PAGE_BYTES)).as_f64() * 2f64.powi(tried);
             }
-            match lp::place(&shape, &room, limit)? {
+            match lp::place(shape, &room, limit)? {
                 Some(policy) => plan.policy = policy,
                 None => return Ok(None),
             }

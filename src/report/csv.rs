@@ -11,5 +11,7 @@ pub fn to_csv<T: Serialize>(rows: &[T]) -> Result<Vec<u8>, csv::Error> {
     for row in rows {
         writer.serialize(row)?;
     }
-    writer.into_inner().map_err(|error| error.into_error().into())
+    writer
+        .into_inner()
+        .map_err(|error| error.into_error().into())
 }

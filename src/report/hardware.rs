@@ -64,7 +64,12 @@ fn numbers(path: &str, value: &Value, profile: &HardwareProfile, rows: &mut Tabl
         }
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                numbers(&format!("{path}[{}]", label(index, item)), item, profile, rows);
+                numbers(
+                    &format!("{path}[{}]", label(index, item)),
+                    item,
+                    profile,
+                    rows,
+                );
             }
         }
         _ => {}
@@ -102,13 +107,7 @@ fn curve_rows(path: &str, leaf: &TomlTable, profile: &HardwareProfile, rows: &mu
     }
 }
 
-fn push(
-    key: String,
-    value: String,
-    leaf: &TomlTable,
-    profile: &HardwareProfile,
-    rows: &mut Table,
-) {
+fn push(key: String, value: String, leaf: &TomlTable, profile: &HardwareProfile, rows: &mut Table) {
     let name = leaf.get("source").and_then(Value::as_str).unwrap_or("");
     let kind = profile.sources.get(name).map_or("", |s| s.kind.name());
     let spread = leaf.get("spread").map(as_number).map(percent);
@@ -151,7 +150,10 @@ mod tests {
             let profile = embedded::profile(name).unwrap();
             let text = profile_text(&profile);
             let (numbers, _) = text.split_once("\n\nsource").unwrap_or((&text, ""));
-            for line in numbers.lines().filter(|line| line.contains("_capacity_bytes")) {
+            for line in numbers
+                .lines()
+                .filter(|line| line.contains("_capacity_bytes"))
+            {
                 let kinds = ["measured", "datasheet", "fitted", "published"];
                 assert!(kinds.iter().any(|kind| line.contains(kind)), "{line}");
             }

@@ -1,10 +1,10 @@
 //! What people and spreadsheets read: text tables, CSV, scatter plots.
 
+mod csv;
 pub mod hardware;
 pub mod models;
 pub mod plan;
 pub mod run;
-mod csv;
 mod scatter;
 mod table;
 

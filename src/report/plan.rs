@@ -17,7 +17,11 @@ pub fn plan_text(plan: &Plan) -> String {
     let _ = write!(text, "\n{}", decisions(&plan.policy));
     if let Some(prediction) = &plan.prediction {
         let _ = write!(text, "\npredicted\n{}", summary_text(prediction));
-        let _ = write!(text, "\n{}", memory(&prediction.peak_bytes, &plan.capacity_bytes));
+        let _ = write!(
+            text,
+            "\n{}",
+            memory(&prediction.peak_bytes, &plan.capacity_bytes)
+        );
     }
     text
 }
@@ -41,7 +45,9 @@ pub fn search_text(considered: usize, runner_up: Option<&Plan>, advice: &[String
 
 fn heading(plan: &Plan) -> String {
     let work = &plan.workload;
-    let prompts = work.num_prompts.map_or(String::new(), |n| format!(", {n} prompts"));
+    let prompts = work
+        .num_prompts
+        .map_or(String::new(), |n| format!(", {n} prompts"));
     format!(
         "{} in {} on {}: {} prompt tokens, {} generated{prompts}",
         plan.model.name,
@@ -89,7 +95,11 @@ fn decisions(policy: &Policy) -> String {
         Granularity::Layer => "layer by layer",
         Granularity::Spread => "over the whole model",
     };
-    let host = if policy.page_locked { "page-locked" } else { "pageable" };
+    let host = if policy.page_locked {
+        "page-locked"
+    } else {
+        "pageable"
+    };
     format!(
         "batch      {} x {} = {} sequences a block\n\
          schedule   {}, overlap {}, barrier {}, attention on the CPU {}\n\
@@ -122,7 +132,11 @@ fn in_short(policy: &Policy) -> String {
         shares(&policy.weights),
         shares(&policy.cache),
         shares(&policy.activations),
-        if policy.cpu_attention { ", CPU attention" } else { "" },
+        if policy.cpu_attention {
+            ", CPU attention"
+        } else {
+            ""
+        },
     )
 }
 
@@ -158,7 +172,10 @@ pub fn summary_text(summary: &Summary) -> String {
 }
 
 fn busy(fractions: &BusyFraction, name: &str) -> f64 {
-    let found = fractions.named().into_iter().find(|(known, _)| *known == name);
+    let found = fractions
+        .named()
+        .into_iter()
+        .find(|(known, _)| *known == name);
     found.map_or(0.0, |(_, share)| share)
 }
 

@@ -103,8 +103,13 @@ where
     area.fill(&WHITE).map_err(own)?;
     let (plot, legend) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
     let centre = (SIZE.0 as i32 / 2, 22);
-    area.draw(&words(scatter.title, centre, 19, (HPos::Center, VPos::Center)))
-        .map_err(own)?;
+    area.draw(&words(
+        scatter.title,
+        centre,
+        19,
+        (HPos::Center, VPos::Center),
+    ))
+    .map_err(own)?;
     let points: Vec<&Point> = scatter.points.iter().filter(|p| drawable(p)).collect();
     let mut groups: Vec<&str> = Vec::new();
     for point in &points {
@@ -201,7 +206,7 @@ where
         }
         let below = words(&label, (x, bottom + 8), 14, (HPos::Center, VPos::Top));
         area.draw(&below).map_err(own)?;
-        let beside = words(&label, (left - 8, y), 14, (HPos::Right, VPos::Center));
+        let beside = words(&label, (left - 8, y + 2), 14, (HPos::Right, VPos::Center));
         area.draw(&beside).map_err(own)?;
     }
     let frame = Rectangle::new([(left, top), (right, bottom)], BLACK.mix(0.6));
@@ -230,8 +235,10 @@ fn ticks(range: &Range<f64>) -> Vec<f64> {
     const STEPS: [&[f64]; 4] = [
         &[1.0],
         &[1.0, 2.0, 5.0],
-        &[1.0, 1.5, 2.0, 3.0, 5.0, 7.0],
-        &[1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0],
+        &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0],
+        &[
+            1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0,
+        ],
     ];
     let decades = range.start.log10().floor() as i32..=range.end.log10().ceil() as i32;
     let with = |steps: &[f64]| -> Vec<f64> {
@@ -279,7 +286,7 @@ fn draw_legend<B: DrawingBackend>(area: &Area<B>, groups: &[&str]) -> Result<(),
 where
     B::ErrorType: 'static,
 {
-    let text = |text: &str, y: i32| words(text, (32, y), 14, (HPos::Left, VPos::Center));
+    let text = |text: &str, y: i32| words(text, (32, y + 2), 14, (HPos::Left, VPos::Center));
     let mut y = 56;
     for (index, group) in groups.iter().enumerate() {
         area.draw(&dot((16, y), index)).map_err(own)?;
@@ -289,7 +296,8 @@ where
     y += 12;
     for (_, colour, name) in BANDS.iter().rev() {
         let corners = [(6, y - 8), (26, y + 8)];
-        area.draw(&Rectangle::new(corners, colour.filled())).map_err(own)?;
+        area.draw(&Rectangle::new(corners, colour.filled()))
+            .map_err(own)?;
         area.draw(&text(name, y)).map_err(own)?;
         y += 24;
     }
@@ -346,9 +354,18 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_neither_few_nor_many() {
-        for (low, high) in [(0.02, 60.0), (0.1, 0.31), (1e-4, 1e4), (0.9, 1.3), (3e-5, 4e-5)] {
+        for (low, high) in [
+            (0.02, 60.0),
+            (0.1, 0.31),
+            (1e-4, 1e4),
+            (0.9, 1.3),
+            (3e-5, 4e-5),
+        ] {
             let ticks = ticks(&(low..high));
-            assert!((2..=10).contains(&ticks.len()), "{low} to {high}: {ticks:?}");
+            assert!(
+                (2..=10).contains(&ticks.len()),
+                "{low} to {high}: {ticks:?}"
+            );
         }
         let labels = [0.0002, 0.15, 1.0, 20.0].map(tick_label);
         assert_eq!(labels, ["200 us", "150 ms", "1 s", "20 s"]);

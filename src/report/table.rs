@@ -22,7 +22,9 @@ pub struct Table {
 impl Table {
     /// A table with these columns and no rows.
     pub fn new(columns: &[(&str, Align)]) -> Table {
-        let columns = columns.iter().map(|(name, align)| ((*name).to_owned(), *align));
+        let columns = columns
+            .iter()
+            .map(|(name, align)| ((*name).to_owned(), *align));
         Table {
             columns: columns.collect(),
             rows: Vec::new(),
@@ -92,6 +94,9 @@ mod tests {
         let mut table = Table::new(&[("", Align::Left), ("host", Align::Right)]).indented(1);
         table.row(["weights", "9%"]);
         table.row(["kv", "100%"]);
-        assert_eq!(table.to_string(), "          host\n weights    9%\n kv       100%\n");
+        assert_eq!(
+            table.to_string(),
+            "          host\n weights    9%\n kv       100%\n"
+        );
     }
 }

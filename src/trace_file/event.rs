@@ -27,9 +27,15 @@ pub(super) struct Event<'a, A> {
     pub name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cat: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "nanoseconds")]
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "nanoseconds"
+    )]
     pub ts: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "nanoseconds")]
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "nanoseconds"
+    )]
     pub dur: Option<f64>,
     pub args: A,
 }
@@ -57,7 +63,10 @@ pub(super) struct TaskArgs<'a> {
     pub pass: u16,
     pub block: u16,
     pub batch: u16,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "nanoseconds")]
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "nanoseconds"
+    )]
     pub other_dur_us: Option<f64>,
 }
 

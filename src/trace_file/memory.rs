@@ -19,7 +19,12 @@ pub(super) fn each_change(
     run: &Run,
     mut visit: impl FnMut(Tier, Seconds, u64) -> io::Result<()>,
 ) -> io::Result<()> {
-    let buffers: Vec<Buffer> = run.pieces.iter().flat_map(|p| p.buffers()).copied().collect();
+    let buffers: Vec<Buffer> = run
+        .pieces
+        .iter()
+        .flat_map(|p| p.buffers())
+        .copied()
+        .collect();
     let tier_of = |buffer: &Buffer| run.machine.arenas[usize::from(buffer.arena.0)].tier;
     let mut alive = PerTier::<i128>::default();
     for buffer in buffers.iter().filter(|buffer| buffer.resident) {

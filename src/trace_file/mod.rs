@@ -133,12 +133,7 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    fn write_task(
-        &self,
-        events: &mut Events<'_>,
-        piece: &Program,
-        index: usize,
-    ) -> io::Result<()> {
+    fn write_task(&self, events: &mut Events<'_>, piece: &Program, index: usize) -> io::Result<()> {
         let id = TaskId(piece.first_task().0 + index as u32);
         let Some(span) = self.run.trace.span(id) else {
             return Ok(());

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::*;
 
-/// A weight copy, then a product that reads what was copied.
-fn run(copy_s: f64) -> Run {
-    let machine = Machine::single_gpu(PerTier::from_fn(|_| Bytes(1 << 20)));
+/// A weight copy, a product that reads what was copied, and one of a later block, so that block 4
+/// is not the head.
+fn program(machine: &Machine) -> Program {
     let mut program = Program::new();
     let mut buffer = |tier, resident| {
         program.buffer(Buffer {
@@ -55,7 +55,7 @@ fn run(copy_s: f64) -> Run {
         takes: &[slot],
         gives: &[],
     });
-    let second = program.push(NewTask {
+    program.push(NewTask {
         op: product,
         resource: machine.resource(ResourceKind::Gpu, 0).unwrap(),
         cell: Cell { block: 4, ..cell },
@@ -64,8 +64,7 @@ fn run(copy_s: f64) -> Run {
         takes: &[],
         gives: &[slot],
     });
-    // A later block, so that block 4 is not the head.
-    let third = program.push(NewTask {
+    program.push(NewTask {
         op: product,
         resource: machine.resource(ResourceKind::Gpu, 0).unwrap(),
         cell: Cell { block: 9, ..cell },
@@ -74,15 +73,22 @@ fn run(copy_s: f64) -> Run {
         takes: &[],
         gives: &[],
     });
+    program
+}
+
+/// The program, run.
+fn run(copy_s: f64) -> Run {
+    let machine = Machine::single_gpu(PerTier::from_fn(|_| Bytes(1 << 20)));
+    let program = program(&machine);
     let mut trace = Trace::default();
     trace.extend_to(program.end_task());
     let span = |start: f64, end: f64| Span {
         start: Seconds(start),
         end: Seconds(end),
     };
-    trace.record(first, span(0.0, copy_s));
-    trace.record(second, span(copy_s, copy_s + 0.5));
-    trace.record(third, span(copy_s + 0.5, copy_s + 0.6));
+    trace.record(TaskId(0), span(0.0, copy_s));
+    trace.record(TaskId(1), span(copy_s, copy_s + 0.5));
+    trace.record(TaskId(2), span(copy_s + 0.5, copy_s + 0.6));
     Run {
         machine,
         pieces: vec![Arc::new(program)],
@@ -110,7 +116,10 @@ fn an_event_has_its_track_its_name_and_microseconds() {
     assert_eq!(product["ts"], 250_000.0);
     assert_eq!(product["dur"], 500_000.0);
     assert_eq!(product["args"]["task"], 1);
-    assert_eq!(product["args"]["op"], "project: [8x32]x[32x64], from position 0");
+    assert_eq!(
+        product["args"]["op"],
+        "project: [8x32]x[32x64], from position 0"
+    );
     assert_eq!(find("weights L3 p2")["args"]["bytes"], 4096);
     let track = events
         .iter()
@@ -119,7 +128,12 @@ fn an_event_has_its_track_its_name_and_microseconds() {
     let device: Vec<(f64, u64)> = events
         .iter()
         .filter(|e| e["ph"] == "C" && e["name"] == "device")
-        .map(|e| (e["ts"].as_f64().unwrap(), e["args"]["alive_bytes"].as_u64().unwrap()))
+        .map(|e| {
+            (
+                e["ts"].as_f64().unwrap(),
+                e["args"]["alive_bytes"].as_u64().unwrap(),
+            )
+        })
         .collect();
     assert_eq!(device, [(0.0, 0), (0.0, 4096), (750_000.0, 0)]);
 }
@@ -138,6 +152,9 @@ fn two_runs_of_one_program_are_joined_by_task() {
     let events = events(&out);
     let copies: Vec<&Value> = events.iter().filter(|e| e["args"]["task"] == 0).collect();
     assert_eq!(copies.len(), 2);
-    assert_eq!((&copies[0]["pid"], &copies[1]["pid"]), (&1.into(), &2.into()));
+    assert_eq!(
+        (&copies[0]["pid"], &copies[1]["pid"]),
+        (&1.into(), &2.into())
+    );
     assert_eq!(copies[0]["args"]["other_dur_us"], copies[1]["dur"]);
 }

@@ -3,12 +3,7 @@
 use plimsoll_core::program::{Cell, Content, Op};
 
 /// The event's name: what is done, and to which square of the schedule (`project L3 b1 p2`).
-pub(super) fn task_name(
-    op: &Op,
-    content: Option<Content>,
-    cell: Cell,
-    last_block: u16,
-) -> String {
+pub(super) fn task_name(op: &Op, content: Option<Content>, cell: Cell, last_block: u16) -> String {
     let place = match cell.block {
         0 => "embedding".to_owned(),
         block if block == last_block => "head".to_owned(),
@@ -50,7 +45,11 @@ pub(super) fn op_in_words(op: &Op) -> String {
         Op::Move {
             bytes, page_locked, ..
         } => {
-            let host = if *page_locked { "page-locked" } else { "pageable" };
+            let host = if *page_locked {
+                "page-locked"
+            } else {
+                "pageable"
+            };
             format!("move {bytes}, host side {host}")
         }
         Op::Embed {

@@ -112,6 +112,10 @@ pub struct MachineEntry {
     pub h2d_bytes_per_s: Option<BytesPerSecond>,
     /// Throttle of copies from the device.
     pub d2h_bytes_per_s: Option<BytesPerSecond>,
+    /// Throttle of disk reads.
+    pub disk_read_bytes_per_s: Option<BytesPerSecond>,
+    /// Throttle of disk writes.
+    pub disk_write_bytes_per_s: Option<BytesPerSecond>,
 }
 
 /// One case by the names of its parts; a part that is not named is the first of its kind.

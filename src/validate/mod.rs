@@ -161,6 +161,7 @@ fn machine_of(case: &Case, profile: &HardwareProfile) -> HardwareProfile {
             machine.disk_capacity_bytes,
         )
         .with_link_cap(machine.h2d_bytes_per_s, machine.d2h_bytes_per_s)
+        .with_disk_cap(machine.disk_read_bytes_per_s, machine.disk_write_bytes_per_s)
 }
 
 fn prepare<'a>(case: &'a Case, profile: &HardwareProfile) -> Result<Prepared<'a>, ValidateError> {
@@ -230,6 +231,8 @@ fn execute(case: &Case, plan: &Plan, options: &CpuOptions) -> Result<Run, Valida
         throttles: Throttles {
             h2d: case.machine.h2d_bytes_per_s,
             d2h: case.machine.d2h_bytes_per_s,
+            disk_read: case.machine.disk_read_bytes_per_s,
+            disk_write: case.machine.disk_write_bytes_per_s,
         },
         ..options.clone()
     };

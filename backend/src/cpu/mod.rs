@@ -396,7 +396,6 @@ impl Executor for CpuExecutor<'_> {
             other => ExecutionError::Executor(Box::new(other)),
         })?;
         self.trace.extend_to(piece.end_task());
-        self.scheduler.start_clock();
         self.scheduler.submit(&piece);
         Ok(())
     }

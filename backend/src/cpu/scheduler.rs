@@ -69,6 +69,8 @@ struct State {
     watched: Option<TaskId>,
     unfinished: usize,
     running: usize,
+    /// Whether the clock runs; until then nothing does.
+    open: bool,
     stopped: bool,
     interrupted: bool,
     failure: Option<Failure>,
@@ -152,9 +154,14 @@ impl Scheduler {
         }
     }
 
-    /// Starts the clock, unless it runs.
-    pub(super) fn start_clock(&self) {
-        self.epoch.get_or_init(Instant::now);
+    /// Starts the clock and all that was submitted, unless it runs.
+    fn open(&self, state: &mut State) {
+        if !state.open {
+            state.open = true;
+            self.epoch.get_or_init(Instant::now);
+            self.meet(state, &mut Wake::default());
+            self.workers.iter().for_each(Condvar::notify_all);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -190,7 +197,9 @@ impl Scheduler {
                 wake.workers |= 1 << resource;
             }
         }
-        self.meet(&mut state, &mut wake);
+        if state.open {
+            self.meet(&mut state, &mut wake);
+        }
         drop(state);
         wake.send(self);
     }
@@ -253,7 +262,7 @@ impl Scheduler {
                 return None;
             }
             state.awaited[resource] = state.hindrance(resource);
-            let next = state.lanes[resource].front();
+            let next = state.lanes[resource].front().filter(|_| state.open);
             if let (None, Some(lane)) = (state.awaited[resource], next) {
                 let job = Job {
                     piece: Arc::clone(&lane.piece),
@@ -301,6 +310,7 @@ impl Scheduler {
     /// Waits; moves what has ended to the trace.
     pub(super) fn wait(&self, until: Until, trace: &mut Trace) -> Result<Seconds, ExecutionError> {
         let mut state = self.lock();
+        self.open(&mut state);
         state.watched = match until {
             Until::Task(task) => Some(task),
             Until::Time(_) | Until::Idle => None,

@@ -119,6 +119,8 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
     plan.capacity_bytes = Moves::room(region, behind);
     let machine = Machine::single_gpu(plan.capacity_bytes);
     let mut moves = Moves::new(Program::new(), &machine, region, behind);
+    moves.prepare();
+    let prepared = moves.program.tasks().len();
     moves.one_by_one(sizes, repeats);
     let alone = moves.program.tasks().len();
     for first in 0..moves::MOVERS.len() {
@@ -128,7 +130,7 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
     }
     let run = run_program(options, &plan, &machine, moves.program)?;
     let tasks = timed(&run);
-    let (alone, together) = tasks.split_at(alone);
+    let (alone, together) = (&tasks[prepared..alone], &tasks[alone..]);
     measured.losses.add(together, alone);
     measured.moves.extend_from_slice(alone);
     measured.gaps.extend(samples::gaps_on_one_engine(&run, moves::MOVERS[0]));

@@ -39,9 +39,12 @@ impl Arena {
             capacity,
             source,
         };
-        let wanted = usize::try_from(capacity.0).map_err(|_| refused(io::ErrorKind::OutOfMemory.into()))?;
+        let wanted =
+            usize::try_from(capacity.0).map_err(|_| refused(io::ErrorKind::OutOfMemory.into()))?;
         if let Some(available) = available_memory().filter(|available| *available < capacity) {
-            return Err(refused(io::Error::other(format!("only {available} is free"))));
+            return Err(refused(io::Error::other(format!(
+                "only {available} is free"
+            ))));
         }
         let mapped = wanted
             .checked_add(2 * HUGE_PAGE_BYTES)
@@ -152,7 +155,9 @@ impl Arena {
 /// ends the process that comes to collect; so it is asked first.
 fn available_memory() -> Option<Bytes> {
     let report = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = report.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = report
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(Bytes(kib * 1024))
 }
@@ -184,9 +189,15 @@ mod tests {
         let arena = Arena::new("host", Bytes(1 << 20)).expect("memory");
         // SAFETY: one range after the other, from one thread.
         unsafe {
-            arena.bytes_mut(4096, 3).expect("in range").copy_from_slice(&[1, 2, 3]);
+            arena
+                .bytes_mut(4096, 3)
+                .expect("in range")
+                .copy_from_slice(&[1, 2, 3]);
             assert_eq!(arena.bytes(4095, 5).expect("in range"), &[0, 1, 2, 3, 0]);
-            assert_eq!(arena.bytes(0, 1).expect("in range").as_ptr() as usize % 4096, 0);
+            assert_eq!(
+                arena.bytes(0, 1).expect("in range").as_ptr() as usize % 4096,
+                0
+            );
         }
     }
 
@@ -194,7 +205,10 @@ mod tests {
     fn a_capacity_that_no_machine_has_is_an_error() {
         for capacity in [Bytes(1 << 44), Bytes(1 << 60), Bytes(u64::MAX)] {
             let refused = Arena::new("host", capacity);
-            assert!(matches!(refused, Err(TierError::NoMemory { .. })), "{capacity}");
+            assert!(
+                matches!(refused, Err(TierError::NoMemory { .. })),
+                "{capacity}"
+            );
         }
     }
 }

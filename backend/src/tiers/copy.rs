@@ -21,7 +21,11 @@ pub fn copy(from: &[u8], into: &mut [u8], throttle: Option<BytesPerSecond>) {
         into.copy_from_slice(from);
         return;
     };
-    assert_eq!(from.len(), into.len(), "a copy has as many bytes on both sides");
+    assert_eq!(
+        from.len(),
+        into.len(),
+        "a copy has as many bytes on both sides"
+    );
     let start = Instant::now();
     let mut done = 0;
     for (from, into) in from.chunks(CHUNK_BYTES).zip(into.chunks_mut(CHUNK_BYTES)) {

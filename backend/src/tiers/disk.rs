@@ -78,7 +78,11 @@ impl DiskTier {
     }
 
     fn check(&self, offset: u64, address: usize, len: usize) -> Result<(), TierError> {
-        let parts = [("the offset", offset), ("the address", address as u64), ("the length", len as u64)];
+        let parts = [
+            ("the offset", offset),
+            ("the address", address as u64),
+            ("the length", len as u64),
+        ];
         for (what, value) in parts {
             if value % ALIGNMENT != 0 {
                 return Err(TierError::Misaligned { what, value });
@@ -109,10 +113,21 @@ impl DiskTier {
             let rest = &mut into[done as usize..];
             let request = rest.len().min(REQUEST_BYTES);
             match self.file.read_at(&mut rest[..request], at) {
-                Ok(0) => return Err(TierError::ShortRead { at, missing: total - done }),
+                Ok(0) => {
+                    return Err(TierError::ShortRead {
+                        at,
+                        missing: total - done,
+                    });
+                }
                 Ok(read) => done += read as u64,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(TierError::Io { what: "read", at, source }),
+                Err(source) => {
+                    return Err(TierError::Io {
+                        what: "read",
+                        at,
+                        source,
+                    });
+                }
             }
         }
         self.forget(offset, total);
@@ -128,11 +143,19 @@ impl DiskTier {
         for (index, request) in from.chunks(REQUEST_BYTES).enumerate() {
             let at = offset + (index * REQUEST_BYTES) as u64;
             let written = self.file.write_all_at(request, at);
-            written.map_err(|source| TierError::Io { what: "write", at, source })?;
+            written.map_err(|source| TierError::Io {
+                what: "write",
+                at,
+                source,
+            })?;
         }
         if self.mode == DiskMode::Buffered && !from.is_empty() {
             let synced = self.file.sync_data();
-            synced.map_err(|source| TierError::Io { what: "sync", at: offset, source })?;
+            synced.map_err(|source| TierError::Io {
+                what: "sync",
+                at: offset,
+                source,
+            })?;
             self.forget(offset, from.len() as u64);
         }
         Ok(())
@@ -158,7 +181,10 @@ impl DiskTier {
 fn open(dir: &Path) -> io::Result<(File, DiskMode)> {
     let nameless = |flags: i32| {
         let mut options = File::options();
-        options.read(true).write(true).custom_flags(libc::O_TMPFILE | flags);
+        options
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_TMPFILE | flags);
         options.open(dir)
     };
     if let Ok(file) = nameless(libc::O_DIRECT) {
@@ -171,7 +197,11 @@ fn open(dir: &Path) -> io::Result<(File, DiskMode)> {
     let path = dir.join(format!(".plimsoll-disk-tier-{}", std::process::id()));
     let named = |flags: i32| {
         let mut options = File::options();
-        options.read(true).write(true).create_new(true).custom_flags(flags);
+        options
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .custom_flags(flags);
         let file = options.open(&path)?;
         std::fs::remove_file(&path)?;
         Ok::<File, io::Error>(file)
@@ -223,9 +253,17 @@ mod tests {
         let memory = Arena::new("host", Bytes(16384)).expect("memory");
         // SAFETY: nobody else has the arena.
         let bytes = unsafe { memory.bytes_mut(0, 16384) }.expect("in range");
-        let misaligned = tier.read_at(100, &mut bytes[..4096]).expect_err("misaligned");
-        assert!(misaligned.to_string().contains("the offset is 100"), "{misaligned}");
-        assert!(matches!(tier.read_at(0, bytes), Err(TierError::OutOfRange { .. })));
+        let misaligned = tier
+            .read_at(100, &mut bytes[..4096])
+            .expect_err("misaligned");
+        assert!(
+            misaligned.to_string().contains("the offset is 100"),
+            "{misaligned}"
+        );
+        assert!(matches!(
+            tier.read_at(0, bytes),
+            Err(TierError::OutOfRange { .. })
+        ));
     }
 
     #[test]
@@ -236,12 +274,27 @@ mod tests {
         // SAFETY: nobody else has the arena.
         let bytes = unsafe { memory.bytes_mut(0, 8192) }.expect("in range");
         let error = tier.read_at(0, bytes).expect_err("too short");
-        assert!(matches!(error, TierError::ShortRead { at: 4096, missing: 4096 }), "{error}");
+        assert!(
+            matches!(
+                error,
+                TierError::ShortRead {
+                    at: 4096,
+                    missing: 4096
+                }
+            ),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_directory_that_is_not_there_is_named() {
-        let error = DiskTier::create(Path::new("/nowhere/at/all"), Bytes(4096)).expect_err("nowhere");
-        assert!(error.to_string().starts_with("/nowhere/at/all: no disk tier"), "{error}");
+        let error =
+            DiskTier::create(Path::new("/nowhere/at/all"), Bytes(4096)).expect_err("nowhere");
+        assert!(
+            error
+                .to_string()
+                .starts_with("/nowhere/at/all: no disk tier"),
+            "{error}"
+        );
     }
 }

@@ -71,7 +71,7 @@ impl WeightSource for Synthetic {
                 let bits = mix(key.wrapping_add(first + hash as u64));
                 for (part, value) in four.iter_mut().enumerate() {
                     let uniform = f32::from((bits >> (16 * part)) as u16 as i16);
-                    *value = uniform.mul_add(scale, centre);
+                    *value = uniform * scale + centre;
                 }
             }
             elements.store(start..start + length, &block[..length]);

@@ -30,7 +30,7 @@ impl Mode {
 
 pub(super) type Deps = ArrayVec<TaskId, 16>;
 pub(super) type Args = ArrayVec<Arg, 16>;
-pub(super) type Buffers = ArrayVec<BufferId, 4>;
+pub(super) type Buffers = ArrayVec<BufferId, 8>;
 
 /// A task about to be emitted; grown operand by operand.
 #[derive(Debug)]

@@ -44,7 +44,7 @@ impl HiddenStream {
     ) -> HiddenStream {
         HiddenStream {
             homes: vec![PerTier::default(); num_batches],
-            token_bytes: token_bytes,
+            token_bytes,
             prompt_len: u64::from(prompt_len),
             page_locked,
         }

@@ -32,8 +32,17 @@ impl Linear {
 
     /// The least value over all shares, which pure placements attain.
     pub fn lowest(&self) -> f64 {
-        let least = |slopes: &PerTier<f64>| slopes.device.min(slopes.host).min(slopes.disk);
-        self.constant + least(&self.weights) + least(&self.cache) + least(&self.activations)
+        self.extreme(f64::min)
+    }
+
+    /// The largest value over all shares.
+    pub fn highest(&self) -> f64 {
+        self.extreme(f64::max)
+    }
+
+    fn extreme(&self, pick: impl Fn(f64, f64) -> f64) -> f64 {
+        let of = |slopes: &PerTier<f64>| pick(pick(slopes.device, slopes.host), slopes.disk);
+        self.constant + of(&self.weights) + of(&self.cache) + of(&self.activations)
     }
 
     /// The part that the disk's shares make.

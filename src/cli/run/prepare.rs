@@ -60,7 +60,9 @@ impl Prepared {
 
     pub fn prompt_ids(&self) -> Vec<Vec<u32>> {
         let prompts = self.prompts.iter();
-        prompts.map(|prompt| prompt.prompt_token_ids.clone()).collect()
+        prompts
+            .map(|prompt| prompt.prompt_token_ids.clone())
+            .collect()
     }
 }
 
@@ -108,7 +110,12 @@ fn prompts(args: &Args, plan: &mut Plan) -> anyhow::Result<Vec<Prompt>> {
     let planned: u64 = sequences.map(|n| u64::from(*n)).sum();
     let Some(path) = &args.prompts else {
         let vocabulary = plan.model.vocab_size;
-        return Ok(random_prompts(args.seed, planned, workload.prompt_len, vocabulary));
+        return Ok(random_prompts(
+            args.seed,
+            planned,
+            workload.prompt_len,
+            vocabulary,
+        ));
     };
     let prompts = read_prompts(path, &plan.model, workload.prompt_len)?;
     let found = prompts.len() as u64;

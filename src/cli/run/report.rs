@@ -4,8 +4,8 @@ use plimsoll_core::control::Run;
 use plimsoll_core::summary::Summary;
 use serde::Serialize;
 
-use super::super::output::{print, print_json};
 use super::super::Format;
+use super::super::output::{print, print_json};
 use super::Args;
 use super::prepare::Prepared;
 use crate::files::{write_atomically, write_text};
@@ -133,7 +133,9 @@ fn write_trace(args: &Args, prepared: &Prepared, done: &Done) -> std::io::Result
 
 fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> String {
     let plan = &prepared.plan;
-    let disk = done.disk.map_or(String::new(), |mode| format!(", disk by {mode}"));
+    let disk = done
+        .disk
+        .map_or(String::new(), |mode| format!(", disk by {mode}"));
     let mut text = format!(
         "{} in {}, planned for {}, run on an emulated device{disk}; weights: {}\n\n{}\n",
         plan.model.name,

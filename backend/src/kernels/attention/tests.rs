@@ -169,12 +169,25 @@ fn check(spec: AttentionSpec, batch: usize, cut: usize, dtype: Dtype, padding: u
             "{set:?} {spec:?}"
         );
     }
-    // Split at any row, and appended in two steps.
-    let mut split = Stored::new(&spec, &[0, cut % (rows + 1), rows], dtype, padding + 8);
+    check_split(&spec, cut % (rows + 1), (dtype, padding + 8), (&k, &v, &q), &out);
+    check_one_query(&spec, &cache, &q_all, &out);
+}
+
+/// Split at any row, and appended in two steps, it gives the same bits.
+fn check_split(
+    spec: &AttentionSpec,
+    cut: usize,
+    (dtype, padding): (Dtype, usize),
+    (k, v, q): (&[f32], &[f32], &[f32]),
+    out: &[f32],
+) {
+    let (context, kv_width) = (spec.context_len, spec.kv_heads * spec.head_dim);
+    let rows = k.len() / (context * spec.head_dim);
+    let mut split = Stored::new(spec, &[0, cut, rows], dtype, padding);
     let before = AttentionSpec {
         query_len: context - spec.query_len,
         context_len: context - spec.query_len,
-        ..spec
+        ..*spec
     };
     if before.query_len > 0 {
         let first = |tokens: &[f32]| -> Vec<f32> {
@@ -183,26 +196,35 @@ fn check(spec: AttentionSpec, batch: usize, cut: usize, dtype: Dtype, padding: u
                 .flat_map(|s| s[..before.query_len * kv_width].to_vec())
                 .collect()
         };
-        split.append(&before, &first(&k), &first(&v));
+        split.append(&before, &first(k), &first(v));
     }
     let fresh = |tokens: &[f32]| last(tokens, context, kv_width, spec.query_len);
-    split.append(&spec, &fresh(&k), &fresh(&v));
+    split.append(spec, &fresh(k), &fresh(v));
     assert_eq!(
-        bits(&split.attend(InstructionSet::best(), &spec, &q)),
-        bits(&out),
+        bits(&split.attend(InstructionSet::best(), spec, q)),
+        bits(out),
         "{spec:?}"
     );
-    // Decoding the last query and prefilling everything give it the same bits.
+}
+
+/// Decoding the last query and prefilling everything give it the same bits.
+fn check_one_query(spec: &AttentionSpec, cache: &Stored, q_all: &[f32], out: &[f32]) {
+    let (context, q_width) = (spec.context_len, spec.heads * spec.head_dim);
+    let q = last(q_all, context, q_width, spec.query_len);
     let decode = AttentionSpec {
         query_len: 1,
-        ..spec
+        ..*spec
+    };
+    let all = AttentionSpec {
+        query_len: context,
+        ..*spec
     };
     let one = cache.attend(
         InstructionSet::best(),
         &decode,
         &last(&q, spec.query_len, q_width, 1),
     );
-    let prefilled = cache.attend(InstructionSet::best(), &all, &q_all);
+    let prefilled = cache.attend(InstructionSet::best(), &all, q_all);
     assert_eq!(
         bits(&one),
         bits(&last(&prefilled, context, q_width, 1)),
@@ -210,7 +232,7 @@ fn check(spec: AttentionSpec, batch: usize, cut: usize, dtype: Dtype, padding: u
     );
     assert_eq!(
         bits(&one),
-        bits(&last(&out, spec.query_len, q_width, 1)),
+        bits(&last(out, spec.query_len, q_width, 1)),
         "{spec:?}"
     );
 }

@@ -1,0 +1,48 @@
+//! How long the policy search of OPT-175B on FlexGen's T4 machine takes (512 + 32 tokens).
+//!
+//! `propose` is the search itself: all shapes, their linear programs, and the best made whole.
+//! `search` also judges them: short simulations of all and full ones of the two finalists, which
+//! give the plan its prediction, and the advice.
+
+use std::hint::black_box;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use plimsoll::planner::{Answer, Objective, Request, propose, search};
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::embedded;
+use plimsoll_core::model::registry;
+use plimsoll_core::workload::Workload;
+
+fn opt_175b(c: &mut Criterion) {
+    let profile = embedded::profile("t4").expect("embedded");
+    let model = registry::find("opt-175b").expect("registered");
+    let request = Request {
+        workload: Workload {
+            prompt_len: 512,
+            gen_len: 32,
+            num_prompts: None,
+        },
+        objective: Objective::Throughput,
+        max_latency_s: None,
+    };
+    let answer = search(&profile, &model, Dtype::F16, &request).expect("a request");
+    if let Answer::Plan(found) = &answer {
+        let policy = &found.plan.policy;
+        eprintln!(
+            "{} shapes; {} x {}: {:?}",
+            found.considered, policy.gpu_batch_size, policy.num_gpu_batches, found.plan.prediction
+        );
+    }
+    let mut group = c.benchmark_group("opt-175b on t4");
+    group.sample_size(10);
+    group.bench_function("propose", |b| {
+        b.iter(|| black_box(propose(&profile, &model, Dtype::F16, &request)));
+    });
+    group.bench_function("search", |b| {
+        b.iter(|| black_box(search(&profile, &model, Dtype::F16, &request)));
+    });
+    group.finish();
+}
+
+criterion_group!(benches, opt_175b);
+criterion_main!(benches);
