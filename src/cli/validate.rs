@@ -176,6 +176,7 @@ fn text(report: &Report<'_>, dir: &Path) -> String {
         ("measured s", Align::Right),
         ("error", Align::Right),
         ("explained by", Align::Left),
+        ("pace", Align::Right),
         ("repeats", Align::Right),
     ]);
     for row in report.cases {
@@ -185,6 +186,7 @@ fn text(report: &Report<'_>, dir: &Path) -> String {
             three_digits(row.measured_s),
             signed_percent(row.error),
             format!("{} {:+.3} s", row.explained_by, row.explained_s),
+            format!("{:.2}x", row.pace),
             format!("\u{b1}{:.0}%", 50.0 * row.repeat_range),
         ]);
     }
@@ -194,7 +196,9 @@ fn text(report: &Report<'_>, dir: &Path) -> String {
         text,
         "\n{} cases on an {}, {} repeats each, disk {}\n\
          error of latency: median {:.1}%, p95 {:.1}%, max {:.1}% (signed median {}); \
-         Spearman {:.3}\nfiles in {}: profile.toml, cases.csv, cases.json, scatter.svg, scatter.png, \
+         Spearman {:.3}\n\
+         pace: how much longer reference work took around the run than when this machine was profiled; \
+         predictions are at that pace (at the profile's own: median {:.1}%, p95 {:.1}%)\nfiles in {}: profile.toml, cases.csv, cases.json, scatter.svg, scatter.png, \
          trace.json (the case furthest off, predicted above measured; open it in ui.perfetto.dev)\n",
         score.cases,
         setting.device,
@@ -205,6 +209,8 @@ fn text(report: &Report<'_>, dir: &Path) -> String {
         100.0 * score.max_abs_error,
         signed_percent(score.median_error),
         score.spearman,
+        100.0 * score.median_abs_error_as_profiled,
+        100.0 * score.p95_abs_error_as_profiled,
         dir.display(),
     );
     text

@@ -6,9 +6,10 @@ mod score;
 use std::path::Path;
 
 use plimsoll_backend::cpu::{CpuError, CpuExecutor, CpuOptions, Throttles};
+use plimsoll_backend::probe::{Moment, PaceMeter};
 use plimsoll_backend::weights::Synthetic;
 use plimsoll_core::control::{DriveError, Run, drive};
-use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::lower::{LowerError, Lowering};
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::Policy;
@@ -77,8 +78,14 @@ pub struct Outcome {
     pub group: String,
     /// What was run.
     pub plan: Plan,
-    /// In modelled time.
+    /// Latency in modelled time at the pace at which the profile was measured, in seconds.
+    pub predicted_as_profiled_s: f64,
+    /// In modelled time, at the pace that the machine had around the measured run.
     pub predicted: Run,
+    /// That pace.
+    pub slowness: Slowness,
+    /// Runs that were done again because the machine changed its pace during them.
+    pub restarts: u32,
     /// In real time: the repeat of median latency.
     pub measured: Run,
     /// Latency of every repeat, in seconds, in the order they were run.
@@ -102,8 +109,12 @@ struct Prepared<'a> {
     case: &'a Case,
     plan: Plan,
     predicted: Run,
-    runs: Vec<Run>,
+    runs: Vec<(Run, Slowness)>,
+    restarts: u32,
 }
+
+/// How often a run is done again because the machine changed its pace during it.
+const RESTARTS_MAX: u32 = 2;
 
 /// Predicts and runs every case. Repeats are interleaved: all cases once, then all again. `progress`
 /// hears how many of how many runs are done.
@@ -120,41 +131,77 @@ pub fn validate(
     for case in &grid.cases {
         prepared.push(prepare(case, profile)?);
     }
+    let mut meter = PaceMeter::new(options.pin_cores);
     let total = prepared.len() as u64 * u64::from(grid.repeats);
     let mut done = 0;
     for _ in 0..grid.repeats {
         for case in &mut prepared {
             progress(done, total);
-            let run = execute(case.case, &case.plan, options)?;
-            case.runs.push(run);
+            case.run(profile, options, &mut meter)?;
             done += 1;
         }
     }
     progress(total, total);
-    Ok(prepared.into_iter().map(Prepared::finish).collect())
+    prepared.into_iter().map(|case| case.finish(profile)).collect()
 }
 
 impl Prepared<'_> {
-    fn finish(mut self) -> Outcome {
+    /// Executes the case once, timing the machine's pace before and after.
+    fn run(
+        &mut self,
+        profile: &HardwareProfile,
+        options: &CpuOptions,
+        meter: &mut PaceMeter,
+    ) -> Result<(), ValidateError> {
+        let mut restarts = 0;
+        loop {
+            let before = meter.now();
+            let run = execute(self.case, &self.plan, options)?;
+            let after = meter.now();
+            if Moment::is_steady(before, after) || restarts == RESTARTS_MAX {
+                let slowness = Moment::between(before, after).slowness(profile);
+                self.runs.push((run, slowness));
+                return Ok(());
+            }
+            restarts += 1;
+            self.restarts += 1;
+        }
+    }
+
+    /// Takes the repeat of median latency, and predicts it at its pace.
+    fn finish(mut self, profile: &HardwareProfile) -> Result<Outcome, ValidateError> {
         let latency = |run: &Run| run.trace.makespan().0;
-        let latencies_s = self.runs.iter().map(latency).collect();
-        self.runs.sort_by(|a, b| latency(a).total_cmp(&latency(b)));
+        let latencies_s = self.runs.iter().map(|(run, _)| latency(run)).collect();
+        self.runs.sort_by(|a, b| latency(&a.0).total_cmp(&latency(&b.0)));
         let middle = (self.runs.len() - 1) / 2;
-        Outcome {
+        let (measured, slowness) = self.runs.swap_remove(middle);
+        let machine = machine_of(self.case, profile, &slowness);
+        Ok(Outcome {
             name: self.case.name.clone(),
             group: self.case.group.clone(),
+            predicted_as_profiled_s: latency(&self.predicted),
+            predicted: predict(self.case, &self.plan, &machine)?,
             plan: self.plan,
-            predicted: self.predicted,
-            measured: self.runs.swap_remove(middle),
+            measured,
+            slowness,
+            restarts: self.restarts,
             latencies_s,
-        }
+        })
     }
 }
 
-/// The machine of a case, as the simulator knows it.
-fn machine_of(case: &Case, profile: &HardwareProfile) -> HardwareProfile {
+fn predict(case: &Case, plan: &Plan, machine: &HardwareProfile) -> Result<Run, ValidateError> {
+    simulate(plan, machine).map_err(|source| ValidateError::Simulate {
+        case: case.name.clone(),
+        source: Box::new(source),
+    })
+}
+
+/// The machine of a case at a pace, as the simulator knows it.
+fn machine_of(case: &Case, profile: &HardwareProfile, slowness: &Slowness) -> HardwareProfile {
     let machine = &case.machine;
     profile
+        .at_pace(slowness)
         .with_capacities(
             machine.device_capacity_bytes,
             machine.host_capacity_bytes,
@@ -165,15 +212,12 @@ fn machine_of(case: &Case, profile: &HardwareProfile) -> HardwareProfile {
 }
 
 fn prepare<'a>(case: &'a Case, profile: &HardwareProfile) -> Result<Prepared<'a>, ValidateError> {
-    let machine = machine_of(case, profile);
+    let machine = machine_of(case, profile, &Slowness::NONE);
     let plan = match case.policy {
         Some(policy) => given(case, policy, &machine),
         None => planned(case, &machine)?,
     };
-    let predicted = simulate(&plan, &machine).map_err(|source| ValidateError::Simulate {
-        case: case.name.clone(),
-        source: Box::new(source),
-    })?;
+    let predicted = predict(case, &plan, &machine)?;
     let plan = Plan {
         prediction: Some(Summary::of(&predicted)),
         ..plan
@@ -183,6 +227,7 @@ fn prepare<'a>(case: &'a Case, profile: &HardwareProfile) -> Result<Prepared<'a>
         plan,
         predicted,
         runs: Vec::new(),
+        restarts: 0,
     })
 }
 

@@ -15,12 +15,20 @@ pub struct CaseRow {
     pub case: String,
     /// Its placement.
     pub group: String,
-    /// Latency as simulated.
+    /// Latency as simulated, at the pace that the machine had around the measured run.
     pub predicted_s: f64,
+    /// Latency as simulated, at the pace that the machine had when it was profiled.
+    pub predicted_as_profiled_s: f64,
     /// Latency as executed, the median of the repeats.
     pub measured_s: f64,
     /// Predicted over measured, less one.
     pub error: f64,
+    /// The same for the prediction at the profile's own pace.
+    pub error_as_profiled: f64,
+    /// How much slower the machine was than when it was profiled (matrix products of few tokens).
+    pub pace: f64,
+    /// Runs done again because the machine changed its pace during them.
+    pub restarts: u32,
     /// The resource whose busy time differs most.
     pub explained_by: &'static str,
     /// How much that resource was busier than predicted, in seconds (negative: less busy).
@@ -29,6 +37,9 @@ pub struct CaseRow {
     pub predicted_bottleneck: String,
     /// The resource that was busiest as executed.
     pub measured_bottleneck: String,
+    /// Latency of each repeat, in the order they were run.
+    #[serde(serialize_with = "spaced")]
+    pub repeats_s: Vec<f64>,
     /// Largest over smallest latency of the repeats, less one.
     pub repeat_range: f64,
     /// Throughput as simulated.
@@ -48,10 +59,20 @@ pub struct Score {
     pub p95_abs_error: f64,
     /// The largest error's size.
     pub max_abs_error: f64,
+    /// Median of the errors' sizes at the profile's own pace.
+    pub median_abs_error_as_profiled: f64,
+    /// 95th percentile of the same.
+    pub p95_abs_error_as_profiled: f64,
     /// Median of the errors with their sign: above zero, the simulator is too slow.
     pub median_error: f64,
     /// Rank correlation of predicted and measured latency (Spearman).
     pub spearman: f64,
+}
+
+/// One cell of a table holds all repeats.
+fn spaced<S: serde::Serializer>(values: &[f64], to: S) -> Result<S::Ok, S::Error> {
+    let texts: Vec<String> = values.iter().map(|v| format!("{v:.6}")).collect();
+    to.serialize_str(&texts.join(" "))
 }
 
 impl CaseRow {
@@ -60,19 +81,24 @@ impl CaseRow {
         let predicted = Summary::of(&outcome.predicted);
         let measured = Summary::of(&outcome.measured);
         let mut latencies = Data::new(outcome.latencies_s.clone());
-        let measured_s = latencies.median();
+        let measured_s = measured.latency_s.0;
         let (low, high) = (latencies.percentile(0), latencies.percentile(100));
         let (explained_by, explained_s) = explain(&outcome.predicted, &outcome.measured);
         CaseRow {
             case: outcome.name.clone(),
             group: outcome.group.clone(),
             predicted_s: predicted.latency_s.0,
+            predicted_as_profiled_s: outcome.predicted_as_profiled_s,
             measured_s,
             error: predicted.latency_s.0 / measured_s - 1.0,
+            error_as_profiled: outcome.predicted_as_profiled_s / measured_s - 1.0,
+            pace: outcome.slowness.few_tokens,
+            restarts: outcome.restarts,
             explained_by,
             explained_s,
             predicted_bottleneck: predicted.bottleneck,
             measured_bottleneck: measured.bottleneck,
+            repeats_s: outcome.latencies_s.clone(),
             repeat_range: high / low - 1.0,
             predicted_tok_s: predicted.throughput_tok_s,
             measured_tok_s: predicted.generated_tokens as f64 / measured_s,
@@ -99,6 +125,8 @@ fn busy_s(run: &Run, kind: ResourceKind) -> f64 {
 pub fn score(rows: &[CaseRow]) -> Score {
     let mut sizes = Data::new(rows.iter().map(|r| r.error.abs()).collect::<Vec<f64>>());
     let mut signed = Data::new(rows.iter().map(|r| r.error).collect::<Vec<f64>>());
+    let mut as_profiled =
+        Data::new(rows.iter().map(|r| r.error_as_profiled.abs()).collect::<Vec<f64>>());
     let predicted: Vec<f64> = rows.iter().map(|r| r.predicted_s).collect();
     let measured: Vec<f64> = rows.iter().map(|r| r.measured_s).collect();
     Score {
@@ -106,6 +134,8 @@ pub fn score(rows: &[CaseRow]) -> Score {
         median_abs_error: sizes.median(),
         p95_abs_error: sizes.percentile(95),
         max_abs_error: sizes.percentile(100),
+        median_abs_error_as_profiled: as_profiled.median(),
+        p95_abs_error_as_profiled: as_profiled.percentile(95),
         median_error: signed.median(),
         spearman: spearman(predicted, measured),
     }

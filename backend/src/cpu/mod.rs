@@ -9,7 +9,7 @@ mod engine;
 mod error;
 mod load;
 mod memory;
-mod pin;
+pub(crate) mod pin;
 mod scheduler;
 mod worker;
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 /// Keeps the calling thread on the given cores, as far as the system allows it.
-pub(super) fn pin_to(cores: &[usize]) {
+pub(crate) fn pin_to(cores: &[usize]) {
     if cores.is_empty() {
         return;
     }
@@ -21,7 +21,7 @@ pub(super) fn pin_to(cores: &[usize]) {
 }
 
 /// The cores that this process may use.
-pub(super) fn allowed_cores() -> Vec<usize> {
+pub(crate) fn allowed_cores() -> Vec<usize> {
     // SAFETY: as above.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
     Compute, Contention, CopyLink, Curve, DeviceKind, DiskLink, Engine, GemmCurve, HardwareProfile,
-    Links, Quantity, Source, SourceKind, Tiers,
+    Links, Pace, Quantity, Source, SourceKind, Tiers,
 };
 use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
 use super::samples::{Timed, durations};
 use super::stats::{median, spread};
-use super::{Measured, ProbeOptions, compute};
+use super::{Measured, Moment, ProbeOptions, compute};
 
 const MEASURED: &str = "measured";
 const STATED: &str = "stated";
@@ -61,7 +61,7 @@ fn best_weight_rate(measured: &Measured) -> f64 {
     let rates = measured.compute.iter().filter_map(|(dtype, task)| {
         let (_, m, flops) = compute::linear_key(task)?;
         let bytes = flops / 2.0 / f64::from(m) * dtype.size_bytes() as f64;
-        Some(bytes / task.span.duration().0)
+        Some(bytes / task.seconds())
     });
     rates.fold(1e6, f64::max)
 }
@@ -126,7 +126,7 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
     let mut decode = Rates::new();
     let mut cpu = Rates::new();
     for (_, task) in &measured.compute {
-        let time = task.span.duration().0;
+        let time = task.seconds();
         if let Some((context, flops)) = compute::prefill_attention(task) {
             prefill.entry(u64::from(context)).or_default().push(flops / time);
         }
@@ -142,12 +142,26 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         launch: launch.clone(),
         handoff: Some(handoff),
         barrier: launch.clone(),
+        pace: Some(pace(measured)),
         gemm: options.dtypes.iter().flat_map(|d| gemm_curves(*d, measured)).collect(),
         attention_prefill: curve(&prefill),
         attention_decode: curve(&thin(decode)),
         cpu_launch: launch,
         cpu_attention: curve(&thin(cpu)),
         cpu_attention_prefill: None,
+    }
+}
+
+/// The reference work at the pace that all times were brought to; the spread is that of the moments.
+fn pace(measured: &Measured) -> Pace {
+    let of = |part: fn(&Moment) -> f64| {
+        let moments: Vec<f64> = measured.moments.iter().map(part).collect();
+        Quantity::new(Seconds(part(&measured.base)), MEASURED).with_spread(spread(&moments))
+    };
+    Pace {
+        few_tokens: of(|m| m.few_tokens_s),
+        many_tokens: of(|m| m.many_tokens_s),
+        copy: of(|m| m.copy_s),
     }
 }
 
@@ -175,7 +189,7 @@ fn gemm_curves(dtype: Dtype, measured: &Measured) -> Vec<GemmCurve> {
         for task in &tasks {
             match compute::linear_key(task) {
                 Some((own, m, flops)) if own == size => {
-                    let rate = flops / task.span.duration().0;
+                    let rate = flops / task.seconds();
                     rates.entry(u64::from(m)).or_default().push(rate);
                 }
                 _ => {}

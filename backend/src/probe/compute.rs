@@ -29,8 +29,20 @@ pub(super) const SHAPES: [Shape; 3] = [
 ];
 
 /// Sequences and prompt lengths that are run on each model.
-pub(super) const BATCHES: [(u32, u32); 7] =
-    [(1, 16), (2, 32), (3, 96), (4, 24), (6, 64), (12, 12), (24, 40)];
+pub(super) const BATCHES: [(u32, u32); 9] = [
+    (1, 16),
+    (2, 32),
+    (3, 96),
+    (4, 24),
+    (6, 64),
+    (8, 24),
+    (12, 12),
+    (16, 20),
+    (24, 40),
+];
+
+/// Rounds of each calibration plan.
+const ROUNDS: u64 = 3;
 
 fn model(shape: Shape) -> ModelSpec {
     let config = format!(
@@ -45,7 +57,7 @@ fn model(shape: Shape) -> ModelSpec {
     ModelSpec::from_hf_config("calibration", &config).expect("a well-formed configuration")
 }
 
-/// One GPU batch of a calibration model. With `cpu_attention` its cache is on the host.
+/// Rounds of one GPU batch each of a calibration model, so that prompts are measured several times. With `cpu_attention` its cache is on the host.
 pub(super) fn plan(
     shape: Shape,
     (sequences, prompt_len): (u32, u32),
@@ -65,7 +77,11 @@ pub(super) fn plan(
         schema_version: PLAN_SCHEMA_VERSION,
         model: model(shape),
         dtype,
-        workload: Workload { prompt_len, gen_len, num_prompts: None },
+        workload: Workload {
+            prompt_len,
+            gen_len,
+            num_prompts: Some(u64::from(sequences) * ROUNDS),
+        },
         policy,
         capacity_bytes: PerTier::default(),
         prediction: None,

@@ -8,6 +8,7 @@ mod assemble;
 mod compute;
 mod contention;
 mod moves;
+mod pace;
 mod samples;
 mod stats;
 
@@ -28,6 +29,7 @@ use crate::cpu::{CpuError, CpuExecutor, CpuOptions};
 use crate::weights::Synthetic;
 use contention::Losses;
 use moves::Moves;
+pub use pace::{Moment, PaceMeter};
 use samples::{Timed, timed};
 
 /// Why a machine could not be measured.
@@ -65,14 +67,62 @@ pub struct ProbeOptions {
     pub date: String,
 }
 
-/// Everything measured, before it is made into a profile.
-#[derive(Debug, Default)]
+/// Everything measured, before it is made into a profile. Times are as if the machine had always gone at
+/// the pace of `base`.
+#[derive(Debug)]
 struct Measured {
+    meter: PaceMeter,
+    base: Moment,
+    moments: Vec<Moment>,
     moves: Vec<Timed>,
     compute: Vec<(Dtype, Timed)>,
     gaps: Vec<f64>,
     handoffs: Vec<f64>,
     losses: Losses,
+}
+
+/// How often a measurement is begun again because the machine changed its pace meanwhile.
+const RESTARTS_MAX: u32 = 2;
+
+impl Measured {
+    fn new(pin_cores: bool) -> Measured {
+        let mut meter = PaceMeter::new(pin_cores);
+        let moments: Vec<Moment> = (0..5).map(|_| meter.now()).collect();
+        Measured {
+            base: Moment::middle(&moments),
+            meter,
+            moments: Vec::new(),
+            moves: Vec::new(),
+            compute: Vec::new(),
+            gaps: Vec::new(),
+            handoffs: Vec::new(),
+            losses: Losses::default(),
+        }
+    }
+
+    /// Runs something at a steady pace, if there is one, and gives its tasks' times at the base's pace.
+    fn run(
+        &mut self,
+        mut work: impl FnMut() -> Result<Run, ProbeError>,
+    ) -> Result<(Run, Vec<Timed>), ProbeError> {
+        let mut restarts = 0;
+        loop {
+            let before = self.meter.now();
+            let run = work()?;
+            let after = self.meter.now();
+            if Moment::is_steady(before, after) || restarts == RESTARTS_MAX {
+                let moment = Moment::between(before, after);
+                self.moments.push(moment);
+                let slowness = moment.relative_to(&self.base);
+                let mut tasks = timed(&run);
+                for task in &mut tasks {
+                    task.pace = slowness.of(task.kind, &task.op);
+                }
+                return Ok((run, tasks));
+            }
+            restarts += 1;
+        }
+    }
 }
 
 /// Measures. `progress` hears what is being measured, and how much of the whole is done.
@@ -83,7 +133,7 @@ pub fn measure(
     options: &ProbeOptions,
     progress: &mut dyn FnMut(&str, f64),
 ) -> Result<HardwareProfile, ProbeError> {
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(options.cpu.pin_cores);
     progress("copies and disk", 0.0);
     measure_moves(options, &mut measured)?;
     let all = compute::SHAPES.len() * options.dtypes.len();
@@ -112,7 +162,7 @@ fn cpu_options(options: &ProbeOptions) -> CpuOptions {
 
 fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
     let sizes: &[u64] = &[16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 48 << 20];
-    let region = Bytes(192 << 20);
+    let region = Bytes(128 << 20);
     let repeats = if options.quick { 7 } else { 25 };
     let mut plan = compute::plan(compute::SHAPES[0], (1, 4), 1, Dtype::F32, false)?;
     let behind = footprint(&plan)?;
@@ -125,11 +175,11 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
     let alone = moves.program.tasks().len();
     for first in 0..moves::MOVERS.len() {
         for second in first + 1..moves::MOVERS.len() {
-            moves.together([first, second], 4 << 20, 96 << 20);
+            moves.together([first, second], 4 << 20, 256 << 20);
         }
     }
-    let run = run_program(options, &plan, &machine, moves.program)?;
-    let tasks = timed(&run);
+    let program = moves.program;
+    let (run, tasks) = measured.run(|| run_program(options, &plan, &machine, program.clone()))?;
     let (alone, together) = (&tasks[prepared..alone], &tasks[alone..]);
     measured.losses.add(together, alone);
     measured.moves.extend_from_slice(alone);
@@ -182,17 +232,16 @@ fn measure_compute(
     dtype: Dtype,
     measured: &mut Measured,
 ) -> Result<(), ProbeError> {
-    let gen_len = if options.quick { 6 } else { 14 };
+    let gen_len = if options.quick { 4 } else { 12 };
     for batch in compute::BATCHES {
         let plan = compute::plan(shape, batch, gen_len, dtype, false)?;
-        let run = run_plan(options, &plan)?;
-        measured.compute.extend(timed(&run).into_iter().map(|t| (dtype, t)));
+        let (run, tasks) = measured.run(|| run_plan(options, &plan))?;
+        measured.compute.extend(tasks.into_iter().map(|t| (dtype, t)));
         measured.gaps.extend(samples::gaps_on_one_engine(&run, plimsoll_core::program::ResourceKind::Gpu));
         let plan = compute::plan(shape, batch, gen_len.min(5), dtype, true)?;
-        let run = run_plan(options, &plan)?;
+        let (run, tasks) = measured.run(|| run_plan(options, &plan))?;
         measured.handoffs.extend(samples::handoffs(&run));
-        let on_cpu = timed(&run).into_iter();
-        let on_cpu = on_cpu.filter(|t| t.kind == plimsoll_core::program::ResourceKind::Cpu);
+        let on_cpu = tasks.into_iter().filter(|t| t.kind == plimsoll_core::program::ResourceKind::Cpu);
         measured.compute.extend(on_cpu.map(|t| (dtype, t)));
     }
     Ok(())
@@ -215,9 +264,10 @@ fn measure_contention(options: &ProbeOptions, measured: &mut Measured) -> Result
         let mut runs = Vec::new();
         for overlap in [false, true] {
             plan.policy = Policy { overlap, ..overlapped };
+            plan.workload.num_prompts = None;
             plan.capacity_bytes = PerTier::from_fn(|_| Bytes(u64::MAX / 4));
             plan.capacity_bytes = footprint(&plan)?;
-            runs.push(timed(&run_plan(options, &plan)?));
+            runs.push(measured.run(|| run_plan(options, &plan))?.1);
         }
         measured.losses.add(&runs[1], &runs[0]);
     }

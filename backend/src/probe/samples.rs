@@ -12,6 +12,15 @@ pub(super) struct Timed {
     pub kind: ResourceKind,
     pub op: Op,
     pub span: Span,
+    /// How much longer it took than it would have at the base's pace.
+    pub pace: f64,
+}
+
+impl Timed {
+    /// How long it would have taken at the base's pace.
+    pub(super) fn seconds(&self) -> f64 {
+        self.span.duration().0 / self.pace
+    }
 }
 
 /// All tasks of a run that ended, in program order.
@@ -21,6 +30,7 @@ pub(super) fn timed(run: &Run) -> Vec<Timed> {
             kind: run.machine.resources[resource].kind,
             op: *op,
             span: run.trace.span(id)?,
+            pace: 1.0,
         })
     });
     tasks.collect()
@@ -34,7 +44,7 @@ pub(super) fn durations(
     let mut by_key = BTreeMap::<u64, Vec<f64>>::new();
     for task in tasks {
         if let Some(key) = key(task) {
-            by_key.entry(key).or_default().push(task.span.duration().0);
+            by_key.entry(key).or_default().push(task.seconds());
         }
     }
     by_key

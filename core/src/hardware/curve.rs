@@ -99,6 +99,15 @@ impl Curve {
         self.points[0].0 <= size && size <= self.points[self.points.len() - 1].0
     }
 
+    /// The same curve with each rate divided by what `factor` says for its size; factors are positive.
+    pub fn slower(&self, factor: impl Fn(f64) -> f64) -> Curve {
+        let mut slower = self.clone();
+        for (size, rate) in &mut slower.points {
+            *rate /= factor(*size);
+        }
+        slower
+    }
+
     /// The highest rate at any size.
     pub fn peak(&self) -> f64 {
         self.points.iter().fold(0.0, |peak, &(_, r)| peak.max(r))

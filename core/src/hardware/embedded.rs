@@ -17,7 +17,7 @@ const MACHINES: &[(&str, &str)] = profiles![
     "h200",
     "rtx3090",
     "t4",
-    "t4-page-cache",
+    "t4-direct",
 ];
 
 /// What machines extend; no machine of its own.

@@ -7,6 +7,7 @@ mod curve;
 pub mod embedded;
 mod error;
 mod inherit;
+mod pace;
 mod profile;
 mod provenance;
 mod reader;
@@ -16,6 +17,7 @@ mod what_if;
 
 pub use curve::{Curve, CurveError};
 pub use error::ProfileError;
+pub use pace::{Pace, Slowness};
 pub use profile::{
     Compute, Contention, CopyLink, DeviceKind, DiskLink, Engine, GemmCurve, HardwareProfile, Links,
     PeerLink, Tiers,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::curve::Curve;
+use super::pace::Pace;
 use super::provenance::{Quantity, Source};
 use crate::Dtype;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
@@ -136,6 +137,8 @@ pub struct Compute {
     pub handoff: Option<Quantity<Seconds>>,
     /// One synchronisation of all engines.
     pub barrier: Quantity<Seconds>,
+    /// How long reference work took while this was measured; none for machines measured elsewhere.
+    pub pace: Option<Pace>,
     /// Matrix products on the device, by type and shape; the weights' bytes over
     /// [`Tiers::device_bandwidth`] bound them besides.
     pub gemm: Vec<GemmCurve>,

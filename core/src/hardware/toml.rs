@@ -7,6 +7,7 @@ use ::toml::{Table, Value};
 use super::curve::Curve;
 use super::error::{Fault, ProfileError};
 use super::inherit::Layers;
+use super::pace::Pace;
 use super::profile::{
     Compute, Contention, CopyLink, DeviceKind, DiskLink, Engine, GemmCurve, HardwareProfile, Links,
     PeerLink, Tiers,
@@ -14,6 +15,7 @@ use super::profile::{
 use super::provenance::{Quantity, Source, SourceKind};
 use super::reader::Reader;
 use crate::Dtype;
+use crate::units::Seconds;
 
 const PROFILE: &[&str] = &[
     "name",
@@ -55,6 +57,9 @@ const COMPUTE: &[&str] = &[
     "launch_s",
     "handoff_s",
     "barrier_s",
+    "pace_few_tokens_s",
+    "pace_many_tokens_s",
+    "pace_copy_s",
     "gemm",
     "attention_prefill_flops_per_s",
     "attention_decode_bytes_per_s",
@@ -197,6 +202,7 @@ fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
         launch: reader.seconds("launch_s")?,
         handoff: reader.maybe_seconds("handoff_s")?,
         barrier: reader.seconds("barrier_s")?,
+        pace: read_pace(reader)?,
         gemm: reader
             .tables("gemm", GEMM)?
             .iter()
@@ -208,6 +214,19 @@ fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
         cpu_attention: reader.curve("cpu_attention_bytes_per_s")?,
         cpu_attention_prefill: reader.maybe_curve("cpu_attention_prefill_flops_per_s")?,
     })
+}
+
+/// Three keys that stand together or not at all.
+fn read_pace(reader: &Reader<'_>) -> Result<Option<Pace>, Fault> {
+    let few_tokens = reader.maybe_seconds("pace_few_tokens_s")?;
+    let Some(few_tokens) = few_tokens else {
+        return Ok(None);
+    };
+    Ok(Some(Pace {
+        few_tokens,
+        many_tokens: reader.seconds("pace_many_tokens_s")?,
+        copy: reader.seconds("pace_copy_s")?,
+    }))
 }
 
 fn read_gemm(reader: &Reader<'_>) -> Result<GemmCurve, Fault> {
@@ -280,7 +299,7 @@ fn write_tiers(tiers: &Tiers) -> Value {
     ])
 }
 
-fn seconds(q: &Quantity<crate::units::Seconds>) -> Option<Value> {
+fn seconds(q: &Quantity<Seconds>) -> Option<Value> {
     quantity(q, |time| time.0.into())
 }
 
@@ -334,6 +353,9 @@ fn write_compute(compute: &Compute) -> Value {
     };
     let gemms = Value::Array(compute.gemm.iter().map(gemm).collect());
     let cpu_prefill = compute.cpu_attention_prefill.as_ref();
+    let pace = |part: fn(&Pace) -> &Quantity<Seconds>| {
+        compute.pace.as_ref().and_then(|pace| seconds(part(pace)))
+    };
     record([
         ("launch_s", seconds(&compute.launch)),
         (
@@ -341,6 +363,9 @@ fn write_compute(compute: &Compute) -> Value {
             compute.handoff.as_ref().and_then(seconds),
         ),
         ("barrier_s", seconds(&compute.barrier)),
+        ("pace_few_tokens_s", pace(|p| &p.few_tokens)),
+        ("pace_many_tokens_s", pace(|p| &p.many_tokens)),
+        ("pace_copy_s", pace(|p| &p.copy)),
         ("gemm", Some(gemms)),
         (
             "attention_prefill_flops_per_s",

@@ -160,6 +160,15 @@ impl HardwareProfile {
         all.extend(handoff.map(|q| time("compute.handoff_s", q)));
         all.push(time("compute.barrier_s", &compute.barrier));
         all.push(time("compute.cpu_launch_s", &compute.cpu_launch));
+        for (key, q) in compute.pace.iter().flat_map(|pace| {
+            [
+                ("few_tokens", &pace.few_tokens),
+                ("many_tokens", &pace.many_tokens),
+                ("copy", &pace.copy),
+            ]
+        }) {
+            all.push(time(format!("compute.pace_{key}_s"), q));
+        }
         for (index, gemm) in compute.gemm.iter().enumerate() {
             all.push(curve(
                 format!("compute.gemm[{index}].flops_per_s"),

@@ -1,0 +1,160 @@
+//! Times reference work, to know how fast the machine happens to be going.
+
+use std::time::Instant;
+
+use plimsoll_core::hardware::{HardwareProfile, Slowness};
+
+use super::stats::median;
+use crate::cpu::pin;
+use crate::kernels::Elements;
+use crate::kernels::linear::{LinearShape, LinearWeight, linear};
+
+/// The reference product's weights: larger than a core's own cache.
+const N: usize = 1536;
+const K: usize = 2048;
+/// Tokens of the two products.
+const FEW: usize = 3;
+const MANY: usize = 96;
+/// Bytes of the reference copy.
+const COPY_BYTES: usize = 24 << 20;
+/// Times each is repeated; the median counts.
+const REPEATS: usize = 3;
+
+/// Seconds that the reference work took at one moment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Moment {
+    /// Matrix product of few tokens, on the device's core.
+    pub few_tokens_s: f64,
+    /// Matrix product of many tokens, on the device's core.
+    pub many_tokens_s: f64,
+    /// Copy, on the other cores.
+    pub copy_s: f64,
+}
+
+/// The reference work with its operands.
+#[derive(Debug)]
+pub struct PaceMeter {
+    weight: Vec<f32>,
+    input: Vec<f32>,
+    output: Vec<f32>,
+    from: Vec<u8>,
+    into: Vec<u8>,
+    pin_cores: bool,
+}
+
+impl PaceMeter {
+    /// Work on the cores that an executor with `pin_cores` uses.
+    pub fn new(pin_cores: bool) -> PaceMeter {
+        let value = |i: usize| (i % 17) as f32 * 0.01 - 0.08;
+        PaceMeter {
+            weight: (0..N * K).map(value).collect(),
+            input: (0..MANY * K).map(value).collect(),
+            output: vec![0.0; MANY * N],
+            from: vec![1; COPY_BYTES],
+            into: vec![0; COPY_BYTES],
+            pin_cores,
+        }
+    }
+
+    /// Times the reference work now: about thirty milliseconds.
+    pub fn now(&mut self) -> Moment {
+        let cores = if self.pin_cores { pin::allowed_cores() } else { Vec::new() };
+        let (device, others) = if cores.len() > 1 { cores.split_at(1) } else { (&[][..], &[][..]) };
+        let (weight, input, output) = (&self.weight, &self.input, &mut self.output);
+        let products = std::thread::scope(|scope| {
+            let work = scope.spawn(|| {
+                pin::pin_to(device);
+                [FEW, MANY].map(|m| timed(|| product(m, weight, input, output)))
+            });
+            work.join().unwrap_or([f64::NAN; 2])
+        });
+        let (from, into) = (&self.from, &mut self.into);
+        let copy_s = std::thread::scope(|scope| {
+            let work = scope.spawn(|| {
+                pin::pin_to(others);
+                timed(|| into.copy_from_slice(from))
+            });
+            work.join().unwrap_or(f64::NAN)
+        });
+        Moment {
+            few_tokens_s: products[0],
+            many_tokens_s: products[1],
+            copy_s,
+        }
+    }
+}
+
+fn product(m: usize, weight: &[f32], input: &[f32], output: &mut [f32]) {
+    let shape = LinearShape { m, n: N, k: K };
+    let weight = LinearWeight {
+        weight: Elements::F32(weight),
+        bias: None,
+    };
+    linear(shape, &input[..m * K], weight, &mut output[..m * N]).expect("operands have the shape's sizes");
+}
+
+fn timed(mut work: impl FnMut()) -> f64 {
+    work();
+    let times: Vec<f64> = (0..REPEATS)
+        .map(|_| {
+            let start = Instant::now();
+            work();
+            start.elapsed().as_secs_f64()
+        })
+        .collect();
+    median(&times)
+}
+
+/// A change of pace within one measurement that is still called steady.
+const STEADY: f64 = 0.08;
+
+impl Moment {
+    /// Between two moments.
+    pub fn between(before: Moment, after: Moment) -> Moment {
+        let mean = |part: fn(&Moment) -> f64| (part(&before) * part(&after)).sqrt();
+        Moment {
+            few_tokens_s: mean(|m| m.few_tokens_s),
+            many_tokens_s: mean(|m| m.many_tokens_s),
+            copy_s: mean(|m| m.copy_s),
+        }
+    }
+
+    /// Whether the machine went at the same pace at both moments.
+    pub fn is_steady(before: Moment, after: Moment) -> bool {
+        let ratio = after.relative_to(&before);
+        [ratio.few_tokens, ratio.many_tokens, ratio.copy]
+            .iter()
+            .all(|r| r.ln().abs() < STEADY)
+    }
+
+    /// How much slower than another moment.
+    pub fn relative_to(&self, base: &Moment) -> Slowness {
+        Slowness {
+            few_tokens: self.few_tokens_s / base.few_tokens_s,
+            many_tokens: self.many_tokens_s / base.many_tokens_s,
+            copy: self.copy_s / base.copy_s,
+        }
+    }
+
+    /// How much slower than when a profile was measured, where it says.
+    pub fn slowness(&self, profile: &HardwareProfile) -> Slowness {
+        let Some(pace) = &profile.compute.pace else {
+            return Slowness::NONE;
+        };
+        self.relative_to(&Moment {
+            few_tokens_s: pace.few_tokens.value.0,
+            many_tokens_s: pace.many_tokens.value.0,
+            copy_s: pace.copy.value.0,
+        })
+    }
+
+    /// The middle of several moments.
+    pub(super) fn middle(moments: &[Moment]) -> Moment {
+        let of = |part: fn(&Moment) -> f64| median(&moments.iter().map(part).collect::<Vec<_>>());
+        Moment {
+            few_tokens_s: of(|m| m.few_tokens_s),
+            many_tokens_s: of(|m| m.many_tokens_s),
+            copy_s: of(|m| m.copy_s),
+        }
+    }
+}

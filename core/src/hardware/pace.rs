@@ -1,0 +1,88 @@
+//! How fast a machine happens to be going.
+//!
+//! A shared machine changes its speed for seconds at a time (a neighbour on the same core, a clock that
+//! goes down). Reference work, timed when the profile is measured and again around a run, tells such a
+//! moment from a wrong model.
+
+use super::curve::Curve;
+use super::profile::{CopyLink, HardwareProfile};
+use super::provenance::Quantity;
+use crate::program::{Op, ResourceKind};
+use crate::units::{BytesPerSecond, Seconds};
+
+/// How long reference work took when the profile was measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pace {
+    /// Matrix products of few tokens on the device: bound by reading weights.
+    pub few_tokens: Quantity<Seconds>,
+    /// Matrix products of many tokens on the device: bound by arithmetic.
+    pub many_tokens: Quantity<Seconds>,
+    /// Copies through host memory.
+    pub copy: Quantity<Seconds>,
+}
+
+/// How much longer the reference work takes now than then; 1 is the profile's own pace.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Slowness {
+    /// Matrix products of few tokens.
+    pub few_tokens: f64,
+    /// Matrix products of many tokens.
+    pub many_tokens: f64,
+    /// Copies.
+    pub copy: f64,
+}
+
+/// Up to so many tokens a product is bound by its weights, and from so many on by arithmetic.
+const TOKENS: (f64, f64) = (4.0, 96.0);
+
+impl Slowness {
+    /// The profile's own pace.
+    pub const NONE: Slowness = Slowness {
+        few_tokens: 1.0,
+        many_tokens: 1.0,
+        copy: 1.0,
+    };
+
+    /// For matrix products of `m` tokens, between the two references in logarithms.
+    pub fn of_tokens(&self, m: f64) -> f64 {
+        let share = ((m / TOKENS.0).ln() / (TOKENS.1 / TOKENS.0).ln()).clamp(0.0, 1.0);
+        self.few_tokens.powf(1.0 - share) * self.many_tokens.powf(share)
+    }
+
+    /// How much longer a task takes. Disks keep their own pace.
+    pub fn of(&self, on: ResourceKind, op: &Op) -> f64 {
+        match (on, op) {
+            (ResourceKind::DiskRead | ResourceKind::DiskWrite | ResourceKind::Sync, _) => 1.0,
+            (ResourceKind::Cpu, _) | (_, Op::Move { .. }) => self.copy,
+            (_, Op::Linear { m, .. }) => self.of_tokens(f64::from(*m)),
+            (_, Op::Attention { query_len, .. }) if *query_len > 1 => self.many_tokens,
+            _ => self.few_tokens,
+        }
+    }
+}
+
+impl HardwareProfile {
+    /// The machine going slower by so much; the same terms as [`Slowness::of`].
+    pub fn at_pace(&self, slowness: &Slowness) -> HardwareProfile {
+        let mut changed = self.clone();
+        let by = |curve: &mut Curve, factor: f64| *curve = curve.slower(|_| factor);
+        let copies = |link: &mut CopyLink| {
+            by(&mut link.page_locked, slowness.copy);
+            if let Some(pageable) = &mut link.pageable {
+                by(pageable, slowness.copy);
+            }
+        };
+        copies(&mut changed.links.h2d);
+        copies(&mut changed.links.d2h);
+        let compute = &mut changed.compute;
+        for gemm in &mut compute.gemm {
+            gemm.rate = gemm.rate.slower(|m| slowness.of_tokens(m));
+        }
+        by(&mut compute.attention_decode, slowness.few_tokens);
+        by(&mut compute.attention_prefill, slowness.many_tokens);
+        by(&mut compute.cpu_attention, slowness.copy);
+        let bandwidth = &mut changed.tiers.device_bandwidth.value;
+        *bandwidth = BytesPerSecond(bandwidth.0 / slowness.few_tokens);
+        changed
+    }
+}
