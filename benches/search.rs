@@ -1,13 +1,13 @@
 //! How long the policy search of OPT-175B on FlexGen's T4 machine takes (512 + 32 tokens).
 //!
-//! `propose` is the search itself: all shapes, their linear programs, and the best made whole.
-//! `search` also judges them: short simulations of all and full ones of the two finalists, which
-//! give the plan its prediction, and the advice.
+//! `propose` is the first half: all shapes, their linear programs, and the best made whole.
+//! `choose` is the whole search with its advice: it also judges them by simulations of a part.
+//! `search` then simulates the two finalists in full, which gives the plan its prediction.
 
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use plimsoll::planner::{Answer, Objective, Request, propose, search};
+use plimsoll::planner::{Answer, Objective, Request, choose, propose, search};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::embedded;
 use plimsoll_core::model::registry;
@@ -37,6 +37,9 @@ fn opt_175b(c: &mut Criterion) {
     group.sample_size(10);
     group.bench_function("propose", |b| {
         b.iter(|| black_box(propose(&profile, &model, Dtype::F16, &request)));
+    });
+    group.bench_function("choose", |b| {
+        b.iter(|| black_box(choose(&profile, &model, Dtype::F16, &request)));
     });
     group.bench_function("search", |b| {
         b.iter(|| black_box(search(&profile, &model, Dtype::F16, &request)));

@@ -1,6 +1,6 @@
 //! The planner's promises: its plans fit, beat given ones, keep limits, and say no with a reason.
 
-use plimsoll::planner::{Answer, Objective, Planned, Request, search};
+use plimsoll::planner::{Answer, Objective, Planned, Request, choose, search};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_core::lower::footprint;
@@ -129,6 +129,38 @@ fn a_runner_up_fits_and_is_not_better() {
     let second = found.runner_up.expect("more than one shape fits");
     assert_fits(&second);
     assert!(throughput(&second) <= throughput(&found.plan));
+}
+
+#[test]
+fn a_prediction_is_what_the_simulator_says_of_the_plan() {
+    let profile = t4();
+    for name in ["opt-6.7b", "opt-30b", "opt-175b"] {
+        let found = planned(&profile, &model(name), &request(FLEXGEN));
+        for plan in [Some(&found.plan), found.runner_up.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            let simulated = predict(plan, &profile).expect("fits");
+            assert_eq!(plan.prediction.as_ref(), Some(&simulated), "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_is_chosen_by_a_part_of_the_simulation_is_as_good() {
+    let profile = t4();
+    for name in ["opt-6.7b", "opt-30b", "opt-175b"] {
+        let model = model(name);
+        let chosen = choose(&profile, &model, Dtype::F16, &request(FLEXGEN));
+        let Ok(Answer::Plan(chosen)) = chosen else {
+            panic!("no plan: {chosen:?}")
+        };
+        let theirs = throughput(&planned(&profile, &model, &request(FLEXGEN)).plan);
+        let ours = predict(&chosen.plan, &profile)
+            .expect("fits")
+            .throughput_tok_s;
+        assert!(ours >= 0.995 * theirs, "{name}: {ours} < {theirs}");
+    }
 }
 
 #[test]

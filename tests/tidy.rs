@@ -83,6 +83,13 @@ fn core_knows_no_files_clocks_or_threads() {
 }
 
 #[test]
+fn a_program_holds_shapes_and_never_times() {
+    let files = [root().join("core/src/program.rs")];
+    let found = complaints(&files, |line| line.contains("Seconds") || line.contains("_s:"));
+    assert_none("a program knows a duration", &found);
+}
+
+#[test]
 fn only_the_program_prints_and_exits() {
     let forbidden = ["println!(", "eprintln!(", "print!(", "process::exit"];
     for room in ["core/src", "sim/src", "backend/src"] {

@@ -251,7 +251,10 @@ impl Gemms {
         for (slot, gemm) in items.iter_mut().zip(gemms) {
             *slot = Some(*gemm);
         }
-        assert!(gemms.len() <= items.len(), "a stage has at most four products");
+        assert!(
+            gemms.len() <= items.len(),
+            "a stage has at most four products"
+        );
         Gemms { items }
     }
 
@@ -406,19 +409,34 @@ impl Program {
 
     /// An empty piece whose numbers run on from this one.
     pub fn next_piece(&self) -> Program {
+        // Passes are nearly alike: room for as much again, and a little more, is never copied.
+        fn room<T>(list: &[T]) -> Vec<T> {
+            Vec::with_capacity(list.len() + list.len() / 16)
+        }
+        let mut known_ops = FxHashMap::default();
+        known_ops.reserve(self.ops.len());
         Program {
             first_task: self.end_task().0,
             first_buffer: self.first_buffer + self.buffers.len() as u32,
-            ..Program::default()
+            tasks: room(&self.tasks),
+            ops: room(&self.ops),
+            known_ops,
+            buffers: room(&self.buffers),
+            deps: room(&self.deps),
+            args: room(&self.args),
+            takes: room(&self.takes),
+            gives: room(&self.gives),
         }
     }
 
     /// The number of its first task.
+    #[inline]
     pub fn first_task(&self) -> TaskId {
         TaskId(self.first_task)
     }
 
     /// One past its last task.
+    #[inline]
     pub fn end_task(&self) -> TaskId {
         TaskId(self.first_task + self.tasks.len() as u32)
     }
@@ -429,11 +447,13 @@ impl Program {
     }
 
     /// Its tasks in program order.
+    #[inline]
     pub fn tasks(&self) -> &[Task] {
         &self.tasks
     }
 
     /// Its distinct operations, by [`OpId`].
+    #[inline]
     pub fn ops(&self) -> &[Op] {
         &self.ops
     }
@@ -444,6 +464,7 @@ impl Program {
     }
 
     /// The operation of a task of this piece.
+    #[inline]
     pub fn op_of(&self, task: &Task) -> &Op {
         &self.ops[task.op.0 as usize]
     }
@@ -493,6 +514,7 @@ impl Program {
         TaskId(self.end_task().0 - 1)
     }
 
+    #[inline]
     fn range(&self, index: usize, start: impl Fn(&Task) -> u32, len: usize) -> Range<usize> {
         let from = start(&self.tasks[index]) as usize;
         let to = self.tasks.get(index + 1).map_or(len, |t| start(t) as usize);
@@ -500,21 +522,25 @@ impl Program {
     }
 
     /// What the `index`-th task of the piece waits for.
+    #[inline]
     pub fn deps_at(&self, index: usize) -> &[TaskId] {
         &self.deps[self.range(index, |t| t.deps, self.deps.len())]
     }
 
     /// The operands of the `index`-th task of the piece.
+    #[inline]
     pub fn args_at(&self, index: usize) -> &[Arg] {
         &self.args[self.range(index, |t| t.args, self.args.len())]
     }
 
     /// The buffers that the `index`-th task of the piece brings to life.
+    #[inline]
     pub fn takes_at(&self, index: usize) -> &[BufferId] {
         &self.takes[self.range(index, |t| t.takes, self.takes.len())]
     }
 
     /// The buffers that the `index`-th task of the piece gives back.
+    #[inline]
     pub fn gives_at(&self, index: usize) -> &[BufferId] {
         &self.gives[self.range(index, |t| t.gives, self.gives.len())]
     }

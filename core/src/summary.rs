@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::control::Run;
-use crate::program::{Buffer, Cell, Op, ResourceKind, Stage, TaskId};
-use crate::tier::PerTier;
+use crate::program::{BufferId, Cell, Op, ResourceKind, Stage, TaskId};
+use crate::tier::{PerTier, Tier};
 use crate::units::{Bytes, Seconds};
 
 /// Times, rates, memory and the bottleneck of a run, predicted or measured.
@@ -73,24 +73,31 @@ impl Summary {
     pub fn of(run: &Run) -> Summary {
         let latency = run.trace.makespan();
         let mut busy = BusyFraction::default();
-        let mut rounds: Vec<RoundTimes> = Vec::new();
         let mut tokens = 0;
-        for (id, op, resource, cell) in run.tasks() {
-            let Some(span) = run.trace.span(id) else { continue };
+        for (id, op, resource, _) in run.tasks() {
+            let Some(span) = run.trace.span(id) else {
+                continue;
+            };
             if let Some(share) = busy.slot(run.machine.resources[resource].kind) {
                 *share += span.duration().0 / latency.0.max(f64::MIN_POSITIVE);
             }
-            if let Op::Linear { stage: Stage::Head, m, .. } = op {
+            if let Op::Linear {
+                stage: Stage::Head,
+                m,
+                ..
+            } = op
+            {
                 tokens += u64::from(*m);
-                let round = cell.round as usize;
-                rounds.resize(rounds.len().max(round + 1), RoundTimes::default());
-                rounds[round].see(cell, span.end);
             }
         }
-        let (bottleneck, _) = busy.named().into_iter().fold(("gpu", 0.0), |best, next| {
-            if next.1 > best.1 { next } else { best }
-        });
-        let prefill = prefill_time(&rounds);
+        let (bottleneck, _) =
+            busy.named().into_iter().fold(
+                ("gpu", 0.0),
+                |best, next| {
+                    if next.1 > best.1 { next } else { best }
+                },
+            );
+        let prefill = prefill_time(run);
         Summary {
             throughput_tok_s: tokens as f64 / latency.0.max(f64::MIN_POSITIVE),
             latency_s: latency,
@@ -119,7 +126,23 @@ impl RoundTimes {
     }
 }
 
-fn prefill_time(rounds: &[RoundTimes]) -> Seconds {
+/// Until each round's first tokens, summed over rounds.
+pub fn prefill_time(run: &Run) -> Seconds {
+    let mut rounds: Vec<RoundTimes> = Vec::new();
+    for (id, op, _, cell) in run.tasks() {
+        let Op::Linear {
+            stage: Stage::Head, ..
+        } = op
+        else {
+            continue;
+        };
+        let Some(span) = run.trace.span(id) else {
+            continue;
+        };
+        let round = cell.round as usize;
+        rounds.resize(rounds.len().max(round + 1), RoundTimes::default());
+        rounds[round].see(cell, span.end);
+    }
     let mut begun = Seconds::ZERO;
     let mut total = Seconds::ZERO;
     for round in rounds {
@@ -131,31 +154,62 @@ fn prefill_time(rounds: &[RoundTimes]) -> Seconds {
 
 /// The most bytes of buffers alive at once in each tier, by when tasks really ran.
 pub fn peak_bytes(run: &Run) -> PerTier<Bytes> {
-    let buffers: Vec<Buffer> = run.pieces.iter().flat_map(|p| p.buffers()).copied().collect();
-    let tier_of = |buffer: &Buffer| run.machine.arenas[buffer.arena.0 as usize].tier;
-    let mut now = PerTier::<i128>::default();
-    for buffer in buffers.iter().filter(|b| b.resident) {
-        now[tier_of(buffer)] += i128::from(buffer.bytes.0);
-    }
-    let mut changes: Vec<(f64, bool, u32)> = Vec::new();
-    for piece in &run.pieces {
-        for index in 0..piece.tasks().len() {
-            let task = TaskId(piece.first_task().0 + index as u32);
-            let Some(span) = run.trace.span(task) else { continue };
-            let takes = piece.takes_at(index).iter().map(|b| (span.start.0, true, b.0));
-            let gives = piece.gives_at(index).iter().map(|b| (span.end.0, false, b.0));
-            changes.extend(takes.chain(gives));
+    let mut now = PerTier::<i64>::default();
+    let mut sizes: Vec<(Tier, i64)> = Vec::new();
+    for buffer in run.pieces.iter().flat_map(|p| p.buffers()) {
+        let tier = run.machine.arenas[buffer.arena.0 as usize].tier;
+        let bytes = i64::try_from(buffer.bytes.0).unwrap_or(i64::MAX);
+        sizes.push((tier, bytes));
+        if buffer.resident {
+            now[tier] += bytes;
         }
     }
-    // What is given back at an instant makes room for what is taken then.
-    changes.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
     let mut peak = now;
-    for (_, taken, id) in changes {
-        let buffer = &buffers[id as usize];
-        let tier = tier_of(buffer);
-        let bytes = i128::from(buffer.bytes.0);
-        now[tier] += if taken { bytes } else { -bytes };
-        peak[tier] = peak[tier].max(now[tier]);
+    for change in changes(run) {
+        let (tier, bytes) = sizes[change.buffer.0 as usize];
+        if change.taken {
+            now[tier] += bytes;
+            peak[tier] = peak[tier].max(now[tier]);
+        } else {
+            now[tier] -= bytes;
+        }
     }
     peak.map(|bytes| Bytes(u64::try_from(bytes).unwrap_or(0)))
+}
+
+/// A buffer that comes to life or is given back.
+#[derive(Debug, Clone, Copy)]
+struct Change {
+    at: Seconds,
+    taken: bool,
+    buffer: BufferId,
+}
+
+/// All changes by time. What is given back at an instant makes room for what is taken then.
+fn changes(run: &Run) -> Vec<Change> {
+    // A resource starts its tasks in order and ends them in order, so each of these lists is in
+    // order as it is filled, and the stable sort only has to merge them.
+    let mut lists = vec![(Vec::new(), Vec::new()); run.machine.resources.len()];
+    for piece in &run.pieces {
+        for (index, task) in piece.tasks().iter().enumerate() {
+            let id = TaskId(piece.first_task().0 + index as u32);
+            let Some(span) = run.trace.span(id) else {
+                continue;
+            };
+            let (takes, gives) = &mut lists[task.resource.0 as usize];
+            let change = |at, taken| {
+                move |buffer: &BufferId| Change {
+                    at,
+                    taken,
+                    buffer: *buffer,
+                }
+            };
+            takes.extend(piece.takes_at(index).iter().map(change(span.start, true)));
+            gives.extend(piece.gives_at(index).iter().map(change(span.end, false)));
+        }
+    }
+    let lists = lists.into_iter().flat_map(|(takes, gives)| [takes, gives]);
+    let mut changes = lists.collect::<Vec<_>>().concat();
+    changes.sort_by(|a, b| a.at.0.total_cmp(&b.at.0).then(a.taken.cmp(&b.taken)));
+    changes
 }

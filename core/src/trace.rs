@@ -41,11 +41,13 @@ impl Trace {
     ///
     /// # Panics
     /// Where the task was not announced by [`Trace::extend_to`].
+    #[inline]
     pub fn record(&mut self, task: TaskId, span: Span) {
         self.spans[task.0 as usize] = span;
     }
 
     /// When a task ran, if it has ended.
+    #[inline]
     pub fn span(&self, task: TaskId) -> Option<Span> {
         let span = self.spans.get(task.0 as usize)?;
         (!span.end.0.is_nan()).then_some(*span)
@@ -53,7 +55,11 @@ impl Trace {
 
     /// The spans of all tasks that have ended, with their numbers.
     pub fn spans(&self) -> impl Iterator<Item = (TaskId, Span)> + '_ {
-        let ended = self.spans.iter().enumerate().filter(|(_, s)| !s.end.0.is_nan());
+        let ended = self
+            .spans
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| !s.end.0.is_nan());
         ended.map(|(index, span)| (TaskId(index as u32), *span))
     }
 

@@ -30,8 +30,9 @@ pub struct Simulator {
     slowed_by: [u32; MAX],
     handoff: f64,
     running: u32,
-    tasks: Vec<Queued>,
-    deps: Vec<TaskId>,
+    /// For each lane, the first unfinished task that the head of its queue waits for, or [`NOBODY`].
+    blocked_on: [u32; MAX],
+    pieces: Vec<Piece>,
     done: Vec<bool>,
     now: f64,
     trace: Trace,
@@ -43,10 +44,10 @@ struct Lane {
     kind: ResourceKind,
     queue: Vec<u32>,
     head: usize,
+    /// The piece that the task ahead of the head is from; the head's is this one or a later one.
+    piece: usize,
     /// The running task, or [`NOBODY`].
     task: u32,
-    /// The first unfinished task that the head waits for, or [`NOBODY`].
-    blocked_on: u32,
     start: f64,
     finish: f64,
     rate: f64,
@@ -54,19 +55,32 @@ struct Lane {
     beside: u32,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Queued {
-    seconds: f64,
-    deps_from: u32,
-    deps_to: u32,
+/// What was submitted, with the times of its operations.
+#[derive(Debug)]
+struct Piece {
+    program: Arc<Program>,
+    end: u32,
+    num_lanes: usize,
+    /// By operation, then lane: tasks share operations, so each is costed once where it runs, when
+    /// it first runs there. No number before that.
+    seconds: Vec<f64>,
 }
 
 impl Simulator {
     /// An engine for programs on this machine.
     pub fn new(machine: &Machine, cost: CostModel) -> Simulator {
-        let lanes: Vec<Lane> = machine.resources.iter().map(|r| Lane::new(r.kind)).collect();
+        let lanes: Vec<Lane> = machine
+            .resources
+            .iter()
+            .map(|r| Lane::new(r.kind))
+            .collect();
         let (delays, slowed_by) = contention(machine, cost.profile());
-        let handoff = cost.profile().compute.handoff.as_ref().map_or(0.0, |h| h.value.0);
+        let handoff = cost
+            .profile()
+            .compute
+            .handoff
+            .as_ref()
+            .map_or(0.0, |h| h.value.0);
         Simulator {
             handoff,
             cost,
@@ -74,8 +88,8 @@ impl Simulator {
             delays,
             slowed_by,
             running: 0,
-            tasks: Vec::new(),
-            deps: Vec::new(),
+            blocked_on: [NOBODY; MAX],
+            pieces: Vec::new(),
             done: Vec::new(),
             now: 0.0,
             trace: Trace::default(),
@@ -84,25 +98,32 @@ impl Simulator {
 
     /// Tasks submitted so far.
     pub fn num_tasks(&self) -> usize {
-        self.tasks.len()
+        self.done.len()
     }
 
     /// Starts the head of an idle lane's queue, or notes what it waits for. `handed` says that the
     /// lane stood waiting for what has just ended, which takes the profile's hand-off time.
     fn start_ready(&mut self, lane: usize, handed: bool) {
         let this = &mut self.lanes[lane];
-        let Some(&task) = this.queue.get(this.head) else { return };
-        let queued = self.tasks[task as usize];
-        let deps = &self.deps[queued.deps_from as usize..queued.deps_to as usize];
-        if let Some(missing) = deps.iter().find(|dep| !self.done[dep.0 as usize]) {
-            this.blocked_on = missing.0;
+        let Some(&task) = this.queue.get(this.head) else {
+            return;
+        };
+        while self.pieces[this.piece].end <= task {
+            this.piece += 1;
+        }
+        let piece = &mut self.pieces[this.piece];
+        let index = (task - piece.program.first_task().0) as usize;
+        let deps = piece.program.deps_at(index);
+        let missing = deps.iter().find(|dep| !self.done[dep.0 as usize]);
+        self.blocked_on[lane] = missing.map_or(NOBODY, |dep| dep.0);
+        if missing.is_some() {
             return;
         }
-        this.blocked_on = NOBODY;
+        let seconds = piece.seconds_of(index, (lane, this.kind), &self.cost);
         this.head += 1;
         this.task = task;
         this.start = self.now + if handed { self.handoff } else { 0.0 };
-        this.finish = this.start + queued.seconds;
+        this.finish = this.start + seconds;
         this.rate = 1.0;
         this.beside = 0;
         self.running |= 1 << lane;
@@ -164,17 +185,22 @@ impl Simulator {
         self.done[task as usize] = true;
         self.running &= !(1 << lane);
         self.start_ready(lane, false);
-        for other in 0..self.lanes.len() {
-            if self.lanes[other].blocked_on == task {
-                self.start_ready(other, true);
-            }
+        let waiting = self
+            .blocked_on
+            .iter()
+            .enumerate()
+            .filter(|(_, on)| **on == task);
+        let mut freed = waiting.fold(0u32, |lanes, (other, _)| lanes | 1 << other);
+        while freed != 0 {
+            self.start_ready(freed.trailing_zeros() as usize, true);
+            freed &= freed - 1;
         }
         self.retime();
     }
 
     fn start_idle(&mut self) {
         for lane in 0..self.lanes.len() {
-            if self.lanes[lane].task == NOBODY && self.lanes[lane].blocked_on == NOBODY {
+            if self.lanes[lane].task == NOBODY && self.blocked_on[lane] == NOBODY {
                 self.start_ready(lane, false);
             }
         }
@@ -183,15 +209,45 @@ impl Simulator {
 
     fn run_to(&mut self, task: TaskId) -> Result<(), ExecutionError> {
         while !self.done.get(task.0 as usize).copied().unwrap_or(false) {
-            let Some(lane) = self.next() else { return Err(self.stuck(task)) };
+            let Some(lane) = self.next() else {
+                return Err(self.stuck(task));
+            };
             self.end(lane);
         }
         Ok(())
     }
 
     fn stuck(&self, task: TaskId) -> ExecutionError {
-        let why = format!("task {} never ends: it waits for what was not submitted", task.0);
+        let why = format!(
+            "task {} never ends: it waits for what was not submitted",
+            task.0
+        );
         ExecutionError::Executor(why.into())
+    }
+}
+
+impl Piece {
+    fn new(program: Arc<Program>, num_lanes: usize) -> Piece {
+        Piece {
+            end: program.end_task().0,
+            num_lanes,
+            seconds: vec![f64::NAN; program.ops().len() * num_lanes],
+            program,
+        }
+    }
+
+    fn seconds_of(
+        &mut self,
+        index: usize,
+        (lane, kind): (usize, ResourceKind),
+        cost: &CostModel,
+    ) -> f64 {
+        let op = self.program.tasks()[index].op.0 as usize;
+        let known = &mut self.seconds[op * self.num_lanes + lane];
+        if known.is_nan() {
+            *known = cost.seconds(kind, &self.program.ops()[op]).0;
+        }
+        *known
     }
 }
 
@@ -201,8 +257,8 @@ impl Lane {
             kind,
             queue: Vec::new(),
             head: 0,
+            piece: 0,
             task: NOBODY,
-            blocked_on: NOBODY,
             start: 0.0,
             finish: 0.0,
             rate: 1.0,
@@ -215,8 +271,11 @@ impl Lane {
 fn contention(machine: &Machine, profile: &HardwareProfile) -> ([[f64; MAX]; MAX], [u32; MAX]) {
     let mut delays = [[0.0; MAX]; MAX];
     let mut slowed_by = [0; MAX];
-    let engines: Vec<Option<Engine>> =
-        machine.resources.iter().map(|r| engine_of(r.kind)).collect();
+    let engines: Vec<Option<Engine>> = machine
+        .resources
+        .iter()
+        .map(|r| engine_of(r.kind))
+        .collect();
     for (victim, of) in engines.iter().enumerate() {
         for (beside, with) in engines.iter().enumerate() {
             if let (Some(of), Some(with)) = (of, with)
@@ -248,28 +307,12 @@ fn engine_of(kind: ResourceKind) -> Option<Engine> {
 
 impl Executor for Simulator {
     fn submit(&mut self, piece: Arc<Program>) -> Result<(), ExecutionError> {
-        // Tasks share operations, so each is costed once a resource kind.
-        let mut seconds = vec![f64::NAN; piece.ops().len()];
-        let mut on = vec![None; piece.ops().len()];
-        self.tasks.reserve(piece.tasks().len());
-        for (index, task) in piece.tasks().iter().enumerate() {
-            let op = task.op.0 as usize;
-            let lane = &mut self.lanes[task.resource.0 as usize];
-            if on[op] != Some(lane.kind) {
-                on[op] = Some(lane.kind);
-                seconds[op] = self.cost.seconds(lane.kind, &piece.ops()[op]).0;
-            }
-            let deps_from = self.deps.len() as u32;
-            self.deps.extend_from_slice(piece.deps_at(index));
-            lane.queue.push(self.tasks.len() as u32);
-            self.tasks.push(Queued {
-                seconds: seconds[op],
-                deps_from,
-                deps_to: self.deps.len() as u32,
-            });
+        for (task, id) in piece.tasks().iter().zip(piece.first_task().0..) {
+            self.lanes[task.resource.0 as usize].queue.push(id);
         }
-        self.done.resize(self.tasks.len(), false);
+        self.done.resize(piece.end_task().0 as usize, false);
         self.trace.extend_to(piece.end_task());
+        self.pieces.push(Piece::new(piece, self.lanes.len()));
         self.start_idle();
         Ok(())
     }

@@ -50,7 +50,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 let line = format!("{}: cannot be written: {error}", path.display());
                 Failure::new(Exit::Other, line)
             })?;
-            eprintln!("wrote {}", path.display());
             Ok(())
         }
         None => print(&text),

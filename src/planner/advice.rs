@@ -1,12 +1,15 @@
 //! What binds a plan and what would help: the search's closed form on a changed machine.
 
+use std::collections::HashSet;
+
 use plimsoll_core::hardware::{Curve, HardwareProfile};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::{Bytes, BytesPerSecond};
 use plimsoll_sim::closed_form::ClosedForms;
 
-use super::space::{Proposal, Shape, policy};
+use super::parallel::on_all_processors;
+use super::space::{Proposal, Shape, lowest_latency_s, policy};
 use super::{PlanError, Search, lp, whole};
 
 /// Proposals of the search whose shapes are tried on a changed machine.
@@ -55,11 +58,14 @@ pub(super) fn best(
 ) -> Result<Option<Advice>, PlanError> {
     let policies = policies(proposals, plan);
     let now = least_score(&search.forms, &policies, search.maker.room())?;
-    let mut best: Option<Advice> = None;
-    for (change, profile) in changes(search.profile) {
+    let scored = on_all_processors(changes(search.profile), &|(change, profile)| {
         let room = whole::capacity(&profile).map(Bytes::as_f64);
-        let then = least_score(&search.forms.on(&profile), &policies, &room)?;
-        let gain = now / then;
+        let then = least_score(&search.forms.on(&profile), &policies, &room);
+        then.map(|then| (change, now / then))
+    });
+    let mut best: Option<Advice> = None;
+    for scored in scored {
+        let (change, gain) = scored?;
         if gain >= best.as_ref().map_or(GAIN_MIN, |advice| advice.gain) {
             best = Some(Advice { change, gain });
         }
@@ -67,14 +73,12 @@ pub(super) fn best(
     Ok(best)
 }
 
-/// (GPU batch size, GPU batches) near the best: as proposed, and larger than the plan's.
+/// (GPU batch size, GPU batches) near the best, the plan's own first: as proposed, and larger.
 fn policies(proposals: &[Proposal], plan: &Plan) -> Vec<(u32, u32)> {
     let (size, batches) = (plan.policy.gpu_batch_size, plan.policy.num_gpu_batches);
     let proposed = proposals.iter().take(SHAPES_TRIED).map(|p| &p.policy);
-    let mut pairs: Vec<(u32, u32)> = proposed
-        .map(|p| (p.gpu_batch_size, p.num_gpu_batches))
-        .collect();
-    pairs.push((size, batches));
+    let mut pairs = vec![(size, batches)];
+    pairs.extend(proposed.map(|p| (p.gpu_batch_size, p.num_gpu_batches)));
     if plan.workload.num_prompts.is_none() {
         for factor in [1.25, 1.5, 2.0] {
             let larger = |count: u32| (f64::from(count) * factor).ceil() as u32;
@@ -82,8 +86,8 @@ fn policies(proposals: &[Proposal], plan: &Plan) -> Vec<(u32, u32)> {
             pairs.push((size, larger(batches)));
         }
     }
-    pairs.sort_unstable();
-    pairs.dedup();
+    let mut seen = HashSet::new();
+    pairs.retain(|pair| seen.insert(*pair));
     pairs
 }
 
@@ -98,7 +102,7 @@ fn least_score(
         for cpu_attention in [false, true] {
             let policy = policy(*size, *batches, cpu_attention);
             let form = forms.form(&policy);
-            if form.lowest_latency_s().0 / form.tokens() >= least {
+            if lowest_latency_s(&form, room).0 / form.tokens() >= least {
                 continue;
             }
             let shape = Shape { policy, form };

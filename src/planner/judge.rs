@@ -3,16 +3,17 @@
 //! Simulating a large plan takes longer than finding it, so where there is much to simulate, plans
 //! are first compared by a short simulation of a model of fewer layers and tokens: by how much it
 //! takes longer than its closed form says is by how much the whole plan would. The best two are then
-//! simulated in full.
+//! compared by a longer one or, for a prediction, simulated in full.
 
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
+use plimsoll_core::summary::prefill_time;
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForms, Estimate};
-use plimsoll_sim::predict;
+use plimsoll_sim::{predict, simulate};
 
 use super::parallel::on_all_processors;
 use super::{Objective, PlanError};
@@ -20,14 +21,37 @@ use super::{Objective, PlanError};
 /// Plans of fewer (block, GPU batch, pass) squares than this are simulated in full at once.
 const FEW_SQUARES: u64 = 2_000;
 
-/// Layers of the short simulation.
-const SHORT_LAYERS: u32 = 12;
+/// A part of a simulation that stands for the whole.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    layers: u32,
+    /// Prefill, then one decode pass a token.
+    tokens: u32,
+}
 
-/// Tokens of the short simulation: prefill and two decode passes.
-const SHORT_TOKENS: u32 = 3;
+/// What all plans are compared by.
+const SHORT: Sample = Sample {
+    layers: 12,
+    tokens: 3,
+};
 
-/// How many plans are simulated in full.
+/// What the best are compared by.
+const LONGER: Sample = Sample {
+    layers: 32,
+    tokens: 3,
+};
+
+/// How many plans are compared by more than a short simulation.
 const FINALISTS: usize = 2;
+
+/// How closely the best plans are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Enough to rank them. Only small plans have predictions.
+    Ranked,
+    /// Simulated in full: all have predictions.
+    Predicted,
+}
 
 /// A plan with its prediction.
 #[derive(Debug)]
@@ -66,13 +90,16 @@ impl Judged {
         })
     }
 
-    fn in_short(
+    fn by_sample(
         plan: Plan,
         profile: &HardwareProfile,
         forms: &ClosedForms,
+        sample: Sample,
     ) -> Result<Judged, PlanError> {
-        let short = shortened(&plan)?;
-        let prediction = predict(&short, profile)?;
+        let short = shortened(&plan, sample)?;
+        let run = simulate(&short, profile)?;
+        let prefill = prefill_time(&run);
+        let decode = run.trace.makespan() - prefill;
         let short_forms = ClosedForms::new(profile, &short.model, short.dtype, short.workload)?;
         let estimate =
             |forms: &ClosedForms| -> Estimate { forms.form(&plan.policy).evaluate(&plan.policy) };
@@ -84,8 +111,8 @@ impl Judged {
                 whole
             }
         };
-        let prefill = corrected(whole.prefill_s, prediction.prefill_s, expected.prefill_s);
-        let decode = corrected(whole.decode_s, prediction.decode_s, expected.decode_s);
+        let prefill = corrected(whole.prefill_s, prefill, expected.prefill_s);
+        let decode = corrected(whole.decode_s, decode, expected.decode_s);
         let latency_s = prefill + decode;
         let tokens = whole.throughput_tok_s * whole.latency_s.0;
         Ok(Judged {
@@ -96,21 +123,27 @@ impl Judged {
     }
 }
 
-/// Simulates plans and sorts them, best first. All that come back were simulated in full.
+/// Simulates plans and sorts them, best first. As many come back as the verdict is about.
 pub(super) fn judge(
     plans: Vec<Plan>,
     profile: &HardwareProfile,
     forms: &ClosedForms,
-    objective: Objective,
+    (objective, verdict): (Objective, Verdict),
 ) -> Result<Vec<Judged>, PlanError> {
+    let sampled = |plans, sample| {
+        let judge = |plan| Judged::by_sample(plan, profile, forms, sample);
+        Ok::<_, PlanError>(sorted(all(plans, &judge)?, objective))
+    };
     let few = plans.iter().map(squares).sum::<u64>() <= FEW_SQUARES;
     let finalists = if few || plans.len() <= FINALISTS {
         plans
     } else {
-        let judged = all(plans, &|plan| Judged::in_short(plan, profile, forms))?;
-        let judged = sorted(judged, objective).into_iter().take(FINALISTS);
+        let judged = sampled(plans, SHORT)?.into_iter().take(FINALISTS);
         judged.map(Judged::into_plan).collect()
     };
+    if verdict == Verdict::Ranked && !few {
+        return sampled(finalists, LONGER);
+    }
     let judged = all(finalists, &|plan| Judged::in_full(plan, profile))?;
     Ok(sorted(judged, objective))
 }
@@ -137,15 +170,15 @@ fn squares(plan: &Plan) -> u64 {
 }
 
 /// The same policy on one block of a smaller problem.
-fn shortened(plan: &Plan) -> Result<Plan, PlanError> {
+fn shortened(plan: &Plan, sample: Sample) -> Result<Plan, PlanError> {
     let workload = &plan.workload;
     let mut short = Plan {
         model: ModelSpec {
-            num_hidden_layers: plan.model.num_hidden_layers.min(SHORT_LAYERS),
+            num_hidden_layers: plan.model.num_hidden_layers.min(sample.layers),
             ..plan.model.clone()
         },
         workload: Workload {
-            gen_len: workload.gen_len.min(SHORT_TOKENS),
+            gen_len: workload.gen_len.min(sample.tokens),
             num_prompts: workload
                 .num_prompts
                 .map(|p| p.min(plan.policy.block_size())),

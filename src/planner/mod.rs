@@ -1,9 +1,9 @@
 //! The policy search: FlexGen's two levels (section 4.3), with the simulator as the judge.
 //!
-//! [`space`] enumerates GPU batch sizes, GPU batches a block and where attention runs. For each, a
-//! linear program ([`lp`]) over the closed form places weights, cache and activations; the best are
-//! made whole so that they really fit ([`whole`]); the simulator says which is best ([`judge`]).
-//! That no plan fits is an answer, not an error ([`infeasible`]).
+//! `space` enumerates GPU batch sizes, GPU batches a block and where attention runs. For each, a
+//! linear program (`lp`) over the closed form places weights, cache and activations; the best are
+//! made whole so that they really fit (`whole`); the simulator says which is best (`judge`).
+//! That no plan fits is an answer, not an error (`infeasible`).
 
 mod advice;
 mod infeasible;
@@ -26,7 +26,7 @@ use thiserror::Error;
 
 pub use advice::Advice;
 pub use infeasible::Infeasible;
-use judge::Judged;
+use judge::{Judged, Verdict};
 use space::{Proposal, Shape};
 use whole::Maker;
 
@@ -78,13 +78,13 @@ pub enum Answer {
 /// A plan with what the search knows of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
-    /// The simulator's winner, with its prediction.
+    /// The simulator's winner, with its prediction; see [`choose`] for a winner without.
     pub plan: Plan,
-    /// The next best, with its prediction.
+    /// The next best, as the winner.
     pub runner_up: Option<Plan>,
     /// Shapes (GPU batch size, GPU batches, where attention runs) that were compared.
     pub considered: usize,
-    /// The busiest resource, in words.
+    /// The busiest resource of the prediction, in words; empty where there is none.
     pub bottleneck: String,
     /// The change of the machine that would help most, of those tried.
     pub advice: Option<Advice>,
@@ -114,15 +114,22 @@ pub fn search(
     dtype: Dtype,
     request: &Request,
 ) -> Result<Answer, PlanError> {
-    let search = Search::new(profile, model, dtype, request)?;
-    let shapes = search.shapes();
-    if let Some(limit) = request.max_latency_s {
-        return search.within(&shapes, request.objective, limit);
-    }
-    match search.best(&shapes, request.objective, None)? {
-        Some(found) => found.answer(&search, &shapes).map(Answer::Plan),
-        None => search.nearest(&shapes, request.objective, None),
-    }
+    Search::new(profile, model, dtype, request)?.answer(request, Verdict::Predicted)
+}
+
+/// [`search`] without its last step, the full simulation of the best two plans, which takes most of
+/// its time: they are ranked by simulations of a part, and a plan has a prediction only if it is
+/// small or a limit on its latency had to be held. The full simulation may still change their order.
+///
+/// # Errors
+/// As [`search`].
+pub fn choose(
+    profile: &HardwareProfile,
+    model: &ModelSpec,
+    dtype: Dtype,
+    request: &Request,
+) -> Result<Answer, PlanError> {
+    Search::new(profile, model, dtype, request)?.answer(request, Verdict::Ranked)
 }
 
 /// The first half of [`search`]: the plans that linear programs propose, made whole so that they fit,
@@ -173,6 +180,17 @@ impl<'a> Search<'a> {
         })
     }
 
+    fn answer(&self, request: &Request, verdict: Verdict) -> Result<Answer, PlanError> {
+        let shapes = self.shapes();
+        if let Some(limit) = request.max_latency_s {
+            return self.within(&shapes, request.objective, limit);
+        }
+        match self.best(&shapes, (request.objective, verdict), None)? {
+            Some(found) => found.answer(self, &shapes).map(Answer::Plan),
+            None => self.nearest(&shapes, request.objective, None),
+        }
+    }
+
     fn shapes(&self) -> Vec<Shape> {
         space::shapes(&self.forms, self.maker.workload(), self.maker.room())
     }
@@ -205,11 +223,12 @@ impl<'a> Search<'a> {
     fn best(
         &self,
         shapes: &[Shape],
-        objective: Objective,
+        (objective, verdict): (Objective, Verdict),
         limit: Option<Seconds>,
     ) -> Result<Option<Found>, PlanError> {
         let (plans, proposals) = self.propose(shapes, objective, limit)?;
-        let plans = judge::judge(plans, self.profile, &self.forms, objective)?;
+        let wanted = (objective, verdict);
+        let plans = judge::judge(plans, self.profile, &self.forms, wanted)?;
         Ok((!plans.is_empty()).then_some(Found { plans, proposals }))
     }
 
@@ -220,10 +239,11 @@ impl<'a> Search<'a> {
         objective: Objective,
         limit: Seconds,
     ) -> Result<Answer, PlanError> {
+        let predicted = |objective| (objective, Verdict::Predicted);
         let mut asked = limit;
         let mut fastest: Option<Found> = None;
         for _ in 0..LIMITS_TRIED {
-            let Some(mut found) = self.best(shapes, objective, Some(asked))? else {
+            let Some(mut found) = self.best(shapes, predicted(objective), Some(asked))? else {
                 break;
             };
             let quickest = found.quickest();
@@ -236,7 +256,7 @@ impl<'a> Search<'a> {
                 fastest = Some(found);
             }
         }
-        let hurried = self.best(shapes, Objective::Latency, None)?;
+        let hurried = self.best(shapes, predicted(Objective::Latency), None)?;
         let found = [fastest, hurried].into_iter().flatten();
         match found.min_by(|a, b| a.quickest().0.total_cmp(&b.quickest().0)) {
             Some(mut found) => {
@@ -267,7 +287,8 @@ impl<'a> Search<'a> {
         if nearest.needed > nearest.capacity {
             return Ok(Answer::Infeasible(Box::new(nearest)));
         }
-        let plans = judge::judge(vec![nearest.nearest], self.profile, &self.forms, objective)?;
+        let wanted = (objective, Verdict::Predicted);
+        let plans = judge::judge(vec![nearest.nearest], self.profile, &self.forms, wanted)?;
         let found = Found {
             plans,
             proposals: Vec::new(),

@@ -1,6 +1,7 @@
 //! The same work on many items, on all processors.
 
 use std::panic::resume_unwind;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// One result an item, in the items' order whatever ends first.
@@ -9,20 +10,24 @@ pub(super) fn on_all_processors<T: Send, R: Send>(
     work: &(dyn Fn(T) -> R + Sync),
 ) -> Vec<R> {
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let share = items.len().div_ceil(processors).max(1);
-    let mut items = items.into_iter();
-    thread::scope(|scope| {
-        let mut threads = Vec::new();
-        loop {
-            let some: Vec<T> = items.by_ref().take(share).collect();
-            if some.is_empty() {
-                break;
-            }
-            threads.push(scope.spawn(move || some.into_iter().map(work).collect::<Vec<R>>()));
+    let threads = processors.min(items.len());
+    // Items differ in size, so whoever is free takes the next.
+    let items = Mutex::new(items.into_iter().enumerate());
+    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work_off = || {
+        let mut results = Vec::new();
+        while let Some((index, item)) = next() {
+            results.push((index, work(item)));
         }
+        results
+    };
+    let mut results: Vec<(usize, R)> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work_off)).collect();
         let joined = threads
             .into_iter()
             .map(|t| t.join().unwrap_or_else(|why| resume_unwind(why)));
         joined.flatten().collect()
-    })
+    });
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
 }

@@ -169,7 +169,7 @@ pub(super) fn scan(
 
 /// No placement is faster: each term at its least, and weights that neither the device nor the host
 /// can hold read from disk in each pass.
-fn lowest_latency_s(form: &ClosedForm, room: &PerTier<f64>) -> Seconds {
+pub(super) fn lowest_latency_s(form: &ClosedForm, room: &PerTier<f64>) -> Seconds {
     let disk = least_disk_share(&form.memory().device, &form.memory().host, room);
     let reads = |terms: [(_, &Linear); 6]| {
         let on_disk = |row: &Linear| row.constant + row.weights.disk * disk;

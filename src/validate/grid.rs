@@ -257,7 +257,7 @@ fn policy(
     path: &Path,
 ) -> Result<Policy, InputError> {
     let base = Policy::from_percent(batch.gpu_batch_size, batch.num_gpu_batches, percent)
-        .map_err(|e| InputError::bad_file(path, &format!("placement `{}`", placement.name), e.to_string(), "mend it"))?;
+        .map_err(|e| InputError::bad_file(path, format!("placement `{}`", placement.name), e.to_string(), "mend it"))?;
     Ok(Policy {
         granularity: placement.granularity.unwrap_or(base.granularity),
         cpu_attention: placement.cpu_attention,
@@ -282,7 +282,7 @@ fn find<'a, T>(
     found.ok_or_else(|| {
         let known: Vec<&str> = entries.iter().map(|e| name(e).as_str()).collect();
         let problem = format!("there is no {kind} `{}`", wanted.unwrap_or("(any)"));
-        InputError::bad_file(path, "case", problem, &format!("name one of: {}", known.join(", ")))
+        InputError::bad_file(path, "case", problem, format!("name one of: {}", known.join(", ")))
     })
 }
 

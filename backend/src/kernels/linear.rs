@@ -45,12 +45,12 @@ impl LinearShape {
     }
 }
 
-/// The weight [n, k] and the bias [n] of a linear layer.
+/// The weight `[n, k]` and the bias `[n]` of a linear layer.
 #[derive(Debug, Clone, Copy)]
 pub struct LinearWeight<'a> {
-    /// [n, k], row-major.
+    /// `[n, k]`, row-major.
     pub weight: Elements<'a>,
-    /// [n], where there is one; stored in either type.
+    /// `[n]`, where there is one; stored in either type.
     pub bias: Option<Elements<'a>>,
 }
 

@@ -9,9 +9,9 @@ const PARTS: usize = 8;
 /// What a norm needs beside its input.
 #[derive(Debug, Clone, Copy)]
 pub struct NormWeight<'a> {
-    /// [width]: the factor of each column.
+    /// `[width]`: the factor of each column.
     pub weight: Elements<'a>,
-    /// [width]: what is added to each column, where the model has it.
+    /// `[width]`: what is added to each column, where the model has it.
     pub bias: Option<Elements<'a>>,
     /// Added to the variance (or the mean square) under the root.
     pub epsilon: f32,

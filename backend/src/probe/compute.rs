@@ -38,11 +38,11 @@ pub(super) const BATCHES: [(u32, u32); 9] = [
     (8, 24),
     (12, 12),
     (16, 20),
-    (24, 40),
+    (24, 20),
 ];
 
 /// Rounds of each calibration plan.
-const ROUNDS: u64 = 3;
+const ROUNDS: u64 = 2;
 
 fn model(shape: Shape) -> ModelSpec {
     let config = format!(

@@ -2,7 +2,7 @@
 //!
 //! Every number comes from tasks like those of a plan, run by the same workers over the same memory:
 //! moves of many sizes, small models run whole with nothing beside them, and the same with overlap.
-//! The models ([`compute::SHAPES`]) are not those that validation uses.
+//! The models (`compute::SHAPES`) are not those that validation uses.
 
 mod assemble;
 mod compute;
@@ -19,7 +19,7 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::{LowerError, Lowering, footprint};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
-use plimsoll_core::program::{Machine, Program};
+use plimsoll_core::program::{Machine, Program, ResourceKind};
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::Bytes;
 use plimsoll_core::verify::{Verifier, VerifyError};
@@ -82,7 +82,7 @@ struct Measured {
 }
 
 /// How often a measurement is begun again because the machine changed its pace meanwhile.
-const RESTARTS_MAX: u32 = 2;
+const RESTARTS_MAX: u32 = 1;
 
 impl Measured {
     fn new(pin_cores: bool) -> Measured {
@@ -146,7 +146,11 @@ pub fn measure(
             done += 1;
         }
     }
-    progress("engines beside each other", 0.7);
+    progress("attention on the CPU", 0.7);
+    for dtype in &options.dtypes {
+        measure_cpu_attention(options, *dtype, &mut measured)?;
+    }
+    progress("engines beside each other", 0.8);
     measure_contention(options, &mut measured)?;
     progress("done", 1.0);
     Ok(assemble::profile(options, &measured))
@@ -237,11 +241,22 @@ fn measure_compute(
         let plan = compute::plan(shape, batch, gen_len, dtype, false)?;
         let (run, tasks) = measured.run(|| run_plan(options, &plan))?;
         measured.compute.extend(tasks.into_iter().map(|t| (dtype, t)));
-        measured.gaps.extend(samples::gaps_on_one_engine(&run, plimsoll_core::program::ResourceKind::Gpu));
-        let plan = compute::plan(shape, batch, gen_len.min(5), dtype, true)?;
+        measured.gaps.extend(samples::gaps_on_one_engine(&run, ResourceKind::Gpu));
+    }
+    Ok(())
+}
+
+/// CPU attention over caches of many sizes, on one model: it does not know the model's width.
+fn measure_cpu_attention(
+    options: &ProbeOptions,
+    dtype: Dtype,
+    measured: &mut Measured,
+) -> Result<(), ProbeError> {
+    for batch in compute::BATCHES {
+        let plan = compute::plan(compute::SHAPES[1], batch, 5, dtype, true)?;
         let (run, tasks) = measured.run(|| run_plan(options, &plan))?;
         measured.handoffs.extend(samples::handoffs(&run));
-        let on_cpu = tasks.into_iter().filter(|t| t.kind == plimsoll_core::program::ResourceKind::Cpu);
+        let on_cpu = tasks.into_iter().filter(|t| t.kind == ResourceKind::Cpu);
         measured.compute.extend(on_cpu.map(|t| (dtype, t)));
     }
     Ok(())

@@ -124,7 +124,19 @@ impl HardwareProfile {
     }
 
     fn entries(&self) -> Vec<Entry<'_>> {
-        let (tiers, links, compute) = (&self.tiers, &self.links, &self.compute);
+        let mut all = self.memory_entries();
+        all.extend(self.compute_entries());
+        for (index, contention) in self.contention.iter().enumerate() {
+            let rate = &contention.rate;
+            let key = format!("contention[{index}].rate");
+            all.push(entry(key, rate, rate.value, Range::Fraction));
+        }
+        all
+    }
+
+    /// Tiers and the links between them.
+    fn memory_entries(&self) -> Vec<Entry<'_>> {
+        let (tiers, links) = (&self.tiers, &self.links);
         let mut all = vec![
             capacity("device_capacity_bytes", &tiers.device_capacity_bytes),
             capacity("host_capacity_bytes", &tiers.host_capacity_bytes),
@@ -155,7 +167,12 @@ impl HardwareProfile {
             all.push(time(format!("{path}.latency_s"), &peer.latency));
             all.push(curve(format!("{path}.bytes_per_s"), &peer.rate));
         }
-        all.push(time("compute.launch_s", &compute.launch));
+        all
+    }
+
+    fn compute_entries(&self) -> Vec<Entry<'_>> {
+        let compute = &self.compute;
+        let mut all = vec![time("compute.launch_s", &compute.launch)];
         let handoff = compute.handoff.as_ref();
         all.extend(handoff.map(|q| time("compute.handoff_s", q)));
         all.push(time("compute.barrier_s", &compute.barrier));
@@ -191,11 +208,6 @@ impl HardwareProfile {
             ),
         ] {
             all.extend(c.map(|c| curve(format!("compute.{key}"), c)));
-        }
-        for (index, contention) in self.contention.iter().enumerate() {
-            let rate = &contention.rate;
-            let key = format!("contention[{index}].rate");
-            all.push(entry(key, rate, rate.value, Range::Fraction));
         }
         all
     }

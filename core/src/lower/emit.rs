@@ -2,10 +2,10 @@
 
 use arrayvec::ArrayVec;
 
+use crate::policy::Policy;
 use crate::program::{
     Access, Arg, BufferId, Cell, Machine, NewTask, Op, Program, ResourceId, ResourceKind, TaskId,
 };
-use crate::policy::Policy;
 
 /// How tasks of different resources are ordered, beyond what they need of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,20 +28,23 @@ impl Mode {
     }
 }
 
-pub(super) type Deps = ArrayVec<TaskId, 16>;
-pub(super) type Args = ArrayVec<Arg, 16>;
-pub(super) type Buffers = ArrayVec<BufferId, 8>;
-
 /// A task about to be emitted; grown operand by operand.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub on: ResourceKind,
     pub op: Op,
     pub cell: Cell,
-    pub deps: Deps,
-    pub args: Args,
-    pub takes: Buffers,
-    pub gives: Buffers,
+    /// Drafts are passed on by value a lot, so what is large in them is not.
+    lists: Box<Lists>,
+}
+
+/// What a task waits for, touches, takes and gives.
+#[derive(Debug, Default)]
+struct Lists {
+    deps: ArrayVec<TaskId, 16>,
+    args: ArrayVec<Arg, 16>,
+    takes: ArrayVec<BufferId, 8>,
+    gives: ArrayVec<BufferId, 8>,
 }
 
 impl Draft {
@@ -50,18 +53,15 @@ impl Draft {
             on,
             op,
             cell,
-            deps: Deps::new(),
-            args: Args::new(),
-            takes: Buffers::new(),
-            gives: Buffers::new(),
+            lists: Box::default(),
         }
     }
 
     /// Waits for these.
     pub(super) fn after(mut self, tasks: impl IntoIterator<Item = Option<TaskId>>) -> Draft {
         for task in tasks.into_iter().flatten() {
-            if !self.deps.contains(&task) {
-                self.deps.push(task);
+            if !self.lists.deps.contains(&task) {
+                self.lists.deps.push(task);
             }
         }
         self
@@ -74,20 +74,20 @@ impl Draft {
         buffers: impl IntoIterator<Item = Option<BufferId>>,
     ) -> Draft {
         for buffer in buffers.into_iter().flatten() {
-            self.args.push(Arg { buffer, access });
+            self.lists.args.push(Arg { buffer, access });
         }
         self
     }
 
     /// Brings these to life.
     pub(super) fn taking(mut self, buffers: impl IntoIterator<Item = Option<BufferId>>) -> Draft {
-        self.takes.extend(buffers.into_iter().flatten());
+        self.lists.takes.extend(buffers.into_iter().flatten());
         self
     }
 
     /// Gives these back.
     pub(super) fn giving(mut self, buffers: impl IntoIterator<Item = Option<BufferId>>) -> Draft {
-        self.gives.extend(buffers.into_iter().flatten());
+        self.lists.gives.extend(buffers.into_iter().flatten());
         self
     }
 }
@@ -136,10 +136,10 @@ impl Emitter {
             // The machine of a plan has every kind that a lowering of one GPU uses.
             resource: self.resources[slot].unwrap_or(ResourceId(u8::MAX)),
             cell: draft.cell,
-            deps: &draft.deps,
-            args: &draft.args,
-            takes: &draft.takes,
-            gives: &draft.gives,
+            deps: &draft.lists.deps,
+            args: &draft.lists.args,
+            takes: &draft.lists.takes,
+            gives: &draft.lists.gives,
         });
         self.previous = Some(task);
         self.since_barrier[slot] = Some(task);

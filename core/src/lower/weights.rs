@@ -113,15 +113,7 @@ impl WeightStream {
                     .giving([Some(staging)]);
             }
             let fresh = visit.staged[tier].is_none();
-            let place = if tier == Tier::Host { Bytes::ZERO } else { slab.host };
-            let device = *visit.staged[tier].get_or_insert_with(|| {
-                let content = Content::Weights {
-                    block: visit.cell.block,
-                    home: tier,
-                };
-                let program = &mut emitter.program;
-                declare(program, Tier::Device, slot.offset + place, slab[tier], content)
-            });
+            let device = visit.staged_buffer(&mut emitter.program, slot, tier, &slab);
             if fresh {
                 copy = copy.taking([Some(device)]).after(slot.free_after);
             }
@@ -200,6 +192,24 @@ impl Chunk {
 }
 
 impl Visit {
+    /// The buffer on the device of the weights that live in `tier`: the host's first, then the disk's.
+    fn staged_buffer(
+        &mut self,
+        program: &mut Program,
+        slot: Lease,
+        tier: Tier,
+        slab: &PerTier<Bytes>,
+    ) -> BufferId {
+        let place = if tier == Tier::Host { Bytes::ZERO } else { slab.host };
+        let content = Content::Weights {
+            block: self.cell.block,
+            home: tier,
+        };
+        *self.staged[tier].get_or_insert_with(|| {
+            declare(program, Tier::Device, slot.offset + place, slab[tier], content)
+        })
+    }
+
     /// Reads a chunk from disk into its place in the visit's staging slot. Each chunk is a buffer of
     /// its own there: one is copied on while the next is read.
     fn read_chunk(

@@ -9,6 +9,14 @@ pub(super) struct Position {
     index: u32,
 }
 
+impl Position {
+    /// Counts this task, and so all before it on its resource.
+    pub(super) fn include_in(self, counts: &mut [u32]) {
+        let count = &mut counts[self.resource as usize];
+        *count = (*count).max(self.index + 1);
+    }
+}
+
 /// For each resource, how many of its tasks are known to have ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Clock([u32; Machine::MAX_RESOURCES]);
@@ -21,26 +29,68 @@ impl Clock {
 
     /// Counts the task there, and so all before it on its resource.
     pub(super) fn include(&mut self, at: Position) {
-        let count = &mut self.0[at.resource as usize];
-        *count = (*count).max(at.index + 1);
+        at.include_in(&mut self.0);
     }
 
     /// Whether all that `other` counts has ended.
-    pub(super) fn covers(&self, other: &Clock) -> bool {
-        self.0.iter().zip(&other.0).all(|(mine, theirs)| mine >= theirs)
+    pub(super) fn covers(&self, other: &[u32]) -> bool {
+        self.0
+            .iter()
+            .zip(other)
+            .all(|(mine, theirs)| mine >= theirs)
     }
 
-    fn merge(&mut self, other: &Clock) {
-        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+    fn merge(&mut self, other: &[u32]) {
+        for (mine, theirs) in self.0.iter_mut().zip(other) {
             *mine = (*mine).max(*theirs);
         }
+    }
+}
+
+/// Clocks side by side, each only as long as the machine has resources.
+#[derive(Debug)]
+pub(super) struct Packed {
+    width: usize,
+    counts: Vec<u32>,
+}
+
+impl Packed {
+    pub(super) fn new(num_resources: usize) -> Packed {
+        Packed {
+            width: num_resources.max(1),
+            counts: Vec::new(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.counts.len() / self.width
+    }
+
+    /// Appends a clock.
+    pub(super) fn push(&mut self, clock: &Clock) {
+        self.counts.extend_from_slice(&clock.0[..self.width]);
+    }
+
+    /// Appends clocks that count nothing, up to `len`.
+    pub(super) fn extend_to(&mut self, len: usize) {
+        self.counts.resize(len * self.width, 0);
+    }
+
+    /// The counts of one.
+    pub(super) fn get(&self, index: usize) -> &[u32] {
+        &self.counts[index * self.width..][..self.width]
+    }
+
+    /// The counts of one, to change them.
+    pub(super) fn get_mut(&mut self, index: usize) -> &mut [u32] {
+        &mut self.counts[index * self.width..][..self.width]
     }
 }
 
 /// The clock of every task so far: what has ended when it ends.
 #[derive(Debug)]
 pub(super) struct Clocks {
-    ends: Vec<Clock>,
+    ends: Packed,
     last: Vec<Option<TaskId>>,
     counts: Vec<u32>,
 }
@@ -49,7 +99,7 @@ impl Clocks {
     pub(super) fn new(num_resources: usize) -> Clocks {
         assert!(num_resources <= Machine::MAX_RESOURCES);
         Clocks {
-            ends: Vec::new(),
+            ends: Packed::new(num_resources),
             last: vec![None; num_resources],
             counts: vec![0; num_resources],
         }
@@ -65,7 +115,7 @@ impl Clocks {
         let r = resource.0 as usize;
         let mut before = Clock::default();
         for dep in deps.iter().copied().chain(self.last[r]) {
-            before.merge(&self.ends[dep.0 as usize]);
+            before.merge(self.ends.get(dep.0 as usize));
         }
         let at = Position {
             resource: resource.0,
@@ -75,7 +125,7 @@ impl Clocks {
         self.last[r] = Some(self.end());
         let mut end = before;
         end.include(at);
-        self.ends.push(end);
+        self.ends.push(&end);
         (before, at)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Every executor keeps program order on each resource and a task's dependencies, and nothing else.
 //! So a rule holds only if it holds in every order that those two allow: "A before B" here always
-//! means *happens before*, which [`clock`] decides exactly.
+//! means *happens before*, which `clock` decides exactly.
 
 mod clock;
 mod error;
@@ -11,7 +11,7 @@ mod occupancy;
 pub use error::VerifyError;
 
 use crate::program::{Access, Arg, Buffer, BufferId, Machine, Program, TaskId};
-use clock::{Clock, Clocks, Position};
+use clock::{Clock, Clocks, Packed, Position};
 use occupancy::Occupancy;
 
 /// Checks pieces as they come.
@@ -21,6 +21,8 @@ pub struct Verifier {
     clocks: Clocks,
     buffers: Vec<Buffer>,
     states: Vec<State>,
+    /// For each buffer and resource, one past the last reader since the last write.
+    readers: Packed,
     occupancy: Vec<Occupancy>,
 }
 
@@ -30,8 +32,8 @@ struct State {
     taken: Option<Position>,
     given: Option<Position>,
     written: Option<Position>,
-    /// For each resource, one past the last reader since the last write.
-    readers: Clock,
+    /// Whether there are readers since the last write.
+    read: bool,
 }
 
 impl Verifier {
@@ -43,6 +45,7 @@ impl Verifier {
             machine: machine.clone(),
             buffers: Vec::new(),
             states: Vec::new(),
+            readers: Packed::new(machine.resources.len()),
         }
     }
 
@@ -80,6 +83,8 @@ impl Verifier {
     }
 
     fn declare(&mut self, piece: &Program) -> Result<(), VerifyError> {
+        self.readers
+            .extend_to(self.buffers.len() + piece.buffers().len());
         for buffer in piece.buffers() {
             let id = BufferId(self.buffers.len() as u32);
             let Some(arena) = self.machine.arenas.get(buffer.arena.0 as usize) else {
@@ -157,17 +162,25 @@ impl Verifier {
             return Err(VerifyError::TakenTwice { task, buffer: id });
         }
         let occupancy = &mut self.occupancy[buffer.arena.0 as usize];
-        for other in occupancy.overlapping(&buffer) {
-            let freed = self.states[other.0 as usize].given;
-            if !freed.is_some_and(|given| before.includes(given)) {
-                return Err(VerifyError::Overlap {
-                    buffer: id,
-                    other,
-                    task,
-                });
-            }
+        let is_free = |other: &BufferId| {
+            let given = self.states[other.0 as usize].given;
+            given.is_some_and(|given| before.includes(given))
+        };
+        let replaced = occupancy.replace(id, &buffer);
+        let in_use = match replaced {
+            Some(before) => (!is_free(&before)).then_some(before),
+            None => occupancy.overlapping(&buffer).find(|other| !is_free(other)),
+        };
+        if let Some(other) = in_use {
+            return Err(VerifyError::Overlap {
+                buffer: id,
+                other,
+                task,
+            });
         }
-        occupancy.insert(id, &buffer);
+        if replaced.is_none() {
+            occupancy.insert(id, &buffer);
+        }
         self.states[index].taken = Some(at);
         Ok(())
     }
@@ -194,12 +207,17 @@ impl Verifier {
             return Err(VerifyError::NotResident { task, buffer });
         }
         if arg.access == Access::Read {
-            state.readers.include(at);
+            state.read = true;
+            at.include_in(self.readers.get_mut(index));
         } else {
-            if !before.covers(&state.readers) {
-                return Err(VerifyError::Race { task, buffer });
+            if state.read {
+                let readers = self.readers.get_mut(index);
+                if !before.covers(readers) {
+                    return Err(VerifyError::Race { task, buffer });
+                }
+                readers.fill(0);
+                state.read = false;
             }
-            state.readers = Clock::default();
             state.written = Some(at);
         }
         Ok(())
@@ -221,7 +239,7 @@ impl Verifier {
         through.include(at);
         let all_done = state.taken.is_some_and(|p| through.includes(p))
             && state.written.is_none_or(|p| through.includes(p))
-            && through.covers(&state.readers);
+            && (!state.read || through.covers(self.readers.get(index)));
         if !all_done {
             return Err(VerifyError::GivenInUse { task, buffer });
         }

@@ -11,6 +11,14 @@ pub(super) struct Occupancy {
 }
 
 impl Occupancy {
+    /// Records `buffer` where its place is exactly that of the one before, which it returns: slots
+    /// are used in turn, so this is how nearly all buffers come.
+    pub(super) fn replace(&mut self, id: BufferId, buffer: &Buffer) -> Option<BufferId> {
+        let start = buffer.offset.0;
+        let (from, occupant) = self.by_end.get_mut(&(start + buffer.bytes.0))?;
+        (*from == start).then(|| std::mem::replace(occupant, id))
+    }
+
     /// Those that last lay where `buffer` would.
     pub(super) fn overlapping(&self, buffer: &Buffer) -> impl Iterator<Item = BufferId> + '_ {
         let start = buffer.offset.0;
