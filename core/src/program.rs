@@ -319,6 +319,8 @@ pub enum Op {
         gemms: Gemms,
         /// Cache position of the first new token of each sequence.
         position: u32,
+        /// Whether the GPU batch before used the same weights, so that caches may still hold some.
+        reused: bool,
     },
     /// Causal attention of the newest tokens over the cache.
     Attention {

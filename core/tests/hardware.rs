@@ -423,26 +423,6 @@ fn validate_names_the_profile_where_there_is_no_file() {
 }
 
 #[test]
-fn the_gemm_curve_is_that_of_the_nearest_shape() {
-    let mut profile = mini();
-    let any = profile.compute.gemm[0].clone();
-    let mut near = any.clone();
-    near.n = Some(4096);
-    near.k = Some(4096);
-    let mut half = near.clone();
-    half.dtype = Dtype::F16;
-    profile.compute.gemm = vec![any, near, half];
-    let pick = |dtype, n, k| {
-        let curve = profile.compute.gemm_curve(dtype, n, k);
-        (curve.dtype, curve.n)
-    };
-    assert_eq!(pick(Dtype::F32, 4096, 4096), (Dtype::F32, Some(4096)));
-    assert_eq!(pick(Dtype::F32, 5000, 5000), (Dtype::F32, Some(4096)));
-    assert_eq!(pick(Dtype::F32, 1, 1), (Dtype::F32, None));
-    assert_eq!(pick(Dtype::F16, 1, 1), (Dtype::F16, Some(4096)));
-}
-
-#[test]
 fn capacities_are_replaced_and_said() {
     let less = mini().with_capacities(Some(Bytes(1024)), None, Some(Bytes(5)));
     assert_eq!(less.tiers.device_capacity_bytes.value, Bytes(1024));

@@ -38,6 +38,7 @@ fn program(machine: &Machine) -> Program {
         m: 8,
         gemms: Gemms::new(&[Gemm { n: 64, k: 32 }]),
         position: 0,
+        reused: false,
     });
     let cell = Cell {
         round: 0,

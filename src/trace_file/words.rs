@@ -62,13 +62,15 @@ pub(super) fn op_in_words(op: &Op) -> String {
             m,
             gemms,
             position,
+            reused,
         } => {
             let products: Vec<String> = gemms
                 .iter()
                 .map(|gemm| format!("[{m}x{}]x[{}x{}]", gemm.k, gemm.k, gemm.n))
                 .collect();
             let products = products.join(" + ");
-            format!("{}: {products}, from position {position}", stage.name())
+            let again = if *reused { ", weights as before" } else { "" };
+            format!("{}: {products}, from position {position}{again}", stage.name())
         }
         Op::Attention {
             rows,

@@ -3,11 +3,12 @@
 mod grid;
 mod score;
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use plimsoll_backend::cpu::{CpuError, CpuExecutor, CpuOptions, Throttles};
 use plimsoll_backend::probe::{Moment, PaceMeter};
-use plimsoll_backend::weights::Synthetic;
+use plimsoll_backend::weights::{Remembered, Synthetic};
 use plimsoll_core::control::{DriveError, Run, drive};
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::lower::{LowerError, Lowering};
@@ -114,7 +115,7 @@ struct Prepared<'a> {
 }
 
 /// How often a run is done again because the machine changed its pace during it.
-const RESTARTS_MAX: u32 = 2;
+const RESTARTS_MAX: u32 = 1;
 
 /// Predicts and runs every case. Repeats are interleaved: all cases once, then all again. `progress`
 /// hears how many of how many runs are done.
@@ -131,13 +132,17 @@ pub fn validate(
     for case in &grid.cases {
         prepared.push(prepare(case, profile)?);
     }
-    let mut meter = PaceMeter::new(options.pin_cores);
+    let mut bench = Bench {
+        options,
+        meter: PaceMeter::new(options.pin_cores),
+        weights: HashMap::new(),
+    };
     let total = prepared.len() as u64 * u64::from(grid.repeats);
     let mut done = 0;
     for _ in 0..grid.repeats {
         for case in &mut prepared {
             progress(done, total);
-            case.run(profile, options, &mut meter)?;
+            case.run(profile, &mut bench)?;
             done += 1;
         }
     }
@@ -150,14 +155,13 @@ impl Prepared<'_> {
     fn run(
         &mut self,
         profile: &HardwareProfile,
-        options: &CpuOptions,
-        meter: &mut PaceMeter,
+        bench: &mut Bench<'_>,
     ) -> Result<(), ValidateError> {
         let mut restarts = 0;
         loop {
-            let before = meter.now();
-            let run = execute(self.case, &self.plan, options)?;
-            let after = meter.now();
+            let before = bench.meter.now();
+            let run = bench.execute(self.case, &self.plan)?;
+            let after = bench.meter.now();
             if Moment::is_steady(before, after) || restarts == RESTARTS_MAX {
                 let slowness = Moment::between(before, after).slowness(profile);
                 self.runs.push((run, slowness));
@@ -269,30 +273,43 @@ fn planned(case: &Case, machine: &HardwareProfile) -> Result<Plan, ValidateError
     }
 }
 
-fn execute(case: &Case, plan: &Plan, options: &CpuOptions) -> Result<Run, ValidateError> {
-    let name = || case.name.clone();
-    let mut lowering = Lowering::new(plan).map_err(|source| ValidateError::Lower { case: name(), source })?;
-    let options = CpuOptions {
-        throttles: Throttles {
-            h2d: case.machine.h2d_bytes_per_s,
-            d2h: case.machine.d2h_bytes_per_s,
-            disk_read: case.machine.disk_read_bytes_per_s,
-            disk_write: case.machine.disk_write_bytes_per_s,
-        },
-        ..options.clone()
-    };
-    let cpu = |source: CpuError| ValidateError::Cpu {
-        case: name(),
-        source: Box::new(source),
-    };
-    let source = Synthetic { seed: 1 };
-    let mut executor = CpuExecutor::new(plan, lowering.placement(), &source, &options).map_err(cpu)?;
-    let count = lowering.rounds().iter().flat_map(|r| &r.batches).map(|b| u64::from(*b)).sum();
-    let prompts = random_prompts(1, count, plan.workload.prompt_len, plan.model.vocab_size);
-    let prompts: Vec<Vec<u32>> = prompts.into_iter().map(|p| p.prompt_token_ids).collect();
-    executor.set_prompts(lowering.texts(), &prompts).map_err(cpu)?;
-    drive(&mut lowering, &mut executor)
-        .map_err(|source| ValidateError::Drive { case: name(), source })
+/// What runs cases: the executor's options, and what is kept between runs.
+struct Bench<'a> {
+    options: &'a CpuOptions,
+    meter: PaceMeter,
+    /// By model: making them up takes longer than most runs.
+    weights: HashMap<String, Remembered<Synthetic>>,
+}
+
+impl Bench<'_> {
+    fn execute(&mut self, case: &Case, plan: &Plan) -> Result<Run, ValidateError> {
+        let name = || case.name.clone();
+        let mut lowering =
+            Lowering::new(plan).map_err(|source| ValidateError::Lower { case: name(), source })?;
+        let options = CpuOptions {
+            throttles: Throttles {
+                h2d: case.machine.h2d_bytes_per_s,
+                d2h: case.machine.d2h_bytes_per_s,
+                disk_read: case.machine.disk_read_bytes_per_s,
+                disk_write: case.machine.disk_write_bytes_per_s,
+            },
+            ..self.options.clone()
+        };
+        let cpu = |source: CpuError| ValidateError::Cpu {
+            case: name(),
+            source: Box::new(source),
+        };
+        let weights = self.weights.entry(plan.model.name.clone());
+        let weights = weights.or_insert_with(|| Remembered::new(Synthetic { seed: 1 }));
+        let mut executor =
+            CpuExecutor::new(plan, lowering.placement(), weights, &options).map_err(cpu)?;
+        let count = lowering.rounds().iter().flat_map(|r| &r.batches).map(|b| u64::from(*b)).sum();
+        let prompts = random_prompts(1, count, plan.workload.prompt_len, plan.model.vocab_size);
+        let prompts: Vec<Vec<u32>> = prompts.into_iter().map(|p| p.prompt_token_ids).collect();
+        executor.set_prompts(lowering.texts(), &prompts).map_err(cpu)?;
+        drive(&mut lowering, &mut executor)
+            .map_err(|source| ValidateError::Drive { case: name(), source })
+    }
 }
 
 /// How the disk tier would be read and written in a directory, in words.

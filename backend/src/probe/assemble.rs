@@ -10,6 +10,7 @@ use plimsoll_core::hardware::{
 use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
+use super::compute::Matrix;
 use super::samples::{Timed, durations};
 use super::stats::{median, spread};
 use super::{Measured, Moment, ProbeOptions, compute};
@@ -182,28 +183,29 @@ fn thin(rates: Rates) -> Rates {
 fn gemm_curves(dtype: Dtype, measured: &Measured) -> Vec<GemmCurve> {
     let tasks: Vec<&Timed> =
         measured.compute.iter().filter(|(d, _)| *d == dtype).map(|(_, t)| t).collect();
-    let sizes: BTreeSet<u64> =
-        tasks.iter().filter_map(|t| compute::linear_key(t)).map(|(size, ..)| size).collect();
-    let of_size = |size: u64| {
+    let matrices: BTreeSet<Matrix> =
+        tasks.iter().filter_map(|t| compute::linear_key(t)).map(|(matrix, ..)| matrix).collect();
+    let of_matrix = |matrix: Matrix| {
         let mut rates = Rates::new();
         for task in &tasks {
             match compute::linear_key(task) {
-                Some((own, m, flops)) if own == size => {
+                Some((own, m, flops)) if own == matrix => {
                     let rate = flops / task.seconds();
                     rates.entry(u64::from(m)).or_default().push(rate);
                 }
                 _ => {}
             }
         }
-        let side = (size as f64).sqrt().round() as u32;
+        let side = (matrix.elements as f64).sqrt().round() as u32;
         GemmCurve {
             dtype,
             n: Some(side),
             k: Some(side),
+            reused: matrix.reused,
             rate: curve(&rates),
         }
     };
-    sizes.into_iter().map(of_size).collect()
+    matrices.into_iter().map(of_matrix).collect()
 }
 
 fn contention(measured: &Measured) -> Vec<Contention> {

@@ -4,7 +4,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::lower::{LowerError, footprint};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
-use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{Op, ResourceKind, Stage};
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::workload::Workload;
@@ -41,8 +41,14 @@ pub(super) const BATCHES: [(u32, u32); 9] = [
     (24, 20),
 ];
 
-/// Rounds of each calibration plan.
-const ROUNDS: u64 = 2;
+/// What a calibration plan is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Everything on the device.
+    OnDevice,
+    /// The cache on the host, and attention beside it.
+    CpuAttention,
+}
 
 fn model(shape: Shape) -> ModelSpec {
     let config = format!(
@@ -57,21 +63,24 @@ fn model(shape: Shape) -> ModelSpec {
     ModelSpec::from_hf_config("calibration", &config).expect("a well-formed configuration")
 }
 
-/// Rounds of one GPU batch each of a calibration model, so that prompts are measured several times. With `cpu_attention` its cache is on the host.
+/// GPU batches of a calibration model: the first brings the weights, the others find them. 
 pub(super) fn plan(
     shape: Shape,
     (sequences, prompt_len): (u32, u32),
     gen_len: u32,
     dtype: Dtype,
-    cpu_attention: bool,
+    kind: Kind,
 ) -> Result<Plan, LowerError> {
-    let cache = if cpu_attention { [0.0, 100.0] } else { [100.0, 0.0] };
+    // CPU attention has nothing beside it only where there is one batch.
+    let (cache, batches) = match kind {
+        Kind::OnDevice => ([100.0, 0.0], 3),
+        Kind::CpuAttention => ([0.0, 100.0], 1),
+    };
     let percent = [100.0, 0.0, cache[0], cache[1], 100.0, 0.0];
     let policy = Policy {
-        schedule: Schedule::Row,
         barrier: false,
-        cpu_attention,
-        ..Policy::from_percent(sequences, 1, percent)?
+        cpu_attention: kind == Kind::CpuAttention,
+        ..Policy::from_percent(sequences, batches, percent)?
     };
     let mut plan = Plan {
         schema_version: PLAN_SCHEMA_VERSION,
@@ -80,7 +89,7 @@ pub(super) fn plan(
         workload: Workload {
             prompt_len,
             gen_len,
-            num_prompts: Some(u64::from(sequences) * ROUNDS),
+            num_prompts: None,
         },
         policy,
         capacity_bytes: PerTier::default(),
@@ -95,10 +104,22 @@ pub(super) fn plan(
     Ok(plan)
 }
 
+/// What a curve of matrix products is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Matrix {
+    pub elements: u64,
+    pub reused: bool,
+}
+
 /// Size of the weights and tokens of a matrix-product task: elements of its typical matrix (weighted by
 /// work) and M.
-pub(super) fn linear_key(task: &Timed) -> Option<(u64, u32, f64)> {
-    let Op::Linear { stage, m, gemms, .. } = task.op else { return None };
+///
+/// A head's tasks are left out: they have too few M to make a curve.
+pub(super) fn linear_key(task: &Timed) -> Option<(Matrix, u32, f64)> {
+    let Op::Linear { stage, m, gemms, reused, .. } = task.op else { return None };
+    if stage == Stage::Head {
+        return None;
+    }
     let sizes = || gemms.iter().map(|g| f64::from(g.n) * f64::from(g.k));
     let all: f64 = sizes().sum();
     // The end of a layer has matrices of two sizes; its rate is filed between them.
@@ -107,7 +128,11 @@ pub(super) fn linear_key(task: &Timed) -> Option<(u64, u32, f64)> {
     } else {
         all / sizes().count() as f64
     };
-    Some((typical.round() as u64, m, 2.0 * all * f64::from(m)))
+    let matrix = Matrix {
+        elements: typical.round() as u64,
+        reused,
+    };
+    Some((matrix, m, 2.0 * all * f64::from(m)))
 }
 
 /// Bytes of cache that a decode attention reads.

@@ -26,7 +26,8 @@ use plimsoll_core::verify::{Verifier, VerifyError};
 use thiserror::Error;
 
 use crate::cpu::{CpuError, CpuExecutor, CpuOptions};
-use crate::weights::Synthetic;
+use crate::weights::{Remembered, Synthetic, WeightSource};
+use compute::Kind;
 use contention::Losses;
 use moves::Moves;
 pub use pace::{Moment, PaceMeter};
@@ -72,6 +73,8 @@ pub struct ProbeOptions {
 #[derive(Debug)]
 struct Measured {
     meter: PaceMeter,
+    /// Calibration models differ in their tensors' shapes, so one memory serves all.
+    weights: Remembered<Synthetic>,
     base: Moment,
     moments: Vec<Moment>,
     moves: Vec<Timed>,
@@ -91,6 +94,7 @@ impl Measured {
         Measured {
             base: Moment::middle(&moments),
             meter,
+            weights: Remembered::new(Synthetic { seed: 0 }),
             moments: Vec::new(),
             moves: Vec::new(),
             compute: Vec::new(),
@@ -103,12 +107,12 @@ impl Measured {
     /// Runs something at a steady pace, if there is one, and gives its tasks' times at the base's pace.
     fn run(
         &mut self,
-        mut work: impl FnMut() -> Result<Run, ProbeError>,
+        mut work: impl FnMut(&dyn WeightSource) -> Result<Run, ProbeError>,
     ) -> Result<(Run, Vec<Timed>), ProbeError> {
         let mut restarts = 0;
         loop {
             let before = self.meter.now();
-            let run = work()?;
+            let run = work(&self.weights)?;
             let after = self.meter.now();
             if Moment::is_steady(before, after) || restarts == RESTARTS_MAX {
                 let moment = Moment::between(before, after);
@@ -167,15 +171,15 @@ fn cpu_options(options: &ProbeOptions) -> CpuOptions {
 fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
     let sizes: &[u64] = &[16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 48 << 20];
     let region = Bytes(128 << 20);
-    let repeats = if options.quick { 7 } else { 25 };
-    let mut plan = compute::plan(compute::SHAPES[0], (1, 4), 1, Dtype::F32, false)?;
+    let (repeats, turns) = if options.quick { (5, 2) } else { (7, 5) };
+    let mut plan = compute::plan(compute::SHAPES[0], (1, 4), 1, Dtype::F32, Kind::OnDevice)?;
     let behind = footprint(&plan)?;
     plan.capacity_bytes = Moves::room(region, behind);
     let machine = Machine::single_gpu(plan.capacity_bytes);
     let mut moves = Moves::new(Program::new(), &machine, region, behind);
     moves.prepare();
     let prepared = moves.program.tasks().len();
-    moves.one_by_one(sizes, repeats);
+    moves.one_by_one(sizes, repeats, turns);
     let alone = moves.program.tasks().len();
     for first in 0..moves::MOVERS.len() {
         for second in first + 1..moves::MOVERS.len() {
@@ -183,7 +187,7 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
         }
     }
     let program = moves.program;
-    let (run, tasks) = measured.run(|| run_program(options, &plan, &machine, program.clone()))?;
+    let (run, tasks) = measured.run(|_| run_program(options, &plan, &machine, program.clone()))?;
     let (alone, together) = (&tasks[prepared..alone], &tasks[alone..]);
     measured.losses.add(together, alone);
     measured.moves.extend_from_slice(alone);
@@ -213,11 +217,14 @@ fn run_program(
     })
 }
 
-fn run_plan(options: &ProbeOptions, plan: &Plan) -> Result<Run, ProbeError> {
+fn run_plan(
+    options: &ProbeOptions,
+    plan: &Plan,
+    weights: &dyn WeightSource,
+) -> Result<Run, ProbeError> {
     let mut lowering = Lowering::new(plan)?;
-    let source = Synthetic { seed: 0 };
     let cpu = cpu_options(options);
-    let mut executor = CpuExecutor::new(plan, lowering.placement(), &source, &cpu)?;
+    let mut executor = CpuExecutor::new(plan, lowering.placement(), weights, &cpu)?;
     let prompts = prompts(plan, lowering.rounds().iter().flat_map(|r| &r.batches).sum());
     executor.set_prompts(lowering.texts(), &prompts)?;
     Ok(drive(&mut lowering as &mut dyn Controller, &mut executor)?)
@@ -236,10 +243,10 @@ fn measure_compute(
     dtype: Dtype,
     measured: &mut Measured,
 ) -> Result<(), ProbeError> {
-    let gen_len = if options.quick { 4 } else { 12 };
+    let gen_len = if options.quick { 5 } else { 15 };
     for batch in compute::BATCHES {
-        let plan = compute::plan(shape, batch, gen_len, dtype, false)?;
-        let (run, tasks) = measured.run(|| run_plan(options, &plan))?;
+        let plan = compute::plan(shape, batch, gen_len, dtype, Kind::OnDevice)?;
+        let (run, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
         measured.compute.extend(tasks.into_iter().map(|t| (dtype, t)));
         measured.gaps.extend(samples::gaps_on_one_engine(&run, ResourceKind::Gpu));
     }
@@ -253,8 +260,8 @@ fn measure_cpu_attention(
     measured: &mut Measured,
 ) -> Result<(), ProbeError> {
     for batch in compute::BATCHES {
-        let plan = compute::plan(compute::SHAPES[1], batch, 5, dtype, true)?;
-        let (run, tasks) = measured.run(|| run_plan(options, &plan))?;
+        let plan = compute::plan(compute::SHAPES[1], batch, 5, dtype, Kind::CpuAttention)?;
+        let (run, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
         measured.handoffs.extend(samples::handoffs(&run));
         let on_cpu = tasks.into_iter().filter(|t| t.kind == ResourceKind::Cpu);
         measured.compute.extend(on_cpu.map(|t| (dtype, t)));
@@ -270,7 +277,7 @@ fn measure_contention(options: &ProbeOptions, measured: &mut Measured) -> Result
         ([0.0, 100.0, 0.0, 60.0, 100.0, 0.0], true),
     ];
     for (percent, cpu_attention) in placements {
-        let mut plan = compute::plan(shape, (4, 48), 6, options.dtypes[0], false)?;
+        let mut plan = compute::plan(shape, (4, 48), 6, options.dtypes[0], Kind::OnDevice)?;
         let overlapped = Policy {
             cpu_attention,
             barrier: false,
@@ -279,10 +286,9 @@ fn measure_contention(options: &ProbeOptions, measured: &mut Measured) -> Result
         let mut runs = Vec::new();
         for overlap in [false, true] {
             plan.policy = Policy { overlap, ..overlapped };
-            plan.workload.num_prompts = None;
             plan.capacity_bytes = PerTier::from_fn(|_| Bytes(u64::MAX / 4));
             plan.capacity_bytes = footprint(&plan)?;
-            runs.push(measured.run(|| run_plan(options, &plan))?.1);
+            runs.push(measured.run(|weights| run_plan(options, &plan, weights))?.1);
         }
         measured.losses.add(&runs[1], &runs[0]);
     }

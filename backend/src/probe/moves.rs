@@ -133,15 +133,17 @@ impl Moves {
         self.moved[writer] = 0;
     }
 
-    /// Each size on each engine in turn, nothing beside it; all of that `repeats` times. The first
-    /// task of an engine's turn waits for the engine before.
-    pub(super) fn one_by_one(&mut self, sizes: &[u64], repeats: u32) {
-        for _ in 0..repeats {
+    /// Each size on each engine in turn, `repeats` times on end as a plan moves layer after layer, nothing
+    /// beside it; all of that `turns` times. The first task of an engine's turn waits for the engine before.
+    pub(super) fn one_by_one(&mut self, sizes: &[u64], repeats: u32, turns: u32) {
+        for _ in 0..turns {
             for mover in 0..MOVERS.len() {
                 let mut before: Vec<TaskId> = self.last.into_iter().collect();
                 for bytes in sizes {
-                    self.push(mover, *bytes, &before);
-                    before.clear();
+                    for _ in 0..repeats {
+                        self.push(mover, *bytes, &before);
+                        before.clear();
+                    }
                 }
             }
         }

@@ -17,8 +17,9 @@ const FEW: usize = 3;
 const MANY: usize = 96;
 /// Bytes of the reference copy.
 const COPY_BYTES: usize = 24 << 20;
-/// Times each is repeated; the median counts.
-const REPEATS: usize = 3;
+/// Each is repeated at least so often, and for so long; the median counts.
+const REPEATS_MIN: usize = 3;
+const REPEATS_S: f64 = 8e-3;
 
 /// Seconds that the reference work took at one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,18 +96,17 @@ fn product(m: usize, weight: &[f32], input: &[f32], output: &mut [f32]) {
 
 fn timed(mut work: impl FnMut()) -> f64 {
     work();
-    let times: Vec<f64> = (0..REPEATS)
-        .map(|_| {
-            let start = Instant::now();
-            work();
-            start.elapsed().as_secs_f64()
-        })
-        .collect();
+    let mut times = Vec::new();
+    while times.len() < REPEATS_MIN || times.iter().sum::<f64>() < REPEATS_S {
+        let start = Instant::now();
+        work();
+        times.push(start.elapsed().as_secs_f64());
+    }
     median(&times)
 }
 
 /// A change of pace within one measurement that is still called steady.
-const STEADY: f64 = 0.08;
+const STEADY: f64 = 0.15;
 
 impl Moment {
     /// Between two moments.

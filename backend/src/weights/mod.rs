@@ -4,6 +4,7 @@
 
 mod checkpoint;
 mod error;
+mod remembered;
 mod synthetic;
 
 use plimsoll_core::Dtype;
@@ -13,6 +14,7 @@ use crate::kernels::{ElementsMut, KernelError};
 
 pub use checkpoint::Safetensors;
 pub use error::WeightError;
+pub use remembered::Remembered;
 pub use synthetic::Synthetic;
 
 /// Gives the elements of a model's tensors.

@@ -154,27 +154,6 @@ pub struct Compute {
     pub cpu_attention_prefill: Option<Curve>,
 }
 
-impl Compute {
-    /// The curve for a product of `n` columns and `k` inner elements: of those in `dtype`, the
-    /// one of the same shape, else the nearest shape in log size, else one of any shape; of
-    /// those in another type where none is in `dtype`.
-    pub fn gemm_curve(&self, dtype: Dtype, n: u64, k: u64) -> &GemmCurve {
-        let distance = |curve: &GemmCurve| {
-            let side = |have: Option<u32>, want: u64| match have {
-                Some(have) => (f64::from(have) / want.max(1) as f64).ln().abs(),
-                // A curve of any shape, where no curve is within a factor of e^2 or so.
-                None => 2.0,
-            };
-            let other_dtype = if curve.dtype == dtype { 0.0 } else { 1e6 };
-            other_dtype + side(curve.n, n) + side(curve.k, k)
-        };
-        self.gemm
-            .iter()
-            .min_by(|a, b| distance(a).total_cmp(&distance(b)))
-            .expect("a profile has at least one GEMM curve")
-    }
-}
-
 /// Matrix products [M x k] x [k x n] on the device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GemmCurve {
@@ -184,6 +163,9 @@ pub struct GemmCurve {
     pub n: Option<u32>,
     /// Inner dimension; none for any.
     pub k: Option<u32>,
+    /// Whether it is for weights that the task before used as well, of which a cache may hold some;
+    /// where a profile has no such curve, the others serve.
+    pub reused: bool,
     /// FLOP/s over M, the rows (tokens in the batch).
     pub rate: Curve,
 }

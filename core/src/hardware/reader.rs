@@ -91,6 +91,15 @@ impl<'a> Reader<'a> {
     }
 
     /// A whole number, or nothing.
+    /// A switch; off where it is not stated.
+    pub fn flag(&self, key: &'static str) -> Result<bool, Fault> {
+        match self.get(key) {
+            None => Ok(false),
+            Some(Value::Boolean(value)) => Ok(*value),
+            Some(other) => Err(self.wrong(key, other, "write true or false")),
+        }
+    }
+
     pub fn whole(&self, key: &'static str) -> Result<Option<u32>, Fault> {
         let Some(value) = self.get(key) else {
             return Ok(None);

@@ -67,7 +67,7 @@ const COMPUTE: &[&str] = &[
     "cpu_attention_bytes_per_s",
     "cpu_attention_prefill_flops_per_s",
 ];
-const GEMM: &[&str] = &["dtype", "n", "k", "flops_per_s"];
+const GEMM: &[&str] = &["dtype", "n", "k", "reused", "flops_per_s"];
 const CONTENTION: &[&str] = &["victim", "beside", "rate"];
 
 const KINDS: &[(&str, DeviceKind)] =
@@ -235,6 +235,7 @@ fn read_gemm(reader: &Reader<'_>) -> Result<GemmCurve, Fault> {
         dtype: reader.word("dtype", &dtypes)?,
         n: reader.whole("n")?,
         k: reader.whole("k")?,
+        reused: reader.flag("reused")?,
         rate: reader.curve("flops_per_s")?,
     })
 }
@@ -348,6 +349,7 @@ fn write_compute(compute: &Compute) -> Value {
             ("dtype", Some(gemm.dtype.name().into())),
             ("n", gemm.n.map(|n| i64::from(n).into())),
             ("k", gemm.k.map(|k| i64::from(k).into())),
+            ("reused", gemm.reused.then_some(Value::Boolean(true))),
             ("flops_per_s", curve(&gemm.rate)),
         ])
     };

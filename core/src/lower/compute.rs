@@ -315,6 +315,7 @@ impl Lowering {
             m,
             gemms,
             position: unit.position,
+            reused: unit.cell.batch > 0,
         }
     }
 

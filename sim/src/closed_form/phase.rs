@@ -189,13 +189,18 @@ impl Pass<'_> {
     }
 
     fn linear(&self, stage: Stage, m: u32, gemms: Gemms) -> f64 {
-        let op = Op::Linear {
-            stage,
-            m,
-            gemms,
-            position: self.context_len - self.query_len,
+        let seconds = |reused| {
+            let op = Op::Linear {
+                stage,
+                m,
+                gemms,
+                position: self.context_len - self.query_len,
+                reused,
+            };
+            self.seconds(ResourceKind::Gpu, op)
         };
-        f64::from(self.batches) * self.seconds(ResourceKind::Gpu, op)
+        // The first batch of a visit brings the weights, the others find them.
+        seconds(false) + f64::from(self.batches - 1) * seconds(true)
     }
 
     /// Attention of all rows.

@@ -47,8 +47,8 @@ impl CostModel {
                 // Read from the table, written to the activations.
                 compute.launch.value + Bytes(2 * bytes) / self.profile.tiers.device_bandwidth.value
             }
-            Op::Linear { m, ref gemms, .. } => {
-                let products = gemms.iter().map(|g| self.gemm(m, g.n, g.k));
+            Op::Linear { m, ref gemms, reused, .. } => {
+                let products = gemms.iter().map(|g| self.gemm(m, g.n, g.k, reused));
                 compute.launch.value + products.sum()
             }
             Op::Attention { .. } => self.attention(on, op),
@@ -94,9 +94,9 @@ impl CostModel {
 
     /// Roofline of `[m, k] x [n, k]^T`: arithmetic at the rate for `m`, or the traffic of weights and
     /// activations. A rate that was measured at a shape has its traffic in it.
-    fn gemm(&self, m: u32, n: u32, k: u32) -> Seconds {
+    fn gemm(&self, m: u32, n: u32, k: u32, reused: bool) -> Seconds {
         let (mf, nf, kf) = (f64::from(m), f64::from(n), f64::from(k));
-        let arithmetic = Flops(2.0 * mf * nf * kf) / FlopsPerSecond(self.gemm.rate(m, n, k));
+        let arithmetic = Flops(2.0 * mf * nf * kf) / FlopsPerSecond(self.gemm.rate(m, n, k, reused));
         if self.gemm.measured_by_shape() {
             return arithmetic;
         }
