@@ -50,8 +50,12 @@ fn yes() -> bool {
 
 fn machine() -> HardwareProfile {
     let no_parent = |name: &str| Err(ProfileError::no_such_profile(name, []));
-    HardwareProfile::parse(include_str!("golden/machine.toml"), "machine.toml", &no_parent)
-        .expect("a profile")
+    HardwareProfile::parse(
+        include_str!("golden/machine.toml"),
+        "machine.toml",
+        &no_parent,
+    )
+    .expect("a profile")
 }
 
 fn plan(policy: Policy, num_prompts: Option<u64>) -> Plan {
@@ -63,7 +67,11 @@ fn plan(policy: Policy, num_prompts: Option<u64>) -> Plan {
         schema_version: PLAN_SCHEMA_VERSION,
         model: ModelSpec::from_hf_config("golden", config).expect("a model"),
         dtype: Dtype::F32,
-        workload: Workload { prompt_len: 6, gen_len: 3, num_prompts },
+        workload: Workload {
+            prompt_len: 6,
+            gen_len: 3,
+            num_prompts,
+        },
         policy,
         capacity_bytes: PerTier {
             device: tiers.device_usable(),
@@ -82,8 +90,12 @@ fn plan(policy: Policy, num_prompts: Option<u64>) -> Plan {
 fn goldens() -> Vec<(String, Plan)> {
     let programs: Programs = toml::from_str(include_str!("golden/programs.toml")).expect("goldens");
     let plans = programs.program.into_iter().map(|golden| {
-        let policy = Policy::from_percent(golden.gpu_batch_size, golden.num_gpu_batches, golden.percent)
-            .expect("a policy");
+        let policy = Policy::from_percent(
+            golden.gpu_batch_size,
+            golden.num_gpu_batches,
+            golden.percent,
+        )
+        .expect("a policy");
         let policy = Policy {
             schedule: golden.schedule.unwrap_or(Schedule::ZigZag),
             barrier: golden.barrier,
@@ -106,7 +118,11 @@ fn execute(plan: &Plan) -> (Run, Vec<Vec<u32>>) {
         CpuExecutor::new(plan, lowering.placement(), &source, &options).expect("an executor");
     let count: u32 = lowering.rounds().iter().flat_map(|r| &r.batches).sum();
     let prompts: Vec<Vec<u32>> = (0..count)
-        .map(|s| (0..plan.workload.prompt_len).map(|t| (s * 31 + t * 17 + 4) % 128).collect())
+        .map(|s| {
+            (0..plan.workload.prompt_len)
+                .map(|t| (s * 31 + t * 17 + 4) % 128)
+                .collect()
+        })
         .collect();
     let texts = lowering.texts().clone();
     executor.set_prompts(&texts, &prompts).expect("prompts");
@@ -120,21 +136,44 @@ fn assert_kept(run: &Run, name: &str) {
     for piece in &run.pieces {
         for (index, task) in piece.tasks().iter().enumerate() {
             let id = TaskId(piece.first_task().0 + index as u32);
-            let span = run.trace.span(id).unwrap_or_else(|| panic!("{name}: task {} ran", id.0));
-            assert!(span.start.0 <= span.end.0, "{name}: task {} ends before it starts", id.0);
+            let span = run
+                .trace
+                .span(id)
+                .unwrap_or_else(|| panic!("{name}: task {} ran", id.0));
+            assert!(
+                span.start.0 <= span.end.0,
+                "{name}: task {} ends before it starts",
+                id.0
+            );
             let resource = task.resource.0 as usize;
-            assert!(span.start.0 >= free[resource], "{name}: task {} overtakes", id.0);
+            assert!(
+                span.start.0 >= free[resource],
+                "{name}: task {} overtakes",
+                id.0
+            );
             free[resource] = span.end.0;
             for dep in piece.deps_at(index) {
                 let dep = run.trace.span(*dep).expect("ran");
-                assert!(span.start.0 >= dep.end.0, "{name}: task {} does not wait", id.0);
+                assert!(
+                    span.start.0 >= dep.end.0,
+                    "{name}: task {} does not wait",
+                    id.0
+                );
             }
         }
     }
     let peak = Summary::of(run).peak_bytes;
     for tier in Tier::ALL {
-        let arena = run.machine.arenas.iter().find(|a| a.tier == tier).expect("a tier");
-        assert!(peak[tier] <= arena.capacity, "{name}: {tier} holds more than it has");
+        let arena = run
+            .machine
+            .arenas
+            .iter()
+            .find(|a| a.tier == tier)
+            .expect("a tier");
+        assert!(
+            peak[tier] <= arena.capacity,
+            "{name}: {tier} holds more than it has"
+        );
     }
 }
 
@@ -188,7 +227,11 @@ fn the_cpu_executor_keeps_the_same_rules_on_the_same_programs() {
         let (executed, tokens) = execute(&plan);
         assert_kept(&executed, &name);
         let simulated = simulate(&plan, &machine()).expect("simulates");
-        assert_eq!(demand(&executed), demand(&simulated), "{name}: another program");
+        assert_eq!(
+            demand(&executed),
+            demand(&simulated),
+            "{name}: another program"
+        );
         assert!(tokens.iter().all(|t| t.len() == 3), "{name}: {tokens:?}");
     }
 }

@@ -28,7 +28,11 @@ fn rust_files(folder: &str) -> Vec<PathBuf> {
 
 fn all_rust_files() -> Vec<PathBuf> {
     let folders = ["core", "sim", "backend", "src", "tests", "benches"];
-    folders.iter().filter(|f| root().join(f).is_dir()).flat_map(|f| rust_files(f)).collect()
+    folders
+        .iter()
+        .filter(|f| root().join(f).is_dir())
+        .flat_map(|f| rust_files(f))
+        .collect()
 }
 
 /// Every line that breaks a rule, with its place.
@@ -54,38 +58,59 @@ fn dependencies(manifest: &str) -> Vec<String> {
     let table: toml::Table = text.parse().expect("TOML");
     let names = |key: &str| {
         let section = table.get(key).and_then(toml::Value::as_table);
-        section.map(|s| s.keys().cloned().collect::<Vec<_>>()).unwrap_or_default()
+        section
+            .map(|s| s.keys().cloned().collect::<Vec<_>>())
+            .unwrap_or_default()
     };
-    let all = names("dependencies").into_iter().chain(names("dev-dependencies"));
+    let all = names("dependencies")
+        .into_iter()
+        .chain(names("dev-dependencies"));
     all.filter(|name| name.starts_with("plimsoll")).collect()
 }
 
 #[test]
 fn the_rooms_know_only_whom_they_may() {
-    assert!(dependencies("core/Cargo.toml").is_empty(), "core knows nobody");
+    assert!(
+        dependencies("core/Cargo.toml").is_empty(),
+        "core knows nobody"
+    );
     assert_eq!(dependencies("sim/Cargo.toml"), ["plimsoll-core"]);
     assert_eq!(dependencies("backend/Cargo.toml"), ["plimsoll-core"]);
 }
 
 #[test]
 fn the_planner_calls_the_simulator_as_anyone_would() {
-    let found = complaints(&rust_files("src"), |line| line.contains("plimsoll_sim::engine"));
+    let found = complaints(&rust_files("src"), |line| {
+        line.contains("plimsoll_sim::engine")
+    });
     assert_none("uses of the engine's inside", &found);
-    let found = complaints(&rust_files("src/planner"), |line| line.contains("plimsoll_backend"));
+    let found = complaints(&rust_files("src/planner"), |line| {
+        line.contains("plimsoll_backend")
+    });
     assert_none("the planner uses the runtime", &found);
 }
 
 #[test]
 fn core_knows_no_files_clocks_or_threads() {
-    let forbidden = ["std::fs", "std::time", "std::thread", "std::env", "std::net"];
-    let found = complaints(&rust_files("core/src"), |line| forbidden.iter().any(|f| line.contains(f)));
+    let forbidden = [
+        "std::fs",
+        "std::time",
+        "std::thread",
+        "std::env",
+        "std::net",
+    ];
+    let found = complaints(&rust_files("core/src"), |line| {
+        forbidden.iter().any(|f| line.contains(f))
+    });
     assert_none("core does what its callers should", &found);
 }
 
 #[test]
 fn a_program_holds_shapes_and_never_times() {
     let files = [root().join("core/src/program.rs")];
-    let found = complaints(&files, |line| line.contains("Seconds") || line.contains("_s:"));
+    let found = complaints(&files, |line| {
+        line.contains("Seconds") || line.contains("_s:")
+    });
     assert_none("a program knows a duration", &found);
 }
 
@@ -93,7 +118,9 @@ fn a_program_holds_shapes_and_never_times() {
 fn only_the_program_prints_and_exits() {
     let forbidden = ["println!(", "eprintln!(", "print!(", "process::exit"];
     for room in ["core/src", "sim/src", "backend/src"] {
-        let found = complaints(&rust_files(room), |line| forbidden.iter().any(|f| line.contains(f)));
+        let found = complaints(&rust_files(room), |line| {
+            forbidden.iter().any(|f| line.contains(f))
+        });
         assert_none("a library prints or exits", &found);
     }
 }
@@ -102,9 +129,13 @@ fn only_the_program_prints_and_exits() {
 fn nothing_is_left_for_later() {
     let words = ["todo!(", "unimplemented!(", "#[ignore"].map(|w| w.to_owned());
     let this = Path::new("tests/tidy.rs");
-    let files: Vec<PathBuf> =
-        all_rust_files().into_iter().filter(|f| !f.ends_with(this)).collect();
-    let found = complaints(&files, |line| words.iter().any(|w| line.contains(w.as_str())));
+    let files: Vec<PathBuf> = all_rust_files()
+        .into_iter()
+        .filter(|f| !f.ends_with(this))
+        .collect();
+    let found = complaints(&files, |line| {
+        words.iter().any(|w| line.contains(w.as_str()))
+    });
     assert_none("half-done", &found);
 }
 
@@ -121,9 +152,10 @@ fn a_function_fits_a_screen() {
                 || ["pub ", "pub(", "const fn", "unsafe fn", "async fn"]
                     .iter()
                     .any(|start| words.starts_with(start))
-                    && words.split('(').next().is_some_and(|head| {
-                        head.split_whitespace().any(|word| word == "fn")
-                    })
+                    && words
+                        .split('(')
+                        .next()
+                        .is_some_and(|head| head.split_whitespace().any(|word| word == "fn"))
                 || words.starts_with("pub(") && words.contains(" fn ");
             if is_fn && begun.is_none() && !words.ends_with(';') {
                 begun = Some((index, indent, words.to_owned()));
@@ -147,7 +179,9 @@ fn a_function_fits_a_screen() {
 fn hardware_numbers_live_in_profiles() {
     let numbers = ["320e9", "13.84e9", "21.24e12", "2039e9", "65e12"];
     for room in ["core/src", "sim/src", "backend/src", "src"] {
-        let found = complaints(&rust_files(room), |line| numbers.iter().any(|n| line.contains(n)));
+        let found = complaints(&rust_files(room), |line| {
+            numbers.iter().any(|n| line.contains(n))
+        });
         assert_none("a machine's number in code", &found);
     }
 }

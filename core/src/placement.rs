@@ -178,8 +178,16 @@ pub fn split_whole(total: u32, shares: &Fractions) -> PerTier<u32> {
     if shares.disk > 1e-9 || disk == 0 {
         PerTier { device, host, disk }
     } else if shares.host > 1e-9 {
-        PerTier { device, host: host + disk, disk: 0 }
+        PerTier {
+            device,
+            host: host + disk,
+            disk: 0,
+        }
     } else {
-        PerTier { device: device + disk, host, disk: 0 }
+        PerTier {
+            device: device + disk,
+            host,
+            disk: 0,
+        }
     }
 }

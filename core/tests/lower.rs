@@ -49,7 +49,12 @@ fn verify(plan: &Plan) {
     for piece in pieces(plan) {
         if let Err(error) = verifier.check(&piece) {
             for (index, task) in piece.tasks().iter().enumerate() {
-                eprintln!("{index} {:?} {:?} {:?}", task.cell, piece.op_of(task), piece.args_at(index));
+                eprintln!(
+                    "{index} {:?} {:?} {:?}",
+                    task.cell,
+                    piece.op_of(task),
+                    piece.args_at(index)
+                );
             }
             for (index, buffer) in piece.buffers().iter().enumerate() {
                 eprintln!("{index} {buffer:?}");
@@ -71,11 +76,21 @@ fn shares() -> impl Strategy<Value = (f64, f64)> {
 
 fn policies() -> impl Strategy<Value = Policy> {
     let counts = (1u32..5, 1u32..6);
-    let switches = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let switches = (
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+    );
     (counts, shares(), shares(), shares(), switches).prop_map(
         |((gbs, count), w, c, h, (row, overlap, barrier, cpu_attention, spread))| Policy {
             schedule: if row { Schedule::Row } else { Schedule::ZigZag },
-            granularity: if spread { Granularity::Spread } else { Granularity::Layer },
+            granularity: if spread {
+                Granularity::Spread
+            } else {
+                Granularity::Layer
+            },
             overlap,
             barrier,
             cpu_attention,
@@ -116,9 +131,16 @@ fn moved(plan: &Plan, kind: ResourceKind, pass: u16) -> u64 {
 
 #[test]
 fn zigzag_reads_weights_once_a_pass_and_row_once_a_batch() {
-    let workload = Workload { prompt_len: 8, gen_len: 3, num_prompts: None };
+    let workload = Workload {
+        prompt_len: 8,
+        gen_len: 3,
+        num_prompts: None,
+    };
     let zigzag = Policy::from_percent(2, 4, [0.0, 100.0, 100.0, 0.0, 100.0, 0.0]).expect("policy");
-    let row = Policy { schedule: Schedule::Row, ..zigzag };
+    let row = Policy {
+        schedule: Schedule::Row,
+        ..zigzag
+    };
     let zigzag = moved(&plan(zigzag, workload), ResourceKind::H2d, 1);
     let row = moved(&plan(row, workload), ResourceKind::H2d, 1);
     assert_eq!(row, 4 * zigzag);
@@ -126,28 +148,53 @@ fn zigzag_reads_weights_once_a_pass_and_row_once_a_batch() {
         Policy::from_percent(2, 4, [0.0, 100.0, 100.0, 0.0, 100.0, 0.0]).expect("policy"),
         workload,
     );
-    let weights = Lowering::new(&plan).expect("fits").placement().bytes().host.0;
+    let weights = Lowering::new(&plan)
+        .expect("fits")
+        .placement()
+        .bytes()
+        .host
+        .0;
     assert_eq!(zigzag, weights);
 }
 
 #[test]
 fn cpu_attention_moves_queries_instead_of_the_cache() {
-    let workload = Workload { prompt_len: 16, gen_len: 3, num_prompts: None };
+    let workload = Workload {
+        prompt_len: 16,
+        gen_len: 3,
+        num_prompts: None,
+    };
     let gpu = Policy::from_percent(2, 4, [100.0, 0.0, 0.0, 100.0, 100.0, 0.0]).expect("policy");
-    let cpu = Policy { cpu_attention: true, ..gpu };
+    let cpu = Policy {
+        cpu_attention: true,
+        ..gpu
+    };
     let model = small_model();
     let token = 2 * model.hidden_size as u64 * 2 * u64::from(model.num_hidden_layers);
     let batch = 8;
-    assert_eq!(moved(&plan(gpu, workload), ResourceKind::H2d, 2), token * batch * 17);
-    assert_eq!(moved(&plan(cpu, workload), ResourceKind::H2d, 2), token / 2 * batch);
+    assert_eq!(
+        moved(&plan(gpu, workload), ResourceKind::H2d, 2),
+        token * batch * 17
+    );
+    assert_eq!(
+        moved(&plan(cpu, workload), ResourceKind::H2d, 2),
+        token / 2 * batch
+    );
 }
 
 #[test]
 fn a_tier_that_is_too_small_is_named() {
-    let workload = Workload { prompt_len: 8, gen_len: 3, num_prompts: None };
+    let workload = Workload {
+        prompt_len: 8,
+        gen_len: 3,
+        num_prompts: None,
+    };
     let policy = Policy::from_percent(2, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0]).expect("policy");
     let mut plan = plan(policy, workload);
     plan.capacity_bytes.device = Bytes(plan.capacity_bytes.device.0 - 1);
     let error = Lowering::new(&plan).expect_err("one byte short");
-    assert!(error.to_string().starts_with("the device tier needs"), "{error}");
+    assert!(
+        error.to_string().starts_with("the device tier needs"),
+        "{error}"
+    );
 }

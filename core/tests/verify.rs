@@ -1,7 +1,7 @@
 //! Every rule of the verifier, broken once.
 
 use plimsoll_core::program::{
-    Access, Arg, ArenaId, Buffer, BufferId, Cell, Content, Machine, NewTask, Op, Program,
+    Access, ArenaId, Arg, Buffer, BufferId, Cell, Content, Machine, NewTask, Op, Program,
     ResourceId, ResourceKind, TaskId,
 };
 use plimsoll_core::tier::{PerTier, Tier};
@@ -44,8 +44,13 @@ impl Sketch {
         (takes, gives): (&[BufferId], &[BufferId]),
     ) -> TaskId {
         let op = self.program.op(Op::Barrier);
-        let args: Vec<Arg> =
-            args.iter().map(|(buffer, access)| Arg { buffer: *buffer, access: *access }).collect();
+        let args: Vec<Arg> = args
+            .iter()
+            .map(|(buffer, access)| Arg {
+                buffer: *buffer,
+                access: *access,
+            })
+            .collect();
         self.program.push(NewTask {
             op,
             resource: self.machine.resource(on, 0).expect("an engine"),
@@ -86,7 +91,10 @@ fn a_piece_must_run_on_from_the_last() {
     let mut verifier = Verifier::new(&sketch.machine);
     verifier.check(&sketch.program).expect("the first piece");
     let again = verifier.check(&sketch.program);
-    let expected = VerifyError::NotNext { expected: TaskId(1), found: TaskId(0) };
+    let expected = VerifyError::NotNext {
+        expected: TaskId(1),
+        found: TaskId(0),
+    };
     assert_eq!(again, Err(expected));
 }
 
@@ -94,7 +102,13 @@ fn a_piece_must_run_on_from_the_last() {
 fn a_task_waits_for_earlier_ones_only() {
     let mut sketch = Sketch::new();
     let task = sketch.task(Gpu, &[TaskId(0)], &[], (&[], &[]));
-    assert_eq!(sketch.verdict(), Err(VerifyError::Cycle { task, dep: TaskId(0) }));
+    assert_eq!(
+        sketch.verdict(),
+        Err(VerifyError::Cycle {
+            task,
+            dep: TaskId(0)
+        })
+    );
 }
 
 #[test]
@@ -125,7 +139,10 @@ fn resources_arenas_and_buffers_exist() {
     let mut sketch = Sketch::new();
     let buffer = BufferId(7);
     let task = sketch.task(Gpu, &[], &[(buffer, READ)], (&[], &[]));
-    assert_eq!(sketch.verdict(), Err(VerifyError::NoSuchBuffer { task, buffer }));
+    assert_eq!(
+        sketch.verdict(),
+        Err(VerifyError::NoSuchBuffer { task, buffer })
+    );
 }
 
 #[test]
@@ -150,7 +167,14 @@ fn a_place_is_taken_only_after_it_was_given_back() {
     sketch.task(Gpu, &[load], &[(a, READ)], (&[], &[a]));
     // It waits for the load, but not for the task that gives the place back.
     let task = sketch.task(D2h, &[load], &[(b, WRITE)], (&[b], &[b]));
-    assert_eq!(sketch.verdict(), Err(VerifyError::Overlap { task, buffer: b, other: a }));
+    assert_eq!(
+        sketch.verdict(),
+        Err(VerifyError::Overlap {
+            task,
+            buffer: b,
+            other: a
+        })
+    );
 }
 
 #[test]
@@ -159,7 +183,10 @@ fn a_buffer_comes_to_life_once() {
     let a = sketch.buffer(0, 10, false);
     sketch.task(Gpu, &[], &[(a, WRITE)], (&[a], &[]));
     let task = sketch.task(Gpu, &[], &[], (&[a], &[a]));
-    assert_eq!(sketch.verdict(), Err(VerifyError::TakenTwice { task, buffer: a }));
+    assert_eq!(
+        sketch.verdict(),
+        Err(VerifyError::TakenTwice { task, buffer: a })
+    );
 }
 
 #[test]
@@ -168,7 +195,10 @@ fn a_buffer_is_used_while_it_is_alive() {
     let a = sketch.buffer(0, 10, false);
     sketch.task(Gpu, &[], &[(a, WRITE)], (&[a], &[a]));
     let task = sketch.task(Gpu, &[], &[(a, READ)], (&[], &[]));
-    assert_eq!(sketch.verdict(), Err(VerifyError::NotAlive { task, buffer: a }));
+    assert_eq!(
+        sketch.verdict(),
+        Err(VerifyError::NotAlive { task, buffer: a })
+    );
 }
 
 #[test]
@@ -176,7 +206,10 @@ fn nothing_is_read_before_it_is_there() {
     let mut sketch = Sketch::new();
     let a = sketch.buffer(0, 10, false);
     let task = sketch.task(Gpu, &[], &[(a, READ)], (&[a], &[a]));
-    assert_eq!(sketch.verdict(), Err(VerifyError::NotResident { task, buffer: a }));
+    assert_eq!(
+        sketch.verdict(),
+        Err(VerifyError::NotResident { task, buffer: a })
+    );
 }
 
 #[test]
@@ -201,14 +234,20 @@ fn a_buffer_is_given_back_once_when_all_are_done_with_it() {
     let a = sketch.buffer(0, 10, false);
     sketch.task(Gpu, &[], &[(a, WRITE)], (&[a], &[a]));
     let task = sketch.task(Gpu, &[], &[], (&[], &[a]));
-    assert_eq!(sketch.verdict(), Err(VerifyError::GivenTwice { task, buffer: a }));
+    assert_eq!(
+        sketch.verdict(),
+        Err(VerifyError::GivenTwice { task, buffer: a })
+    );
 
     let mut sketch = Sketch::new();
     let a = sketch.buffer(0, 10, false);
     let write = sketch.task(Gpu, &[], &[(a, WRITE)], (&[a], &[]));
     sketch.task(D2h, &[write], &[(a, READ)], (&[], &[]));
     let task = sketch.task(Gpu, &[], &[], (&[], &[a]));
-    assert_eq!(sketch.verdict(), Err(VerifyError::GivenInUse { task, buffer: a }));
+    assert_eq!(
+        sketch.verdict(),
+        Err(VerifyError::GivenInUse { task, buffer: a })
+    );
 
     let mut sketch = Sketch::new();
     let a = sketch.buffer(0, 10, false);

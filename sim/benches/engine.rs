@@ -29,7 +29,11 @@ fn opt_175b(profile: &HardwareProfile) -> Plan {
         schema_version: PLAN_SCHEMA_VERSION,
         model: registry::find("opt-175b").expect("registered"),
         dtype: Dtype::F16,
-        workload: Workload { prompt_len: 512, gen_len: 32, num_prompts: None },
+        workload: Workload {
+            prompt_len: 512,
+            gen_len: 32,
+            num_prompts: None,
+        },
         policy,
         capacity_bytes: PerTier {
             device: Bytes(1 << 36),
@@ -48,7 +52,9 @@ fn opt_175b(profile: &HardwareProfile) -> Plan {
 fn lower(plan: &Plan) -> (Machine, Vec<Arc<Program>>) {
     let mut lowering = Lowering::new(plan).expect("fits");
     let machine = lowering.machine().clone();
-    let pieces = std::iter::from_fn(|| lowering.next_pass()).map(Arc::new).collect();
+    let pieces = std::iter::from_fn(|| lowering.next_pass())
+        .map(Arc::new)
+        .collect();
     (machine, pieces)
 }
 

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use plimsoll_backend::cpu::CpuError;
+use plimsoll_backend::probe::ProbeError;
 use plimsoll_backend::tiers::TierError;
 use plimsoll_backend::weights::WeightError;
 use plimsoll_core::control::DriveError;
@@ -118,6 +119,14 @@ fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     }
     if let Some(DriveError::Execution(error)) = cause.downcast_ref() {
         return exit_of_execution(error);
+    }
+    // A transparent error hides what it holds from the chain.
+    match cause.downcast_ref() {
+        Some(ProbeError::Cpu(error)) => return exit_of_backend(error),
+        Some(ProbeError::Execution(error) | ProbeError::Drive(DriveError::Execution(error))) => {
+            return exit_of_execution(error);
+        }
+        _ => {}
     }
     cause.downcast_ref().and_then(exit_of_execution)
 }

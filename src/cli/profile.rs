@@ -75,5 +75,9 @@ pub(super) fn measure_with_progress(options: &ProbeOptions) -> anyhow::Result<Ha
 
 /// The date in UTC, as YYYY-MM-DD.
 pub(super) fn today() -> String {
-    jiff::Timestamp::now().to_string().chars().take(10).collect()
+    jiff::Timestamp::now()
+        .to_string()
+        .chars()
+        .take(10)
+        .collect()
 }

@@ -20,7 +20,9 @@ use crate::report::{
     write_scatter_png,
 };
 use crate::trace_file::{Process, write_side_by_side};
-use crate::validate::{BUILT_IN, CaseRow, Grid, Outcome, Score, Setting, disk_mode, score, validate};
+use crate::validate::{
+    BUILT_IN, CaseRow, Grid, Outcome, Score, Setting, disk_mode, score, validate,
+};
 
 /// Simulate and execute a grid of plans on this machine, and compare
 #[derive(Debug, clap::Args)]
@@ -83,7 +85,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     };
     let bar = Progress::new("running", 1);
-    let outcomes = validate(&grid, &profile, &cpu, &mut |done, total| bar.set_of(done, total))?;
+    let outcomes = validate(&grid, &profile, &cpu, &mut |done, total| {
+        bar.set_of(done, total)
+    })?;
     drop(bar);
     let rows: Vec<CaseRow> = outcomes.iter().map(CaseRow::of).collect();
     let score = score(&rows);
@@ -93,7 +97,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         disk: disk_mode(&args.disk_dir),
         repeats: grid.repeats,
     };
-    let report = Report { setting: &setting, score: &score, cases: &rows };
+    let report = Report {
+        setting: &setting,
+        score: &score,
+        cases: &rows,
+    };
     write_files(&args.output, &profile, &report, &outcomes)?;
     match args.format {
         Format::Json => print_json(&report)?,
@@ -137,23 +145,37 @@ fn write_files(
     write_text(&dir.join("profile.toml"), &profile.to_toml())?;
     let csv = to_csv(report.cases)?;
     write_atomically(&dir.join("cases.csv"), |out| out.write_all(&csv))?;
-    write_text(&dir.join("cases.json"), &(serde_json::to_string_pretty(report)? + "\n"))?;
+    write_text(
+        &dir.join("cases.json"),
+        &(serde_json::to_string_pretty(report)? + "\n"),
+    )?;
     let points: Vec<Point> = report.cases.iter().map(point).collect();
     let title = format!(
         "Predicted against measured latency, {} ({})",
         report.setting.hardware, report.setting.device
     );
-    let scatter = Scatter { title: &title, points: &points };
+    let scatter = Scatter {
+        title: &title,
+        points: &points,
+    };
     write_text(&dir.join("scatter.svg"), &scatter_svg(&scatter)?)?;
     write_scatter_png(&dir.join("scatter.png"), &scatter)?;
     // The case that is furthest off is the one to look at.
-    let worst = report.cases.iter().zip(outcomes).max_by(|a, b| {
-        a.0.error.abs().total_cmp(&b.0.error.abs())
-    });
+    let worst = report
+        .cases
+        .iter()
+        .zip(outcomes)
+        .max_by(|a, b| a.0.error.abs().total_cmp(&b.0.error.abs()));
     if let Some((_, outcome)) = worst {
         write_atomically(&dir.join("trace.json"), |out| {
-            let predicted = Process { name: "predicted", run: &outcome.predicted };
-            let measured = Process { name: "measured (emulated device)", run: &outcome.measured };
+            let predicted = Process {
+                name: "predicted",
+                run: &outcome.predicted,
+            };
+            let measured = Process {
+                name: "measured (emulated device)",
+                run: &outcome.measured,
+            };
             write_side_by_side(out, predicted, measured)
         })?;
     }

@@ -70,7 +70,10 @@ pub(super) fn op_in_words(op: &Op) -> String {
                 .collect();
             let products = products.join(" + ");
             let again = if *reused { ", weights as before" } else { "" };
-            format!("{}: {products}, from position {position}{again}", stage.name())
+            format!(
+                "{}: {products}, from position {position}{again}",
+                stage.name()
+            )
         }
         Op::Attention {
             rows,

@@ -163,7 +163,8 @@ impl Grid {
     /// # Errors
     /// What is wrong with the file, by key.
     pub fn parse(text: &str, path: &Path) -> Result<Grid, InputError> {
-        let bad = |problem: String, remedy: &str| InputError::bad_file(path, "grid", problem, remedy);
+        let bad =
+            |problem: String, remedy: &str| InputError::bad_file(path, "grid", problem, remedy);
         let mut file: GridFile = toml::from_str(text)
             .map_err(|e| bad(e.message().replace('\n', " "), "see src/validate/grid.toml"))?;
         if file.schedule.is_empty() {
@@ -183,8 +184,15 @@ impl Grid {
         if file.repeats == 0 {
             return Err(bad("`repeats` is 0".into(), "give at least 1"));
         }
-        let chosen = if file.case.is_empty() { all(&file) } else { file.case.clone() };
-        let cases = chosen.iter().map(|case| file.resolve(case, path)).collect::<Result<_, _>>()?;
+        let chosen = if file.case.is_empty() {
+            all(&file)
+        } else {
+            file.case.clone()
+        };
+        let cases = chosen
+            .iter()
+            .map(|case| file.resolve(case, path))
+            .collect::<Result<_, _>>()?;
         Ok(Grid {
             cases,
             repeats: file.repeats,
@@ -221,14 +229,48 @@ fn all(file: &GridFile) -> Vec<CaseEntry> {
 
 impl GridFile {
     fn resolve(&self, case: &CaseEntry, path: &Path) -> Result<Case, InputError> {
-        let model = find("model", &self.model, case.model.as_deref(), |m| &m.name, path)?;
-        let placement =
-            find("placement", &self.placement, case.placement.as_deref(), |p| &p.name, path)?;
-        let schedule =
-            find("schedule", &self.schedule, case.schedule.as_deref(), |s| &s.name, path)?;
-        let batch = find("batch", &self.batch, case.batch.as_deref(), |b| &b.name, path)?;
-        let machine = find("machine", &self.machine, case.machine.as_deref(), |m| &m.name, path)?;
-        let parts = [&model.name, &placement.name, &schedule.name, &batch.name, &machine.name];
+        let model = find(
+            "model",
+            &self.model,
+            case.model.as_deref(),
+            |m| &m.name,
+            path,
+        )?;
+        let placement = find(
+            "placement",
+            &self.placement,
+            case.placement.as_deref(),
+            |p| &p.name,
+            path,
+        )?;
+        let schedule = find(
+            "schedule",
+            &self.schedule,
+            case.schedule.as_deref(),
+            |s| &s.name,
+            path,
+        )?;
+        let batch = find(
+            "batch",
+            &self.batch,
+            case.batch.as_deref(),
+            |b| &b.name,
+            path,
+        )?;
+        let machine = find(
+            "machine",
+            &self.machine,
+            case.machine.as_deref(),
+            |m| &m.name,
+            path,
+        )?;
+        let parts = [
+            &model.name,
+            &placement.name,
+            &schedule.name,
+            &batch.name,
+            &machine.name,
+        ];
         let policy = match placement.percent {
             None => None,
             Some(percent) => Some(policy(placement, percent, schedule, batch, path)?),
@@ -256,8 +298,16 @@ fn policy(
     batch: &BatchEntry,
     path: &Path,
 ) -> Result<Policy, InputError> {
-    let base = Policy::from_percent(batch.gpu_batch_size, batch.num_gpu_batches, percent)
-        .map_err(|e| InputError::bad_file(path, format!("placement `{}`", placement.name), e.to_string(), "mend it"))?;
+    let base = Policy::from_percent(batch.gpu_batch_size, batch.num_gpu_batches, percent).map_err(
+        |e| {
+            InputError::bad_file(
+                path,
+                format!("placement `{}`", placement.name),
+                e.to_string(),
+                "mend it",
+            )
+        },
+    )?;
     Ok(Policy {
         granularity: placement.granularity.unwrap_or(base.granularity),
         cpu_attention: placement.cpu_attention,
@@ -282,7 +332,12 @@ fn find<'a, T>(
     found.ok_or_else(|| {
         let known: Vec<&str> = entries.iter().map(|e| name(e).as_str()).collect();
         let problem = format!("there is no {kind} `{}`", wanted.unwrap_or("(any)"));
-        InputError::bad_file(path, "case", problem, format!("name one of: {}", known.join(", ")))
+        InputError::bad_file(
+            path,
+            "case",
+            problem,
+            format!("name one of: {}", known.join(", ")),
+        )
     })
 }
 

@@ -16,7 +16,7 @@ use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::Policy;
 use plimsoll_core::summary::Summary;
 use plimsoll_core::tier::PerTier;
-use plimsoll_sim::{SimulateError, simulate};
+use plimsoll_sim::simulate;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -42,7 +42,7 @@ pub enum ValidateError {
         /// Which.
         case: String,
         /// Why.
-        source: Box<SimulateError>,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The planner stopped, or found nothing that fits.
     #[error("case `{case}`: {what}")]
@@ -58,7 +58,7 @@ pub enum ValidateError {
         /// Which.
         case: String,
         /// Why.
-        source: Box<CpuError>,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The run stopped.
     #[error("case `{case}`: {source}")]
@@ -147,7 +147,10 @@ pub fn validate(
         }
     }
     progress(total, total);
-    prepared.into_iter().map(|case| case.finish(profile)).collect()
+    prepared
+        .into_iter()
+        .map(|case| case.finish(profile))
+        .collect()
 }
 
 impl Prepared<'_> {
@@ -176,7 +179,8 @@ impl Prepared<'_> {
     fn finish(mut self, profile: &HardwareProfile) -> Result<Outcome, ValidateError> {
         let latency = |run: &Run| run.trace.makespan().0;
         let latencies_s = self.runs.iter().map(|(run, _)| latency(run)).collect();
-        self.runs.sort_by(|a, b| latency(&a.0).total_cmp(&latency(&b.0)));
+        self.runs
+            .sort_by(|a, b| latency(&a.0).total_cmp(&latency(&b.0)));
         let middle = (self.runs.len() - 1) / 2;
         let (measured, slowness) = self.runs.swap_remove(middle);
         let machine = machine_of(self.case, profile, &slowness);
@@ -212,7 +216,10 @@ fn machine_of(case: &Case, profile: &HardwareProfile, slowness: &Slowness) -> Ha
             machine.disk_capacity_bytes,
         )
         .with_link_cap(machine.h2d_bytes_per_s, machine.d2h_bytes_per_s)
-        .with_disk_cap(machine.disk_read_bytes_per_s, machine.disk_write_bytes_per_s)
+        .with_disk_cap(
+            machine.disk_read_bytes_per_s,
+            machine.disk_write_bytes_per_s,
+        )
 }
 
 fn prepare<'a>(case: &'a Case, profile: &HardwareProfile) -> Result<Prepared<'a>, ValidateError> {
@@ -284,8 +291,10 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn execute(&mut self, case: &Case, plan: &Plan) -> Result<Run, ValidateError> {
         let name = || case.name.clone();
-        let mut lowering =
-            Lowering::new(plan).map_err(|source| ValidateError::Lower { case: name(), source })?;
+        let mut lowering = Lowering::new(plan).map_err(|source| ValidateError::Lower {
+            case: name(),
+            source,
+        })?;
         let options = CpuOptions {
             throttles: Throttles {
                 h2d: case.machine.h2d_bytes_per_s,
@@ -303,12 +312,21 @@ impl Bench<'_> {
         let weights = weights.or_insert_with(|| Remembered::new(Synthetic { seed: 1 }));
         let mut executor =
             CpuExecutor::new(plan, lowering.placement(), weights, &options).map_err(cpu)?;
-        let count = lowering.rounds().iter().flat_map(|r| &r.batches).map(|b| u64::from(*b)).sum();
+        let count = lowering
+            .rounds()
+            .iter()
+            .flat_map(|r| &r.batches)
+            .map(|b| u64::from(*b))
+            .sum();
         let prompts = random_prompts(1, count, plan.workload.prompt_len, plan.model.vocab_size);
         let prompts: Vec<Vec<u32>> = prompts.into_iter().map(|p| p.prompt_token_ids).collect();
-        executor.set_prompts(lowering.texts(), &prompts).map_err(cpu)?;
-        drive(&mut lowering, &mut executor)
-            .map_err(|source| ValidateError::Drive { case: name(), source })
+        executor
+            .set_prompts(lowering.texts(), &prompts)
+            .map_err(cpu)?;
+        drive(&mut lowering, &mut executor).map_err(|source| ValidateError::Drive {
+            case: name(),
+            source,
+        })
     }
 }
 

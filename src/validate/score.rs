@@ -111,22 +111,34 @@ fn explain(predicted: &Run, measured: &Run) -> (&'static str, f64) {
     let kinds = predicted.machine.resources.iter().map(|r| r.kind);
     let busy = kinds.map(|kind| (kind, busy_s(measured, kind) - busy_s(predicted, kind)));
     let most = busy.fold((ResourceKind::Gpu, 0.0_f64), |most, next| {
-        if next.1.abs() > most.1.abs() { next } else { most }
+        if next.1.abs() > most.1.abs() {
+            next
+        } else {
+            most
+        }
     });
     (most.0.name(), most.1)
 }
 
 fn busy_s(run: &Run, kind: ResourceKind) -> f64 {
-    let tasks = run.tasks().filter(|(_, _, on, _)| run.machine.resources[*on].kind == kind);
-    tasks.filter_map(|(id, ..)| run.trace.span(id)).map(|span| span.duration().0).sum()
+    let tasks = run
+        .tasks()
+        .filter(|(_, _, on, _)| run.machine.resources[*on].kind == kind);
+    tasks
+        .filter_map(|(id, ..)| run.trace.span(id))
+        .map(|span| span.duration().0)
+        .sum()
 }
 
 /// Scores all cases.
 pub fn score(rows: &[CaseRow]) -> Score {
     let mut sizes = Data::new(rows.iter().map(|r| r.error.abs()).collect::<Vec<f64>>());
     let mut signed = Data::new(rows.iter().map(|r| r.error).collect::<Vec<f64>>());
-    let mut as_profiled =
-        Data::new(rows.iter().map(|r| r.error_as_profiled.abs()).collect::<Vec<f64>>());
+    let mut as_profiled = Data::new(
+        rows.iter()
+            .map(|r| r.error_as_profiled.abs())
+            .collect::<Vec<f64>>(),
+    );
     let predicted: Vec<f64> = rows.iter().map(|r| r.predicted_s).collect();
     let measured: Vec<f64> = rows.iter().map(|r| r.measured_s).collect();
     Score {
@@ -149,7 +161,8 @@ pub fn spearman(a: Vec<f64>, b: Vec<f64>) -> f64 {
     let (mean_a, mean_b) = (mean(&a), mean(&b));
     let pairs = || a.iter().zip(&b).map(|(x, y)| (x - mean_a, y - mean_b));
     let covariance: f64 = pairs().map(|(x, y)| x * y).sum();
-    let spread: f64 = pairs().map(|(x, _)| x * x).sum::<f64>() * pairs().map(|(_, y)| y * y).sum::<f64>();
+    let spread: f64 =
+        pairs().map(|(x, _)| x * x).sum::<f64>() * pairs().map(|(_, y)| y * y).sum::<f64>();
     covariance / spread.sqrt()
 }
 

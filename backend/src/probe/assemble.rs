@@ -22,7 +22,10 @@ const STATED: &str = "stated";
 type Rates = BTreeMap<u64, Vec<f64>>;
 
 fn curve(rates: &Rates) -> Curve {
-    let points = rates.iter().map(|(size, r)| (*size as f64, median(r))).collect();
+    let points = rates
+        .iter()
+        .map(|(size, r)| (*size as f64, median(r)))
+        .collect();
     let spreads: Vec<f64> = rates.values().map(|r| spread(r)).collect();
     let curve = Curve::new(points, MEASURED, Some(median(&spreads)));
     curve.expect("medians of positive rates at ascending sizes")
@@ -34,20 +37,34 @@ fn quantity(values: &[f64]) -> Quantity<Seconds> {
 
 /// The profile of everything measured.
 pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwareProfile {
-    let what = if options.quick { "plimsoll profile --quick" } else { "plimsoll profile" };
+    let what = if options.quick {
+        "plimsoll profile --quick"
+    } else {
+        "plimsoll profile"
+    };
     let source = |kind: SourceKind, from: String| Source {
         kind,
         from,
         date: options.date.clone(),
     };
     let sources = BTreeMap::from([
-        (MEASURED.to_owned(), source(SourceKind::Measured, format!("{what}, this machine"))),
-        (STATED.to_owned(), source(SourceKind::Measured, "the system's own count of memory and disk".into())),
+        (
+            MEASURED.to_owned(),
+            source(SourceKind::Measured, format!("{what}, this machine")),
+        ),
+        (
+            STATED.to_owned(),
+            source(
+                SourceKind::Measured,
+                "the system's own count of memory and disk".into(),
+            ),
+        ),
     ]);
     let best = best_weight_rate(measured);
     HardwareProfile {
         name: options.name.clone(),
-        description: "Emulated device on this machine's CPU: its own arena and its own thread.".into(),
+        description: "Emulated device on this machine's CPU: its own arena and its own thread."
+            .into(),
         kind: DeviceKind::Emulated,
         sources,
         tiers: tiers(best),
@@ -87,7 +104,12 @@ fn tiers(bandwidth: f64) -> Tiers {
 #[allow(unsafe_code)]
 fn system_memory() -> u64 {
     // SAFETY: asks for two numbers.
-    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    let (pages, page) = unsafe {
+        (
+            libc::sysconf(libc::_SC_PHYS_PAGES),
+            libc::sysconf(libc::_SC_PAGESIZE),
+        )
+    };
     match (u64::try_from(pages), u64::try_from(page)) {
         (Ok(pages), Ok(page)) if pages > 0 && page > 0 => pages * page,
         _ => 4 << 30,
@@ -101,7 +123,10 @@ fn links(measured: &Measured) -> Links {
             _ => None,
         });
         let rate = |size: u64, times: Vec<f64>| times.iter().map(|t| size as f64 / t).collect();
-        by_size.into_iter().map(|(size, times)| (size, rate(size, times))).collect()
+        by_size
+            .into_iter()
+            .map(|(size, times)| (size, rate(size, times)))
+            .collect()
     };
     let copy = |kind| CopyLink {
         latency: quantity(&measured.gaps),
@@ -129,9 +154,15 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
     for (_, task) in &measured.compute {
         let time = task.seconds();
         if let Some((context, flops)) = compute::prefill_attention(task) {
-            prefill.entry(u64::from(context)).or_default().push(flops / time);
+            prefill
+                .entry(u64::from(context))
+                .or_default()
+                .push(flops / time);
         }
-        for (kind, rates) in [(ResourceKind::Gpu, &mut decode), (ResourceKind::Cpu, &mut cpu)] {
+        for (kind, rates) in [
+            (ResourceKind::Gpu, &mut decode),
+            (ResourceKind::Cpu, &mut cpu),
+        ] {
             if let Some(bytes) = compute::decode_cache_bytes(task, kind) {
                 rates.entry(bytes).or_default().push(bytes as f64 / time);
             }
@@ -144,7 +175,11 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         handoff: Some(handoff),
         barrier: launch.clone(),
         pace: Some(pace(measured)),
-        gemm: options.dtypes.iter().flat_map(|d| gemm_curves(*d, measured)).collect(),
+        gemm: options
+            .dtypes
+            .iter()
+            .flat_map(|d| gemm_curves(*d, measured))
+            .collect(),
         attention_prefill: curve(&prefill),
         attention_decode: curve(&thin(decode)),
         cpu_launch: launch,
@@ -176,15 +211,25 @@ fn thin(rates: Rates) -> Rates {
         sizes.push(size);
         all.extend(values);
     }
-    thinned.into_values().map(|(sizes, all)| (sizes[sizes.len() / 2], all)).collect()
+    thinned
+        .into_values()
+        .map(|(sizes, all)| (sizes[sizes.len() / 2], all))
+        .collect()
 }
 
 /// One curve over M for each size of matrix.
 fn gemm_curves(dtype: Dtype, measured: &Measured) -> Vec<GemmCurve> {
-    let tasks: Vec<&Timed> =
-        measured.compute.iter().filter(|(d, _)| *d == dtype).map(|(_, t)| t).collect();
-    let matrices: BTreeSet<Matrix> =
-        tasks.iter().filter_map(|t| compute::linear_key(t)).map(|(matrix, ..)| matrix).collect();
+    let tasks: Vec<&Timed> = measured
+        .compute
+        .iter()
+        .filter(|(d, _)| *d == dtype)
+        .map(|(_, t)| t)
+        .collect();
+    let matrices: BTreeSet<Matrix> = tasks
+        .iter()
+        .filter_map(|t| compute::linear_key(t))
+        .map(|(matrix, ..)| matrix)
+        .collect();
     let of_matrix = |matrix: Matrix| {
         let mut rates = Rates::new();
         for task in &tasks {

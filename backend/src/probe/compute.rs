@@ -23,9 +23,18 @@ pub(super) struct Shape {
 
 /// Calibration models, smallest first: their matrices span the sizes that fit in a probe's time.
 pub(super) const SHAPES: [Shape; 3] = [
-    Shape { hidden_size: 512, num_hidden_layers: 5 },
-    Shape { hidden_size: 896, num_hidden_layers: 3 },
-    Shape { hidden_size: 1664, num_hidden_layers: 1 },
+    Shape {
+        hidden_size: 512,
+        num_hidden_layers: 5,
+    },
+    Shape {
+        hidden_size: 896,
+        num_hidden_layers: 3,
+    },
+    Shape {
+        hidden_size: 1664,
+        num_hidden_layers: 1,
+    },
 ];
 
 /// Sequences and prompt lengths that are run on each model.
@@ -63,7 +72,7 @@ fn model(shape: Shape) -> ModelSpec {
     ModelSpec::from_hf_config("calibration", &config).expect("a well-formed configuration")
 }
 
-/// GPU batches of a calibration model: the first brings the weights, the others find them. 
+/// GPU batches of a calibration model: the first brings the weights, the others find them.
 pub(super) fn plan(
     shape: Shape,
     (sequences, prompt_len): (u32, u32),
@@ -116,7 +125,16 @@ pub(super) struct Matrix {
 ///
 /// A head's tasks are left out: they have too few M to make a curve.
 pub(super) fn linear_key(task: &Timed) -> Option<(Matrix, u32, f64)> {
-    let Op::Linear { stage, m, gemms, reused, .. } = task.op else { return None };
+    let Op::Linear {
+        stage,
+        m,
+        gemms,
+        reused,
+        ..
+    } = task.op
+    else {
+        return None;
+    };
     if stage == Stage::Head {
         return None;
     }
@@ -138,9 +156,14 @@ pub(super) fn linear_key(task: &Timed) -> Option<(Matrix, u32, f64)> {
 /// Bytes of cache that a decode attention reads.
 pub(super) fn decode_cache_bytes(task: &Timed, on: ResourceKind) -> Option<u64> {
     match task.op {
-        Op::Attention { rows, head_dim, query_len: 1, context_len, element_bytes, .. }
-            if task.kind == on =>
-        {
+        Op::Attention {
+            rows,
+            head_dim,
+            query_len: 1,
+            context_len,
+            element_bytes,
+            ..
+        } if task.kind == on => {
             let row = 2 * u64::from(head_dim) * u64::from(element_bytes);
             Some(u64::from(rows) * u64::from(context_len) * row)
         }
@@ -151,11 +174,21 @@ pub(super) fn decode_cache_bytes(task: &Timed, on: ResourceKind) -> Option<u64> 
 /// Context and work of a prefill attention.
 pub(super) fn prefill_attention(task: &Timed) -> Option<(u32, f64)> {
     match task.op {
-        Op::Attention { rows, group, head_dim, query_len, context_len, .. } if query_len > 1 => {
+        Op::Attention {
+            rows,
+            group,
+            head_dim,
+            query_len,
+            context_len,
+            ..
+        } if query_len > 1 => {
             let queries = f64::from(query_len);
             let seen = f64::from(context_len) - (queries - 1.0) / 2.0;
             let heads = f64::from(rows) * f64::from(group);
-            Some((context_len, 4.0 * heads * f64::from(head_dim) * queries * seen))
+            Some((
+                context_len,
+                4.0 * heads * f64::from(head_dim) * queries * seen,
+            ))
         }
         _ => None,
     }

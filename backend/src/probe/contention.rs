@@ -54,7 +54,9 @@ impl Losses {
             alone.entry(key).or_default().push(task.seconds());
         }
         for task in overlapped.iter().filter(|t| ENGINES.contains(&t.kind)) {
-            let Some(alone) = alone.get(&(task.kind, format!("{:?}", task.op))) else { continue };
+            let Some(alone) = alone.get(&(task.kind, format!("{:?}", task.op))) else {
+                continue;
+            };
             self.of.entry(task.kind).or_default().push(Loss {
                 wall: task.span.duration().0,
                 alone: median(alone) * task.pace,
@@ -83,7 +85,8 @@ impl Losses {
 fn beside(task: &Timed, all: &[Timed]) -> [f64; ENGINES.len()] {
     let mut beside = [0.0; ENGINES.len()];
     for other in all {
-        let common = task.span.end.0.min(other.span.end.0) - task.span.start.0.max(other.span.start.0);
+        let common =
+            task.span.end.0.min(other.span.end.0) - task.span.start.0.max(other.span.start.0);
         if other.kind != task.kind
             && common > 0.0
             && let Some(index) = ENGINES.iter().position(|e| *e == other.kind)
@@ -127,10 +130,21 @@ mod tests {
         let truth = [0.0, 0.3, 0.0, 0.5, 0.0, 0.0];
         let losses: Vec<Loss> = (1..500)
             .map(|i| {
-                let beside = [0.0, f64::from(i % 7) * 1e-3, 0.0, f64::from(i % 5) * 1e-3, 0.0, 0.0];
+                let beside = [
+                    0.0,
+                    f64::from(i % 7) * 1e-3,
+                    0.0,
+                    f64::from(i % 5) * 1e-3,
+                    0.0,
+                    0.0,
+                ];
                 let alone = 8e-3;
                 let lost: f64 = beside.iter().zip(truth).map(|(b, t)| b * t).sum();
-                Loss { wall: alone + lost, alone, beside }
+                Loss {
+                    wall: alone + lost,
+                    alone,
+                    beside,
+                }
             })
             .collect();
         let fitted = fit(&losses);

@@ -145,7 +145,10 @@ pub fn measure(
     for dtype in &options.dtypes {
         for shape in compute::SHAPES {
             let share = 0.2 + 0.5 * done as f64 / all as f64;
-            progress(&format!("{} model of width {}", dtype.name(), shape.hidden_size), share);
+            progress(
+                &format!("{} model of width {}", dtype.name(), shape.hidden_size),
+                share,
+            );
             measure_compute(options, shape, *dtype, &mut measured)?;
             done += 1;
         }
@@ -169,7 +172,15 @@ fn cpu_options(options: &ProbeOptions) -> CpuOptions {
 }
 
 fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
-    let sizes: &[u64] = &[16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 48 << 20];
+    let sizes: &[u64] = &[
+        16 << 10,
+        64 << 10,
+        256 << 10,
+        1 << 20,
+        4 << 20,
+        16 << 20,
+        48 << 20,
+    ];
     let region = Bytes(128 << 20);
     let (repeats, turns) = if options.quick { (5, 2) } else { (7, 5) };
     let mut plan = compute::plan(compute::SHAPES[0], (1, 4), 1, Dtype::F32, Kind::OnDevice)?;
@@ -191,7 +202,9 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
     let (alone, together) = (&tasks[prepared..alone], &tasks[alone..]);
     measured.losses.add(together, alone);
     measured.moves.extend_from_slice(alone);
-    measured.gaps.extend(samples::gaps_on_one_engine(&run, moves::MOVERS[0]));
+    measured
+        .gaps
+        .extend(samples::gaps_on_one_engine(&run, moves::MOVERS[0]));
     measured.handoffs.extend(samples::handoffs(&run));
     Ok(())
 }
@@ -204,7 +217,10 @@ fn run_program(
 ) -> Result<Run, ProbeError> {
     let lowering = Lowering::new(plan)?;
     let source = Synthetic { seed: 0 };
-    let cpu = CpuOptions { whole_tiers: true, ..cpu_options(options) };
+    let cpu = CpuOptions {
+        whole_tiers: true,
+        ..cpu_options(options)
+    };
     let mut executor = CpuExecutor::new(plan, lowering.placement(), &source, &cpu)?;
     Verifier::new(machine).check(&program)?;
     let piece = std::sync::Arc::new(program);
@@ -225,14 +241,18 @@ fn run_plan(
     let mut lowering = Lowering::new(plan)?;
     let cpu = cpu_options(options);
     let mut executor = CpuExecutor::new(plan, lowering.placement(), weights, &cpu)?;
-    let prompts = prompts(plan, lowering.rounds().iter().flat_map(|r| &r.batches).sum());
+    let prompts = prompts(
+        plan,
+        lowering.rounds().iter().flat_map(|r| &r.batches).sum(),
+    );
     executor.set_prompts(lowering.texts(), &prompts)?;
     Ok(drive(&mut lowering as &mut dyn Controller, &mut executor)?)
 }
 
 /// Any words do: time does not depend on them.
 fn prompts(plan: &Plan, count: u32) -> Vec<Vec<u32>> {
-    let word = |sequence: u32, at: u32| (sequence * 7919 + at * 104_729 + 3) % plan.model.vocab_size;
+    let word =
+        |sequence: u32, at: u32| (sequence * 7919 + at * 104_729 + 3) % plan.model.vocab_size;
     let prompt = |s: u32| (0..plan.workload.prompt_len).map(|t| word(s, t)).collect();
     (0..count).map(prompt).collect()
 }
@@ -247,8 +267,12 @@ fn measure_compute(
     for batch in compute::BATCHES {
         let plan = compute::plan(shape, batch, gen_len, dtype, Kind::OnDevice)?;
         let (run, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
-        measured.compute.extend(tasks.into_iter().map(|t| (dtype, t)));
-        measured.gaps.extend(samples::gaps_on_one_engine(&run, ResourceKind::Gpu));
+        measured
+            .compute
+            .extend(tasks.into_iter().map(|t| (dtype, t)));
+        measured
+            .gaps
+            .extend(samples::gaps_on_one_engine(&run, ResourceKind::Gpu));
     }
     Ok(())
 }
@@ -285,7 +309,10 @@ fn measure_contention(options: &ProbeOptions, measured: &mut Measured) -> Result
         };
         let mut runs = Vec::new();
         for overlap in [false, true] {
-            plan.policy = Policy { overlap, ..overlapped };
+            plan.policy = Policy {
+                overlap,
+                ..overlapped
+            };
             plan.capacity_bytes = PerTier::from_fn(|_| Bytes(u64::MAX / 4));
             plan.capacity_bytes = footprint(&plan)?;
             runs.push(measured.run(|weights| run_plan(options, &plan, weights))?.1);

@@ -56,7 +56,9 @@ impl Moves {
     ) -> Moves {
         let mut end = behind;
         let mut declare = |tier: Tier| {
-            let arena = machine.arena(tier, 0).expect("a machine of one GPU has all tiers");
+            let arena = machine
+                .arena(tier, 0)
+                .expect("a machine of one GPU has all tiers");
             let offset = end[tier];
             end[tier] = offset + region;
             program.buffer(Buffer {
@@ -89,7 +91,11 @@ impl Moves {
         self.moved[mover] += 1;
         let (from, to) = (place(count), place(count % 2));
         // A disk that is written like a cache is written on and on, not in two places.
-        let to = if MOVERS[mover] == ResourceKind::DiskWrite { from } else { to };
+        let to = if MOVERS[mover] == ResourceKind::DiskWrite {
+            from
+        } else {
+            to
+        };
         let op = self.program.op(Op::Move {
             bytes: Bytes(bytes),
             from,
@@ -97,15 +103,24 @@ impl Moves {
             page_locked: true,
         });
         let (source, destination) = self.regions[mover];
-        let resource = self.machine.resource(MOVERS[mover], 0).expect("all movers are there");
+        let resource = self
+            .machine
+            .resource(MOVERS[mover], 0)
+            .expect("all movers are there");
         let task = self.program.push(NewTask {
             op,
             resource,
             cell: Cell::default(),
             deps,
             args: &[
-                Arg { buffer: source, access: Access::Read },
-                Arg { buffer: destination, access: Access::Write },
+                Arg {
+                    buffer: source,
+                    access: Access::Read,
+                },
+                Arg {
+                    buffer: destination,
+                    access: Access::Write,
+                },
             ],
             takes: &[],
             gives: &[],
@@ -120,7 +135,9 @@ impl Moves {
         const PART: u64 = 16 << 20;
         let writer = MOVERS.iter().position(|m| *m == ResourceKind::DiskWrite);
         let reader = MOVERS.iter().position(|m| *m == ResourceKind::DiskRead);
-        let (Some(writer), Some(reader)) = (writer, reader) else { return };
+        let (Some(writer), Some(reader)) = (writer, reader) else {
+            return;
+        };
         let own = self.regions[writer];
         self.regions[writer].1 = self.regions[reader].0;
         for _ in 0..self.region / PART {

@@ -59,8 +59,16 @@ impl PaceMeter {
 
     /// Times the reference work now: about thirty milliseconds.
     pub fn now(&mut self) -> Moment {
-        let cores = if self.pin_cores { pin::allowed_cores() } else { Vec::new() };
-        let (device, others) = if cores.len() > 1 { cores.split_at(1) } else { (&[][..], &[][..]) };
+        let cores = if self.pin_cores {
+            pin::allowed_cores()
+        } else {
+            Vec::new()
+        };
+        let (device, others) = if cores.len() > 1 {
+            cores.split_at(1)
+        } else {
+            (&[][..], &[][..])
+        };
         let (weight, input, output) = (&self.weight, &self.input, &mut self.output);
         let products = std::thread::scope(|scope| {
             let work = scope.spawn(|| {
@@ -91,7 +99,8 @@ fn product(m: usize, weight: &[f32], input: &[f32], output: &mut [f32]) {
         weight: Elements::F32(weight),
         bias: None,
     };
-    linear(shape, &input[..m * K], weight, &mut output[..m * N]).expect("operands have the shape's sizes");
+    linear(shape, &input[..m * K], weight, &mut output[..m * N])
+        .expect("operands have the shape's sizes");
 }
 
 fn timed(mut work: impl FnMut()) -> f64 {

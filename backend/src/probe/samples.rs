@@ -61,8 +61,13 @@ pub(super) fn gaps_on_one_engine(run: &Run, kind: ResourceKind) -> Vec<f64> {
                 continue;
             }
             let id = TaskId(piece.first_task().0 + index as u32);
-            let Some(span) = run.trace.span(id) else { continue };
-            let ready = piece.deps_at(index).iter().filter_map(|d| run.trace.span(*d));
+            let Some(span) = run.trace.span(id) else {
+                continue;
+            };
+            let ready = piece
+                .deps_at(index)
+                .iter()
+                .filter_map(|d| run.trace.span(*d));
             let ready = ready.map(|s| s.end.0).fold(0.0, f64::max);
             if let Some(previous) = previous
                 && ready <= previous.end.0
@@ -83,8 +88,13 @@ pub(super) fn handoffs(run: &Run) -> Vec<f64> {
     for piece in &run.pieces {
         for (index, task) in piece.tasks().iter().enumerate() {
             let id = TaskId(piece.first_task().0 + index as u32);
-            let Some(span) = run.trace.span(id) else { continue };
-            let ready = piece.deps_at(index).iter().filter_map(|d| run.trace.span(*d));
+            let Some(span) = run.trace.span(id) else {
+                continue;
+            };
+            let ready = piece
+                .deps_at(index)
+                .iter()
+                .filter_map(|d| run.trace.span(*d));
             let ready = ready.map(|s| s.end.0).fold(0.0, f64::max);
             let engine = &mut free[task.resource.0 as usize];
             // An engine that has only just ended its own task has not gone to sleep.

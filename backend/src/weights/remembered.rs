@@ -8,13 +8,16 @@ use plimsoll_core::model::TensorSpec;
 
 use super::{WeightError, WeightSource};
 
+/// A tensor's name, rows, columns and stored type.
+type Key = (String, u64, u64, Dtype);
+
 /// Keeps every tensor that was asked for, for whoever runs one model many times.
 ///
 /// A tensor is known by its name and shape, so one of these serves one model.
 #[derive(Debug)]
 pub struct Remembered<S> {
     source: S,
-    known: Mutex<HashMap<(String, u64, u64, Dtype), Arc<[u8]>>>,
+    known: Mutex<HashMap<Key, Arc<[u8]>>>,
 }
 
 impl<S: WeightSource> Remembered<S> {

@@ -360,10 +360,7 @@ fn write_compute(compute: &Compute) -> Value {
     };
     record([
         ("launch_s", seconds(&compute.launch)),
-        (
-            "handoff_s",
-            compute.handoff.as_ref().and_then(seconds),
-        ),
+        ("handoff_s", compute.handoff.as_ref().and_then(seconds)),
         ("barrier_s", seconds(&compute.barrier)),
         ("pace_few_tokens_s", pace(|p| &p.few_tokens)),
         ("pace_many_tokens_s", pace(|p| &p.many_tokens)),

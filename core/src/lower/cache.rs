@@ -57,7 +57,11 @@ impl CacheStream {
             homes: vec![PerTier::default(); layers as usize * num_batches],
             num_batches,
             positions: u64::from(cache_len),
-            slot_positions: u64::from(if policy.cpu_attention { prompt_len } else { cache_len }),
+            slot_positions: u64::from(if policy.cpu_attention {
+                prompt_len
+            } else {
+                cache_len
+            }),
             cpu_attention: policy.cpu_attention,
             page_locked: policy.page_locked,
         }
@@ -81,13 +85,25 @@ impl CacheStream {
     }
 
     /// The home of rows in a tier, declared if it is not alive.
-    fn home(&mut self, emitter: &mut Emitter, layout: &Layout, unit: &Unit, tier: Tier) -> BufferId {
+    fn home(
+        &mut self,
+        emitter: &mut Emitter,
+        layout: &Layout,
+        unit: &Unit,
+        tier: Tier,
+    ) -> BufferId {
         let index = self.index(unit);
         let positions = self.positions;
         *self.homes[index][tier].buffer.get_or_insert_with(|| {
             let bytes = unit.shape.record[tier] * positions;
             let offset = layout.cache_homes[tier].at(index as u64);
-            declare(&mut emitter.program, tier, offset, bytes, Self::content(unit, tier))
+            declare(
+                &mut emitter.program,
+                tier,
+                offset,
+                bytes,
+                Self::content(unit, tier),
+            )
         })
     }
 
@@ -143,7 +159,9 @@ impl CacheStream {
         }
         self.lease_slot(emitter, layout, unit, &mut staged);
         for tier in [Tier::Host, Tier::Disk] {
-            let Some(device) = staged.device[tier] else { continue };
+            let Some(device) = staged.device[tier] else {
+                continue;
+            };
             let bytes = unit.shape.record[tier] * u64::from(unit.position);
             let op = move_at(bytes, Bytes::ZERO, self.page_locked);
             let mut copy = Draft::new(ResourceKind::H2d, op, unit.cell);
@@ -199,7 +217,13 @@ impl CacheStream {
         let lease = layout.cache_staging.lease();
         let bytes = unit.shape.record.disk * self.positions;
         let content = Self::content(unit, Tier::Disk);
-        let staging = declare(&mut emitter.program, Tier::Host, lease.offset, bytes, content);
+        let staging = declare(
+            &mut emitter.program,
+            Tier::Host,
+            lease.offset,
+            bytes,
+            content,
+        );
         staged.staging = Some(lease);
         staged.host = Some(staging);
         staging
@@ -234,7 +258,11 @@ impl CacheStream {
         draft: Draft,
         (unit, staged): (&Unit, &mut Staged),
     ) -> Draft {
-        let access = if unit.is_prefill() { Access::Write } else { Access::Update };
+        let access = if unit.is_prefill() {
+            Access::Write
+        } else {
+            Access::Update
+        };
         let mut draft = draft;
         if unit.is_prefill() && unit.shape.rows_off_device() > 0 {
             self.lease_slot(emitter, layout, unit, staged);
@@ -303,9 +331,15 @@ impl CacheStream {
         let start = u64::from(unit.position);
         let mut released = [None; 2];
         for (tier, released) in [Tier::Host, Tier::Disk].into_iter().zip(&mut released) {
-            let Some(device) = staged.device[tier] else { continue };
+            let Some(device) = staged.device[tier] else {
+                continue;
+            };
             let record = unit.shape.record[tier];
-            let op = move_at(record * u64::from(unit.query_len), record * start, self.page_locked);
+            let op = move_at(
+                record * u64::from(unit.query_len),
+                record * start,
+                self.page_locked,
+            );
             let copy = Draft::new(ResourceKind::D2h, op, unit.cell)
                 .with(Access::Read, [Some(device)])
                 .after([Some(after)])

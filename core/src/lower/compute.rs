@@ -7,8 +7,8 @@ use super::hidden::Work;
 use super::layout::group;
 use super::ring::Lease;
 use super::unit::{Unit, declare};
-use crate::program::{Access, BufferId, Content, Gemm, Gemms, Op, ResourceKind, Stage, TaskId};
 use crate::model::{ModelSpec, TensorRole};
+use crate::program::{Access, BufferId, Content, Gemm, Gemms, Op, ResourceKind, Stage, TaskId};
 use crate::tier::Tier;
 use crate::units::Bytes;
 
@@ -39,7 +39,10 @@ impl StageGemms {
         };
         StageGemms {
             project: collect(1, &[QWeight, KWeight, VWeight, QkvWeight]),
-            finish: collect(1, &[OWeight, GateWeight, UpWeight, GateUpWeight, DownWeight]),
+            finish: collect(
+                1,
+                &[OWeight, GateWeight, UpWeight, GateUpWeight, DownWeight],
+            ),
             head: collect(model.num_blocks() - 1, &[ProjectOut, LmHead]),
         }
     }
@@ -85,17 +88,23 @@ impl Lowering {
             hidden_size: self.plan.model.hidden_size,
             position: unit.position,
         };
-        let mut draft = self.weights.attach(Draft::new(ResourceKind::Gpu, op, unit.cell), unit, true);
+        let mut draft =
+            self.weights
+                .attach(Draft::new(ResourceKind::Gpu, op, unit.cell), unit, true);
         let mut prompt = None;
         if unit.is_prefill() {
             let (lease, ids, copied) = self.copy_prompt(unit);
-            draft = draft.with(Access::Read, [Some(ids)]).after([Some(copied)]).giving([Some(ids)]);
+            draft = draft
+                .with(Access::Read, [Some(ids)])
+                .after([Some(copied)])
+                .giving([Some(ids)]);
             prompt = Some(lease);
         } else {
             draft = draft.with(Access::Read, [self.tokens[batch].buffer]);
         }
         let (draft, work) =
-            self.hidden.attach_new(&mut self.emitter, &mut self.layout, draft, unit);
+            self.hidden
+                .attach_new(&mut self.emitter, &mut self.layout, draft, unit);
         let task = self.emitter.emit(draft);
         if let Some(lease) = prompt {
             self.layout.prompt_slots.release(lease, [Some(task), None]);
@@ -107,7 +116,9 @@ impl Lowering {
     fn copy_prompt(&mut self, unit: &Unit) -> (Lease, BufferId, TaskId) {
         let lease = self.layout.prompt_slots.lease();
         let bytes = Bytes(u64::from(unit.tokens()) * 4);
-        let content = Content::Prompt { batch: unit.cell.batch };
+        let content = Content::Prompt {
+            batch: unit.cell.batch,
+        };
         let program = &mut self.emitter.program;
         let ids = declare(program, Tier::Device, lease.offset, bytes, content);
         let op = super::unit::move_at(bytes, Bytes::ZERO, self.plan.policy.page_locked);
@@ -135,13 +146,19 @@ impl Lowering {
             .after(mid.slot.map(|s| s.free_after).unwrap_or_default())
             .with(Access::Update, [Some(self.workspace)]);
         let new = (unit, &mut staged);
-        let draft = self.cache.attach_new(&mut self.emitter, &mut self.layout, draft, new);
+        let draft = self
+            .cache
+            .attach_new(&mut self.emitter, &mut self.layout, draft, new);
         let projected = self.emitter.emit(draft);
         self.cache.wrote_in_place(unit, Tier::Device, projected);
         if on_cpu {
             self.send_to_cpu(unit, &mut mid, projected);
         }
-        let rows = if on_cpu { unit.shape.rows.device } else { self.rows(unit) };
+        let rows = if on_cpu {
+            unit.shape.rows.device
+        } else {
+            self.rows(unit)
+        };
         let mut attended = projected;
         if rows > 0 {
             let op = self.attention(unit, rows);
@@ -149,8 +166,12 @@ impl Lowering {
                 .with(Access::Update, [mid.device])
                 .after([Some(projected)]);
             let past = (unit, &staged);
-            let draft = self.cache.attach_past(&mut self.emitter, &self.layout, draft, past);
-            attended = self.emitter.emit(draft.with(Access::Update, [Some(self.workspace)]));
+            let draft = self
+                .cache
+                .attach_past(&mut self.emitter, &self.layout, draft, past);
+            attended = self
+                .emitter
+                .emit(draft.with(Access::Update, [Some(self.workspace)]));
         }
         let cpu = on_cpu.then(|| self.attend_on_cpu(unit, &staged, &mid));
         Pending {
@@ -176,16 +197,26 @@ impl Lowering {
             slot: Some(lease),
             ..Mid::default()
         };
-        let rows = u64::from(if on_cpu { unit.shape.rows.device } else { self.rows(unit) });
+        let rows = u64::from(if on_cpu {
+            unit.shape.rows.device
+        } else {
+            self.rows(unit)
+        });
         let bytes = Bytes(rows * u64::from(unit.query_len) * group * head);
         let batch = unit.cell.batch;
         let program = &mut self.emitter.program;
         if rows > 0 {
-            let content = Content::Mid { batch, home: Tier::Device };
+            let content = Content::Mid {
+                batch,
+                home: Tier::Device,
+            };
             mid.device = Some(declare(program, Tier::Device, lease.offset, bytes, content));
         }
         if on_cpu {
-            let content = Content::Mid { batch, home: Tier::Host };
+            let content = Content::Mid {
+                batch,
+                home: Tier::Host,
+            };
             let room = Bytes(u64::from(unit.shape.rows_off_device()) * (group + 2) * head);
             let offset = lease.offset + bytes;
             mid.off_device = Some(declare(program, Tier::Device, offset, room, content));
@@ -198,7 +229,9 @@ impl Lowering {
 
     /// Copies queries and new keys and values of the rows that the CPU attends to.
     fn send_to_cpu(&mut self, unit: &Unit, mid: &mut Mid, projected: TaskId) {
-        let Some((lease, host)) = mid.host else { return };
+        let Some((lease, host)) = mid.host else {
+            return;
+        };
         let model = &self.plan.model;
         let row = (u64::from(group(model)) + 2) * u64::from(model.head_dim);
         let elements = u64::from(unit.shape.rows_off_device()) * row;
@@ -219,7 +252,9 @@ impl Lowering {
             .with(Access::Update, mid.host.map(|(_, host)| Some(host)))
             .after([self.sent]);
         let past = (unit, staged);
-        let draft = self.cache.attach_cpu(&mut self.emitter, &self.layout, draft, past);
+        let draft = self
+            .cache
+            .attach_cpu(&mut self.emitter, &self.layout, draft, past);
         let task = self.emitter.emit(draft);
         self.cache.wrote_in_place(unit, Tier::Host, task);
         task
@@ -247,7 +282,9 @@ impl Lowering {
         let op = self.linear(Stage::Finish, unit.tokens(), &unit);
         let draft = Draft::new(ResourceKind::Gpu, op, unit.cell);
         let draft = self.weights.attach(draft, &unit, true);
-        let draft = self.hidden.attach(draft, &unit, &pending.work, Access::Update);
+        let draft = self
+            .hidden
+            .attach(draft, &unit, &pending.work, Access::Update);
         let mids = [pending.mid.device, pending.mid.off_device];
         let draft = draft
             .with(Access::Read, mids)
@@ -277,7 +314,9 @@ impl Lowering {
         let bytes = Bytes(u64::from(unit.shape.sequences) * 4);
         if self.tokens[batch].buffer.is_none() {
             let offset = self.layout.token_homes.at(batch as u64);
-            let content = Content::Tokens { batch: unit.cell.batch };
+            let content = Content::Tokens {
+                batch: unit.cell.batch,
+            };
             let program = &mut self.emitter.program;
             let fresh = Some(declare(program, Tier::Device, offset, bytes, content));
             self.tokens[batch].buffer = fresh;

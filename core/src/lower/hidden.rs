@@ -109,7 +109,9 @@ impl HiddenStream {
         let mut work = self.lease(emitter, layout, unit);
         let batch = unit.cell.batch as usize;
         for tier in [Tier::Host, Tier::Disk] {
-            let Some(device) = work.device[tier] else { continue };
+            let Some(device) = work.device[tier] else {
+                continue;
+            };
             let op = move_at(self.bytes(unit, tier), Bytes::ZERO, self.page_locked);
             let home = self.homes[batch][tier];
             let last = if last_block { home.buffer } else { None };
@@ -119,7 +121,10 @@ impl HiddenStream {
             let mut copy = Draft::new(ResourceKind::H2d, op, unit.cell);
             let mut staging = None;
             if tier == Tier::Host {
-                copy = copy.with(Access::Read, [home.buffer]).after([home.written]).giving([last]);
+                copy = copy
+                    .with(Access::Read, [home.buffer])
+                    .after([home.written])
+                    .giving([last]);
             } else {
                 let lease = layout.hidden_staging.lease();
                 let room = self.room(unit, tier);
@@ -133,7 +138,10 @@ impl HiddenStream {
                     .taking([Some(host)])
                     .giving([last]);
                 let read = emitter.emit(read);
-                copy = copy.with(Access::Read, [Some(host)]).after([Some(read)]).giving([Some(host)]);
+                copy = copy
+                    .with(Access::Read, [Some(host)])
+                    .after([Some(read)])
+                    .giving([Some(host)]);
                 staging = Some(lease);
             }
             let copy = copy
@@ -206,7 +214,9 @@ impl HiddenStream {
     ) {
         let mut released = [None; 2];
         for (tier, released) in [Tier::Host, Tier::Disk].into_iter().zip(&mut released) {
-            let Some(device) = work.device[tier] else { continue };
+            let Some(device) = work.device[tier] else {
+                continue;
+            };
             let op = move_at(self.bytes(unit, tier), Bytes::ZERO, self.page_locked);
             let copy = Draft::new(ResourceKind::D2h, op, unit.cell)
                 .with(Access::Read, [Some(device)])
@@ -244,7 +254,10 @@ impl HiddenStream {
             .taking([Some(host)])
             .after(lease.free_after);
         let copied = emitter.emit(copy);
-        let write = write.with(Access::Read, [Some(host)]).after([Some(copied)]).giving([Some(host)]);
+        let write = write
+            .with(Access::Read, [Some(host)])
+            .after([Some(copied)])
+            .giving([Some(host)]);
         let write = self.attach_home(emitter, layout, write, (unit, Tier::Disk));
         let written = emitter.emit(write);
         self.homes[unit.cell.batch as usize].disk.written = Some(written);
@@ -267,14 +280,23 @@ impl HiddenStream {
             Self::declare(emitter, place, room, Self::content(unit, tier))
         });
         let draft = draft.with(Access::Write, [Some(buffer)]);
-        if fresh { draft.taking([Some(buffer)]) } else { draft }
+        if fresh {
+            draft.taking([Some(buffer)])
+        } else {
+            draft
+        }
     }
 }
 
 /// Disk moves are whole pages; the rest of the last page is not anybody's.
 fn page_aligned(op: Op) -> Op {
     match op {
-        Op::Move { bytes, from, to, page_locked } => Op::Move {
+        Op::Move {
+            bytes,
+            from,
+            to,
+            page_locked,
+        } => Op::Move {
             bytes: bytes.align_up(PAGE_BYTES),
             from,
             to,

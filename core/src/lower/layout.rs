@@ -146,13 +146,16 @@ impl Layout {
         let positions = u64::from(workload.cache_len());
         let hidden = prompt_len * u64::from(model.hidden_size) * element;
         let hidden = |sequences: u32| Bytes(u64::from(sequences) * hidden).align_up(PAGE_BYTES);
-        let weights =
-            WeightPlacement::new(model, plan.dtype, &policy.weights, policy.granularity);
+        let weights = WeightPlacement::new(model, plan.dtype, &policy.weights, policy.granularity);
         let largest = |bytes: &dyn Fn(&PerTier<Bytes>) -> Bytes| {
             let sizes = weights.blocks.iter().map(|b| bytes(&b.slab));
             sizes.max().unwrap_or_default()
         };
-        let slot_positions = if policy.cpu_attention { prompt_len } else { positions };
+        let slot_positions = if policy.cpu_attention {
+            prompt_len
+        } else {
+            positions
+        };
         let mid = mid_bytes(plan, &shape);
         let layers = u64::from(model.num_hidden_layers);
         let mut bump = Bump::default();
@@ -202,7 +205,10 @@ fn mid_bytes(plan: &Plan, shape: &BatchShape) -> (Bytes, Bytes) {
     }
     let row = (u64::from(group(model)) + 2) * u64::from(model.head_dim) * element;
     let decode = Bytes(u64::from(shape.sequences * model.num_key_value_heads) * row);
-    (prefill.max(decode), Bytes(u64::from(shape.rows_off_device()) * row))
+    (
+        prefill.max(decode),
+        Bytes(u64::from(shape.rows_off_device()) * row),
+    )
 }
 
 /// Query heads that share a key/value head.

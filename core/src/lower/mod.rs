@@ -21,9 +21,7 @@ use crate::executor::Until;
 use crate::placement::{PAGE_BYTES, WeightPlacement};
 use crate::plan::Plan;
 use crate::policy::PolicyError;
-use crate::program::{
-    Buffer, BufferId, Cell, Content, Machine, Program, TaskId,
-};
+use crate::program::{Buffer, BufferId, Cell, Content, Machine, Program, TaskId};
 use crate::tier::{PerTier, Tier};
 use crate::trace::Trace;
 use crate::units::{Bytes, Seconds};
@@ -34,6 +32,7 @@ use hidden::{HiddenStream, Work};
 use layout::{BatchShape, Layout};
 use schedule::Round;
 use unit::{Unit, arena_of};
+pub use weights::CHUNK_BYTES_MIN;
 use weights::WeightStream;
 
 /// Why a plan has no program.
@@ -176,7 +175,11 @@ impl Lowering {
             let capacity = plan.capacity_bytes[tier];
             if needed[tier] > capacity {
                 let needed = needed[tier];
-                return Err(LowerError::DoesNotFit { tier, needed, capacity });
+                return Err(LowerError::DoesNotFit {
+                    tier,
+                    needed,
+                    capacity,
+                });
             }
         }
         let (model, policy, workload) = (&plan.model, &plan.policy, &plan.workload);
@@ -356,7 +359,8 @@ impl Lowering {
         if unit.cell.block == 0 {
             let (task, work) = self.embed(unit);
             let layout = &mut self.layout;
-            self.hidden.store(&mut self.emitter, layout, (unit, &work), task);
+            self.hidden
+                .store(&mut self.emitter, layout, (unit, &work), task);
         } else if u32::from(unit.cell.block) == head {
             self.release_held(pass);
             self.head(unit, work);
@@ -376,7 +380,8 @@ impl Lowering {
 
     fn load_hidden(&mut self, unit: &Unit) -> Work {
         let last_block = u32::from(unit.cell.block) + 1 == self.plan.model.num_blocks();
-        self.hidden.load(&mut self.emitter, &mut self.layout, unit, last_block)
+        self.hidden
+            .load(&mut self.emitter, &mut self.layout, unit, last_block)
     }
 
     fn release_held(&mut self, pass: &mut Pass) {
@@ -392,7 +397,8 @@ impl Lowering {
             self.store(&mut pending, task, true);
         } else if pass.direct {
             let stored = (&pending.unit, &pending.work);
-            self.hidden.store(&mut self.emitter, &mut self.layout, stored, task);
+            self.hidden
+                .store(&mut self.emitter, &mut self.layout, stored, task);
             pending.work = Work::default();
             pass.unstored = Some((pending, task));
         } else {
@@ -404,9 +410,11 @@ impl Lowering {
         let (emitter, layout) = (&mut self.emitter, &mut self.layout);
         let unit = &pending.unit;
         let after_cache = pending.last_cache_task().unwrap_or(after);
-        self.cache.store(emitter, layout, (unit, pending.staged), after_cache);
+        self.cache
+            .store(emitter, layout, (unit, pending.staged), after_cache);
         if with_hidden {
-            self.hidden.store(emitter, layout, (unit, &pending.work), after);
+            self.hidden
+                .store(emitter, layout, (unit, &pending.work), after);
         }
     }
 }
@@ -426,7 +434,8 @@ impl Pass {
     fn prefetch(&self, to: &mut Lowering, unit: &Unit, next: Option<Cell>, num_batches: usize) {
         if let Some(mut cell) = next {
             cell.batch = 0;
-            to.weights.announce(&to.layout, unit.visit + 1, cell, num_batches);
+            to.weights
+                .announce(&to.layout, unit.visit + 1, cell, num_batches);
         }
     }
 }

@@ -41,7 +41,9 @@ impl Ring {
     /// Where all are in use: the lowering has fewer slots than its look-ahead needs, which no plan
     /// can bring about.
     pub(super) fn lease(&mut self) -> Lease {
-        self.free.pop_front().expect("a slot is free: rings are as long as the look-ahead")
+        self.free
+            .pop_front()
+            .expect("a slot is free: rings are as long as the look-ahead")
     }
 
     /// Says after which tasks the slot is free.

@@ -8,14 +8,12 @@ use super::layout::Layout;
 use super::ring::Lease;
 use super::unit::{Unit, arena_of, declare};
 use crate::placement::PAGE_BYTES;
-use crate::program::{
-    Access, Buffer, BufferId, Cell, Content, Op, Program, ResourceKind, TaskId,
-};
+use crate::program::{Access, Buffer, BufferId, Cell, Content, Op, Program, ResourceKind, TaskId};
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
 
 /// Smaller chunks would cost more in fixed time than they gain in overlap.
-const CHUNK_BYTES_MIN: u64 = 1 << 20;
+pub const CHUNK_BYTES_MIN: u64 = 1 << 20;
 
 /// Weights on their way to, or on, the device for one visit.
 #[derive(Debug)]
@@ -85,23 +83,34 @@ impl WeightStream {
     /// Loads the next chunk of the visit that was announced last, if one is missing.
     pub(super) fn load_chunk(&mut self, emitter: &mut Emitter, layout: &mut Layout) {
         let page_locked = self.page_locked;
-        let Some(visit) = self.visits.last_mut() else { return };
+        let Some(visit) = self.visits.last_mut() else {
+            return;
+        };
         if visit.loaded == visit.chunks {
             return;
         }
         let homes = &self.homes[visit.cell.block as usize];
         let slab = layout.weights.blocks[visit.cell.block as usize].slab;
-        let slot = *visit.slot.get_or_insert_with(|| layout.weight_slots.lease());
+        let slot = *visit
+            .slot
+            .get_or_insert_with(|| layout.weight_slots.lease());
         for tier in [Tier::Disk, Tier::Host] {
             let Some(home) = homes[tier] else { continue };
-            let chunk = slab[tier].0.div_ceil(visit.chunks).next_multiple_of(PAGE_BYTES);
+            let chunk = slab[tier]
+                .0
+                .div_ceil(visit.chunks)
+                .next_multiple_of(PAGE_BYTES);
             let start = (chunk * visit.loaded).min(slab[tier].0);
             let bytes = Bytes(chunk.min(slab[tier].0 - start));
             if bytes == Bytes::ZERO {
                 continue;
             }
             let last = start + bytes.0 == slab[tier].0;
-            let chunk = Chunk { start: Bytes(start), bytes, page_locked };
+            let chunk = Chunk {
+                start: Bytes(start),
+                bytes,
+                page_locked,
+            };
             let mut copy = Draft::new(ResourceKind::H2d, chunk.to_device(tier), visit.cell);
             if tier == Tier::Host {
                 copy = copy.with(Access::Read, [Some(home)]);
@@ -141,7 +150,9 @@ impl WeightStream {
     /// gives them back; tell [`WeightStream::end_visit`].
     pub(super) fn attach(&self, draft: Draft, unit: &Unit, last_use: bool) -> Draft {
         let home = self.homes[unit.cell.block as usize].device;
-        let Some(visit) = self.visit(unit) else { return draft };
+        let Some(visit) = self.visit(unit) else {
+            return draft;
+        };
         let staged = [visit.staged.host, visit.staged.disk];
         let draft = draft
             .with(Access::Read, [home])
@@ -186,7 +197,11 @@ impl Chunk {
 
     /// From a home on the host, or from a staging buffer that holds this chunk alone.
     fn to_device(self, home: Tier) -> Op {
-        let from = if home == Tier::Host { self.start } else { Bytes::ZERO };
+        let from = if home == Tier::Host {
+            self.start
+        } else {
+            Bytes::ZERO
+        };
         self.moved(from, self.start)
     }
 }
@@ -200,13 +215,23 @@ impl Visit {
         tier: Tier,
         slab: &PerTier<Bytes>,
     ) -> BufferId {
-        let place = if tier == Tier::Host { Bytes::ZERO } else { slab.host };
+        let place = if tier == Tier::Host {
+            Bytes::ZERO
+        } else {
+            slab.host
+        };
         let content = Content::Weights {
             block: self.cell.block,
             home: tier,
         };
         *self.staged[tier].get_or_insert_with(|| {
-            declare(program, Tier::Device, slot.offset + place, slab[tier], content)
+            declare(
+                program,
+                Tier::Device,
+                slot.offset + place,
+                slab[tier],
+                content,
+            )
         })
     }
 
@@ -220,7 +245,9 @@ impl Visit {
         chunk: Chunk,
     ) -> (TaskId, BufferId) {
         let first = self.staging.is_none();
-        let lease = *self.staging.get_or_insert_with(|| layout.weight_staging.lease());
+        let lease = *self
+            .staging
+            .get_or_insert_with(|| layout.weight_staging.lease());
         let content = Content::Weights {
             block: self.cell.block,
             home: Tier::Disk,

@@ -1,6 +1,7 @@
 //! The terms of a pass over the model: how long each resource is busy (FlexGen A.3).
 
 use plimsoll_core::Dtype;
+use plimsoll_core::lower::CHUNK_BYTES_MIN;
 use plimsoll_core::model::{ModelSpec, TensorSpec};
 use plimsoll_core::placement::PAGE_BYTES;
 use plimsoll_core::policy::{Policy, Schedule};
@@ -19,9 +20,6 @@ const KINDS: [ResourceKind; 6] = [
     ResourceKind::DiskWrite,
     ResourceKind::Cpu,
 ];
-
-/// The lowering loads a block's weights in no smaller chunks.
-const CHUNK_BYTES_MIN: u64 = 1 << 20;
 
 /// One pass over the model for one block.
 #[derive(Debug, Clone)]

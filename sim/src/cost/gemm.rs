@@ -22,16 +22,26 @@ impl GemmRates {
             // A profile that does not know the type is asked for what it knows.
             return GemmRates::new(compute, Dtype::F16);
         }
-        let fresh = if fresh.is_empty() { by_size(compute, Dtype::F32, false) } else { fresh };
+        let fresh = if fresh.is_empty() {
+            by_size(compute, Dtype::F32, false)
+        } else {
+            fresh
+        };
         GemmRates {
-            reused: if reused.is_empty() { fresh.clone() } else { reused },
+            reused: if reused.is_empty() {
+                fresh.clone()
+            } else {
+                reused
+            },
             fresh,
         }
     }
 
     /// Whether rates were measured at stated shapes.
     pub(super) fn measured_by_shape(&self) -> bool {
-        self.fresh.first().is_some_and(|(elements, _)| elements.is_some())
+        self.fresh
+            .first()
+            .is_some_and(|(elements, _)| elements.is_some())
     }
 
     /// FLOP/s at `m` tokens, between the nearest measured sizes of weights, in logarithms.
@@ -39,7 +49,9 @@ impl GemmRates {
         let curves = if reused { &self.reused } else { &self.fresh };
         let m = f64::from(m);
         let elements = f64::from(n) * f64::from(k);
-        let above = curves.iter().position(|(at, _)| at.unwrap_or(0.0) >= elements);
+        let above = curves
+            .iter()
+            .position(|(at, _)| at.unwrap_or(0.0) >= elements);
         let last = curves.len().saturating_sub(1);
         let (low, high) = match above {
             Some(0) => (0, 0),
@@ -62,7 +74,10 @@ impl GemmRates {
 }
 
 fn by_size(compute: &Compute, dtype: Dtype, reused: bool) -> BySize {
-    let known = compute.gemm.iter().filter(|c| c.dtype == dtype && c.reused == reused);
+    let known = compute
+        .gemm
+        .iter()
+        .filter(|c| c.dtype == dtype && c.reused == reused);
     let mut curves: BySize = known
         .map(|c| {
             let elements = c.n.zip(c.k).map(|(n, k)| f64::from(n) * f64::from(k));

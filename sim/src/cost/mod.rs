@@ -41,13 +41,24 @@ impl CostModel {
     pub fn seconds(&self, on: ResourceKind, op: &Op) -> Seconds {
         let compute = &self.profile.compute;
         match *op {
-            Op::Move { bytes, page_locked, .. } => self.transfer(on, bytes, page_locked),
-            Op::Embed { tokens, hidden_size, .. } => {
+            Op::Move {
+                bytes, page_locked, ..
+            } => self.transfer(on, bytes, page_locked),
+            Op::Embed {
+                tokens,
+                hidden_size,
+                ..
+            } => {
                 let bytes = u64::from(tokens) * u64::from(hidden_size) * self.element_bytes;
                 // Read from the table, written to the activations.
                 compute.launch.value + Bytes(2 * bytes) / self.profile.tiers.device_bandwidth.value
             }
-            Op::Linear { m, ref gemms, reused, .. } => {
+            Op::Linear {
+                m,
+                ref gemms,
+                reused,
+                ..
+            } => {
                 let products = gemms.iter().map(|g| self.gemm(m, g.n, g.k, reused));
                 compute.launch.value + products.sum()
             }
@@ -76,12 +87,17 @@ impl CostModel {
                 link.latency.value + bytes / BytesPerSecond(link.rate.at(bytes.as_f64()))
             }
             ResourceKind::PeerLink => match links.peers.first() {
-                Some(peer) => peer.latency.value + bytes / BytesPerSecond(peer.rate.at(bytes.as_f64())),
+                Some(peer) => {
+                    peer.latency.value + bytes / BytesPerSecond(peer.rate.at(bytes.as_f64()))
+                }
                 None => copy(&links.d2h) + copy(&links.h2d),
             },
             ResourceKind::Pin => {
                 let host = self.profile.tiers.host_bandwidth.value.0 / 2.0;
-                let rate = links.page_lock.as_ref().map_or(host, |c| c.at(bytes.as_f64()));
+                let rate = links
+                    .page_lock
+                    .as_ref()
+                    .map_or(host, |c| c.at(bytes.as_f64()));
                 bytes / BytesPerSecond(rate)
             }
             // No lowering moves bytes on these; a move there would be of the tier's own memory.
@@ -96,7 +112,8 @@ impl CostModel {
     /// activations. A rate that was measured at a shape has its traffic in it.
     fn gemm(&self, m: u32, n: u32, k: u32, reused: bool) -> Seconds {
         let (mf, nf, kf) = (f64::from(m), f64::from(n), f64::from(k));
-        let arithmetic = Flops(2.0 * mf * nf * kf) / FlopsPerSecond(self.gemm.rate(m, n, k, reused));
+        let arithmetic =
+            Flops(2.0 * mf * nf * kf) / FlopsPerSecond(self.gemm.rate(m, n, k, reused));
         if self.gemm.measured_by_shape() {
             return arithmetic;
         }
@@ -119,12 +136,20 @@ impl CostModel {
         };
         let compute = &self.profile.compute;
         let on_cpu = on == ResourceKind::Cpu;
-        let launch = if on_cpu { compute.cpu_launch.value } else { compute.launch.value };
+        let launch = if on_cpu {
+            compute.cpu_launch.value
+        } else {
+            compute.launch.value
+        };
         let (rows, head_dim) = (f64::from(rows), f64::from(head_dim));
         let context = f64::from(context_len);
         let cache = rows * context * 2.0 * head_dim * f64::from(element_bytes);
         if query_len == 1 {
-            let curve = if on_cpu { &compute.cpu_attention } else { &compute.attention_decode };
+            let curve = if on_cpu {
+                &compute.cpu_attention
+            } else {
+                &compute.attention_decode
+            };
             return launch + Seconds(cache / curve.at(cache));
         }
         // Scores and their product with the values, 2 operations a multiply-add each; queries see

@@ -169,7 +169,13 @@ fn check(spec: AttentionSpec, batch: usize, cut: usize, dtype: Dtype, padding: u
             "{set:?} {spec:?}"
         );
     }
-    check_split(&spec, cut % (rows + 1), (dtype, padding + 8), (&k, &v, &q), &out);
+    check_split(
+        &spec,
+        cut % (rows + 1),
+        (dtype, padding + 8),
+        (&k, &v, &q),
+        &out,
+    );
     check_one_query(&spec, &cache, &q_all, &out);
 }
 
