@@ -82,13 +82,27 @@ pub fn finish(outcome: anyhow::Result<()>) -> ExitCode {
         Err(error) => exit_of(error),
     };
     if let Err(error) = outcome {
-        let line = format!("{error:#}");
-        let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let line = in_all(&error);
         if !line.is_empty() {
             output::complain(&format!("error: {line}"));
         }
     }
     ExitCode::from(exit as u8)
+}
+
+/// An error and what caused it, in one line; many of our errors state their cause themselves.
+fn in_all(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if line.contains(&cause) {
+            continue;
+        }
+        if !line.is_empty() {
+            line.push_str(": ");
+        }
+        line.push_str(&cause);
+    }
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn exit_of(error: &anyhow::Error) -> Exit {
