@@ -93,7 +93,7 @@ fn tiny_plan(place: &Place) {
 }
 
 #[test]
-fn simulate_prints_the_keys_that_the_handbook_names() {
+fn simulate_prints_the_keys_that_are_documented() {
     let place = Place::new();
     let result = place.json(
         "simulate --hw t4.toml --model opt-30b --prompt-len 512 --gen-len 4 --gpu-batch-size 48 \

@@ -504,19 +504,6 @@ impl Program {
         TaskId(self.end_task().0 - 1)
     }
 
-    /// Adds a buffer to what an earlier task of this piece gives back.
-    ///
-    /// Lists lie one after another, so only the last task can still grow.
-    ///
-    /// # Panics
-    /// Where the piece is empty.
-    pub fn give_with_last(&mut self, buffer: BufferId) -> TaskId {
-        assert!(!self.tasks.is_empty(), "no task to give back with");
-        self.gives.push(buffer);
-        TaskId(self.end_task().0 - 1)
-    }
-
-    #[inline]
     fn range(&self, index: usize, start: impl Fn(&Task) -> u32, len: usize) -> Range<usize> {
         let from = start(&self.tasks[index]) as usize;
         let to = self.tasks.get(index + 1).map_or(len, |t| start(t) as usize);

@@ -20,7 +20,9 @@ pub struct Workload {
 impl Workload {
     /// Cache positions that a sequence needs: the last generated token is never read back.
     pub fn cache_len(&self) -> u32 {
-        self.prompt_len + self.gen_len - 1
+        self.prompt_len
+            .saturating_add(self.gen_len)
+            .saturating_sub(1)
     }
 }
 

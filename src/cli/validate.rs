@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use plimsoll_backend::probe::ProbeOptions;
 use plimsoll_core::Dtype;
-use plimsoll_core::hardware::HardwareProfile;
 use serde::Serialize;
 
 use super::output::print_json;
@@ -43,14 +42,22 @@ pub struct Args {
     #[arg(long, default_value = ".", value_name = "DIR")]
     disk_dir: PathBuf,
     /// Fail (exit code 6) where the median of the errors' sizes is above so many percent
-    #[arg(long, default_value_t = 10.0, value_name = "PERCENT")]
+    #[arg(long, default_value_t = 10.0, value_name = "PERCENT", value_parser = not_negative)]
     median_max: f64,
     /// Fail (exit code 6) where their 95th percentile is above so many percent
-    #[arg(long, default_value_t = 25.0, value_name = "PERCENT")]
+    #[arg(long, default_value_t = 25.0, value_name = "PERCENT", value_parser = not_negative)]
     p95_max: f64,
     /// How results are printed
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+}
+
+/// A number from 0 on.
+fn not_negative(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number >= 0.0 => Ok(number),
+        _ => Err("give a number from 0 on".to_owned()),
+    }
 }
 
 #[derive(Serialize)]
@@ -84,6 +91,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             measure_with_progress(&options)?
         }
     };
+    // Measured once, it is kept whatever happens to the runs.
+    write_text(&args.output.join("profile.toml"), &profile.to_toml())?;
     let bar = Progress::new("running", 1);
     let outcomes = validate(&grid, &profile, &cpu, &mut |done, total| {
         bar.set_of(done, total)
@@ -102,7 +111,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         score: &score,
         cases: &rows,
     };
-    write_files(&args.output, &profile, &report, &outcomes)?;
+    write_files(&args.output, &report, &outcomes)?;
     match args.format {
         Format::Json => print_json(&report)?,
         Format::Text => print(&text(&report, &args.output))?,
@@ -136,13 +145,7 @@ fn judge(args: &Args, score: &Score) -> anyhow::Result<()> {
     Err(Failure::new(Exit::OutOfTolerance, line).into())
 }
 
-fn write_files(
-    dir: &Path,
-    profile: &HardwareProfile,
-    report: &Report<'_>,
-    outcomes: &[Outcome],
-) -> anyhow::Result<()> {
-    write_text(&dir.join("profile.toml"), &profile.to_toml())?;
+fn write_files(dir: &Path, report: &Report<'_>, outcomes: &[Outcome]) -> anyhow::Result<()> {
     let csv = to_csv(report.cases)?;
     write_atomically(&dir.join("cases.csv"), |out| out.write_all(&csv))?;
     write_text(

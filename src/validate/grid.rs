@@ -184,6 +184,7 @@ impl Grid {
         if file.repeats == 0 {
             return Err(bad("`repeats` is 0".into(), "give at least 1"));
         }
+        file.check(path)?;
         let chosen = if file.case.is_empty() {
             all(&file)
         } else {
@@ -228,6 +229,63 @@ fn all(file: &GridFile) -> Vec<CaseEntry> {
 }
 
 impl GridFile {
+    /// Numbers that must be positive, and names that must be known.
+    fn check(&self, path: &Path) -> Result<(), InputError> {
+        for machine in &self.machine {
+            let bytes = |b: Option<Bytes>| b.map(Bytes::as_f64);
+            let rate = |r: Option<BytesPerSecond>| r.map(|r| r.0);
+            for (key, value) in [
+                (
+                    "device_capacity_bytes",
+                    bytes(machine.device_capacity_bytes),
+                ),
+                ("host_capacity_bytes", bytes(machine.host_capacity_bytes)),
+                ("disk_capacity_bytes", bytes(machine.disk_capacity_bytes)),
+                ("h2d_bytes_per_s", rate(machine.h2d_bytes_per_s)),
+                ("d2h_bytes_per_s", rate(machine.d2h_bytes_per_s)),
+                ("disk_read_bytes_per_s", rate(machine.disk_read_bytes_per_s)),
+                (
+                    "disk_write_bytes_per_s",
+                    rate(machine.disk_write_bytes_per_s),
+                ),
+            ] {
+                // Below a kilobyte a second nothing would ever end.
+                let least = if key.ends_with("per_s") { 1e3 } else { 1.0 };
+                if value.is_some_and(|v| !(v.is_finite() && v >= least)) {
+                    let key = format!("machine `{}`: {key}", machine.name);
+                    let problem = format!("is {}", value.unwrap_or_default());
+                    let remedy = format!("give at least {least}");
+                    return Err(InputError::bad_file(path, key, problem, remedy));
+                }
+            }
+        }
+        for batch in &self.batch {
+            if batch.machine.is_some() {
+                find(
+                    "machine",
+                    &self.machine,
+                    batch.machine.as_deref(),
+                    |m| &m.name,
+                    path,
+                )?;
+            }
+        }
+        let kinds = [
+            ("model", self.model.len()),
+            ("placement", self.placement.len()),
+            ("batch", self.batch.len()),
+        ];
+        match kinds.iter().find(|(_, count)| *count == 0) {
+            None => Ok(()),
+            Some((kind, _)) => Err(InputError::bad_file(
+                path,
+                kind,
+                "is empty",
+                format!("write a [[{kind}]]"),
+            )),
+        }
+    }
+
     fn resolve(&self, case: &CaseEntry, path: &Path) -> Result<Case, InputError> {
         let model = find(
             "model",

@@ -71,7 +71,11 @@ impl Worker {
                 cell.block,
                 cell.batch
             ),
-            source: Box::new(error),
+            source: match error {
+                // The tier's own error is what callers tell apart.
+                TaskError::Tier(error) => Box::new(error),
+                error => Box::new(error),
+            },
         }
     }
 }

@@ -61,6 +61,16 @@ pub enum LowerError {
         /// Asked.
         gen_len: u32,
     },
+    /// A count is past what a program can number.
+    #[error("{what} is {value}, and a program has at most {max}; state less: rounds repeat")]
+    TooMuch {
+        /// What is counted.
+        what: &'static str,
+        /// How many.
+        value: u64,
+        /// How many there may be.
+        max: u64,
+    },
     /// A tier is too small. Infeasible is an answer.
     #[error("the {tier} tier needs {needed} and has {capacity}: {} too little", needed.saturating_sub(*capacity))]
     DoesNotFit {
@@ -149,6 +159,7 @@ fn check(plan: &Plan) -> Result<(), LowerError> {
             return Err(LowerError::EmptyWorkload { key });
         }
     }
+    check_counts(plan)?;
     if workload.cache_len() > plan.model.max_position_embeddings {
         return Err(LowerError::TooLong {
             model: plan.model.name.clone(),
@@ -156,6 +167,53 @@ fn check(plan: &Plan) -> Result<(), LowerError> {
             prompt_len: workload.prompt_len,
             gen_len: workload.gen_len,
         });
+    }
+    Ok(())
+}
+
+/// Squares (a block of the model on a GPU batch in a pass) of a whole run: about ten tasks each.
+const SQUARES_MAX: u64 = 20_000_000;
+
+/// Keeps every number of a program in its type, and the whole of it in memory.
+fn check_counts(plan: &Plan) -> Result<(), LowerError> {
+    let (policy, workload) = (&plan.policy, &plan.workload);
+    let size = u64::from(policy.gpu_batch_size);
+    let prompts = workload.num_prompts.unwrap_or(policy.block_size());
+    let batches = prompts.div_ceil(size);
+    let blocks = u64::from(plan.model.num_blocks());
+    let passes = u64::from(workload.gen_len);
+    let heads = u64::from(plan.model.num_attention_heads);
+    let widest = u64::from(workload.prompt_len).max(heads);
+    for (what, value, max) in [
+        (
+            "the number of tokens to generate",
+            passes,
+            u64::from(u16::MAX),
+        ),
+        (
+            "the number of the model's blocks",
+            blocks,
+            u64::from(u16::MAX),
+        ),
+        (
+            "the number of GPU batches",
+            u64::from(policy.num_gpu_batches),
+            u64::from(u16::MAX),
+        ),
+        (
+            "GPU batch size times tokens or heads",
+            size.saturating_mul(widest),
+            u64::from(u32::MAX),
+        ),
+        (
+            "the number of GPU batches times blocks times tokens",
+            batches.saturating_mul(blocks).saturating_mul(passes),
+            SQUARES_MAX,
+        ),
+    ] {
+        if value > max {
+            return Err(LowerError::TooMuch { what, value, max });
+        }
     }
     Ok(())
 }
