@@ -115,7 +115,7 @@ fn timed(mut work: impl FnMut()) -> f64 {
 }
 
 /// A change of pace within one measurement that is still called steady.
-const STEADY: f64 = 0.15;
+const STEADY: f64 = 0.2;
 
 impl Moment {
     /// Between two moments.
