@@ -8,7 +8,7 @@ use std::ops::Range;
 use rustc_hash::FxHashMap;
 
 use crate::tier::Tier;
-use crate::units::Bytes;
+use crate::units::{Bytes, Flops};
 
 /// A task's number, in program order over all pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -339,6 +339,46 @@ pub enum Op {
     },
     /// Waits for all that came before.
     Barrier,
+}
+
+impl Op {
+    /// Bytes of keys and values that an attention sees; none for other operations.
+    pub fn cache_bytes(&self) -> Option<Bytes> {
+        match *self {
+            Op::Attention {
+                rows,
+                head_dim,
+                context_len,
+                element_bytes,
+                ..
+            } => {
+                let row = 2 * u64::from(head_dim) * u64::from(element_bytes);
+                Some(Bytes(u64::from(rows) * u64::from(context_len) * row))
+            }
+            _ => None,
+        }
+    }
+
+    /// Operations of an attention's scores and of their product with the values, two a multiply-add;
+    /// a query sees on average half of the new tokens. None for other operations.
+    pub fn attention_flops(&self) -> Option<Flops> {
+        match *self {
+            Op::Attention {
+                rows,
+                group,
+                head_dim,
+                query_len,
+                context_len,
+                ..
+            } => {
+                let queries = f64::from(query_len);
+                let seen = f64::from(context_len) - (queries - 1.0) / 2.0;
+                let heads = f64::from(rows) * f64::from(group);
+                Some(Flops(4.0 * heads * f64::from(head_dim) * queries * seen))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The square of FlexGen's figure 2 that a task belongs to.

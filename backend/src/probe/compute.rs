@@ -156,16 +156,8 @@ pub(super) fn linear_key(task: &Timed) -> Option<(Matrix, u32, f64)> {
 /// Bytes of cache that a decode attention reads.
 pub(super) fn decode_cache_bytes(task: &Timed, on: ResourceKind) -> Option<u64> {
     match task.op {
-        Op::Attention {
-            rows,
-            head_dim,
-            query_len: 1,
-            context_len,
-            element_bytes,
-            ..
-        } if task.kind == on => {
-            let row = 2 * u64::from(head_dim) * u64::from(element_bytes);
-            Some(u64::from(rows) * u64::from(context_len) * row)
+        Op::Attention { query_len: 1, .. } if task.kind == on => {
+            task.op.cache_bytes().map(|bytes| bytes.0)
         }
         _ => None,
     }
@@ -175,21 +167,10 @@ pub(super) fn decode_cache_bytes(task: &Timed, on: ResourceKind) -> Option<u64> 
 pub(super) fn prefill_attention(task: &Timed) -> Option<(u32, f64)> {
     match task.op {
         Op::Attention {
-            rows,
-            group,
-            head_dim,
             query_len,
             context_len,
             ..
-        } if query_len > 1 => {
-            let queries = f64::from(query_len);
-            let seen = f64::from(context_len) - (queries - 1.0) / 2.0;
-            let heads = f64::from(rows) * f64::from(group);
-            Some((
-                context_len,
-                4.0 * heads * f64::from(head_dim) * queries * seen,
-            ))
-        }
+        } if query_len > 1 => Some((context_len, task.op.attention_flops()?.0)),
         _ => None,
     }
 }

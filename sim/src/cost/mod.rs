@@ -123,44 +123,32 @@ impl CostModel {
     }
 
     fn attention(&self, on: ResourceKind, op: &Op) -> Seconds {
-        let Op::Attention {
-            rows,
-            group,
-            head_dim,
-            query_len,
-            context_len,
-            element_bytes,
-        } = *op
+        let (
+            Op::Attention {
+                query_len,
+                context_len,
+                ..
+            },
+            Some(cache),
+            Some(flops),
+        ) = (op, op.cache_bytes(), op.attention_flops())
         else {
             return Seconds::ZERO;
         };
         let compute = &self.profile.compute;
         let on_cpu = on == ResourceKind::Cpu;
-        let launch = if on_cpu {
-            compute.cpu_launch.value
+        let (launch, decode) = if on_cpu {
+            (compute.cpu_launch.value, &compute.cpu_attention)
         } else {
-            compute.launch.value
+            (compute.launch.value, &compute.attention_decode)
         };
-        let (rows, head_dim) = (f64::from(rows), f64::from(head_dim));
-        let context = f64::from(context_len);
-        let cache = rows * context * 2.0 * head_dim * f64::from(element_bytes);
-        if query_len == 1 {
-            let curve = if on_cpu {
-                &compute.cpu_attention
-            } else {
-                &compute.attention_decode
-            };
-            return launch + Seconds(cache / curve.at(cache));
+        if *query_len == 1 {
+            return launch + cache / BytesPerSecond(decode.at(cache.as_f64()));
         }
-        // Scores and their product with the values, 2 operations a multiply-add each; queries see
-        // on average half of what the last one sees.
-        let queries = f64::from(query_len);
-        let seen = context - (queries - 1.0) / 2.0;
-        let flops = 4.0 * rows * f64::from(group) * head_dim * queries * seen;
-        let curve = match &compute.cpu_attention_prefill {
+        let prefill = match &compute.cpu_attention_prefill {
             Some(cpu) if on_cpu => cpu,
             _ => &compute.attention_prefill,
         };
-        launch + Seconds(flops / curve.at(context))
+        launch + flops / FlopsPerSecond(prefill.at(f64::from(*context_len)))
     }
 }
