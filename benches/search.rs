@@ -9,6 +9,7 @@ use std::hint::black_box;
 use criterion::{Criterion, criterion_group, criterion_main};
 use plimsoll::planner::{Answer, Objective, Request, choose, propose, search};
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::embedded;
 use plimsoll_core::model::registry;
 use plimsoll_core::workload::Workload;
@@ -24,6 +25,7 @@ fn opt_175b(c: &mut Criterion) {
         },
         objective: Objective::Throughput,
         max_latency_s: None,
+        compression: Compression::default(),
     };
     let answer = search(&profile, &model, Dtype::F16, &request).expect("a request");
     if let Answer::Plan(found) = &answer {

@@ -1,8 +1,13 @@
 //! The upper rooms of Plimsoll: the command line and what it reads, writes and reports.
 
+pub mod calibrate;
 pub mod cli;
 pub mod files;
+pub mod flexgen;
+pub mod given;
+mod parallel;
 pub mod planner;
 pub mod report;
+pub mod stats;
 pub mod trace_file;
 pub mod validate;

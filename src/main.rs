@@ -20,6 +20,10 @@ fn obey(command: &Command) -> anyhow::Result<()> {
         Command::Profile(args) => cli::profile::run(args),
         // Both, side by side.
         Command::Validate(args) => cli::validate::run(args),
+        // Measured runs -> how far off predictions are.
+        Command::Score(args) => cli::score::run(args),
+        // Measured runs -> a profile whose predictions agree with them.
+        Command::Calibrate(args) => cli::calibrate::run(args),
         // The nouns that go in.
         Command::Hw(action) => cli::hw::run(action),
         Command::Models(action) => cli::models::run(action),

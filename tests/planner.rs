@@ -2,6 +2,7 @@
 
 use plimsoll::planner::{Answer, Objective, Planned, Request, choose, search};
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::{ModelSpec, registry};
@@ -33,6 +34,7 @@ fn request(workload: Workload) -> Request {
         workload,
         objective: Objective::Throughput,
         max_latency_s: None,
+        compression: Compression::default(),
     }
 }
 

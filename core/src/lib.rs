@@ -3,6 +3,7 @@
 //!
 //! This crate knows no files, clocks or threads.
 
+pub mod compression;
 pub mod control;
 mod dtype;
 pub mod executor;

@@ -1,8 +1,9 @@
 //! Fractions made whole: which tensor lives in which tier, and where in that tier's slab.
 
 use crate::Dtype;
+use crate::compression::Compression;
 use crate::model::{ModelSpec, TensorRole, TensorSpec};
-use crate::policy::{Fractions, Granularity};
+use crate::policy::{Fractions, Granularity, Policy};
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
 
@@ -40,24 +41,20 @@ pub struct WeightPlacement {
 }
 
 impl WeightPlacement {
-    /// Places every tensor of a model.
-    pub fn new(
-        model: &ModelSpec,
-        dtype: Dtype,
-        shares: &Fractions,
-        granularity: Granularity,
-    ) -> WeightPlacement {
+    /// Places every tensor of a model as a policy's shares of the weights ask.
+    pub fn new(model: &ModelSpec, dtype: Dtype, policy: &Policy) -> WeightPlacement {
+        let shares = &policy.weights;
         let mut spread = Spread::new(*shares);
         let blocks = (0..model.num_blocks())
             .map(|block| {
                 let tensors = model.tensors(block);
-                let homes = match granularity {
+                let homes = match policy.granularity {
                     Granularity::Layer => by_halves(&tensors, shares),
                     Granularity::Spread => {
                         tensors.iter().map(|t| spread.place(t.elements())).collect()
                     }
                 };
-                BlockWeights::pack(tensors, &homes, dtype)
+                BlockWeights::pack(tensors, &homes, (dtype, policy.compression))
             })
             .collect();
         WeightPlacement { blocks }
@@ -70,14 +67,18 @@ impl WeightPlacement {
 }
 
 impl BlockWeights {
-    fn pack(tensors: Vec<TensorSpec>, homes: &[Tier], dtype: Dtype) -> BlockWeights {
+    fn pack(
+        tensors: Vec<TensorSpec>,
+        homes: &[Tier],
+        (dtype, compression): (Dtype, Compression),
+    ) -> BlockWeights {
         let mut slab = PerTier::<Bytes>::default();
         let tensors = tensors
             .into_iter()
             .zip(homes)
             .map(|(spec, &home)| {
                 let offset = slab[home];
-                let bytes = Bytes(spec.elements() * dtype.size_bytes());
+                let bytes = compression.tensor_bytes(&spec, dtype);
                 slab[home] = offset + bytes.align_up(TENSOR_ALIGNMENT_BYTES);
                 PlacedTensor { spec, home, offset }
             })

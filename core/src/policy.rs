@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::compression::Compression;
 use crate::tier::{PerTier, Tier};
 
 /// Shares of one kind of tensor on each tier; they sum to one.
@@ -54,8 +55,45 @@ pub struct Policy {
     pub barrier: bool,
     /// Whether decode attention over cache that is not on the device runs on the CPU beside it.
     pub cpu_attention: bool,
-    /// Whether host buffers that the device copies from and to are page-locked.
-    pub page_locked: bool,
+    /// Which host buffers that the device copies from and to are page-locked.
+    pub page_locked: PageLocked,
+    /// What is kept in 4 bits an element.
+    #[serde(default)]
+    pub compression: Compression,
+}
+
+/// Which host buffers are page-locked. Copies from and to the others take the pageable rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PageLocked {
+    /// Those of weights.
+    pub weights: bool,
+    /// Those of the KV cache.
+    pub cache: bool,
+    /// Those of activations, prompts and results.
+    pub activations: bool,
+}
+
+impl PageLocked {
+    /// All of them.
+    pub const ALL: PageLocked = PageLocked {
+        weights: true,
+        cache: true,
+        activations: true,
+    };
+
+    /// None of them.
+    pub const NONE: PageLocked = PageLocked {
+        weights: false,
+        cache: false,
+        activations: false,
+    };
+
+    /// As FlexGen's released code does: not the cache, since its allocator would take too much.
+    pub const FLEXGEN: PageLocked = PageLocked {
+        cache: false,
+        ..PageLocked::ALL
+    };
 }
 
 /// Why a policy is refused.
@@ -85,11 +123,17 @@ pub enum PolicyError {
         /// Their sum.
         percent: f64,
     },
+    /// The CPU would have to unpack the cache for every token.
+    #[error(
+        "the CPU cannot attend to a compressed cache; turn CPU attention off, or keep the cache as it is"
+    )]
+    CompressedOnCpu,
 }
 
 impl Policy {
     /// FlexGen's convention: percentages of weights, cache and activations on GPU and CPU; the rest
-    /// is on disk. Zig-zag with Algorithm 1's barrier, overlap on, no CPU attention.
+    /// is on disk. Zig-zag with Algorithm 1's barrier, overlap on, no CPU attention, nothing
+    /// compressed, the cache pageable.
     ///
     /// # Errors
     /// A share outside 0 to 100, or a pair above 100.
@@ -115,10 +159,17 @@ impl Policy {
             overlap: true,
             barrier: true,
             cpu_attention: false,
-            page_locked: true,
+            page_locked: PageLocked::FLEXGEN,
+            compression: Compression::default(),
         };
         policy.validate()?;
         Ok(policy)
+    }
+
+    /// Whether a layer's weights come in one piece with the first GPU batch of the layer before, as in
+    /// FlexGen's released code (its `load_weight` acts where k = 0), rather than a part with each.
+    pub fn loads_weights_at_once(&self) -> bool {
+        self.barrier || !self.overlap
     }
 
     /// Sequences in a full block.
@@ -145,6 +196,9 @@ impl Policy {
             ("activations", &self.activations),
         ] {
             check_shares(key, shares)?;
+        }
+        if self.cpu_attention && self.compression.cache {
+            return Err(PolicyError::CompressedOnCpu);
         }
         Ok(())
     }

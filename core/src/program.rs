@@ -321,6 +321,10 @@ pub enum Op {
         position: u32,
         /// Whether the GPU batch before used the same weights, so that caches may still hold some.
         reused: bool,
+        /// Whether the weights are unpacked from 4 bits first.
+        compressed: bool,
+        /// New keys and values that are packed into 4 bits after; 0 where the cache is not.
+        packed_elements: u64,
     },
     /// Causal attention of the newest tokens over the cache.
     Attention {
@@ -334,15 +338,17 @@ pub enum Op {
         query_len: u32,
         /// Tokens that the newest sees.
         context_len: u32,
-        /// Bytes a cache element.
+        /// Bytes a cache element, unpacked.
         element_bytes: u32,
+        /// Whether the cache is unpacked from 4 bits first.
+        compressed: bool,
     },
     /// Waits for all that came before.
     Barrier,
 }
 
 impl Op {
-    /// Bytes of keys and values that an attention sees; none for other operations.
+    /// Bytes of keys and values that an attention sees, unpacked; none for other operations.
     pub fn cache_bytes(&self) -> Option<Bytes> {
         match *self {
             Op::Attention {
@@ -356,6 +362,29 @@ impl Op {
                 Some(Bytes(u64::from(rows) * u64::from(context_len) * row))
             }
             _ => None,
+        }
+    }
+
+    /// Elements that are unpacked from 4 bits, or packed into them; none where nothing is compressed.
+    pub fn packed_elements(&self) -> u64 {
+        match *self {
+            Op::Linear {
+                gemms,
+                compressed,
+                packed_elements,
+                ..
+            } => {
+                let weights = gemms.iter().map(|g| u64::from(g.n) * u64::from(g.k));
+                packed_elements + if compressed { weights.sum() } else { 0 }
+            }
+            Op::Attention {
+                rows,
+                head_dim,
+                context_len,
+                compressed: true,
+                ..
+            } => 2 * u64::from(rows) * u64::from(head_dim) * u64::from(context_len),
+            _ => 0,
         }
     }
 

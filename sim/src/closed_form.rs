@@ -12,6 +12,7 @@ mod memory;
 mod phase;
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::{LowerError, Lowering};
 use plimsoll_core::model::ModelSpec;
@@ -36,7 +37,8 @@ pub struct ClosedForms {
     dtype: Dtype,
     workload: Workload,
     gemms: StageGemms,
-    weights: Weights,
+    /// As they are, compressed.
+    weights: [Weights; 2],
     memory: Memory,
 }
 
@@ -77,7 +79,7 @@ struct StageGemms {
 }
 
 impl ClosedForms {
-    /// Prepares the closed forms of a workload.
+    /// Prepares the closed forms of a workload, for policies with one of these compressions.
     ///
     /// # Errors
     /// A workload that means nothing, or is too long for the model.
@@ -86,12 +88,14 @@ impl ClosedForms {
         model: &ModelSpec,
         dtype: Dtype,
         workload: Workload,
+        compressions: &[Compression],
     ) -> Result<ClosedForms, LowerError> {
         Ok(ClosedForms {
             cost: CostModel::new(profile, dtype),
             gemms: StageGemms::of(model, dtype)?,
-            weights: Weights::of(model, dtype),
-            memory: Memory::of(model, dtype, workload)?,
+            weights: [false, true]
+                .map(|weights| Weights::of(model, dtype, Compression::of(weights, false))),
+            memory: Memory::of(model, dtype, workload, compressions)?,
             model: model.clone(),
             dtype,
             workload,
@@ -141,9 +145,7 @@ impl ClosedForms {
             decode_passes: f64::from(gen_len) - 1.0,
             rounds: asked.div_ceil(block) as f64,
             tokens: asked as f64 * f64::from(gen_len),
-            memory: self
-                .memory
-                .of_block(policy.cpu_attention, sequences, batches, asked),
+            memory: self.memory.of_block(policy, sequences, batches, asked),
         }
     }
 }

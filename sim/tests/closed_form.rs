@@ -1,6 +1,7 @@
 //! The closed form and the simulator agree where nothing shares anything with anything.
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::{ModelSpec, registry};
@@ -70,7 +71,14 @@ struct Ratios {
 fn ratios(name: &str, policy: Policy) -> Ratios {
     let profile = quiet_t4();
     let plan = plan(model(name), WORKLOAD, policy);
-    let forms = ClosedForms::new(&profile, &plan.model, plan.dtype, WORKLOAD).expect("a workload");
+    let forms = ClosedForms::new(
+        &profile,
+        &plan.model,
+        plan.dtype,
+        WORKLOAD,
+        &[policy.compression],
+    )
+    .expect("a workload");
     let expected = forms.form(&policy).evaluate(&policy);
     let simulated = predict(&plan, &profile).expect("fits its footprint");
     let dominated = |terms: [(ResourceKind, Seconds); 6]| {
@@ -255,7 +263,13 @@ fn memory_is_close_to_the_footprint_and_exact_for_pure_placements() {
     ];
     for ((name, size, batches, percent, cpu_attention), tolerance) in cases {
         let policy = policy(size, batches, percent, cpu_attention);
-        let forms = ClosedForms::new(&quiet_t4(), &model(name), Dtype::F16, WORKLOAD);
+        let forms = ClosedForms::new(
+            &quiet_t4(),
+            &model(name),
+            Dtype::F16,
+            WORKLOAD,
+            &Compression::ALL,
+        );
         let form = forms.expect("a workload").form(&policy);
         let footprint = plan(model(name), WORKLOAD, policy).capacity_bytes;
         for tier in Tier::ALL {

@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand; what they share is in the small files beside them.
 
+pub mod calibrate;
 pub mod completions;
 mod exit;
 pub mod hw;
@@ -13,6 +14,7 @@ pub mod plan;
 pub mod profile;
 mod progress;
 pub mod run;
+pub mod score;
 pub mod simulate;
 pub mod validate;
 
@@ -50,6 +52,10 @@ pub enum Command {
     Profile(profile::Args),
     /// Simulate and execute a grid of plans on this machine, and compare
     Validate(validate::Args),
+    /// Predict measured runs and show how far off the predictions are
+    Score(score::Args),
+    /// Fit the constants of a profile to measured runs
+    Calibrate(calibrate::Args),
     /// List or show hardware profiles
     #[command(subcommand)]
     Hw(hw::Action),

@@ -2,8 +2,12 @@
 
 use clap::{Args, ValueEnum};
 use plimsoll_core::Dtype;
-use plimsoll_core::policy::{Granularity, Schedule};
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::workload::Workload;
+
+use crate::flexgen;
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -80,6 +84,34 @@ impl From<GranularityName> for Granularity {
         match name {
             GranularityName::Layer => Granularity::Layer,
             GranularityName::Spread => Granularity::Spread,
+        }
+    }
+}
+
+/// Which host memory is page-locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum PageLockName {
+    /// As FlexGen's released code does: weights as far as the machine lets them, activations, not the cache.
+    Flexgen,
+    /// All.
+    All,
+    /// None.
+    None,
+}
+
+impl PageLockName {
+    /// The buffers that are page-locked under a policy.
+    pub fn resolve(
+        self,
+        profile: &HardwareProfile,
+        model: &ModelSpec,
+        dtype: Dtype,
+        policy: &Policy,
+    ) -> PageLocked {
+        match self {
+            PageLockName::All => PageLocked::ALL,
+            PageLockName::None => PageLocked::NONE,
+            PageLockName::Flexgen => flexgen::page_locked(profile, model, dtype, policy),
         }
     }
 }

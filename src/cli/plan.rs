@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::units::{Bytes, Seconds};
 use serde_json::json;
 
@@ -44,6 +45,12 @@ pub(super) struct Wish {
     /// What makes a plan better
     #[arg(long, value_enum, default_value_t = ObjectiveName::Throughput)]
     objective: ObjectiveName,
+    /// Weights may be kept in 4 bits an element, where that is better
+    #[arg(long)]
+    compress_weight: bool,
+    /// The KV cache may be kept in 4 bits an element, where that is better
+    #[arg(long)]
+    compress_cache: bool,
     /// The longest that the whole workload may take, in seconds
     #[arg(long, value_name = "S", value_parser = positive)]
     max_latency_s: Option<f64>,
@@ -67,6 +74,7 @@ impl Wish {
                 ObjectiveName::Latency => Objective::Latency,
             },
             max_latency_s: self.max_latency_s.map(Seconds),
+            compression: Compression::of(self.compress_weight, self.compress_cache),
         }
     }
 }

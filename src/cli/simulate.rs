@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
@@ -11,7 +12,9 @@ use plimsoll_core::summary::Summary;
 
 use super::exit::{Exit, Failure};
 use super::input::{capacity_of, check_plan, given_plan};
-use super::options::{DtypeName, Format, GranularityName, ScheduleName, Switch, WorkloadArgs};
+use super::options::{
+    DtypeName, Format, GranularityName, PageLockName, ScheduleName, Switch, WorkloadArgs,
+};
 use super::output::print;
 use crate::files::{
     PlanFile, find_model, find_profile, plan_json, read_plan, write_atomically, write_text,
@@ -60,9 +63,15 @@ pub struct Args {
     /// How percentages of weights become whole tensors
     #[arg(long, value_enum, default_value_t = GranularityName::Layer)]
     granularity: GranularityName,
-    /// Host memory is pageable, not page-locked
+    /// Which host memory is page-locked
+    #[arg(long, value_enum, default_value_t = PageLockName::Flexgen)]
+    page_lock: PageLockName,
+    /// Keep weights in 4 bits an element, in groups of 64
     #[arg(long)]
-    pageable: bool,
+    compress_weight: bool,
+    /// Keep the KV cache in 4 bits an element, in groups of 64
+    #[arg(long)]
+    compress_cache: bool,
     /// The type of weights, cache and activations
     #[arg(long, value_enum, default_value_t = DtypeName::F16)]
     dtype: DtypeName,
@@ -77,7 +86,7 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-const POLICY_FLAGS: [&str; 14] = [
+const POLICY_FLAGS: [&str; 16] = [
     "model",
     "prompt_len",
     "gen_len",
@@ -90,7 +99,9 @@ const POLICY_FLAGS: [&str; 14] = [
     "schedule",
     "barrier",
     "granularity",
-    "pageable",
+    "page_lock",
+    "compress_weight",
+    "compress_cache",
     "dtype",
 ];
 
@@ -149,8 +160,9 @@ fn from_flags(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     let given = "clap has asked for it";
     let profile = find_profile(args.hw.as_deref().expect(given))?;
     let model = find_model(args.model.as_deref().expect(given))?.spec;
-    let policy = policy(args)?;
+    let mut policy = policy(args)?;
     let (dtype, workload) = (args.dtype.into(), args.workload.into());
+    policy.page_locked = args.page_lock.resolve(&profile, &model, dtype, &policy);
     let plan = given_plan(&profile, model, dtype, workload, policy);
     check_plan(&plan, None)?;
     Ok((plan, profile))
@@ -163,13 +175,17 @@ fn policy(args: &Args) -> anyhow::Result<Policy> {
     let batch = args.gpu_batch_size.expect(given);
     let policy = Policy::from_percent(batch, args.num_gpu_batches, percent)
         .map_err(|error| Failure::new(Exit::Usage, format!("--percent: {error}")))?;
-    Ok(Policy {
+    let policy = Policy {
         granularity: args.granularity.into(),
         schedule: args.schedule.into(),
         overlap: !args.no_overlap,
         barrier: args.barrier.is_on(),
         cpu_attention: args.cpu_compute.is_on(),
-        page_locked: !args.pageable,
+        compression: Compression::of(args.compress_weight, args.compress_cache),
         ..policy
-    })
+    };
+    policy
+        .validate()
+        .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+    Ok(policy)
 }

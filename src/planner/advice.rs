@@ -4,13 +4,14 @@ use std::collections::HashSet;
 
 use plimsoll_core::hardware::{Curve, HardwareProfile};
 use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::Policy;
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::{Bytes, BytesPerSecond};
 use plimsoll_sim::closed_form::ClosedForms;
 
-use super::parallel::on_all_processors;
-use super::space::{Proposal, Shape, lowest_latency_s, policy};
+use super::space::{Proposal, Shape, lowest_latency_s};
 use super::{PlanError, Search, lp, whole};
+use crate::parallel::on_all_processors;
 
 /// Proposals of the search whose shapes are tried on a changed machine.
 const SHAPES_TRIED: usize = 3;
@@ -57,10 +58,11 @@ pub(super) fn best(
     plan: &Plan,
 ) -> Result<Option<Advice>, PlanError> {
     let policies = policies(proposals, plan);
-    let now = least_score(&search.forms, &policies, search.maker.room())?;
+    let open = search.open();
+    let now = least_score(&search.forms, &open, &policies, search.maker.room())?;
     let scored = on_all_processors(changes(search.profile), &|(change, profile)| {
         let room = whole::capacity(&profile).map(Bytes::as_f64);
-        let then = least_score(&search.forms.on(&profile), &policies, &room);
+        let then = least_score(&search.forms.on(&profile), &open, &policies, &room);
         then.map(|then| (change, now / then))
     });
     let mut best: Option<Advice> = None;
@@ -94,13 +96,18 @@ fn policies(proposals: &[Proposal], plan: &Plan) -> Vec<(u32, u32)> {
 /// Seconds a token of the best placement of any of the shapes.
 fn least_score(
     forms: &ClosedForms,
+    choices: &[Policy],
     pairs: &[(u32, u32)],
     room: &PerTier<f64>,
 ) -> Result<f64, PlanError> {
     let mut least = f64::INFINITY;
     for (size, batches) in pairs {
-        for cpu_attention in [false, true] {
-            let policy = policy(*size, *batches, cpu_attention);
+        for choice in choices {
+            let policy = Policy {
+                gpu_batch_size: *size,
+                num_gpu_batches: *batches,
+                ..*choice
+            };
             let form = forms.form(&policy);
             if lowest_latency_s(&form, room).0 / form.tokens() >= least {
                 continue;

@@ -8,7 +8,7 @@ use plimsoll_core::policy::Policy;
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 
-use super::space::{Shape, policy};
+use super::space::Shape;
 use super::{PlanError, Search, lp};
 
 /// No plan fits: of the smallest plans, one sequence at a time, even the nearest is too large.
@@ -79,8 +79,7 @@ pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
 /// Policies of one sequence: those that a linear program finds nearest, and all pure placements.
 fn smallest(search: &Search<'_>) -> Result<Vec<Policy>, PlanError> {
     let mut policies = Vec::new();
-    for cpu_attention in [false, true] {
-        let policy = policy(1, 1, cpu_attention);
+    for policy in search.open() {
         let form = search.forms.form(&policy);
         let shape = Shape { policy, form };
         policies.extend(lp::place_with_least_excess(&shape, search.maker.room())?);

@@ -15,8 +15,8 @@ use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForms, Estimate};
 use plimsoll_sim::{predict, simulate};
 
-use super::parallel::on_all_processors;
 use super::{Objective, PlanError};
+use crate::parallel::on_all_processors;
 
 /// Plans of fewer (block, GPU batch, pass) squares than this are simulated in full at once.
 const FEW_SQUARES: u64 = 2_000;
@@ -100,7 +100,13 @@ impl Judged {
         let run = simulate(&short, profile)?;
         let prefill = prefill_time(&run);
         let decode = run.trace.makespan() - prefill;
-        let short_forms = ClosedForms::new(profile, &short.model, short.dtype, short.workload)?;
+        let short_forms = ClosedForms::new(
+            profile,
+            &short.model,
+            short.dtype,
+            short.workload,
+            &[short.policy.compression],
+        )?;
         let estimate =
             |forms: &ClosedForms| -> Estimate { forms.form(&plan.policy).evaluate(&plan.policy) };
         let (expected, whole) = (estimate(&short_forms), estimate(forms));

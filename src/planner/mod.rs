@@ -9,15 +9,16 @@ mod advice;
 mod infeasible;
 mod judge;
 mod lp;
-mod parallel;
 mod space;
 mod whole;
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::LowerError;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::Policy;
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::SimulateError;
@@ -62,6 +63,8 @@ pub struct Request {
     /// The simulated time of the whole workload (of one block, where prompts are endless) must not
     /// be longer.
     pub max_latency_s: Option<Seconds>,
+    /// What may be kept in 4 bits an element, where that is better.
+    pub compression: Compression,
 }
 
 /// What the search finds.
@@ -153,6 +156,7 @@ pub fn propose(
 struct Search<'a> {
     profile: &'a HardwareProfile,
     forms: ClosedForms,
+    compressions: Vec<Compression>,
     maker: Maker,
 }
 
@@ -173,9 +177,11 @@ impl<'a> Search<'a> {
         if request.objective == Objective::Latency && workload.num_prompts.is_none() {
             workload.num_prompts = Some(1);
         }
+        let compressions = request.compression.choices();
         Ok(Search {
             profile,
-            forms: ClosedForms::new(profile, model, dtype, workload)?,
+            forms: ClosedForms::new(profile, model, dtype, workload, &compressions)?,
+            compressions,
             maker: Maker::new(profile, model, dtype, workload),
         })
     }
@@ -191,8 +197,14 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// The discrete choices besides sizes.
+    fn open(&self) -> Vec<Policy> {
+        space::choices(&self.compressions)
+    }
+
     fn shapes(&self) -> Vec<Shape> {
-        space::shapes(&self.forms, self.maker.workload(), self.maker.room())
+        let open = self.open();
+        space::shapes(&self.forms, &open, self.maker.workload(), self.maker.room())
     }
 
     /// Plans that fit, best by the closed form first, and the proposals that they come from.

@@ -1,15 +1,16 @@
-//! The outer level: GPU batch size, number of GPU batches, where attention runs.
+//! The outer level: GPU batch size, number of GPU batches, where attention runs, what is compressed.
 //!
 //! Row by row is not enumerated: it is the zig-zag with one GPU batch a block.
 
-use plimsoll_core::policy::{Granularity, Policy, Schedule};
+use plimsoll_core::compression::Compression;
+use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForm, ClosedForms, Linear};
 
-use super::parallel::on_all_processors;
 use super::{Objective, PlanError, lp};
+use crate::parallel::on_all_processors;
 
 /// GPU batches a block: FlexGen's "less than 20", thinned.
 const BATCHES: [u32; 13] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20];
@@ -34,16 +35,16 @@ pub(super) struct Proposal {
     pub score: f64,
 }
 
-/// The policy of a shape, everything on the device.
-pub(super) fn policy(gpu_batch_size: u32, num_gpu_batches: u32, cpu_attention: bool) -> Policy {
+/// A policy of one sequence with everything on the device, the rest as the planner likes it.
+pub(super) fn blank() -> Policy {
     let device = PerTier {
         device: 1.0,
         host: 0.0,
         disk: 0.0,
     };
     Policy {
-        gpu_batch_size,
-        num_gpu_batches,
+        gpu_batch_size: 1,
+        num_gpu_batches: 1,
         weights: device,
         cache: device,
         activations: device,
@@ -51,18 +52,46 @@ pub(super) fn policy(gpu_batch_size: u32, num_gpu_batches: u32, cpu_attention: b
         schedule: Schedule::ZigZag,
         overlap: true,
         barrier: false,
-        cpu_attention,
-        page_locked: true,
+        cpu_attention: false,
+        page_locked: PageLocked::ALL,
+        compression: Compression::default(),
     }
 }
 
-/// Shapes that may fit: what does not depend on shares does not exceed any tier.
-pub(super) fn shapes(forms: &ClosedForms, workload: &Workload, room: &PerTier<f64>) -> Vec<Shape> {
-    let mut shapes = Vec::new();
-    for (size, batches) in pairs(workload) {
-        let before = shapes.len();
+/// Where attention runs and what is compressed: what goes together.
+pub(super) fn choices(compressions: &[Compression]) -> Vec<Policy> {
+    let mut choices = Vec::new();
+    for &compression in compressions {
         for cpu_attention in [false, true] {
-            let policy = policy(size, batches, cpu_attention);
+            let policy = Policy {
+                cpu_attention,
+                compression,
+                ..blank()
+            };
+            if policy.validate().is_ok() {
+                choices.push(policy);
+            }
+        }
+    }
+    choices
+}
+
+/// Shapes that may fit: what does not depend on shares does not exceed any tier.
+pub(super) fn shapes(
+    forms: &ClosedForms,
+    choices: &[Policy],
+    workload: &Workload,
+    room: &PerTier<f64>,
+) -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    for (gpu_batch_size, num_gpu_batches) in pairs(workload) {
+        let before = shapes.len();
+        for choice in choices {
+            let policy = Policy {
+                gpu_batch_size,
+                num_gpu_batches,
+                ..*choice
+            };
             let form = forms.form(&policy);
             if Tier::ALL
                 .into_iter()
@@ -71,7 +100,7 @@ pub(super) fn shapes(forms: &ClosedForms, workload: &Workload, room: &PerTier<f6
                 shapes.push(Shape { policy, form });
             }
         }
-        if shapes.len() == before && batches == 1 && workload.num_prompts.is_none() {
+        if shapes.len() == before && num_gpu_batches == 1 && workload.num_prompts.is_none() {
             // Larger GPU batches take more.
             break;
         }

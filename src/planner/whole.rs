@@ -36,7 +36,7 @@ impl Maker {
             model: model.clone(),
             dtype,
             workload,
-            policy: super::space::policy(1, 1, false),
+            policy: super::space::blank(),
             capacity_bytes: capacity(profile),
             prediction: None,
             provenance: Provenance {

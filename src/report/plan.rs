@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
+use plimsoll_core::compression::Compression;
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::{Granularity, Policy, Schedule};
+use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::summary::{BusyFraction, Summary};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::{Bytes, Seconds};
@@ -61,7 +62,7 @@ fn heading(plan: &Plan) -> String {
 /// Shares of each tier; of the weights, those of the tensors as they really lie.
 fn placement(plan: &Plan) -> Table {
     let policy = &plan.policy;
-    let placed = WeightPlacement::new(&plan.model, plan.dtype, &policy.weights, policy.granularity);
+    let placed = WeightPlacement::new(&plan.model, plan.dtype, policy);
     let bytes = placed.bytes().map(Bytes::as_f64);
     let all = bytes.device + bytes.host + bytes.disk;
     let weights = bytes.map(|bytes| bytes / all.max(1.0));
@@ -95,15 +96,10 @@ fn decisions(policy: &Policy) -> String {
         Granularity::Layer => "layer by layer",
         Granularity::Spread => "over the whole model",
     };
-    let host = if policy.page_locked {
-        "page-locked"
-    } else {
-        "pageable"
-    };
     format!(
         "batch      {} x {} = {} sequences a block\n\
          schedule   {}, overlap {}, barrier {}, attention on the CPU {}\n\
-         tensors    made whole {granularity}, host memory {host}\n",
+         tensors    made whole {granularity}, page-locked on the host: {}, in 4 bits: {}\n",
         policy.gpu_batch_size,
         policy.num_gpu_batches,
         policy.block_size(),
@@ -111,7 +107,34 @@ fn decisions(policy: &Policy) -> String {
         switch(policy.overlap),
         switch(policy.barrier),
         switch(policy.cpu_attention),
+        page_locked(policy.page_locked),
+        compressed(policy.compression),
     )
+}
+
+fn page_locked(locked: PageLocked) -> String {
+    named([
+        ("weights", locked.weights),
+        ("cache", locked.cache),
+        ("activations", locked.activations),
+    ])
+}
+
+fn compressed(compression: Compression) -> String {
+    named([
+        ("weights", compression.weights),
+        ("cache", compression.cache),
+    ])
+}
+
+/// Those that are so, or "nothing".
+fn named<const N: usize>(all: [(&str, bool); N]) -> String {
+    let names: Vec<&str> = all.iter().filter(|(_, is)| *is).map(|(n, _)| *n).collect();
+    if names.is_empty() {
+        "nothing".to_owned()
+    } else {
+        names.join(", ")
+    }
 }
 
 fn schedule(schedule: Schedule) -> &'static str {

@@ -39,6 +39,8 @@ fn program(machine: &Machine) -> Program {
         gemms: Gemms::new(&[Gemm { n: 64, k: 32 }]),
         position: 0,
         reused: false,
+        compressed: false,
+        packed_elements: 0,
     });
     let cell = Cell {
         round: 0,

@@ -63,6 +63,7 @@ pub(super) fn op_in_words(op: &Op) -> String {
             gemms,
             position,
             reused,
+            ..
         } => {
             let products: Vec<String> = gemms
                 .iter()

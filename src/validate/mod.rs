@@ -9,6 +9,7 @@ use std::path::Path;
 use plimsoll_backend::cpu::{CpuError, CpuExecutor, CpuOptions, Throttles};
 use plimsoll_backend::probe::{Moment, PaceMeter};
 use plimsoll_backend::weights::{Remembered, Synthetic};
+use plimsoll_core::compression::Compression;
 use plimsoll_core::control::{DriveError, Run, drive};
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::lower::{LowerError, Lowering};
@@ -272,6 +273,7 @@ fn planned(case: &Case, machine: &HardwareProfile) -> Result<Plan, ValidateError
         workload: case.workload,
         objective: planner::Objective::Throughput,
         max_latency_s: None,
+        compression: Compression::default(),
     };
     match planner::search(machine, &case.model, case.dtype, &request) {
         Ok(planner::Answer::Plan(planned) | planner::Answer::TooSlow(planned)) => Ok(planned.plan),

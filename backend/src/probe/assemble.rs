@@ -89,6 +89,7 @@ fn tiers(bandwidth: f64) -> Tiers {
     let bytes = |count: u64| Quantity::new(Bytes(count), STATED);
     let rate = Quantity::new(BytesPerSecond(bandwidth), MEASURED);
     Tiers {
+        page_lockable_bytes: None,
         // A quarter of memory plays the device; a plan may state less.
         device_capacity_bytes: bytes(memory / 4),
         host_capacity_bytes: bytes(memory / 2),
@@ -185,6 +186,7 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         cpu_launch: launch,
         cpu_attention: curve(&thin(cpu)),
         cpu_attention_prefill: None,
+        unpack: None,
     }
 }
 

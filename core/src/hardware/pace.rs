@@ -80,6 +80,9 @@ impl HardwareProfile {
         }
         by(&mut compute.attention_decode, slowness.few_tokens);
         by(&mut compute.attention_prefill, slowness.many_tokens);
+        if let Some(unpack) = &mut compute.unpack {
+            by(unpack, slowness.few_tokens);
+        }
         by(&mut compute.cpu_attention, slowness.copy);
         let bandwidth = &mut changed.tiers.device_bandwidth.value;
         *bandwidth = BytesPerSecond(bandwidth.0 / slowness.few_tokens);

@@ -54,6 +54,8 @@ pub struct Tiers {
     pub device_reserved_bytes: Quantity<Bytes>,
     /// Host memory that no tensor gets: the system and the process itself.
     pub host_reserved_bytes: Quantity<Bytes>,
+    /// Host memory that can be page-locked; none: all of it.
+    pub page_lockable_bytes: Option<Quantity<Bytes>>,
     /// Reading device memory from a kernel.
     pub device_bandwidth: Quantity<BytesPerSecond>,
     /// Reading host memory from all CPU threads.
@@ -146,6 +148,9 @@ pub struct Compute {
     pub attention_prefill: Curve,
     /// Attention of one new token on the device, bytes/s over the bytes of K and V read.
     pub attention_decode: Curve,
+    /// Unpacking, or packing, 4-bit groups on the device, elements/s over elements; none where nobody
+    /// knows, and then device memory bounds it.
+    pub unpack: Option<Curve>,
     /// Fixed time of one CPU task.
     pub cpu_launch: Quantity<Seconds>,
     /// Attention of one new token on the CPU, bytes/s over the bytes of K and V read.

@@ -235,6 +235,11 @@ impl<'a> Reader<'a> {
         Ok(map(self.quantity(key)?, BytesPerSecond))
     }
 
+    /// A count of bytes with its source, or nothing.
+    pub fn maybe_bytes(&self, key: &'static str) -> Result<Option<Quantity<Bytes>>, Fault> {
+        self.get(key).map(|_| self.bytes(key)).transpose()
+    }
+
     /// A count of bytes with its source.
     pub fn bytes(&self, key: &'static str) -> Result<Quantity<Bytes>, Fault> {
         let quantity = self.quantity(key)?;

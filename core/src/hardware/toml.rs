@@ -35,6 +35,7 @@ const TIERS: &[&str] = &[
     "disk_capacity_bytes",
     "device_reserved_bytes",
     "host_reserved_bytes",
+    "page_lockable_bytes",
     "device_bandwidth_bytes_per_s",
     "host_bandwidth_bytes_per_s",
 ];
@@ -63,6 +64,7 @@ const COMPUTE: &[&str] = &[
     "gemm",
     "attention_prefill_flops_per_s",
     "attention_decode_bytes_per_s",
+    "unpack_elements_per_s",
     "cpu_launch_s",
     "cpu_attention_bytes_per_s",
     "cpu_attention_prefill_flops_per_s",
@@ -155,6 +157,7 @@ fn read_tiers(reader: &Reader<'_>) -> Result<Tiers, Fault> {
         disk_capacity_bytes: reader.bytes("disk_capacity_bytes")?,
         device_reserved_bytes: reader.bytes("device_reserved_bytes")?,
         host_reserved_bytes: reader.bytes("host_reserved_bytes")?,
+        page_lockable_bytes: reader.maybe_bytes("page_lockable_bytes")?,
         device_bandwidth: reader.rate("device_bandwidth_bytes_per_s")?,
         host_bandwidth: reader.rate("host_bandwidth_bytes_per_s")?,
     })
@@ -210,6 +213,7 @@ fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
             .collect::<Result<_, _>>()?,
         attention_prefill: reader.curve("attention_prefill_flops_per_s")?,
         attention_decode: reader.curve("attention_decode_bytes_per_s")?,
+        unpack: reader.maybe_curve("unpack_elements_per_s")?,
         cpu_launch: reader.seconds("cpu_launch_s")?,
         cpu_attention: reader.curve("cpu_attention_bytes_per_s")?,
         cpu_attention_prefill: reader.maybe_curve("cpu_attention_prefill_flops_per_s")?,
@@ -293,6 +297,10 @@ fn write_tiers(tiers: &Tiers) -> Value {
         ("device_reserved_bytes", bytes(&tiers.device_reserved_bytes)),
         ("host_reserved_bytes", bytes(&tiers.host_reserved_bytes)),
         (
+            "page_lockable_bytes",
+            tiers.page_lockable_bytes.as_ref().and_then(bytes),
+        ),
+        (
             "device_bandwidth_bytes_per_s",
             rate(&tiers.device_bandwidth),
         ),
@@ -373,6 +381,10 @@ fn write_compute(compute: &Compute) -> Value {
         (
             "attention_decode_bytes_per_s",
             curve(&compute.attention_decode),
+        ),
+        (
+            "unpack_elements_per_s",
+            compute.unpack.as_ref().and_then(curve),
         ),
         ("cpu_launch_s", seconds(&compute.cpu_launch)),
         ("cpu_attention_bytes_per_s", curve(&compute.cpu_attention)),

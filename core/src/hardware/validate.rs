@@ -146,6 +146,8 @@ impl HardwareProfile {
             bandwidth("device_bandwidth_bytes_per_s", &tiers.device_bandwidth),
             bandwidth("host_bandwidth_bytes_per_s", &tiers.host_bandwidth),
         ];
+        let lockable = tiers.page_lockable_bytes.as_ref();
+        all.extend(lockable.map(|q| reserved("page_lockable_bytes", q)));
         for (name, link) in [("h2d", &links.h2d), ("d2h", &links.d2h)] {
             let locked = format!("links.{name}.page_locked_bytes_per_s");
             let pageable = format!("links.{name}.pageable_bytes_per_s");
@@ -201,6 +203,7 @@ impl HardwareProfile {
                 "attention_decode_bytes_per_s",
                 Some(&compute.attention_decode),
             ),
+            ("unpack_elements_per_s", compute.unpack.as_ref()),
             ("cpu_attention_bytes_per_s", Some(&compute.cpu_attention)),
             (
                 "cpu_attention_prefill_flops_per_s",

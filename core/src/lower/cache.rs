@@ -7,7 +7,7 @@
 use super::emit::{Draft, Emitter};
 use super::layout::Layout;
 use super::ring::Lease;
-use super::unit::{Unit, declare, move_at};
+use super::unit::{Unit, declare, locked, move_at};
 use crate::policy::Policy;
 use crate::program::{Access, BufferId, Content, ResourceKind, TaskId};
 use crate::tier::{PerTier, Tier};
@@ -63,7 +63,7 @@ impl CacheStream {
                 cache_len
             }),
             cpu_attention: policy.cpu_attention,
-            page_locked: policy.page_locked,
+            page_locked: policy.page_locked.cache,
         }
     }
 
@@ -163,7 +163,7 @@ impl CacheStream {
                 continue;
             };
             let bytes = unit.shape.record[tier] * u64::from(unit.position);
-            let op = move_at(bytes, Bytes::ZERO, self.page_locked);
+            let op = move_at(bytes, Bytes::ZERO, locked(self.page_locked, tier));
             let mut copy = Draft::new(ResourceKind::H2d, op, unit.cell);
             copy = if tier == Tier::Host {
                 self.attach_home(emitter, layout, copy, (unit, Tier::Host, Access::Read))
@@ -197,7 +197,7 @@ impl CacheStream {
     ) {
         let staging = self.lease_staging(emitter, layout, unit, staged);
         let bytes = unit.shape.record.disk * u64::from(unit.position);
-        let op = move_at(bytes, Bytes::ZERO, self.page_locked);
+        let op = move_at(bytes, Bytes::ZERO, true);
         let read = Draft::new(ResourceKind::DiskRead, op, unit.cell);
         let read = self
             .attach_home(emitter, layout, read, (unit, Tier::Disk, Access::Read))
@@ -338,7 +338,7 @@ impl CacheStream {
             let op = move_at(
                 record * u64::from(unit.query_len),
                 record * start,
-                self.page_locked,
+                locked(self.page_locked, tier),
             );
             let copy = Draft::new(ResourceKind::D2h, op, unit.cell)
                 .with(Access::Read, [Some(device)])
@@ -379,7 +379,7 @@ impl CacheStream {
     ) {
         let record = unit.shape.record.disk;
         let bytes = record * u64::from(unit.query_len);
-        let op = move_at(bytes, record * u64::from(unit.position), self.page_locked);
+        let op = move_at(bytes, record * u64::from(unit.position), true);
         let write = Draft::new(ResourceKind::DiskWrite, op, unit.cell)
             .with(Access::Read, [staged.host])
             .after([Some(after)])

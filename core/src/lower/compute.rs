@@ -121,7 +121,7 @@ impl Lowering {
         };
         let program = &mut self.emitter.program;
         let ids = declare(program, Tier::Device, lease.offset, bytes, content);
-        let op = super::unit::move_at(bytes, Bytes::ZERO, self.plan.policy.page_locked);
+        let op = super::unit::move_at(bytes, Bytes::ZERO, self.plan.policy.page_locked.activations);
         let (prompt, _) = self.texts[unit.cell.round as usize][unit.cell.batch as usize];
         let copy = Draft::new(ResourceKind::H2d, op, unit.cell)
             .with(Access::Read, [Some(prompt)])
@@ -236,7 +236,7 @@ impl Lowering {
         let row = (u64::from(group(model)) + 2) * u64::from(model.head_dim);
         let elements = u64::from(unit.shape.rows_off_device()) * row;
         let bytes = Bytes(elements * self.plan.dtype.size_bytes());
-        let op = super::unit::move_at(bytes, Bytes::ZERO, self.plan.policy.page_locked);
+        let op = super::unit::move_at(bytes, Bytes::ZERO, self.plan.policy.page_locked.activations);
         let copy = Draft::new(ResourceKind::D2h, op, unit.cell)
             .with(Access::Read, [mid.off_device])
             .with(Access::Write, [Some(host)])
@@ -269,7 +269,8 @@ impl Lowering {
             let row = u64::from(group(model)) * u64::from(model.head_dim);
             let elements = u64::from(unit.shape.rows_off_device()) * row;
             let bytes = Bytes(elements * self.plan.dtype.size_bytes());
-            let op = super::unit::move_at(bytes, Bytes::ZERO, self.plan.policy.page_locked);
+            let op =
+                super::unit::move_at(bytes, Bytes::ZERO, self.plan.policy.page_locked.activations);
             let copy = Draft::new(ResourceKind::H2d, op, unit.cell)
                 .with(Access::Read, [Some(host)])
                 .with(Access::Write, [pending.mid.off_device])
@@ -331,7 +332,7 @@ impl Lowering {
             bytes,
             from: Bytes::ZERO,
             to: bytes * u64::from(unit.cell.pass),
-            page_locked: self.plan.policy.page_locked,
+            page_locked: self.plan.policy.page_locked.activations,
         };
         let mut copy = Draft::new(ResourceKind::D2h, op, unit.cell)
             .with(Access::Read, [tokens])
@@ -355,6 +356,17 @@ impl Lowering {
             gemms,
             position: unit.position,
             reused: unit.cell.batch > 0,
+            compressed: self.plan.policy.compression.weights,
+            packed_elements: self.packed_elements(stage, m),
+        }
+    }
+
+    fn packed_elements(&self, stage: Stage, m: u32) -> u64 {
+        match stage {
+            Stage::Project if self.plan.policy.compression.cache => {
+                2 * self.plan.model.kv_size() * u64::from(m)
+            }
+            _ => 0,
         }
     }
 
@@ -366,6 +378,7 @@ impl Lowering {
             query_len: unit.query_len,
             context_len: unit.position + unit.query_len,
             element_bytes: self.plan.dtype.size_bytes() as u32,
+            compressed: self.plan.policy.compression.cache,
         }
     }
 }

@@ -14,7 +14,8 @@ pub(super) enum Mode {
     Free,
     /// All resources meet after every GPU batch (FlexGen Algorithm 1, `synchronize()`).
     Barrier,
-    /// One task at a time.
+    /// Nothing moves while anything computes: moves between two computations run side by side, as where
+    /// FlexGen's overlap is off.
     Serial,
 }
 
@@ -98,8 +99,9 @@ pub(super) struct Emitter {
     pub program: Program,
     mode: Mode,
     resources: [Option<ResourceId>; 9],
-    previous: Option<TaskId>,
+    computed: Option<TaskId>,
     barrier: Option<TaskId>,
+    /// The last task of each resource since a barrier, or since the last computation.
     since_barrier: [Option<TaskId>; 9],
 }
 
@@ -111,7 +113,7 @@ impl Emitter {
             program: Program::new(),
             mode,
             resources: kinds.map(|kind| machine.resource(kind, 0)),
-            previous: None,
+            computed: None,
             barrier: None,
             since_barrier: [None; 9],
         }
@@ -126,9 +128,13 @@ impl Emitter {
         let order = match self.mode {
             Mode::Free => None,
             Mode::Barrier => self.barrier,
-            Mode::Serial => self.previous,
+            Mode::Serial => self.computed,
         };
-        let draft = draft.after([order]);
+        let computes = matches!(draft.on, ResourceKind::Gpu | ResourceKind::Cpu);
+        let mut draft = draft.after([order]);
+        if self.mode == Mode::Serial && computes {
+            draft = draft.after(std::mem::take(&mut self.since_barrier));
+        }
         let op = self.program.op(draft.op);
         let slot = draft.on as usize;
         let task = self.program.push(NewTask {
@@ -141,8 +147,11 @@ impl Emitter {
             takes: &draft.lists.takes,
             gives: &draft.lists.gives,
         });
-        self.previous = Some(task);
-        self.since_barrier[slot] = Some(task);
+        if self.mode == Mode::Serial && computes {
+            self.computed = Some(task);
+        } else {
+            self.since_barrier[slot] = Some(task);
+        }
         task
     }
 

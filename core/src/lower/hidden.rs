@@ -6,7 +6,7 @@
 use super::emit::{Draft, Emitter};
 use super::layout::Layout;
 use super::ring::Lease;
-use super::unit::{Unit, declare, move_at};
+use super::unit::{Unit, declare, locked, move_at};
 use crate::placement::PAGE_BYTES;
 use crate::program::{Access, BufferId, Content, Op, ResourceKind, TaskId};
 use crate::tier::{PerTier, Tier};
@@ -112,7 +112,11 @@ impl HiddenStream {
             let Some(device) = work.device[tier] else {
                 continue;
             };
-            let op = move_at(self.bytes(unit, tier), Bytes::ZERO, self.page_locked);
+            let op = move_at(
+                self.bytes(unit, tier),
+                Bytes::ZERO,
+                locked(self.page_locked, tier),
+            );
             let home = self.homes[batch][tier];
             let last = if last_block { home.buffer } else { None };
             if last_block {
@@ -217,7 +221,11 @@ impl HiddenStream {
             let Some(device) = work.device[tier] else {
                 continue;
             };
-            let op = move_at(self.bytes(unit, tier), Bytes::ZERO, self.page_locked);
+            let op = move_at(
+                self.bytes(unit, tier),
+                Bytes::ZERO,
+                locked(self.page_locked, tier),
+            );
             let copy = Draft::new(ResourceKind::D2h, op, unit.cell)
                 .with(Access::Read, [Some(device)])
                 .after([Some(after)])

@@ -29,9 +29,9 @@ pub(super) struct BatchShape {
 impl BatchShape {
     pub(super) fn new(model: &ModelSpec, dtype: Dtype, policy: &Policy, sequences: u32) -> Self {
         let rows = split_whole(sequences * model.num_key_value_heads, &policy.cache);
-        let row_bytes = 2 * u64::from(model.head_dim) * dtype.size_bytes();
+        let head_bytes = policy.compression.cache_head_bytes(model.head_dim, dtype).0;
         let record = PerTier::from_fn(|tier| {
-            let bytes = Bytes(u64::from(rows[tier]) * row_bytes);
+            let bytes = Bytes(u64::from(rows[tier]) * 2 * head_bytes);
             match tier {
                 Tier::Disk => bytes.align_up(PAGE_BYTES),
                 Tier::Device | Tier::Host => bytes,
@@ -146,7 +146,7 @@ impl Layout {
         let positions = u64::from(workload.cache_len());
         let hidden = prompt_len * u64::from(model.hidden_size) * element;
         let hidden = |sequences: u32| Bytes(u64::from(sequences) * hidden).align_up(PAGE_BYTES);
-        let weights = WeightPlacement::new(model, plan.dtype, &policy.weights, policy.granularity);
+        let weights = WeightPlacement::new(model, plan.dtype, policy);
         let largest = |bytes: &dyn Fn(&PerTier<Bytes>) -> Bytes| {
             let sizes = weights.blocks.iter().map(|b| bytes(&b.slab));
             sizes.max().unwrap_or_default()
@@ -164,7 +164,8 @@ impl Layout {
             slabs.map(|bytes| bump.region(tier, bytes)).collect()
         });
         let tokens = Bytes(u64::from(shape.sequences) * 4);
-        let workspace = workspace_bytes(model, element, shape.sequences, prompt_len);
+        let workspace =
+            workspace_bytes(model, element, shape.sequences, prompt_len) + unpacked_bytes(plan);
         Layout {
             weight_slots: bump.ring(Tier::Device, 2, largest(&|slab| slab.host + slab.disk)),
             weight_staging: bump.ring(Tier::Host, 2, largest(&|slab| slab.disk)),
@@ -214,6 +215,18 @@ fn mid_bytes(plan: &Plan, shape: &BatchShape) -> (Bytes, Bytes) {
 /// Query heads that share a key/value head.
 pub(super) fn group(model: &ModelSpec) -> u32 {
     model.num_attention_heads / model.num_key_value_heads
+}
+
+/// Room for the largest matrix of a layer or the head, unpacked: each is before its product.
+fn unpacked_bytes(plan: &Plan) -> Bytes {
+    if !plan.policy.compression.weights {
+        return Bytes::ZERO;
+    }
+    let model = &plan.model;
+    let blocks = [1, model.num_blocks() - 1];
+    let tensors = blocks.into_iter().flat_map(|block| model.tensors(block));
+    let largest = tensors.map(|t| t.elements()).max().unwrap_or(0);
+    Bytes(largest * plan.dtype.size_bytes())
 }
 
 /// Scratch of the kernels in prefill, the larger of the two phases (FlexGen A.3, `gpu_w` less what

@@ -243,7 +243,7 @@ impl Lowering {
         let (model, policy, workload) = (&plan.model, &plan.policy, &plan.workload);
         let machine = Machine::single_gpu(plan.capacity_bytes);
         let mut emitter = Emitter::new(&machine, Mode::of(policy));
-        let weights = WeightStream::new(&mut emitter.program, &layout, policy.page_locked);
+        let weights = WeightStream::new(&mut emitter.program, &layout, policy.page_locked.weights);
         let positions = (workload.prompt_len, workload.cache_len());
         let layers = model.num_hidden_layers;
         let token_bytes = u64::from(model.hidden_size) * plan.dtype.size_bytes();
@@ -261,7 +261,7 @@ impl Lowering {
                 num_batches,
                 token_bytes,
                 workload.prompt_len,
-                policy.page_locked,
+                policy.page_locked.activations,
             ),
             gemms: StageGemms::of(model),
             tokens: vec![Tokens::default(); num_batches],
@@ -492,8 +492,13 @@ impl Pass {
     fn prefetch(&self, to: &mut Lowering, unit: &Unit, next: Option<Cell>, num_batches: usize) {
         if let Some(mut cell) = next {
             cell.batch = 0;
+            let chunks = if to.plan.policy.loads_weights_at_once() {
+                1
+            } else {
+                num_batches
+            };
             to.weights
-                .announce(&to.layout, unit.visit + 1, cell, num_batches);
+                .announce(&to.layout, unit.visit + 1, cell, chunks);
         }
     }
 }

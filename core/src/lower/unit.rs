@@ -36,6 +36,12 @@ impl Unit {
     }
 }
 
+/// Whether the host side of a copy is page-locked: staging slots of what lives on disk are few, and
+/// always are.
+pub(super) fn locked(homes: bool, home: Tier) -> bool {
+    homes || home == Tier::Disk
+}
+
 /// A move of `bytes` between equal places of two buffers.
 pub(super) fn move_at(bytes: Bytes, place: Bytes, page_locked: bool) -> Op {
     Op::Move {

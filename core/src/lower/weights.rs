@@ -6,7 +6,7 @@
 use super::emit::{Draft, Emitter};
 use super::layout::Layout;
 use super::ring::Lease;
-use super::unit::{Unit, arena_of, declare};
+use super::unit::{Unit, arena_of, declare, locked};
 use crate::placement::PAGE_BYTES;
 use crate::program::{Access, Buffer, BufferId, Cell, Content, Op, Program, ResourceKind, TaskId};
 use crate::tier::{PerTier, Tier};
@@ -94,7 +94,7 @@ impl WeightStream {
         let slot = *visit
             .slot
             .get_or_insert_with(|| layout.weight_slots.lease());
-        for tier in [Tier::Disk, Tier::Host] {
+        for tier in [Tier::Host, Tier::Disk] {
             let Some(home) = homes[tier] else { continue };
             let chunk = slab[tier]
                 .0
@@ -186,12 +186,12 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn moved(self, from: Bytes, to: Bytes) -> Op {
+    fn moved(self, from: Bytes, to: Bytes, home: Tier) -> Op {
         Op::Move {
             bytes: self.bytes,
             from,
             to,
-            page_locked: self.page_locked,
+            page_locked: locked(self.page_locked, home),
         }
     }
 
@@ -202,7 +202,7 @@ impl Chunk {
         } else {
             Bytes::ZERO
         };
-        self.moved(from, self.start)
+        self.moved(from, self.start, home)
     }
 }
 
@@ -255,7 +255,7 @@ impl Visit {
         let offset = lease.offset + chunk.start;
         let program = &mut emitter.program;
         let staging = declare(program, Tier::Host, offset, chunk.bytes, content);
-        let op = chunk.moved(chunk.start, Bytes::ZERO);
+        let op = chunk.moved(chunk.start, Bytes::ZERO, Tier::Disk);
         let mut read = Draft::new(ResourceKind::DiskRead, op, self.cell)
             .with(Access::Read, [Some(home)])
             .with(Access::Write, [Some(staging)])

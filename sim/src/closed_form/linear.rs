@@ -45,6 +45,14 @@ impl Linear {
         self.constant + of(&self.weights) + of(&self.cache) + of(&self.activations)
     }
 
+    /// The part that the weights make.
+    pub(super) fn weights_part(&self) -> Linear {
+        Linear {
+            weights: self.weights,
+            ..Linear::default()
+        }
+    }
+
     /// The part that the disk's shares make.
     pub(super) fn disk_part(&self) -> Linear {
         let only = |slopes: PerTier<f64>| PerTier {

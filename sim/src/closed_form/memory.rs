@@ -1,6 +1,7 @@
 //! Peak memory of each tier (FlexGen A.3), as differences between footprints of pure placements.
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::lower::{LowerError, footprint};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
@@ -15,10 +16,10 @@ const SEQUENCES: u32 = 16;
 
 /// What a model takes whatever the block, what a sequence of a GPU batch takes (slots), and what a
 /// sequence of a block takes (homes). All in bytes, by tier.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Memory {
-    /// By whether the CPU attends.
-    rows: [Rows; 2],
+    /// By what is compressed and whether the CPU attends.
+    rows: Vec<((Compression, bool), Rows)>,
     text_bytes: f64,
 }
 
@@ -42,6 +43,7 @@ impl Memory {
         model: &ModelSpec,
         dtype: Dtype,
         workload: Workload,
+        compressions: &[Compression],
     ) -> Result<Memory, LowerError> {
         let endless = Workload {
             num_prompts: None,
@@ -58,12 +60,18 @@ impl Memory {
             gpu_batch_size: SEQUENCES,
             ..plan.policy
         };
-        let mut rows = [Rows::default(); 2];
-        for (rows, cpu_attention) in rows.iter_mut().zip([false, true]) {
-            *rows = measured.rows(Policy {
-                cpu_attention,
-                ..base
-            })?;
+        let mut rows = Vec::new();
+        for &compression in compressions {
+            for cpu_attention in [false, true] {
+                let policy = Policy {
+                    cpu_attention,
+                    compression,
+                    ..base
+                };
+                if policy.validate().is_ok() {
+                    rows.push(((compression, cpu_attention), measured.rows(policy)?));
+                }
+            }
         }
         let ids = f64::from(workload.prompt_len) + f64::from(workload.gen_len);
         Ok(Memory {
@@ -75,12 +83,14 @@ impl Memory {
     /// The memory of `batches` GPU batches of `sequences`, for a workload of `asked` prompts.
     pub(super) fn of_block(
         &self,
-        cpu_attention: bool,
+        policy: &Policy,
         sequences: u32,
         batches: u64,
         asked: u64,
     ) -> PerTier<Linear> {
-        let rows = &self.rows[usize::from(cpu_attention)];
+        let key = (policy.compression, policy.cpu_attention);
+        let rows = self.rows.iter().find(|(known, _)| *known == key);
+        let (_, rows) = rows.expect("forms are made for the compressions that are asked for");
         let sequences = f64::from(sequences);
         let block = sequences * batches as f64;
         // Prompts and results of the other rounds wait on the host.

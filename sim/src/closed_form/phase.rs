@@ -1,8 +1,9 @@
 //! The terms of a pass over the model: how long each resource is busy (FlexGen A.3).
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::lower::CHUNK_BYTES_MIN;
-use plimsoll_core::model::{ModelSpec, TensorSpec};
+use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::PAGE_BYTES;
 use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::program::{Gemms, Op, ResourceKind, Stage};
@@ -44,12 +45,26 @@ impl Phase {
             constant: self.fixed,
             ..Linear::default()
         };
+        let rows = self.terms.iter().chain(&self.paths);
         if self.overlap {
-            let rows = self.terms.iter().chain(&self.paths);
-            rows.map(|row| *row + fixed).collect()
-        } else {
-            vec![self.terms.iter().fold(fixed, |sum, term| sum + *term)]
+            return rows.map(|row| *row + fixed).collect();
         }
+        // Nothing moves while anything computes.
+        let computing = |kind| matches!(kind, ResourceKind::Gpu | ResourceKind::Cpu);
+        let moves = self
+            .terms()
+            .into_iter()
+            .filter(|(kind, _)| !computing(*kind));
+        let moves = moves.map(|(_, row)| *row).chain(self.paths.iter().copied());
+        let mut compute = fixed;
+        for (_, row) in self
+            .terms()
+            .into_iter()
+            .filter(|(kind, _)| computing(*kind))
+        {
+            compute += *row;
+        }
+        moves.map(|row| compute + row).collect()
     }
 
     /// Seconds of the pass for a policy's shares.
@@ -78,10 +93,11 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    pub(super) fn of(model: &ModelSpec, dtype: Dtype) -> Weights {
+    pub(super) fn of(model: &ModelSpec, dtype: Dtype, compression: Compression) -> Weights {
         let bytes = |block: u32| {
-            let elements: u64 = model.tensors(block).iter().map(TensorSpec::elements).sum();
-            Bytes(elements * dtype.size_bytes()).align_up(PAGE_BYTES)
+            let tensors = model.tensors(block);
+            let bytes = tensors.iter().map(|t| compression.tensor_bytes(t, dtype));
+            bytes.sum::<Bytes>().align_up(PAGE_BYTES)
         };
         Weights {
             embedding: bytes(0),
@@ -127,7 +143,7 @@ impl Pass<'_> {
         if self.cpu_attends() {
             mid = self.mid(&mut terms);
         }
-        self.weights(&mut terms, self.forms.weights.layer);
+        self.weights(&mut terms, self.slabs().layer);
         let hidden = self.hidden();
         let mut sums = Terms::default();
         let mut ends = self.ends();
@@ -156,6 +172,10 @@ impl Pass<'_> {
         }
     }
 
+    fn slabs(&self) -> &Weights {
+        &self.forms.weights[usize::from(self.policy.compression.weights)]
+    }
+
     fn is_prefill(&self) -> bool {
         self.context_len == self.query_len
     }
@@ -169,11 +189,11 @@ impl Pass<'_> {
     }
 
     /// One move for each GPU batch.
-    fn moves(&self, on: ResourceKind, bytes: u64) -> f64 {
-        f64::from(self.batches) * self.copy(on, Bytes(bytes))
+    fn moves(&self, on: ResourceKind, bytes: u64, page_locked: bool) -> f64 {
+        f64::from(self.batches) * self.copy(on, Bytes(bytes), page_locked)
     }
 
-    fn copy(&self, on: ResourceKind, bytes: Bytes) -> f64 {
+    fn copy(&self, on: ResourceKind, bytes: Bytes, page_locked: bool) -> f64 {
         if bytes == Bytes::ZERO {
             return 0.0;
         }
@@ -181,12 +201,18 @@ impl Pass<'_> {
             bytes,
             from: Bytes::ZERO,
             to: Bytes::ZERO,
-            page_locked: self.policy.page_locked,
+            page_locked,
         };
         self.seconds(on, op)
     }
 
     fn linear(&self, stage: Stage, m: u32, gemms: Gemms) -> f64 {
+        let packs = stage == Stage::Project && self.policy.compression.cache;
+        let packed_elements = if packs {
+            2 * self.forms.model.kv_size() * u64::from(m)
+        } else {
+            0
+        };
         let seconds = |reused| {
             let op = Op::Linear {
                 stage,
@@ -194,6 +220,8 @@ impl Pass<'_> {
                 gemms,
                 position: self.context_len - self.query_len,
                 reused,
+                compressed: self.policy.compression.weights,
+                packed_elements,
             };
             self.seconds(ResourceKind::Gpu, op)
         };
@@ -211,6 +239,7 @@ impl Pass<'_> {
             query_len: self.query_len,
             context_len: self.context_len,
             element_bytes: self.forms.dtype.size_bytes() as u32,
+            compressed: self.policy.compression.cache,
         };
         f64::from(self.batches) * self.seconds(on, op)
     }
@@ -235,8 +264,10 @@ impl Pass<'_> {
 
     /// Bytes of one position of a GPU batch's cache in one layer.
     fn record_bytes(&self) -> u64 {
-        let kv = 2 * self.forms.model.kv_size() * self.forms.dtype.size_bytes();
-        u64::from(self.sequences) * kv
+        let model = &self.forms.model;
+        let compression = self.policy.compression;
+        let head = compression.cache_head_bytes(model.head_dim, self.forms.dtype);
+        u64::from(self.sequences * model.num_key_value_heads) * 2 * head.0
     }
 
     /// Loads of the past, unless the CPU attends where it lives, and stores of the new tokens.
@@ -246,14 +277,18 @@ impl Pass<'_> {
         let new = record * u64::from(self.query_len);
         if !self.cpu_attends() {
             for (kind, bytes) in [(ResourceKind::H2d, past), (ResourceKind::D2h, new)] {
-                let seconds = self.moves(kind, bytes);
+                let locked = self.policy.page_locked.cache;
                 let cache = &mut terms.on(kind).cache;
-                cache.host += seconds;
-                cache.disk += seconds;
+                cache.host += self.moves(kind, bytes, locked);
+                cache.disk += self.moves(kind, bytes, true);
             }
         }
-        terms.on(ResourceKind::DiskRead).cache.disk += self.moves(ResourceKind::DiskRead, past);
-        terms.on(ResourceKind::DiskWrite).cache.disk += self.moves(ResourceKind::DiskWrite, new);
+        for (kind, bytes) in [
+            (ResourceKind::DiskRead, past),
+            (ResourceKind::DiskWrite, new),
+        ] {
+            terms.on(kind).cache.disk += self.moves(kind, bytes, true);
+        }
     }
 
     /// Queries, keys and values to the CPU and attention's output back; returns both added up.
@@ -269,7 +304,8 @@ impl Pass<'_> {
         both.cache.host += handed;
         both.cache.disk += handed;
         for (kind, bytes) in [(ResourceKind::D2h, there), (ResourceKind::H2d, back)] {
-            let seconds = self.moves(kind, u64::from(self.sequences) * bytes);
+            let bytes = u64::from(self.sequences) * bytes;
+            let seconds = self.moves(kind, bytes, self.policy.page_locked.activations);
             for cache in [&mut terms.on(kind).cache, &mut both.cache] {
                 cache.host += seconds;
                 cache.disk += seconds;
@@ -280,16 +316,19 @@ impl Pass<'_> {
 
     /// One load of a block's weights that are not on the device, in the lowering's chunks.
     fn weights(&self, terms: &mut Terms, slab: Bytes) {
-        let chunks = slab
-            .0
-            .div_ceil(CHUNK_BYTES_MIN)
-            .clamp(1, u64::from(self.batches));
+        let most = if self.policy.loads_weights_at_once() {
+            1
+        } else {
+            u64::from(self.batches)
+        };
+        let chunks = slab.0.div_ceil(CHUNK_BYTES_MIN).clamp(1, most);
+        let locked = self.policy.page_locked.weights;
         let chunk = Bytes(slab.0.div_ceil(chunks));
-        let copies = chunks as f64 * self.copy(ResourceKind::H2d, chunk);
+        let copies = |locked| chunks as f64 * self.copy(ResourceKind::H2d, chunk, locked);
         let h2d = &mut terms.on(ResourceKind::H2d).weights;
-        h2d.host += copies;
-        h2d.disk += copies;
-        let reads = chunks as f64 * self.copy(ResourceKind::DiskRead, chunk);
+        h2d.host += copies(locked);
+        h2d.disk += copies(true);
+        let reads = chunks as f64 * self.copy(ResourceKind::DiskRead, chunk, locked);
         terms.on(ResourceKind::DiskRead).weights.disk += reads;
     }
 
@@ -299,13 +338,13 @@ impl Pass<'_> {
         let bytes = u64::from(self.sequences) * u64::from(self.query_len) * token;
         let mut terms = Terms::default();
         for kind in [ResourceKind::H2d, ResourceKind::D2h] {
-            let seconds = self.moves(kind, bytes);
+            let locked = self.policy.page_locked.activations;
             let shares = &mut terms.on(kind).activations;
-            shares.host += seconds;
-            shares.disk += seconds;
+            shares.host += self.moves(kind, bytes, locked);
+            shares.disk += self.moves(kind, bytes, true);
         }
         for kind in [ResourceKind::DiskRead, ResourceKind::DiskWrite] {
-            let seconds = self.moves(kind, Bytes(bytes).align_up(PAGE_BYTES).0);
+            let seconds = self.moves(kind, Bytes(bytes).align_up(PAGE_BYTES).0, true);
             terms.on(kind).activations.disk += seconds;
         }
         terms
@@ -314,8 +353,9 @@ impl Pass<'_> {
     /// The embedding and the head, which A.3 leaves out.
     fn ends(&self) -> Terms {
         let mut terms = Terms::default();
-        self.weights(&mut terms, self.forms.weights.embedding);
-        self.weights(&mut terms, self.forms.weights.head);
+        let locked = self.policy.page_locked.activations;
+        self.weights(&mut terms, self.slabs().embedding);
+        self.weights(&mut terms, self.slabs().head);
         let tokens = self.sequences * self.query_len;
         let op = Op::Embed {
             tokens,
@@ -326,12 +366,29 @@ impl Pass<'_> {
         let head = self.linear(Stage::Head, self.sequences, self.forms.gemms.head);
         terms.on(ResourceKind::Gpu).constant += embed + head;
         if self.is_prefill() {
-            let prompt = self.moves(ResourceKind::H2d, u64::from(tokens) * 4);
+            let prompt = self.moves(ResourceKind::H2d, u64::from(tokens) * 4, locked);
             terms.on(ResourceKind::H2d).constant += prompt;
         }
-        let ids = self.moves(ResourceKind::D2h, u64::from(self.sequences) * 4);
+        let ids = self.moves(ResourceKind::D2h, u64::from(self.sequences) * 4, locked);
         terms.on(ResourceKind::D2h).constant += ids;
         terms
+    }
+
+    /// With a barrier the first batch's step of each layer contains all of the next layer's loads, and
+    /// the other batches' computation comes after it.
+    fn first_steps(&self, sums: &mut Terms, copied: Linear) -> [Linear; 2] {
+        let one = 1.0 / f64::from(self.batches);
+        let step = |all: Linear| all.weights_part() * (1.0 - one) + all * one;
+        let mut chain = *sums.on(ResourceKind::Gpu);
+        if self.cpu_attends() {
+            chain += *sums.on(ResourceKind::Cpu);
+        }
+        let others = chain * (1.0 - one);
+        let read = *sums.on(ResourceKind::DiskRead) + copied;
+        [
+            step(*sums.on(ResourceKind::H2d)) + others,
+            step(read) + others,
+        ]
     }
 
     /// Chains that overlap cannot shorten.
@@ -345,6 +402,15 @@ impl Pass<'_> {
         let policy = self.policy;
         let layers = f64::from(self.forms.model.num_hidden_layers);
         let mut paths = Vec::new();
+        let copied = sums.on(ResourceKind::H2d).disk_part();
+        let stored = sums.on(ResourceKind::D2h).disk_part();
+        let through_host = [
+            *sums.on(ResourceKind::DiskRead) + copied,
+            *sums.on(ResourceKind::DiskWrite) + stored,
+        ];
+        if !policy.overlap {
+            return through_host.into();
+        }
         let gpu = *sums.on(ResourceKind::Gpu);
         if self.cpu_attends() {
             let chain = gpu + *sums.on(ResourceKind::Cpu) + mid * layers;
@@ -359,11 +425,8 @@ impl Pass<'_> {
             paths.push(gpu + moves * layers);
         }
         if policy.barrier {
-            let read = *sums.on(ResourceKind::DiskRead);
-            let copied = sums.on(ResourceKind::H2d).disk_part();
-            paths.push(read + copied);
-            let stored = sums.on(ResourceKind::D2h).disk_part();
-            paths.push(*sums.on(ResourceKind::DiskWrite) + stored);
+            paths.extend(through_host);
+            paths.extend(self.first_steps(sums, copied));
         }
         paths
     }

@@ -39,6 +39,27 @@ impl CostModel {
 
     /// How long a task takes on a resource with nothing beside it.
     pub fn seconds(&self, on: ResourceKind, op: &Op) -> Seconds {
+        let alone = self.as_stored(on, op);
+        match op.packed_elements() {
+            0 => alone,
+            elements => alone + self.unpack(elements),
+        }
+    }
+
+    /// Unpacking and packing of 4-bit groups, once for every GPU batch (FlexGen section 5).
+    fn unpack(&self, elements: u64) -> Seconds {
+        let elements = elements as f64;
+        match &self.profile.compute.unpack {
+            Some(rate) => Seconds(elements / rate.at(elements)),
+            // Half a byte and its part of scale and minimum are read, an element is written.
+            None => {
+                let bytes = elements * (0.5625 + self.element_bytes as f64);
+                Seconds(bytes / self.profile.tiers.device_bandwidth.value.0)
+            }
+        }
+    }
+
+    fn as_stored(&self, on: ResourceKind, op: &Op) -> Seconds {
         let compute = &self.profile.compute;
         match *op {
             Op::Move {

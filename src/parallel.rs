@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// One result an item, in the items' order whatever ends first.
-pub(super) fn on_all_processors<T: Send, R: Send>(
+pub(crate) fn on_all_processors<T: Send, R: Send>(
     items: Vec<T>,
     work: &(dyn Fn(T) -> R + Sync),
 ) -> Vec<R> {

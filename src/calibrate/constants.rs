@@ -1,0 +1,142 @@
+//! The constants of a profile that runs can be fitted by, each a factor on numbers of the profile.
+
+use plimsoll_core::hardware::{Contention, Curve, Engine, HardwareProfile, Source, SourceKind};
+use plimsoll_core::units::{BytesPerSecond, Seconds};
+
+/// The source that fitted constants name.
+const FITTED: &str = "calibrated";
+
+/// What a factor multiplies.
+enum Place<'a> {
+    Rate(&'a mut Curve),
+    Bandwidth(&'a mut BytesPerSecond, &'a mut String),
+    Time(&'a mut Seconds, &'a mut String),
+    /// A rate beside another engine, in (0, 1]; the factor is on what is lost.
+    Kept(&'a mut f64, &'a mut String),
+}
+
+/// A named constant: one key of a profile, or all curves under it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Constant(&'static str);
+
+/// All that can be fitted, in the order of the profile.
+pub const CONSTANTS: [Constant; 16] = [
+    Constant("tiers.device_bandwidth"),
+    Constant("links.h2d.page_locked"),
+    Constant("links.h2d.pageable"),
+    Constant("links.d2h.page_locked"),
+    Constant("links.d2h.pageable"),
+    Constant("links.disk_read"),
+    Constant("links.disk_write"),
+    Constant("compute.launch"),
+    Constant("compute.barrier"),
+    Constant("compute.gemm"),
+    Constant("compute.attention_prefill"),
+    Constant("compute.attention_decode"),
+    Constant("compute.unpack"),
+    Constant("compute.cpu_attention"),
+    Constant("contention.cpu.h2d"),
+    Constant("contention.h2d.cpu"),
+];
+
+impl Constant {
+    /// The constant of that name.
+    pub fn named(name: &str) -> Option<Constant> {
+        CONSTANTS.into_iter().find(|c| c.0 == name)
+    }
+
+    /// Its key in the profile.
+    pub fn name(self) -> &'static str {
+        self.0
+    }
+
+    /// Whether a profile states it.
+    pub fn stands_in(self, profile: &HardwareProfile) -> bool {
+        !self.places(&mut profile.clone()).is_empty()
+    }
+
+    /// Its value in a profile for people: the first of its numbers.
+    pub fn value(self, profile: &HardwareProfile) -> Option<f64> {
+        let mut profile = profile.clone();
+        let value = match self.places(&mut profile).first()? {
+            Place::Rate(curve) => curve.peak(),
+            Place::Bandwidth(rate, _) => rate.0,
+            Place::Time(time, _) => time.0,
+            Place::Kept(kept, _) => **kept,
+        };
+        Some(value)
+    }
+
+    /// The profile with the constant that many times as large; times and losses as well as rates.
+    pub fn scale(self, profile: &mut HardwareProfile, factor: f64) {
+        for place in self.places(profile) {
+            match place {
+                Place::Rate(curve) => *curve = curve.slower(|_| 1.0 / factor),
+                Place::Bandwidth(rate, _) => rate.0 *= factor,
+                Place::Time(time, _) => time.0 *= factor,
+                Place::Kept(kept, _) => *kept = 1.0 / (1.0 + factor * (1.0 / *kept - 1.0)),
+            }
+        }
+    }
+
+    /// Says in the profile that the constant was fitted.
+    pub fn mark(self, profile: &mut HardwareProfile, from: &str, date: &str) {
+        let source = Source {
+            kind: SourceKind::Fitted,
+            from: from.to_owned(),
+            date: date.to_owned(),
+        };
+        for place in self.places(profile) {
+            let said = match place {
+                Place::Rate(curve) => &mut curve.source,
+                Place::Bandwidth(_, said) | Place::Time(_, said) | Place::Kept(_, said) => said,
+            };
+            FITTED.clone_into(said);
+        }
+        profile.sources.insert(FITTED.to_owned(), source);
+    }
+
+    fn places(self, profile: &mut HardwareProfile) -> Vec<Place<'_>> {
+        let (tiers, links) = (&mut profile.tiers, &mut profile.links);
+        let (compute, pairs) = (&mut profile.compute, &mut profile.contention);
+        let one = |curve| vec![Place::Rate(curve)];
+        match self.0 {
+            "tiers.device_bandwidth" => {
+                let q = &mut tiers.device_bandwidth;
+                vec![Place::Bandwidth(&mut q.value, &mut q.source)]
+            }
+            "links.h2d.page_locked" => one(&mut links.h2d.page_locked),
+            "links.h2d.pageable" => links.h2d.pageable.iter_mut().map(Place::Rate).collect(),
+            "links.d2h.page_locked" => one(&mut links.d2h.page_locked),
+            "links.d2h.pageable" => links.d2h.pageable.iter_mut().map(Place::Rate).collect(),
+            "links.disk_read" => one(&mut links.disk_read.rate),
+            "links.disk_write" => one(&mut links.disk_write.rate),
+            "compute.launch" => vec![Place::Time(
+                &mut compute.launch.value,
+                &mut compute.launch.source,
+            )],
+            "compute.barrier" => vec![Place::Time(
+                &mut compute.barrier.value,
+                &mut compute.barrier.source,
+            )],
+            "compute.gemm" => {
+                let curves = compute.gemm.iter_mut();
+                curves.map(|gemm| Place::Rate(&mut gemm.rate)).collect()
+            }
+            "compute.attention_prefill" => one(&mut compute.attention_prefill),
+            "compute.attention_decode" => one(&mut compute.attention_decode),
+            "compute.unpack" => compute.unpack.iter_mut().map(Place::Rate).collect(),
+            "compute.cpu_attention" => one(&mut compute.cpu_attention),
+            "contention.cpu.h2d" => kept(pairs, Engine::Cpu, Engine::H2d),
+            _ => kept(pairs, Engine::H2d, Engine::Cpu),
+        }
+    }
+}
+
+fn kept(pairs: &mut [Contention], victim: Engine, beside: Engine) -> Vec<Place<'_>> {
+    let this = pairs
+        .iter_mut()
+        .filter(|c| c.victim == victim && c.beside == beside);
+    this.map(|c| Place::Kept(&mut c.rate.value, &mut c.rate.source))
+        .collect()
+}

@@ -1,0 +1,11 @@
+//! Predictions beside runs that somebody measured: how far off they are, and constants fitted to them.
+
+mod constants;
+mod fit;
+mod runs;
+mod score;
+
+pub use constants::{CONSTANTS, Constant};
+pub use fit::{Fit, FitOptions, FittedConstant, fit, sizes};
+pub use runs::{Measured, RecordedRun, read_runs};
+pub use score::{RunRow, RunScore, score_runs};

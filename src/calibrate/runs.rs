@@ -1,0 +1,322 @@
+//! Measured runs, one a line of a CSV file, in FlexGen's terms.
+
+use std::path::Path;
+
+use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::units::Seconds;
+use plimsoll_core::workload::Workload;
+
+use crate::files::{InputError, find_model, nearest, read_text};
+use crate::{flexgen, given};
+
+/// Columns that a file must have.
+const NEEDED: [&str; 11] = [
+    "model",
+    "prompt_len",
+    "gen_len",
+    "gpu_batch_size",
+    "num_gpu_batches",
+    "wg",
+    "wc",
+    "cg",
+    "cc",
+    "hg",
+    "hc",
+];
+
+/// Columns that it may have; all others are the reader's own notes.
+const KNOWN: [&str; 10] = [
+    "compress_weight",
+    "compress_cache",
+    "overlap",
+    "cpu_compute",
+    "schedule",
+    "num_prompts",
+    "throughput_tok_s",
+    "latency_s",
+    "hw",
+    "name",
+];
+
+/// What was measured of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Measured {
+    /// Generated tokens over the whole time.
+    ThroughputTokS(f64),
+    /// The whole time.
+    Latency(Seconds),
+    /// It did not fit.
+    OutOfMemory,
+}
+
+/// One measured run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordedRun {
+    /// Its line in the file, the header being 1.
+    pub line: u64,
+    /// What the file calls it, or its policy in short.
+    pub name: String,
+    /// The profile that the file names for it; none: the caller's.
+    pub hardware: Option<String>,
+    /// What ran.
+    pub model: ModelSpec,
+    /// What was asked.
+    pub workload: Workload,
+    /// How it ran; which host memory was page-locked depends on the machine, see
+    /// [`RecordedRun::plan`].
+    pub policy: Policy,
+    /// What came out; none where only a prediction is wanted.
+    pub measured: Option<Measured>,
+}
+
+impl RecordedRun {
+    /// The run as a plan for a machine.
+    pub fn plan(&self, profile: &HardwareProfile) -> Plan {
+        let mut policy = self.policy;
+        policy.page_locked = flexgen::page_locked(profile, &self.model, Dtype::F16, &policy);
+        given::plan(
+            profile,
+            self.model.clone(),
+            Dtype::F16,
+            self.workload,
+            policy,
+        )
+    }
+}
+
+/// Reads measured runs. Columns: `model, prompt_len, gen_len, gpu_batch_size, num_gpu_batches, wg,
+/// wc, cg, cc, hg, hc` (percentages on GPU and CPU of weights, cache and activations), and, if they
+/// are there, `compress_weight, compress_cache, overlap, cpu_compute, schedule, num_prompts`, what was
+/// measured (`throughput_tok_s`, a number or `OOM`, else `latency_s`), `hw` and `name`.
+///
+/// # Errors
+/// What is wrong, with its line and column.
+pub fn read_runs(path: &Path) -> Result<Vec<RecordedRun>, InputError> {
+    let text = read_text(path)?;
+    let mut reader = csv::ReaderBuilder::new()
+        .trim(csv::Trim::All)
+        .comment(Some(b'#'))
+        .from_reader(text.as_bytes());
+    let broken = |error: csv::Error| {
+        let place = error.position().map_or(1, csv::Position::line);
+        let remedy = "write as many values as the header has columns";
+        InputError::bad_file(path, format!("line {place}"), error.to_string(), remedy)
+    };
+    let header = reader.headers().map_err(broken)?.clone();
+    let columns: Vec<&str> = header.iter().collect();
+    for needed in NEEDED {
+        if !columns.contains(&needed) {
+            let near = nearest(needed, columns.iter().copied());
+            let near = near.map_or(String::new(), |near| format!(" (`{near}` is close)"));
+            let problem = format!("the column `{needed}` is missing{near}");
+            let remedy = format!("name the columns {}", NEEDED.join(", "));
+            return Err(InputError::bad_file(path, "line 1", problem, remedy));
+        }
+    }
+    check_spelling(path, &columns)?;
+    let mut runs = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(broken)?;
+        let line = record.position().map_or(0, csv::Position::line);
+        let row = Row {
+            path,
+            line,
+            columns: &columns,
+            record: &record,
+        };
+        runs.push(row.run()?);
+    }
+    if runs.is_empty() {
+        let remedy = "write a line a run under the header";
+        return Err(InputError::bad_file(path, "line 2", "no runs", remedy));
+    }
+    Ok(runs)
+}
+
+/// A reader's own columns are left alone, unless one is all but the name of one that is missing.
+fn check_spelling(path: &Path, columns: &[&str]) -> Result<(), InputError> {
+    let missing = || KNOWN.iter().filter(|known| !columns.contains(known));
+    for column in columns.iter().filter(|c| c.len() > 5) {
+        let meant = missing().find(|known| strsim::damerau_levenshtein(known, column) <= 2);
+        if let Some(meant) = meant {
+            let problem = format!("the column `{column}` is not known");
+            let remedy = format!("did you mean `{meant}`?");
+            return Err(InputError::bad_file(path, "line 1", problem, remedy));
+        }
+    }
+    Ok(())
+}
+
+/// One line with the names of its values.
+struct Row<'a> {
+    path: &'a Path,
+    line: u64,
+    columns: &'a [&'a str],
+    record: &'a csv::StringRecord,
+}
+
+impl Row<'_> {
+    fn run(&self) -> Result<RecordedRun, InputError> {
+        let model = self.model()?;
+        let policy = self.policy()?;
+        let workload = Workload {
+            prompt_len: self.need("prompt_len")?,
+            gen_len: self.need("gen_len")?,
+            num_prompts: self.maybe("num_prompts")?,
+        };
+        let name = match self.text("name") {
+            "" => short_name(&model, &policy, &workload),
+            name => name.to_owned(),
+        };
+        Ok(RecordedRun {
+            line: self.line,
+            name,
+            hardware: Some(self.text("hw").to_owned()).filter(|hw| !hw.is_empty()),
+            model,
+            workload,
+            policy,
+            measured: self.measured()?,
+        })
+    }
+
+    fn model(&self) -> Result<ModelSpec, InputError> {
+        let name = self.text("model");
+        let found = find_model(name).or_else(|_| find_model(&name.to_lowercase()));
+        let found = found.map_err(|error| {
+            let said = error.to_string();
+            let problem = said.strip_prefix("--model: ").unwrap_or(&said).to_owned();
+            self.wrong("model", problem, "give a name of `plimsoll models list`")
+        })?;
+        Ok(found.spec)
+    }
+
+    fn policy(&self) -> Result<Policy, InputError> {
+        let mut percent = [0.0; 6];
+        for (slot, column) in percent.iter_mut().zip(&NEEDED[5..]) {
+            *slot = self.need(column)?;
+        }
+        let batch = self.need("gpu_batch_size")?;
+        let policy = Policy::from_percent(batch, self.need("num_gpu_batches")?, percent)
+            .map_err(|error| self.wrong("wg to hc", error.to_string(), "correct the line"))?;
+        let policy = Policy {
+            schedule: self.schedule()?,
+            overlap: self.switch("overlap", true)?,
+            cpu_attention: self.switch("cpu_compute", false)?,
+            compression: Compression {
+                weights: self.switch("compress_weight", false)?,
+                cache: self.switch("compress_cache", false)?,
+            },
+            ..policy
+        };
+        policy
+            .validate()
+            .map_err(|error| self.wrong("policy", error.to_string(), "correct the line"))?;
+        Ok(policy)
+    }
+
+    fn schedule(&self) -> Result<Schedule, InputError> {
+        match self.text("schedule") {
+            "" | "zigzag" => Ok(Schedule::ZigZag),
+            "row" => Ok(Schedule::Row),
+            other => {
+                let problem = format!("`{other}` is no schedule");
+                Err(self.wrong("schedule", problem, "give row or zigzag"))
+            }
+        }
+    }
+
+    fn measured(&self) -> Result<Option<Measured>, InputError> {
+        if self.text("throughput_tok_s").eq_ignore_ascii_case("oom") {
+            return Ok(Some(Measured::OutOfMemory));
+        }
+        for (column, of) in [
+            ("throughput_tok_s", Measured::ThroughputTokS as fn(f64) -> _),
+            ("latency_s", |s| Measured::Latency(Seconds(s))),
+        ] {
+            match self.maybe::<f64>(column)? {
+                Some(value) if value > 0.0 && value.is_finite() => return Ok(Some(of(value))),
+                Some(value) => {
+                    let problem = format!("is {value}");
+                    return Err(self.wrong(column, problem, "give a number above 0, or nothing"));
+                }
+                None => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn text(&self, column: &str) -> &str {
+        let index = self.columns.iter().position(|c| *c == column);
+        index.and_then(|i| self.record.get(i)).unwrap_or("")
+    }
+
+    fn maybe<T: std::str::FromStr>(&self, column: &str) -> Result<Option<T>, InputError> {
+        let text = self.text(column);
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let value = text.parse::<T>().map_err(|_| {
+            let problem = format!("`{text}` is not such a number");
+            self.wrong(column, problem, "give a number, whole where it counts")
+        })?;
+        Ok(Some(value))
+    }
+
+    fn need<T: std::str::FromStr>(&self, column: &str) -> Result<T, InputError> {
+        let value = self.maybe(column)?;
+        value.ok_or_else(|| self.wrong(column, "is empty".to_owned(), "give a number"))
+    }
+
+    fn switch(&self, column: &str, default: bool) -> Result<bool, InputError> {
+        match self.text(column).to_ascii_lowercase().as_str() {
+            "" => Ok(default),
+            "true" | "on" | "yes" | "1" => Ok(true),
+            "false" | "off" | "no" | "0" => Ok(false),
+            other => {
+                let problem = format!("`{other}` is neither true nor false");
+                Err(self.wrong(column, problem, "give true or false"))
+            }
+        }
+    }
+
+    fn wrong(&self, column: &str, problem: String, remedy: &str) -> InputError {
+        let place = format!("line {}, {column}", self.line);
+        InputError::bad_file(self.path, place, problem, remedy)
+    }
+}
+
+/// The policy in the way that FlexGen's tables print it.
+fn short_name(model: &ModelSpec, policy: &Policy, workload: &Workload) -> String {
+    let share = |share: f64| format!("{:.0}", 100.0 * share);
+    let shares = [policy.weights, policy.cache, policy.activations];
+    let shares: Vec<String> = shares
+        .iter()
+        .flat_map(|s| [share(s.device), share(s.host)])
+        .collect();
+    let mut name = format!(
+        "{} {}/{} {}x{} {}",
+        model.name,
+        workload.prompt_len,
+        workload.gen_len,
+        policy.gpu_batch_size,
+        policy.num_gpu_batches,
+        shares.join(" ")
+    );
+    for (said, is) in [
+        (" w4", policy.compression.weights),
+        (" c4", policy.compression.cache),
+        (" cpu", policy.cpu_attention),
+        (" serial", !policy.overlap),
+        (" row", policy.schedule == Schedule::Row),
+    ] {
+        if is {
+            name.push_str(said);
+        }
+    }
+    name
+}

@@ -1,0 +1,154 @@
+//! How far predictions are from measured runs.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::footprint;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::summary::Summary;
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::units::Bytes;
+use plimsoll_sim::{SimulateError, predict};
+use serde::Serialize;
+
+use super::{Measured, RecordedRun};
+use crate::parallel::on_all_processors;
+use crate::stats;
+
+/// One run, predicted and measured.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunRow {
+    /// Its line in the file.
+    pub line: u64,
+    /// Its name.
+    pub name: String,
+    /// The machine that was simulated.
+    pub hardware: String,
+    /// Which number was measured: `throughput_tok_s`, `latency_s`, or that it did not fit.
+    pub metric: &'static str,
+    /// That number as simulated.
+    pub predicted: f64,
+    /// That number as measured.
+    pub measured: Option<f64>,
+    /// Predicted over measured, less one.
+    pub error: Option<f64>,
+    /// Generated tokens a second as simulated.
+    pub predicted_tok_s: f64,
+    /// Of it, the prompts.
+    pub predicted_prefill_s: f64,
+    /// Of it, the tokens after the first.
+    pub predicted_decode_s: f64,
+    /// The busiest resource as simulated.
+    pub bottleneck: String,
+    /// The tier that the plan asks more of than it has; the simulation went on as if it had it.
+    pub exceeds: Option<Tier>,
+    /// By how many bytes.
+    pub exceeds_bytes: u64,
+}
+
+/// All runs in a few numbers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunScore {
+    /// Runs with a measured number.
+    pub runs: usize,
+    /// Median of the errors' sizes.
+    pub median_abs_error: f64,
+    /// 90th percentile of the errors' sizes.
+    pub p90_abs_error: f64,
+    /// The largest error's size.
+    pub max_abs_error: f64,
+    /// Median of the errors with their sign.
+    pub median_error: f64,
+    /// Rank correlation of predicted and measured throughput (Spearman); none of fewer than three.
+    pub spearman: Option<f64>,
+    /// Runs that did not fit, as the prediction says too.
+    pub out_of_memory_agreed: usize,
+    /// Runs that did not fit although the prediction says that they do.
+    pub out_of_memory_missed: usize,
+}
+
+/// Simulates every run on its machine, on all processors.
+///
+/// # Errors
+/// A run that means nothing for its model.
+pub fn score_runs(
+    runs: &[RecordedRun],
+    machine: &(dyn Fn(&RecordedRun) -> HardwareProfile + Sync),
+) -> Result<(Vec<RunRow>, RunScore), SimulateError> {
+    let rows = on_all_processors(runs.iter().collect(), &|run: &RecordedRun| {
+        row(run, &machine(run))
+    });
+    let rows = rows.into_iter().collect::<Result<Vec<RunRow>, _>>()?;
+    let score = score(runs, &rows);
+    Ok((rows, score))
+}
+
+/// The plan on tiers that hold it, and what it needed more than the machine has.
+pub(super) fn made_to_fit(mut plan: Plan) -> Result<(Plan, PerTier<Bytes>), SimulateError> {
+    let needed = footprint(&plan)?;
+    let more = PerTier::from_fn(|t| needed[t].saturating_sub(plan.capacity_bytes[t]));
+    plan.capacity_bytes = PerTier::from_fn(|t| plan.capacity_bytes[t].max(needed[t]));
+    Ok((plan, more))
+}
+
+fn row(run: &RecordedRun, profile: &HardwareProfile) -> Result<RunRow, SimulateError> {
+    let (plan, more) = made_to_fit(run.plan(profile))?;
+    let summary: Summary = predict(&plan, profile)?;
+    let exceeds = Tier::ALL.into_iter().max_by_key(|t| more[*t].0);
+    let exceeds = exceeds.filter(|t| more[*t] > Bytes::ZERO);
+    let (metric, predicted, measured) = match run.measured {
+        Some(Measured::Latency(seconds)) => ("latency_s", summary.latency_s.0, Some(seconds.0)),
+        Some(Measured::ThroughputTokS(rate)) => {
+            ("throughput_tok_s", summary.throughput_tok_s, Some(rate))
+        }
+        Some(Measured::OutOfMemory) => ("out_of_memory", summary.throughput_tok_s, None),
+        None => ("throughput_tok_s", summary.throughput_tok_s, None),
+    };
+    debug_assert_eq!(plan.dtype, Dtype::F16);
+    Ok(RunRow {
+        line: run.line,
+        name: run.name.clone(),
+        hardware: profile.name.clone(),
+        metric,
+        predicted,
+        measured,
+        error: measured.map(|measured| predicted / measured - 1.0),
+        predicted_tok_s: summary.throughput_tok_s,
+        predicted_prefill_s: summary.prefill_s.0,
+        predicted_decode_s: summary.decode_s.0,
+        bottleneck: summary.bottleneck,
+        exceeds,
+        exceeds_bytes: exceeds.map_or(0, |tier| more[tier].0),
+    })
+}
+
+fn score(runs: &[RecordedRun], rows: &[RunRow]) -> RunScore {
+    let errors: Vec<f64> = rows.iter().filter_map(|row| row.error).collect();
+    let sizes: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
+    // Latencies are ranked as the rates that they are.
+    let rates = rows.iter().filter_map(|row| {
+        let error = row.error?;
+        let measured = match row.metric {
+            "latency_s" => row.predicted_tok_s * (1.0 + error),
+            _ => row.measured?,
+        };
+        Some((row.predicted_tok_s, measured))
+    });
+    let (predicted, measured): (Vec<f64>, Vec<f64>) = rates.unzip();
+    let did_not_fit = |exceeds: bool| {
+        let all = runs.iter().zip(rows);
+        let such = all.filter(|(run, row)| {
+            run.measured == Some(Measured::OutOfMemory) && row.exceeds.is_some() == exceeds
+        });
+        such.count()
+    };
+    RunScore {
+        runs: errors.len(),
+        median_abs_error: stats::quantile(&sizes, 0.5),
+        p90_abs_error: stats::quantile(&sizes, 0.9),
+        max_abs_error: stats::quantile(&sizes, 1.0),
+        median_error: stats::quantile(&errors, 0.5),
+        spearman: (predicted.len() >= 3).then(|| stats::spearman(predicted, measured)),
+        out_of_memory_agreed: did_not_fit(true),
+        out_of_memory_missed: did_not_fit(false),
+    }
+}

@@ -1,0 +1,226 @@
+//! `plimsoll calibrate`: a profile's constants fitted to measured runs.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use plimsoll_core::hardware::HardwareProfile;
+use serde::Serialize;
+
+use super::exit::{Exit, Failure};
+use super::options::positive;
+use super::output::{print, print_json};
+use super::profile::today;
+use super::{Format, Progress};
+use crate::calibrate::{CONSTANTS, Constant, Fit, FitOptions, fit, read_runs, sizes};
+use crate::files::{find_profile, write_text};
+use crate::report::{Align, Table, signed_percent, three_digits};
+
+/// A machine and runs on it.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The profile to start from, and to stay near: a path, a name in hw-profiles/, or an embedded one
+    #[arg(long, value_name = "PROFILE")]
+    hw: String,
+    /// Measured runs (CSV), as for `score`; runs whose hw column names a machine count if it is this one
+    #[arg(long, value_name = "FILE")]
+    runs: Vec<PathBuf>,
+    /// Write the fitted profile
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Fit only these constants [default: all that the profile states]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    constants: Vec<String>,
+    /// How far a constant is likely to be off, as a fraction
+    #[arg(long, value_name = "SPREAD", default_value_t = 0.3, value_parser = positive)]
+    prior: f64,
+    /// How far a run is likely to be off, as a fraction
+    #[arg(long, value_name = "SPREAD", default_value_t = 0.05, value_parser = positive)]
+    noise: f64,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Fits, writes and prints.
+///
+/// # Errors
+/// Input that is wrong.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let base = find_profile(&args.hw)?;
+    let mut runs = Vec::new();
+    for path in &args.runs {
+        runs.extend(read_runs(path)?);
+    }
+    runs.retain(|run| run.measured.is_some());
+    runs.retain(|run| run.hardware.as_ref().is_none_or(|hw| *hw == base.name));
+    let options = FitOptions {
+        constants: constants(args, &base)?,
+        prior: args.prior,
+        noise: args.noise,
+    };
+    let bar = Progress::new("fitting", 1);
+    let mut found = fit(&base, &runs, &options, &|done, all| {
+        bar.set_of(done as u64, all as u64);
+    })?;
+    drop(bar);
+    let from = format!(
+        "`plimsoll calibrate` of {} runs on {}",
+        runs.len(),
+        base.name
+    );
+    for constant in &options.constants {
+        constant.mark(&mut found.profile, &from, &today());
+    }
+    if let Some(path) = &args.output {
+        found.profile.name = stem(path);
+        write_text(path, &found.profile.to_toml())?;
+    }
+    let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
+    let report = Report::of(&base, &found, &names);
+    match args.format {
+        Format::Json => print_json(&report),
+        Format::Text => print(&report.text()),
+    }
+}
+
+fn stem(path: &std::path::Path) -> String {
+    let stem = path.file_stem().unwrap_or_default();
+    stem.to_string_lossy().into_owned()
+}
+
+fn constants(args: &Args, base: &HardwareProfile) -> anyhow::Result<Vec<Constant>> {
+    let all = || CONSTANTS.into_iter().filter(|c| c.stands_in(base));
+    if args.constants.is_empty() {
+        return Ok(all().collect());
+    }
+    let named = args.constants.iter().map(|name| {
+        let known = Constant::named(name).filter(|c| c.stands_in(base));
+        known.ok_or_else(|| {
+            let names: Vec<&str> = all().map(Constant::name).collect();
+            let line = format!(
+                "--constants {name}: {} states no such constant; give some of: {}",
+                base.name,
+                names.join(", ")
+            );
+            Failure::new(Exit::Usage, line).into()
+        })
+    });
+    named.collect()
+}
+
+#[derive(Serialize)]
+struct Report {
+    constants: Vec<ConstantRow>,
+    runs: Vec<RunRow>,
+    median_abs_error_before: f64,
+    p90_abs_error_before: f64,
+    median_abs_error: f64,
+    p90_abs_error: f64,
+    median_abs_error_left_out: f64,
+    p90_abs_error_left_out: f64,
+}
+
+#[derive(Serialize)]
+struct ConstantRow {
+    constant: &'static str,
+    before: f64,
+    after: f64,
+    factor: f64,
+    spread_left: f64,
+    determined: bool,
+}
+
+#[derive(Serialize)]
+struct RunRow {
+    run: String,
+    error_before: f64,
+    error: f64,
+    error_left_out: f64,
+}
+
+impl Report {
+    fn of(base: &HardwareProfile, found: &Fit, names: &[&str]) -> Report {
+        let constants = found.constants.iter().map(|c| ConstantRow {
+            constant: c.constant.name(),
+            before: c.constant.value(base).unwrap_or(f64::NAN),
+            after: c.constant.value(&found.profile).unwrap_or(f64::NAN),
+            factor: c.factor,
+            spread_left: c.spread_left,
+            determined: c.spread_left < 0.5,
+        });
+        let runs = names.iter().enumerate().map(|(i, name)| RunRow {
+            run: (*name).to_owned(),
+            error_before: found.before[i],
+            error: found.after[i],
+            error_left_out: found.left_out[i],
+        });
+        let (before, after, left) = (
+            sizes(&found.before),
+            sizes(&found.after),
+            sizes(&found.left_out),
+        );
+        Report {
+            constants: constants.collect(),
+            runs: runs.collect(),
+            median_abs_error_before: before.0,
+            p90_abs_error_before: before.1,
+            median_abs_error: after.0,
+            p90_abs_error: after.1,
+            median_abs_error_left_out: left.0,
+            p90_abs_error_left_out: left.1,
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut constants = Table::new(&[
+            ("constant", Align::Left),
+            ("before", Align::Right),
+            ("after", Align::Right),
+            ("factor", Align::Right),
+            ("what the runs say", Align::Left),
+        ]);
+        for row in &self.constants {
+            let said = if row.determined {
+                "determined"
+            } else if row.spread_left < 0.9 {
+                "partly; held by the profile"
+            } else {
+                "nothing; as in the profile"
+            };
+            constants.row([
+                row.constant.to_owned(),
+                format!("{:.3e}", row.before),
+                format!("{:.3e}", row.after),
+                three_digits(row.factor),
+                format!("{said} (spread left {:.0}%)", 100.0 * row.spread_left),
+            ]);
+        }
+        let mut runs = Table::new(&[
+            ("run", Align::Left),
+            ("before", Align::Right),
+            ("after", Align::Right),
+            ("left out", Align::Right),
+        ]);
+        for row in &self.runs {
+            runs.row([
+                row.run.clone(),
+                signed_percent(row.error_before),
+                signed_percent(row.error),
+                signed_percent(row.error_left_out),
+            ]);
+        }
+        let mut text = format!("{constants}\n{runs}");
+        let percent = |x: f64| 100.0 * x;
+        let _ = writeln!(
+            text,
+            "\n|error| median {:.1}% (p90 {:.1}%), before {:.1}% ({:.1}%), of runs left out {:.1}% ({:.1}%)",
+            percent(self.median_abs_error),
+            percent(self.p90_abs_error),
+            percent(self.median_abs_error_before),
+            percent(self.p90_abs_error_before),
+            percent(self.median_abs_error_left_out),
+            percent(self.p90_abs_error_left_out),
+        );
+        text
+    }
+}

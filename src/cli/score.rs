@@ -1,0 +1,138 @@
+//! `plimsoll score`: predictions beside measured runs.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use plimsoll_core::hardware::HardwareProfile;
+use serde::Serialize;
+
+use super::Format;
+use super::output::{print, print_json};
+use crate::calibrate::{RecordedRun, RunRow, RunScore, read_runs, score_runs};
+use crate::files::{find_profile, write_atomically};
+use crate::report::{Align, Table, decimal, signed_percent, three_digits, to_csv};
+
+/// Runs and the machine that they ran on.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The machine: a path, a name in hw-profiles/, or an embedded profile
+    #[arg(long, value_name = "PROFILE")]
+    hw: String,
+    /// Measured runs (CSV): model, prompt_len, gen_len, gpu_batch_size, num_gpu_batches, wg, wc, cg,
+    /// cc, hg, hc; if wanted compress_weight, compress_cache, overlap, cpu_compute, schedule,
+    /// num_prompts, hw, name; and throughput_tok_s or latency_s
+    #[arg(long, value_name = "FILE")]
+    runs: PathBuf,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Write a line a run (CSV)
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    score: &'a RunScore,
+    runs: &'a [RunRow],
+}
+
+/// Simulates all runs and prints.
+///
+/// # Errors
+/// Input that is wrong.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let runs = read_runs(&args.runs)?;
+    let machines = Machines::find(&args.hw, &runs)?;
+    let (rows, score) = score_runs(&runs, &|run| machines.of(run).clone())?;
+    if let Some(path) = &args.output {
+        let csv = to_csv(&rows)?;
+        write_atomically(path, |out| std::io::Write::write_all(out, &csv))?;
+    }
+    match args.format {
+        Format::Json => print_json(&Report {
+            score: &score,
+            runs: &rows,
+        }),
+        Format::Text => print(&text(&rows, &score)),
+    }
+}
+
+/// The profiles that runs name, and the caller's for the others.
+pub(super) struct Machines {
+    default: HardwareProfile,
+    named: HashMap<String, HardwareProfile>,
+}
+
+impl Machines {
+    /// Finds them all.
+    pub fn find(default: &str, runs: &[RecordedRun]) -> anyhow::Result<Machines> {
+        let mut named = HashMap::new();
+        for name in runs.iter().filter_map(|run| run.hardware.as_ref()) {
+            if !named.contains_key(name) {
+                named.insert(name.clone(), find_profile(name)?);
+            }
+        }
+        Ok(Machines {
+            default: find_profile(default)?,
+            named,
+        })
+    }
+
+    /// A run's machine.
+    pub fn of(&self, run: &RecordedRun) -> &HardwareProfile {
+        let named = run.hardware.as_ref().and_then(|name| self.named.get(name));
+        named.unwrap_or(&self.default)
+    }
+}
+
+fn text(rows: &[RunRow], score: &RunScore) -> String {
+    let mut table = Table::new(&[
+        ("run", Align::Left),
+        ("machine", Align::Left),
+        ("predicted", Align::Right),
+        ("measured", Align::Right),
+        ("error", Align::Right),
+        ("bottleneck", Align::Left),
+    ]);
+    for row in rows {
+        let unit = if row.metric == "latency_s" {
+            " s"
+        } else {
+            " tok/s"
+        };
+        let exceeds = row.exceeds.map_or(String::new(), |tier| {
+            let by = decimal(plimsoll_core::units::Bytes(row.exceeds_bytes));
+            format!(" ({by} more {tier} than there is)")
+        });
+        let measured = match row.metric {
+            "out_of_memory" => "OOM".to_owned(),
+            _ => row
+                .measured
+                .map_or(String::new(), |m| three_digits(m) + unit),
+        };
+        table.row([
+            row.name.clone(),
+            row.hardware.clone(),
+            three_digits(row.predicted) + unit,
+            measured,
+            row.error.map_or(String::new(), signed_percent),
+            format!("{}{exceeds}", row.bottleneck),
+        ]);
+    }
+    let mut text = table.to_string();
+    let _ = writeln!(
+        text,
+        "\n{} runs: |error| median {:.1}%, p90 {:.1}%, max {:.1}% (signed median {}){}",
+        score.runs,
+        100.0 * score.median_abs_error,
+        100.0 * score.p90_abs_error,
+        100.0 * score.max_abs_error,
+        signed_percent(score.median_error),
+        score
+            .spearman
+            .map_or(String::new(), |rho| format!("; Spearman {rho:.3}")),
+    );
+    text
+}
