@@ -177,6 +177,8 @@ fn models_are_listed_and_shown() {
         2,
         &["--model", "opt-31b", "did you mean"],
     );
+    let said = place.refused("models show zzz", 2, &["--model", "zzz", "opt-30b"]);
+    assert!(!said.contains("did you mean"), "{said}");
     place.refused("models show no/config.json", 4, &["no/config.json"]);
 }
 

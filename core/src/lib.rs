@@ -9,6 +9,7 @@ pub mod executor;
 pub mod hardware;
 pub mod lower;
 pub mod model;
+mod nearest;
 pub mod placement;
 pub mod plan;
 pub mod policy;
@@ -21,3 +22,4 @@ pub mod verify;
 pub mod workload;
 
 pub use dtype::Dtype;
+pub use nearest::did_you_mean;

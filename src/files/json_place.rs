@@ -1,6 +1,6 @@
 //! What serde_json says of a wrong file, turned into key, problem and remedy.
 
-use super::nearest;
+use plimsoll_core::did_you_mean;
 
 /// A complaint about a JSON text.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,10 +25,8 @@ pub(super) fn explain(text: &str, error: &serde_json::Error) -> Complaint {
     let unknown = problem.starts_with("unknown field");
     let remedy = match quoted.split_first() {
         Some((key, known)) if unknown || problem.starts_with("unknown variant") => {
-            match nearest(key, known.iter().copied()) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("known here: {}", known.join(", ")),
-            }
+            did_you_mean(key, known.iter().copied())
+                .unwrap_or_else(|| format!("known here: {}", known.join(", ")))
         }
         Some((key, _)) if problem.starts_with("missing field") => format!("add `{key}`"),
         _ if error.is_eof() => "the file is cut short; write it again".to_owned(),

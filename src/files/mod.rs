@@ -35,13 +35,3 @@ pub fn read_text(path: &Path) -> Result<String, InputError> {
         )
     })
 }
-
-/// The candidate that `name` was probably meant to be, if any is close.
-pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    candidates
-        .into_iter()
-        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
-        .filter(|(likeness, _)| *likeness >= 0.8)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, candidate)| candidate)
-}

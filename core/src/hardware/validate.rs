@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::curve::Curve;
-use super::error::{Fault, ProfileError, nearest};
+use super::error::{Fault, ProfileError};
 use super::profile::HardwareProfile;
 use super::provenance::Quantity;
+use crate::did_you_mean;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
 /// What a single number must be.
@@ -70,14 +71,13 @@ impl HardwareProfile {
         if self.sources.contains_key(entry.source) {
             return Ok(());
         }
-        let known: Vec<&str> = self.sources.keys().map(String::as_str).collect();
-        let remedy = match nearest(entry.source, &known) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!(
+        let known = self.sources.keys().map(String::as_str);
+        let remedy = did_you_mean(entry.source, known).unwrap_or_else(|| {
+            format!(
                 "declare [sources.{}] with kind, from and date",
                 entry.source
-            ),
-        };
+            )
+        });
         Err(Fault::new(
             format!("{}.source", entry.key),
             format!("source `{}` is not declared", entry.source),
