@@ -6,20 +6,9 @@ use plimsoll_core::lower::{LowerError, footprint};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::Policy;
-use plimsoll_core::tier::PerTier;
-use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
 use super::exit::{Exit, Failure};
-
-/// What tensors may fill of a machine.
-pub fn capacity_of(profile: &HardwareProfile) -> PerTier<Bytes> {
-    PerTier {
-        device: profile.tiers.device_usable(),
-        host: profile.tiers.host_usable(),
-        disk: profile.tiers.disk_capacity_bytes.value,
-    }
-}
 
 /// A policy that the caller gave, as a plan without a prediction.
 pub(super) fn given_plan(
@@ -35,7 +24,7 @@ pub(super) fn given_plan(
         dtype,
         workload,
         policy,
-        capacity_bytes: capacity_of(profile),
+        capacity_bytes: profile.usable(),
         prediction: None,
         provenance: Provenance {
             hardware: profile.name.clone(),

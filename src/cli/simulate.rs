@@ -10,7 +10,7 @@ use plimsoll_core::policy::Policy;
 use plimsoll_core::summary::Summary;
 
 use super::exit::{Exit, Failure};
-use super::input::{capacity_of, check_plan, given_plan};
+use super::input::{check_plan, given_plan};
 use super::options::{DtypeName, Format, GranularityName, ScheduleName, Switch, WorkloadArgs};
 use super::output::print;
 use crate::files::{
@@ -139,7 +139,7 @@ fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     };
     if args.hw.is_some() {
         // The same plan on the machine that was named.
-        plan.capacity_bytes = capacity_of(&profile);
+        plan.capacity_bytes = profile.usable();
         plan.provenance.hardware.clone_from(&profile.name);
     }
     Ok((plan, profile))

@@ -10,7 +10,7 @@ use plimsoll_sim::closed_form::ClosedForms;
 
 use super::parallel::on_all_processors;
 use super::space::{Proposal, Shape, lowest_latency_s, policy};
-use super::{PlanError, Search, lp, whole};
+use super::{PlanError, Search, lp};
 
 /// Proposals of the search whose shapes are tried on a changed machine.
 const SHAPES_TRIED: usize = 3;
@@ -59,7 +59,7 @@ pub(super) fn best(
     let policies = policies(proposals, plan);
     let now = least_score(&search.forms, &policies, search.maker.room())?;
     let scored = on_all_processors(changes(search.profile), &|(change, profile)| {
-        let room = whole::capacity(&profile).map(Bytes::as_f64);
+        let room = profile.usable().map(Bytes::as_f64);
         let then = least_score(&search.forms.on(&profile), &policies, &room);
         then.map(|then| (change, now / then))
     });

@@ -8,6 +8,7 @@ use super::curve::Curve;
 use super::pace::Pace;
 use super::provenance::{Quantity, Source};
 use crate::Dtype;
+use crate::tier::PerTier;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
 /// A machine: its memory tiers, the links between them, its compute, and who slows whom.
@@ -228,6 +229,15 @@ pub struct Contention {
 }
 
 impl HardwareProfile {
+    /// What tensors may fill of each tier.
+    pub fn usable(&self) -> PerTier<Bytes> {
+        PerTier {
+            device: self.tiers.device_usable(),
+            host: self.tiers.host_usable(),
+            disk: self.tiers.disk_capacity_bytes.value,
+        }
+    }
+
     /// The fraction of its rate that `victim` keeps beside `beside`: 1 where none is listed.
     pub fn contention_factor(&self, victim: Engine, beside: Engine) -> f64 {
         self.contention
