@@ -15,7 +15,7 @@ pub use hardware::{Listed, find_profile, list_profiles};
 pub use model::{FoundModel, find_model, first_difference};
 pub use plan::{PlanFile, SearchNote, plan_json, read_plan};
 pub use prompts::{Prompt, random_prompts, read_prompts};
-pub use write::{write_atomically, write_text, write_through_path};
+pub use write::{check_writable, write_atomically, write_text, write_through_path};
 
 use std::path::Path;
 
