@@ -485,11 +485,42 @@ fn a_model_that_cannot_be_computed_here_says_so() {
 }
 
 #[test]
-fn what_cannot_be_written_leaves_nothing() {
+fn what_cannot_be_written_is_refused_before_the_work() {
     let place = Place::new();
-    let line = format!("simulate --hw t4 --model opt-125m {POLICY} -o nowhere/plan.json");
-    place.refused(&line, 1, &["nowhere/plan.json", "cannot be written"]);
+    let model = "--hw t4 --model opt-125m";
+    let nowhere = ["nowhere/file", "cannot be written", "make it"];
+    for (command, flag) in [
+        (format!("plan {model}"), "--output"),
+        (format!("simulate {model} {POLICY}"), "--output"),
+        (format!("simulate {model} {POLICY}"), "--trace"),
+        (format!("run {model}"), "--output"),
+        (format!("run {model}"), "--trace"),
+        ("profile".to_owned(), "--output"),
+    ] {
+        let line = format!("{command} {flag} nowhere/file");
+        let said = place.refused(&line, 2, &nowhere);
+        assert!(said.contains(flag), "{said}");
+    }
+    let folder = format!("plan {model} -o .");
+    place.refused(&folder, 2, &["--output .", "a file in it"]);
     assert_eq!(std::fs::read_dir(place.folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_file_may_be_our_own_output() {
+    let place = Place::new();
+    std::os::unix::fs::symlink("/proc/self/fd/1", place.path("out")).unwrap();
+    let line = format!("simulate --hw t4 --model opt-125m {POLICY} -o out");
+    let piped = place.text(&line);
+    assert!(piped.starts_with('{') && piped.contains("\npredicted\n"));
+    let mut command = Command::cargo_bin("plimsoll").unwrap();
+    command.current_dir(place.folder.path());
+    command.args(line.split_whitespace());
+    command.stdout(std::fs::File::create(place.path("all")).unwrap());
+    assert!(command.status().unwrap().success());
+    let written = std::fs::read_to_string(place.path("all")).unwrap();
+    assert_eq!(written, piped);
+    assert!(place.path("out").is_symlink());
 }
 
 #[test]

@@ -16,6 +16,7 @@ use plimsoll_core::units::{BytesPerSecond, Seconds};
 
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
+use super::output::check_output;
 use super::{Progress, stop_on_interrupt};
 use prepare::Prepared;
 use report::{Done, write_partial};
@@ -102,6 +103,8 @@ impl Args {
 /// # Errors
 /// Input that is wrong, a machine that lacks what the plan needs, or an interruption.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    check_output("--output", args.output.as_deref())?;
+    check_output("--trace", args.trace.as_deref())?;
     let prepared = Prepared::new(args)?;
     let options = CpuOptions {
         throttles: args.throttles(),

@@ -12,7 +12,7 @@ use plimsoll_core::summary::Summary;
 use super::exit::{Exit, Failure};
 use super::input::{check_plan, given_plan};
 use super::options::{DtypeName, Format, GranularityName, ScheduleName, Switch, WorkloadArgs};
-use super::output::print;
+use super::output::{check_output, print};
 use crate::files::{
     PlanFile, find_model, find_profile, plan_json, read_plan, write_atomically, write_text,
 };
@@ -99,6 +99,8 @@ const POLICY_FLAGS: [&str; 14] = [
 /// # Errors
 /// Input that is wrong, or a plan that does not fit.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    check_output("--output", args.output.as_deref())?;
+    check_output("--trace", args.trace.as_deref())?;
     let (mut plan, profile) = match &args.plan {
         Some(_) => from_file(args)?,
         None => from_flags(args)?,
