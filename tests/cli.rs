@@ -377,6 +377,25 @@ fn a_run_gives_tokens_and_the_measured_figures() {
 }
 
 #[test]
+fn with_more_threads_than_were_profiled_nothing_is_predicted() {
+    let place = Place::new();
+    tiny_plan(&place);
+    let run = format!(
+        "run --plan plan.json --hw small.toml --model {}",
+        tiny_opt()
+    );
+    let one = place.json(&format!("{run} --format json"));
+    assert!(one["prediction"].is_object() && one["prediction_left_out"].is_null());
+    let two = place.json(&format!("{run} --format json --device-threads 2"));
+    assert!(two["prediction"].is_null());
+    let why = two["prediction_left_out"].as_str().unwrap();
+    assert!(why.contains("measured with 1 device thread"), "{why}");
+    assert_eq!(one["outputs"], two["outputs"]);
+    let text = place.text(&format!("{run} --device-threads 2"));
+    assert!(text.contains(&format!("no prediction: {why}")), "{text}");
+}
+
+#[test]
 fn a_run_takes_prompts_and_refuses_wrong_ones() {
     let place = Place::new();
     tiny_plan(&place);

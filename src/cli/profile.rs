@@ -52,10 +52,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// How the CPU executor runs when it measures: the device on a core of its own, stopping at Ctrl-C.
+/// Threads of the emulated device with which profiles are measured.
+pub(super) const DEVICE_THREADS: usize = 1;
+
+/// How the CPU executor runs, alike for `profile`, `run` and `validate`, so that what one measures holds
+/// for the others: the device on a core of its own, stopping at Ctrl-C.
 pub(super) fn cpu_options(disk_dir: &std::path::Path) -> anyhow::Result<CpuOptions> {
     let mut cpu = CpuOptions::new(disk_dir);
     cpu.pin_cores = true;
+    cpu.device_threads = DEVICE_THREADS;
     cpu.interrupt = stop_on_interrupt()?;
     Ok(cpu)
 }

@@ -14,10 +14,11 @@ use plimsoll_core::program::Machine;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{BytesPerSecond, Seconds};
 
+use super::Progress;
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
 use super::output::check_output;
-use super::{Progress, stop_on_interrupt};
+use super::profile::{DEVICE_THREADS, cpu_options};
 use prepare::Prepared;
 use report::{Done, write_partial};
 
@@ -62,8 +63,9 @@ pub struct Args {
     /// The most that is written to the disk, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive)]
     disk_write_gb_s: Option<f64>,
-    /// Threads of the emulated device's matrix products
-    #[arg(long, value_name = "N", default_value_t = 1,
+    /// Threads of the emulated device's matrix products; profiles are measured with 1, so with more
+    /// nothing is predicted
+    #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
     device_threads: usize,
     /// Write a Chrome/Perfetto trace; with --hw, predicted and measured one above the other
@@ -109,8 +111,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let options = CpuOptions {
         throttles: args.throttles(),
         device_threads: args.device_threads,
-        interrupt: stop_on_interrupt()?,
-        ..CpuOptions::new(&args.disk_dir)
+        ..cpu_options(&args.disk_dir)?
     };
     let done = execute(args, &prepared, &options)?;
     report::write_and_print(args, &prepared, &done)

@@ -42,6 +42,8 @@ struct Report<'a> {
     workload: plimsoll_core::workload::Workload,
     policy: plimsoll_core::policy::Policy,
     prediction: Option<&'a Summary>,
+    /// Why there is no prediction, where one could have been made.
+    prediction_left_out: Option<&'a str>,
     measured: Summary,
     outputs: Vec<Output<'a>>,
 }
@@ -68,6 +70,7 @@ pub(super) fn write_and_print(args: &Args, prepared: &Prepared, done: &Done) -> 
             workload: plan.workload,
             policy: plan.policy,
             prediction: plan.prediction.as_ref(),
+            prediction_left_out: prepared.left_out.as_deref(),
             measured,
             outputs: outputs(prepared, &done.tokens, None),
         }),
@@ -144,6 +147,9 @@ fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> String {
         prepared.weights,
         comparison(plan.prediction.as_ref(), measured)
     );
+    if let Some(why) = &prepared.left_out {
+        text.push_str(&format!("no prediction: {why}\n"));
+    }
     let shown = prepared.prompts.iter().zip(&done.tokens).take(SHOWN);
     for (prompt, tokens) in shown {
         let tokens: Vec<String> = tokens.iter().map(u32::to_string).collect();
