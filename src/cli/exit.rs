@@ -70,6 +70,11 @@ impl Failure {
         }
     }
 
+    /// An error with its own code, and in its line what else is to be said.
+    pub(super) fn noted(error: &anyhow::Error, note: &str) -> Failure {
+        Failure::new(exit_of(error), format!("{}; {note}", in_all(error)))
+    }
+
     /// Nobody reads what is printed: the end, but no failure.
     pub(super) fn nobody_reads() -> Failure {
         Failure::new(Exit::Ok, "")

@@ -2,6 +2,7 @@
 
 mod prepare;
 mod report;
+mod stopped;
 
 use std::path::PathBuf;
 
@@ -20,7 +21,7 @@ use super::options::{DtypeName, Format, WorkloadArgs, positive};
 use super::output::check_output;
 use super::profile::{DEVICE_THREADS, cpu_options};
 use prepare::Prepared;
-use report::{Done, write_partial};
+use report::Done;
 
 /// A plan, or what makes one, and how to run it.
 #[derive(Debug, clap::Args)]
@@ -132,18 +133,20 @@ fn execute(args: &Args, prepared: &Prepared, options: &CpuOptions) -> anyhow::Re
         progress: &progress,
         waits: 0,
     };
-    let outcome = drive(&mut watched, &mut executor);
-    let tokens = executor.generated(&texts);
-    match outcome {
+    match drive(&mut watched, &mut executor) {
         Ok(run) => Ok(Done {
             run,
-            tokens,
+            tokens: executor.generated(&texts),
             disk: executor.disk_mode().map(|mode| mode.describe()),
         }),
         Err(DriveError::Execution(ExecutionError::Interrupted)) => {
-            let kept = write_partial(args, prepared, &tokens)?;
+            let kept = stopped::keep(args, prepared, &texts, &mut executor);
             let line = format!("interrupted; {kept}");
             Err(Failure::new(Exit::Interrupted, line).into())
+        }
+        Err(DriveError::Execution(failed @ ExecutionError::Task { .. })) => {
+            let kept = stopped::keep(args, prepared, &texts, &mut executor);
+            Err(Failure::noted(&failed.into(), &kept).into())
         }
         Err(error) => Err(error.into()),
     }
