@@ -1,14 +1,14 @@
 //! The discrete-event engine: an executor with modelled time.
 //!
 //! Resources are first in, first out in program order, so only the head of each queue can start.
-//! The profile says how much slower one engine is beside another; the delays of several add up, as
-//! they do where engines share something fairly (three that each need all of it run at a third).
+//! The profile says how much slower one engine is beside another; the delays of several add up.
 //! Whenever the set of running tasks changes, what is left of each is re-timed. The same input gives
 //! the same trace: ties in time break on the task's number.
 
 use std::sync::Arc;
 
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
+use plimsoll_core::hardware::contention::{delay_of, rate_of};
 use plimsoll_core::hardware::{Engine, HardwareProfile};
 use plimsoll_core::program::{Machine, Program, ResourceKind, TaskId};
 use plimsoll_core::trace::{Span, Trace};
@@ -140,13 +140,13 @@ impl Simulator {
             if beside == this.beside {
                 continue;
             }
-            let mut slowdown = 1.0;
+            let mut delay = 0.0;
             let mut others = beside;
             while others != 0 {
-                slowdown += self.delays[lane][others.trailing_zeros() as usize];
+                delay += self.delays[lane][others.trailing_zeros() as usize];
                 others &= others - 1;
             }
-            let rate = 1.0 / slowdown;
+            let rate = rate_of(delay);
             this.finish = self.now + (this.finish - self.now) * this.rate / rate;
             this.rate = rate;
             this.beside = beside;
@@ -274,7 +274,7 @@ fn contention(machine: &Machine, profile: &HardwareProfile) -> ([[f64; MAX]; MAX
     let engines: Vec<Option<Engine>> = machine
         .resources
         .iter()
-        .map(|r| engine_of(r.kind))
+        .map(|r| Engine::of(r.kind))
         .collect();
     for (victim, of) in engines.iter().enumerate() {
         for (beside, with) in engines.iter().enumerate() {
@@ -282,7 +282,7 @@ fn contention(machine: &Machine, profile: &HardwareProfile) -> ([[f64; MAX]; MAX
                 && victim != beside
             {
                 let rate = profile.contention_factor(*of, *with);
-                delays[victim][beside] = 1.0 / rate - 1.0;
+                delays[victim][beside] = delay_of(rate);
                 if rate < 1.0 {
                     slowed_by[victim] |= 1 << beside;
                 }
@@ -290,19 +290,6 @@ fn contention(machine: &Machine, profile: &HardwareProfile) -> ([[f64; MAX]; MAX
         }
     }
     (delays, slowed_by)
-}
-
-fn engine_of(kind: ResourceKind) -> Option<Engine> {
-    match kind {
-        ResourceKind::Gpu => Some(Engine::Gpu),
-        ResourceKind::H2d => Some(Engine::H2d),
-        ResourceKind::D2h => Some(Engine::D2h),
-        ResourceKind::DiskRead => Some(Engine::DiskRead),
-        ResourceKind::DiskWrite => Some(Engine::DiskWrite),
-        ResourceKind::Cpu => Some(Engine::Cpu),
-        ResourceKind::Pin => Some(Engine::Pin),
-        ResourceKind::Sync | ResourceKind::PeerLink => None,
-    }
 }
 
 impl Executor for Simulator {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
-    Compute, Contention, CopyLink, Curve, DeviceKind, DiskLink, Engine, GemmCurve, HardwareProfile,
-    Links, Pace, Quantity, Source, SourceKind, Tiers,
+    Compute, CopyLink, Curve, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, Pace,
+    Quantity, Source, SourceKind, Tiers,
 };
 use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
@@ -15,7 +15,7 @@ use super::samples::{Timed, durations};
 use super::stats::{median, spread};
 use super::{Measured, Moment, ProbeOptions, compute};
 
-const MEASURED: &str = "measured";
+pub(super) const MEASURED: &str = "measured";
 const STATED: &str = "stated";
 
 /// A rate by size, from several measurements of each.
@@ -70,7 +70,7 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
         tiers: tiers(best),
         links: links(measured),
         compute: compute_rates(options, measured),
-        contention: contention(measured),
+        contention: measured.losses.contention(MEASURED),
     }
 }
 
@@ -251,23 +251,4 @@ fn gemm_curves(dtype: Dtype, measured: &Measured) -> Vec<GemmCurve> {
         }
     };
     matrices.into_iter().map(of_matrix).collect()
-}
-
-fn contention(measured: &Measured) -> Vec<Contention> {
-    let engine = |kind: ResourceKind| match kind {
-        ResourceKind::H2d => Engine::H2d,
-        ResourceKind::D2h => Engine::D2h,
-        ResourceKind::DiskRead => Engine::DiskRead,
-        ResourceKind::DiskWrite => Engine::DiskWrite,
-        ResourceKind::Cpu => Engine::Cpu,
-        _ => Engine::Gpu,
-    };
-    let shares = measured.losses.shares().into_iter();
-    let felt = shares.filter(|(_, _, share)| *share < 0.995);
-    felt.map(|(victim, beside, share)| Contention {
-        victim: engine(victim),
-        beside: engine(beside),
-        rate: Quantity::new(share, MEASURED),
-    })
-    .collect()
 }

@@ -15,7 +15,7 @@ mod stats;
 use plimsoll_core::Dtype;
 use plimsoll_core::control::{Controller, DriveError, Run, drive};
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
-use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::hardware::{Contention, HardwareProfile};
 use plimsoll_core::lower::{LowerError, Lowering, footprint};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
@@ -161,6 +161,13 @@ pub fn measure(
     measure_contention(options, &mut measured)?;
     progress("done", 1.0);
     Ok(assemble::profile(options, &measured))
+}
+
+/// Who slows whom, by a run of tasks beside each other and a run of the same tasks one by one.
+pub fn contention(overlapped: &Run, serial: &Run) -> Vec<Contention> {
+    let mut losses = Losses::default();
+    losses.add(&timed(overlapped), &timed(serial));
+    losses.contention(assemble::MEASURED)
 }
 
 fn cpu_options(options: &ProbeOptions) -> CpuOptions {
