@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_core::executor::{ExecutionError, Executor, Until};
+use plimsoll_core::executor::{ExecutionError, Executor, NotSubmitted, Until};
 use plimsoll_core::hardware::contention::{delay_of, rate_of};
 use plimsoll_core::hardware::{Engine, HardwareProfile};
 use plimsoll_core::program::{Machine, Program, ResourceKind, TaskId};
@@ -208,7 +208,11 @@ impl Simulator {
     }
 
     fn run_to(&mut self, task: TaskId) -> Result<(), ExecutionError> {
-        while !self.done.get(task.0 as usize).copied().unwrap_or(false) {
+        let index = task.0 as usize;
+        if index >= self.done.len() {
+            return Err(NotSubmitted { task }.into());
+        }
+        while !self.done[index] {
             let Some(lane) = self.next() else {
                 return Err(self.stuck(task));
             };

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use plimsoll_core::executor::{ExecutionError, Until};
+use plimsoll_core::executor::{ExecutionError, NotSubmitted, Until};
 use plimsoll_core::program::{Machine, Program, ResourceKind, TaskId};
 use plimsoll_core::trace::{Span, Trace};
 use plimsoll_core::units::Seconds;
@@ -97,6 +97,16 @@ pub(super) struct Scheduler {
 impl State {
     fn is_ended(&self, task: TaskId) -> bool {
         self.ended.get(task.0 as usize).copied().unwrap_or(false)
+    }
+
+    /// Whether there is nothing to wait for any more.
+    fn has_come(&self, until: Until, now: Seconds) -> Result<bool, NotSubmitted> {
+        match until {
+            Until::Task(task) if task.0 as usize >= self.ended.len() => Err(NotSubmitted { task }),
+            Until::Task(task) => Ok(self.is_ended(task)),
+            Until::Time(time) => Ok(time <= now),
+            Until::Idle => Ok(self.unfinished == 0),
+        }
     }
 
     /// What the next task of a resource still waits for: none where it may run; and none where there
@@ -316,30 +326,23 @@ impl Scheduler {
             Until::Time(_) | Until::Idle => None,
         };
         let result = loop {
-            if self.interrupt.load(Ordering::Relaxed) {
-                state.interrupted |= !state.stopped && state.unfinished > 0;
-                if state.interrupted {
-                    self.stop(&mut state);
-                }
-            }
             if let Err(error) = stopped(&mut state) {
                 break Err(error);
             }
-            let over = state
-                .watched
-                .map_or(state.unfinished == 0, |task| state.is_ended(task));
-            // Nothing that was submitted will end this task.
-            let never = state.unfinished == 0;
-            let early = match until {
-                Until::Time(time) => Some(time - self.now()).filter(|left| left.0 > 0.0),
-                Until::Task(_) | Until::Idle => None,
-            };
-            if (over || never) && early.is_none() {
-                break Ok(self.now());
+            let now = self.now();
+            match state.has_come(until, now) {
+                Ok(true) => break Ok(now),
+                Ok(false) => {}
+                Err(error) => break Err(error.into()),
             }
-            let nap = match early {
-                Some(left) if over => LOOK.min(Duration::from_secs_f64(left.0)),
-                _ => LOOK,
+            if self.interrupt.load(Ordering::Relaxed) {
+                state.interrupted = true;
+                self.stop(&mut state);
+                continue;
+            }
+            let nap = match until {
+                Until::Time(time) => nap_before(time - now),
+                Until::Task(_) | Until::Idle => LOOK,
             };
             let woken = self.watcher.wait_timeout(state, nap);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
@@ -358,6 +361,11 @@ impl Scheduler {
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+}
+
+/// How long to sleep before a time: not so long that an interruption goes unseen.
+fn nap_before(left: Seconds) -> Duration {
+    Duration::try_from_secs_f64(left.0).map_or(LOOK, |left| left.min(LOOK))
 }
 
 fn stopped(state: &mut State) -> Result<(), ExecutionError> {
