@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use plimsoll_core::units::Bytes;
 
@@ -41,6 +41,7 @@ impl DiskMode {
 #[derive(Debug)]
 pub struct DiskTier {
     file: File,
+    dir: PathBuf,
     mode: DiskMode,
     capacity: Bytes,
 }
@@ -67,6 +68,7 @@ impl DiskTier {
         }
         Ok(DiskTier {
             file,
+            dir: dir.to_owned(),
             mode,
             capacity: Bytes(length),
         })
@@ -75,6 +77,15 @@ impl DiskTier {
     /// How it is read and written.
     pub fn mode(&self) -> DiskMode {
         self.mode
+    }
+
+    fn failed(&self, what: &'static str, at: u64, source: io::Error) -> TierError {
+        TierError::Io {
+            dir: self.dir.clone(),
+            what,
+            at,
+            source,
+        }
     }
 
     fn check(&self, offset: u64, address: usize, len: usize) -> Result<(), TierError> {
@@ -115,19 +126,14 @@ impl DiskTier {
             match self.file.read_at(&mut rest[..request], at) {
                 Ok(0) => {
                     return Err(TierError::ShortRead {
+                        dir: self.dir.clone(),
                         at,
                         missing: total - done,
                     });
                 }
                 Ok(read) => done += read as u64,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => {
-                    return Err(TierError::Io {
-                        what: "read",
-                        at,
-                        source,
-                    });
-                }
+                Err(source) => return Err(self.failed("read", at, source)),
             }
         }
         self.forget(offset, total);
@@ -143,19 +149,11 @@ impl DiskTier {
         for (index, request) in from.chunks(REQUEST_BYTES).enumerate() {
             let at = offset + (index * REQUEST_BYTES) as u64;
             let written = self.file.write_all_at(request, at);
-            written.map_err(|source| TierError::Io {
-                what: "write",
-                at,
-                source,
-            })?;
+            written.map_err(|source| self.failed("write", at, source))?;
         }
         if self.mode == DiskMode::Buffered && !from.is_empty() {
             let synced = self.file.sync_data();
-            synced.map_err(|source| TierError::Io {
-                what: "sync",
-                at: offset,
-                source,
-            })?;
+            synced.map_err(|source| self.failed("sync", offset, source))?;
             self.forget(offset, from.len() as u64);
         }
         Ok(())
@@ -279,7 +277,8 @@ mod tests {
                 error,
                 TierError::ShortRead {
                     at: 4096,
-                    missing: 4096
+                    missing: 4096,
+                    ..
                 }
             ),
             "{error}"
