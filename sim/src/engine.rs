@@ -102,7 +102,8 @@ impl Simulator {
     }
 
     /// Starts the head of an idle lane's queue, or notes what it waits for. `handed` says that the
-    /// lane stood waiting for what has just ended, which takes the profile's hand-off time.
+    /// lane stood waiting for what has just ended, which takes the profile's hand-off time; a barrier,
+    /// which takes no engine, has its own cost only.
     fn start_ready(&mut self, lane: usize, handed: bool) {
         let this = &mut self.lanes[lane];
         let Some(&task) = this.queue.get(this.head) else {
@@ -122,7 +123,8 @@ impl Simulator {
         let seconds = piece.seconds_of(index, (lane, this.kind), &self.cost);
         this.head += 1;
         this.task = task;
-        this.start = self.now + if handed { self.handoff } else { 0.0 };
+        let woken = handed && this.kind != ResourceKind::Sync;
+        this.start = self.now + if woken { self.handoff } else { 0.0 };
         this.finish = this.start + seconds;
         this.rate = 1.0;
         this.beside = 0;

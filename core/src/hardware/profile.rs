@@ -136,7 +136,8 @@ pub struct Compute {
     /// From the end of a task until one of another engine that had to wait for it begins; none where
     /// nobody told it from the tasks' own fixed times.
     pub handoff: Option<Quantity<Seconds>>,
-    /// One synchronisation of all engines.
+    /// One synchronisation of all engines: from when the last has come until its end. Those that
+    /// waited for it are then handed off to as for any task.
     pub barrier: Quantity<Seconds>,
     /// How long reference work took while this was measured; none for machines measured elsewhere.
     pub pace: Option<Pace>,
