@@ -1,9 +1,11 @@
 //! The disk tier: one file, read and written past the page cache.
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -175,6 +177,27 @@ impl DiskTier {
     }
 }
 
+/// What a file may still take of the file system that holds `dir`.
+///
+/// # Errors
+/// [`TierError::NoFreeSpace`] where the system does not say.
+pub fn free_bytes(dir: &Path) -> Result<Bytes, TierError> {
+    let unknown = |source: io::Error| TierError::NoFreeSpace {
+        dir: dir.to_owned(),
+        source,
+    };
+    let path = CString::new(dir.as_os_str().as_bytes()).map_err(|e| unknown(e.into()))?;
+    // SAFETY: the path ends in a zero, and the answer is plain numbers that the call fills in.
+    let answer = unsafe {
+        let mut answer: libc::statvfs = std::mem::zeroed();
+        if libc::statvfs(path.as_ptr(), &mut answer) != 0 {
+            return Err(unknown(io::Error::last_os_error()));
+        }
+        answer
+    };
+    Ok(Bytes(answer.f_bavail * answer.f_frsize))
+}
+
 /// A nameless file: it is gone when it is closed, however the process ends.
 fn open(dir: &Path) -> io::Result<(File, DiskMode)> {
     let nameless = |flags: i32| {
@@ -281,6 +304,21 @@ mod tests {
                     ..
                 }
             ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_tier_takes_of_what_is_free() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let free = free_bytes(dir.path()).expect("the system knows");
+        assert!(free > Bytes::ZERO);
+        let all =
+            DiskTier::create(dir.path(), Bytes(u64::MAX / 4)).expect_err("more than any disk");
+        assert!(matches!(all, TierError::NoDisk { .. }), "{all}");
+        let error = free_bytes(Path::new("/nowhere/at/all")).expect_err("nowhere");
+        assert!(
+            error.to_string().starts_with("/nowhere/at/all: "),
             "{error}"
         );
     }

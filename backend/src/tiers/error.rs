@@ -40,6 +40,14 @@ pub enum TierError {
         /// The system's word.
         source: std::io::Error,
     },
+    /// The system does not say how much more the disk takes.
+    #[error("{}: its free space is not known: {source}; give another --disk-dir", dir.display())]
+    NoFreeSpace {
+        /// Where.
+        dir: PathBuf,
+        /// The system's word.
+        source: std::io::Error,
+    },
     /// A disk transfer that is not whole pages.
     #[error("disk transfers are whole pages of 4096 bytes; {what} is {value}")]
     Misaligned {

@@ -9,6 +9,6 @@ mod pace;
 
 pub use arena::Arena;
 pub use copy::copy;
-pub use disk::{ALIGNMENT, DiskMode, DiskTier};
+pub use disk::{ALIGNMENT, DiskMode, DiskTier, free_bytes};
 pub use error::TierError;
 pub use pace::{Pace, sharpen_timers};
