@@ -34,7 +34,7 @@ fn run(profile: &HardwareProfile, tasks: &[(ResourceKind, u64, &[u32])]) -> Trac
     let mut program = Program::new();
     for (kind, bytes, after) in tasks {
         let op = match kind {
-            ResourceKind::Sync => Op::Barrier,
+            Sync => Op::Barrier,
             _ => Op::Move {
                 bytes: Bytes(*bytes),
                 from: Bytes(0),
