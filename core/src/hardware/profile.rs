@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::contention::{Contention, Engine};
 use super::curve::Curve;
 use super::pace::Pace;
 use super::provenance::{Quantity, Source};
@@ -136,7 +137,8 @@ pub struct Compute {
     /// From the end of a task until one of another engine that had to wait for it begins; none where
     /// nobody told it from the tasks' own fixed times.
     pub handoff: Option<Quantity<Seconds>>,
-    /// One synchronisation of all engines.
+    /// One synchronisation of all engines: from when the last has come until its end. Those that
+    /// waited for it are then handed off to as for any task.
     pub barrier: Quantity<Seconds>,
     /// How long reference work took while this was measured; none for machines measured elsewhere.
     pub pace: Option<Pace>,
@@ -169,63 +171,6 @@ pub struct GemmCurve {
     pub reused: bool,
     /// FLOP/s over M, the rows (tokens in the batch).
     pub rate: Curve,
-}
-
-/// What runs beside what: one engine runs one task at a time, engines run side by side.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Engine {
-    /// Kernels of the device.
-    Gpu,
-    /// Copies from host to device.
-    H2d,
-    /// Copies from device to host.
-    D2h,
-    /// Reads from disk.
-    DiskRead,
-    /// Writes to disk.
-    DiskWrite,
-    /// Compute on the CPU.
-    Cpu,
-    /// Copies into page-locked memory.
-    Pin,
-}
-
-impl Engine {
-    /// All of them.
-    pub const ALL: [Engine; 7] = [
-        Engine::Gpu,
-        Engine::H2d,
-        Engine::D2h,
-        Engine::DiskRead,
-        Engine::DiskWrite,
-        Engine::Cpu,
-        Engine::Pin,
-    ];
-
-    /// The name as written in a profile.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Engine::Gpu => "gpu",
-            Engine::H2d => "h2d",
-            Engine::D2h => "d2h",
-            Engine::DiskRead => "disk_read",
-            Engine::DiskWrite => "disk_write",
-            Engine::Cpu => "cpu",
-            Engine::Pin => "pin",
-        }
-    }
-}
-
-/// One engine slows another.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Contention {
-    /// The engine that slows down.
-    pub victim: Engine,
-    /// The engine beside it.
-    pub beside: Engine,
-    /// The fraction of its rate that the victim keeps while the other is active, in (0, 1].
-    pub rate: Quantity<f64>,
 }
 
 impl HardwareProfile {
