@@ -5,7 +5,6 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::Policy;
-use plimsoll_core::tier::PerTier;
 use plimsoll_core::workload::Workload;
 
 /// A given policy on a machine, without a prediction.
@@ -22,11 +21,7 @@ pub fn plan(
         dtype,
         workload,
         policy,
-        capacity_bytes: PerTier {
-            device: profile.tiers.device_usable(),
-            host: profile.tiers.host_usable(),
-            disk: profile.tiers.disk_capacity_bytes.value,
-        },
+        capacity_bytes: profile.usable(),
         prediction: None,
         provenance: Provenance {
             hardware: profile.name.clone(),

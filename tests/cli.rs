@@ -1,7 +1,9 @@
 //! The command line, end to end: flags, keys of the JSON, exit codes and one-line errors.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
 use assert_cmd::cargo::CommandCargoExt;
 use serde_json::Value;
@@ -177,6 +179,8 @@ fn models_are_listed_and_shown() {
         2,
         &["--model", "opt-31b", "did you mean"],
     );
+    let said = place.refused("models show zzz", 2, &["--model", "zzz", "opt-30b"]);
+    assert!(!said.contains("did you mean"), "{said}");
     place.refused("models show no/config.json", 4, &["no/config.json"]);
 }
 
@@ -375,6 +379,25 @@ fn a_run_gives_tokens_and_the_measured_figures() {
 }
 
 #[test]
+fn with_more_threads_than_were_profiled_nothing_is_predicted() {
+    let place = Place::new();
+    tiny_plan(&place);
+    let run = format!(
+        "run --plan plan.json --hw small.toml --model {}",
+        tiny_opt()
+    );
+    let one = place.json(&format!("{run} --format json"));
+    assert!(one["prediction"].is_object() && one["prediction_left_out"].is_null());
+    let two = place.json(&format!("{run} --format json --device-threads 2"));
+    assert!(two["prediction"].is_null());
+    let why = two["prediction_left_out"].as_str().unwrap();
+    assert!(why.contains("measured with 1 device thread"), "{why}");
+    assert_eq!(one["outputs"], two["outputs"]);
+    let text = place.text(&format!("{run} --device-threads 2"));
+    assert!(text.contains(&format!("no prediction: {why}")), "{text}");
+}
+
+#[test]
 fn a_run_takes_prompts_and_refuses_wrong_ones() {
     let place = Place::new();
     tiny_plan(&place);
@@ -442,36 +465,166 @@ fn a_plan_for_another_model_is_refused_by_key() {
     assert!(!place.path("out.jsonl").exists());
 }
 
-#[cfg(unix)]
+#[test]
+fn what_cannot_be_written_in_the_end_is_printed_none_the_less() {
+    let place = Place::new();
+    tiny_plan(&place);
+    std::os::unix::fs::symlink("/dev/full", place.path("full")).unwrap();
+    let output = place.run("run --plan plan.json -o full --format json");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("full: cannot be written"), "{said}");
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(result["outputs"].as_array().unwrap().len(), 4);
+}
+
+/// A run that takes its time in the background.
+struct SlowRun {
+    child: Child,
+}
+
+impl SlowRun {
+    /// Starts it with more flags, and waits until Ctrl-C is heard. Weights, cache and activations are on
+    /// all tiers; a pass takes a few tenths of a second at 5 MB/s.
+    fn start(place: &Place, flags: &str) -> SlowRun {
+        place.write("small.toml", &small_machine(SMALL));
+        place.text(&format!(
+            "simulate --hw small.toml --model {} --dtype f32 --prompt-len 16 --gen-len 60 \
+             --gpu-batch-size 2 --num-gpu-batches 2 --percent 20 40 0 50 0 100 -o plan.json",
+            tiny_opt()
+        ));
+        let mut command = Command::new("sh");
+        // As it is by default, a write beyond the limit would end the process by a signal.
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
+        command.args([env!("CARGO_BIN_EXE_plimsoll"), "run", "--plan", "plan.json"]);
+        command.args(flags.split_whitespace());
+        command.current_dir(place.folder.path());
+        let child = command.stderr(Stdio::piped()).spawn().expect("a shell");
+        let run = SlowRun { child };
+        while !run.hears_interrupts() {
+            sleep(Duration::from_millis(5));
+        }
+        run
+    }
+
+    fn hears_interrupts(&self) -> bool {
+        let status = self.read("status");
+        let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:"));
+        let caught = u64::from_str_radix(caught.expect("a running process").trim(), 16);
+        caught.unwrap() >> (2 - 1) & 1 == 1
+    }
+
+    fn proc(&self, name: &str) -> PathBuf {
+        Path::new("/proc")
+            .join(self.child.id().to_string())
+            .join(name)
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.proc(name)).expect("a running process")
+    }
+
+    /// The file of its disk tier, which has no name.
+    fn disk_file(&self) -> PathBuf {
+        let open = std::fs::read_dir(self.proc("fd")).expect("a running process");
+        let mut open = open.map(|entry| entry.unwrap().path());
+        let nameless = |path: &PathBuf| {
+            let to = std::fs::read_link(path).unwrap_or_default();
+            to.to_string_lossy().ends_with("(deleted)")
+        };
+        open.find(nameless).expect("a disk tier")
+    }
+
+    fn tell(&self, tool: &str, flags: &[&str]) {
+        let mut command = Command::new(tool);
+        command.args(flags).arg(self.child.id().to_string());
+        assert!(command.status().expect(tool).success());
+    }
+
+    /// Its one line, once it has ended with `code`.
+    fn ended(self, code: i32) -> String {
+        let output = self.child.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        said
+    }
+}
+
+/// Checks what a run left that stopped on its way, and what it said.
+fn assert_kept(place: &Place, said: &str) {
+    assert!(said.contains("tokens are kept in out.jsonl"), "{said}");
+    let lines = std::fs::read_to_string(place.path("out.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), 4);
+    for line in lines.lines() {
+        let answer: Value = serde_json::from_str(line).unwrap();
+        let tokens = answer["token_ids"].as_array().unwrap().len();
+        assert_eq!(answer["complete"], false);
+        assert!((1..60).contains(&tokens), "{line}");
+    }
+}
+
 #[test]
 fn an_interrupted_run_keeps_what_it_had() {
     let place = Place::new();
-    tiny_plan(&place);
-    let mut command = Command::cargo_bin("plimsoll").unwrap();
-    command
-        .current_dir(place.folder.path())
-        .stderr(Stdio::piped());
-    command.args("run --plan plan.json --h2d-gb-s 0.0002 -o out.jsonl".split_whitespace());
-    let child = command.spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(1500));
-    let pid = child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
-    let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(
-        said.contains("interrupted") && said.contains("out.jsonl"),
-        "{said}"
-    );
-    let lines = std::fs::read_to_string(place.path("out.jsonl")).unwrap();
-    assert_eq!(lines.lines().count(), 4);
-    assert!(lines.contains("\"complete\":false"), "{lines}");
+    let run = SlowRun::start(&place, "--h2d-gb-s 0.005 -o out.jsonl --trace t.json");
+    sleep(Duration::from_secs(2));
+    for task in std::fs::read_dir(run.proc("task")).unwrap() {
+        let read = |name| std::fs::read_to_string(task.as_ref().unwrap().path().join(name));
+        if read("comm").unwrap().trim() == "gpu" {
+            let status = read("status").unwrap();
+            let cores = status.lines().find(|l| l.starts_with("Cpus_allowed_list:"));
+            assert!(
+                !cores.unwrap().contains(['-', ',']),
+                "not pinned: {cores:?}"
+            );
+        }
+    }
+    run.tell("kill", &["-INT"]);
+    let said = run.ended(130);
+    assert!(said.contains("interrupted"), "{said}");
+    assert_kept(&place, &said);
+    assert!(said.contains("its trace so far is in t.json"), "{said}");
+    let trace = std::fs::read_to_string(place.path("t.json")).unwrap();
+    let trace: Value = serde_json::from_str(&trace).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    assert!(events.iter().any(|event| event["ph"] == "X"));
+}
+
+#[test]
+fn a_run_without_a_token_leaves_earlier_files_alone() {
+    let place = Place::new();
+    place.write("out.jsonl", "earlier");
+    let run = SlowRun::start(&place, "--h2d-gb-s 0.00001 -o out.jsonl --trace t.json");
+    run.tell("kill", &["-INT"]);
+    let said = run.ended(130);
+    assert!(said.contains("out.jsonl is left as it was"), "{said}");
+    let kept = std::fs::read_to_string(place.path("out.jsonl")).unwrap();
+    assert_eq!(kept, "earlier");
+}
+
+/// Does `harm` to a run on its way, which then says `words` and keeps its tokens.
+fn assert_harm_is_survived(harm: impl Fn(&SlowRun), words: &str) {
+    let place = Place::new();
+    let run = SlowRun::start(&place, "--h2d-gb-s 0.005 -o out.jsonl");
+    sleep(Duration::from_secs(2));
+    harm(&run);
+    let said = run.ended(5);
+    assert!(said.starts_with("error: task "), "{said}");
+    assert!(said.contains(words), "{said}");
+    assert_kept(&place, &said);
+}
+
+#[test]
+fn a_disk_that_takes_no_more_costs_no_tokens() {
+    let full = |run: &SlowRun| run.tell("prlimit", &["--fsize=4096", "--pid"]);
+    assert_harm_is_survived(full, "write at byte");
+}
+
+#[test]
+fn a_disk_that_is_cut_short_costs_no_tokens() {
+    let cut = |run: &SlowRun| drop(std::fs::File::create(run.disk_file()).unwrap());
+    assert_harm_is_survived(cut, "truncated");
 }
 
 #[test]
@@ -483,11 +636,42 @@ fn a_model_that_cannot_be_computed_here_says_so() {
 }
 
 #[test]
-fn what_cannot_be_written_leaves_nothing() {
+fn what_cannot_be_written_is_refused_before_the_work() {
     let place = Place::new();
-    let line = format!("simulate --hw t4 --model opt-125m {POLICY} -o nowhere/plan.json");
-    place.refused(&line, 1, &["nowhere/plan.json", "cannot be written"]);
+    let model = "--hw t4 --model opt-125m";
+    let nowhere = ["nowhere/file", "cannot be written", "make it"];
+    for (command, flag) in [
+        (format!("plan {model}"), "--output"),
+        (format!("simulate {model} {POLICY}"), "--output"),
+        (format!("simulate {model} {POLICY}"), "--trace"),
+        (format!("run {model}"), "--output"),
+        (format!("run {model}"), "--trace"),
+        ("profile".to_owned(), "--output"),
+    ] {
+        let line = format!("{command} {flag} nowhere/file");
+        let said = place.refused(&line, 2, &nowhere);
+        assert!(said.contains(flag), "{said}");
+    }
+    let folder = format!("plan {model} -o .");
+    place.refused(&folder, 2, &["--output .", "a file in it"]);
     assert_eq!(std::fs::read_dir(place.folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_file_may_be_our_own_output() {
+    let place = Place::new();
+    std::os::unix::fs::symlink("/proc/self/fd/1", place.path("out")).unwrap();
+    let line = format!("simulate --hw t4 --model opt-125m {POLICY} -o out");
+    let piped = place.text(&line);
+    assert!(piped.starts_with('{') && piped.contains("\npredicted\n"));
+    let mut command = Command::cargo_bin("plimsoll").unwrap();
+    command.current_dir(place.folder.path());
+    command.args(line.split_whitespace());
+    command.stdout(std::fs::File::create(place.path("all")).unwrap());
+    assert!(command.status().unwrap().success());
+    let written = std::fs::read_to_string(place.path("all")).unwrap();
+    assert_eq!(written, piped);
+    assert!(place.path("out").is_symlink());
 }
 
 #[test]

@@ -7,9 +7,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use common::{fixture, plan, prompts, tiny_opt};
-use plimsoll_backend::cpu::{CpuError, CpuExecutor, CpuOptions};
+use plimsoll_backend::cpu::{CpuError, CpuExecutor, CpuOptions, Throttles};
 use plimsoll_backend::weights::{Safetensors, Synthetic, WeightError, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::control::drive;
@@ -19,7 +20,11 @@ use plimsoll_core::model::{Family, ModelSpec, TensorSpec, registry};
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
-use plimsoll_core::units::Bytes;
+use plimsoll_core::program::{
+    Access, Arg, Buffer, BufferId, Cell, Content, Machine, NewTask, Op, Program, ResourceKind,
+};
+use plimsoll_core::tier::Tier;
+use plimsoll_core::units::{Bytes, BytesPerSecond};
 use plimsoll_core::workload::Workload;
 
 const WORKLOAD: Workload = Workload {
@@ -333,4 +338,182 @@ fn an_interruption_keeps_what_was_generated() {
         "{tokens:?}"
     );
     assert!(executor.trace().span(end).is_some());
+}
+
+/// The nameless file that this process has open in a folder.
+fn disk_file(dir: &Path) -> fs::File {
+    let open = fs::read_dir("/proc/self/fd").expect("this process's files");
+    let ours = open.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut ours = ours.filter(|path| fs::read_link(path).is_ok_and(|to| to.starts_with(dir)));
+    let path = ours.next().expect("the disk tier's file");
+    fs::File::options().write(true).open(path).expect("opened")
+}
+
+#[test]
+fn a_disk_that_fails_while_it_runs_is_named_with_its_task() {
+    let plan = mixed();
+    let mut lowering = Lowering::new(&plan).expect("it fits");
+    let dir = tempfile::tempdir().expect("a directory");
+    let (source, options) = (Synthetic { seed: 1 }, CpuOptions::new(dir.path()));
+    let placement = lowering.placement().clone();
+    let mut executor = CpuExecutor::new(&plan, &placement, &source, &options).expect("an executor");
+    let prompts = prompts(4, 8, 512);
+    executor
+        .set_prompts(lowering.texts(), &prompts)
+        .expect("prompts");
+    let piece = lowering.next_pass().expect("a pass");
+    executor.submit(Arc::new(piece)).expect("taken");
+    disk_file(dir.path()).set_len(0).expect("truncated");
+    let error = executor.wait(Until::Idle).expect_err("nothing to read");
+    assert!(matches!(error, ExecutionError::Task { .. }), "{error}");
+    let text = error.to_string();
+    for words in [
+        "on disk_read, round 0",
+        "was it truncated?",
+        &dir.path().display().to_string(),
+    ] {
+        assert!(text.contains(words), "`{words}` is not in: {text}");
+    }
+}
+
+/// So slow that no copy over it ever ends.
+const FROZEN: Throttles = Throttles {
+    h2d: Some(BytesPerSecond(1e-9)),
+    d2h: None,
+    disk_read: Some(BytesPerSecond(1e-9)),
+    disk_write: None,
+};
+
+/// More than stopping takes on a busy machine.
+const PROMPT: Duration = Duration::from_secs(5);
+
+/// A copy on each of two links, and an attention of more queries than positions, which no kernel computes.
+fn copies_and_a_bad_task(machine: &Machine) -> Program {
+    let mut program = Program::new();
+    let mut page = |tier: Tier, offset: u64| {
+        program.buffer(Buffer {
+            arena: machine.arena(tier, 0).expect("a tier"),
+            offset: Bytes(offset),
+            bytes: Bytes(4096),
+            content: Content::Workspace,
+            resident: true,
+        })
+    };
+    let sent = [page(Tier::Host, 0), page(Tier::Device, 0)];
+    let read = [page(Tier::Disk, 0), page(Tier::Host, 4096)];
+    let copy = program.op(Op::Move {
+        bytes: Bytes(4096),
+        from: Bytes(0),
+        to: Bytes(0),
+        page_locked: true,
+    });
+    let bad = program.op(Op::Attention {
+        rows: 1,
+        group: 1,
+        head_dim: 16,
+        query_len: 2,
+        context_len: 1,
+        element_bytes: 4,
+    });
+    let args = |[from, to]: [BufferId; 2]| {
+        [(from, Access::Read), (to, Access::Write)].map(|(buffer, access)| Arg { buffer, access })
+    };
+    let tasks = [
+        (ResourceKind::H2d, copy, args(sent).to_vec()),
+        (ResourceKind::DiskRead, copy, args(read).to_vec()),
+        (ResourceKind::Gpu, bad, Vec::new()),
+    ];
+    for (kind, op, args) in tasks {
+        program.push(NewTask {
+            op,
+            resource: machine.resource(kind, 0).expect("a resource"),
+            cell: Cell::default(),
+            deps: &[],
+            args: &args,
+            takes: &[],
+            gives: &[],
+        });
+    }
+    program
+}
+
+#[test]
+fn a_failure_stops_workers_that_would_be_busy_for_ever() {
+    let plan = mixed();
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CpuOptions {
+        throttles: FROZEN,
+        ..CpuOptions::new(dir.path())
+    };
+    let source = Synthetic { seed: 1 };
+    let placement = placement(&plan);
+    let mut executor = CpuExecutor::new(&plan, &placement, &source, &options).expect("an executor");
+    let piece = copies_and_a_bad_task(&Machine::single_gpu(plan.capacity_bytes));
+    executor.submit(Arc::new(piece)).expect("taken");
+    let begun = Instant::now();
+    let error = executor.wait(Until::Idle).expect_err("it cannot be done");
+    assert!(
+        error
+            .to_string()
+            .starts_with("task 2 (attention on gpu, round 0"),
+        "{error}"
+    );
+    // Where arithmetic is checked, the task panics.
+    assert_eq!(
+        error.to_string().contains("it panicked"),
+        cfg!(debug_assertions)
+    );
+    assert!(
+        executor.trace().spans().next().is_none(),
+        "half a copy is none"
+    );
+    drop(executor);
+    assert!(begun.elapsed() < PROMPT, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn an_interruption_does_not_wait_for_a_frozen_link() {
+    let plan = mixed();
+    let mut lowering = Lowering::new(&plan).expect("it fits");
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CpuOptions {
+        throttles: FROZEN,
+        ..CpuOptions::new(dir.path())
+    };
+    let source = Synthetic { seed: 1 };
+    let (placement, texts) = (lowering.placement().clone(), lowering.texts().clone());
+    let mut executor = CpuExecutor::new(&plan, &placement, &source, &options).expect("an executor");
+    executor
+        .set_prompts(&texts, &prompts(4, 8, 512))
+        .expect("prompts");
+    let begun = Instant::now();
+    let user = std::thread::spawn({
+        let interrupt = Arc::clone(&options.interrupt);
+        move || {
+            std::thread::sleep(Duration::from_millis(100));
+            interrupt.store(true, Ordering::Relaxed);
+        }
+    });
+    let error = drive(&mut lowering, &mut executor).expect_err("interrupted");
+    assert!(error.to_string().starts_with("interrupted"), "{error}");
+    assert!(executor.generated(&texts).iter().all(Vec::is_empty));
+    drop(executor);
+    assert!(begun.elapsed() < PROMPT, "{:?}", begun.elapsed());
+    user.join().expect("the user is there");
+}
+
+#[test]
+fn results_of_a_run_that_never_began_are_none() {
+    let plan = mixed();
+    let mut lowering = Lowering::new(&plan).expect("it fits");
+    let dir = tempfile::tempdir().expect("a directory");
+    let (source, options) = (Synthetic { seed: 1 }, CpuOptions::new(dir.path()));
+    let (placement, texts) = (lowering.placement().clone(), lowering.texts().clone());
+    let mut executor = CpuExecutor::new(&plan, &placement, &source, &options).expect("an executor");
+    executor
+        .set_prompts(&texts, &prompts(4, 8, 512))
+        .expect("prompts");
+    let piece = lowering.next_pass().expect("a pass");
+    executor.submit(Arc::new(piece)).expect("taken");
+    assert!(executor.generated(&texts).iter().all(Vec::is_empty));
 }

@@ -12,9 +12,10 @@ use crate::units::Seconds;
 /// What to wait for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Until {
-    /// A task's end.
+    /// A task's end. The task must have been submitted.
     Task(TaskId),
-    /// A time on the executor's clock, or all submitted tasks' end, whichever is later.
+    /// A time on the executor's clock. What runs then stays in flight; where all has ended before, the
+    /// clock still goes on to this time, since more may arrive at it. A time that has passed is no wait.
     Time(Seconds),
     /// The end of all that was submitted.
     Idle,
@@ -41,6 +42,20 @@ pub enum ExecutionError {
     Executor(Box<dyn Error + Send + Sync>),
 }
 
+/// A wait that would never end.
+#[derive(Debug, ThisError)]
+#[error("task {} was not submitted, so it never ends; submit its piece before waiting for it", task.0)]
+pub struct NotSubmitted {
+    /// What was waited for.
+    pub task: TaskId,
+}
+
+impl From<NotSubmitted> for ExecutionError {
+    fn from(error: NotSubmitted) -> ExecutionError {
+        ExecutionError::Executor(Box::new(error))
+    }
+}
+
 /// Runs pieces of a program on resources that each keep program order.
 ///
 /// Submitting returns at once; what was submitted earlier may still be in flight, and a new piece may
@@ -56,7 +71,7 @@ pub trait Executor {
     /// Goes on until something has happened and returns the clock.
     ///
     /// # Errors
-    /// Where a task failed or the user interrupted.
+    /// Where a task failed or the user interrupted; [`NotSubmitted`].
     fn wait(&mut self, until: Until) -> Result<Seconds, ExecutionError>;
 
     /// What has ended so far.

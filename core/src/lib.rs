@@ -10,6 +10,7 @@ pub mod executor;
 pub mod hardware;
 pub mod lower;
 pub mod model;
+mod nearest;
 pub mod placement;
 pub mod plan;
 pub mod policy;
@@ -22,3 +23,4 @@ pub mod verify;
 pub mod workload;
 
 pub use dtype::Dtype;
+pub use nearest::{did_you_mean, is_slip_of};

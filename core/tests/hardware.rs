@@ -412,13 +412,32 @@ fn contention_and_sources_are_checked() {
 }
 
 #[test]
+fn every_matrix_product_has_a_rate() {
+    let curve = "dtype = \"f32\"";
+    refuses(
+        curve,
+        &format!("{curve}\nreused = true"),
+        "compute.gemm",
+        &["reused weights only", "without `reused`"],
+    );
+    for shape in ["n = 0\nk = 8", "n = 8"] {
+        refuses(
+            curve,
+            &format!("{curve}\n{shape}"),
+            "compute.gemm[0]",
+            &["n or k", "or neither"],
+        );
+    }
+}
+
+#[test]
 fn validate_names_the_profile_where_there_is_no_file() {
     let mut profile = mini();
     profile.compute.gemm.clear();
     let error = profile.validate().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "mini: compute.gemm: is empty; write at least one [[compute.gemm]]"
+        "mini: compute.gemm: is empty; write at least one [[compute.gemm]] without `reused`"
     );
 }
 

@@ -1,14 +1,14 @@
 //! The discrete-event engine: an executor with modelled time.
 //!
 //! Resources are first in, first out in program order, so only the head of each queue can start.
-//! The profile says how much slower one engine is beside another; the delays of several add up, as
-//! they do where engines share something fairly (three that each need all of it run at a third).
+//! The profile says how much slower one engine is beside another; the delays of several add up.
 //! Whenever the set of running tasks changes, what is left of each is re-timed. The same input gives
 //! the same trace: ties in time break on the task's number.
 
 use std::sync::Arc;
 
-use plimsoll_core::executor::{ExecutionError, Executor, Until};
+use plimsoll_core::executor::{ExecutionError, Executor, NotSubmitted, Until};
+use plimsoll_core::hardware::contention::{delay_of, rate_of};
 use plimsoll_core::hardware::{Engine, HardwareProfile};
 use plimsoll_core::program::{Machine, Program, ResourceKind, TaskId};
 use plimsoll_core::trace::{Span, Trace};
@@ -102,7 +102,8 @@ impl Simulator {
     }
 
     /// Starts the head of an idle lane's queue, or notes what it waits for. `handed` says that the
-    /// lane stood waiting for what has just ended, which takes the profile's hand-off time.
+    /// lane stood waiting for what has just ended, which takes the profile's hand-off time; a barrier,
+    /// which takes no engine, has its own cost only.
     fn start_ready(&mut self, lane: usize, handed: bool) {
         let this = &mut self.lanes[lane];
         let Some(&task) = this.queue.get(this.head) else {
@@ -122,7 +123,8 @@ impl Simulator {
         let seconds = piece.seconds_of(index, (lane, this.kind), &self.cost);
         this.head += 1;
         this.task = task;
-        this.start = self.now + if handed { self.handoff } else { 0.0 };
+        let woken = handed && this.kind != ResourceKind::Sync;
+        this.start = self.now + if woken { self.handoff } else { 0.0 };
         this.finish = this.start + seconds;
         this.rate = 1.0;
         this.beside = 0;
@@ -140,13 +142,13 @@ impl Simulator {
             if beside == this.beside {
                 continue;
             }
-            let mut slowdown = 1.0;
+            let mut delay = 0.0;
             let mut others = beside;
             while others != 0 {
-                slowdown += self.delays[lane][others.trailing_zeros() as usize];
+                delay += self.delays[lane][others.trailing_zeros() as usize];
                 others &= others - 1;
             }
-            let rate = 1.0 / slowdown;
+            let rate = rate_of(delay);
             this.finish = self.now + (this.finish - self.now) * this.rate / rate;
             this.rate = rate;
             this.beside = beside;
@@ -208,7 +210,11 @@ impl Simulator {
     }
 
     fn run_to(&mut self, task: TaskId) -> Result<(), ExecutionError> {
-        while !self.done.get(task.0 as usize).copied().unwrap_or(false) {
+        let index = task.0 as usize;
+        if index >= self.done.len() {
+            return Err(NotSubmitted { task }.into());
+        }
+        while !self.done[index] {
             let Some(lane) = self.next() else {
                 return Err(self.stuck(task));
             };
@@ -274,7 +280,7 @@ fn contention(machine: &Machine, profile: &HardwareProfile) -> ([[f64; MAX]; MAX
     let engines: Vec<Option<Engine>> = machine
         .resources
         .iter()
-        .map(|r| engine_of(r.kind))
+        .map(|r| Engine::of(r.kind))
         .collect();
     for (victim, of) in engines.iter().enumerate() {
         for (beside, with) in engines.iter().enumerate() {
@@ -282,7 +288,7 @@ fn contention(machine: &Machine, profile: &HardwareProfile) -> ([[f64; MAX]; MAX
                 && victim != beside
             {
                 let rate = profile.contention_factor(*of, *with);
-                delays[victim][beside] = 1.0 / rate - 1.0;
+                delays[victim][beside] = delay_of(rate);
                 if rate < 1.0 {
                     slowed_by[victim] |= 1 << beside;
                 }
@@ -290,19 +296,6 @@ fn contention(machine: &Machine, profile: &HardwareProfile) -> ([[f64; MAX]; MAX
         }
     }
     (delays, slowed_by)
-}
-
-fn engine_of(kind: ResourceKind) -> Option<Engine> {
-    match kind {
-        ResourceKind::Gpu => Some(Engine::Gpu),
-        ResourceKind::H2d => Some(Engine::H2d),
-        ResourceKind::D2h => Some(Engine::D2h),
-        ResourceKind::DiskRead => Some(Engine::DiskRead),
-        ResourceKind::DiskWrite => Some(Engine::DiskWrite),
-        ResourceKind::Cpu => Some(Engine::Cpu),
-        ResourceKind::Pin => Some(Engine::Pin),
-        ResourceKind::Sync | ResourceKind::PeerLink => None,
-    }
 }
 
 impl Executor for Simulator {

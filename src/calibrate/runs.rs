@@ -5,13 +5,14 @@ use std::path::Path;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::is_slip_of;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 
-use crate::files::{InputError, find_model, nearest, read_text};
+use crate::files::{InputError, find_model, read_text};
 use crate::{flexgen, given};
 
 /// Columns that a file must have.
@@ -111,9 +112,7 @@ pub fn read_runs(path: &Path) -> Result<Vec<RecordedRun>, InputError> {
     let columns: Vec<&str> = header.iter().collect();
     for needed in NEEDED {
         if !columns.contains(&needed) {
-            let near = nearest(needed, columns.iter().copied());
-            let near = near.map_or(String::new(), |near| format!(" (`{near}` is close)"));
-            let problem = format!("the column `{needed}` is missing{near}");
+            let problem = format!("the column `{needed}` is missing");
             let remedy = format!("name the columns {}", NEEDED.join(", "));
             return Err(InputError::bad_file(path, "line 1", problem, remedy));
         }
@@ -141,8 +140,8 @@ pub fn read_runs(path: &Path) -> Result<Vec<RecordedRun>, InputError> {
 /// A reader's own columns are left alone, unless one is all but the name of one that is missing.
 fn check_spelling(path: &Path, columns: &[&str]) -> Result<(), InputError> {
     let missing = || KNOWN.iter().filter(|known| !columns.contains(known));
-    for column in columns.iter().filter(|c| c.len() > 5) {
-        let meant = missing().find(|known| strsim::damerau_levenshtein(known, column) <= 2);
+    for column in columns {
+        let meant = missing().find(|known| is_slip_of(column, known));
         if let Some(meant) = meant {
             let problem = format!("the column `{column}` is not known");
             let remedy = format!("did you mean `{meant}`?");

@@ -24,7 +24,8 @@ pub enum Exit {
     Ok = 0,
     /// Anything that has no code of its own.
     Other = 1,
-    /// The command line is wrong, or names a model or a profile that nothing has.
+    /// The command line is wrong, or names a file that could not be written, or a model or a profile
+    /// that nothing has.
     Usage = 2,
     /// No plan fits, or the given one does not.
     Infeasible = 3,
@@ -43,7 +44,7 @@ pub(super) const HELP: &str = "\
 Exit codes:
   0    done
   1    anything that has no code of its own
-  2    usage: a wrong flag or value, or an unknown name of a model or profile
+  2    usage: a wrong flag or value, a file that could not be written, or an unknown name
   3    infeasible: no plan fits, or the given one does not; says which tier binds
   4    bad input: a file is missing, unreadable or wrong
   5    backend unavailable: the machine lacks what the run needs
@@ -67,6 +68,11 @@ impl Failure {
             exit,
             message: message.into(),
         }
+    }
+
+    /// An error with its own code, and in its line what else is to be said.
+    pub(super) fn noted(error: &anyhow::Error, note: &str) -> Failure {
+        Failure::new(exit_of(error), format!("{}; {note}", in_all(error)))
     }
 
     /// Nobody reads what is printed: the end, but no failure.

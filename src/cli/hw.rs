@@ -3,8 +3,8 @@
 use clap::Subcommand;
 use serde::Serialize;
 
+use super::Format;
 use super::output::{print, print_json};
-use super::{Format, capacity_of};
 use crate::files::{find_profile, list_profiles};
 use crate::report::hardware::{profile_json, profile_text};
 use crate::report::{Align, Table, decimal};
@@ -63,7 +63,7 @@ fn list(format: Format) -> anyhow::Result<()> {
         .into_iter()
         .map(|listed| {
             let profile = find_profile(&listed.name)?;
-            let (tiers, usable) = (&profile.tiers, capacity_of(&profile));
+            let (tiers, usable) = (&profile.tiers, profile.usable());
             Ok(Row {
                 device_capacity_bytes: tiers.device_capacity_bytes.value.0,
                 host_capacity_bytes: tiers.host_capacity_bytes.value.0,

@@ -1,49 +1,9 @@
 //! From flags to nouns.
 
-use plimsoll_core::Dtype;
-use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::{LowerError, footprint};
-use plimsoll_core::model::ModelSpec;
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
-use plimsoll_core::policy::Policy;
-use plimsoll_core::tier::PerTier;
-use plimsoll_core::units::Bytes;
-use plimsoll_core::workload::Workload;
+use plimsoll_core::plan::Plan;
 
 use super::exit::{Exit, Failure};
-
-/// What tensors may fill of a machine.
-pub fn capacity_of(profile: &HardwareProfile) -> PerTier<Bytes> {
-    PerTier {
-        device: profile.tiers.device_usable(),
-        host: profile.tiers.host_usable(),
-        disk: profile.tiers.disk_capacity_bytes.value,
-    }
-}
-
-/// A policy that the caller gave, as a plan without a prediction.
-pub(super) fn given_plan(
-    profile: &HardwareProfile,
-    model: ModelSpec,
-    dtype: Dtype,
-    workload: Workload,
-    policy: Policy,
-) -> Plan {
-    Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model,
-        dtype,
-        workload,
-        policy,
-        capacity_bytes: capacity_of(profile),
-        prediction: None,
-        provenance: Provenance {
-            hardware: profile.name.clone(),
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: env!("CARGO_PKG_VERSION").to_owned(),
-        },
-    }
-}
 
 /// Refuses a plan that means nothing, before anything starts. `source` is the file that it comes
 /// from; none for flags.

@@ -23,7 +23,6 @@ use std::ffi::OsString;
 use clap::{Parser, Subcommand};
 
 pub use exit::{Exit, Failure, finish};
-pub use input::capacity_of;
 pub use interrupt::stop_on_interrupt;
 pub use options::{Format, Switch};
 pub use output::print;

@@ -1,10 +1,12 @@
 //! Standard output and error. A reader that leaves early is not an error.
 
 use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 
 use serde::Serialize;
 
-use super::exit::Failure;
+use super::exit::{Exit, Failure};
+use crate::files::check_writable;
 
 /// Prints a text.
 ///
@@ -28,6 +30,26 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 /// As [`print`].
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Refuses a file that could not be written when the work is done, before it begins.
+///
+/// # Errors
+/// The flag, the file and what to do.
+pub(super) fn check_output(flag: &str, file: Option<&Path>) -> Result<(), Failure> {
+    let Some((file, error)) = file.and_then(|file| Some((file, check_writable(file).err()?)))
+    else {
+        return Ok(());
+    };
+    let why = match error.kind() {
+        ErrorKind::NotFound => "its folder is not there; make it, or give another file",
+        ErrorKind::NotADirectory => "its folder is a file; give another file",
+        ErrorKind::IsADirectory => "is a folder; give a file in it",
+        ErrorKind::PermissionDenied => "is not permitted; permit it, or give another file",
+        _ => &format!("{error}; give another file"),
+    };
+    let line = format!("{flag} {}: cannot be written: {why}", file.display());
+    Err(Failure::new(Exit::Usage, line))
 }
 
 /// A line on standard error; where even that is closed, nothing is left to be said.

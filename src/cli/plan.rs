@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
-use super::output::{print, print_json};
+use super::output::{check_output, print, print_json};
 use crate::files::{PlanFile, SearchNote, find_model, find_profile, plan_json, write_text};
 use crate::planner::{Answer, Infeasible, Objective, PlanError, Planned, Request, search};
 use crate::report::decimal;
@@ -84,6 +84,7 @@ impl Wish {
 /// # Errors
 /// Input that is wrong, or that no plan fits.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    check_output("--output", args.output.as_deref())?;
     let profile = find_profile(&args.hw)?;
     let model = find_model(&args.model)?.spec;
     let request = args.wish.request(args.workload);

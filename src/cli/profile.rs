@@ -8,7 +8,8 @@ use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 
 use super::options::DtypeName;
-use super::{Exit, Failure, Progress, print, stop_on_interrupt};
+use super::output::check_output;
+use super::{Progress, print, stop_on_interrupt};
 use crate::files::write_text;
 
 /// Measure this machine and write its hardware profile
@@ -36,6 +37,7 @@ pub struct Args {
 /// # Errors
 /// Memory or disk that cannot be had; an interrupt.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    check_output("--output", args.output.as_deref())?;
     let options = ProbeOptions {
         cpu: cpu_options(&args.disk_dir)?,
         quick: args.quick,
@@ -45,21 +47,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let text = measure_with_progress(&options)?.to_toml();
     match &args.output {
-        Some(path) => {
-            write_text(path, &text).map_err(|error| {
-                let line = format!("{}: cannot be written: {error}", path.display());
-                Failure::new(Exit::Other, line)
-            })?;
-            Ok(())
-        }
+        Some(path) => Ok(write_text(path, &text)?),
         None => print(&text),
     }
 }
 
-/// How the CPU executor runs when it measures: the device on a core of its own, stopping at Ctrl-C.
+/// Threads of the emulated device with which profiles are measured.
+pub(super) const DEVICE_THREADS: usize = 1;
+
+/// How the CPU executor runs, alike for `profile`, `run` and `validate`, so that what one measures holds
+/// for the others: the device on a core of its own, stopping at Ctrl-C.
 pub(super) fn cpu_options(disk_dir: &std::path::Path) -> anyhow::Result<CpuOptions> {
     let mut cpu = CpuOptions::new(disk_dir);
     cpu.pin_cores = true;
+    cpu.device_threads = DEVICE_THREADS;
     cpu.interrupt = stop_on_interrupt()?;
     Ok(cpu)
 }

@@ -2,6 +2,7 @@
 
 mod prepare;
 mod report;
+mod stopped;
 
 use std::path::PathBuf;
 
@@ -14,11 +15,13 @@ use plimsoll_core::program::Machine;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{BytesPerSecond, Seconds};
 
+use super::Progress;
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
-use super::{Progress, stop_on_interrupt};
+use super::output::check_output;
+use super::profile::{DEVICE_THREADS, cpu_options};
 use prepare::Prepared;
-use report::{Done, write_partial};
+use report::Done;
 
 /// A plan, or what makes one, and how to run it.
 #[derive(Debug, clap::Args)]
@@ -61,8 +64,9 @@ pub struct Args {
     /// The most that is written to the disk, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive)]
     disk_write_gb_s: Option<f64>,
-    /// Threads of the emulated device's matrix products
-    #[arg(long, value_name = "N", default_value_t = 1,
+    /// Threads of the emulated device's matrix products; profiles are measured with 1, so with more
+    /// nothing is predicted
+    #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
     device_threads: usize,
     /// Write a Chrome/Perfetto trace; with --hw, predicted and measured one above the other
@@ -102,12 +106,13 @@ impl Args {
 /// # Errors
 /// Input that is wrong, a machine that lacks what the plan needs, or an interruption.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    check_output("--output", args.output.as_deref())?;
+    check_output("--trace", args.trace.as_deref())?;
     let prepared = Prepared::new(args)?;
     let options = CpuOptions {
         throttles: args.throttles(),
         device_threads: args.device_threads,
-        interrupt: stop_on_interrupt()?,
-        ..CpuOptions::new(&args.disk_dir)
+        ..cpu_options(&args.disk_dir)?
     };
     let done = execute(args, &prepared, &options)?;
     report::write_and_print(args, &prepared, &done)
@@ -128,18 +133,20 @@ fn execute(args: &Args, prepared: &Prepared, options: &CpuOptions) -> anyhow::Re
         progress: &progress,
         waits: 0,
     };
-    let outcome = drive(&mut watched, &mut executor);
-    let tokens = executor.generated(&texts);
-    match outcome {
+    match drive(&mut watched, &mut executor) {
         Ok(run) => Ok(Done {
             run,
-            tokens,
+            tokens: executor.generated(&texts),
             disk: executor.disk_mode().map(|mode| mode.describe()),
         }),
         Err(DriveError::Execution(ExecutionError::Interrupted)) => {
-            let kept = write_partial(args, prepared, &tokens)?;
+            let kept = stopped::keep(args, prepared, &texts, &mut executor);
             let line = format!("interrupted; {kept}");
             Err(Failure::new(Exit::Interrupted, line).into())
+        }
+        Err(DriveError::Execution(failed @ ExecutionError::Task { .. })) => {
+            let kept = stopped::keep(args, prepared, &texts, &mut executor);
+            Err(Failure::noted(&failed.into(), &kept).into())
         }
         Err(error) => Err(error.into()),
     }

@@ -11,14 +11,15 @@ use plimsoll_core::policy::Policy;
 use plimsoll_core::summary::Summary;
 
 use super::exit::{Exit, Failure};
-use super::input::{capacity_of, check_plan, given_plan};
+use super::input::check_plan;
 use super::options::{
     DtypeName, Format, GranularityName, PageLockName, ScheduleName, Switch, WorkloadArgs,
 };
-use super::output::print;
+use super::output::{check_output, print};
 use crate::files::{
     PlanFile, find_model, find_profile, plan_json, read_plan, write_atomically, write_text,
 };
+use crate::given;
 use crate::report::plan::plan_text;
 use crate::trace_file::{Process, write_run};
 
@@ -110,6 +111,8 @@ const POLICY_FLAGS: [&str; 16] = [
 /// # Errors
 /// Input that is wrong, or a plan that does not fit.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    check_output("--output", args.output.as_deref())?;
+    check_output("--trace", args.trace.as_deref())?;
     let (mut plan, profile) = match &args.plan {
         Some(_) => from_file(args)?,
         None => from_flags(args)?,
@@ -150,7 +153,7 @@ fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     };
     if args.hw.is_some() {
         // The same plan on the machine that was named.
-        plan.capacity_bytes = capacity_of(&profile);
+        plan.capacity_bytes = profile.usable();
         plan.provenance.hardware.clone_from(&profile.name);
     }
     Ok((plan, profile))
@@ -163,7 +166,7 @@ fn from_flags(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     let mut policy = policy(args)?;
     let (dtype, workload) = (args.dtype.into(), args.workload.into());
     policy.page_locked = args.page_lock.resolve(&profile, &model, dtype, &policy);
-    let plan = given_plan(&profile, model, dtype, workload, policy);
+    let plan = given::plan(&profile, model, dtype, workload, policy);
     check_plan(&plan, None)?;
     Ok((plan, profile))
 }

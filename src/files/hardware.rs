@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use plimsoll_core::did_you_mean;
 use plimsoll_core::hardware::{HardwareProfile, ProfileError, embedded};
 
 use super::{InputError, read_text};
@@ -109,9 +110,7 @@ fn not_found(wanted: &str, name: &str) -> InputError {
     }
     let known = list_profiles();
     let names = || known.iter().map(|listed| listed.name.as_str());
-    let likeness = |known: &&str| strsim::normalized_damerau_levenshtein(name, known);
-    let near = names().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-    let near = near.map_or(String::new(), |near| format!("did you mean `{near}`? "));
+    let near = did_you_mean(name, names()).map_or(String::new(), |near| near + " ");
     let all = names().collect::<Vec<_>>().join(", ");
     let remedy = format!("{near}give the path of a profile, or one of: {all}");
     let line = format!("--hw {wanted}: there is no such file and no such profile; {remedy}");

@@ -1,6 +1,6 @@
 //! What serde_json says of a wrong file, turned into key, problem and remedy.
 
-use super::nearest;
+use plimsoll_core::did_you_mean;
 
 /// A complaint about a JSON text.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,10 +25,8 @@ pub(super) fn explain(text: &str, error: &serde_json::Error) -> Complaint {
     let unknown = problem.starts_with("unknown field");
     let remedy = match quoted.split_first() {
         Some((key, known)) if unknown || problem.starts_with("unknown variant") => {
-            match nearest(key, known.iter().copied()) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("known here: {}", known.join(", ")),
-            }
+            did_you_mean(key, known.iter().copied())
+                .unwrap_or_else(|| format!("known here: {}", known.join(", ")))
         }
         Some((key, _)) if problem.starts_with("missing field") => format!("add `{key}`"),
         _ if error.is_eof() => "the file is cut short; write it again".to_owned(),
@@ -52,28 +50,31 @@ pub(super) fn explain(text: &str, error: &serde_json::Error) -> Complaint {
     }
 }
 
-/// The dotted path of the value or key at a place of a JSON text, as far as it can be told.
+/// The dotted path of the value or key at a place of a JSON text, as far as it can be told. Columns
+/// count bytes, so a place may lie inside of a letter.
 fn path_at(text: &str, line: usize, column: usize) -> String {
-    let before = text.lines().take(line.saturating_sub(1));
-    let start: usize = before.map(|l| l.len() + 1).sum();
+    let before = text.split_inclusive('\n').take(line.saturating_sub(1));
+    let start: usize = before.map(str::len).sum();
+    let text = text.as_bytes();
     let end = (start + column).min(text.len());
     let mut levels: Vec<Level> = Vec::new();
-    let mut chars = text.as_bytes()[..end].iter().copied();
-    while let Some(byte) = chars.next() {
+    let mut bytes = text[..end].iter().copied();
+    while let Some(byte) = bytes.next() {
         match byte {
             b'{' => levels.push(Level::Object(String::new())),
             b'[' => levels.push(Level::Array(0)),
             // The end of a value is still its place.
-            b'}' | b']' if chars.len() > 0 => drop(levels.pop()),
+            b'}' | b']' if bytes.len() > 0 => drop(levels.pop()),
             b',' => {
                 if let Some(Level::Array(index)) = levels.last_mut() {
                     *index += 1;
                 }
             }
             b'"' => {
-                let word = string(&mut chars);
-                let rest = text[end - chars.len()..].trim_start();
-                if let (true, Some(Level::Object(key))) = (rest.starts_with(':'), levels.last_mut())
+                let word = string(&mut bytes);
+                let rest = text[end - bytes.len()..].trim_ascii_start();
+                if let (true, Some(Level::Object(key))) =
+                    (rest.starts_with(b":"), levels.last_mut())
                 {
                     *key = word;
                 }
@@ -148,6 +149,44 @@ mod tests {
         assert_eq!(said.key, "line 1: policy.shares[1]");
         let said = complaint("{\"policy\": {\"gpu_batch_size\": -4}}");
         assert_eq!(said.key, "line 1: policy.gpu_batch_size");
+    }
+
+    #[test]
+    fn lines_may_end_as_on_windows() {
+        let said = complaint("{\r\n\r\n \"policy\": {\r\n  \"gpu_batch_size\": -4}}");
+        assert_eq!(said.key, "line 4: policy.gpu_batch_size");
+    }
+
+    const FOREIGN: &str = "{\"größe\": \"ключ\\\"\", \n \"policy\": {\r\n \
+                           \"gpu_batch_size\": 4, \"データ\": [1, \"é\", {\"🚢\": null}]}}";
+
+    #[test]
+    fn every_place_of_a_foreign_text_has_a_path() {
+        for line in 0..=FOREIGN.lines().count() + 1 {
+            for column in 0..=FOREIGN.len() + 1 {
+                path_at(FOREIGN, line, column);
+            }
+        }
+        let end = FOREIGN.lines().last().unwrap().find('🚢').unwrap();
+        assert_eq!(path_at(FOREIGN, 3, end), "policy.データ[2]");
+    }
+
+    #[test]
+    fn no_damage_to_a_foreign_text_goes_unexplained() {
+        let places = FOREIGN.char_indices().map(|(at, _)| at);
+        for at in places.chain([FOREIGN.len()]) {
+            let (before, after) = FOREIGN.split_at(at);
+            for damage in ["", "é", "\"", "\\", "{", "]", ":", "\n", "`", "\u{1}"] {
+                for text in [
+                    format!("{before}{damage}"),
+                    format!("{before}{damage}{after}"),
+                ] {
+                    let said = complaint(&text);
+                    assert!(said.key.starts_with("line "), "{text}: {said:?}");
+                    assert!(!said.remedy.is_empty(), "{text}: {said:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub use hardware::{Listed, find_profile, list_profiles};
 pub use model::{FoundModel, find_model, first_difference};
 pub use plan::{PlanFile, SearchNote, plan_json, read_plan};
 pub use prompts::{Prompt, random_prompts, read_prompts};
-pub use write::{write_atomically, write_text, write_through_path};
+pub use write::{check_writable, write_atomically, write_text, write_through_path};
 
 use std::path::Path;
 
@@ -34,14 +34,4 @@ pub fn read_text(path: &Path) -> Result<String, InputError> {
             "give a text file",
         )
     })
-}
-
-/// The candidate that `name` was probably meant to be, if any is close.
-pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    candidates
-        .into_iter()
-        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
-        .filter(|(likeness, _)| *likeness >= 0.8)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, candidate)| candidate)
 }

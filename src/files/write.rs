@@ -1,7 +1,10 @@
-//! Writing files whole: to a temporary neighbour first, then renamed in one step.
+//! Writing files whole: to a temporary neighbour first, then renamed in one step. What is no regular
+//! file (a pipe, a device, our own output) is written straight into instead.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::fs::{self, File, Metadata};
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Writes a file through `fill`. On an error the old file, if any, is untouched and nothing is left
@@ -13,13 +16,19 @@ pub fn write_atomically(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let attempt = || {
-        let mut temporary = neighbour(path, "")?;
-        let mut writer = BufWriter::with_capacity(1 << 18, temporary.as_file_mut());
+    let filled = |file: &mut File| {
+        let mut writer = BufWriter::with_capacity(1 << 18, file);
         fill(&mut writer)?;
-        writer.flush()?;
-        drop(writer);
-        settle(temporary, path)
+        writer.flush()
+    };
+    let attempt = || match Place::of(path)? {
+        Place::File(path) => {
+            let mut temporary = neighbour(&path, "")?;
+            filled(temporary.as_file_mut())?;
+            settle(temporary, &path)
+        }
+        Place::Stream(mut stream) => filled(&mut stream),
+        Place::Pipe => filled(&mut open(path)?),
     };
     attempt().map_err(|error| context(path, &error))
 }
@@ -44,11 +53,84 @@ pub fn write_through_path(
         let extension = path.extension().map_or(String::new(), |extension| {
             format!(".{}", extension.to_string_lossy())
         });
-        let temporary = neighbour(path, &extension)?;
+        let Place::File(path) = Place::of(path)? else {
+            let temporary = neighbour(&std::env::temp_dir().join("stream"), &extension)?;
+            fill(temporary.path())?;
+            let bytes = fs::read(temporary.path())?;
+            return write_atomically(path, |out| out.write_all(&bytes));
+        };
+        let temporary = neighbour(&path, &extension)?;
         fill(temporary.path())?;
-        settle(temporary, path)
+        settle(temporary, &path)
     };
     attempt().map_err(|error| context(path, &error))
+}
+
+/// Whether a file could be written now, as far as that can be told; leaves everything as it is.
+///
+/// # Errors
+/// Why not.
+pub fn check_writable(path: &Path) -> io::Result<()> {
+    match Place::of(path)? {
+        Place::File(path) => neighbour(&path, "")?.close(),
+        Place::Stream(_) | Place::Pipe => Ok(()),
+    }
+}
+
+/// What a path leads to.
+enum Place {
+    /// A regular file, there or to be made, behind all links.
+    File(PathBuf),
+    /// A device, or our own output.
+    Stream(File),
+    /// A named pipe: opening it waits for its reader, and closing it ends him.
+    Pipe,
+}
+
+impl Place {
+    fn of(path: &Path) -> io::Result<Place> {
+        let there = match fs::metadata(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Ok(Place::File(end_of_links(path)));
+            }
+            there => there?,
+        };
+        if let Some(output) = own_output(&there) {
+            return Ok(Place::Stream(output));
+        }
+        if there.is_file() {
+            return fs::canonicalize(path).map(Place::File);
+        }
+        match there.file_type().is_fifo() {
+            true => Ok(Place::Pipe),
+            false => open(path).map(Place::Stream),
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().write(true).open(path)
+}
+
+/// What will be there once it is made.
+fn end_of_links(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    while let Ok(next) = fs::read_link(&path) {
+        path = path.with_file_name(next);
+    }
+    path
+}
+
+/// Standard output or error, where this is it. A file opened a second time has a place of its own to
+/// write at, so that what is printed would overwrite what is written.
+fn own_output(there: &Metadata) -> Option<File> {
+    let (out, err) = (io::stdout(), io::stderr());
+    let copies = [out.as_fd(), err.as_fd()].map(|stream| stream.try_clone_to_owned());
+    let mut files = copies.into_iter().flatten().map(File::from);
+    files.find(|file| {
+        let same = |file: Metadata| (file.dev(), file.ino()) == (there.dev(), there.ino());
+        file.metadata().is_ok_and(same)
+    })
 }
 
 fn neighbour(path: &Path, suffix: &str) -> io::Result<tempfile::NamedTempFile> {
@@ -56,15 +138,12 @@ fn neighbour(path: &Path, suffix: &str) -> io::Result<tempfile::NamedTempFile> {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),
     };
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".plimsoll-").suffix(suffix);
     // A temporary file is private by default; what is renamed into place should be as any new file.
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(std::fs::Permissions::from_mode(0o666));
-    }
-    builder.tempfile_in(folder)
+    tempfile::Builder::new()
+        .prefix(".plimsoll-")
+        .suffix(suffix)
+        .permissions(fs::Permissions::from_mode(0o666))
+        .tempfile_in(folder)
 }
 
 fn settle(temporary: tempfile::NamedTempFile, path: &Path) -> io::Result<()> {
@@ -82,6 +161,64 @@ fn context(path: &Path, error: &io::Error) -> io::Error {
 mod tests {
     use super::*;
 
+    fn fifo(folder: &Path) -> PathBuf {
+        let path = folder.join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        path
+    }
+
+    #[test]
+    fn a_link_stays_and_what_it_leads_to_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("far")).unwrap();
+        let (link, file) = (
+            folder.path().join("link"),
+            folder.path().join("far/plan.json"),
+        );
+        std::os::unix::fs::symlink("far/plan.json", &link).unwrap();
+        for text in ["made", "changed"] {
+            check_writable(&link).unwrap();
+            write_text(&link, text).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
+            assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_named_pipe_is_written_into() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = fifo(folder.path());
+        for through_path in [false, true] {
+            let from = pipe.clone();
+            let reader = std::thread::spawn(move || fs::read_to_string(from).unwrap());
+            check_writable(&pipe).unwrap();
+            match through_path {
+                true => write_through_path(&pipe, |temporary| fs::write(temporary, "plan")),
+                false => write_text(&pipe, "plan"),
+            }
+            .unwrap();
+            assert_eq!(reader.join().unwrap(), "plan");
+        }
+        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_found_beforehand_and_nothing_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let kind = |path: &Path| check_writable(path).unwrap_err().kind();
+        assert_eq!(kind(folder.path()), ErrorKind::IsADirectory);
+        let nowhere = folder.path().join("nowhere/plan.json");
+        assert_eq!(kind(&nowhere), ErrorKind::NotFound);
+        let path = folder.path().join("plan.json");
+        check_writable(&path).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        fs::write(&path, "old").unwrap();
+        check_writable(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+    }
+
     #[test]
     fn a_failed_write_leaves_the_old_file_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
@@ -92,7 +229,7 @@ mod tests {
             Err(io::Error::other("disk full"))
         });
         assert!(failed.unwrap_err().to_string().contains("plan.json"));
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

@@ -10,7 +10,7 @@ use plimsoll_core::units::{Bytes, BytesPerSecond};
 use plimsoll_sim::closed_form::ClosedForms;
 
 use super::space::{Proposal, Shape, lowest_latency_s};
-use super::{PlanError, Search, lp, whole};
+use super::{PlanError, Search, lp};
 use crate::parallel::on_all_processors;
 
 /// Proposals of the search whose shapes are tried on a changed machine.
@@ -61,7 +61,7 @@ pub(super) fn best(
     let open = search.open();
     let now = least_score(&search.forms, &open, &policies, search.maker.room())?;
     let scored = on_all_processors(changes(search.profile), &|(change, profile)| {
-        let room = whole::capacity(&profile).map(Bytes::as_f64);
+        let room = profile.usable().map(Bytes::as_f64);
         let then = least_score(&search.forms.on(&profile), &open, &policies, &room);
         then.map(|then| (change, now / then))
     });

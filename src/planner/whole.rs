@@ -37,7 +37,7 @@ impl Maker {
             dtype,
             workload,
             policy: super::space::blank(),
-            capacity_bytes: capacity(profile),
+            capacity_bytes: profile.usable(),
             prediction: None,
             provenance: Provenance {
                 hardware: profile.name.clone(),
@@ -114,14 +114,5 @@ impl Maker {
             }
         }
         Ok(None)
-    }
-}
-
-/// What tensors may fill in each tier of a machine.
-pub(super) fn capacity(profile: &HardwareProfile) -> PerTier<Bytes> {
-    PerTier {
-        device: profile.tiers.device_usable(),
-        host: profile.tiers.host_usable(),
-        disk: profile.tiers.disk_capacity_bytes.value,
     }
 }

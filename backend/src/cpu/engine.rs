@@ -3,21 +3,20 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
 
 use plimsoll_core::lower::schedule::Round;
 use plimsoll_core::placement::{PAGE_BYTES, WeightPlacement, split_whole};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::program::{Buffer, BufferId, Cell, Content, Op, Program, ResourceKind, Stage};
 use plimsoll_core::tier::{PerTier, Tier};
-use plimsoll_core::units::{Bytes, BytesPerSecond};
+use plimsoll_core::units::Bytes;
 
 use super::error::TaskError;
 use super::memory::{Memory, Operands};
 use super::{CapturedLogits, Throttles};
 use crate::decoder::{Batch, BlockTensors, CachePart, Decoder, NewCachePart, Split, SplitMut};
 use crate::kernels::attention::AttentionScratch;
-use crate::tiers::copy;
+use crate::tiers::{Pace, copy};
 
 /// Everything that tasks need and that does not change while they run.
 #[derive(Debug)]
@@ -56,12 +55,13 @@ struct Shape {
 }
 
 impl Engine {
-    /// Does a task.
+    /// Does a task. A paced transfer ends early, with an error, once `is_over`.
     pub(super) fn run(
         &self,
         (piece, index): (&Program, usize),
         kind: ResourceKind,
         scratch: &mut AttentionScratch,
+        is_over: &dyn Fn() -> bool,
     ) -> Result<(), TaskError> {
         let task = &piece.tasks()[index];
         let args = piece.args_at(index);
@@ -76,7 +76,9 @@ impl Engine {
             bytes, from, to, ..
         } = *op
         {
-            self.make_move(&operands, kind, (bytes, from, to))?;
+            let rate = self.throttles.of(kind);
+            let pace = rate.map(|rate| Pace::begin(rate, is_over));
+            make_move(&operands, pace.as_ref(), (bytes, from, to))?;
             self.note_result(args.get(1).map(|arg| arg.buffer), &operands, (to, bytes));
             return Ok(());
         }
@@ -133,42 +135,6 @@ impl Engine {
         })
     }
 
-    fn make_move(
-        &self,
-        operands: &Operands<'_>,
-        kind: ResourceKind,
-        (bytes, from, to): (Bytes, Bytes, Bytes),
-    ) -> Result<(), TaskError> {
-        let (source, target) = (operands.get(0)?, operands.get(1)?);
-        let (rate, start) = (self.throttles.of(kind), Instant::now());
-        match (source.tier, target.tier) {
-            (Tier::Disk, Tier::Disk) => {
-                return Err(TaskError::NoLink {
-                    from: source.tier,
-                    to: target.tier,
-                });
-            }
-            (Tier::Disk, _) => {
-                let at = source.part(from, bytes)?.offset;
-                let into = operands.write_part(1, to, bytes)?;
-                operands.disk()?.read_at(at, into)?;
-                pace(start, bytes, rate);
-            }
-            (_, Tier::Disk) => {
-                let at = target.part(to, bytes)?.offset;
-                let from = operands.read_part(0, from, bytes)?;
-                operands.disk()?.write_at(at, from)?;
-                pace(start, bytes, rate);
-            }
-            _ => {
-                let from = operands.read_part(0, from, bytes)?;
-                let into = operands.write_part(1, to, bytes)?;
-                copy(from, into, rate);
-            }
-        }
-        Ok(())
-    }
-
     /// Remembers how much of the results is there.
     fn note_result(
         &self,
@@ -195,12 +161,38 @@ impl Engine {
     }
 }
 
-/// Sleeps until a slower disk would have moved the bytes.
-fn pace(start: Instant, bytes: Bytes, rate: Option<BytesPerSecond>) {
-    if let Some(rate) = rate {
-        let due = start + Duration::from_secs_f64((bytes / rate).0);
-        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+fn make_move(
+    operands: &Operands<'_>,
+    pace: Option<&Pace<'_>>,
+    (bytes, from, to): (Bytes, Bytes, Bytes),
+) -> Result<(), TaskError> {
+    let (source, target) = (operands.get(0)?, operands.get(1)?);
+    match (source.tier, target.tier) {
+        (Tier::Disk, Tier::Disk) => {
+            return Err(TaskError::NoLink {
+                from: source.tier,
+                to: target.tier,
+            });
+        }
+        (Tier::Disk, _) => {
+            let at = source.part(from, bytes)?.offset;
+            let into = operands.write_part(1, to, bytes)?;
+            operands.disk()?.read_at(at, into)?;
+            pace.map_or(Ok(()), |pace| pace.end(bytes))?;
+        }
+        (_, Tier::Disk) => {
+            let at = target.part(to, bytes)?.offset;
+            let from = operands.read_part(0, from, bytes)?;
+            operands.disk()?.write_at(at, from)?;
+            pace.map_or(Ok(()), |pace| pace.end(bytes))?;
+        }
+        _ => {
+            let from = operands.read_part(0, from, bytes)?;
+            let into = operands.write_part(1, to, bytes)?;
+            copy(from, into, pace)?;
+        }
     }
+    Ok(())
 }
 
 impl Shape {

@@ -24,7 +24,7 @@ use plimsoll_core::lower::{Texts, footprint, schedule};
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::program::{Access, Arg, Buffer, BufferId, Cell, Machine, Program, ResourceKind};
-use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::tier::Tier;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
@@ -315,11 +315,6 @@ impl<'s> CpuExecutor<'s> {
     /// How the disk is read and written, where there is one.
     pub fn disk_mode(&self) -> Option<DiskMode> {
         self.engine.memory.disk.as_ref().map(|disk| disk.mode())
-    }
-
-    /// The memory and disk that were really taken.
-    pub fn taken_bytes(&self) -> Result<PerTier<Bytes>, CpuError> {
-        Ok(footprint(&self.engine.plan)?)
     }
 
     /// Declares a piece's buffers and fills those that are there from the start.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use plimsoll_core::executor::{ExecutionError, Until};
+use plimsoll_core::executor::{ExecutionError, NotSubmitted, Until};
 use plimsoll_core::program::{Machine, Program, ResourceKind, TaskId};
 use plimsoll_core::trace::{Span, Trace};
 use plimsoll_core::units::Seconds;
@@ -71,7 +71,6 @@ struct State {
     running: usize,
     /// Whether the clock runs; until then nothing does.
     open: bool,
-    stopped: bool,
     interrupted: bool,
     failure: Option<Failure>,
 }
@@ -90,6 +89,8 @@ pub(super) struct Scheduler {
     workers: Vec<Condvar>,
     watcher: Condvar,
     sync: Vec<bool>,
+    /// Whether no task will begin any more. Changes under the lock.
+    stopped: AtomicBool,
     interrupt: Arc<AtomicBool>,
     epoch: OnceLock<Instant>,
 }
@@ -97,6 +98,16 @@ pub(super) struct Scheduler {
 impl State {
     fn is_ended(&self, task: TaskId) -> bool {
         self.ended.get(task.0 as usize).copied().unwrap_or(false)
+    }
+
+    /// Whether there is nothing to wait for any more.
+    fn has_come(&self, until: Until, now: Seconds) -> Result<bool, NotSubmitted> {
+        match until {
+            Until::Task(task) if task.0 as usize >= self.ended.len() => Err(NotSubmitted { task }),
+            Until::Task(task) => Ok(self.is_ended(task)),
+            Until::Time(time) => Ok(time <= now),
+            Until::Idle => Ok(self.unfinished == 0),
+        }
     }
 
     /// What the next task of a resource still waits for: none where it may run; and none where there
@@ -149,6 +160,7 @@ impl Scheduler {
                 .iter()
                 .map(|r| r.kind == ResourceKind::Sync)
                 .collect(),
+            stopped: AtomicBool::new(false),
             interrupt,
             epoch: OnceLock::new(),
         }
@@ -254,11 +266,8 @@ impl Scheduler {
             self.end(&mut state, ended, &mut wake);
         }
         loop {
-            if self.interrupt.load(Ordering::Relaxed) {
-                state.interrupted |= !state.stopped;
-                self.stop(&mut state);
-            }
-            if state.stopped {
+            self.obey(&mut state);
+            if self.is_stopped() {
                 return None;
             }
             state.awaited[resource] = state.hindrance(resource);
@@ -288,23 +297,63 @@ impl Scheduler {
         let mut state = self.lock();
         state.running -= 1;
         state.failure.get_or_insert(failure);
-        self.stop(&mut state);
+        self.stop();
+    }
+
+    /// Ends a worker's task half done, since all is over.
+    pub(super) fn leave(&self) {
+        let mut state = self.lock();
+        state.running -= 1;
+        self.obey(&mut state);
+        self.watcher.notify_all();
     }
 
     /// Ends everything.
     pub(super) fn close(&self) {
-        self.stop(&mut self.lock());
+        let _state = self.lock();
+        self.stop();
     }
 
-    fn stop(&self, state: &mut State) {
-        state.stopped = true;
+    /// Ends everything if the user asked for it.
+    fn obey(&self, state: &mut State) {
+        if self.interrupt.load(Ordering::Relaxed) && !self.is_stopped() {
+            state.interrupted = true;
+            self.stop();
+        }
+    }
+
+    /// The caller has the lock, so that nobody falls asleep after this has woken all.
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
         self.workers.iter().for_each(Condvar::notify_all);
         self.watcher.notify_all();
     }
 
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Whether what a task still does is for nothing.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_stopped() || self.interrupt.load(Ordering::Relaxed)
+    }
+
     /// An error where nothing can be submitted or waited for any more.
     pub(super) fn check(&self) -> Result<(), ExecutionError> {
-        stopped(&mut self.lock())
+        self.ensure_goes_on(&mut self.lock())
+    }
+
+    fn ensure_goes_on(&self, state: &mut State) -> Result<(), ExecutionError> {
+        if let Some(Failure { task, what, source }) = state.failure.take() {
+            return Err(ExecutionError::Task { task, what, source });
+        }
+        if state.interrupted {
+            return Err(ExecutionError::Interrupted);
+        }
+        match self.is_stopped() {
+            true => Err(ExecutionError::Executor(Box::new(CpuError::Stopped))),
+            false => Ok(()),
+        }
     }
 
     /// Waits; moves what has ended to the trace.
@@ -316,30 +365,22 @@ impl Scheduler {
             Until::Time(_) | Until::Idle => None,
         };
         let result = loop {
-            if self.interrupt.load(Ordering::Relaxed) {
-                state.interrupted |= !state.stopped && state.unfinished > 0;
-                if state.interrupted {
-                    self.stop(&mut state);
-                }
-            }
-            if let Err(error) = stopped(&mut state) {
+            if let Err(error) = self.ensure_goes_on(&mut state) {
                 break Err(error);
             }
-            let over = state
-                .watched
-                .map_or(state.unfinished == 0, |task| state.is_ended(task));
-            // Nothing that was submitted will end this task.
-            let never = state.unfinished == 0;
-            let early = match until {
-                Until::Time(time) => Some(time - self.now()).filter(|left| left.0 > 0.0),
-                Until::Task(_) | Until::Idle => None,
-            };
-            if (over || never) && early.is_none() {
-                break Ok(self.now());
+            let now = self.now();
+            match state.has_come(until, now) {
+                Ok(true) => break Ok(now),
+                Ok(false) => {}
+                Err(error) => break Err(error.into()),
             }
-            let nap = match early {
-                Some(left) if over => LOOK.min(Duration::from_secs_f64(left.0)),
-                _ => LOOK,
+            self.obey(&mut state);
+            if state.interrupted {
+                break Err(ExecutionError::Interrupted);
+            }
+            let nap = match until {
+                Until::Time(time) => nap_before(time - now),
+                Until::Task(_) | Until::Idle => LOOK,
             };
             let woken = self.watcher.wait_timeout(state, nap);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
@@ -353,22 +394,14 @@ impl Scheduler {
     /// Waits until no task runs: none is left, or none will be begun.
     pub(super) fn quiet(&self) {
         let mut state = self.lock();
-        while state.running > 0 || !(state.stopped || state.unfinished == 0) {
+        while state.running > 0 || state.open && state.unfinished > 0 && !self.is_stopped() {
             let woken = self.watcher.wait_timeout(state, LOOK);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
-fn stopped(state: &mut State) -> Result<(), ExecutionError> {
-    if let Some(Failure { task, what, source }) = state.failure.take() {
-        return Err(ExecutionError::Task { task, what, source });
-    }
-    if state.interrupted {
-        return Err(ExecutionError::Interrupted);
-    }
-    match state.stopped {
-        true => Err(ExecutionError::Executor(Box::new(CpuError::Stopped))),
-        false => Ok(()),
-    }
+/// How long to sleep before a time: not so long that an interruption goes unseen.
+fn nap_before(left: Seconds) -> Duration {
+    Duration::try_from_secs_f64(left.0).map_or(LOOK, |left| left.min(LOOK))
 }

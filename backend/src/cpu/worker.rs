@@ -12,7 +12,7 @@ use super::error::TaskError;
 use super::pin;
 use super::scheduler::{Failure, Job, Scheduler};
 use crate::kernels::attention::AttentionScratch;
-use crate::tiers::sharpen_timers;
+use crate::tiers::{TierError, sharpen_timers};
 
 /// A resource's thread, before it starts.
 pub(super) struct Worker {
@@ -30,10 +30,11 @@ impl Worker {
         pin::pin_to(&self.cores);
         sharpen_timers();
         let mut scratch = AttentionScratch::default();
+        let is_over = || self.scheduler.is_over();
         let mut ended = None;
         while let Some(job) = self.scheduler.next(self.resource, ended.take()) {
             let task = (&*job.piece, job.index);
-            let run = AssertUnwindSafe(|| self.engine.run(task, self.kind, &mut scratch));
+            let run = AssertUnwindSafe(|| self.engine.run(task, self.kind, &mut scratch, &is_over));
             let result = catch_unwind(run).unwrap_or_else(|panic| Err(panicked(&*panic)));
             let end = self.scheduler.now();
             match result {
@@ -46,6 +47,7 @@ impl Worker {
                         },
                     ))
                 }
+                Err(TaskError::Tier(TierError::Stopped)) => return self.scheduler.leave(),
                 Err(error) => return self.scheduler.fail(self.failure(&job, error)),
             }
         }

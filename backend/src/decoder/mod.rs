@@ -6,10 +6,17 @@
 //! # Private memory
 //!
 //! Tokens are computed in tiles of [`TILE`] rows, so what a stage needs beside its operands does not
-//! grow with the batch: at most `TILE * (3 * hidden_size + 2 * intermediate_size + q_size)` elements of
-//! f32 in [`Decoder::finish`], `TILE * vocab_size` in [`Decoder::head`], and in attention queries and
-//! results of one row of the cache for a prefill (`query_len * group * head_dim`, and that row's part of
-//! the cache in the stored type), of all rows at once for a decode step (`2 * rows * group * head_dim`).
+//! grow with the batch. On one thread, in elements of f32, with a tile T of tokens and C positions:
+//!
+//! | stage | elements |
+//! |---|---|
+//! | [`Decoder::project`] | `T * (2 * hidden_size + q_size + 2 * kv_size)` |
+//! | [`Decoder::finish`] | `T * (3 * hidden_size + q_size + 2 * intermediate_size)` |
+//! | [`Decoder::head`] | `T * (2 * hidden_size + vocab_size)` |
+//! | [`Decoder::attend_prompt`] | `2 * query_len * group * head_dim + 2 * C * head_dim + 32 * C`, and one row of the cache as stored |
+//! | [`Decoder::attend_step`] | `2 * rows * group * head_dim`, and scores of at most 128 Ki or of one row |
+//!
+//! Each further thread packs its own input, `T * k`, and has its part of the result twice.
 
 mod attend;
 mod block;

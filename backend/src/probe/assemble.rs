@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
-    Compute, Contention, CopyLink, Curve, DeviceKind, DiskLink, Engine, GemmCurve, HardwareProfile,
-    Links, Pace, Quantity, Source, SourceKind, Tiers,
+    Compute, CopyLink, Curve, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, Pace,
+    Quantity, Source, SourceKind, Tiers,
 };
 use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
@@ -15,8 +15,9 @@ use super::samples::{Timed, durations};
 use super::stats::{median, spread};
 use super::{Measured, Moment, ProbeOptions, compute};
 
-const MEASURED: &str = "measured";
-const STATED: &str = "stated";
+pub(super) const MEASURED: &str = "measured";
+const COUNTED: &str = "counted";
+const GAPS: &str = "gaps";
 
 /// A rate by size, from several measurements of each.
 type Rates = BTreeMap<u64, Vec<f64>>;
@@ -31,8 +32,8 @@ fn curve(rates: &Rates) -> Curve {
     curve.expect("medians of positive rates at ascending sizes")
 }
 
-fn quantity(values: &[f64]) -> Quantity<Seconds> {
-    Quantity::new(Seconds(median(values)), MEASURED).with_spread(spread(values))
+fn quantity(values: &[f64], source: &str) -> Quantity<Seconds> {
+    Quantity::new(Seconds(median(values)), source).with_spread(spread(values))
 }
 
 /// The profile of everything measured.
@@ -42,35 +43,33 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
     } else {
         "plimsoll profile"
     };
-    let source = |kind: SourceKind, from: String| Source {
-        kind,
+    let source = |from: String| Source {
+        kind: SourceKind::Measured,
         from,
         date: options.date.clone(),
     };
+    let gaps =
+        "from a task to the next of the same engine, of copies and of the device; the same for all";
+    let counted =
+        "the system's own count of memory, and of what is free where the disk tier's file goes";
     let sources = BTreeMap::from([
+        (MEASURED.to_owned(), source(format!("{what}, this machine"))),
         (
-            MEASURED.to_owned(),
-            source(SourceKind::Measured, format!("{what}, this machine")),
+            GAPS.to_owned(),
+            source(format!("{what}, this machine: {gaps}")),
         ),
-        (
-            STATED.to_owned(),
-            source(
-                SourceKind::Measured,
-                "the system's own count of memory and disk".into(),
-            ),
-        ),
+        (COUNTED.to_owned(), source(counted.into())),
     ]);
-    let best = best_weight_rate(measured);
     HardwareProfile {
         name: options.name.clone(),
         description: "Emulated device on this machine's CPU: its own arena and its own thread."
             .into(),
         kind: DeviceKind::Emulated,
         sources,
-        tiers: tiers(best),
+        tiers: tiers(measured),
         links: links(measured),
         compute: compute_rates(options, measured),
-        contention: contention(measured),
+        contention: measured.losses.contention(MEASURED),
     }
 }
 
@@ -84,20 +83,21 @@ fn best_weight_rate(measured: &Measured) -> f64 {
     rates.fold(1e6, f64::max)
 }
 
-fn tiers(bandwidth: f64) -> Tiers {
-    let (memory, disk) = (system_memory(), 64 << 30);
-    let bytes = |count: u64| Quantity::new(Bytes(count), STATED);
-    let rate = Quantity::new(BytesPerSecond(bandwidth), MEASURED);
+fn tiers(measured: &Measured) -> Tiers {
+    let memory = system_memory();
+    let bytes = |count: u64| Quantity::new(Bytes(count), COUNTED);
+    let rate = |rate: f64| Quantity::new(BytesPerSecond(rate), MEASURED);
+    let host_reads = &measured.host_reads;
     Tiers {
         page_lockable_bytes: None,
         // A quarter of memory plays the device; a plan may state less.
         device_capacity_bytes: bytes(memory / 4),
         host_capacity_bytes: bytes(memory / 2),
-        disk_capacity_bytes: bytes(disk),
+        disk_capacity_bytes: bytes(measured.disk_free.0),
         device_reserved_bytes: bytes(0),
         host_reserved_bytes: bytes(0),
-        device_bandwidth: rate.clone(),
-        host_bandwidth: rate,
+        device_bandwidth: rate(best_weight_rate(measured)),
+        host_bandwidth: rate(median(host_reads)).with_spread(spread(host_reads)),
     }
 }
 
@@ -130,12 +130,12 @@ fn links(measured: &Measured) -> Links {
             .collect()
     };
     let copy = |kind| CopyLink {
-        latency: quantity(&measured.gaps),
+        latency: quantity(&measured.gaps, GAPS),
         page_locked: curve(&moved(kind)),
         pageable: None,
     };
     let disk = |kind| DiskLink {
-        latency: quantity(&measured.gaps),
+        latency: quantity(&measured.gaps, GAPS),
         rate: curve(&moved(kind)),
     };
     Links {
@@ -169,12 +169,11 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
             }
         }
     }
-    let handoff = quantity(&measured.handoffs);
-    let launch = quantity(&measured.gaps);
+    let launch = quantity(&measured.gaps, GAPS);
     Compute {
         launch: launch.clone(),
-        handoff: Some(handoff),
-        barrier: launch.clone(),
+        handoff: Some(quantity(&measured.handoffs, MEASURED)),
+        barrier: quantity(&measured.barriers, MEASURED),
         pace: Some(pace(measured)),
         gemm: options
             .dtypes
@@ -253,23 +252,4 @@ fn gemm_curves(dtype: Dtype, measured: &Measured) -> Vec<GemmCurve> {
         }
     };
     matrices.into_iter().map(of_matrix).collect()
-}
-
-fn contention(measured: &Measured) -> Vec<Contention> {
-    let engine = |kind: ResourceKind| match kind {
-        ResourceKind::H2d => Engine::H2d,
-        ResourceKind::D2h => Engine::D2h,
-        ResourceKind::DiskRead => Engine::DiskRead,
-        ResourceKind::DiskWrite => Engine::DiskWrite,
-        ResourceKind::Cpu => Engine::Cpu,
-        _ => Engine::Gpu,
-    };
-    let shares = measured.losses.shares().into_iter();
-    let felt = shares.filter(|(_, _, share)| *share < 0.995);
-    felt.map(|(victim, beside, share)| Contention {
-        victim: engine(victim),
-        beside: engine(beside),
-        rate: Quantity::new(share, MEASURED),
-    })
-    .collect()
 }

@@ -1,155 +1,234 @@
-//! Who slows whom, from the same plans run with overlap and without.
+//! Who slows whom, from the same tasks run with overlap and without.
 //!
-//! A task that takes `alone` by itself and lasted `wall` beside others, `beside[j]` of it while engine j
-//! was busy, lost `wall - alone = sum_j loss[j] * beside[j]`. Least squares over all tasks of an engine,
-//! with no negative losses, gives each pair's loss; one minus it is the share of its pace that is left.
+//! A task that takes `alone` by itself and lasted `wall` beside others lost `wall - alone`, which is the
+//! sum over its neighbours of `delay[j] * worked[j]`: what it did of its own work while engine j was busy,
+//! in seconds alone. Least squares over all tasks of an engine, with no negative delays, gives each
+//! pair's; [`rate_of`] it is what a profile states. The simulator slows tasks by the same rule.
 
 use std::collections::BTreeMap;
 
-use plimsoll_core::program::ResourceKind;
+use plimsoll_core::hardware::contention::{delay_of, rate_of};
+use plimsoll_core::hardware::{Contention, Engine, Quantity};
 
 use super::samples::Timed;
 use super::stats::median;
 
-/// The engines that can slow each other here.
-pub(super) const ENGINES: [ResourceKind; 6] = [
-    ResourceKind::Gpu,
-    ResourceKind::H2d,
-    ResourceKind::D2h,
-    ResourceKind::DiskRead,
-    ResourceKind::DiskWrite,
-    ResourceKind::Cpu,
-];
+const ENGINES: usize = Engine::ALL.len();
 
 /// The least share of its pace that an engine is said to keep.
 const SHARE_MIN: f64 = 0.1;
 
+/// From this share on, a pair does not disturb each other.
+const SHARE_UNDISTURBED: f64 = 0.995;
+
 /// A pair says something only where it ran together for so long.
 const BESIDE_MIN_S: f64 = 20e-3;
 
-/// So much time together without any loss is assumed of every pair (a ridge), so that a few odd tasks do
+/// So much work together without any loss is assumed of every pair (a ridge), so that a few odd tasks do
 /// not make a large loss.
 const RIDGE_S: f64 = 10e-3;
 
+/// Some engines, a bit each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Set(u8);
+
+impl Set {
+    fn of(engine: Engine) -> Set {
+        Set(1 << engine as u8)
+    }
+
+    fn engines(self) -> impl Iterator<Item = usize> {
+        (0..ENGINES).filter(move |index| self.0 >> index & 1 == 1)
+    }
+}
+
 /// What a task lost, and beside whom.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Loss {
     wall: f64,
     alone: f64,
-    beside: [f64; ENGINES.len()],
+    /// How long which engines were busy meanwhile; time beside nobody is left out.
+    beside: Vec<(Set, f64)>,
 }
 
 /// Losses by victim.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    of: BTreeMap<ResourceKind, Vec<Loss>>,
+    of: BTreeMap<Engine, Vec<Loss>>,
 }
 
 impl Losses {
     /// Takes in a run with overlap, and what its tasks take without it.
     pub(super) fn add(&mut self, overlapped: &[Timed], serial: &[Timed]) {
-        let mut alone = BTreeMap::<(ResourceKind, String), Vec<f64>>::new();
+        let mut alone = BTreeMap::<(Engine, String), Vec<f64>>::new();
         for task in serial {
-            let key = (task.kind, format!("{:?}", task.op));
-            alone.entry(key).or_default().push(task.seconds());
+            if let Some(engine) = Engine::of(task.kind) {
+                let key = (engine, format!("{:?}", task.op));
+                alone.entry(key).or_default().push(task.seconds());
+            }
         }
-        for task in overlapped.iter().filter(|t| ENGINES.contains(&t.kind)) {
-            let Some(alone) = alone.get(&(task.kind, format!("{:?}", task.op))) else {
+        for task in overlapped {
+            let Some(engine) = Engine::of(task.kind) else {
                 continue;
             };
-            self.of.entry(task.kind).or_default().push(Loss {
-                wall: task.span.duration().0,
-                alone: median(alone) * task.pace,
-                beside: beside(task, overlapped),
-            });
+            if let Some(alone) = alone.get(&(engine, format!("{:?}", task.op))) {
+                self.of.entry(engine).or_default().push(Loss {
+                    wall: task.span.duration().0,
+                    alone: median(alone) * task.pace,
+                    beside: beside(task, overlapped),
+                });
+            }
         }
     }
 
-    /// For each pair that ran together long enough: victim, aggressor, the share of its pace left.
-    pub(super) fn shares(&self) -> Vec<(ResourceKind, ResourceKind, f64)> {
-        let mut shares = Vec::new();
+    /// The pairs that ran together long enough and disturbed each other.
+    pub(super) fn contention(&self, source: &str) -> Vec<Contention> {
+        let mut pairs = Vec::new();
         for (victim, losses) in &self.of {
-            let fitted = fit(losses);
-            for (index, beside) in ENGINES.iter().enumerate() {
-                let together: f64 = losses.iter().map(|l| l.beside[index]).sum();
-                if beside != victim && together > BESIDE_MIN_S {
-                    shares.push((*victim, *beside, (1.0 - fitted[index]).max(SHARE_MIN)));
+            let delays = fit(losses);
+            for beside in Engine::ALL {
+                let rate = rate_of(delays[beside as usize]);
+                let together = losses.iter().map(|loss| loss.together(beside)).sum::<f64>();
+                if together > BESIDE_MIN_S && rate < SHARE_UNDISTURBED {
+                    pairs.push(Contention {
+                        victim: *victim,
+                        beside,
+                        rate: Quantity::new(rate, source),
+                    });
                 }
             }
         }
-        shares
+        pairs
     }
 }
 
-/// How long each engine was busy while a task ran.
-fn beside(task: &Timed, all: &[Timed]) -> [f64; ENGINES.len()] {
-    let mut beside = [0.0; ENGINES.len()];
-    for other in all {
-        let common =
-            task.span.end.0.min(other.span.end.0) - task.span.start.0.max(other.span.start.0);
-        if other.kind != task.kind
-            && common > 0.0
-            && let Some(index) = ENGINES.iter().position(|e| *e == other.kind)
+impl Loss {
+    /// How long an engine was busy meanwhile.
+    fn together(&self, engine: Engine) -> f64 {
+        let with = self
+            .beside
+            .iter()
+            .filter(|(set, _)| set.0 & Set::of(engine).0 != 0);
+        with.map(|(_, seconds)| seconds).sum()
+    }
+
+    /// What the task did of its own work beside each engine, in seconds alone, with these delays.
+    fn worked(&self, delays: &[f64; ENGINES]) -> [f64; ENGINES] {
+        let mut worked = [0.0; ENGINES];
+        for (set, seconds) in &self.beside {
+            let work = seconds * rate_of(set.engines().map(|j| delays[j]).sum());
+            set.engines().for_each(|j| worked[j] += work);
+        }
+        worked
+    }
+}
+
+/// How long which other engines were busy while a task ran.
+fn beside(task: &Timed, all: &[Timed]) -> Vec<(Set, f64)> {
+    let (start, end) = (task.span.start.0, task.span.end.0);
+    // An engine runs one task at a time, so each edge of a span turns its engine on or off.
+    let mut edges = Vec::new();
+    for other in all.iter().filter(|other| other.kind != task.kind) {
+        let (from, to) = (other.span.start.0.max(start), other.span.end.0.min(end));
+        if let Some(engine) = Engine::of(other.kind)
+            && from < to
         {
-            beside[index] += common;
+            edges.extend([(from, Set::of(engine)), (to, Set::of(engine))]);
         }
     }
-    beside
+    edges.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut beside = BTreeMap::<Set, f64>::new();
+    let (mut busy, mut since) = (Set::default(), start);
+    for (time, engine) in edges {
+        if busy != Set::default() {
+            *beside.entry(busy).or_default() += time - since;
+        }
+        (busy, since) = (Set(busy.0 ^ engine.0), time);
+    }
+    beside.into_iter().collect()
 }
 
-/// Non-negative least squares by coordinate descent; each task weighs as one over its own time, so that
-/// long tasks do not drown short ones.
-fn fit(losses: &[Loss]) -> [f64; ENGINES.len()] {
+/// The delays beside each engine, by non-negative least squares. How much of its work a task did beside
+/// an engine depends on the delays, so both are brought closer in turn.
+fn fit(losses: &[Loss]) -> [f64; ENGINES] {
     const ROUNDS: usize = 200;
-    let mut fitted = [0.0; ENGINES.len()];
+    let mut delays = [0.0; ENGINES];
     for _ in 0..ROUNDS {
-        for index in 0..ENGINES.len() {
-            let (mut with, mut squared) = (0.0, RIDGE_S);
-            for loss in losses {
-                let weight = 1.0 / loss.alone.max(1e-6);
-                let others: f64 = (0..ENGINES.len())
-                    .filter(|j| *j != index)
-                    .map(|j| fitted[j] * loss.beside[j])
-                    .sum();
-                let own = loss.beside[index];
-                with += weight * own * (loss.wall - loss.alone - others);
-                squared += weight * own * own;
-            }
-            fitted[index] = (with / squared).clamp(0.0, 1.0 - SHARE_MIN);
+        let (squares, with_loss) = sums(losses, &delays);
+        for j in 0..ENGINES {
+            let others: f64 = (0..ENGINES)
+                .filter(|i| *i != j)
+                .map(|i| squares[j][i] * delays[i])
+                .sum();
+            let delay = (with_loss[j] - others) / (squares[j][j] + RIDGE_S);
+            delays[j] = delay.clamp(0.0, delay_of(SHARE_MIN));
         }
     }
-    fitted
+    delays
+}
+
+/// The sums of least squares: work beside two engines, and work beside an engine with the loss. Each task
+/// weighs as one over its own time, so that long tasks do not drown short ones.
+fn sums(losses: &[Loss], delays: &[f64; ENGINES]) -> ([[f64; ENGINES]; ENGINES], [f64; ENGINES]) {
+    let mut squares = [[0.0; ENGINES]; ENGINES];
+    let mut with_loss = [0.0; ENGINES];
+    for loss in losses {
+        let weight = 1.0 / loss.alone.max(1e-6);
+        let worked = loss.worked(delays);
+        for j in 0..ENGINES {
+            with_loss[j] += weight * worked[j] * (loss.wall - loss.alone);
+            for i in 0..ENGINES {
+                squares[j][i] += weight * worked[j] * worked[i];
+            }
+        }
+    }
+    (squares, with_loss)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A task of so much work that ran beside these, one after the other.
+    fn observed(alone: f64, beside: &[(&[Engine], f64)], delays: &[f64; ENGINES]) -> Loss {
+        let beside = beside.iter().map(|(engines, seconds)| {
+            let set = engines.iter().fold(0, |set, e| set | Set::of(*e).0);
+            (Set(set), *seconds)
+        });
+        let mut loss = Loss {
+            wall: 0.0,
+            alone,
+            beside: beside.collect(),
+        };
+        let worked = loss.worked(delays);
+        let lost: f64 = worked.iter().zip(delays).map(|(w, d)| w * d).sum();
+        loss.wall = alone + lost;
+        loss
+    }
+
     #[test]
-    fn known_losses_are_found_again() {
-        let truth = [0.0, 0.3, 0.0, 0.5, 0.0, 0.0];
-        let losses: Vec<Loss> = (1..500)
+    fn known_delays_are_found_again_beside_two_at_once() {
+        use Engine::{DiskRead, H2d};
+        let mut truth = [0.0; ENGINES];
+        truth[H2d as usize] = delay_of(0.7);
+        truth[DiskRead as usize] = delay_of(0.4);
+        let losses: Vec<Loss> = (1..2000)
             .map(|i| {
-                let beside = [
-                    0.0,
-                    f64::from(i % 7) * 1e-3,
-                    0.0,
-                    f64::from(i % 5) * 1e-3,
-                    0.0,
-                    0.0,
+                let [one, other, both] = [7, 5, 3].map(|n| f64::from(i % n) * 10e-3);
+                let beside: [(&[Engine], f64); 3] = [
+                    (&[H2d], one),
+                    (&[DiskRead], other),
+                    (&[H2d, DiskRead], both),
                 ];
-                let alone = 8e-3;
-                let lost: f64 = beside.iter().zip(truth).map(|(b, t)| b * t).sum();
-                Loss {
-                    wall: alone + lost,
-                    alone,
-                    beside,
-                }
+                observed(0.15, &beside, &truth)
             })
             .collect();
-        let fitted = fit(&losses);
-        for (found, truth) in fitted.iter().zip(truth) {
-            assert!((found - truth).abs() < 0.12, "{fitted:?}");
+        for (found, truth) in fit(&losses)
+            .into_iter()
+            .map(rate_of)
+            .zip(truth.map(rate_of))
+        {
+            assert!((found - truth).abs() < 0.01, "{found}, not {truth}");
         }
     }
 }

@@ -5,6 +5,7 @@
 //! The models (`compute::SHAPES`) are not those that validation uses.
 
 mod assemble;
+mod bandwidth;
 mod compute;
 mod contention;
 mod moves;
@@ -15,7 +16,7 @@ mod stats;
 use plimsoll_core::Dtype;
 use plimsoll_core::control::{Controller, DriveError, Run, drive};
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
-use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::hardware::{Contention, HardwareProfile};
 use plimsoll_core::lower::{LowerError, Lowering, footprint};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
@@ -26,6 +27,7 @@ use plimsoll_core::verify::{Verifier, VerifyError};
 use thiserror::Error;
 
 use crate::cpu::{CpuError, CpuExecutor, CpuOptions};
+use crate::tiers::free_bytes;
 use crate::weights::{Remembered, Synthetic, WeightSource};
 use compute::Kind;
 use contention::Losses;
@@ -81,6 +83,9 @@ struct Measured {
     compute: Vec<(Dtype, Timed)>,
     gaps: Vec<f64>,
     handoffs: Vec<f64>,
+    barriers: Vec<f64>,
+    host_reads: Vec<f64>,
+    disk_free: Bytes,
     losses: Losses,
 }
 
@@ -88,7 +93,7 @@ struct Measured {
 const RESTARTS_MAX: u32 = 1;
 
 impl Measured {
-    fn new(pin_cores: bool) -> Measured {
+    fn new(pin_cores: bool, disk_free: Bytes) -> Measured {
         let mut meter = PaceMeter::new(pin_cores);
         let moments: Vec<Moment> = (0..5).map(|_| meter.now()).collect();
         Measured {
@@ -100,6 +105,9 @@ impl Measured {
             compute: Vec::new(),
             gaps: Vec::new(),
             handoffs: Vec::new(),
+            barriers: Vec::new(),
+            host_reads: Vec::new(),
+            disk_free,
             losses: Losses::default(),
         }
     }
@@ -137,8 +145,10 @@ pub fn measure(
     options: &ProbeOptions,
     progress: &mut dyn FnMut(&str, f64),
 ) -> Result<HardwareProfile, ProbeError> {
-    let mut measured = Measured::new(options.cpu.pin_cores);
+    let disk_free = free_bytes(&options.cpu.disk_dir).map_err(CpuError::from)?;
+    let mut measured = Measured::new(options.cpu.pin_cores, disk_free);
     progress("copies and disk", 0.0);
+    measure_host_reads(options, &mut measured);
     measure_moves(options, &mut measured)?;
     let all = compute::SHAPES.len() * options.dtypes.len();
     let mut done = 0;
@@ -158,9 +168,17 @@ pub fn measure(
         measure_cpu_attention(options, *dtype, &mut measured)?;
     }
     progress("engines beside each other", 0.8);
+    measure_barriers(options, &mut measured)?;
     measure_contention(options, &mut measured)?;
     progress("done", 1.0);
     Ok(assemble::profile(options, &measured))
+}
+
+/// Who slows whom, by a run of tasks beside each other and a run of the same tasks one by one.
+pub fn contention(overlapped: &Run, serial: &Run) -> Vec<Contention> {
+    let mut losses = Losses::default();
+    losses.add(&timed(overlapped), &timed(serial));
+    losses.contention(assemble::MEASURED)
 }
 
 fn cpu_options(options: &ProbeOptions) -> CpuOptions {
@@ -169,6 +187,13 @@ fn cpu_options(options: &ProbeOptions) -> CpuOptions {
         capture_logits: false,
         ..options.cpu.clone()
     }
+}
+
+fn measure_host_reads(options: &ProbeOptions, measured: &mut Measured) {
+    let repeats = if options.quick { 5 } else { 15 };
+    let rates = bandwidth::host_read_rates(repeats);
+    let slowness = measured.meter.now().relative_to(&measured.base).copy;
+    measured.host_reads = rates.into_iter().map(|rate| rate * slowness).collect();
 }
 
 fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
@@ -290,6 +315,22 @@ fn measure_cpu_attention(
         let on_cpu = tasks.into_iter().filter(|t| t.kind == ResourceKind::Cpu);
         measured.compute.extend(on_cpu.map(|t| (dtype, t)));
     }
+    Ok(())
+}
+
+/// A plan that synchronises after every GPU batch while copies run.
+fn measure_barriers(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
+    let dtype = options.dtypes[0];
+    let mut plan = compute::plan(compute::SHAPES[0], (1, 16), 5, dtype, Kind::OnDevice)?;
+    let percent = [0.0, 100.0, 0.0, 100.0, 0.0, 100.0];
+    plan.policy = Policy {
+        barrier: true,
+        ..Policy::from_percent(1, 3, percent).map_err(LowerError::from)?
+    };
+    plan.capacity_bytes = PerTier::from_fn(|_| Bytes(u64::MAX / 4));
+    plan.capacity_bytes = footprint(&plan)?;
+    let (run, _) = measured.run(|weights| run_plan(options, &plan, weights))?;
+    measured.barriers = samples::barriers(&run);
     Ok(())
 }
 

@@ -1,9 +1,10 @@
 //! Reading measurements out of a run's trace.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use plimsoll_core::control::Run;
-use plimsoll_core::program::{Op, ResourceKind, TaskId};
+use plimsoll_core::program::{Op, Program, ResourceKind, TaskId};
 use plimsoll_core::trace::Span;
 
 /// A task with when it ran.
@@ -50,6 +51,26 @@ pub(super) fn durations(
     by_key
 }
 
+/// When all of these had ended.
+fn ready(run: &Run, deps: &[TaskId]) -> f64 {
+    let spans = deps.iter().filter_map(|dep| run.trace.span(*dep));
+    spans.map(|span| span.end.0).fold(0.0, f64::max)
+}
+
+/// Times from when a barrier's last resource had come until the barrier had ended.
+pub(super) fn barriers(run: &Run) -> Vec<f64> {
+    let of_piece = |piece: &Arc<Program>| -> Vec<f64> {
+        let tasks = (piece.first_task().0..).zip(piece.tasks()).enumerate();
+        let barriers = tasks.filter(|(_, (_, task))| *piece.op_of(task) == Op::Barrier);
+        let spans = barriers.filter_map(|(index, (id, _))| {
+            let span = run.trace.span(TaskId(id))?;
+            Some(span.end.0 - ready(run, piece.deps_at(index)))
+        });
+        spans.collect()
+    };
+    run.pieces.iter().flat_map(of_piece).collect()
+}
+
 /// Times between the end of a task and the start of the next on the same engine, where the next was
 /// ready before.
 pub(super) fn gaps_on_one_engine(run: &Run, kind: ResourceKind) -> Vec<f64> {
@@ -64,11 +85,7 @@ pub(super) fn gaps_on_one_engine(run: &Run, kind: ResourceKind) -> Vec<f64> {
             let Some(span) = run.trace.span(id) else {
                 continue;
             };
-            let ready = piece
-                .deps_at(index)
-                .iter()
-                .filter_map(|d| run.trace.span(*d));
-            let ready = ready.map(|s| s.end.0).fold(0.0, f64::max);
+            let ready = ready(run, piece.deps_at(index));
             if let Some(previous) = previous
                 && ready <= previous.end.0
             {
@@ -91,11 +108,7 @@ pub(super) fn handoffs(run: &Run) -> Vec<f64> {
             let Some(span) = run.trace.span(id) else {
                 continue;
             };
-            let ready = piece
-                .deps_at(index)
-                .iter()
-                .filter_map(|d| run.trace.span(*d));
-            let ready = ready.map(|s| s.end.0).fold(0.0, f64::max);
+            let ready = ready(run, piece.deps_at(index));
             let engine = &mut free[task.resource.0 as usize];
             // An engine that has only just ended its own task has not gone to sleep.
             if ready > *engine + 200e-6 {
@@ -105,4 +118,47 @@ pub(super) fn handoffs(run: &Run) -> Vec<f64> {
         }
     }
     gaps
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::program::{Cell, Machine, NewTask};
+    use plimsoll_core::tier::PerTier;
+    use plimsoll_core::trace::Trace;
+    use plimsoll_core::units::{Bytes, Seconds};
+
+    use super::*;
+
+    #[test]
+    fn a_barrier_is_timed_from_the_last_that_came() {
+        let machine = Machine::single_gpu(PerTier::from_fn(|_| Bytes(0)));
+        let mut program = Program::new();
+        let mut trace = Trace::default();
+        let tasks = [
+            (ResourceKind::H2d, &[][..], (0.0, 2.0)),
+            (ResourceKind::D2h, &[], (0.0, 3.0)),
+            (ResourceKind::Sync, &[TaskId(0), TaskId(1)], (3.25, 3.5)),
+        ];
+        for (kind, deps, (start, end)) in tasks {
+            let op = program.op(Op::Barrier);
+            let task = program.push(NewTask {
+                op,
+                resource: machine.resource(kind, 0).expect("a resource"),
+                cell: Cell::default(),
+                deps,
+                args: &[],
+                takes: &[],
+                gives: &[],
+            });
+            let (start, end) = (Seconds(start), Seconds(end));
+            trace.extend_to(program.end_task());
+            trace.record(task, Span { start, end });
+        }
+        let run = Run {
+            machine,
+            pieces: vec![Arc::new(program)],
+            trace,
+        };
+        assert_eq!(barriers(&run).last(), Some(&0.5));
+    }
 }

@@ -1,11 +1,13 @@
 //! The disk tier: one file, read and written past the page cache.
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use plimsoll_core::units::Bytes;
 
@@ -41,6 +43,7 @@ impl DiskMode {
 #[derive(Debug)]
 pub struct DiskTier {
     file: File,
+    dir: PathBuf,
     mode: DiskMode,
     capacity: Bytes,
 }
@@ -67,6 +70,7 @@ impl DiskTier {
         }
         Ok(DiskTier {
             file,
+            dir: dir.to_owned(),
             mode,
             capacity: Bytes(length),
         })
@@ -75,6 +79,15 @@ impl DiskTier {
     /// How it is read and written.
     pub fn mode(&self) -> DiskMode {
         self.mode
+    }
+
+    fn failed(&self, what: &'static str, at: u64, source: io::Error) -> TierError {
+        TierError::Io {
+            dir: self.dir.clone(),
+            what,
+            at,
+            source,
+        }
     }
 
     fn check(&self, offset: u64, address: usize, len: usize) -> Result<(), TierError> {
@@ -115,19 +128,14 @@ impl DiskTier {
             match self.file.read_at(&mut rest[..request], at) {
                 Ok(0) => {
                     return Err(TierError::ShortRead {
+                        dir: self.dir.clone(),
                         at,
                         missing: total - done,
                     });
                 }
                 Ok(read) => done += read as u64,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => {
-                    return Err(TierError::Io {
-                        what: "read",
-                        at,
-                        source,
-                    });
-                }
+                Err(source) => return Err(self.failed("read", at, source)),
             }
         }
         self.forget(offset, total);
@@ -143,19 +151,11 @@ impl DiskTier {
         for (index, request) in from.chunks(REQUEST_BYTES).enumerate() {
             let at = offset + (index * REQUEST_BYTES) as u64;
             let written = self.file.write_all_at(request, at);
-            written.map_err(|source| TierError::Io {
-                what: "write",
-                at,
-                source,
-            })?;
+            written.map_err(|source| self.failed("write", at, source))?;
         }
         if self.mode == DiskMode::Buffered && !from.is_empty() {
             let synced = self.file.sync_data();
-            synced.map_err(|source| TierError::Io {
-                what: "sync",
-                at: offset,
-                source,
-            })?;
+            synced.map_err(|source| self.failed("sync", offset, source))?;
             self.forget(offset, from.len() as u64);
         }
         Ok(())
@@ -175,6 +175,27 @@ impl DiskTier {
             };
         }
     }
+}
+
+/// What a file may still take of the file system that holds `dir`.
+///
+/// # Errors
+/// [`TierError::NoFreeSpace`] where the system does not say.
+pub fn free_bytes(dir: &Path) -> Result<Bytes, TierError> {
+    let unknown = |source: io::Error| TierError::NoFreeSpace {
+        dir: dir.to_owned(),
+        source,
+    };
+    let path = CString::new(dir.as_os_str().as_bytes()).map_err(|e| unknown(e.into()))?;
+    // SAFETY: the path ends in a zero, and the answer is plain numbers that the call fills in.
+    let answer = unsafe {
+        let mut answer: libc::statvfs = std::mem::zeroed();
+        if libc::statvfs(path.as_ptr(), &mut answer) != 0 {
+            return Err(unknown(io::Error::last_os_error()));
+        }
+        answer
+    };
+    Ok(Bytes(answer.f_bavail * answer.f_frsize))
 }
 
 /// A nameless file: it is gone when it is closed, however the process ends.
@@ -279,9 +300,25 @@ mod tests {
                 error,
                 TierError::ShortRead {
                     at: 4096,
-                    missing: 4096
+                    missing: 4096,
+                    ..
                 }
             ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_tier_takes_of_what_is_free() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let free = free_bytes(dir.path()).expect("the system knows");
+        assert!(free > Bytes::ZERO);
+        let all =
+            DiskTier::create(dir.path(), Bytes(u64::MAX / 4)).expect_err("more than any disk");
+        assert!(matches!(all, TierError::NoDisk { .. }), "{all}");
+        let error = free_bytes(Path::new("/nowhere/at/all")).expect_err("nowhere");
+        assert!(
+            error.to_string().starts_with("/nowhere/at/all: "),
             "{error}"
         );
     }

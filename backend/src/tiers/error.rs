@@ -40,6 +40,14 @@ pub enum TierError {
         /// The system's word.
         source: std::io::Error,
     },
+    /// The system does not say how much more the disk takes.
+    #[error("{}: its free space is not known: {source}; give another --disk-dir", dir.display())]
+    NoFreeSpace {
+        /// Where.
+        dir: PathBuf,
+        /// The system's word.
+        source: std::io::Error,
+    },
     /// A disk transfer that is not whole pages.
     #[error("disk transfers are whole pages of 4096 bytes; {what} is {value}")]
     Misaligned {
@@ -49,16 +57,26 @@ pub enum TierError {
         value: u64,
     },
     /// The file ended too early.
-    #[error("the disk tier ended at byte {at}, {missing} bytes short; was its file truncated?")]
+    #[error(
+        "{}: the disk tier's file here ended at byte {at}, {missing} bytes short; was it truncated?",
+        dir.display()
+    )]
     ShortRead {
+        /// The file's directory.
+        dir: PathBuf,
         /// Where it ended.
         at: u64,
         /// How much was still to come.
         missing: u64,
     },
     /// The disk failed.
-    #[error("disk {what} at byte {at} failed: {source}")]
+    #[error(
+        "{}: the disk tier's file here: {what} at byte {at} failed: {source}; give another --disk-dir",
+        dir.display()
+    )]
     Io {
+        /// The file's directory.
+        dir: PathBuf,
         /// Read or write.
         what: &'static str,
         /// Where.
@@ -66,4 +84,7 @@ pub enum TierError {
         /// The system's word.
         source: std::io::Error,
     },
+    /// A paced transfer that nobody wants any more, since the run is over.
+    #[error("the run ended before the transfer did")]
+    Stopped,
 }

@@ -5,8 +5,10 @@ mod arena;
 mod copy;
 mod disk;
 mod error;
+mod pace;
 
 pub use arena::Arena;
-pub use copy::{copy, sharpen_timers};
-pub use disk::{ALIGNMENT, DiskMode, DiskTier};
+pub use copy::copy;
+pub use disk::{ALIGNMENT, DiskMode, DiskTier, free_bytes};
 pub use error::TierError;
+pub use pace::{Pace, sharpen_timers};

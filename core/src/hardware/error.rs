@@ -1,5 +1,7 @@
 //! What is wrong with a profile, where, and what to do.
 
+use crate::did_you_mean;
+
 /// One thing wrong with a profile; displays as one line: file, key, problem, remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{origin}: {key}: {problem}; {remedy}")]
@@ -21,10 +23,8 @@ impl ProfileError {
         known: impl IntoIterator<Item = &'a str>,
     ) -> ProfileError {
         let known: Vec<&str> = known.into_iter().collect();
-        let remedy = match nearest(name, &known) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("the profiles are: {}", known.join(", ")),
-        };
+        let remedy = did_you_mean(name, known.iter().copied())
+            .unwrap_or_else(|| format!("the profiles are: {}", known.join(", ")));
         ProfileError {
             origin: String::new(),
             key: "extends".to_owned(),
@@ -70,14 +70,4 @@ impl Fault {
             remedy: self.remedy,
         }
     }
-}
-
-/// The candidate that `name` was probably meant to be, if any is close.
-pub(super) fn nearest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
-    candidates
-        .iter()
-        .map(|candidate| (strsim::jaro_winkler(name, candidate), *candidate))
-        .filter(|(likeness, _)| *likeness >= 0.8)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, candidate)| candidate)
 }

@@ -3,6 +3,7 @@
 //! A profile is one TOML text; [`HardwareProfile::parse`] reads it, with what it `extends`, and
 //! [`HardwareProfile::to_toml`] writes it. [`embedded`] holds the profiles that ship.
 
+pub mod contention;
 mod curve;
 pub mod embedded;
 mod error;
@@ -15,11 +16,11 @@ mod toml;
 mod validate;
 mod what_if;
 
+pub use contention::{Contention, Engine};
 pub use curve::{Curve, CurveError};
 pub use error::ProfileError;
 pub use pace::{Pace, Slowness};
 pub use profile::{
-    Compute, Contention, CopyLink, DeviceKind, DiskLink, Engine, GemmCurve, HardwareProfile, Links,
-    PeerLink, Tiers,
+    Compute, CopyLink, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, PeerLink, Tiers,
 };
 pub use provenance::{Quantity, Source, SourceKind};

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::contention::{Contention, Engine};
 use super::curve::Curve;
 use super::pace::Pace;
 use super::provenance::{Quantity, Source};
 use crate::Dtype;
+use crate::tier::PerTier;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
 /// A machine: its memory tiers, the links between them, its compute, and who slows whom.
@@ -137,7 +139,8 @@ pub struct Compute {
     /// From the end of a task until one of another engine that had to wait for it begins; none where
     /// nobody told it from the tasks' own fixed times.
     pub handoff: Option<Quantity<Seconds>>,
-    /// One synchronisation of all engines.
+    /// One synchronisation of all engines: from when the last has come until its end. Those that
+    /// waited for it are then handed off to as for any task.
     pub barrier: Quantity<Seconds>,
     /// How long reference work took while this was measured; none for machines measured elsewhere.
     pub pace: Option<Pace>,
@@ -175,64 +178,16 @@ pub struct GemmCurve {
     pub rate: Curve,
 }
 
-/// What runs beside what: one engine runs one task at a time, engines run side by side.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Engine {
-    /// Kernels of the device.
-    Gpu,
-    /// Copies from host to device.
-    H2d,
-    /// Copies from device to host.
-    D2h,
-    /// Reads from disk.
-    DiskRead,
-    /// Writes to disk.
-    DiskWrite,
-    /// Compute on the CPU.
-    Cpu,
-    /// Copies into page-locked memory.
-    Pin,
-}
-
-impl Engine {
-    /// All of them.
-    pub const ALL: [Engine; 7] = [
-        Engine::Gpu,
-        Engine::H2d,
-        Engine::D2h,
-        Engine::DiskRead,
-        Engine::DiskWrite,
-        Engine::Cpu,
-        Engine::Pin,
-    ];
-
-    /// The name as written in a profile.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Engine::Gpu => "gpu",
-            Engine::H2d => "h2d",
-            Engine::D2h => "d2h",
-            Engine::DiskRead => "disk_read",
-            Engine::DiskWrite => "disk_write",
-            Engine::Cpu => "cpu",
-            Engine::Pin => "pin",
+impl HardwareProfile {
+    /// What tensors may fill of each tier.
+    pub fn usable(&self) -> PerTier<Bytes> {
+        PerTier {
+            device: self.tiers.device_usable(),
+            host: self.tiers.host_usable(),
+            disk: self.tiers.disk_capacity_bytes.value,
         }
     }
-}
 
-/// One engine slows another.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Contention {
-    /// The engine that slows down.
-    pub victim: Engine,
-    /// The engine beside it.
-    pub beside: Engine,
-    /// The fraction of its rate that the victim keeps while the other is active, in (0, 1].
-    pub rate: Quantity<f64>,
-}
-
-impl HardwareProfile {
     /// The fraction of its rate that `victim` keeps beside `beside`: 1 where none is listed.
     pub fn contention_factor(&self, victim: Engine, beside: Engine) -> f64 {
         self.contention

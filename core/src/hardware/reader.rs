@@ -3,8 +3,9 @@
 use toml::{Table, Value};
 
 use super::curve::Curve;
-use super::error::{Fault, nearest};
+use super::error::Fault;
 use super::provenance::Quantity;
+use crate::did_you_mean;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
 /// A table, the keys it may have, and the path that leads to it.
@@ -26,10 +27,8 @@ impl<'a> Reader<'a> {
         match table.keys().find(|key| !known.contains(&key.as_str())) {
             None => Ok(reader),
             Some(key) => {
-                let remedy = match nearest(key, known) {
-                    Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("the keys here are: {}", known.join(", ")),
-                };
+                let remedy = did_you_mean(key, known.iter().copied())
+                    .unwrap_or_else(|| format!("the keys here are: {}", known.join(", ")));
                 Err(Fault::new(
                     reader.key(key),
                     format!("unknown key `{key}`"),

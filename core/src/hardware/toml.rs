@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use ::toml::{Table, Value};
 
+use super::contention::{Contention, Engine};
 use super::curve::Curve;
 use super::error::{Fault, ProfileError};
 use super::inherit::Layers;
 use super::pace::Pace;
 use super::profile::{
-    Compute, Contention, CopyLink, DeviceKind, DiskLink, Engine, GemmCurve, HardwareProfile, Links,
-    PeerLink, Tiers,
+    Compute, CopyLink, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, PeerLink, Tiers,
 };
 use super::provenance::{Quantity, Source, SourceKind};
 use super::reader::Reader;

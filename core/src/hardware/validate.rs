@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::curve::Curve;
-use super::error::{Fault, ProfileError, nearest};
+use super::error::{Fault, ProfileError};
 use super::profile::HardwareProfile;
 use super::provenance::Quantity;
+use crate::did_you_mean;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
 /// What a single number must be.
@@ -38,11 +39,29 @@ impl HardwareProfile {
             self.check(&entry)?;
         }
         self.check_reserved()?;
-        if self.compute.gemm.is_empty() {
-            let remedy = "write at least one [[compute.gemm]]";
-            return Err(Fault::new("compute.gemm", "is empty", remedy));
-        }
+        self.check_gemm()?;
         self.check_contention()
+    }
+
+    /// Every product must have a rate: curves of reused weights serve no others, the others serve all.
+    fn check_gemm(&self) -> Result<(), Fault> {
+        let gemm = &self.compute.gemm;
+        for (index, curve) in gemm.iter().enumerate() {
+            if !matches!((curve.n, curve.k), (None, None) | (Some(1..), Some(1..))) {
+                let key = format!("compute.gemm[{index}]");
+                let remedy = "write both above 0, or neither for weights of any size";
+                return Err(Fault::new(key, "has a shape without n or k", remedy));
+            }
+        }
+        if gemm.iter().any(|curve| !curve.reused) {
+            return Ok(());
+        }
+        let problem = match gemm.is_empty() {
+            true => "is empty",
+            false => "has curves of reused weights only",
+        };
+        let remedy = "write at least one [[compute.gemm]] without `reused`";
+        Err(Fault::new("compute.gemm", problem, remedy))
     }
 
     fn check(&self, entry: &Entry<'_>) -> Result<(), Fault> {
@@ -70,14 +89,13 @@ impl HardwareProfile {
         if self.sources.contains_key(entry.source) {
             return Ok(());
         }
-        let known: Vec<&str> = self.sources.keys().map(String::as_str).collect();
-        let remedy = match nearest(entry.source, &known) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!(
+        let known = self.sources.keys().map(String::as_str);
+        let remedy = did_you_mean(entry.source, known).unwrap_or_else(|| {
+            format!(
                 "declare [sources.{}] with kind, from and date",
                 entry.source
-            ),
-        };
+            )
+        });
         Err(Fault::new(
             format!("{}.source", entry.key),
             format!("source `{}` is not declared", entry.source),

@@ -2,7 +2,8 @@
 //!
 //! What is stated here keeps the source of the number it bounds; the description says so.
 
-use super::profile::{CopyLink, Engine, HardwareProfile};
+use super::contention::Engine;
+use super::profile::{CopyLink, HardwareProfile};
 use crate::units::{Bytes, BytesPerSecond};
 
 impl HardwareProfile {

@@ -78,14 +78,14 @@ pub enum ModelError {
 
     /// The registry has no such model.
     #[error(
-        "no model is called `{name}`; did you mean `{nearest}`? \
-         Known: {known}. For another model, give the path of its config.json"
+        "no model is called `{name}`; {near}give one of: {known}; \
+         or for another model the path of its config.json"
     )]
     UnknownModel {
         /// The name asked for.
         name: String,
-        /// The known name most like it.
-        nearest: &'static str,
+        /// The question whether a known name was meant, with a space after it, or nothing.
+        near: String,
         /// All known names.
         known: String,
     },

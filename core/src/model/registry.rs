@@ -1,6 +1,7 @@
 //! The models known by name: trimmed `config.json` files that are part of the program.
 
 use super::{ModelError, ModelSpec};
+use crate::did_you_mean;
 
 macro_rules! entries {
     ($($name:literal),* $(,)?) => {
@@ -41,22 +42,15 @@ pub fn names() -> impl ExactSizeIterator<Item = &'static str> {
 }
 
 /// The model of that name, in upper or lower case. An unknown name is an error with the nearest
-/// known one.
+/// known one, if any is close.
 pub fn find(name: &str) -> Result<ModelSpec, ModelError> {
     let wanted = name.to_ascii_lowercase();
     match ENTRIES.iter().find(|(known, _)| *known == wanted) {
         Some((known, config)) => ModelSpec::from_hf_config(known, config),
         None => Err(ModelError::UnknownModel {
             name: name.to_owned(),
-            nearest: nearest(&wanted),
+            near: did_you_mean(&wanted, names()).map_or(String::new(), |near| near + " "),
             known: names().collect::<Vec<_>>().join(", "),
         }),
     }
-}
-
-fn nearest(wanted: &str) -> &'static str {
-    let likeness = |name: &str| strsim::normalized_damerau_levenshtein(name, wanted);
-    names()
-        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
-        .expect("the registry is not empty")
 }

@@ -10,6 +10,7 @@ use plimsoll_core::summary::Summary;
 use super::super::exit::{Exit, Failure};
 use super::super::input::check_plan;
 use super::super::plan::{found, refused};
+use super::super::profile::DEVICE_THREADS;
 use super::Args;
 use crate::files::{
     FoundModel, InputError, Prompt, find_model, find_profile, first_difference, random_prompts,
@@ -26,6 +27,8 @@ pub(super) struct Prepared {
     pub prompts: Vec<Prompt>,
     /// The run in modelled time, where the machine's profile is given.
     pub predicted: Option<Run>,
+    /// Why there is no prediction although one could have been made.
+    pub left_out: Option<String>,
 }
 
 impl Prepared {
@@ -41,12 +44,19 @@ impl Prepared {
         let model = args.model.as_deref().map(find_model).transpose()?;
         let mut plan = plan(args, profile.as_ref(), model.as_ref())?;
         let prompts = prompts(args, &mut plan)?;
-        let predicted = match &profile {
-            Some(profile) => Some(plimsoll_sim::simulate(&plan, profile)?),
-            None => None,
-        };
-        if let Some(run) = &predicted {
-            plan.prediction = Some(Summary::of(run));
+        let mut predicted = None;
+        let mut left_out = None;
+        if args.device_threads == DEVICE_THREADS {
+            if let Some(profile) = &profile {
+                let run = plimsoll_sim::simulate(&plan, profile)?;
+                plan.prediction = Some(Summary::of(&run));
+                predicted = Some(run);
+            }
+        } else if plan.prediction.take().is_some() || profile.is_some() {
+            left_out = Some(format!(
+                "profiles are measured with {DEVICE_THREADS} device thread, this run had {}",
+                args.device_threads
+            ));
         }
         let (source, weights) = weights(args.seed, &plan, model.as_ref())?;
         Ok(Prepared {
@@ -55,6 +65,7 @@ impl Prepared {
             weights,
             prompts,
             predicted,
+            left_out,
         })
     }
 

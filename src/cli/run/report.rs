@@ -1,5 +1,7 @@
 //! What a run leaves: tokens, a trace, and its figures beside the prediction's.
 
+use std::path::Path;
+
 use plimsoll_core::control::Run;
 use plimsoll_core::summary::Summary;
 use serde::Serialize;
@@ -26,7 +28,7 @@ pub(super) struct Done {
 struct Output<'a> {
     id: &'a serde_json::Value,
     token_ids: &'a [u32],
-    /// Stated where a run was interrupted.
+    /// Stated where a run did not come to its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     complete: Option<bool>,
 }
@@ -42,6 +44,8 @@ struct Report<'a> {
     workload: plimsoll_core::workload::Workload,
     policy: plimsoll_core::policy::Policy,
     prediction: Option<&'a Summary>,
+    /// Why there is no prediction, where one could have been made.
+    prediction_left_out: Option<&'a str>,
     measured: Summary,
     outputs: Vec<Output<'a>>,
 }
@@ -50,12 +54,21 @@ struct Report<'a> {
 const SHOWN: usize = 4;
 
 pub(super) fn write_and_print(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result<()> {
-    if let Some(path) = &args.output {
-        write_text(path, &lines(prepared, &done.tokens, None)?)?;
-    }
-    if args.trace.is_some() {
-        write_trace(args, prepared, done)?;
-    }
+    // One that fails does not keep the others from their place.
+    let tokens = match &args.output {
+        Some(path) => write_text(path, &lines(prepared, &done.tokens, None)?),
+        None => Ok(()),
+    };
+    let trace = match &args.trace {
+        Some(path) => write_trace(path, prepared, &done.run),
+        None => Ok(()),
+    };
+    let printed = print_result(args, prepared, done);
+    tokens.and(trace)?;
+    printed
+}
+
+fn print_result(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result<()> {
     let plan = &prepared.plan;
     let measured = Summary::of(&done.run);
     match args.format {
@@ -68,6 +81,7 @@ pub(super) fn write_and_print(args: &Args, prepared: &Prepared, done: &Done) -> 
             workload: plan.workload,
             policy: plan.policy,
             prediction: plan.prediction.as_ref(),
+            prediction_left_out: prepared.left_out.as_deref(),
             measured,
             outputs: outputs(prepared, &done.tokens, None),
         }),
@@ -90,7 +104,8 @@ fn outputs<'a>(
         .collect()
 }
 
-fn lines(
+/// Answers, a line each.
+pub(super) fn lines(
     prepared: &Prepared,
     tokens: &[Vec<u32>],
     complete: Option<bool>,
@@ -103,28 +118,10 @@ fn lines(
     Ok(lines)
 }
 
-/// Keeps the tokens of a run that was interrupted, and says so.
-pub(super) fn write_partial(
-    args: &Args,
-    prepared: &Prepared,
-    tokens: &[Vec<u32>],
-) -> anyhow::Result<String> {
-    let count: usize = tokens.iter().map(Vec::len).sum();
-    match &args.output {
-        Some(path) => {
-            write_text(path, &lines(prepared, tokens, Some(false))?)?;
-            Ok(format!("{count} tokens are kept in {}", path.display()))
-        }
-        None => Ok(format!("{count} tokens were generated; -o FILE keeps them")),
-    }
-}
-
-fn write_trace(args: &Args, prepared: &Prepared, done: &Done) -> std::io::Result<()> {
-    let Some(path) = &args.trace else {
-        return Ok(());
-    };
+/// Writes a run, below its prediction where there is one.
+pub(super) fn write_trace(path: &Path, prepared: &Prepared, run: &Run) -> std::io::Result<()> {
     let process = |name, run| Process { name, run };
-    let measured = process("measured, emulated device", &done.run);
+    let measured = process("measured, emulated device", run);
     write_atomically(path, |out| match &prepared.predicted {
         Some(run) => write_side_by_side(out, process("predicted", run), measured),
         None => write_run(out, measured),
@@ -144,6 +141,9 @@ fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> String {
         prepared.weights,
         comparison(plan.prediction.as_ref(), measured)
     );
+    if let Some(why) = &prepared.left_out {
+        text.push_str(&format!("no prediction: {why}\n"));
+    }
     let shown = prepared.prompts.iter().zip(&done.tokens).take(SHOWN);
     for (prompt, tokens) in shown {
         let tokens: Vec<String> = tokens.iter().map(u32::to_string).collect();

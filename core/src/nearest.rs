@@ -1,0 +1,40 @@
+//! What a wrong name was probably meant to be.
+
+/// Of the longer of two names, the share of letters that must be right.
+const LIKENESS_MIN: f64 = 0.5;
+
+/// The question "did you mean ...?" about the candidate most like `name`, if any is close.
+pub fn did_you_mean<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    candidates
+        .into_iter()
+        .map(|candidate| {
+            let likeness = strsim::normalized_damerau_levenshtein(name, candidate);
+            (likeness, candidate)
+        })
+        .filter(|(likeness, _)| *likeness >= LIKENESS_MIN)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| format!("did you mean `{candidate}`?"))
+}
+
+/// Whether a name is another but for two letters at most: where names of the reader's own may stand
+/// beside ours, only this is a slip.
+pub fn is_slip_of(name: &str, candidate: &str) -> bool {
+    name.len() > 5 && strsim::damerau_levenshtein(name, candidate) <= 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_close_is_suggested() {
+        let meant = |name| did_you_mean(name, ["t4", "a100-80", "llama-7b"]);
+        assert_eq!(meant("t5").as_deref(), Some("did you mean `t4`?"));
+        assert_eq!(meant("llama").as_deref(), Some("did you mean `llama-7b`?"));
+        assert_eq!(meant("h200"), None);
+        assert_eq!(meant(""), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! What is kept of a run that did not come to its end.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use plimsoll_backend::cpu::CpuExecutor;
+use plimsoll_core::control::{Controller, Decision, Run};
+use plimsoll_core::executor::{Executor, Until};
+use plimsoll_core::lower::{LowerError, Lowering, Texts};
+use plimsoll_core::plan::Plan;
+use plimsoll_core::units::Seconds;
+
+use super::Args;
+use super::prepare::Prepared;
+use super::report::{lines, write_trace};
+use crate::files::write_text;
+
+/// Writes what there is to the files that were asked for, and says what became of it. A file for which
+/// there is nothing stays as it is.
+pub(super) fn keep(
+    args: &Args,
+    prepared: &Prepared,
+    texts: &Texts,
+    executor: &mut CpuExecutor<'_>,
+) -> String {
+    let tokens = executor.generated(texts);
+    let mut said = keep_tokens(args.output.as_deref(), prepared, &tokens);
+    if let Some(path) = &args.trace {
+        said += "; ";
+        said += &keep_trace(path, prepared, executor);
+    }
+    said
+}
+
+fn keep_tokens(path: Option<&Path>, prepared: &Prepared, tokens: &[Vec<u32>]) -> String {
+    let count: usize = tokens.iter().map(Vec::len).sum();
+    let Some(path) = path else {
+        return format!("{count} tokens were generated; -o FILE keeps them");
+    };
+    let file = path.display();
+    if count == 0 {
+        return format!("no token was generated, so {file} is left as it was");
+    }
+    let text = lines(prepared, tokens, Some(false)).map_err(std::io::Error::from);
+    match text.and_then(|text| write_text(path, &text)) {
+        Ok(()) => format!("{count} tokens are kept in {file}"),
+        Err(error) => format!("{count} tokens are lost: {error}"),
+    }
+}
+
+fn keep_trace(path: &Path, prepared: &Prepared, executor: &mut CpuExecutor<'_>) -> String {
+    let file = path.display();
+    let run = match executed(&prepared.plan, executor) {
+        Ok(run) => run,
+        Err(error) => return format!("its trace is lost: {error}"),
+    };
+    if run.trace.spans().next().is_none() {
+        return format!("no task had ended, so {file} is left as it was");
+    }
+    match write_trace(path, prepared, &run) {
+        Ok(()) => format!("its trace so far is in {file}"),
+        Err(error) => format!("its trace is lost: {error}"),
+    }
+}
+
+/// The run as far as it went. Its pieces are lowered once more, since those that were handed over are gone.
+fn executed(plan: &Plan, executor: &mut CpuExecutor<'_>) -> Result<Run, LowerError> {
+    // Tasks that ran on for a moment have ended by now: this brings their spans, and the old error.
+    let _ = executor.wait(Until::Idle);
+    let mut lowering = Lowering::new(plan)?;
+    let trace = executor.trace().clone();
+    let mut pieces = Vec::new();
+    while let Decision::Submit(piece) = lowering.decide(Seconds::ZERO, &trace) {
+        pieces.push(Arc::new(piece));
+    }
+    Ok(Run {
+        machine: lowering.machine().clone(),
+        pieces,
+        trace,
+    })
+}
