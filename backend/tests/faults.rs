@@ -414,6 +414,7 @@ fn copies_and_a_bad_task(machine: &Machine) -> Program {
         query_len: 2,
         context_len: 1,
         element_bytes: 4,
+        compressed: false,
     });
     let args = |[from, to]: [BufferId; 2]| {
         [(from, Access::Read), (to, Access::Write)].map(|(buffer, access)| Arg { buffer, access })
