@@ -6,23 +6,21 @@ mod score;
 use std::collections::HashMap;
 use std::path::Path;
 
-use plimsoll_backend::cpu::{CpuError, CpuExecutor, CpuOptions, Throttles};
+use plimsoll_backend::cpu::{CpuError, CpuExecutor, CpuOptions};
 use plimsoll_backend::probe::{Moment, PaceMeter};
 use plimsoll_backend::weights::{Remembered, Synthetic};
 use plimsoll_core::control::{DriveError, Run, drive};
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::lower::{LowerError, Lowering};
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
-use plimsoll_core::policy::Policy;
+use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
-use plimsoll_core::tier::PerTier;
 use plimsoll_sim::simulate;
 use serde::Serialize;
 use thiserror::Error;
 
 use crate::files::random_prompts;
 use crate::planner;
-pub use grid::{BUILT_IN, Case, Grid, MachineEntry};
+pub use grid::{BUILT_IN, Case, Grid, Limits};
 pub use score::{CaseRow, Score, score};
 
 /// Why a validation has no result.
@@ -207,25 +205,13 @@ fn predict(case: &Case, plan: &Plan, machine: &HardwareProfile) -> Result<Run, V
 
 /// The machine of a case at a pace, as the simulator knows it.
 fn machine_of(case: &Case, profile: &HardwareProfile, slowness: &Slowness) -> HardwareProfile {
-    let machine = &case.machine;
-    profile
-        .at_pace(slowness)
-        .with_capacities(
-            machine.device_capacity_bytes,
-            machine.host_capacity_bytes,
-            machine.disk_capacity_bytes,
-        )
-        .with_link_cap(machine.h2d_bytes_per_s, machine.d2h_bytes_per_s)
-        .with_disk_cap(
-            machine.disk_read_bytes_per_s,
-            machine.disk_write_bytes_per_s,
-        )
+    case.limits.hold(&profile.at_pace(slowness))
 }
 
 fn prepare<'a>(case: &'a Case, profile: &HardwareProfile) -> Result<Prepared<'a>, ValidateError> {
     let machine = machine_of(case, profile, &Slowness::NONE);
     let plan = match case.policy {
-        Some(policy) => given(case, policy, &machine),
+        Some(policy) => case.plan(policy, &machine.name, machine.usable()),
         None => planned(case, &machine)?,
     };
     let predicted = predict(case, &plan, &machine)?;
@@ -240,27 +226,6 @@ fn prepare<'a>(case: &'a Case, profile: &HardwareProfile) -> Result<Prepared<'a>
         runs: Vec::new(),
         restarts: 0,
     })
-}
-
-fn given(case: &Case, policy: Policy, machine: &HardwareProfile) -> Plan {
-    Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: case.model.clone(),
-        dtype: case.dtype,
-        workload: case.workload,
-        policy,
-        capacity_bytes: PerTier {
-            device: machine.tiers.device_usable(),
-            host: machine.tiers.host_usable(),
-            disk: machine.tiers.disk_capacity_bytes.value,
-        },
-        prediction: None,
-        provenance: Provenance {
-            hardware: machine.name.clone(),
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: env!("CARGO_PKG_VERSION").to_owned(),
-        },
-    }
 }
 
 fn planned(case: &Case, machine: &HardwareProfile) -> Result<Plan, ValidateError> {
@@ -296,12 +261,7 @@ impl Bench<'_> {
             source,
         })?;
         let options = CpuOptions {
-            throttles: Throttles {
-                h2d: case.machine.h2d_bytes_per_s,
-                d2h: case.machine.d2h_bytes_per_s,
-                disk_read: case.machine.disk_read_bytes_per_s,
-                disk_write: case.machine.disk_write_bytes_per_s,
-            },
+            throttles: case.limits.throttles,
             ..self.options.clone()
         };
         let cpu = |source: CpuError| ValidateError::Cpu {
