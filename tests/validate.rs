@@ -1,8 +1,13 @@
 //! `plimsoll validate` from a grid file to its reports, on a machine profile that is given.
 
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
-use assert_cmd::Command;
+use assert_cmd::cargo::CommandCargoExt;
+use serde_json::Value;
+use tempfile::TempDir;
 
 const GRID: &str = r#"
 repeats = 1
@@ -36,42 +41,69 @@ h2d_bytes_per_s = 1e9
 device_capacity_bytes = 100000000
 "#;
 
-fn validate(grid: &str, more: &[&str]) -> (tempfile::TempDir, std::process::Output) {
-    let dir = tempfile::tempdir().expect("a folder");
-    fs::write(dir.path().join("grid.toml"), grid).expect("written");
-    let machine = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/machine.toml");
-    let output = Command::cargo_bin("plimsoll")
-        .expect("built")
-        .current_dir(dir.path())
-        .args([
-            "validate",
-            "--grid",
-            "grid.toml",
-            "--hw",
-            machine,
-            "-o",
-            "out",
-        ])
-        .args(more)
-        .output()
-        .expect("runs");
-    (dir, output)
+/// Accepts any error.
+const LOOSE: [&str; 4] = ["--median-max", "1e9", "--p95-max", "1e9"];
+
+/// A folder with a grid and the profile of a machine of round numbers.
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new(grid: &str) -> Place {
+        let folder = tempfile::tempdir().expect("a folder");
+        let round = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/machine.toml");
+        let round = fs::read_to_string(round).expect("a profile");
+        let emulated = round.replace("kind = \"gpu\"", "kind = \"emulated\"");
+        fs::write(folder.path().join("machine.toml"), emulated).expect("written");
+        fs::write(folder.path().join("grid.toml"), grid).expect("written");
+        Place { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn json(&self, name: &str) -> Value {
+        let text = fs::read_to_string(self.path(name)).expect(name);
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::cargo_bin("plimsoll").expect("built");
+        command.current_dir(self.folder.path());
+        command.args(["validate", "--grid", "grid.toml"]);
+        command.args(line.split_whitespace());
+        command
+    }
+
+    fn run(&self, more: &[&str]) -> Output {
+        let mut command = self.command("--hw machine.toml -o out");
+        command.args(more).output().expect("runs")
+    }
+
+    /// The one line that is said with an exit code; it holds all `words`.
+    fn refused(&self, line: &str, code: i32, words: &[&str]) {
+        let output = self.command(line).output().expect("runs");
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(code), "{line}\n{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        for word in words {
+            assert!(said.contains(word), "no `{word}` in {said}");
+        }
+    }
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]
 fn every_case_is_reported_in_every_format() {
-    let loose = [
-        "--format",
-        "json",
-        "--median-max",
-        "1e9",
-        "--p95-max",
-        "1e9",
-    ];
-    let (dir, output) = validate(GRID, &loose);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let place = Place::new(GRID);
+    let output = place.run(&[&LOOSE[..], &["--format", "json", "--repeats", "2"]].concat());
+    assert!(output.status.success(), "{}", errors(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let cases = report["cases"].as_array().expect("cases");
     assert_eq!(cases.len(), 2);
     for case in cases {
@@ -79,23 +111,24 @@ fn every_case_is_reported_in_every_format() {
             assert!(case[key].is_f64(), "{key} in {case}");
         }
         assert!(case["explained_by"].is_string());
+        let repeats = case["repeats_s"].as_array().expect("a list");
+        assert!(repeats.len() == 2 && repeats.iter().all(Value::is_f64));
     }
     assert!(report["score"]["median_abs_error"].is_f64());
     assert_eq!(report["setting"]["device"], "emulated device");
-    for file in [
-        "cases.csv",
-        "cases.json",
-        "profile.toml",
-        "scatter.svg",
-        "scatter.png",
-    ] {
-        let bytes = fs::metadata(dir.path().join("out").join(file))
-            .expect(file)
-            .len();
-        assert!(bytes > 0, "{file} is empty");
+    assert_eq!(report["coverage"]["runs"], 4);
+    assert_eq!(place.json("out/cases.json"), report);
+    for file in ["profile.toml", "scatter.svg", "scatter.png"] {
+        let bytes = fs::metadata(place.path("out").join(file)).expect(file);
+        assert!(bytes.len() > 0, "{file} is empty");
     }
-    let trace = fs::read(dir.path().join("out/trace.json")).expect("a trace");
-    let trace: serde_json::Value = serde_json::from_slice(&trace).expect("JSON");
+    let table = fs::read_to_string(place.path("out/cases.csv")).expect("a table");
+    let columns: Vec<usize> = table.lines().map(|l| l.split(',').count()).collect();
+    assert!(
+        columns.len() == 3 && columns.iter().all(|c| *c == columns[0]),
+        "{table}"
+    );
+    let trace = place.json("out/trace.json");
     assert!(
         trace["traceEvents"]
             .as_array()
@@ -104,25 +137,163 @@ fn every_case_is_reported_in_every_format() {
 }
 
 #[test]
-fn errors_above_the_tolerance_have_their_own_exit_code() {
-    let (_dir, output) = validate(GRID, &["--median-max", "0", "--p95-max", "0"]);
-    assert_eq!(output.status.code(), Some(6));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(errors.starts_with("error: out of tolerance"), "{errors}");
+fn one_run_of_one_case_claims_no_rank_and_no_spread() {
+    let place = Place::new(&format!("{GRID}[[case]]\n"));
+    let output = place.run(&LOOSE);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", errors(&output));
+    assert!(
+        said.contains("\n1 case in 1 run on an emulated device"),
+        "{said}"
+    );
+    for word in ["NaN", "Spearman", "\u{b1}"] {
+        assert!(!said.contains(word), "{word} in {said}");
+    }
+    let report = place.json("out/cases.json");
+    assert!(report["score"]["spearman"].is_null());
+    assert!(report["cases"][0]["repeat_range"].is_null());
+    // The profile does not say how fast its machine went.
+    assert!(report["cases"][0]["pace"].is_null());
+    assert!(said.contains("pace: not known"), "{said}");
 }
 
 #[test]
-fn a_grid_that_is_wrong_or_does_not_fit_says_so() {
-    let (_dir, output) = validate(&GRID.replace("prompt_len", "promt_len"), &[]);
-    assert_eq!(output.status.code(), Some(4));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        errors.contains("grid.toml") && errors.contains("promt_len"),
-        "{errors}"
-    );
+fn errors_above_the_tolerance_have_their_own_exit_code() {
+    let output = Place::new(GRID).run(&["--median-max", "0", "--p95-max", "0"]);
+    assert_eq!(output.status.code(), Some(6));
+    let said = errors(&output);
+    assert!(said.starts_with("error: out of tolerance"), "{said}");
+}
 
-    let (_dir, output) = validate(&GRID.replace("100000000", "10000"), &[]);
-    assert_eq!(output.status.code(), Some(3));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(errors.contains("device tier needs"), "{errors}");
+#[test]
+fn what_can_be_refused_is_refused_before_anything_is_measured() {
+    let place = Place::new(GRID);
+    let words = [
+        "--output grid.toml",
+        "cannot be written to",
+        "give -o a folder",
+    ];
+    place.refused("-o grid.toml", 2, &words);
+    place.refused("-o /proc/out", 2, &["--output /proc/out"]);
+    place.refused("--disk-dir nowhere -o out", 5, &["nowhere", "--disk-dir"]);
+    place.refused("--hw t4 -o new", 2, &["--hw t4", "GPU", "leave --hw out"]);
+    assert!(!place.path("new").exists());
+    let place = Place::new(&GRID.replace("prompt_len", "promt_len"));
+    place.refused(
+        "",
+        4,
+        &["grid.toml", "line 24", "did you mean `prompt_len`"],
+    );
+    let shape = &GRID[GRID.find("hidden_size").expect("a shape")..];
+    let shape = &shape[..shape.find("\n\n").expect("its end")];
+    let place = Place::new(&GRID.replace(shape, "model = \"llama-7b\""));
+    place.refused("", 5, &["case `tiny / host", "llama-7b"]);
+}
+
+#[test]
+fn a_case_that_fits_nowhere_is_infeasible() {
+    let small = GRID.replace("100000000", "10000");
+    let hw = "--hw machine.toml -o out";
+    Place::new(&small).refused(
+        hw,
+        3,
+        &["case `tiny / host", "device tier needs", "too little"],
+    );
+    let planned = small.replace("percent = [0, 100, 0, 100, 100, 0]", "");
+    let words = [
+        "case `tiny / host",
+        "no plan fits",
+        "the device tier needs",
+        "too little",
+    ];
+    Place::new(&planned).refused(hw, 3, &words);
+}
+
+/// A limit on the size of files stands for a full disk.
+#[cfg(unix)]
+#[test]
+fn a_case_that_fails_keeps_the_others() {
+    let large = GRID
+        .replace("hidden_size = 64", "hidden_size = 256")
+        .replace("num_hidden_layers = 2", "num_hidden_layers = 4");
+    let cases = "[[case]]\nplacement = \"disk\"\n[[case]]\nplacement = \"host\"\n";
+    let place = Place::new(&(large + cases));
+    let inner = place.command("--hw machine.toml -o out --repeats 2");
+    let mut command = Command::new("sh");
+    command.current_dir(place.folder.path());
+    command.args(["-c", "trap '' XFSZ; ulimit -f 8192; exec \"$0\" \"$@\""]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    let output = command.output().expect("runs");
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    for word in [
+        "1 of 2 cases in 2 of 4 runs",
+        "kept in out",
+        "case `tiny / disk",
+        "disk tier",
+    ] {
+        assert!(said.contains(word), "no `{word}` in {said}");
+    }
+    let report = place.json("out/cases.json");
+    assert_eq!(report["cases"][0]["group"], "host");
+    assert_eq!(
+        report["coverage"]["failures"].as_array().map(Vec::len),
+        Some(1)
+    );
+    assert!(place.path("out/trace.json").exists());
+}
+
+/// Waits until the tables hold some runs.
+fn wait_for_runs(place: &Place, child: &mut Child, runs: u64) {
+    let patience = Instant::now() + Duration::from_secs(300);
+    let so_far = || {
+        let text = fs::read(place.path("out/cases.json")).unwrap_or_default();
+        let report: Value = serde_json::from_slice(&text).unwrap_or_default();
+        report["coverage"]["runs"].as_u64().unwrap_or(0)
+    };
+    while so_far() < runs {
+        assert!(Instant::now() < patience, "no tables while it runs");
+        assert!(child.try_wait().expect("a child").is_none(), "it ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interruption_keeps_what_had_ended() {
+    let place = Place::new(&GRID.replace("1e9", "5e6"));
+    let line = "--hw machine.toml -o out --repeats 1000 --format json";
+    let mut command = place.command(line);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("starts");
+    wait_for_runs(&place, &mut child, 3);
+    let pid = child.id().to_string();
+    let killed = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(killed.expect("kill").success());
+    let output = child.wait_with_output().expect("ends");
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(
+        said.contains("interrupted; 2 cases in ") && said.contains(" of 2000 runs"),
+        "{said}"
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let coverage = &report["coverage"];
+    assert_eq!(coverage["interrupted"], true);
+    assert!(
+        coverage["runs"]
+            .as_u64()
+            .is_some_and(|runs| (3..2000).contains(&runs))
+    );
+    let listed = |case: &Value| case["repeats_s"].as_array().map_or(0, Vec::len) as u64;
+    let runs: u64 = report["cases"]
+        .as_array()
+        .expect("cases")
+        .iter()
+        .map(listed)
+        .sum();
+    assert_eq!(coverage["runs"], runs);
+    for file in ["cases.csv", "scatter.svg", "scatter.png", "trace.json"] {
+        assert!(place.path("out").join(file).exists(), "{file}");
+    }
 }

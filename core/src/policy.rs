@@ -136,7 +136,7 @@ impl Policy {
     /// compressed, the cache pageable.
     ///
     /// # Errors
-    /// A share outside 0 to 100, or a pair above 100.
+    /// A share outside 0 to 100, or a pair above 100 by more than a rounding error.
     pub fn from_percent(
         gpu_batch_size: u32,
         num_gpu_batches: u32,
@@ -145,7 +145,8 @@ impl Policy {
         let rest = |device: f64, host: f64| PerTier {
             device: device / 100.0,
             host: host / 100.0,
-            disk: (100.0 - device - host) / 100.0,
+            // A pair above 100 leaves nothing; the check of the sum has it.
+            disk: ((100.0 - device - host) / 100.0).max(0.0),
         };
         let [wg, wc, cg, cc, hg, hc] = percent;
         let policy = Policy {
@@ -204,25 +205,54 @@ impl Policy {
     }
 }
 
+/// Each share is from 0 to 1, and they make one to 0.1%: what rounding leaves (a third typed as
+/// 33.3%) is given away where shares are made whole.
 fn check_shares(key: &'static str, shares: &Fractions) -> Result<(), PolicyError> {
-    // A percentage typed as 33.3 three times is meant to be whole.
-    const TOLERANCE: f64 = 2e-3;
+    const ROUNDING: f64 = 1e-3;
+    const FLOAT_ERROR: f64 = 1e-9;
+    let percent = |share: f64| (share * 1e5).round() / 1e3;
     for tier in Tier::ALL {
         let share = shares[tier];
-        if !(-TOLERANCE..=1.0 + TOLERANCE).contains(&share) {
-            return Err(PolicyError::Share {
-                key,
-                tier,
-                percent: share * 100.0,
-            });
+        if !(-FLOAT_ERROR..=1.0 + FLOAT_ERROR).contains(&share) {
+            let percent = percent(share);
+            return Err(PolicyError::Share { key, tier, percent });
         }
     }
     let sum = shares.device + shares.host + shares.disk;
-    if (sum - 1.0).abs() > TOLERANCE {
-        return Err(PolicyError::Sum {
-            key,
-            percent: sum * 100.0,
-        });
+    if (sum - 1.0).abs() > ROUNDING + FLOAT_ERROR {
+        let percent = percent(sum);
+        return Err(PolicyError::Sum { key, percent });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weights(device: f64, host: f64) -> Result<Policy, PolicyError> {
+        Policy::from_percent(1, 1, [device, host, 100.0, 0.0, 100.0, 0.0])
+    }
+
+    #[test]
+    fn percentages_are_right_to_a_tenth() {
+        let (device, host) = (33.3, 66.7);
+        assert_eq!(weights(device, host).unwrap().weights.disk, 0.0);
+        assert!(weights(66.7, 33.4).is_ok());
+        let said = weights(66.7, 33.5).unwrap_err().to_string();
+        assert!(said.starts_with("weights add up to 100.2% over"), "{said}");
+        let mut policy = weights(100.0, 0.0).unwrap();
+        for (third, accepted) in [(0.333, true), (0.3329, false)] {
+            policy.cache = PerTier::from_fn(|_| third);
+            assert_eq!(policy.validate().is_ok(), accepted, "{third}");
+        }
+    }
+
+    #[test]
+    fn a_share_is_from_0_to_100() {
+        for (device, host) in [(-0.1, 100.0), (100.1, 0.0), (f64::NAN, 0.0)] {
+            let said = weights(device, host).unwrap_err().to_string();
+            assert!(said.starts_with("weights on device is"), "{said}");
+        }
+    }
 }

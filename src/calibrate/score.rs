@@ -58,7 +58,7 @@ pub struct RunScore {
     pub max_abs_error: f64,
     /// Median of the errors with their sign.
     pub median_error: f64,
-    /// Rank correlation of predicted and measured throughput (Spearman); none of fewer than three.
+    /// Rank correlation of predicted and measured throughput (Spearman); none where all rank alike.
     pub spearman: Option<f64>,
     /// Runs that did not fit, as the prediction says too.
     pub out_of_memory_agreed: usize,
@@ -147,7 +147,7 @@ fn score(runs: &[RecordedRun], rows: &[RunRow]) -> RunScore {
         p90_abs_error: stats::quantile(&sizes, 0.9),
         max_abs_error: stats::quantile(&sizes, 1.0),
         median_error: stats::quantile(&errors, 0.5),
-        spearman: (predicted.len() >= 3).then(|| stats::spearman(predicted, measured)),
+        spearman: stats::spearman(predicted, measured),
         out_of_memory_agreed: did_not_fit(true),
         out_of_memory_missed: did_not_fit(false),
     }

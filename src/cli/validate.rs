@@ -1,27 +1,23 @@
 //! `plimsoll validate`: simulates and executes the same programs, and shows the error.
 
-use std::fmt::Write as _;
+mod report;
+
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::probe::ProbeOptions;
 use plimsoll_core::Dtype;
-use serde::Serialize;
+use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
 
 use super::output::print_json;
 use super::profile::{cpu_options, measure_with_progress, today};
 use super::{Exit, Failure, Format, Progress, print};
-use crate::files::{find_profile, read_text, write_atomically, write_text};
-use crate::report::{
-    Align, Point, Scatter, Table, scatter_svg, signed_percent, three_digits, to_csv,
-    write_scatter_png,
-};
-use crate::trace_file::{Process, write_side_by_side};
+use crate::files::{find_profile, read_text, write_text};
 use crate::validate::{
-    BUILT_IN, CaseRow, Grid, Outcome, Score, Setting, disk_mode, score, validate,
+    BUILT_IN, CaseError, Grid, Score, Setting, Validation, Why, check_executable, disk_mode,
 };
+use report::Report;
 
 /// Simulate and execute a grid of plans on this machine, and compare
 #[derive(Debug, clap::Args)]
@@ -60,63 +56,47 @@ fn not_negative(text: &str) -> Result<f64, String> {
     }
 }
 
-#[derive(Serialize)]
-struct Report<'a> {
-    setting: &'a Setting,
-    score: &'a Score,
-    cases: &'a [CaseRow],
-}
-
-/// Runs it.
+/// Runs it. What can be refused is refused before anything is measured, and what was measured is kept
+/// whatever happens later: tables are written anew after each run.
 ///
 /// # Errors
-/// A grid that is wrong; cases that do not fit; errors above the tolerance.
+/// A grid that is wrong; cases that do not fit, or fail; an interruption; errors above the tolerance.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let grid = read_grid(args)?;
+    check_executable(&grid)?;
+    let given = args.hw.as_deref().map(emulated).transpose()?;
     let cpu = cpu_options(&args.disk_dir)?;
-    fs::create_dir_all(&args.output)
-        .with_context(|| format!("{}: cannot be made", args.output.display()))?;
-    let profile = match &args.hw {
-        Some(wanted) => find_profile(wanted)?,
-        None => {
-            let mut dtypes: Vec<Dtype> = grid.cases.iter().map(|c| c.dtype).collect();
-            dtypes.dedup();
-            let options = ProbeOptions {
-                cpu: cpu.clone(),
-                quick: true,
-                dtypes,
-                name: "this-machine".into(),
-                date: today(),
-            };
-            measure_with_progress(&options)?
-        }
+    open_output(&args.output)?;
+    let disk = disk_mode(&args.disk_dir)?;
+    let profile = match given {
+        Some(profile) => profile,
+        None => measured(&grid, &cpu)?,
     };
-    // Measured once, it is kept whatever happens to the runs.
     write_text(&args.output.join("profile.toml"), &profile.to_toml())?;
-    let bar = Progress::new("running", 1);
-    let outcomes = validate(&grid, &profile, &cpu, &mut |done, total| {
-        bar.set_of(done, total)
-    })?;
-    drop(bar);
-    let rows: Vec<CaseRow> = outcomes.iter().map(CaseRow::of).collect();
-    let score = score(&rows);
     let setting = Setting {
         hardware: profile.name.clone(),
         device: "emulated device",
-        disk: disk_mode(&args.disk_dir),
+        disk,
         repeats: grid.repeats,
     };
-    let report = Report {
-        setting: &setting,
-        score: &score,
-        cases: &rows,
-    };
-    write_files(&args.output, &report, &outcomes)?;
-    match args.format {
-        Format::Json => print_json(&report)?,
-        Format::Text => print(&text(&report, &args.output))?,
+    let mut validation = Validation::new(&grid, &profile, &cpu).map_err(refused)?;
+    let asked = validation.coverage().runs_asked as u64;
+    let bar = Progress::new("running", asked);
+    validation.run(&mut |so_far| {
+        let report = Report::of(so_far, &setting);
+        bar.set(report.coverage.runs as u64);
+        report::write_tables(&args.output, &report)
+    })?;
+    drop(bar);
+    let report = Report::of(&validation, &setting);
+    if let Some(score) = &report.score {
+        report::write_pictures(&args.output, &report, validation.trials())?;
+        match args.format {
+            Format::Json => print_json(&report)?,
+            Format::Text => print(&report::text(&report, score, &args.output))?,
+        }
     }
-    judge(args, &score)
+    finish(args, validation, report.score.as_ref())
 }
 
 fn read_grid(args: &Args) -> anyhow::Result<Grid> {
@@ -128,6 +108,64 @@ fn read_grid(args: &Args) -> anyhow::Result<Grid> {
         grid.repeats = repeats;
     }
     Ok(grid)
+}
+
+/// Makes the folder of the results and tries it.
+fn open_output(dir: &Path) -> Result<(), Failure> {
+    let tried = fs::create_dir_all(dir).and_then(|()| tempfile::tempfile_in(dir));
+    tried.map(drop).map_err(|error| {
+        let dir = dir.display();
+        let remedy = "give -o a folder that can be written to";
+        let line = format!("--output {dir}: cannot be written to: {error}; {remedy}");
+        Failure::new(Exit::Usage, line)
+    })
+}
+
+/// A profile that is of an emulated device, as cases will run on one.
+fn emulated(wanted: &str) -> anyhow::Result<HardwareProfile> {
+    let profile = find_profile(wanted)?;
+    if profile.kind == DeviceKind::Emulated {
+        return Ok(profile);
+    }
+    let line = format!(
+        "--hw {wanted}: is of a machine with a GPU, and cases run on this machine's CPU; give what \
+         `plimsoll profile` wrote here, or leave --hw out to measure now"
+    );
+    Err(Failure::new(Exit::Usage, line).into())
+}
+
+fn measured(grid: &Grid, cpu: &CpuOptions) -> anyhow::Result<HardwareProfile> {
+    let mut dtypes: Vec<Dtype> = grid.cases.iter().map(|c| c.dtype).collect();
+    dtypes.dedup();
+    measure_with_progress(&ProbeOptions {
+        cpu: cpu.clone(),
+        quick: true,
+        dtypes,
+        name: "this-machine".into(),
+        date: today(),
+    })
+}
+
+/// A case that no plan fits is infeasible, as it is for `plan`.
+fn refused(error: CaseError) -> anyhow::Error {
+    match error.why {
+        Why::Infeasible(_) => Failure::new(Exit::Infeasible, error.to_string()).into(),
+        _ => error.into(),
+    }
+}
+
+/// What the process says in the end: what is missing, and only of a whole grid whether it is good.
+fn finish(args: &Args, validation: Validation<'_>, score: Option<&Score>) -> anyhow::Result<()> {
+    let coverage = validation.coverage();
+    let kept = format!("{coverage} are kept in {}", args.output.display());
+    if coverage.interrupted {
+        return Err(Failure::new(Exit::Interrupted, format!("interrupted; {kept}")).into());
+    }
+    if let Some(failure) = validation.into_failure() {
+        let not_all = format!("not all cases could be run ({kept})");
+        return Err(refused(failure).context(not_all));
+    }
+    score.map_or(Ok(()), |score| judge(args, score))
 }
 
 fn judge(args: &Args, score: &Score) -> anyhow::Result<()> {
@@ -143,100 +181,4 @@ fn judge(args: &Args, score: &Score) -> anyhow::Result<()> {
         args.output.join("cases.csv").display(),
     );
     Err(Failure::new(Exit::OutOfTolerance, line).into())
-}
-
-fn write_files(dir: &Path, report: &Report<'_>, outcomes: &[Outcome]) -> anyhow::Result<()> {
-    let csv = to_csv(report.cases)?;
-    write_atomically(&dir.join("cases.csv"), |out| out.write_all(&csv))?;
-    write_text(
-        &dir.join("cases.json"),
-        &(serde_json::to_string_pretty(report)? + "\n"),
-    )?;
-    let points: Vec<Point> = report.cases.iter().map(point).collect();
-    let title = format!(
-        "Predicted against measured latency, {} ({})",
-        report.setting.hardware, report.setting.device
-    );
-    let scatter = Scatter {
-        title: &title,
-        points: &points,
-    };
-    write_text(&dir.join("scatter.svg"), &scatter_svg(&scatter)?)?;
-    write_scatter_png(&dir.join("scatter.png"), &scatter)?;
-    // The case that is furthest off is the one to look at.
-    let worst = report
-        .cases
-        .iter()
-        .zip(outcomes)
-        .max_by(|a, b| a.0.error.abs().total_cmp(&b.0.error.abs()));
-    if let Some((_, outcome)) = worst {
-        write_atomically(&dir.join("trace.json"), |out| {
-            let predicted = Process {
-                name: "predicted",
-                run: &outcome.predicted,
-            };
-            let measured = Process {
-                name: "measured (emulated device)",
-                run: &outcome.measured,
-            };
-            write_side_by_side(out, predicted, measured)
-        })?;
-    }
-    Ok(())
-}
-
-fn point(row: &CaseRow) -> Point {
-    Point {
-        case: row.case.clone(),
-        group: row.group.clone(),
-        predicted_s: row.predicted_s,
-        measured_s: row.measured_s,
-    }
-}
-
-fn text(report: &Report<'_>, dir: &Path) -> String {
-    let mut table = Table::new(&[
-        ("case", Align::Left),
-        ("predicted s", Align::Right),
-        ("measured s", Align::Right),
-        ("error", Align::Right),
-        ("explained by", Align::Left),
-        ("pace", Align::Right),
-        ("repeats", Align::Right),
-    ]);
-    for row in report.cases {
-        table.row([
-            row.case.clone(),
-            three_digits(row.predicted_s),
-            three_digits(row.measured_s),
-            signed_percent(row.error),
-            format!("{} {:+.3} s", row.explained_by, row.explained_s),
-            format!("{:.2}x", row.pace),
-            format!("\u{b1}{:.0}%", 50.0 * row.repeat_range),
-        ]);
-    }
-    let (setting, score) = (report.setting, report.score);
-    let mut text = table.to_string();
-    let _ = write!(
-        text,
-        "\n{} cases on an {}, {} repeats each, disk {}\n\
-         error of latency: median {:.1}%, p95 {:.1}%, max {:.1}% (signed median {}); \
-         Spearman {:.3}\n\
-         pace: how much longer reference work took around the run than when this machine was profiled; \
-         predictions are at that pace (at the profile's own: median {:.1}%, p95 {:.1}%)\nfiles in {}: profile.toml, cases.csv, cases.json, scatter.svg, scatter.png, \
-         trace.json (the case furthest off, predicted above measured; open it in ui.perfetto.dev)\n",
-        score.cases,
-        setting.device,
-        setting.repeats,
-        setting.disk,
-        100.0 * score.median_abs_error,
-        100.0 * score.p95_abs_error,
-        100.0 * score.max_abs_error,
-        signed_percent(score.median_error),
-        score.spearman,
-        100.0 * score.median_abs_error_as_profiled,
-        100.0 * score.p95_abs_error_as_profiled,
-        dir.display(),
-    );
-    text
 }

@@ -1,6 +1,8 @@
 //! What serde_json says of a wrong file, turned into key, problem and remedy.
 
-use plimsoll_core::did_you_mean;
+use serde_json::error::Category;
+
+use super::serde_words;
 
 /// A complaint about a JSON text.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,24 +22,14 @@ pub(super) fn explain(text: &str, error: &serde_json::Error) -> Complaint {
         Some(end) => message[..end].to_owned(),
         None => message,
     };
+    let (problem, remedy) = serde_words::explain(&problem);
+    let otherwise = match error.classify() {
+        Category::Eof => "the file is cut short; write it again",
+        Category::Data => "correct the value",
+        Category::Io | Category::Syntax => "mend the JSON there",
+    };
+    let remedy = remedy.unwrap_or_else(|| otherwise.to_owned());
     let line = error.line();
-    let quoted: Vec<&str> = problem.split('`').skip(1).step_by(2).collect();
-    let unknown = problem.starts_with("unknown field");
-    let remedy = match quoted.split_first() {
-        Some((key, known)) if unknown || problem.starts_with("unknown variant") => {
-            did_you_mean(key, known.iter().copied())
-                .unwrap_or_else(|| format!("known here: {}", known.join(", ")))
-        }
-        Some((key, _)) if problem.starts_with("missing field") => format!("add `{key}`"),
-        _ if error.is_eof() => "the file is cut short; write it again".to_owned(),
-        _ if error.is_data() => "correct the value".to_owned(),
-        _ => "mend the JSON there".to_owned(),
-    };
-    // The list of all known keys is in the remedy, where it helps.
-    let problem = match (unknown, quoted.first()) {
-        (true, Some(key)) => format!("unknown key `{key}`"),
-        _ => problem,
-    };
     let path = path_at(text, line, error.column());
     let key = match path.is_empty() || error.is_eof() {
         true => format!("line {line}"),

@@ -8,6 +8,8 @@ mod json_place;
 mod model;
 mod plan;
 mod prompts;
+mod serde_words;
+mod toml_place;
 mod write;
 
 pub use error::InputError;
@@ -15,6 +17,7 @@ pub use hardware::{Listed, find_profile, list_profiles};
 pub use model::{FoundModel, find_model, first_difference};
 pub use plan::{PlanFile, SearchNote, plan_json, read_plan};
 pub use prompts::{Prompt, random_prompts, read_prompts};
+pub use toml_place::TomlText;
 pub use write::{check_writable, write_atomically, write_text, write_through_path};
 
 use std::path::Path;

@@ -1,97 +1,61 @@
 //! Prediction beside measurement: the same program, simulated and executed, case by case.
 
+mod bench;
+mod error;
 mod grid;
 mod score;
+mod trial;
 
-use std::collections::HashMap;
+use std::fmt;
+use std::io;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
-use plimsoll_backend::cpu::{CpuError, CpuExecutor, CpuOptions, Throttles};
-use plimsoll_backend::probe::{Moment, PaceMeter};
-use plimsoll_backend::weights::{Remembered, Synthetic};
-use plimsoll_core::compression::Compression;
-use plimsoll_core::control::{DriveError, Run, drive};
-use plimsoll_core::hardware::{HardwareProfile, Slowness};
-use plimsoll_core::lower::{LowerError, Lowering};
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
-use plimsoll_core::policy::Policy;
-use plimsoll_core::summary::Summary;
-use plimsoll_core::tier::PerTier;
-use plimsoll_sim::simulate;
+use plimsoll_backend::cpu::{CpuError, CpuOptions};
+use plimsoll_backend::decoder::Decoder;
+use plimsoll_backend::tiers::DiskTier;
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::units::Bytes;
 use serde::Serialize;
-use thiserror::Error;
 
-use crate::files::random_prompts;
-use crate::planner;
-pub use grid::{BUILT_IN, Case, Grid, MachineEntry};
-pub use score::{CaseRow, Score, score};
+use bench::Bench;
+pub use bench::TimedRun;
+pub use error::{CaseError, Why};
+pub use grid::{BUILT_IN, Case, Grid, Limits};
+pub use score::{CaseRow, Repeats, Score, score};
+pub use trial::Trial;
 
-/// Why a validation has no result.
-#[derive(Debug, Error)]
-pub enum ValidateError {
-    /// The case's plan does not fit its machine.
-    #[error("case `{case}`: {source}")]
-    Lower {
-        /// Which.
-        case: String,
-        /// Why.
-        source: LowerError,
-    },
-    /// The simulator stopped.
-    #[error("case `{case}`: {source}")]
-    Simulate {
-        /// Which.
-        case: String,
-        /// Why.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The planner stopped, or found nothing that fits.
-    #[error("case `{case}`: {what}")]
-    Plan {
-        /// Which.
-        case: String,
-        /// Why.
-        what: String,
-    },
-    /// The executor could not be made.
-    #[error("case `{case}`: {source}")]
-    Cpu {
-        /// Which.
-        case: String,
-        /// Why.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The run stopped.
-    #[error("case `{case}`: {source}")]
-    Drive {
-        /// Which.
-        case: String,
-        /// Why.
-        source: DriveError,
-    },
+/// A grid on this machine: predicted when it is made, then run.
+///
+/// Repeats are interleaved: all cases once, then all again, so that what is cut short in a later round
+/// still covers every case. Every run that has ended counts, and nothing is thrown away to make counts
+/// equal: a case's latency is the median of the repeats that it has, its row lists them, and
+/// [`Coverage`] says how much of the grid there is. A case that fails is not run again; its earlier
+/// runs and the other cases stay.
+pub struct Validation<'a> {
+    profile: &'a HardwareProfile,
+    bench: Bench<'a>,
+    repeats: u32,
+    trials: Vec<Trial<'a>>,
+    failures: Vec<CaseError>,
+    interrupted: bool,
 }
 
-/// A case with its prediction and its measurements.
-#[derive(Debug)]
-pub struct Outcome {
-    /// Its name.
-    pub name: String,
-    /// Its placement.
-    pub group: String,
-    /// What was run.
-    pub plan: Plan,
-    /// Latency in modelled time at the pace at which the profile was measured, in seconds.
-    pub predicted_as_profiled_s: f64,
-    /// In modelled time, at the pace that the machine had around the measured run.
-    pub predicted: Run,
-    /// That pace.
-    pub slowness: Slowness,
-    /// Runs that were done again because the machine changed its pace during them.
-    pub restarts: u32,
-    /// In real time: the repeat of median latency.
-    pub measured: Run,
-    /// Latency of every repeat, in seconds, in the order they were run.
-    pub latencies_s: Vec<f64>,
+/// How much of a grid has results.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Coverage {
+    /// Cases with at least one run.
+    pub cases: usize,
+    /// Cases of the grid.
+    pub cases_asked: usize,
+    /// Runs that have ended.
+    pub runs: usize,
+    /// Runs of the whole grid.
+    pub runs_asked: usize,
+    /// Whether the user stopped it.
+    pub interrupted: bool,
+    /// What stopped cases, a line each.
+    pub failures: Vec<String>,
 }
 
 /// What a validation says of itself besides its cases.
@@ -102,241 +66,132 @@ pub struct Setting {
     /// "emulated device".
     pub device: &'static str,
     /// How the disk was read and written.
-    pub disk: String,
+    pub disk: &'static str,
     /// Runs of each case.
     pub repeats: u32,
 }
 
-struct Prepared<'a> {
-    case: &'a Case,
-    plan: Plan,
-    predicted: Run,
-    runs: Vec<(Run, Slowness)>,
-    restarts: u32,
+impl<'a> Validation<'a> {
+    /// Plans and predicts every case; nothing runs yet.
+    ///
+    /// # Errors
+    /// The first case that has no plan or does not fit; an interruption.
+    pub fn new(
+        grid: &'a Grid,
+        profile: &'a HardwareProfile,
+        options: &'a CpuOptions,
+    ) -> Result<Validation<'a>, CaseError> {
+        let trial = |case: &'a Case| {
+            if options.interrupt.load(Ordering::Relaxed) {
+                return Err(Why::interrupted().of(&case.name));
+            }
+            Trial::new(case, profile).map_err(|why| why.of(&case.name))
+        };
+        Ok(Validation {
+            profile,
+            trials: grid.cases.iter().map(trial).collect::<Result<_, _>>()?,
+            bench: Bench::new(profile, options),
+            repeats: grid.repeats,
+            failures: Vec::new(),
+            interrupted: false,
+        })
+    }
+
+    /// Runs all cases, or until the user interrupts. `ended` sees what there is after each run.
+    ///
+    /// # Errors
+    /// What `ended` says.
+    pub fn run(&mut self, ended: &mut dyn FnMut(&Self) -> io::Result<()>) -> io::Result<()> {
+        for _ in 0..self.repeats {
+            for index in 0..self.trials.len() {
+                if self.trials[index].failed {
+                    continue;
+                }
+                match self.run_once(index) {
+                    Ok(()) => ended(self)?,
+                    Err(why) if why.is_interruption() => {
+                        self.interrupted = true;
+                        return Ok(());
+                    }
+                    Err(why) => {
+                        self.trials[index].failed = true;
+                        let case = &self.trials[index].case.name;
+                        self.failures.push(why.of(case));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run_once(&mut self, index: usize) -> Result<(), Why> {
+        let trial = &mut self.trials[index];
+        let run = self.bench.run(trial.case, &trial.plan)?;
+        trial.take(run, self.profile)
+    }
+
+    /// All cases, in the grid's order.
+    pub fn trials(&self) -> &[Trial<'a>] {
+        &self.trials
+    }
+
+    /// A row for each case that has a run.
+    pub fn rows(&self) -> Vec<CaseRow> {
+        let rows = self.trials.iter().filter_map(Trial::row);
+        rows.cloned().collect()
+    }
+
+    /// How much there is.
+    pub fn coverage(&self) -> Coverage {
+        Coverage {
+            cases: self.trials.iter().filter(|t| t.row().is_some()).count(),
+            cases_asked: self.trials.len(),
+            runs: self.trials.iter().map(|t| t.runs.len()).sum(),
+            runs_asked: self.trials.len() * self.repeats as usize,
+            interrupted: self.interrupted,
+            failures: self.failures.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// What stopped the first case that failed.
+    pub fn into_failure(self) -> Option<CaseError> {
+        self.failures.into_iter().next()
+    }
 }
 
-/// How often a run is done again because the machine changed its pace during it.
-const RESTARTS_MAX: u32 = 1;
+/// "32 cases in 96 runs", or how many of how many.
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = |f: &mut fmt::Formatter<'_>, is, asked, what| {
+            if is != asked {
+                write!(f, "{is} of ")?;
+            }
+            let plural = if asked == 1 { "" } else { "s" };
+            write!(f, "{asked} {what}{plural}")
+        };
+        part(f, self.cases, self.cases_asked, "case")?;
+        f.write_str(" in ")?;
+        part(f, self.runs, self.runs_asked, "run")
+    }
+}
 
-/// Predicts and runs every case. Repeats are interleaved: all cases once, then all again. `progress`
-/// hears how many of how many runs are done.
+/// Refuses a grid with a model that the CPU executor has no kernels for, before anything is measured.
 ///
 /// # Errors
-/// The first case that cannot be planned or run.
-pub fn validate(
-    grid: &Grid,
-    profile: &HardwareProfile,
-    options: &CpuOptions,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<Vec<Outcome>, ValidateError> {
-    let mut prepared = Vec::new();
+/// The first such case.
+pub fn check_executable(grid: &Grid) -> Result<(), CaseError> {
     for case in &grid.cases {
-        prepared.push(prepare(case, profile)?);
-    }
-    let mut bench = Bench {
-        options,
-        meter: PaceMeter::new(options.pin_cores),
-        weights: HashMap::new(),
-    };
-    let total = prepared.len() as u64 * u64::from(grid.repeats);
-    let mut done = 0;
-    for _ in 0..grid.repeats {
-        for case in &mut prepared {
-            progress(done, total);
-            case.run(profile, &mut bench)?;
-            done += 1;
+        if let Err(error) = Decoder::new(&case.model, case.dtype, 1) {
+            return Err(Why::Cpu(error.into()).of(&case.name));
         }
     }
-    progress(total, total);
-    prepared
-        .into_iter()
-        .map(|case| case.finish(profile))
-        .collect()
+    Ok(())
 }
 
-impl Prepared<'_> {
-    /// Executes the case once, timing the machine's pace before and after.
-    fn run(
-        &mut self,
-        profile: &HardwareProfile,
-        bench: &mut Bench<'_>,
-    ) -> Result<(), ValidateError> {
-        let mut restarts = 0;
-        loop {
-            let before = bench.meter.now();
-            let run = bench.execute(self.case, &self.plan)?;
-            let after = bench.meter.now();
-            if Moment::is_steady(before, after) || restarts == RESTARTS_MAX {
-                let slowness = Moment::between(before, after).slowness(profile);
-                self.runs.push((run, slowness));
-                return Ok(());
-            }
-            restarts += 1;
-            self.restarts += 1;
-        }
-    }
-
-    /// Takes the repeat of median latency, and predicts it at its pace.
-    fn finish(mut self, profile: &HardwareProfile) -> Result<Outcome, ValidateError> {
-        let latency = |run: &Run| run.trace.makespan().0;
-        let latencies_s = self.runs.iter().map(|(run, _)| latency(run)).collect();
-        self.runs
-            .sort_by(|a, b| latency(&a.0).total_cmp(&latency(&b.0)));
-        let middle = (self.runs.len() - 1) / 2;
-        let (measured, slowness) = self.runs.swap_remove(middle);
-        let machine = machine_of(self.case, profile, &slowness);
-        Ok(Outcome {
-            name: self.case.name.clone(),
-            group: self.case.group.clone(),
-            predicted_as_profiled_s: latency(&self.predicted),
-            predicted: predict(self.case, &self.plan, &machine)?,
-            plan: self.plan,
-            measured,
-            slowness,
-            restarts: self.restarts,
-            latencies_s,
-        })
-    }
-}
-
-fn predict(case: &Case, plan: &Plan, machine: &HardwareProfile) -> Result<Run, ValidateError> {
-    simulate(plan, machine).map_err(|source| ValidateError::Simulate {
-        case: case.name.clone(),
-        source: Box::new(source),
-    })
-}
-
-/// The machine of a case at a pace, as the simulator knows it.
-fn machine_of(case: &Case, profile: &HardwareProfile, slowness: &Slowness) -> HardwareProfile {
-    let machine = &case.machine;
-    profile
-        .at_pace(slowness)
-        .with_capacities(
-            machine.device_capacity_bytes,
-            machine.host_capacity_bytes,
-            machine.disk_capacity_bytes,
-        )
-        .with_link_cap(machine.h2d_bytes_per_s, machine.d2h_bytes_per_s)
-        .with_disk_cap(
-            machine.disk_read_bytes_per_s,
-            machine.disk_write_bytes_per_s,
-        )
-}
-
-fn prepare<'a>(case: &'a Case, profile: &HardwareProfile) -> Result<Prepared<'a>, ValidateError> {
-    let machine = machine_of(case, profile, &Slowness::NONE);
-    let plan = match case.policy {
-        Some(policy) => given(case, policy, &machine),
-        None => planned(case, &machine)?,
-    };
-    let predicted = predict(case, &plan, &machine)?;
-    let plan = Plan {
-        prediction: Some(Summary::of(&predicted)),
-        ..plan
-    };
-    Ok(Prepared {
-        case,
-        plan,
-        predicted,
-        runs: Vec::new(),
-        restarts: 0,
-    })
-}
-
-fn given(case: &Case, policy: Policy, machine: &HardwareProfile) -> Plan {
-    Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: case.model.clone(),
-        dtype: case.dtype,
-        workload: case.workload,
-        policy,
-        capacity_bytes: PerTier {
-            device: machine.tiers.device_usable(),
-            host: machine.tiers.host_usable(),
-            disk: machine.tiers.disk_capacity_bytes.value,
-        },
-        prediction: None,
-        provenance: Provenance {
-            hardware: machine.name.clone(),
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: env!("CARGO_PKG_VERSION").to_owned(),
-        },
-    }
-}
-
-fn planned(case: &Case, machine: &HardwareProfile) -> Result<Plan, ValidateError> {
-    let no_plan = |what: String| ValidateError::Plan {
-        case: case.name.clone(),
-        what,
-    };
-    let request = planner::Request {
-        workload: case.workload,
-        objective: planner::Objective::Throughput,
-        max_latency_s: None,
-        compression: Compression::default(),
-    };
-    match planner::search(machine, &case.model, case.dtype, &request) {
-        Ok(planner::Answer::Plan(planned) | planner::Answer::TooSlow(planned)) => Ok(planned.plan),
-        Ok(planner::Answer::Infeasible(why)) => Err(no_plan(why.to_string())),
-        Err(error) => Err(no_plan(error.to_string())),
-    }
-}
-
-/// What runs cases: the executor's options, and what is kept between runs.
-struct Bench<'a> {
-    options: &'a CpuOptions,
-    meter: PaceMeter,
-    /// By model: making them up takes longer than most runs.
-    weights: HashMap<String, Remembered<Synthetic>>,
-}
-
-impl Bench<'_> {
-    fn execute(&mut self, case: &Case, plan: &Plan) -> Result<Run, ValidateError> {
-        let name = || case.name.clone();
-        let mut lowering = Lowering::new(plan).map_err(|source| ValidateError::Lower {
-            case: name(),
-            source,
-        })?;
-        let options = CpuOptions {
-            throttles: Throttles {
-                h2d: case.machine.h2d_bytes_per_s,
-                d2h: case.machine.d2h_bytes_per_s,
-                disk_read: case.machine.disk_read_bytes_per_s,
-                disk_write: case.machine.disk_write_bytes_per_s,
-            },
-            ..self.options.clone()
-        };
-        let cpu = |source: CpuError| ValidateError::Cpu {
-            case: name(),
-            source: Box::new(source),
-        };
-        let weights = self.weights.entry(plan.model.name.clone());
-        let weights = weights.or_insert_with(|| Remembered::new(Synthetic { seed: 1 }));
-        let mut executor =
-            CpuExecutor::new(plan, lowering.placement(), weights, &options).map_err(cpu)?;
-        let count = lowering
-            .rounds()
-            .iter()
-            .flat_map(|r| &r.batches)
-            .map(|b| u64::from(*b))
-            .sum();
-        let prompts = random_prompts(1, count, plan.workload.prompt_len, plan.model.vocab_size);
-        let prompts: Vec<Vec<u32>> = prompts.into_iter().map(|p| p.prompt_token_ids).collect();
-        executor
-            .set_prompts(lowering.texts(), &prompts)
-            .map_err(cpu)?;
-        drive(&mut lowering, &mut executor).map_err(|source| ValidateError::Drive {
-            case: name(),
-            source,
-        })
-    }
-}
-
-/// How the disk tier would be read and written in a directory, in words.
-pub fn disk_mode(dir: &Path) -> String {
-    use plimsoll_backend::tiers::DiskTier;
-    match DiskTier::create(dir, plimsoll_core::units::Bytes(4096)) {
-        Ok(disk) => disk.mode().describe().to_owned(),
-        Err(error) => error.to_string(),
-    }
+/// How the disk tier is read and written in a directory, in words.
+///
+/// # Errors
+/// Where there can be none.
+pub fn disk_mode(dir: &Path) -> Result<&'static str, CpuError> {
+    Ok(DiskTier::create(dir, Bytes(4096))?.mode().describe())
 }

@@ -4,9 +4,9 @@ use plimsoll_core::control::Run;
 use plimsoll_core::program::ResourceKind;
 use plimsoll_core::summary::Summary;
 use serde::Serialize;
-use statrs::statistics::{Data, OrderStatistics, RankTieBreaker};
 
-use super::Outcome;
+use super::{TimedRun, Trial};
+use crate::stats::{quantile, spearman};
 
 /// One case in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -25,8 +25,9 @@ pub struct CaseRow {
     pub error: f64,
     /// The same for the prediction at the profile's own pace.
     pub error_as_profiled: f64,
-    /// How much slower the machine was than when it was profiled (matrix products of few tokens).
-    pub pace: f64,
+    /// How much slower the machine was than when it was profiled (matrix products of few tokens), where
+    /// the profile says.
+    pub pace: Option<f64>,
     /// Runs done again because the machine changed its pace during them.
     pub restarts: u32,
     /// The resource whose busy time differs most.
@@ -38,10 +39,9 @@ pub struct CaseRow {
     /// The resource that was busiest as executed.
     pub measured_bottleneck: String,
     /// Latency of each repeat, in the order they were run.
-    #[serde(serialize_with = "spaced")]
-    pub repeats_s: Vec<f64>,
-    /// Largest over smallest latency of the repeats, less one.
-    pub repeat_range: f64,
+    pub repeats_s: Repeats,
+    /// Largest over smallest latency of the repeats, less one; none of a single one.
+    pub repeat_range: Option<f64>,
     /// Throughput as simulated.
     pub predicted_tok_s: f64,
     /// Throughput as executed.
@@ -65,45 +65,80 @@ pub struct Score {
     pub p95_abs_error_as_profiled: f64,
     /// Median of the errors with their sign: above zero, the simulator is too slow.
     pub median_error: f64,
-    /// Rank correlation of predicted and measured latency (Spearman).
-    pub spearman: f64,
+    /// Rank correlation of predicted and measured latency (Spearman); none where all rank alike, as a
+    /// single case does.
+    pub spearman: Option<f64>,
 }
 
-/// One cell of a table holds all repeats.
-fn spaced<S: serde::Serializer>(values: &[f64], to: S) -> Result<S::Ok, S::Error> {
-    let texts: Vec<String> = values.iter().map(|v| format!("{v:.6}")).collect();
-    to.serialize_str(&texts.join(" "))
+/// Latencies: a list, or one cell of a format that has no lists.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Repeats {
+    /// In seconds.
+    List(Vec<f64>),
+    /// The same with spaces between.
+    Cell(String),
 }
 
 impl CaseRow {
-    /// The numbers of an outcome.
-    pub fn of(outcome: &Outcome) -> CaseRow {
-        let predicted = Summary::of(&outcome.predicted);
-        let measured = Summary::of(&outcome.measured);
-        let mut latencies = Data::new(outcome.latencies_s.clone());
+    /// The numbers of a case whose `middle` run is compared with what was `predicted` for it.
+    pub(super) fn of(trial: &Trial<'_>, predicted: &Run, middle: &TimedRun) -> CaseRow {
+        let summary = Summary::of(predicted);
+        let measured = Summary::of(&middle.run);
+        let predicted_s = summary.latency_s.0;
         let measured_s = measured.latency_s.0;
-        let (low, high) = (latencies.percentile(0), latencies.percentile(100));
-        let (explained_by, explained_s) = explain(&outcome.predicted, &outcome.measured);
+        let latencies_s: Vec<f64> = trial.runs.iter().map(TimedRun::latency_s).collect();
+        let (explained_by, explained_s) = explain(predicted, &middle.run);
         CaseRow {
-            case: outcome.name.clone(),
-            group: outcome.group.clone(),
-            predicted_s: predicted.latency_s.0,
-            predicted_as_profiled_s: outcome.predicted_as_profiled_s,
+            case: trial.case.name.clone(),
+            group: trial.case.group.clone(),
+            predicted_s,
+            predicted_as_profiled_s: trial.as_profiled_s,
             measured_s,
-            error: predicted.latency_s.0 / measured_s - 1.0,
-            error_as_profiled: outcome.predicted_as_profiled_s / measured_s - 1.0,
-            pace: outcome.slowness.few_tokens,
-            restarts: outcome.restarts,
+            error: predicted_s / measured_s - 1.0,
+            error_as_profiled: trial.as_profiled_s / measured_s - 1.0,
+            pace: middle.slowness.map(|slowness| slowness.few_tokens),
+            restarts: trial.runs.iter().map(|run| run.restarts).sum(),
             explained_by,
             explained_s,
-            predicted_bottleneck: predicted.bottleneck,
+            predicted_bottleneck: summary.bottleneck,
             measured_bottleneck: measured.bottleneck,
-            repeats_s: outcome.latencies_s.clone(),
-            repeat_range: high / low - 1.0,
-            predicted_tok_s: predicted.throughput_tok_s,
-            measured_tok_s: predicted.generated_tokens as f64 / measured_s,
+            repeat_range: range(&latencies_s),
+            repeats_s: Repeats::List(latencies_s),
+            predicted_tok_s: summary.throughput_tok_s,
+            measured_tok_s: summary.generated_tokens as f64 / measured_s,
         }
     }
+
+    /// The row with every value in one cell.
+    pub fn in_cells(&self) -> CaseRow {
+        let repeats_s = match &self.repeats_s {
+            Repeats::List(seconds) => {
+                let texts: Vec<String> = seconds.iter().map(|s| format!("{s:.6}")).collect();
+                Repeats::Cell(texts.join(" "))
+            }
+            cell => cell.clone(),
+        };
+        CaseRow {
+            repeats_s,
+            ..self.clone()
+        }
+    }
+
+    /// How many repeats there are.
+    pub fn repeats(&self) -> usize {
+        match &self.repeats_s {
+            Repeats::List(seconds) => seconds.len(),
+            Repeats::Cell(text) => text.split(' ').count(),
+        }
+    }
+}
+
+/// The largest over the smallest of several, less one.
+fn range(latencies_s: &[f64]) -> Option<f64> {
+    let low = latencies_s.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = latencies_s.iter().copied().fold(0.0, f64::max);
+    (latencies_s.len() > 1).then(|| high / low - 1.0)
 }
 
 /// The resource whose busy time differs most between two runs, and by how much.
@@ -130,40 +165,23 @@ fn busy_s(run: &Run, kind: ResourceKind) -> f64 {
         .sum()
 }
 
-/// Scores all cases.
+/// Scores rows; there must be one at least.
 pub fn score(rows: &[CaseRow]) -> Score {
-    let mut sizes = Data::new(rows.iter().map(|r| r.error.abs()).collect::<Vec<f64>>());
-    let mut signed = Data::new(rows.iter().map(|r| r.error).collect::<Vec<f64>>());
-    let mut as_profiled = Data::new(
-        rows.iter()
-            .map(|r| r.error_as_profiled.abs())
-            .collect::<Vec<f64>>(),
-    );
+    let signed: Vec<f64> = rows.iter().map(|r| r.error).collect();
+    let sizes: Vec<f64> = signed.iter().map(|e| e.abs()).collect();
+    let as_profiled: Vec<f64> = rows.iter().map(|r| r.error_as_profiled.abs()).collect();
     let predicted: Vec<f64> = rows.iter().map(|r| r.predicted_s).collect();
     let measured: Vec<f64> = rows.iter().map(|r| r.measured_s).collect();
     Score {
         cases: rows.len(),
-        median_abs_error: sizes.median(),
-        p95_abs_error: sizes.percentile(95),
-        max_abs_error: sizes.percentile(100),
-        median_abs_error_as_profiled: as_profiled.median(),
-        p95_abs_error_as_profiled: as_profiled.percentile(95),
-        median_error: signed.median(),
+        median_abs_error: quantile(&sizes, 0.5),
+        p95_abs_error: quantile(&sizes, 0.95),
+        max_abs_error: quantile(&sizes, 1.0),
+        median_abs_error_as_profiled: quantile(&as_profiled, 0.5),
+        p95_abs_error_as_profiled: quantile(&as_profiled, 0.95),
+        median_error: quantile(&signed, 0.5),
         spearman: spearman(predicted, measured),
     }
-}
-
-/// Correlation of ranks; ties share their mean rank.
-pub fn spearman(a: Vec<f64>, b: Vec<f64>) -> f64 {
-    let ranks = |values: Vec<f64>| Data::new(values).ranks(RankTieBreaker::Average);
-    let (a, b) = (ranks(a), ranks(b));
-    let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len() as f64;
-    let (mean_a, mean_b) = (mean(&a), mean(&b));
-    let pairs = || a.iter().zip(&b).map(|(x, y)| (x - mean_a, y - mean_b));
-    let covariance: f64 = pairs().map(|(x, y)| x * y).sum();
-    let spread: f64 =
-        pairs().map(|(x, _)| x * x).sum::<f64>() * pairs().map(|(_, y)| y * y).sum::<f64>();
-    covariance / spread.sqrt()
 }
 
 #[cfg(test)]
@@ -171,10 +189,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_correlate_whatever_the_scale() {
-        let a = vec![1.0, 2.0, 3.0, 4.0];
-        assert!((spearman(a.clone(), vec![1.0, 10.0, 1e3, 1e9]) - 1.0).abs() < 1e-12);
-        assert!((spearman(a.clone(), vec![4.0, 3.0, 2.0, 1.0]) + 1.0).abs() < 1e-12);
-        assert!((spearman(a, vec![1.0, 2.0, 4.0, 3.0]) - 0.8).abs() < 1e-12);
+    fn a_single_repeat_has_no_range() {
+        assert_eq!(range(&[2.0]), None);
+        assert_eq!(range(&[2.0, 3.0]), Some(0.5));
     }
 }

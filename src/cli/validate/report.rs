@@ -1,0 +1,159 @@
+//! What a validation says: tables that grow with it, pictures at its end, and the printed text.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::files::{write_atomically, write_text};
+use crate::report::{
+    Align, Point, Scatter, Table, scatter_svg, signed_percent, three_digits, to_csv,
+    write_scatter_png,
+};
+use crate::trace_file::{Process, write_side_by_side};
+use crate::validate::{CaseRow, Coverage, Score, Setting, Trial, Validation, score};
+
+/// All there is, or all there is so far.
+#[derive(Serialize)]
+pub(super) struct Report<'a> {
+    pub setting: &'a Setting,
+    pub coverage: Coverage,
+    /// None before a run has ended.
+    pub score: Option<Score>,
+    pub cases: Vec<CaseRow>,
+}
+
+impl<'a> Report<'a> {
+    pub fn of(validation: &Validation<'_>, setting: &'a Setting) -> Report<'a> {
+        let cases = validation.rows();
+        Report {
+            setting,
+            coverage: validation.coverage(),
+            score: (!cases.is_empty()).then(|| score(&cases)),
+            cases,
+        }
+    }
+}
+
+/// Writes `cases.csv` and `cases.json`.
+pub(super) fn write_tables(dir: &Path, report: &Report<'_>) -> io::Result<()> {
+    let rows: Vec<CaseRow> = report.cases.iter().map(CaseRow::in_cells).collect();
+    let csv = to_csv(&rows).map_err(io::Error::other)?;
+    write_atomically(&dir.join("cases.csv"), |out| out.write_all(&csv))?;
+    let json = serde_json::to_string_pretty(report)? + "\n";
+    write_text(&dir.join("cases.json"), &json)
+}
+
+/// Draws all cases, and writes the trace of the one that is furthest off: the one to look at.
+pub(super) fn write_pictures(
+    dir: &Path,
+    report: &Report<'_>,
+    trials: &[Trial<'_>],
+) -> io::Result<()> {
+    let points: Vec<Point> = report.cases.iter().map(point).collect();
+    let title = format!(
+        "Predicted against measured latency, {} ({})",
+        report.setting.hardware, report.setting.device
+    );
+    let scatter = Scatter {
+        title: &title,
+        points: &points,
+    };
+    write_text(&dir.join("scatter.svg"), &scatter_svg(&scatter)?)?;
+    write_scatter_png(&dir.join("scatter.png"), &scatter)?;
+    let error = |trial: &&Trial<'_>| trial.row().map_or(-1.0, |row| row.error.abs());
+    let furthest = trials.iter().max_by(|a, b| error(a).total_cmp(&error(b)));
+    let Some((predicted, measured)) = furthest.and_then(Trial::pair) else {
+        return Ok(());
+    };
+    let process = |name, run| Process { name, run };
+    let measured = process("measured (emulated device)", measured);
+    write_atomically(&dir.join("trace.json"), |out| {
+        write_side_by_side(out, process("predicted", predicted), measured)
+    })
+}
+
+fn point(row: &CaseRow) -> Point {
+    Point {
+        case: row.case.clone(),
+        group: row.group.clone(),
+        predicted_s: row.predicted_s,
+        measured_s: row.measured_s,
+    }
+}
+
+/// The table, then all of it in a few lines.
+pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
+    let (setting, coverage) = (report.setting, &report.coverage);
+    let mut text = table(&report.cases).to_string();
+    let _ = writeln!(
+        text,
+        "\n{coverage} on an {}, disk {}",
+        setting.device, setting.disk
+    );
+    if coverage.interrupted {
+        text.push_str("interrupted: what had ended is here\n");
+    }
+    for failure in &coverage.failures {
+        let _ = writeln!(text, "failed: {failure}");
+    }
+    let spearman = score.spearman.map(|rank| format!("; Spearman {rank:.3}"));
+    let _ = writeln!(
+        text,
+        "error of latency: median {:.1}%, p95 {:.1}%, max {:.1}% (signed median {}){}",
+        100.0 * score.median_abs_error,
+        100.0 * score.p95_abs_error,
+        100.0 * score.max_abs_error,
+        signed_percent(score.median_error),
+        spearman.unwrap_or_default(),
+    );
+    let _ = match report.cases.iter().any(|row| row.pace.is_some()) {
+        true => writeln!(
+            text,
+            "pace: how much longer reference work took around the run than when this machine was profiled; \
+             predictions are at that pace (at the profile's own: median {:.1}%, p95 {:.1}%)",
+            100.0 * score.median_abs_error_as_profiled,
+            100.0 * score.p95_abs_error_as_profiled,
+        ),
+        false => writeln!(
+            text,
+            "pace: not known, since the profile has no compute.pace_few_tokens_s; predictions are at its own"
+        ),
+    };
+    let _ = writeln!(
+        text,
+        "files in {}: profile.toml, cases.csv, cases.json, scatter.svg, scatter.png, \
+         trace.json (the case furthest off, predicted above measured; open it in ui.perfetto.dev)",
+        dir.display(),
+    );
+    text
+}
+
+fn table(rows: &[CaseRow]) -> Table {
+    let mut table = Table::new(&[
+        ("case", Align::Left),
+        ("predicted s", Align::Right),
+        ("measured s", Align::Right),
+        ("error", Align::Right),
+        ("explained by", Align::Left),
+        ("pace", Align::Right),
+        ("repeats", Align::Right),
+    ]);
+    for row in rows {
+        let range = row
+            .repeat_range
+            .map(|range| format!(" \u{b1}{:.0}%", 50.0 * range));
+        table.row([
+            row.case.clone(),
+            three_digits(row.predicted_s),
+            three_digits(row.measured_s),
+            signed_percent(row.error),
+            format!("{} {:+.3} s", row.explained_by, row.explained_s),
+            row.pace
+                .map_or("-".to_owned(), |pace| format!("{pace:.2}x")),
+            format!("{}{}", row.repeats(), range.unwrap_or_default()),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,218 @@
+//! From the parts of a grid file to its cases.
+
+use plimsoll_backend::cpu::Throttles;
+use plimsoll_core::Dtype;
+use plimsoll_core::lower::{LowerError, footprint};
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::policy::{Policy, PolicyError};
+use plimsoll_core::tier::PerTier;
+use plimsoll_core::workload::Workload;
+use toml::Spanned;
+
+use super::check::{bad, find, says};
+use super::file::{
+    BatchEntry, CaseEntry, GridFile, MachineEntry, ModelEntry, Part, PlacementEntry, ScheduleEntry,
+};
+use super::{Case, Limits};
+use crate::files::{InputError, TomlText, find_model};
+
+/// The cases that a file lists, or all combinations of its parts.
+pub(super) fn cases(text: &TomlText<'_>, file: &GridFile) -> Result<Vec<Case>, InputError> {
+    if file.case.is_empty() {
+        let all = combinations(file).into_iter();
+        return all.map(|parts| parts.case(text, file.dtype)).collect();
+    }
+    let mut cases: Vec<Case> = Vec::new();
+    for entry in &file.case {
+        let case = Parts::named(text, file, entry)?.case(text, file.dtype)?;
+        if let Some(twin) = cases.iter().position(|other| other.name == case.name) {
+            let line = text.line(file.case[twin].span().start);
+            let problem = format!("`{}` is in line {line} already", case.name);
+            return Err(text.bad(entry.span().start, "case", problem, "remove one"));
+        }
+        cases.push(case);
+    }
+    Ok(cases)
+}
+
+/// What a case is made of.
+struct Parts<'a> {
+    model: &'a Spanned<ModelEntry>,
+    placement: &'a Spanned<PlacementEntry>,
+    schedule: &'a Spanned<ScheduleEntry>,
+    batch: &'a Spanned<BatchEntry>,
+    machine: &'a Spanned<MachineEntry>,
+}
+
+/// All of them, but each batch on its own machine only, where it names one.
+fn combinations(file: &GridFile) -> Vec<Parts<'_>> {
+    let mut all = Vec::new();
+    for model in &file.model {
+        for placement in &file.placement {
+            for schedule in &file.schedule {
+                for batch in &file.batch {
+                    let machines = file.machine.iter();
+                    for machine in machines.filter(|m| may_run_on(batch, m)) {
+                        all.push(Parts {
+                            model,
+                            placement,
+                            schedule,
+                            batch,
+                            machine,
+                        });
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+fn may_run_on(batch: &Spanned<BatchEntry>, machine: &Spanned<MachineEntry>) -> bool {
+    let only = batch.get_ref().machine.as_ref();
+    only.is_none_or(|only| *only == machine.get_ref().name)
+}
+
+impl<'a> Parts<'a> {
+    fn named(
+        text: &TomlText<'_>,
+        file: &'a GridFile,
+        entry: &Spanned<CaseEntry>,
+    ) -> Result<Parts<'a>, InputError> {
+        let (at, case) = (entry.span().start, entry.get_ref());
+        let batch = find(text, at, &file.batch, case.batch.as_deref())?;
+        let only = batch.get_ref().machine.as_ref();
+        let machine = case.machine.as_ref().or(only).map(String::as_str);
+        let parts = Parts {
+            model: find(text, at, &file.model, case.model.as_deref())?,
+            placement: find(text, at, &file.placement, case.placement.as_deref())?,
+            schedule: find(text, at, &file.schedule, case.schedule.as_deref())?,
+            batch,
+            machine: find(text, at, &file.machine, machine)?,
+        };
+        match only.filter(|_| !may_run_on(batch, parts.machine)) {
+            None => Ok(parts),
+            Some(only) => {
+                let problem = format!("batch `{}` runs on `{only}` only", batch.get_ref().name);
+                Err(text.bad(at, "machine", problem, "name that, or another batch"))
+            }
+        }
+    }
+
+    fn case(&self, text: &TomlText<'_>, dtype: Dtype) -> Result<Case, InputError> {
+        let placement = self.placement.get_ref();
+        let batch = self.batch.get_ref();
+        let names = [
+            self.model.get_ref().name(),
+            placement.name(),
+            self.schedule.get_ref().name(),
+            batch.name(),
+            self.machine.get_ref().name(),
+        ];
+        let policy = placement.percent.map(|percent| self.policy(percent));
+        let case = Case {
+            name: names.join(" / "),
+            group: placement.name.clone(),
+            model: spec(text, self.model)?,
+            dtype,
+            workload: Workload {
+                prompt_len: batch.prompt_len,
+                gen_len: batch.gen_len,
+                num_prompts: batch.num_prompts,
+            },
+            policy: policy
+                .transpose()
+                .map_err(|error| says(text, self.placement, "percent", error))?,
+            limits: limits(self.machine.get_ref()),
+        };
+        match meaning(&case) {
+            Ok(()) => Ok(case),
+            Err(error) => Err(says(text, self.batch, "", error)),
+        }
+    }
+
+    fn policy(&self, percent: [f64; 6]) -> Result<Policy, PolicyError> {
+        let (placement, batch) = (self.placement.get_ref(), self.batch.get_ref());
+        let schedule = self.schedule.get_ref();
+        let base = Policy::from_percent(batch.gpu_batch_size, batch.num_gpu_batches, percent)?;
+        Ok(Policy {
+            granularity: placement.granularity.unwrap_or(base.granularity),
+            cpu_attention: placement.cpu_attention,
+            schedule: schedule.schedule,
+            overlap: schedule.overlap,
+            barrier: schedule.barrier,
+            ..base
+        })
+    }
+}
+
+/// Whether the model can do what is asked, on a machine of any size. Where the planner chooses, one
+/// sequence stands for its policy.
+fn meaning(case: &Case) -> Result<(), LowerError> {
+    let policy = match case.policy {
+        Some(policy) => policy,
+        None => Policy::from_percent(1, 1, [0.0; 6])?,
+    };
+    footprint(&case.plan(policy, "", PerTier::default())).map(|_| ())
+}
+
+fn limits(machine: &MachineEntry) -> Limits {
+    Limits {
+        capacity_bytes: PerTier {
+            device: machine.device_capacity_bytes,
+            host: machine.host_capacity_bytes,
+            disk: machine.disk_capacity_bytes,
+        },
+        throttles: Throttles {
+            h2d: machine.h2d_bytes_per_s,
+            d2h: machine.d2h_bytes_per_s,
+            disk_read: machine.disk_read_bytes_per_s,
+            disk_write: machine.disk_write_bytes_per_s,
+        },
+    }
+}
+
+/// The model that an entry names, or whose shape it is.
+fn spec(text: &TomlText<'_>, entry: &Spanned<ModelEntry>) -> Result<ModelSpec, InputError> {
+    let model = entry.get_ref();
+    let shape = [
+        ("hidden_size", model.hidden_size),
+        ("num_hidden_layers", model.num_hidden_layers),
+        ("num_attention_heads", model.num_attention_heads),
+        ("vocab_size", model.vocab_size),
+        ("ffn_dim", model.ffn_dim),
+    ];
+    if let Some(name) = &model.model {
+        if let Some((key, _)) = shape.iter().find(|(_, value)| value.is_some()) {
+            let problem = format!("is `{name}`, and {key} states a shape");
+            return Err(bad(text, entry, "model", problem, "keep one of them"));
+        }
+        return match find_model(name) {
+            Ok(found) => Ok(found.spec),
+            Err(InputError::UnknownName(said)) => {
+                let said = said.strip_prefix("--model: ").unwrap_or(&said);
+                Err(says(text, entry, "model", said))
+            }
+            Err(file) => Err(file),
+        };
+    }
+    // The last one has a default.
+    for (key, value) in &shape[..4] {
+        if value.is_none() {
+            let remedy = "state it, or the name of a known `model`";
+            return Err(bad(text, entry, key, "is missing", remedy));
+        }
+    }
+    let config = serde_json::json!({
+        "model_type": "opt",
+        "hidden_size": model.hidden_size,
+        "num_hidden_layers": model.num_hidden_layers,
+        "num_attention_heads": model.num_attention_heads,
+        "vocab_size": model.vocab_size,
+        "ffn_dim": model.ffn_dim.or(model.hidden_size.map(|hidden| hidden.saturating_mul(4))),
+        "max_position_embeddings": 2048,
+        "word_embed_proj_dim": model.hidden_size,
+    });
+    ModelSpec::from_hf_config(&model.name, &config.to_string())
+        .map_err(|error| says(text, entry, "", error))
+}

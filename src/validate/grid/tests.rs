@@ -1,0 +1,191 @@
+//! What a grid file may say, and what is said of one that is wrong.
+
+use std::path::Path;
+
+use super::{BUILT_IN, Grid};
+
+const GRID: &str = "\
+[[model]]
+name = \"tiny\"
+hidden_size = 64
+num_hidden_layers = 2
+num_attention_heads = 4
+vocab_size = 128
+
+[[placement]]
+name = \"host\"
+percent = [0, 100, 0, 100, 100, 0]
+
+[[placement]]
+name = \"planned\"
+
+[[batch]]
+name = \"2x2\"
+gpu_batch_size = 2
+num_gpu_batches = 2
+prompt_len = 8
+gen_len = 3
+
+[[batch]]
+name = \"4x1\"
+gpu_batch_size = 4
+num_gpu_batches = 1
+prompt_len = 8
+gen_len = 3
+machine = \"slow\"
+
+[[machine]]
+name = \"fast\"
+
+[[machine]]
+name = \"slow\"
+h2d_bytes_per_s = 1e9
+";
+
+fn names(text: &str) -> Vec<String> {
+    let grid = Grid::parse(text, Path::new("grid.toml")).expect("a grid");
+    grid.cases.into_iter().map(|case| case.name).collect()
+}
+
+/// What is said of the grid with `from` replaced, or with `to` at its end.
+fn refusal(from: &str, to: &str) -> String {
+    let text = match from {
+        "" => format!("{GRID}{to}"),
+        _ => GRID.replacen(from, to, 1),
+    };
+    let error = Grid::parse(&text, Path::new("grid.toml")).expect_err(to);
+    error.to_string()
+}
+
+#[test]
+fn a_grid_is_multiplied_out() {
+    let all = names(GRID);
+    assert_eq!(all.len(), 2 * 3);
+    assert_eq!(all[0], "tiny / host / zigzag / 2x2 / fast");
+    assert_eq!(all[5], "tiny / planned / zigzag / 4x1 / slow");
+    assert_eq!(names(BUILT_IN).len(), 32);
+}
+
+#[test]
+fn a_case_takes_the_first_of_what_it_does_not_name() {
+    let case = |keys: &str| names(&format!("{GRID}[[case]]\n{keys}")).remove(0);
+    assert_eq!(case(""), "tiny / host / zigzag / 2x2 / fast");
+    let own_machine = case("batch = \"4x1\"\n");
+    assert_eq!(own_machine, "tiny / host / zigzag / 4x1 / slow");
+}
+
+#[test]
+fn a_wrong_key_is_named_with_its_line() {
+    for (from, to, said) in [
+        (
+            "prompt_len = 8",
+            "promt_len = 8",
+            "line 19: promt_len: unknown key `promt_len`; did you mean `prompt_len`?",
+        ),
+        (
+            "percent = [0,",
+            "percent = [0.2,",
+            "line 8: placement `host`: percent: weights add up to 100.2% over device, host and disk; \
+             they must make 100%",
+        ),
+        (
+            "gpu_batch_size = 2",
+            "gpu_batch_size = 0",
+            "line 15: batch `2x2`: gpu_batch_size: is 0; give at least 1",
+        ),
+        (
+            "gen_len = 3",
+            "gen_len = 0",
+            "line 15: batch `2x2`: gen_len: is 0; give at least 1",
+        ),
+        (
+            "1e9",
+            "nan",
+            "line 33: machine `slow`: h2d_bytes_per_s: is NaN; give at least 1000",
+        ),
+        (
+            "\"4x1\"",
+            "\"2x2\"",
+            "line 22: batch `2x2`: name: line 15 has the same; give it another name",
+        ),
+        (
+            "vocab_size = 128",
+            "",
+            "line 1: model `tiny`: vocab_size: is missing; state it, or the name of a known `model`",
+        ),
+        (
+            "vocab_size = 128",
+            "model = \"opt-125m\"",
+            "line 1: model `tiny`: model: is `opt-125m`, and hidden_size states a shape; \
+             keep one of them",
+        ),
+        (
+            "machine = \"slow\"",
+            "machine = \"slou\"",
+            "line 22: machine: there is no machine `slou`; did you mean `slow`?",
+        ),
+    ] {
+        assert_eq!(refusal(from, to), format!("grid.toml: {said}"));
+    }
+}
+
+#[test]
+fn what_no_machine_could_do_is_blamed_on_the_batch() {
+    let long = refusal("prompt_len = 8", "prompt_len = 3000");
+    assert!(
+        long.starts_with("grid.toml: line 15: batch `2x2`: prompt_len 3000"),
+        "{long}"
+    );
+    assert!(long.contains("2048 positions of tiny"), "{long}");
+    let much = refusal("num_gpu_batches = 2", "num_gpu_batches = 70000");
+    assert!(
+        much.starts_with("grid.toml: line 15: batch `2x2`: the number of"),
+        "{much}"
+    );
+    // Where the planner chooses the batches, the lengths still count.
+    let long = refusal(
+        "",
+        "[[case]]\nplacement = \"planned\"\nbatch = \"long\"\n\
+        [[batch]]\nname = \"long\"\ngpu_batch_size = 1\nnum_gpu_batches = 1\n\
+        prompt_len = 2000\ngen_len = 50\n",
+    );
+    assert!(
+        long.contains("batch `long`: prompt_len 2000 + gen_len 50"),
+        "{long}"
+    );
+}
+
+#[test]
+fn a_case_is_given_once_and_of_known_parts() {
+    for (cases, said) in [
+        (
+            "[[case]]\nbatch = \"2x2\"\n\n[[case]]\n",
+            "line 39: case: `tiny / host / zigzag / 2x2 / fast` is in line 36 already; remove one",
+        ),
+        (
+            "[[case]]\nbatch = \"2x3\"\n",
+            "line 36: batch: there is no batch `2x3`; did you mean `2x2`?",
+        ),
+        (
+            "[[case]]\nbatch = \"4x1\"\nmachine = \"fast\"\n",
+            "line 36: machine: batch `4x1` runs on `slow` only; name that, or another batch",
+        ),
+    ] {
+        assert_eq!(refusal("", cases), format!("grid.toml: {said}"));
+    }
+}
+
+#[test]
+fn an_unknown_model_is_the_files_fault() {
+    let shape =
+        "hidden_size = 64\nnum_hidden_layers = 2\nnum_attention_heads = 4\nvocab_size = 128";
+    let said = refusal(shape, "model = \"opt-124m\"");
+    assert!(
+        said.starts_with("grid.toml: line 1: model `tiny`: model: "),
+        "{said}"
+    );
+    assert!(
+        said.contains("opt-125m") && !said.contains("--model"),
+        "{said}"
+    );
+}

@@ -1,0 +1,107 @@
+//! One case: its plan, its prediction, and the runs that it has so far.
+
+use plimsoll_core::compression::Compression;
+use plimsoll_core::control::Run;
+use plimsoll_core::hardware::{HardwareProfile, Slowness};
+use plimsoll_core::plan::Plan;
+use plimsoll_sim::simulate;
+
+use super::bench::TimedRun;
+use super::{Case, CaseRow, Why};
+use crate::planner;
+
+/// A case with its prediction and its runs so far.
+#[derive(Debug)]
+pub struct Trial<'a> {
+    /// What it is.
+    pub case: &'a Case,
+    /// What is run.
+    pub plan: Plan,
+    /// Latency in modelled time at the pace at which the profile was measured, in seconds.
+    pub as_profiled_s: f64,
+    /// In the order in which they ended.
+    pub runs: Vec<TimedRun>,
+    pub(super) failed: bool,
+    compared: Option<Compared>,
+}
+
+/// The run that is compared, and with what.
+#[derive(Debug)]
+struct Compared {
+    /// Its number.
+    run: usize,
+    /// At the pace that the machine had around it.
+    predicted: Run,
+    row: CaseRow,
+}
+
+impl<'a> Trial<'a> {
+    /// Plans and predicts.
+    pub(super) fn new(case: &'a Case, profile: &HardwareProfile) -> Result<Trial<'a>, Why> {
+        let machine = machine_of(case, profile, None);
+        let plan = match case.policy {
+            Some(policy) => case.plan(policy, &machine.name, machine.usable()),
+            None => planned(case, &machine)?,
+        };
+        Ok(Trial {
+            case,
+            as_profiled_s: simulate(&plan, &machine)?.trace.makespan().0,
+            plan,
+            runs: Vec::new(),
+            failed: false,
+            compared: None,
+        })
+    }
+
+    /// Takes one more run. Of all so far, that of median latency is compared: it is predicted at its
+    /// own pace.
+    pub(super) fn take(&mut self, run: TimedRun, profile: &HardwareProfile) -> Result<(), Why> {
+        self.runs.push(run);
+        let mut order: Vec<usize> = (0..self.runs.len()).collect();
+        let latency_s = |run: &usize| self.runs[*run].latency_s();
+        order.sort_by(|a, b| latency_s(a).total_cmp(&latency_s(b)));
+        let middle = order[(order.len() - 1) / 2];
+        let machine = machine_of(self.case, profile, self.runs[middle].slowness.as_ref());
+        let predicted = simulate(&self.plan, &machine)?;
+        self.compared = Some(Compared {
+            row: CaseRow::of(self, &predicted, &self.runs[middle]),
+            run: middle,
+            predicted,
+        });
+        Ok(())
+    }
+
+    /// The case in numbers; none before a run has ended.
+    pub fn row(&self) -> Option<&CaseRow> {
+        self.compared.as_ref().map(|compared| &compared.row)
+    }
+
+    /// The run that the row is about, as predicted and as measured.
+    pub fn pair(&self) -> Option<(&Run, &Run)> {
+        let compared = self.compared.as_ref()?;
+        Some((&compared.predicted, &self.runs[compared.run].run))
+    }
+}
+
+/// The machine of a case at a pace, as the simulator knows it.
+fn machine_of(
+    case: &Case,
+    profile: &HardwareProfile,
+    slowness: Option<&Slowness>,
+) -> HardwareProfile {
+    case.limits
+        .hold(&profile.at_pace(slowness.unwrap_or(&Slowness::NONE)))
+}
+
+fn planned(case: &Case, machine: &HardwareProfile) -> Result<Plan, Why> {
+    let request = planner::Request {
+        workload: case.workload,
+        objective: planner::Objective::Throughput,
+        max_latency_s: None,
+        compression: Compression::default(),
+    };
+    match planner::search(machine, &case.model, case.dtype, &request)? {
+        planner::Answer::Plan(found) | planner::Answer::TooSlow(found) => Ok(found.plan),
+        planner::Answer::Infeasible(why) => Err(Why::Infeasible(why)),
+    }
+}
