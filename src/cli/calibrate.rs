@@ -11,7 +11,7 @@ use super::options::positive;
 use super::output::{print, print_json};
 use super::profile::today;
 use super::{Format, Progress};
-use crate::calibrate::{CONSTANTS, Constant, Fit, FitOptions, fit, read_runs, sizes};
+use crate::calibrate::{CONSTANTS, Constant, Fit, FitOptions, RecordedRun, fit, read_runs, sizes};
 use crate::files::{find_profile, write_text};
 use crate::report::{Align, Table, signed_percent, three_digits};
 
@@ -21,8 +21,9 @@ pub struct Args {
     /// The profile to start from, and to stay near: a path, a name in hw-profiles/, or an embedded one
     #[arg(long, value_name = "PROFILE")]
     hw: String,
-    /// Measured runs (CSV), as for `score`; runs whose hw column names a machine count if it is this one
-    #[arg(long, value_name = "FILE")]
+    /// Measured runs (CSV), as for `score`. Runs whose hw column names another machine are left out;
+    /// where some name this one, only those count
+    #[arg(long, value_name = "FILE", required = true)]
     runs: Vec<PathBuf>,
     /// Write the fitted profile
     #[arg(short, long, value_name = "FILE")]
@@ -52,7 +53,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         runs.extend(read_runs(path)?);
     }
     runs.retain(|run| run.measured.is_some());
-    runs.retain(|run| run.hardware.as_ref().is_none_or(|hw| *hw == base.name));
+    keep_those_of(&base.name, &mut runs);
+    if runs.is_empty() {
+        let line = "--runs: no run with a measured number is on this machine; give some";
+        return Err(Failure::new(Exit::BadInput, line.to_owned()).into());
+    }
     let options = FitOptions {
         constants: constants(args, &base)?,
         prior: args.prior,
@@ -80,6 +85,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match args.format {
         Format::Json => print_json(&report),
         Format::Text => print(&report.text()),
+    }
+}
+
+/// Leaves out runs on other machines. Where some name this one, only those are surely on it.
+fn keep_those_of(machine: &str, runs: &mut Vec<RecordedRun>) {
+    let this = |run: &RecordedRun| run.hardware.as_deref() == Some(machine);
+    if runs.iter().any(this) {
+        runs.retain(this);
+    } else {
+        runs.retain(|run| run.hardware.is_none());
     }
 }
 

@@ -18,6 +18,9 @@ const MACHINES: &[(&str, &str)] = profiles![
     "rtx3090",
     "t4",
     "t4-direct",
+    "t4-page-cache-management",
+    "t4-persistent-ssd",
+    "t4-uncalibrated",
 ];
 
 /// What machines extend; no machine of its own.
