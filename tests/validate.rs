@@ -243,19 +243,34 @@ fn a_case_that_fails_keeps_the_others() {
     assert!(place.path("out/trace.json").exists());
 }
 
-/// Waits until the tables hold some runs.
-fn wait_for_runs(place: &Place, child: &mut Child, runs: u64) {
+/// Waits until something holds while a process runs, then presses Ctrl-C.
+fn interrupt_when(mut child: Child, holds: impl Fn() -> bool) -> Output {
     let patience = Instant::now() + Duration::from_secs(300);
-    let so_far = || {
-        let text = fs::read(place.path("out/cases.json")).unwrap_or_default();
-        let report: Value = serde_json::from_slice(&text).unwrap_or_default();
-        report["coverage"]["runs"].as_u64().unwrap_or(0)
-    };
-    while so_far() < runs {
-        assert!(Instant::now() < patience, "no tables while it runs");
+    while !holds() {
+        assert!(Instant::now() < patience, "it never came to that");
         assert!(child.try_wait().expect("a child").is_none(), "it ended");
         std::thread::sleep(Duration::from_millis(20));
     }
+    let pid = child.id().to_string();
+    let killed = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(killed.expect("kill").success());
+    child.wait_with_output().expect("ends")
+}
+
+fn start(mut command: Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("starts")
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interruption_before_any_run_says_so() {
+    let place = Place::new(GRID);
+    let child = start(place.command("-o out"));
+    let output = interrupt_when(child, || place.path("out").exists());
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert_eq!(said, "error: interrupted before any case was run\n");
 }
 
 #[cfg(unix)]
@@ -263,14 +278,12 @@ fn wait_for_runs(place: &Place, child: &mut Child, runs: u64) {
 fn an_interruption_keeps_what_had_ended() {
     let place = Place::new(&GRID.replace("1e9", "5e6"));
     let line = "--hw machine.toml -o out --repeats 1000 --format json";
-    let mut command = place.command(line);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("starts");
-    wait_for_runs(&place, &mut child, 3);
-    let pid = child.id().to_string();
-    let killed = Command::new("kill").args(["-INT", &pid]).status();
-    assert!(killed.expect("kill").success());
-    let output = child.wait_with_output().expect("ends");
+    let runs_so_far = || {
+        let text = fs::read(place.path("out/cases.json")).unwrap_or_default();
+        let report: Value = serde_json::from_slice(&text).unwrap_or_default();
+        report["coverage"]["runs"].as_u64().unwrap_or(0)
+    };
+    let output = interrupt_when(start(place.command(line)), || runs_so_far() >= 3);
     let said = errors(&output);
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(

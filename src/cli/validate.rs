@@ -4,6 +4,7 @@ mod report;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::probe::ProbeOptions;
@@ -70,7 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let disk = disk_mode(&args.disk_dir)?;
     let profile = match given {
         Some(profile) => profile,
-        None => measured(&grid, &cpu)?,
+        None => measured(&grid, &cpu).map_err(|error| before_any_run(&cpu, error))?,
     };
     write_text(&args.output.join("profile.toml"), &profile.to_toml())?;
     let setting = Setting {
@@ -79,7 +80,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         disk,
         repeats: grid.repeats,
     };
-    let mut validation = Validation::new(&grid, &profile, &cpu).map_err(refused)?;
+    let mut validation = Validation::new(&grid, &profile, &cpu)
+        .map_err(|error| before_any_run(&cpu, refused(error)))?;
     let asked = validation.coverage().runs_asked as u64;
     let bar = Progress::new("running", asked);
     validation.run(&mut |so_far| {
@@ -144,6 +146,14 @@ fn measured(grid: &Grid, cpu: &CpuOptions) -> anyhow::Result<HardwareProfile> {
         name: "this-machine".into(),
         date: today(),
     })
+}
+
+/// An interruption that found nothing to keep.
+fn before_any_run(cpu: &CpuOptions, error: anyhow::Error) -> anyhow::Error {
+    match cpu.interrupt.load(Ordering::Relaxed) {
+        true => Failure::new(Exit::Interrupted, "interrupted before any case was run").into(),
+        false => error,
+    }
 }
 
 /// A case that no plan fits is infeasible, as it is for `plan`.

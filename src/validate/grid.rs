@@ -1,7 +1,7 @@
 //! The grid of validation cases: what is run, after the file has been read and checked.
 //!
-//! [`file`] is what a grid file may say, [`check`] what its numbers and names must be, and
-//! [`resolve`] makes cases of it.
+//! `file` is what a grid file may say, `check` what its numbers and names must be, and `resolve` makes
+//! cases of it.
 
 mod check;
 mod file;
