@@ -199,7 +199,7 @@ fn a_latency_limit_is_kept_or_refused() {
     let (profile, model) = (t4(), model("opt-6.7b"));
     let free = planned(&profile, &model, &request(FLEXGEN));
     let latency = |plan: &Plan| plan.prediction.as_ref().expect("judged").latency_s;
-    let limit = Seconds(latency(&free.plan).0 / 3.0);
+    let limit = Seconds(latency(&free.plan).0 / 2.0);
     let hurried = Request {
         max_latency_s: Some(limit),
         ..request(FLEXGEN)
