@@ -255,12 +255,12 @@ proptest! {
         gbs in 1u32..4,
         batches in 1u32..4,
         shares in prop::array::uniform3((0.0..=100.0f64, 0.0..=1.0f64)),
-        switches in (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
+        switches in (0..3usize, any::<bool>(), any::<bool>(), any::<bool>()),
     ) {
         let [w, c, h] = shares.map(|(device, rest)| (device, (100.0 - device) * rest));
         let percent = [w.0, w.1, c.0, c.1, h.0, h.1];
         let policy = Policy {
-            schedule: if switches.0 { Schedule::Row } else { Schedule::ZigZag },
+            schedule: [Schedule::Row, Schedule::ZigZag, Schedule::Diagonal][switches.0],
             overlap: switches.1,
             barrier: switches.2,
             cpu_attention: switches.3,

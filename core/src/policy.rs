@@ -17,6 +17,9 @@ pub enum Schedule {
     Row,
     /// The zig-zag block schedule: all GPU batches of a block share each layer's weights.
     ZigZag,
+    /// The diagonal block schedule: the GPU batches of a block are at different tokens, and as one leaves,
+    /// the next is prefilled beside the others (appendix A.2).
+    Diagonal,
 }
 
 /// How a fraction of the weights becomes whole tensors.

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::control::Run;
+use crate::plan::Plan;
+use crate::policy::Schedule;
 use crate::program::{BufferId, Cell, Op, ResourceKind, Stage, TaskId};
 use crate::tier::{PerTier, Tier};
 use crate::units::{Bytes, Seconds};
@@ -111,6 +113,89 @@ impl Summary {
     }
 }
 
+impl Summary {
+    /// Sums up a run of a plan. Where prompts are endless, the diagonal schedule has no block that
+    /// begins and ends, so rates and times are those of its steady state: between the first GPU batch
+    /// that leaves and the last that comes every place is taken; a latency is from a batch's admission
+    /// to its last token, and its prefill the first pass of that.
+    pub fn of_plan(plan: &Plan, run: &Run) -> Summary {
+        let summary = Summary::of(run);
+        let endless = plan.workload.num_prompts.is_none();
+        if plan.policy.schedule != Schedule::Diagonal || !endless {
+            return summary;
+        }
+        match SteadyState::of(run, plan.workload.gen_len) {
+            Some(steady) => Summary {
+                throughput_tok_s: steady.tokens as f64 / steady.time.0,
+                latency_s: steady.latency,
+                prefill_s: steady.first_token,
+                decode_s: steady.latency - steady.first_token,
+                ..summary
+            },
+            None => summary,
+        }
+    }
+}
+
+/// The middle of a staggered run.
+struct SteadyState {
+    tokens: u64,
+    time: Seconds,
+    latency: Seconds,
+    first_token: Seconds,
+}
+
+impl SteadyState {
+    /// None where the run has no middle.
+    fn of(run: &Run, gen_len: u32) -> Option<SteadyState> {
+        let heads: Vec<Head> = run.tasks().filter_map(|task| head_of(run, task)).collect();
+        // The first place is taken from the first pass to the last: its tokens mark the passes.
+        let first_place = heads.iter().filter(|head| head.cell.batch == 0);
+        let mut marks: Vec<Seconds> = first_place.map(|head| head.end).collect();
+        marks.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let from = *marks.get(gen_len.checked_sub(1)? as usize)?;
+        let admissions = heads.iter().filter(|head| head.cell.pass == 0);
+        let last_admission = admissions.map(|head| head.end).reduce(Seconds::max)?;
+        marks.retain(|mark| from < *mark && *mark <= last_admission);
+        // As many passes as lie between admissions, times the admissions: the last one's is too many.
+        marks.pop();
+        let time = *marks.last()? - from;
+        let inside = heads
+            .iter()
+            .filter(|h| from < h.end && h.end <= from + time);
+        let pass = Seconds(time.0 / marks.len() as f64);
+        Some(SteadyState {
+            tokens: inside.map(|head| u64::from(head.sequences)).sum(),
+            time,
+            // A batch stays for as many passes as it has tokens, and here passes are alike.
+            latency: pass * f64::from(gen_len),
+            first_token: pass,
+        })
+    }
+}
+
+/// The end of a GPU batch's pass, when its tokens are there.
+struct Head {
+    cell: Cell,
+    sequences: u32,
+    end: Seconds,
+}
+
+fn head_of(run: &Run, (id, op, _, cell): (TaskId, &Op, usize, Cell)) -> Option<Head> {
+    match op {
+        Op::Linear {
+            stage: Stage::Head,
+            m,
+            ..
+        } => Some(Head {
+            cell,
+            sequences: *m,
+            end: run.trace.span(id)?.end,
+        }),
+        _ => None,
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 struct RoundTimes {
     prefill_end: Seconds,
@@ -129,25 +214,17 @@ impl RoundTimes {
 /// Until each round's first tokens, summed over rounds.
 pub fn prefill_time(run: &Run) -> Seconds {
     let mut rounds: Vec<RoundTimes> = Vec::new();
-    for (id, op, _, cell) in run.tasks() {
-        let Op::Linear {
-            stage: Stage::Head, ..
-        } = op
-        else {
-            continue;
-        };
-        let Some(span) = run.trace.span(id) else {
-            continue;
-        };
-        let round = cell.round as usize;
+    for head in run.tasks().filter_map(|task| head_of(run, task)) {
+        let round = head.cell.round as usize;
         rounds.resize(rounds.len().max(round + 1), RoundTimes::default());
-        rounds[round].see(cell, span.end);
+        rounds[round].see(head.cell, head.end);
     }
     let mut begun = Seconds::ZERO;
     let mut total = Seconds::ZERO;
     for round in rounds {
-        total += round.prefill_end - begun;
-        begun = round.end;
+        // In a diagonal schedule later rounds begin before this one ends.
+        total += (round.prefill_end - begun).max(Seconds::ZERO);
+        begun = round.end.max(begun);
     }
     total
 }

@@ -1,6 +1,7 @@
 //! Every plan's program passes verification, and spends what the policy says.
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::lower::{Lowering, footprint};
 use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
@@ -76,16 +77,17 @@ fn shares() -> impl Strategy<Value = (f64, f64)> {
 
 fn policies() -> impl Strategy<Value = Policy> {
     let counts = (1u32..5, 1u32..6);
-    let switches = (
-        any::<bool>(),
-        any::<bool>(),
-        any::<bool>(),
-        any::<bool>(),
-        any::<bool>(),
-    );
-    (counts, shares(), shares(), shares(), switches).prop_map(
-        |((gbs, count), w, c, h, (row, overlap, barrier, cpu_attention, spread))| Policy {
-            schedule: if row { Schedule::Row } else { Schedule::ZigZag },
+    let switches = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let schedule = prop_oneof![
+        Just(Schedule::Row),
+        Just(Schedule::ZigZag),
+        Just(Schedule::Diagonal)
+    ];
+    let choices = (schedule, any::<bool>(), any::<bool>());
+    (counts, shares(), shares(), shares(), switches, choices).prop_map(
+        |((gbs, count), w, c, h, (overlap, barrier, cpu_attention, spread), choices)| Policy {
+            schedule: choices.0,
+            compression: Compression::of(choices.1, choices.2 && !cpu_attention),
             granularity: if spread {
                 Granularity::Spread
             } else {
@@ -106,7 +108,7 @@ proptest! {
     fn every_lowering_verifies(
         policy in policies(),
         prompt_len in 1u32..20,
-        gen_len in 1u32..5,
+        gen_len in 1u32..8,
         prompts in proptest::option::of(1u64..30),
     ) {
         verify(&plan(policy, Workload { prompt_len, gen_len, num_prompts: prompts }));
@@ -155,6 +157,54 @@ fn zigzag_reads_weights_once_a_pass_and_row_once_a_batch() {
         .host
         .0;
     assert_eq!(zigzag, weights);
+}
+
+#[test]
+fn a_diagonal_reads_weights_once_a_pass_and_admits_as_places_fall_free() {
+    let workload = Workload {
+        prompt_len: 8,
+        gen_len: 6,
+        num_prompts: Some(18),
+    };
+    let policy = Policy {
+        schedule: Schedule::Diagonal,
+        ..Policy::from_percent(2, 3, [0.0, 100.0, 100.0, 0.0, 100.0, 0.0]).expect("policy")
+    };
+    let plan = plan(policy, workload);
+    let lowering = Lowering::new(&plan).expect("fits");
+    let weights = lowering.placement().bytes().host.0;
+    let machine = plimsoll_core::control::Controller::machine(&lowering).clone();
+    let mut read = 0;
+    for piece in pieces(&plan) {
+        for task in piece.tasks() {
+            if machine.resources[task.resource.0 as usize].kind == ResourceKind::H2d
+                && let Op::Move { bytes, .. } = piece.op_of(task)
+                && bytes.0 > 8 * 2 * 4
+            {
+                read += bytes.0;
+            }
+        }
+    }
+    // Nine batches in three places, one admitted every second pass, six passes each.
+    let passes = lowering.passes();
+    assert_eq!(passes.count(), 8 * 2 + 6);
+    assert_eq!(read, passes.count() * weights);
+    let mut tokens = std::collections::BTreeMap::<(u32, u16), Vec<u32>>::new();
+    for pass in 0..passes.count() {
+        let turns = passes.turns(pass);
+        assert!(turns.len() <= 3);
+        let places: std::collections::BTreeSet<u16> = turns.iter().map(|t| t.batch).collect();
+        assert_eq!(places.len(), turns.len(), "one batch a place");
+        for turn in turns {
+            tokens
+                .entry((turn.round, turn.batch))
+                .or_default()
+                .push(turn.token);
+        }
+    }
+    assert_eq!(tokens.len(), 9);
+    assert!(tokens.values().all(|t| *t == [0, 1, 2, 3, 4, 5]));
+    assert!(passes.turns(passes.count()).is_empty());
 }
 
 #[test]

@@ -138,12 +138,27 @@ impl ClosedForms {
             };
             pass.phase()
         };
+        let mut prefill = pass(prompt_len, prompt_len);
+        // A.3: the cache of a decode step is on average that of s + n/2 tokens.
+        let decode = pass(1, prompt_len + (gen_len / 2).max(1));
+        let mut decode_passes = f64::from(gen_len) - 1.0;
+        if policy.schedule == Schedule::Diagonal {
+            // Some passes prefill a batch beside the others' decode, the others are decode alone.
+            let admitting = f64::from(gen_len).min(batches as f64);
+            prefill = prefill.beside(&decode, admitting - 1.0);
+            decode_passes = f64::from(gen_len) - admitting;
+        }
+        let mut rounds = asked.div_ceil(block) as f64;
+        if policy.schedule == Schedule::Diagonal && workload.num_prompts.is_some() {
+            // Passes in which batches come or go take as long as those in between.
+            let last = (asked.div_ceil(u64::from(sequences)) - 1) as f64;
+            rounds = last / batches as f64 + 1.0;
+        }
         ClosedForm {
-            prefill: pass(prompt_len, prompt_len),
-            // A.3: the cache of a decode step is on average that of s + n/2 tokens.
-            decode: pass(1, prompt_len + (gen_len / 2).max(1)),
-            decode_passes: f64::from(gen_len) - 1.0,
-            rounds: asked.div_ceil(block) as f64,
+            prefill,
+            decode,
+            decode_passes,
+            rounds,
             tokens: asked as f64 * f64::from(gen_len),
             memory: self.memory.of_block(policy, sequences, batches, asked),
         }

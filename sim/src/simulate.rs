@@ -37,5 +37,5 @@ pub fn simulate(plan: &Plan, profile: &HardwareProfile) -> Result<Run, SimulateE
 /// # Errors
 /// As [`simulate`].
 pub fn predict(plan: &Plan, profile: &HardwareProfile) -> Result<Summary, SimulateError> {
-    Ok(Summary::of(&simulate(plan, profile)?))
+    Ok(Summary::of_plan(plan, &simulate(plan, profile)?))
 }

@@ -222,9 +222,10 @@ impl Row<'_> {
         match self.text("schedule") {
             "" | "zigzag" => Ok(Schedule::ZigZag),
             "row" => Ok(Schedule::Row),
+            "diagonal" => Ok(Schedule::Diagonal),
             other => {
                 let problem = format!("`{other}` is no schedule");
-                Err(self.wrong("schedule", problem, "give row or zigzag"))
+                Err(self.wrong("schedule", problem, "give row, zigzag or diagonal"))
             }
         }
     }
@@ -312,6 +313,7 @@ fn short_name(model: &ModelSpec, policy: &Policy, workload: &Workload) -> String
         (" cpu", policy.cpu_attention),
         (" serial", !policy.overlap),
         (" row", policy.schedule == Schedule::Row),
+        (" diagonal", policy.schedule == Schedule::Diagonal),
     ] {
         if is {
             name.push_str(said);

@@ -59,6 +59,8 @@ pub(super) enum ScheduleName {
     Row,
     /// All GPU batches of a block share each layer's weights.
     Zigzag,
+    /// The same, each at another token: as one leaves, the next is prefilled beside the others.
+    Diagonal,
 }
 
 impl From<ScheduleName> for Schedule {
@@ -66,6 +68,7 @@ impl From<ScheduleName> for Schedule {
         match name {
             ScheduleName::Row => Schedule::Row,
             ScheduleName::Zigzag => Schedule::ZigZag,
+            ScheduleName::Diagonal => Schedule::Diagonal,
         }
     }
 }

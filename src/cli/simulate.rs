@@ -118,7 +118,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         None => from_flags(args)?,
     };
     let run = plimsoll_sim::simulate(&plan, &profile)?;
-    plan.prediction = Some(Summary::of(&run));
+    plan.prediction = Some(Summary::of_plan(&plan, &run));
     if let Some(path) = &args.trace {
         let name = format!("{} on {}, predicted", plan.model.name, profile.name);
         let process = Process {

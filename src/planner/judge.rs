@@ -9,11 +9,11 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::summary::prefill_time;
+use plimsoll_core::policy::Schedule;
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForms, Estimate};
-use plimsoll_sim::{predict, simulate};
+use plimsoll_sim::predict;
 
 use super::{Objective, PlanError};
 use crate::parallel::on_all_processors;
@@ -97,9 +97,7 @@ impl Judged {
         sample: Sample,
     ) -> Result<Judged, PlanError> {
         let short = shortened(&plan, sample)?;
-        let run = simulate(&short, profile)?;
-        let prefill = prefill_time(&run);
-        let decode = run.trace.makespan() - prefill;
+        let simulated = predict(&short, profile)?;
         let short_forms = ClosedForms::new(
             profile,
             &short.model,
@@ -117,9 +115,13 @@ impl Judged {
                 whole
             }
         };
-        let prefill = corrected(whole.prefill_s, prefill, expected.prefill_s);
-        let decode = corrected(whole.decode_s, decode, expected.decode_s);
-        let latency_s = prefill + decode;
+        let latency_s = if plan.policy.schedule == Schedule::Diagonal {
+            // Prefill and decode share passes.
+            corrected(whole.latency_s, simulated.latency_s, expected.latency_s)
+        } else {
+            corrected(whole.prefill_s, simulated.prefill_s, expected.prefill_s)
+                + corrected(whole.decode_s, simulated.decode_s, expected.decode_s)
+        };
         let tokens = whole.throughput_tok_s * whole.latency_s.0;
         Ok(Judged {
             plan,
@@ -185,9 +187,13 @@ fn shortened(plan: &Plan, sample: Sample) -> Result<Plan, PlanError> {
         },
         workload: Workload {
             gen_len: workload.gen_len.min(sample.tokens),
-            num_prompts: workload
-                .num_prompts
-                .map(|p| p.min(plan.policy.block_size())),
+            num_prompts: match plan.policy.schedule {
+                // A few batches that come and go are not like many.
+                Schedule::Diagonal => None,
+                _ => workload
+                    .num_prompts
+                    .map(|p| p.min(plan.policy.block_size())),
+            },
             ..*workload
         },
         ..plan.clone()

@@ -58,7 +58,7 @@ pub(super) fn blank() -> Policy {
     }
 }
 
-/// Where attention runs and what is compressed: what goes together.
+/// Where attention runs, what is compressed and the schedule: what goes together.
 pub(super) fn choices(compressions: &[Compression]) -> Vec<Policy> {
     let mut choices = Vec::new();
     for &compression in compressions {
@@ -69,7 +69,14 @@ pub(super) fn choices(compressions: &[Compression]) -> Vec<Policy> {
                 ..blank()
             };
             if policy.validate().is_ok() {
-                choices.push(policy);
+                let diagonal = Schedule::Diagonal;
+                choices.extend([
+                    policy,
+                    Policy {
+                        schedule: diagonal,
+                        ..policy
+                    },
+                ]);
             }
         }
     }
@@ -92,6 +99,9 @@ pub(super) fn shapes(
                 num_gpu_batches,
                 ..*choice
             };
+            if policy.schedule == Schedule::Diagonal && !overlaps(&policy, workload) {
+                continue;
+            }
             let form = forms.form(&policy);
             if Tier::ALL
                 .into_iter()
@@ -106,6 +116,13 @@ pub(super) fn shapes(
         }
     }
     shapes
+}
+
+/// Whether a diagonal schedule is anything but a slow start: several GPU batches at a time, and more
+/// prompts than one block.
+fn overlaps(policy: &Policy, workload: &Workload) -> bool {
+    let more = |prompts| prompts > policy.block_size();
+    policy.num_gpu_batches > 1 && workload.gen_len > 1 && workload.num_prompts.is_none_or(more)
 }
 
 /// GPU batch sizes: 1, 2, then multiples of 4, sparser as they grow.

@@ -141,6 +141,7 @@ fn schedule(schedule: Schedule) -> &'static str {
     match schedule {
         Schedule::Row => "row by row",
         Schedule::ZigZag => "zig-zag",
+        Schedule::Diagonal => "diagonal",
     }
 }
 

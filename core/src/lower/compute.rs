@@ -355,7 +355,7 @@ impl Lowering {
             m,
             gemms,
             position: unit.position,
-            reused: unit.cell.batch > 0,
+            reused: !unit.first_batch,
             compressed: self.plan.policy.compression.weights,
             packed_elements: self.packed_elements(stage, m),
         }

@@ -30,7 +30,7 @@ use compute::{Pending, StageGemms};
 use emit::{Emitter, Mode};
 use hidden::{HiddenStream, Work};
 use layout::{BatchShape, Layout};
-use schedule::Round;
+use schedule::{Passes, Round, Turn};
 use unit::{Unit, arena_of};
 pub use weights::CHUNK_BYTES_MIN;
 use weights::WeightStream;
@@ -98,7 +98,7 @@ pub type Texts = Vec<Vec<(BufferId, BufferId)>>;
 pub struct Lowering {
     plan: Plan,
     machine: Machine,
-    rounds: Vec<Round>,
+    passes: Passes,
     layout: Layout,
     emitter: Emitter,
     weights: WeightStream,
@@ -111,8 +111,7 @@ pub struct Lowering {
     /// The copy that the next CPU attention waits for.
     sent: Option<TaskId>,
     visits: u64,
-    round: usize,
-    pass: u32,
+    pass: u64,
     last_tasks: Vec<TaskId>,
     waited: usize,
 }
@@ -123,9 +122,9 @@ pub struct Lowering {
 /// A workload or policy that means nothing.
 pub fn footprint(plan: &Plan) -> Result<PerTier<Bytes>, LowerError> {
     check(plan)?;
-    let rounds = schedule::rounds(&plan.policy, &plan.workload);
-    let layout = Layout::new(plan, &rounds);
-    Ok(with_texts(plan, &layout, &rounds))
+    let passes = Passes::new(&plan.policy, &plan.workload);
+    let layout = Layout::new(plan, passes.rounds());
+    Ok(with_texts(plan, &layout, passes.rounds()))
 }
 
 fn most_batches(rounds: &[Round]) -> usize {
@@ -225,10 +224,11 @@ impl Lowering {
     /// A plan that means nothing, or that does not fit its machine.
     pub fn new(plan: &Plan) -> Result<Lowering, LowerError> {
         check(plan)?;
-        let rounds = schedule::rounds(&plan.policy, &plan.workload);
-        let num_batches = most_batches(&rounds);
-        let layout = Layout::new(plan, &rounds);
-        let needed = with_texts(plan, &layout, &rounds);
+        let passes = Passes::new(&plan.policy, &plan.workload);
+        let rounds = passes.rounds();
+        let num_batches = most_batches(rounds);
+        let layout = Layout::new(plan, rounds);
+        let needed = with_texts(plan, &layout, rounds);
         for tier in Tier::ALL {
             let capacity = plan.capacity_bytes[tier];
             if needed[tier] > capacity {
@@ -247,7 +247,7 @@ impl Lowering {
         let positions = (workload.prompt_len, workload.cache_len());
         let layers = model.num_hidden_layers;
         let token_bytes = u64::from(model.hidden_size) * plan.dtype.size_bytes();
-        let texts = declare_texts(plan, &mut emitter.program, layout.end.host, &rounds);
+        let texts = declare_texts(plan, &mut emitter.program, layout.end.host, rounds);
         let workspace = emitter.program.buffer(Buffer {
             arena: arena_of(Tier::Device),
             offset: layout.workspace.0,
@@ -267,7 +267,7 @@ impl Lowering {
             tokens: vec![Tokens::default(); num_batches],
             plan: plan.clone(),
             machine,
-            rounds,
+            passes,
             layout,
             emitter,
             weights,
@@ -275,7 +275,6 @@ impl Lowering {
             workspace,
             sent: None,
             visits: 0,
-            round: 0,
             pass: 0,
             last_tasks: Vec::new(),
             waited: 0,
@@ -294,7 +293,12 @@ impl Lowering {
 
     /// The rounds of GPU batches.
     pub fn rounds(&self) -> &[Round] {
-        &self.rounds
+        self.passes.rounds()
+    }
+
+    /// Which GPU batches take part in each pass.
+    pub fn passes(&self) -> &Passes {
+        &self.passes
     }
 
     /// The last task of each pass that was handed over so far.
@@ -304,61 +308,60 @@ impl Lowering {
 
     /// The next piece: one pass over the model, or none when all rounds are done.
     pub fn next_pass(&mut self) -> Option<Program> {
-        let batches = self.rounds.get(self.round)?.batches.clone();
-        let last_pass = self.pass + 1 == self.plan.workload.gen_len;
-        let last = last_pass && self.round + 1 == self.rounds.len();
-        let units = self.units(&batches, last_pass);
+        let turns = self.passes.turns(self.pass);
+        let units = self.units(&turns);
+        let first = units.first()?.cell;
         if self.visits == 0 {
-            self.weights.announce(&self.layout, 0, units[0].cell, 1);
+            self.weights.announce(&self.layout, 0, first, 1);
             self.weights.load_rest(&mut self.emitter, &mut self.layout);
         }
-        self.lower_pass(&units, batches.len(), last);
-        self.visits += u64::from(self.plan.model.num_blocks());
         self.pass += 1;
-        if last_pass {
-            self.pass = 0;
-            self.round += 1;
-        }
+        let last = self.pass == self.passes.count();
+        self.lower_pass(&units, turns.len(), last);
+        self.visits += u64::from(self.plan.model.num_blocks());
         let piece = self.emitter.cut();
         self.last_tasks.push(TaskId(piece.end_task().0 - 1));
         Some(piece)
     }
 
-    fn units(&self, batches: &[u32], last_pass: bool) -> Vec<Unit> {
-        let (plan, pass) = (&self.plan, self.pass);
-        let prompt_len = plan.workload.prompt_len;
-        let (query_len, position) = match pass {
-            0 => (prompt_len, 0),
-            _ => (1, prompt_len + pass - 1),
-        };
-        let shapes: Vec<BatchShape> = batches
-            .iter()
-            .map(|sequences| BatchShape::new(&plan.model, plan.dtype, &plan.policy, *sequences))
-            .collect();
-        let blocks = 0..plan.model.num_blocks();
-        blocks
-            .flat_map(|block| {
-                shapes.iter().enumerate().map(move |(batch, shape)| Unit {
+    /// The squares of a pass, layer by layer.
+    fn units(&self, turns: &[Turn]) -> Vec<Unit> {
+        let plan = &self.plan;
+        let (prompt_len, gen_len) = (plan.workload.prompt_len, plan.workload.gen_len);
+        let blocks = plan.model.num_blocks();
+        let mut units = Vec::with_capacity(turns.len() * blocks as usize);
+        let shape =
+            |turn: &Turn| BatchShape::new(&plan.model, plan.dtype, &plan.policy, turn.sequences);
+        let shapes: Vec<BatchShape> = turns.iter().map(shape).collect();
+        for block in 0..blocks {
+            for (index, (turn, shape)) in turns.iter().zip(&shapes).enumerate() {
+                let (query_len, position) = match turn.token {
+                    0 => (prompt_len, 0),
+                    token => (1, prompt_len + token - 1),
+                };
+                units.push(Unit {
                     cell: Cell {
-                        round: self.round as u32,
-                        pass: pass as u16,
+                        round: turn.round,
+                        pass: turn.token as u16,
                         block: block as u16,
-                        batch: batch as u16,
+                        batch: turn.batch,
                     },
                     visit: self.visits + u64::from(block),
                     shape: *shape,
                     query_len,
                     position,
-                    last_pass,
-                    last_batch: batch + 1 == batches.len(),
-                })
-            })
-            .collect()
+                    last_pass: turn.token + 1 == gen_len,
+                    first_batch: index == 0,
+                    last_batch: index + 1 == turns.len(),
+                });
+            }
+        }
+        units
     }
 
     fn lower_pass(&mut self, units: &[Unit], num_batches: usize, last: bool) {
         let mut pass = Pass {
-            holds_back: self.holds_back(&units[0], num_batches),
+            holds_back: self.holds_back(units, num_batches),
             direct: num_batches == 1,
             cache: Staged::default(),
             hidden: None,
@@ -366,7 +369,7 @@ impl Lowering {
             unstored: None,
         };
         for (index, unit) in units.iter().enumerate() {
-            if unit.cell.batch == 0 {
+            if unit.first_batch {
                 let next = units.get(index + num_batches).map(|u| u.cell);
                 // After the head comes the embedding of the next pass, unless there is none.
                 let wraps = Cell {
@@ -386,10 +389,13 @@ impl Lowering {
 
     /// Whether a layer's end is held back behind the next batch's projection, so that CPU attention
     /// has something to hide behind. A batch must not meet itself in the next layer before its end.
-    fn holds_back(&self, unit: &Unit, num_batches: usize) -> bool {
+    fn holds_back(&self, units: &[Unit], num_batches: usize) -> bool {
+        let Some(unit) = units.iter().find(|unit| self.cache.on_cpu(unit)) else {
+            return false;
+        };
         let moves_hidden = unit.shape.hidden.host + unit.shape.hidden.disk > 0;
         let enough = if moves_hidden { 3 } else { 2 };
-        self.emitter.mode() == Mode::Free && self.cache.on_cpu(unit) && num_batches >= enough
+        self.emitter.mode() == Mode::Free && num_batches >= enough
     }
 
     fn lower_unit(&mut self, pass: &mut Pass, unit: &Unit, next: Option<&Unit>) {

@@ -1,24 +1,105 @@
 //! The order of passes over the layers; one file a schedule.
 
+mod diagonal;
 mod row;
 mod zigzag;
 
 use crate::policy::{Policy, Schedule};
 use crate::workload::Workload;
 
-/// GPU batches that are in flight together: a block. Their buffers are the same in every round.
+/// GPU batches that share buffers with those of other rounds at the same place: a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Round {
     /// Sequences in each GPU batch.
     pub batches: Vec<u32>,
 }
 
-/// The rounds that answer the workload's prompts, or one full block where they are endless.
+/// One GPU batch in one pass: it is prefilled, or advances by a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// Its round.
+    pub round: u32,
+    /// Its place in the round.
+    pub batch: u16,
+    /// Its sequences.
+    pub sequences: u32,
+    /// Which of its tokens comes out, from 0 on.
+    pub token: u32,
+}
+
+/// Which GPU batches take part in each pass over the layers.
+#[derive(Debug, Clone)]
+pub struct Passes {
+    rounds: Vec<Round>,
+    gen_len: u32,
+    /// Passes after which each GPU batch is admitted, in the order of rounds and of batches in them.
+    admitted: Vec<u64>,
+}
+
+impl Passes {
+    /// Those that answer the workload's prompts. Where they are endless: one full block, or for the
+    /// diagonal schedule half as much again, so that every place is taken for a while.
+    pub fn new(policy: &Policy, workload: &Workload) -> Passes {
+        let rounds = rounds(policy, workload);
+        let gen_len = u64::from(workload.gen_len);
+        let admitted = match policy.schedule {
+            Schedule::Diagonal => diagonal::admitted(&rounds, policy.num_gpu_batches, gen_len),
+            Schedule::Row | Schedule::ZigZag => {
+                let turn = |(index, round): (usize, &Round)| {
+                    vec![index as u64 * gen_len; round.batches.len()]
+                };
+                rounds.iter().enumerate().flat_map(turn).collect()
+            }
+        };
+        Passes {
+            rounds,
+            gen_len: workload.gen_len,
+            admitted,
+        }
+    }
+
+    /// The rounds.
+    pub fn rounds(&self) -> &[Round] {
+        &self.rounds
+    }
+
+    /// How many passes there are.
+    pub fn count(&self) -> u64 {
+        let last = self.admitted.last();
+        last.map_or(0, |admitted| admitted + u64::from(self.gen_len))
+    }
+
+    /// The turns of a pass, the batches that were admitted first in front; none after the last.
+    pub fn turns(&self, pass: u64) -> Vec<Turn> {
+        let gen_len = u64::from(self.gen_len);
+        let first = self.admitted.partition_point(|at| at + gen_len <= pass);
+        let end = self.admitted.partition_point(|at| *at <= pass);
+        let places = self.rounds.iter().enumerate().flat_map(|(round, r)| {
+            let batches = r.batches.iter().enumerate();
+            batches.map(move |(batch, sequences)| (round as u32, batch as u16, *sequences))
+        });
+        let active = places.zip(&self.admitted).take(end).skip(first);
+        active
+            .map(|((round, batch, sequences), admitted)| Turn {
+                round,
+                batch,
+                sequences,
+                token: (pass - admitted) as u32,
+            })
+            .collect()
+    }
+}
+
+/// The rounds of GPU batches.
 pub fn rounds(policy: &Policy, workload: &Workload) -> Vec<Round> {
-    let prompts = workload.num_prompts.unwrap_or(policy.block_size());
+    let block = policy.block_size();
     match policy.schedule {
-        Schedule::Row => row::rounds(policy, prompts),
-        Schedule::ZigZag => zigzag::rounds(policy, prompts),
+        Schedule::Row => row::rounds(policy, workload.num_prompts.unwrap_or(block)),
+        Schedule::ZigZag => zigzag::rounds(policy, workload.num_prompts.unwrap_or(block)),
+        Schedule::Diagonal => {
+            let enough = diagonal::prompts_enough(policy);
+            zigzag::rounds(policy, workload.num_prompts.unwrap_or(enough))
+        }
     }
 }
 

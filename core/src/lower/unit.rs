@@ -20,6 +20,8 @@ pub(super) struct Unit {
     pub position: u32,
     /// Whether no pass of this round follows.
     pub last_pass: bool,
+    /// Whether this batch is the first to use this visit's weights.
+    pub first_batch: bool,
     /// Whether this batch is the last to use this visit's weights.
     pub last_batch: bool,
 }

@@ -33,6 +33,29 @@ pub struct Phase {
 }
 
 impl Phase {
+    /// This prefill spread over some passes with `passes` decode passes' work beside it: what binds one
+    /// hides what binds the other.
+    pub(super) fn beside(&self, decode: &Phase, passes: f64) -> Phase {
+        let both = |prefill: &Linear, decode: &Linear| *prefill + *decode * passes;
+        let mut terms = self.terms;
+        for (term, decode) in terms.iter_mut().zip(&decode.terms) {
+            *term = both(term, decode);
+        }
+        // Decode may have chains that prefill has not; there the GPU is what prefill adds to them.
+        let gpu = &self.terms[0];
+        let same = self.paths.len() == decode.paths.len();
+        let paths = decode.paths.iter().enumerate().map(|(index, path)| {
+            let prefill = if same { &self.paths[index] } else { gpu };
+            both(prefill, path)
+        });
+        Phase {
+            terms,
+            paths: paths.collect(),
+            overlap: self.overlap,
+            fixed: self.fixed + decode.fixed * passes,
+        }
+    }
+
     /// Seconds that each resource is busy, as functions of the shares.
     pub fn terms(&self) -> [(ResourceKind, &Linear); 6] {
         let mut terms = self.terms.iter();

@@ -49,7 +49,7 @@ impl Prepared {
         if args.device_threads == DEVICE_THREADS {
             if let Some(profile) = &profile {
                 let run = plimsoll_sim::simulate(&plan, profile)?;
-                plan.prediction = Some(Summary::of(&run));
+                plan.prediction = Some(Summary::of_plan(&plan, &run));
                 predicted = Some(run);
             }
         } else if plan.prediction.take().is_some() || profile.is_some() {

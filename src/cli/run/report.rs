@@ -70,7 +70,7 @@ pub(super) fn write_and_print(args: &Args, prepared: &Prepared, done: &Done) -> 
 
 fn print_result(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result<()> {
     let plan = &prepared.plan;
-    let measured = Summary::of(&done.run);
+    let measured = Summary::of_plan(&prepared.plan, &done.run);
     match args.format {
         Format::Json => print_json(&Report {
             device: "emulated",
