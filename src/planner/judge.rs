@@ -9,7 +9,7 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::Schedule;
+use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForms, Estimate};
@@ -27,6 +27,20 @@ struct Sample {
     layers: u32,
     /// Prefill, then one decode pass a token.
     tokens: u32,
+}
+
+impl Sample {
+    /// In a diagonal schedule few passes prefill and most do not, so that most tokens are needed, and
+    /// fewer layers have to do.
+    fn of(self, policy: &Policy) -> Sample {
+        match policy.schedule {
+            Schedule::Diagonal => Sample {
+                layers: self.layers / 3,
+                tokens: 32,
+            },
+            Schedule::Row | Schedule::ZigZag => self,
+        }
+    }
 }
 
 /// What all plans are compared by.
@@ -96,7 +110,7 @@ impl Judged {
         forms: &ClosedForms,
         sample: Sample,
     ) -> Result<Judged, PlanError> {
-        let short = shortened(&plan, sample)?;
+        let short = shortened(&plan, sample.of(&plan.policy))?;
         let simulated = predict(&short, profile)?;
         let short_forms = ClosedForms::new(
             profile,

@@ -17,7 +17,8 @@ use super::PlanError;
 use super::space::Shape;
 
 /// Beside the time, a little of all terms: of equally fast placements the one with the least traffic.
-const TRAFFIC_WEIGHT: f64 = 1e-3;
+/// The solver at times ends on a singular basis; with another weight it takes another way.
+const TRAFFIC_WEIGHTS: [f64; 3] = [1e-3, 1.1e-3, 2e-3];
 
 /// A share below this is nothing; solvers leave such crumbs.
 const SHARE_MIN: f64 = 1e-6;
@@ -26,11 +27,23 @@ const SHARE_MIN: f64 = 1e-6;
 const OVER_MAX: f64 = 1e-6;
 
 /// The fastest placement of a shape within `room` bytes a tier and a latency of the whole workload;
-/// none where there is none.
+/// none where there is none, or where the solver ends on a singular basis whichever way it takes:
+/// other shapes are near, and one must not end the search.
 pub(super) fn place(
     shape: &Shape,
     room: &PerTier<f64>,
     limit: Option<Seconds>,
+) -> Result<Option<Policy>, PlanError> {
+    let mut ways = TRAFFIC_WEIGHTS.into_iter();
+    let found = ways.find_map(|weight| place_weighing(shape, room, limit, weight).ok());
+    Ok(found.flatten())
+}
+
+fn place_weighing(
+    shape: &Shape,
+    room: &PerTier<f64>,
+    limit: Option<Seconds>,
+    traffic_weight: f64,
 ) -> Result<Option<Policy>, PlanError> {
     let form = &shape.form;
     let mut program = Program::new();
@@ -47,7 +60,7 @@ pub(super) fn place(
         let most = limit.0 / (unit * form.rounds());
         program.rows.push((latency.clone(), most));
     }
-    let solved = program.minimise(latency + TRAFFIC_WEIGHT * traffic)?;
+    let solved = program.minimise(latency + traffic_weight * traffic)?;
     let placed = solved.map(|shares| shares.write(shape.policy));
     Ok(placed.filter(|policy| fits(form, policy, room)))
 }

@@ -18,7 +18,7 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::LowerError;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::Policy;
+use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::SimulateError;
@@ -37,7 +37,8 @@ const PROPOSED: usize = 8;
 /// How many are where none of those can be.
 const PROPOSED_AT_MOST: usize = 100;
 
-/// How many whole plans the simulator judges, both ways to make a proposal whole counted.
+/// How many whole plans of each schedule the simulator judges, both ways to make a proposal whole
+/// counted.
 const JUDGED: usize = 8;
 
 /// How often the latency asked of proposals is lowered because the simulator disagrees.
@@ -216,14 +217,22 @@ impl<'a> Search<'a> {
     ) -> Result<(Vec<Plan>, Vec<Proposal>), PlanError> {
         for count in [PROPOSED, PROPOSED_AT_MOST] {
             let room = self.maker.room();
-            let proposals = space::scan(shapes, room, (objective, limit), count)?;
             let mut plans = Vec::new();
-            for proposal in &proposals {
-                if plans.len() >= JUDGED {
-                    break;
+            let mut proposals = Vec::new();
+            // The closed form errs differently on different schedules, so each has its candidates.
+            for schedule in [Schedule::ZigZag, Schedule::Diagonal] {
+                let of_it = |shape: &&Shape| shape.policy.schedule == schedule;
+                let shapes: Vec<&Shape> = shapes.iter().filter(of_it).collect();
+                let best = space::scan(&shapes, room, (objective, limit), count)?;
+                let enough = plans.len() + JUDGED;
+                for proposal in &best {
+                    if plans.len() < enough {
+                        plans.extend(self.maker.make(proposal, limit)?);
+                    }
                 }
-                plans.extend(self.maker.make(proposal, limit)?);
+                proposals.extend(best);
             }
+            proposals.sort_by(|a, b| a.score.total_cmp(&b.score));
             if !plans.is_empty() {
                 return Ok((plans, proposals));
             }

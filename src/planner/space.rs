@@ -168,7 +168,7 @@ fn pairs(workload: &Workload) -> Vec<(u32, u32)> {
 
 /// The `count` best proposals of the linear programs, best first.
 pub(super) fn scan(
-    shapes: &[Shape],
+    shapes: &[&Shape],
     room: &PerTier<f64>,
     (objective, limit): (Objective, Option<Seconds>),
     count: usize,
@@ -178,7 +178,7 @@ pub(super) fn scan(
         Objective::Latency => latency.0,
     };
     let bound = |shape: &Shape| score(&shape.form, lowest_latency_s(&shape.form, room));
-    let mut order: Vec<(f64, &Shape)> = shapes.iter().map(|s| (bound(s), s)).collect();
+    let mut order: Vec<(f64, &Shape)> = shapes.iter().map(|s| (bound(s), *s)).collect();
     order.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut best: Vec<Proposal> = Vec::new();
     for some in order.chunks(AT_ONCE) {
