@@ -67,6 +67,16 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn load_codes(self, from: &[u8; LANES], shift: u32) -> __m512 {
+        // SAFETY: `self` proves AVX-512; sixteen bytes lie behind the reference; no alignment is asked.
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            let shifted = _mm512_srl_epi32(bytes, _mm_cvtsi32_si128(shift as i32));
+            _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(15)))
+        }
+    }
+
+    #[inline(always)]
     fn store(self, value: __m512, into: &mut [f32; LANES]) {
         // SAFETY: `self` proves AVX-512; sixteen f32 lie behind the reference; no alignment is asked.
         unsafe { _mm512_storeu_ps(into.as_mut_ptr(), value) }

@@ -34,6 +34,11 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
+    fn load_codes(self, from: &[u8; LANES], shift: u32) -> Self::V {
+        from.map(|byte| f32::from((byte >> shift) & 15))
+    }
+
+    #[inline(always)]
     fn store(self, value: Self::V, into: &mut [f32; LANES]) {
         *into = value;
     }
