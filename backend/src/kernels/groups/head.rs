@@ -52,8 +52,8 @@ impl Row for PackedHead<'_> {
         let group = &self.groups[step / STEPS];
         let codes = &group.as_chunks::<LANES>().0[step % STEPS % 2];
         let codes = lanes.load_codes(codes, (step % STEPS / 2 * 4) as u32);
-        let [scale, minimum] = scale_and_minimum(group).map(|x| lanes.load_half(&[x; LANES]));
-        lanes.fma(codes, scale, minimum)
+        let [scale, minimum] = scale_and_minimum(group);
+        lanes.fma(codes, lanes.splat_half(scale), lanes.splat_half(minimum))
     }
 
     #[inline(always)]

@@ -53,6 +53,13 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn splat_half(self, value: f16) -> Pair {
+        // SAFETY: `self` proves AVX2 and F16C.
+        let both = unsafe { _mm256_cvtph_ps(_mm_set1_epi16(value.to_bits() as i16)) };
+        (both, both)
+    }
+
+    #[inline(always)]
     fn load(self, from: &[f32; LANES]) -> Pair {
         // SAFETY: `self` proves AVX2; sixteen f32 lie behind the reference; no alignment is asked.
         unsafe {

@@ -54,6 +54,12 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn splat_half(self, value: f16) -> __m512 {
+        // SAFETY: `self` proves AVX-512.
+        unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(value.to_bits() as i16)) }
+    }
+
+    #[inline(always)]
     fn load(self, from: &[f32; LANES]) -> __m512 {
         // SAFETY: `self` proves AVX-512; sixteen f32 lie behind the reference; no alignment is asked.
         unsafe { _mm512_loadu_ps(from.as_ptr()) }

@@ -29,6 +29,8 @@ pub trait Lanes: Copy {
     fn zero(self) -> Self::V;
     /// All lanes `value`.
     fn splat(self, value: f32) -> Self::V;
+    /// All lanes `value`, widened.
+    fn splat_half(self, value: f16) -> Self::V;
     /// Sixteen f32.
     fn load(self, from: &[f32; LANES]) -> Self::V;
     /// Sixteen f16, widened.
@@ -175,7 +177,7 @@ mod tests {
 
     type Input<'a> = (&'a [f32; LANES], &'a [f16; LANES], &'a [u8; LANES]);
 
-    struct Sums<'a>(Input<'a>, &'a mut [f32; 53]);
+    struct Sums<'a>(Input<'a>, &'a mut [f32; 69]);
 
     impl Kernel for Sums<'_> {
         #[inline(always)]
@@ -187,6 +189,7 @@ mod tests {
             lanes.store(c, &mut each[0]);
             lanes.store(lanes.load_codes(codes, 0), &mut each[1]);
             lanes.store(lanes.load_codes(codes, 4), &mut each[2]);
+            lanes.store(lanes.splat_half(f16::MIN), &mut each[3]);
             rest[0] = lanes.sum(c);
             rest[1..].copy_from_slice(&lanes.sum_four([a, b, c, lanes.zero()]));
         }
@@ -198,19 +201,20 @@ mod tests {
         let b = std::array::from_fn(|i| f16::from_f32((i as f32 * 0.9).cos()));
         let codes = std::array::from_fn(|i| (i * 89 + 3) as u8);
         let input = (&a, &b, &codes);
-        let mut expected = [0.0; 53];
+        let mut expected = [0.0; 69];
         dispatch_to(InstructionSet::Plain, Sums(input, &mut expected));
         assert_eq!(expected[16..32], codes.map(|byte| f32::from(byte % 16)));
         assert_eq!(expected[32..48], codes.map(|byte| f32::from(byte / 16)));
+        assert_eq!(expected[48..64], [f16::MIN.to_f32(); LANES]);
         let mut lanes: Vec<f32> = expected[..16].to_vec();
         while lanes.len() > 1 {
             let half = lanes.len() / 2;
             lanes = (0..half).map(|i| lanes[i] + lanes[i + half]).collect();
         }
-        assert_eq!(expected[48], lanes[0]);
-        assert_eq!(expected[48], expected[51]);
+        assert_eq!(expected[64], lanes[0]);
+        assert_eq!(expected[64], expected[67]);
         for set in InstructionSet::ALL {
-            let mut found = [0.0; 53];
+            let mut found = [0.0; 69];
             dispatch_to(set, Sums(input, &mut found));
             assert_eq!(
                 found.map(f32::to_bits),

@@ -24,6 +24,11 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
+    fn splat_half(self, value: f16) -> Self::V {
+        [value.to_f32(); LANES]
+    }
+
+    #[inline(always)]
     fn load(self, from: &[f32; LANES]) -> Self::V {
         *from
     }
