@@ -717,3 +717,25 @@ fn help_completions_and_the_manual_come_from_one_definition() {
     let output = place.run("");
     assert_eq!(output.status.code(), Some(2));
 }
+
+#[test]
+fn a_compressed_plan_is_run_as_it_was_planned() {
+    let place = Place::new();
+    tiny_plan(&place);
+    let run = format!("run --plan plan.json --model {} --format json", tiny_opt());
+    let whole = place.json(&run);
+    let simulate = format!(
+        "simulate --hw small.toml --model {} --dtype f32 {POLICY} -o plan.json",
+        tiny_opt()
+    );
+    for flags in ["--compress-weight", "--compress-cache --compress-weight"] {
+        place.text(&format!("{simulate} {flags}"));
+        let result = place.json(&run);
+        let outputs = result["outputs"].as_array().unwrap();
+        assert_eq!(outputs.len(), 4, "{flags}");
+        assert!(outputs.iter().all(|o| o["token_ids"].as_array().unwrap().len() == 3));
+        let peak = |result: &Value| result["prediction"]["peak_bytes"]["host"].as_u64().unwrap();
+        assert!(peak(&result) < peak(&whole), "{flags}");
+        assert_eq!(place.json(&run)["outputs"], result["outputs"], "{flags}");
+    }
+}

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::f16;
-use plimsoll_backend::kernels::Elements;
 use plimsoll_backend::kernels::attention::{
-    AttentionScratch, AttentionSpec, KvSegment, attend, record_bytes,
+    AttentionScratch, AttentionSpec, CacheType, KvSegment, attend, record_bytes,
 };
+use plimsoll_backend::kernels::groups::{self, PackedMatrix};
 use plimsoll_backend::kernels::linear::{LinearShape, LinearWeight, linear, to_half};
+use plimsoll_backend::kernels::{Elements, Matrix};
 use plimsoll_core::Dtype;
 
 /// Weights that are cycled through, so that few rows read memory and not a cache.
@@ -28,38 +29,64 @@ fn settle(group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::Wall
     group.measurement_time(Duration::from_millis(800));
 }
 
+/// A matrix in groups of 4-bit codes.
+fn packed(elements: &[f32], columns: usize) -> Vec<f16> {
+    let bands = (elements.len() / columns).div_ceil(groups::ELEMENTS);
+    let mut halves = vec![f16::ZERO; bands * columns * groups::BYTES / 2];
+    let into = bytemuck::cast_slice_mut(&mut halves);
+    groups::pack_matrix(Elements::F32(elements), columns, into).unwrap();
+    halves
+}
+
 /// Few rows in bytes of weight a second, many rows in floating-point operations ("elements") a second.
 fn linears(c: &mut Criterion) {
     let (n, k) = (2048, 2048);
     let w32 = noise(LAYERS * n * k);
     let w16: Vec<f16> = to_half(&w32);
+    let w4 = packed(&w32, k);
+    let w4 = PackedMatrix::new(bytemuck::cast_slice(&w4), LAYERS * n, k).unwrap();
     let mut group = c.benchmark_group("linear_2048x2048");
     settle(&mut group);
     for m in [1, 4, 8, 16, 64, 512] {
         let shape = LinearShape { m, n, k };
         let x = noise(m * k);
         let mut y = vec![0.0; m * n];
-        for dtype in [Dtype::F32, Dtype::F16] {
-            let all = match dtype {
-                Dtype::F32 => Elements::F32(&w32),
-                Dtype::F16 => Elements::F16(&w16),
-            };
+        for (name, all) in [
+            ("f32", Matrix::Whole(Elements::F32(&w32))),
+            ("f16", Matrix::Whole(Elements::F16(&w16))),
+            ("4bit", Matrix::Packed(w4)),
+        ] {
             group.throughput(if m < 16 {
-                Throughput::Bytes((n * k) as u64 * dtype.size_bytes())
+                Throughput::Bytes(match all {
+                    Matrix::Whole(all) => (n * k) as u64 * all.dtype().size_bytes(),
+                    Matrix::Packed(_) => (n / groups::ELEMENTS * k * groups::BYTES) as u64,
+                })
             } else {
                 Throughput::Elements(shape.flops())
             });
             let mut layer = 0;
-            group.bench_function(BenchmarkId::new(dtype.name(), format!("m{m}")), |b| {
+            group.bench_function(BenchmarkId::new(name, format!("m{m}")), |b| {
                 b.iter(|| {
                     layer = (layer + 1) % LAYERS;
-                    let weight = all.slice(layer * n * k..(layer + 1) * n * k);
+                    let weight = all.rows(layer * n..(layer + 1) * n, k);
                     let weight = LinearWeight { weight, bias: None };
                     linear(shape, black_box(&x), weight, &mut y).unwrap();
                 });
             });
         }
     }
+    group.finish();
+}
+
+/// Elements packed a second, when weights are loaded.
+fn packing(c: &mut Criterion) {
+    let elements = noise(2048 * 2048);
+    let mut group = c.benchmark_group("packing");
+    settle(&mut group);
+    group.throughput(Throughput::Elements(elements.len() as u64));
+    group.bench_function("f32/2048x2048", |b| {
+        b.iter(|| packed(black_box(&elements), 2048));
+    });
     group.finish();
 }
 
@@ -79,26 +106,30 @@ fn decode(c: &mut Criterion) {
             scale: 0.125,
         };
         let rows = batch * kv_heads;
-        for dtype in [Dtype::F32, Dtype::F16] {
-            let record_bytes = record_bytes(rows, spec.head_dim, dtype);
-            let elements = noise(record_bytes / dtype.size_bytes() as usize * context_len);
-            let half = to_half(&elements);
-            let bytes: &[u8] = match dtype {
-                Dtype::F32 => bytemuck::cast_slice(&elements),
-                Dtype::F16 => bytemuck::cast_slice(&half),
-            };
+        for (name, stored) in [
+            ("f32", CacheType::Whole(Dtype::F32)),
+            ("f16", CacheType::Whole(Dtype::F16)),
+            ("4bit", CacheType::Packed),
+        ] {
+            let record_bytes = record_bytes(rows, spec.head_dim, stored);
+            let mut words = vec![0_u64; (record_bytes * context_len).div_ceil(8)];
+            let bytes = &mut bytemuck::cast_slice_mut(&mut words)[..record_bytes * context_len];
+            let elements = noise(2 * rows * spec.head_dim);
+            for record in bytes.chunks_exact_mut(record_bytes) {
+                stored.write(&elements, spec.head_dim, record).unwrap();
+            }
             let segment = KvSegment {
                 row_start: 0,
                 row_end: rows,
                 record_bytes,
                 bytes,
-                dtype,
+                stored,
             };
             let q = noise(batch * heads * spec.head_dim);
             let (mut out, mut scratch) = (vec![0.0; q.len()], AttentionScratch::default());
             group.throughput(Throughput::Bytes(bytes.len() as u64));
-            let name = format!("b{batch}_h{heads}_kv{kv_heads}_c{context_len}");
-            group.bench_function(BenchmarkId::new(dtype.name(), name), |b| {
+            let case = format!("b{batch}_h{heads}_kv{kv_heads}_c{context_len}");
+            group.bench_function(BenchmarkId::new(name, case), |b| {
                 b.iter(|| {
                     attend(
                         black_box(&q),
@@ -128,7 +159,7 @@ fn prefill(c: &mut Criterion) {
         context_len: 512,
         scale: 0.125,
     };
-    let record_bytes = record_bytes(32, 64, Dtype::F16);
+    let record_bytes = record_bytes(32, 64, CacheType::Whole(Dtype::F16));
     let half = to_half(&noise(record_bytes / 2 * 512));
     let bytes = bytemuck::cast_slice(&half);
     let segment = KvSegment {
@@ -136,7 +167,7 @@ fn prefill(c: &mut Criterion) {
         row_end: 32,
         record_bytes,
         bytes,
-        dtype: Dtype::F16,
+        stored: CacheType::Whole(Dtype::F16),
     };
     let q = noise(512 * 2048);
     let (mut out, mut scratch) = (vec![0.0; q.len()], AttentionScratch::default());
@@ -157,5 +188,5 @@ fn prefill(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, linears, decode, prefill);
+criterion_group!(benches, linears, packing, decode, prefill);
 criterion_main!(benches);

@@ -4,9 +4,12 @@ mod common;
 
 use common::{execute, fixture, plan, tiny_opt};
 use plimsoll_backend::cpu::CpuOptions;
-use plimsoll_backend::weights::Safetensors;
+use plimsoll_backend::kernels::groups::{ELEMENTS, Group};
+use plimsoll_backend::kernels::{Elements, ElementsMut};
+use plimsoll_backend::weights::{Safetensors, WeightError, WeightSource};
 use plimsoll_core::Dtype;
-use plimsoll_core::model::Family;
+use plimsoll_core::compression::Compression;
+use plimsoll_core::model::{Family, TensorSpec};
 use plimsoll_core::policy::Policy;
 use plimsoll_core::workload::Workload;
 use safetensors::SafeTensors;
@@ -110,4 +113,111 @@ fn f16_logits_are_near_the_reference() {
     for policy in policies() {
         conforms("tiny-opt-f16", Dtype::F16, policy, TOLERANCE_F16);
     }
+}
+
+/// A source whose matrices have gone through 4 bits and back: groups of 64 rows of a column.
+struct Quantised<S>(S);
+
+impl<S: WeightSource> WeightSource for Quantised<S> {
+    fn load(&self, tensor: &TensorSpec, dtype: Dtype, into: &mut [u8]) -> Result<(), WeightError> {
+        self.0.load(tensor, dtype, into)?;
+        if tensor.is_vector() {
+            return Ok(());
+        }
+        let (rows, columns) = (tensor.rows as usize, tensor.cols as usize);
+        let mut elements = Elements::from_bytes(into, dtype)
+            .expect("elements")
+            .to_vec();
+        for first in (0..rows).step_by(ELEMENTS) {
+            let band = first..rows.min(first + ELEMENTS);
+            for column in 0..columns {
+                let group: Vec<f32> = band
+                    .clone()
+                    .map(|r| elements[r * columns + column])
+                    .collect();
+                let unpacked = Group::quantise(&group).elements();
+                for (row, x) in band.clone().zip(unpacked) {
+                    elements[row * columns + column] = x;
+                }
+            }
+        }
+        let mut stored = ElementsMut::from_bytes(into, dtype).expect("elements");
+        stored.store(0..rows * columns, &elements);
+        Ok(())
+    }
+}
+
+/// Tokens and logits of the fixture's prompts, in the order of the prompts.
+fn generated(name: &str, source: &dyn WeightSource, policy: Policy) -> (Vec<Vec<u32>>, Vec<f32>) {
+    let text = std::fs::read_to_string(fixture(name).join("reference.json")).expect("the fixture");
+    let reference: Reference = serde_json::from_str(&text).expect("tokens");
+    let workload = Workload {
+        prompt_len: reference.prompts[0].len() as u32,
+        gen_len: reference.tokens[0].len() as u32,
+        num_prompts: Some(reference.prompts.len() as u64),
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CpuOptions {
+        capture_logits: true,
+        ..CpuOptions::new(dir.path())
+    };
+    let plan = plan(&tiny_opt(), Dtype::F32, policy, workload);
+    let outcome = execute(&plan, source, &reference.prompts, &options);
+    let mut logits = outcome.logits;
+    logits.sort_by_key(|head| (head.cell.round, head.cell.pass, head.cell.batch));
+    let logits = logits.into_iter().flat_map(|head| head.logits).collect();
+    (outcome.tokens, logits)
+}
+
+fn checkpoint(name: &str) -> Safetensors {
+    Safetensors::open(&fixture(name), Family::Opt).expect("a checkpoint")
+}
+
+#[test]
+fn compressed_weights_give_the_logits_of_weights_that_were_quantised_before() {
+    let name = "tiny-opt";
+    for policy in policies() {
+        let compressed = Policy {
+            compression: Compression::of(true, false),
+            ..policy
+        };
+        let (tokens, logits) = generated(name, &checkpoint(name), compressed);
+        let (expected_tokens, expected) = generated(name, &Quantised(checkpoint(name)), policy);
+        assert_eq!(tokens, expected_tokens);
+        assert_eq!(logits, expected);
+        // It is not the path without compression by mistake, and not far from it either.
+        let (_, whole) = generated(name, &checkpoint(name), policy);
+        let difference = difference(&logits, &whole);
+        assert!(difference > 0.01 && difference < 0.5, "{difference}");
+    }
+}
+
+#[test]
+fn a_compressed_cache_changes_logits_a_little_and_everywhere_alike() {
+    let name = "tiny-opt";
+    let compression = Compression::of(false, true);
+    let [device, mixed, _] = policies();
+    let whole = generated(name, &checkpoint(name), device).1;
+    let [on_device, split] = [device, mixed].map(|policy| {
+        let policy = Policy {
+            compression,
+            ..policy
+        };
+        generated(name, &checkpoint(name), policy)
+    });
+    assert_eq!(on_device, split);
+    let difference = difference(&on_device.1, &whole);
+    assert!(difference > 0.01 && difference < 0.5, "{difference}");
+}
+
+/// By how much the logits of the first prompt's first token differ, of how much they vary: root mean
+/// squares. Later ones follow tokens that may differ.
+fn difference(found: &[f32], whole: &[f32]) -> f64 {
+    let vocab = tiny_opt().vocab_size as usize;
+    let (found, whole) = (&found[..vocab], &whole[..vocab]);
+    let square =
+        |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x * x)).sum::<f64>();
+    let mean = whole.iter().sum::<f32>() / vocab as f32;
+    let error = square(&mut found.iter().zip(whole).map(|(a, b)| a - b));
+    (error / square(&mut whole.iter().map(|x| x - mean))).sqrt()
 }

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{fixture, plan, prompts, tiny_opt};
+use common::{execute, fixture, plan, prompts, tiny_opt};
 use plimsoll_backend::cpu::{CpuError, CpuExecutor, CpuOptions, Throttles};
 use plimsoll_backend::weights::{Safetensors, Synthetic, WeightError, WeightSource};
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::control::drive;
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
 use plimsoll_core::lower::Lowering;
@@ -269,6 +270,64 @@ fn a_task_that_fails_is_named_and_ends_the_run() {
     assert!(executor.generated(&texts).iter().all(Vec::is_empty));
     let later = executor.wait(Until::Idle).expect_err("stopped");
     assert!(later.to_string().contains("earlier failure"), "{later}");
+}
+
+/// The error of the first task that fails with weights that are no numbers.
+fn not_a_number(compression: Compression) -> String {
+    let policy = Policy {
+        compression,
+        ..mixed().policy
+    };
+    let plan = plan(&tiny_opt(), Dtype::F16, policy, WORKLOAD);
+    let mut lowering = Lowering::new(&plan).expect("it fits");
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CpuOptions::new(dir.path());
+    let placement = lowering.placement().clone();
+    let texts = lowering.texts().clone();
+    let mut executor =
+        CpuExecutor::new(&plan, &placement, &NotANumber, &options).expect("an executor");
+    executor
+        .set_prompts(&texts, &prompts(4, 8, 512))
+        .expect("prompts");
+    let error = drive(&mut lowering, &mut executor).expect_err("no number");
+    error.to_string()
+}
+
+#[test]
+fn what_is_no_number_is_not_hidden_in_4_bits() {
+    for compression in Compression::ALL {
+        let error = not_a_number(compression);
+        assert!(error.contains("head on gpu, round 0, pass 0"), "{error}");
+    }
+}
+
+#[test]
+fn a_compressed_plan_runs_in_less_and_in_exactly_what_it_says() {
+    let all = Policy::from_percent(2, 2, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0]).expect("a policy");
+    let of = |compression| {
+        let policy = Policy { compression, ..all };
+        plan(&tiny_opt(), Dtype::F32, policy, WORKLOAD)
+    };
+    let whole = of(Compression::default()).capacity_bytes.device;
+    let mut plan = of(Compression::of(true, true));
+    // The room of the largest unpacked matrix is in it, which is much of so small a model.
+    let packed = plan.capacity_bytes.device;
+    assert!(packed.as_f64() < 0.6 * whole.as_f64(), "{packed} {whole}");
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CpuOptions {
+        whole_tiers: true,
+        ..CpuOptions::new(dir.path())
+    };
+    let source = Synthetic { seed: 1 };
+    let outcome = execute(&plan, &source, &prompts(4, 8, 512), &options);
+    assert!(outcome.tokens.iter().all(|tokens| tokens.len() == 4));
+
+    plan.capacity_bytes.device = Bytes(packed.0 - 1);
+    let placement = WeightPlacement::new(&plan.model, plan.dtype, &plan.policy);
+    let error = CpuExecutor::new(&plan, &placement, &source, &options);
+    let error = error.err().expect("too small").to_string();
+    assert!(error.starts_with("the device tier holds"), "{error}");
 }
 
 #[test]

@@ -3,6 +3,13 @@
 //! 64 elements share a scale and a minimum, both f16. Groups of a weight matrix run along its output
 //! dimension, groups of the cache along the elements of a head; a last group that is not full takes
 //! the room of a full one. Vectors (biases, norms) are never compressed.
+//!
+//! How it lies in memory, so that sixteen neighbours are unpacked together:
+//!
+//! - A matrix is **bands** of 64 rows. A band holds the scales of its columns, their minima, then 32
+//!   lines of a byte a column: line `i` has rows `2 i` (low half of the byte) and `2 i + 1` (high).
+//! - A head's keys, or values, at one position are groups of 64 elements. A group holds 32 bytes, of
+//!   which byte `i` has elements `i` (low) and `i + 32` (high), then its scale, then its minimum.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +20,8 @@ use crate::units::Bytes;
 /// Elements that share a scale and a minimum.
 pub const GROUP_ELEMENTS: u64 = 64;
 
-/// Packed elements, then scale and minimum.
-const GROUP_BYTES: u64 = GROUP_ELEMENTS / 2 + 4;
+/// Packed elements, scale and minimum of a group.
+pub const GROUP_BYTES: u64 = GROUP_ELEMENTS / 2 + 4;
 
 /// What is kept in 4 bits an element, wherever it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
@@ -47,9 +54,14 @@ impl Compression {
         Compression { weights, cache }
     }
 
+    /// Whether a tensor is kept in 4 bits an element.
+    pub fn packs(self, tensor: &TensorSpec) -> bool {
+        self.weights && !tensor.is_vector()
+    }
+
     /// Bytes of a stored tensor.
     pub fn tensor_bytes(self, tensor: &TensorSpec, dtype: Dtype) -> Bytes {
-        if self.weights && !tensor.is_vector() {
+        if self.packs(tensor) {
             Bytes(tensor.rows.div_ceil(GROUP_ELEMENTS) * tensor.cols * GROUP_BYTES)
         } else {
             Bytes(tensor.elements() * dtype.size_bytes())

@@ -150,8 +150,12 @@ impl Engine {
         }
     }
 
+    /// Bytes of a head's keys, or values, at one position of the cache.
     fn head_bytes(&self) -> usize {
-        self.plan.model.head_dim as usize * self.plan.dtype.size_bytes() as usize
+        let (compression, dtype) = (self.plan.policy.compression, self.plan.dtype);
+        compression
+            .cache_head_bytes(self.plan.model.head_dim, dtype)
+            .0 as usize
     }
 
     /// Elements of queries of a row of the cache.
@@ -249,6 +253,7 @@ impl<'a> Turn<'a> {
             weights: placed.ok_or(TaskError::NoOperand("a block of the model"))?,
             slabs,
             dtype: self.engine.plan.dtype,
+            compression: self.engine.plan.policy.compression,
         })
     }
 

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
+use plimsoll_core::model::TensorSpec;
 use plimsoll_core::placement::{BlockWeights, WeightPlacement};
 use plimsoll_core::program::{Access, Arg, Buffer, BufferId, Content};
 use plimsoll_core::tier::Tier;
@@ -10,6 +12,9 @@ use plimsoll_core::units::Bytes;
 
 use super::error::{CpuError, TaskError};
 use super::memory::{Memory, Operands};
+use crate::decoder::DecoderError;
+use crate::kernels::Elements;
+use crate::kernels::groups::pack_matrix;
 use crate::tiers::Arena;
 use crate::weights::WeightSource;
 
@@ -21,6 +26,7 @@ pub(super) struct Loader<'a, 's> {
     pub memory: &'a Memory,
     pub placement: &'a WeightPlacement,
     pub dtype: Dtype,
+    pub compression: Compression,
     pub source: &'s dyn WeightSource,
     pub progress: &'a mut Progress<'s>,
     pub interrupt: &'a AtomicBool,
@@ -42,13 +48,13 @@ impl Loader<'_, '_> {
         let bytes = |id: &BufferId| buffers[id.0 as usize].bytes;
         let total = homes.iter().map(|(id, ..)| bytes(id)).sum();
         let mut loaded = Bytes::ZERO;
-        let mut slab = None;
+        let (mut slab, mut whole) = (None, None);
         for (id, block, home) in homes {
             if self.interrupt.load(Ordering::Relaxed) {
                 return Err(CpuError::Interrupted);
             }
             let Some(weights) = self.placement.blocks.get(block as usize) else {
-                return Err(CpuError::Decoder(crate::decoder::DecoderError::Operand {
+                return Err(CpuError::Decoder(DecoderError::Operand {
                     what: "blocks of weights",
                     expected: block as usize + 1,
                     found: self.placement.blocks.len(),
@@ -57,10 +63,10 @@ impl Loader<'_, '_> {
             let place = (weights, home);
             if home == Tier::Disk {
                 let offset = buffers[id.0 as usize].offset.0;
-                self.load_disk(place, (offset, bytes(&id)), &mut slab)?;
+                self.load_disk(place, (offset, bytes(&id)), (&mut slab, &mut whole))?;
             } else {
                 let into = self.home(buffers, id)?;
-                self.fill(place, into)?;
+                self.fill(place, into, &mut whole)?;
             }
             loaded += bytes(&id);
             (self.progress)(loaded, total);
@@ -86,21 +92,43 @@ impl Loader<'_, '_> {
         &self,
         (weights, home): (&BlockWeights, Tier),
         slab: &mut [u8],
+        whole: &mut Option<Arena>,
     ) -> Result<(), CpuError> {
         for tensor in weights.tensors.iter().filter(|tensor| tensor.home == home) {
             let start = tensor.offset.0 as usize;
-            let end = start + (tensor.spec.elements() * self.dtype.size_bytes()) as usize;
+            let bytes = self.compression.tensor_bytes(&tensor.spec, self.dtype);
+            let end = start + bytes.0 as usize;
             let found = slab.len();
-            let place = slab
-                .get_mut(start..end)
-                .ok_or(crate::decoder::DecoderError::Operand {
-                    what: "a slab of weights, in bytes",
-                    expected: end,
-                    found,
-                })?;
-            self.source.load(&tensor.spec, self.dtype, place)?;
+            let place = slab.get_mut(start..end).ok_or(DecoderError::Operand {
+                what: "a slab of weights, in bytes",
+                expected: end,
+                found,
+            })?;
+            if self.compression.packs(&tensor.spec) {
+                self.pack(&tensor.spec, place, whole)?;
+            } else {
+                self.source.load(&tensor.spec, self.dtype, place)?;
+            }
         }
         Ok(())
+    }
+
+    /// Loads a matrix into memory of its own, which is kept for the next, and packs it.
+    #[allow(unsafe_code)]
+    fn pack(
+        &self,
+        tensor: &TensorSpec,
+        place: &mut [u8],
+        whole: &mut Option<Arena>,
+    ) -> Result<(), CpuError> {
+        let bytes = Bytes(tensor.elements() * self.dtype.size_bytes());
+        let whole = at_least(whole, bytes)?;
+        // SAFETY: the arena is the caller's own.
+        let memory = unsafe { whole.bytes_mut(0, bytes.0 as usize) }?;
+        self.source.load(tensor, self.dtype, memory)?;
+        let elements = Elements::from_bytes(memory, self.dtype);
+        let packed = elements.and_then(|e| pack_matrix(e, tensor.cols as usize, place));
+        Ok(packed.map_err(DecoderError::from)?)
     }
 
     /// Fills a slab in memory, which is kept for the next, and writes it to disk.
@@ -109,21 +137,26 @@ impl Loader<'_, '_> {
         &self,
         place: (&BlockWeights, Tier),
         (offset, bytes): (u64, Bytes),
-        slab: &mut Option<Arena>,
+        (slab, whole): (&mut Option<Arena>, &mut Option<Arena>),
     ) -> Result<(), CpuError> {
-        let large_enough = slab.take().filter(|slab| slab.capacity() >= bytes);
-        let slab = slab.insert(match large_enough {
-            Some(slab) => slab,
-            None => Arena::new("host", bytes)?,
-        });
+        let slab = at_least(slab, bytes)?;
         // SAFETY: the arena is this function's own.
         let memory = unsafe { slab.bytes_mut(0, bytes.0 as usize) }?;
         memory.fill(0);
-        self.fill(place, memory)?;
+        self.fill(place, memory, whole)?;
         let disk = self.memory.disk().map_err(task_error)?;
         disk.write_at(offset, memory)?;
         Ok(())
     }
+}
+
+/// Memory of at least so many bytes: what is there, if it is large enough.
+fn at_least(memory: &mut Option<Arena>, bytes: Bytes) -> Result<&mut Arena, CpuError> {
+    let large_enough = memory.take().filter(|memory| memory.capacity() >= bytes);
+    Ok(memory.insert(match large_enough {
+        Some(memory) => memory,
+        None => Arena::new("host", bytes)?,
+    }))
 }
 
 /// The same trouble before the first task.

@@ -135,7 +135,9 @@ impl<'s> CpuExecutor<'s> {
         source: &'s dyn WeightSource,
         options: &CpuOptions,
     ) -> Result<CpuExecutor<'s>, CpuError> {
-        let decoder = Decoder::new(&plan.model, plan.dtype, options.device_threads)?;
+        let compression = plan.policy.compression;
+        let threads = options.device_threads;
+        let decoder = Decoder::new(&plan.model, plan.dtype, compression, threads)?;
         let needed = footprint(plan)?;
         for tier in Tier::ALL {
             let (needed, capacity) = (needed[tier], plan.capacity_bytes[tier]);
@@ -345,6 +347,7 @@ impl<'s> CpuExecutor<'s> {
                 memory: &self.engine.memory,
                 placement: &self.engine.placement,
                 dtype: self.engine.plan.dtype,
+                compression: self.engine.plan.policy.compression,
                 source: self.source,
                 progress: &mut *self.progress,
                 interrupt: &self.interrupt,

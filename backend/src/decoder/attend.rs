@@ -1,12 +1,10 @@
 //! Attention over a cache that lies in several buffers.
 
-use plimsoll_core::Dtype;
-
 use super::cache::{CachePart, NewCachePart};
 use super::error::at_least;
 use super::stages::Batch;
 use super::{Decoder, DecoderError, SplitMut};
-use crate::kernels::attention::{AttentionScratch, AttentionSpec, KvSegment, attend};
+use crate::kernels::attention::{AttentionScratch, AttentionSpec, CacheType, KvSegment, attend};
 
 /// Rows of a batch for which there is no cache buffer.
 fn no_rows(expected: usize, found: usize) -> DecoderError {
@@ -52,7 +50,7 @@ impl Decoder {
         queries.load(0..elements, &mut q);
         let spec = self.row_spec(1, context_len);
         for part in parts {
-            let segment = part.segment(first_row, self.dtype);
+            let segment = part.segment(first_row, self.stored);
             let rows = segment.row_start..segment.row_end;
             attend(&q, &segment, &spec, rows, scratch, &mut out)?;
         }
@@ -86,7 +84,7 @@ impl Decoder {
         if found != rows {
             return Err(no_rows(rows, found));
         }
-        let head_bytes = head_dim * self.dtype.size_bytes() as usize;
+        let head_bytes = self.head_bytes();
         // As words, so that elements of any stored type are aligned.
         let mut gathered = vec![0_u64; (context_len * 2 * head_bytes).div_ceil(8)];
         let gathered = &mut bytemuck::cast_slice_mut(&mut gathered)[..context_len * 2 * head_bytes];
@@ -101,7 +99,7 @@ impl Decoder {
                 for (t, q) in q.chunks_exact_mut(width).enumerate() {
                     queries.load(place(t), q);
                 }
-                let segment = one_row(gathered, head_bytes, self.dtype);
+                let segment = one_row(gathered, head_bytes, self.stored);
                 attend(&q, &segment, &spec, 0..1, scratch, &mut out)?;
                 for (t, out) in out.chunks_exact(width).enumerate() {
                     queries.store(place(t), out);
@@ -148,12 +146,12 @@ impl Decoder {
 }
 
 /// A gathered row as the kernel sees it.
-fn one_row(bytes: &[u8], head_bytes: usize, dtype: Dtype) -> KvSegment<'_> {
+fn one_row(bytes: &[u8], head_bytes: usize, stored: CacheType) -> KvSegment<'_> {
     KvSegment {
         row_start: 0,
         row_end: 1,
         record_bytes: 2 * head_bytes,
         bytes,
-        dtype,
+        stored,
     }
 }

@@ -1,14 +1,16 @@
 //! The tensors of a block, wherever they lie.
 
 use plimsoll_core::Dtype;
-use plimsoll_core::model::TensorRole;
+use plimsoll_core::compression::Compression;
+use plimsoll_core::model::{TensorRole, TensorSpec};
 use plimsoll_core::placement::BlockWeights;
 use plimsoll_core::tier::PerTier;
 
 use super::DecoderError;
-use crate::kernels::Elements;
+use crate::kernels::groups::PackedMatrix;
 use crate::kernels::linear::LinearWeight;
 use crate::kernels::norm::NormWeight;
+use crate::kernels::{Elements, Matrix};
 
 /// A block's tensors in the slabs that hold them: those that live in a tier lie in one slab, at home or
 /// staged.
@@ -20,31 +22,53 @@ pub struct BlockTensors<'a> {
     pub slabs: PerTier<Option<&'a [u8]>>,
     /// What they are stored as.
     pub dtype: Dtype,
+    /// Whether matrices are packed.
+    pub compression: Compression,
 }
 
 impl<'a> BlockTensors<'a> {
-    /// A tensor that the model may not have.
-    ///
-    /// # Errors
-    /// Where the model has it and the slab is not there.
-    pub(super) fn optional(&self, role: TensorRole) -> Result<Option<Elements<'a>>, DecoderError> {
+    /// A tensor that the model may not have, and its bytes.
+    fn find(&self, role: TensorRole) -> Result<Option<(&'a TensorSpec, &'a [u8])>, DecoderError> {
         let mut tensors = self.weights.tensors.iter();
         let Some(tensor) = tensors.find(|tensor| tensor.spec.role == role) else {
             return Ok(None);
         };
         let start = tensor.offset.0 as usize;
-        let end = start + (tensor.spec.elements() * self.dtype.size_bytes()) as usize;
+        let bytes = self.compression.tensor_bytes(&tensor.spec, self.dtype);
         let slab = self.slabs[tensor.home];
-        let bytes = slab.and_then(|slab| slab.get(start..end));
+        let bytes = slab.and_then(|slab| slab.get(start..start + bytes.0 as usize));
         let bytes = bytes.ok_or(DecoderError::NoTensor { role })?;
-        Ok(Some(Elements::from_bytes(bytes, self.dtype)?))
+        Ok(Some((&tensor.spec, bytes)))
     }
 
-    /// A tensor that the stage cannot do without.
+    /// A vector that the model may not have.
+    fn vector(&self, role: TensorRole) -> Result<Option<Elements<'a>>, DecoderError> {
+        let found = self.find(role)?;
+        let elements = found.map(|(_, bytes)| Elements::from_bytes(bytes, self.dtype));
+        Ok(elements.transpose()?)
+    }
+
+    /// A matrix that the model may not have.
+    ///
+    /// # Errors
+    /// Where the model has it and the slab is not there.
+    pub(super) fn optional(&self, role: TensorRole) -> Result<Option<Matrix<'a>>, DecoderError> {
+        let Some((spec, bytes)) = self.find(role)? else {
+            return Ok(None);
+        };
+        Ok(Some(if self.compression.packs(spec) {
+            let (rows, columns) = (spec.rows as usize, spec.cols as usize);
+            Matrix::Packed(PackedMatrix::new(bytes, rows, columns)?)
+        } else {
+            Elements::from_bytes(bytes, self.dtype)?.into()
+        }))
+    }
+
+    /// A matrix that the stage cannot do without.
     ///
     /// # Errors
     /// Where it is not there.
-    pub(super) fn get(&self, role: TensorRole) -> Result<Elements<'a>, DecoderError> {
+    pub(super) fn get(&self, role: TensorRole) -> Result<Matrix<'a>, DecoderError> {
         self.optional(role)?.ok_or(DecoderError::NoTensor { role })
     }
 
@@ -56,7 +80,7 @@ impl<'a> BlockTensors<'a> {
     ) -> Result<LinearWeight<'a>, DecoderError> {
         Ok(LinearWeight {
             weight: self.get(weight)?,
-            bias: self.optional(bias)?,
+            bias: self.vector(bias)?,
         })
     }
 
@@ -68,8 +92,10 @@ impl<'a> BlockTensors<'a> {
         epsilon: f64,
     ) -> Result<NormWeight<'a>, DecoderError> {
         Ok(NormWeight {
-            weight: self.get(weight)?,
-            bias: self.optional(bias)?,
+            weight: self
+                .vector(weight)?
+                .ok_or(DecoderError::NoTensor { role: weight })?,
+            bias: self.vector(bias)?,
             epsilon: epsilon as f32,
         })
     }

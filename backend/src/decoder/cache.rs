@@ -1,13 +1,10 @@
-//! Rows of one layer's cache in one buffer: `[position][K|V][row][head_dim]`.
+//! Rows of one layer's cache in one buffer: `[position][K|V][row][head]`.
 
 use std::ops::Range;
 
-use plimsoll_core::Dtype;
-
 use super::DecoderError;
 use super::error::at_least;
-use crate::kernels::ElementsMut;
-use crate::kernels::attention::KvSegment;
+use crate::kernels::attention::{CacheType, KvSegment};
 
 /// Rows of a cache, to read.
 #[derive(Debug, Clone)]
@@ -35,17 +32,17 @@ pub struct NewCachePart<'a> {
 
 impl<'a> CachePart<'a> {
     /// The part as the attention kernel sees it, its first row being row 0.
-    pub(super) fn segment(&self, first_row: usize, dtype: Dtype) -> KvSegment<'a> {
+    pub(super) fn segment(&self, first_row: usize, stored: CacheType) -> KvSegment<'a> {
         KvSegment {
             row_start: self.rows.start - first_row,
             row_end: self.rows.end - first_row,
             record_bytes: self.record_bytes,
             bytes: self.bytes,
-            dtype,
+            stored,
         }
     }
 
-    /// Copies one row's keys and values of some positions: `[position][K|V][head_dim]`.
+    /// Copies one row's keys and values of some positions: `[position][K|V][head]`.
     pub(super) fn gather(
         &self,
         row: usize,
@@ -80,7 +77,7 @@ impl NewCachePart<'_> {
         &mut self,
         (first_row, token): (usize, usize),
         (keys, values): (&[f32], &[f32]),
-        (head_dim, dtype): (usize, Dtype),
+        (head_dim, stored): (usize, CacheType),
     ) -> Result<(), DecoderError> {
         let last_row = first_row + keys.len() / head_dim;
         let from = first_row.max(self.rows.start);
@@ -88,15 +85,14 @@ impl NewCachePart<'_> {
         if from >= to {
             return Ok(());
         }
-        let size = dtype.size_bytes() as usize;
-        let record = (self.first + token) * self.record_bytes / size;
-        let key = record + (from - self.rows.start) * head_dim;
-        let length = (to - from) * head_dim;
+        let bytes = stored.head_bytes(head_dim);
         let inner = (from - first_row) * head_dim..(to - first_row) * head_dim;
-        let value = key + self.rows.len() * head_dim;
-        let mut elements = ElementsMut::from_bytes(self.bytes, dtype)?;
-        elements.store(key..key + length, &keys[inner.clone()]);
-        elements.store(value..value + length, &values[inner]);
+        let key = (self.first + token) * self.record_bytes + (from - self.rows.start) * bytes;
+        let value = key + self.rows.len() * bytes;
+        for (at, heads) in [(key, keys), (value, values)] {
+            let into = &mut self.bytes[at..at + (to - from) * bytes];
+            stored.write(&heads[inner.clone()], head_dim, into)?;
+        }
         Ok(())
     }
 

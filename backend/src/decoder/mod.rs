@@ -1,7 +1,8 @@
 //! A decoder's stages over operands that lie in pieces: which stage does what with which tensor.
 //!
 //! The stages are driven by the model's spec (kind and place of norms, biases, activation, gate), not
-//! by its family. Everything is stored in one type and computed in f32.
+//! by its family. Everything is stored in one type, matrices and cache perhaps packed in 4 bits, and
+//! computed in f32.
 //!
 //! # Private memory
 //!
@@ -27,6 +28,7 @@ mod split;
 mod stages;
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::model::{Activation, ModelSpec, Norm, Positions, QkvLayout};
 
 pub use block::BlockTensors;
@@ -36,6 +38,7 @@ pub use split::{Split, SplitMut};
 pub use stages::{Batch, HeadOutput};
 
 use crate::kernels::activation::Activation as ActivationKernel;
+use crate::kernels::attention::CacheType;
 
 /// Rows of tokens that are computed together: what one pass over a weight serves.
 pub const TILE: usize = crate::kernels::linear::ROW_BLOCK;
@@ -45,16 +48,23 @@ pub const TILE: usize = crate::kernels::linear::ROW_BLOCK;
 pub struct Decoder {
     model: ModelSpec,
     dtype: Dtype,
+    /// What the cache is stored as.
+    stored: CacheType,
     threads: usize,
 }
 
 impl Decoder {
-    /// The stages of a model whose weights, cache and activations are stored as `dtype`, on as many
-    /// threads.
+    /// The stages of a model whose weights, cache and activations are stored as `dtype`, the cache
+    /// perhaps packed, on as many threads. How weights are stored is said with them.
     ///
     /// # Errors
     /// [`DecoderError::Unsupported`] for a model with parts that no stage computes yet.
-    pub fn new(model: &ModelSpec, dtype: Dtype, threads: usize) -> Result<Decoder, DecoderError> {
+    pub fn new(
+        model: &ModelSpec,
+        dtype: Dtype,
+        compression: Compression,
+        threads: usize,
+    ) -> Result<Decoder, DecoderError> {
         let missing = missing_parts(model);
         if !missing.is_empty() {
             return Err(DecoderError::Unsupported {
@@ -66,6 +76,10 @@ impl Decoder {
         Ok(Decoder {
             model: model.clone(),
             dtype,
+            stored: match compression.cache {
+                true => CacheType::Packed,
+                false => CacheType::Whole(dtype),
+            },
             threads: threads.max(1),
         })
     }
@@ -81,6 +95,11 @@ impl Decoder {
 
     fn head_dim(&self) -> usize {
         self.model.head_dim as usize
+    }
+
+    /// Bytes of a head's keys, or values, at one position of the cache.
+    fn head_bytes(&self) -> usize {
+        self.stored.head_bytes(self.head_dim())
     }
 
     fn kv_heads(&self) -> usize {

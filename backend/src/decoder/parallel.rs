@@ -33,7 +33,7 @@ pub(super) fn linear_on(
             ..shape
         };
         let weight = LinearWeight {
-            weight: weight.weight.slice(start * shape.k..end * shape.k),
+            weight: weight.weight.rows(start..end, shape.k),
             bias: weight.bias.map(|bias| bias.slice(start..end)),
         };
         let mut y = vec![0.0; shape.m * shape.n];
@@ -80,7 +80,7 @@ mod tests {
         let w: Vec<f32> = (0..shape.n * shape.k).map(value).collect();
         let bias: Vec<f32> = (0..shape.n).map(value).collect();
         let weight = LinearWeight {
-            weight: Elements::F32(&w),
+            weight: Elements::F32(&w).into(),
             bias: Some(Elements::F32(&bias)),
         };
         let run = |threads| {

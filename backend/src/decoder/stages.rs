@@ -80,7 +80,7 @@ impl Decoder {
         at_least("token ids", batch.tokens(), ids.len())?;
         at_least("the activations", batch.tokens() * width, hidden.len())?;
         let table = Table {
-            elements: block.get(TensorRole::TokenEmbedding)?,
+            matrix: block.get(TensorRole::TokenEmbedding)?,
             width: self.model.embedding_size as usize,
         };
         for tile in batch.tiles() {
@@ -97,9 +97,9 @@ impl Decoder {
                     place as u32 + offset
                 });
                 let places: Vec<u32> = places.collect();
-                let elements = block.get(TensorRole::PositionEmbedding)?;
+                let matrix = block.get(TensorRole::PositionEmbedding)?;
                 let mut rows = vec![0.0; m * width];
-                embed(&places, &zeros, Table { elements, width }, None, &mut rows)?;
+                embed(&places, &zeros, Table { matrix, width }, None, &mut rows)?;
                 residual::add(&mut x, &rows)?;
             }
             hidden.store(tile.start * width..tile.end * width, &x);
@@ -129,7 +129,7 @@ impl Decoder {
         at_least("the activations", batch.tokens() * width, hidden.len())?;
         at_least("room for queries", batch.tokens() * q_size, queries.len())?;
         for part in parts.iter() {
-            part.check(batch.query_len, head_dim * self.dtype.size_bytes() as usize)?;
+            part.check(batch.query_len, self.head_bytes())?;
         }
         for tile in batch.tiles() {
             let m = tile.len();
@@ -147,7 +147,7 @@ impl Decoder {
             for (token, new) in tile.zip(heads) {
                 let (sequence, t) = (token / batch.query_len, token % batch.query_len);
                 for part in parts.iter_mut() {
-                    part.put((sequence * kv_heads, t), new, (head_dim, self.dtype))?;
+                    part.put((sequence * kv_heads, t), new, (head_dim, self.stored))?;
                 }
             }
         }

@@ -1,25 +1,24 @@
 //! Rows of the token table and of the position table.
 
 use super::error::expect;
-use super::{Elements, KernelError};
+use super::{KernelError, Matrix};
 
 /// A table of rows of one width, stored row-major.
 #[derive(Debug, Clone, Copy)]
 pub struct Table<'a> {
     /// [rows, width].
-    pub elements: Elements<'a>,
+    pub matrix: Matrix<'a>,
     /// Columns.
     pub width: usize,
 }
 
 impl Table<'_> {
     fn row(&self, what: &'static str, index: usize, into: &mut [f32]) -> Result<(), KernelError> {
-        let rows = self.elements.len() / self.width.max(1);
+        let rows = self.matrix.len() / self.width.max(1);
         if index >= rows {
             return Err(KernelError::OutOfTable { what, index, rows });
         }
-        self.elements
-            .load(index * self.width..(index + 1) * self.width, into);
+        self.matrix.load_row(index, into);
         Ok(())
     }
 }
@@ -79,18 +78,19 @@ mod tests {
     use half::f16;
 
     use super::*;
+    use crate::kernels::Elements;
 
     #[test]
     fn a_token_is_looked_up_at_its_shifted_position() {
         let tokens = [0.0_f32, 1.0, 10.0, 11.0, 20.0, 21.0];
         let places = [0.0, 0.0, 0.0, 0.0, 0.5, 0.25, 2.0, 4.0].map(f16::from_f32);
         let table = Table {
-            elements: Elements::F32(&tokens),
+            matrix: Elements::F32(&tokens).into(),
             width: 2,
         };
         let learned = Positions {
             table: Table {
-                elements: Elements::F16(&places),
+                matrix: Elements::F16(&places).into(),
                 width: 2,
             },
             offset: 2,

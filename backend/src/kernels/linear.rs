@@ -3,7 +3,7 @@
 //! Input and weight (stored [out, in], as Hugging Face does) both run along the summed index, so the
 //! work is register tiles of dot products. Up to a tile of rows, both are read as they lie and each
 //! weight row is read once, from end to end. With more rows the input is packed once, and each few
-//! rows of weight are widened and packed into the first cache for up to [`ROW_BLOCK`] rows of input.
+//! rows of weight are widened (or unpacked) and packed into the first cache for up to [`ROW_BLOCK`] rows of input.
 
 #![allow(
     clippy::needless_range_loop,
@@ -16,9 +16,10 @@ use std::ops::Range;
 use half::f16;
 
 use super::error::expect;
-use super::simd::{InstructionSet, Kernel, LANES, Lanes, Stored, dispatch_to};
+use super::matrix::{Rows, WholeRows};
+use super::simd::{InstructionSet, Kernel, LANES, Lanes, dispatch_to};
 use super::tile::{DOT_PIECE, Line, dots, pack, packed_dots};
-use super::{Elements, KernelError};
+use super::{Elements, KernelError, Matrix};
 
 /// Rows of input for which one pass over the weight is made.
 pub const ROW_BLOCK: usize = 96;
@@ -49,7 +50,7 @@ impl LinearShape {
 #[derive(Debug, Clone, Copy)]
 pub struct LinearWeight<'a> {
     /// `[n, k]`, row-major.
-    pub weight: Elements<'a>,
+    pub weight: Matrix<'a>,
     /// `[n]`, where there is one; stored in either type.
     pub bias: Option<Elements<'a>>,
 }
@@ -93,33 +94,27 @@ pub fn linear_with(
     }
     y.fill(0.0);
     let mut packed = PACKED.take();
+    let columns = shape.k;
     match weight.weight {
-        Elements::F32(w) => {
-            let operands = Operands { shape, x, w, y };
-            dispatch_to(
-                set,
-                Product {
-                    operands,
-                    packed: &mut packed,
-                },
-            );
+        Matrix::Whole(Elements::F32(elements)) => {
+            let w = WholeRows { elements, columns };
+            multiply(set, Operands { shape, x, w, y }, &mut packed);
         }
-        Elements::F16(w) => {
-            let operands = Operands { shape, x, w, y };
-            dispatch_to(
-                set,
-                Product {
-                    operands,
-                    packed: &mut packed,
-                },
-            );
+        Matrix::Whole(Elements::F16(elements)) => {
+            let w = WholeRows { elements, columns };
+            multiply(set, Operands { shape, x, w, y }, &mut packed);
         }
+        Matrix::Packed(w) => multiply(set, Operands { shape, x, w, y }, &mut packed),
     }
     PACKED.set(packed);
     if let Some(bias) = weight.bias {
         add_bias(bias, shape.n, y);
     }
     Ok(())
+}
+
+fn multiply<W: Rows>(set: InstructionSet, operands: Operands<'_, W>, packed: &mut Vec<Line>) {
+    dispatch_to(set, Product { operands, packed });
 }
 
 fn add_bias(bias: Elements<'_>, n: usize, y: &mut [f32]) {
@@ -147,7 +142,7 @@ struct Product<'a, W> {
 struct Operands<'a, W> {
     shape: LinearShape,
     x: &'a [f32],
-    w: &'a [W],
+    w: W,
     y: &'a mut [f32],
 }
 
@@ -174,7 +169,7 @@ impl Block {
 /// Rows of weight, widened and packed, for all the rows of a block.
 type PackedWeight = [Line; TILE_N_MAX * DOT_PIECE / LANES];
 
-impl<W: Stored> Kernel for Product<'_, W> {
+impl<W: Rows> Kernel for Product<'_, W> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
         match L::TILE_N {
@@ -215,7 +210,7 @@ macro_rules! for_each_tile {
     }};
 }
 
-impl<W: Stored> Product<'_, W> {
+impl<W: Rows> Product<'_, W> {
     #[inline(always)]
     fn blocks<L: Lanes, const N: usize>(self, lanes: L) {
         let Product {
@@ -263,7 +258,7 @@ impl<W: Stored> Product<'_, W> {
     }
 }
 
-impl<W: Stored> Operands<'_, W> {
+impl<W: Rows> Operands<'_, W> {
     /// Packs rows of the input: piece by piece, tile by tile.
     #[inline(always)]
     fn pack_input<L: Lanes>(&self, lanes: L, range: Range<usize>, packed: &mut Vec<Line>) {
@@ -303,11 +298,10 @@ impl<W: Stored> Operands<'_, W> {
         packed: &mut [Line],
         weight: &mut PackedWeight,
     ) {
-        let k = self.shape.k;
-        let mut w: [&[W]; N] = [&[]; N];
-        for n in 0..N {
-            let start = (block.first_column + n) * k + block.k_start;
-            w[n] = &self.w[start..start + block.length()];
+        let piece = block.k_start..block.k_end;
+        let mut w = [self.w.piece(block.first_column, piece.clone()); N];
+        for n in 1..N {
+            w[n] = self.w.piece(block.first_column + n, piece.clone());
         }
         if block.rows <= L::TILE_M {
             for_each_tile!(block.rows, L::TILE_M, |row, M| {
@@ -353,7 +347,7 @@ fn tile_of<const M: usize>(packed: &mut [Line], block: Block, row: usize) -> &mu
 /// The naive form in f64, for tests of this and other layers.
 pub fn linear_reference(shape: LinearShape, x: &[f32], weight: LinearWeight<'_>) -> Vec<f64> {
     let LinearShape { m, n, k } = shape;
-    let w = weight.weight.to_vec();
+    let w = weight.weight.to_vec(k);
     let bias = weight.bias.map_or(vec![0.0; n], |bias| bias.to_vec());
     let mut y = Vec::with_capacity(m * n);
     for i in 0..m {
@@ -375,6 +369,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::kernels::groups;
 
     fn values(count: usize, seed: u64) -> Vec<f32> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -391,15 +386,30 @@ mod tests {
         values.iter().map(|value| value.to_bits()).collect()
     }
 
-    fn check(shape: LinearShape, half: bool, with_bias: bool, seed: u64) {
+    /// What weights are stored as.
+    const SINGLE: usize = 0;
+    const HALF: usize = 1;
+    const GROUPS: usize = 2;
+
+    fn packed(w: &[f32], n: usize, k: usize) -> Vec<f16> {
+        let mut halves = vec![f16::NAN; n.div_ceil(groups::ELEMENTS) * k * groups::BYTES / 2];
+        let bytes = bytemuck::cast_slice_mut(&mut halves);
+        groups::pack_matrix(Elements::F32(w), k, bytes).unwrap();
+        halves
+    }
+
+    fn check(shape: LinearShape, stored: usize, with_bias: bool, seed: u64) {
         let LinearShape { m, n, k } = shape;
         let (x, w) = (values(m * k, seed), values(n * k, seed + 1));
         let (w16, bias) = (to_half(&w), values(n, seed + 2));
+        let w4 = packed(&w, n, k);
         let weight = LinearWeight {
-            weight: if half {
-                Elements::F16(&w16)
-            } else {
-                Elements::F32(&w)
+            weight: match stored {
+                SINGLE => Elements::F32(&w).into(),
+                HALF => Elements::F16(&w16).into(),
+                _ => Matrix::Packed(
+                    groups::PackedMatrix::new(bytemuck::cast_slice(&w4), n, k).unwrap(),
+                ),
             },
             bias: with_bias.then_some(Elements::F32(&bias)),
         };
@@ -418,6 +428,15 @@ mod tests {
             let first = first.get_or_insert_with(|| bits(&y));
             assert_eq!(*first, bits(&y), "{set:?} {shape:?}");
         }
+        // So have the same weights, widened before.
+        let wide = weight.weight.to_vec(k);
+        let widened = LinearWeight {
+            weight: Elements::F32(&wide).into(),
+            ..weight
+        };
+        let mut y = vec![0.0; m * n];
+        linear(shape, &x, widened, &mut y).unwrap();
+        assert_eq!(bits(&y), *first.as_ref().unwrap());
         // A row alone, shifted in memory, has the same bits.
         let row = seed as usize % m;
         let moved: Vec<f32> = [&[0.0; 3], &x[row * k..(row + 1) * k]].concat();
@@ -431,10 +450,10 @@ mod tests {
 
         #[test]
         fn every_path_agrees_with_the_reference_and_bit_for_bit_with_the_others(
-            m in 1_usize..30, n in 1_usize..40, k in 1_usize..300,
-            half: bool, with_bias: bool, seed in 0_u64..1000,
+            m in 1_usize..30, n in 1_usize..100, k in 1_usize..300,
+            stored in 0_usize..3, with_bias: bool, seed in 0_u64..1000,
         ) {
-            check(LinearShape { m, n, k }, half, with_bias, seed);
+            check(LinearShape { m, n, k }, stored, with_bias, seed);
         }
     }
 
@@ -446,7 +465,7 @@ mod tests {
                 n: 13,
                 k: 2 * DOT_PIECE + 37,
             },
-            true,
+            HALF,
             true,
             5,
         );
@@ -456,16 +475,26 @@ mod tests {
                 n: 9,
                 k: 3 * DOT_PIECE,
             },
-            false,
+            SINGLE,
             false,
             6,
+        );
+        check(
+            LinearShape {
+                m: ROW_BLOCK + 1,
+                n: 131,
+                k: DOT_PIECE + 37,
+            },
+            GROUPS,
+            true,
+            7,
         );
     }
 
     #[test]
     fn no_inputs_give_the_bias() {
         let weight = LinearWeight {
-            weight: Elements::F32(&[]),
+            weight: Elements::F32(&[]).into(),
             bias: Some(Elements::F16(&[f16::ONE, f16::NEG_ONE])),
         };
         let mut y = [9.0; 4];
@@ -476,7 +505,7 @@ mod tests {
     #[test]
     fn a_wrong_length_is_named() {
         let weight = LinearWeight {
-            weight: Elements::F32(&[0.0; 5]),
+            weight: Elements::F32(&[0.0; 5]).into(),
             bias: None,
         };
         let shape = LinearShape { m: 1, n: 2, k: 3 };

@@ -1,4 +1,4 @@
-//! The arithmetic of a decoder, in f32 over f32 or f16 storage, on the calling thread.
+//! The arithmetic of a decoder, in f32 over f32, f16 or 4-bit storage, on the calling thread.
 //!
 //! # One order of summation
 //!
@@ -11,6 +11,9 @@
 //!   [`DOT_PIECE`] elements; lanes are added in a fixed tree, pieces from first to last.
 //! - A weighted sum of rows (attention over V) runs from the first position to the last, fused.
 //!
+//! Weights and cache may be packed in groups of 4-bit codes ([`groups`]). They are unpacked in registers on
+//! their way into these sums, so nothing else about them changes.
+//!
 //! [`simd`] says how the fast paths keep to it; `tests` at the foot of each file hold them to it.
 
 pub mod activation;
@@ -19,14 +22,18 @@ pub mod attention;
 pub mod embed;
 mod error;
 mod exp;
+pub mod groups;
 pub mod linear;
+mod matrix;
 pub mod norm;
 pub mod residual;
+mod row;
 pub mod simd;
 pub mod softmax;
 pub mod storage;
 mod tile;
 
 pub use error::KernelError;
+pub use matrix::Matrix;
 pub use storage::{Elements, ElementsMut};
 pub use tile::DOT_PIECE;

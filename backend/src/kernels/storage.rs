@@ -35,20 +35,22 @@ fn cast_error(bytes: &[u8], dtype: Dtype) -> KernelError {
     }
 }
 
+/// Sees `bytes` as f16, without a copy.
+pub(super) fn halves(bytes: &[u8]) -> Result<&[f16], KernelError> {
+    bytemuck::try_cast_slice(bytes).map_err(|_| cast_error(bytes, Dtype::F16))
+}
+
 impl<'a> Elements<'a> {
     /// Sees `bytes` as elements of `dtype`, without a copy.
     ///
     /// # Errors
     /// [`KernelError::Cast`] where the address or the length is no multiple of the element's size.
     pub fn from_bytes(bytes: &'a [u8], dtype: Dtype) -> Result<Self, KernelError> {
-        let refused = |_| cast_error(bytes, dtype);
         match dtype {
             Dtype::F32 => bytemuck::try_cast_slice(bytes)
                 .map(Elements::F32)
-                .map_err(refused),
-            Dtype::F16 => bytemuck::try_cast_slice(bytes)
-                .map(Elements::F16)
-                .map_err(refused),
+                .map_err(|_| cast_error(bytes, dtype)),
+            Dtype::F16 => halves(bytes).map(Elements::F16),
         }
     }
 

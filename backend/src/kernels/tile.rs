@@ -5,51 +5,35 @@
     reason = "constant bounds over several arrays keep a tile in registers"
 )]
 
-use super::simd::{LANES, Lanes, Stored};
+use super::row::Row;
+use super::simd::{LANES, Lanes};
 
 /// Elements of a dot product that are summed in the lanes before the lanes are added up.
 pub const DOT_PIECE: usize = 1024;
 
-/// The whole vectors of the first `length` elements of each row.
-#[inline(always)]
-fn whole<'a, T: Stored, const R: usize>(
-    rows: &[&'a [T]; R],
-    length: usize,
-) -> [&'a [[T; LANES]]; R] {
-    let mut vectors: [&[[T; LANES]]; R] = [&[]; R];
-    for r in 0..R {
-        vectors[r] = &rows[r].as_chunks::<LANES>().0[..length / LANES];
-    }
-    vectors
-}
-
-/// What the whole vectors leave of the first `length` elements, padded with zeros.
-#[inline(always)]
-fn rest<T: Stored>(row: &[T], length: usize) -> [T; LANES] {
-    let mut padded = [T::ZERO; LANES];
-    let tail = &row[length - length % LANES..length];
-    padded[..tail.len()].copy_from_slice(tail);
-    padded
-}
-
 /// The dot products of `M` rows with `N` rows over the first `length` elements of each, at most
 /// [`DOT_PIECE`]. `sums[m][n]` belongs to `x[m]` and `w[n]`; its value depends on these two alone.
 #[inline(always)]
-pub fn dots<L: Lanes, W: Stored, const M: usize, const N: usize>(
+pub fn dots<L: Lanes, R: Row, const M: usize, const N: usize>(
     lanes: L,
-    x: [&[f32]; M],
-    w: [&[W]; N],
+    mut x: [&[f32]; M],
+    mut w: [R; N],
     length: usize,
 ) -> [[f32; N]; M] {
-    let (x_whole, w_whole) = (whole(&x, length), whole(&w, length));
+    for m in 0..M {
+        x[m] = x[m].upto(length);
+    }
+    for n in 0..N {
+        w[n] = w[n].upto(length);
+    }
     let mut sums = [[lanes.zero(); N]; M];
     for step in 0..length / LANES {
         let mut right = [lanes.zero(); N];
         for n in 0..N {
-            right[n] = W::load(lanes, &w_whole[n][step]);
+            right[n] = w[n].vector(lanes, step);
         }
         for m in 0..M {
-            let left = lanes.load(&x_whole[m][step]);
+            let left = x[m].vector(lanes, step);
             for n in 0..N {
                 sums[m][n] = lanes.fma(left, right[n], sums[m][n]);
             }
@@ -58,10 +42,10 @@ pub fn dots<L: Lanes, W: Stored, const M: usize, const N: usize>(
     if !length.is_multiple_of(LANES) {
         let mut right = [lanes.zero(); N];
         for n in 0..N {
-            right[n] = W::load(lanes, &rest(w[n], length));
+            right[n] = w[n].rest(lanes, length);
         }
         for m in 0..M {
-            let left = lanes.load(&rest(x[m], length));
+            let left = x[m].rest(lanes, length);
             for n in 0..N {
                 sums[m][n] = lanes.fma(left, right[n], sums[m][n]);
             }
@@ -83,24 +67,24 @@ impl Line {
 /// Packs the first `length` elements of `R` rows for [`packed_dots`]: step by step, the rows' vectors
 /// side by side, the last step padded with zeros.
 #[inline(always)]
-pub fn pack<L: Lanes, T: Stored, const R: usize>(
+pub fn pack<L: Lanes, T: Row, const R: usize>(
     lanes: L,
-    rows: [&[T]; R],
+    mut rows: [T; R],
     length: usize,
     into: &mut [[Line; R]],
 ) {
-    let vectors = whole(&rows, length);
+    for r in 0..R {
+        rows[r] = rows[r].upto(length);
+    }
     for (step, into) in into[..length / LANES].iter_mut().enumerate() {
         for r in 0..R {
-            lanes.store(T::load(lanes, &vectors[r][step]), &mut into[r].0);
+            lanes.store(rows[r].vector(lanes, step), &mut into[r].0);
         }
     }
     if !length.is_multiple_of(LANES) {
         for r in 0..R {
-            lanes.store(
-                T::load(lanes, &rest(rows[r], length)),
-                &mut into[length / LANES][r].0,
-            );
+            let rest = rows[r].rest(lanes, length);
+            lanes.store(rest, &mut into[length / LANES][r].0);
         }
     }
 }

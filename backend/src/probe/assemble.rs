@@ -13,7 +13,7 @@ use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use super::compute::Matrix;
 use super::samples::{Timed, durations};
 use super::stats::{median, spread};
-use super::{Measured, Moment, ProbeOptions, compute};
+use super::{Measured, Moment, ProbeOptions, compute, unpack};
 
 pub(super) const MEASURED: &str = "measured";
 const COUNTED: &str = "counted";
@@ -170,6 +170,7 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         }
     }
     let launch = quantity(&measured.gaps, GAPS);
+    let unpack = unpack::rates(&measured.compute, &measured.packed);
     Compute {
         launch: launch.clone(),
         handoff: Some(quantity(&measured.handoffs, MEASURED)),
@@ -185,7 +186,7 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         cpu_launch: launch,
         cpu_attention: curve(&thin(cpu)),
         cpu_attention_prefill: None,
-        unpack: None,
+        unpack: (!unpack.is_empty()).then(|| curve(&thin(unpack))),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Small models run whole, with nothing beside the computation: each task's own time.
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::lower::{LowerError, footprint};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
@@ -50,6 +51,9 @@ pub(super) const BATCHES: [(u32, u32); 9] = [
     (24, 20),
 ];
 
+/// Those of them that are run with weights and cache in 4 bits as well.
+pub(super) const PACKED_BATCHES: [(u32, u32); 2] = [BATCHES[0], BATCHES[3]];
+
 /// What a calibration plan is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -57,6 +61,8 @@ pub(super) enum Kind {
     OnDevice,
     /// The cache on the host, and attention beside it.
     CpuAttention,
+    /// Everything on the device, weights and cache in 4 bits an element.
+    Compressed,
 }
 
 fn model(shape: Shape) -> ModelSpec {
@@ -82,13 +88,17 @@ pub(super) fn plan(
 ) -> Result<Plan, LowerError> {
     // CPU attention has nothing beside it only where there is one batch.
     let (cache, batches) = match kind {
-        Kind::OnDevice => ([100.0, 0.0], 3),
+        Kind::OnDevice | Kind::Compressed => ([100.0, 0.0], 3),
         Kind::CpuAttention => ([0.0, 100.0], 1),
     };
     let percent = [100.0, 0.0, cache[0], cache[1], 100.0, 0.0];
     let policy = Policy {
         barrier: false,
         cpu_attention: kind == Kind::CpuAttention,
+        compression: match kind {
+            Kind::Compressed => Compression::of(true, true),
+            Kind::OnDevice | Kind::CpuAttention => Compression::default(),
+        },
         ..Policy::from_percent(sequences, batches, percent)?
     };
     let mut plan = Plan {

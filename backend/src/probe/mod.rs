@@ -12,6 +12,7 @@ mod moves;
 mod pace;
 mod samples;
 mod stats;
+mod unpack;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::control::{Controller, DriveError, Run, drive};
@@ -81,6 +82,8 @@ struct Measured {
     moments: Vec<Moment>,
     moves: Vec<Timed>,
     compute: Vec<(Dtype, Timed)>,
+    /// Some of the tasks of `compute` again, with weights and cache in 4 bits.
+    packed: Vec<(Dtype, Timed)>,
     gaps: Vec<f64>,
     handoffs: Vec<f64>,
     barriers: Vec<f64>,
@@ -103,6 +106,7 @@ impl Measured {
             moments: Vec::new(),
             moves: Vec::new(),
             compute: Vec::new(),
+            packed: Vec::new(),
             gaps: Vec::new(),
             handoffs: Vec::new(),
             barriers: Vec::new(),
@@ -154,7 +158,7 @@ pub fn measure(
     let mut done = 0;
     for dtype in &options.dtypes {
         for shape in compute::SHAPES {
-            let share = 0.2 + 0.5 * done as f64 / all as f64;
+            let share = 0.2 + 0.45 * done as f64 / all as f64;
             progress(
                 &format!("{} model of width {}", dtype.name(), shape.hidden_size),
                 share,
@@ -163,6 +167,8 @@ pub fn measure(
             done += 1;
         }
     }
+    progress("weights and cache in 4 bits", 0.65);
+    measure_unpack(options, &mut measured)?;
     progress("attention on the CPU", 0.7);
     for dtype in &options.dtypes {
         measure_cpu_attention(options, *dtype, &mut measured)?;
@@ -298,6 +304,22 @@ fn measure_compute(
         measured
             .gaps
             .extend(samples::gaps_on_one_engine(&run, ResourceKind::Gpu));
+    }
+    Ok(())
+}
+
+/// What 4-bit groups cost, beside the narrowest type: what it saves of memory is least there.
+fn measure_unpack(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
+    let Some(dtype) = options.dtypes.iter().min_by_key(|d| d.size_bytes()) else {
+        return Ok(());
+    };
+    for shape in compute::SHAPES {
+        for batch in compute::PACKED_BATCHES {
+            let plan = compute::plan(shape, batch, 5, *dtype, Kind::Compressed)?;
+            let (_, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
+            let tasks = tasks.into_iter().map(|t| (*dtype, t));
+            measured.packed.extend(tasks);
+        }
     }
     Ok(())
 }

@@ -96,7 +96,7 @@ impl PaceMeter {
 fn product(m: usize, weight: &[f32], input: &[f32], output: &mut [f32]) {
     let shape = LinearShape { m, n: N, k: K };
     let weight = LinearWeight {
-        weight: Elements::F32(weight),
+        weight: Elements::F32(weight).into(),
         bias: None,
     };
     linear(shape, &input[..m * K], weight, &mut output[..m * N])

@@ -3,9 +3,11 @@
 //! A block of rows whose scores fit the second cache goes over all keys, then over all values, several
 //! positions at a time: as many streams as there are positions, each read from end to end.
 
+use super::stored::Unit;
 use super::weighted::{Span, add_weighted};
 use super::{Attention, AttentionSpec, Cache, Strided};
-use crate::kernels::simd::{Lanes, Stored};
+use crate::kernels::row::Row;
+use crate::kernels::simd::Lanes;
 use crate::kernels::softmax::softmax;
 use crate::kernels::tile::dots;
 
@@ -15,7 +17,7 @@ const SCORES: usize = 128 << 10;
 const POSITIONS: usize = 8;
 
 #[inline(always)]
-pub fn run<L: Lanes, W: Stored>(lanes: L, attention: Attention<'_>, cache: Cache<'_, W>) {
+pub fn run<L: Lanes, U: Unit>(lanes: L, attention: Attention<'_>, cache: Cache<'_, U>) {
     let Attention {
         spec,
         rows,
@@ -78,11 +80,11 @@ fn queries<'a>(spec: &AttentionSpec, q: &'a [f32], row: usize) -> &'a [f32] {
 
 /// Scores of the positions of `span` for every query of a group, to `scores` [group, context_len].
 #[inline(always)]
-fn score_group<L: Lanes, W: Stored>(
+fn score_group<L: Lanes, U: Unit>(
     lanes: L,
     spec: &AttentionSpec,
     queries: &[f32],
-    keys: Strided<'_, W>,
+    keys: Strided<'_, U>,
     span: Span,
     scores: &mut [f32],
 ) {
@@ -104,11 +106,11 @@ fn score_group<L: Lanes, W: Stored>(
 }
 
 #[inline(always)]
-fn score_tile<L: Lanes, W: Stored, const N: usize>(
+fn score_tile<L: Lanes, R: Row, const N: usize>(
     lanes: L,
     spec: &AttentionSpec,
     queries: &[f32],
-    keys: [&[W]; N],
+    keys: [R; N],
     position: usize,
     scores: &mut [f32],
 ) {
@@ -117,7 +119,7 @@ fn score_tile<L: Lanes, W: Stored, const N: usize>(
     while L::TILE_N >= 4 && g + 4 <= spec.group() {
         let query = |i: usize| &queries[(g + i) * width..(g + i + 1) * width];
         let tile = [query(0), query(1), query(2), query(3)];
-        let sums = dots::<L, W, 4, N>(lanes, tile, keys, width);
+        let sums = dots::<L, R, 4, N>(lanes, tile, keys, width);
         for (i, sums) in sums.iter().enumerate() {
             let at = (g + i) * context + position;
             scores[at..at + N].copy_from_slice(sums);
@@ -126,7 +128,7 @@ fn score_tile<L: Lanes, W: Stored, const N: usize>(
     }
     while g < spec.group() {
         let query = &queries[g * width..(g + 1) * width];
-        let sums = dots::<L, W, 1, N>(lanes, [query], keys, width);
+        let sums = dots::<L, R, 1, N>(lanes, [query], keys, width);
         let at = g * context + position;
         scores[at..at + N].copy_from_slice(&sums[0]);
         g += 1;
@@ -135,11 +137,11 @@ fn score_tile<L: Lanes, W: Stored, const N: usize>(
 
 /// Adds the weighted values of the positions of `span` to `out` [group, head_dim].
 #[inline(always)]
-fn weigh_group<L: Lanes, W: Stored>(
+fn weigh_group<L: Lanes, U: Unit>(
     lanes: L,
     spec: &AttentionSpec,
     weights: &[f32],
-    values: Strided<'_, W>,
+    values: Strided<'_, U>,
     span: Span,
     out: &mut [f32],
 ) {

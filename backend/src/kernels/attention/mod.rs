@@ -10,19 +10,20 @@
 mod decode;
 mod prefill;
 mod segment;
+mod stored;
 mod weighted;
 
 use std::ops::Range;
 
-use half::f16;
-
 pub use segment::{KvSegment, KvSegmentMut, append, record_bytes};
+pub use stored::CacheType;
 
 use super::KernelError;
 use super::error::expect;
-use super::simd::{InstructionSet, Kernel, Lanes, Stored, dispatch_to};
+use super::simd::{InstructionSet, Kernel, Lanes, dispatch_to};
 use super::storage::Elements;
 use super::tile::DOT_PIECE;
+use stored::Unit;
 
 /// The shape of one attention over one layer's cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -151,29 +152,25 @@ impl Attention<'_> {
             self.rows.end.min(batch_rows),
             self.rows.end,
         )?;
-        match Elements::from_bytes(segment.bytes, segment.dtype)? {
-            Elements::F32(elements) => {
-                let cache = Cache::<f32>::new(elements, segment, spec);
-                dispatch_to(
-                    set,
-                    Run {
-                        attention: self,
-                        cache,
-                    },
-                );
-            }
-            Elements::F16(elements) => {
-                let cache = Cache::<f16>::new(elements, segment, spec);
-                dispatch_to(
-                    set,
-                    Run {
-                        attention: self,
-                        cache,
-                    },
-                );
-            }
+        match segment.stored {
+            CacheType::Whole(dtype) => match Elements::from_bytes(segment.bytes, dtype)? {
+                Elements::F32(units) => self.over(set, units, segment),
+                Elements::F16(units) => self.over(set, units, segment),
+            },
+            CacheType::Packed => self.over(set, segment.bytes, segment),
         }
         Ok(())
+    }
+
+    fn over<U: Unit>(self, set: InstructionSet, units: &[U], segment: &KvSegment<'_>) {
+        let cache = Cache::new(units, segment, self.spec);
+        dispatch_to(
+            set,
+            Run {
+                attention: self,
+                cache,
+            },
+        );
     }
 }
 
@@ -181,12 +178,12 @@ fn whole_sequences(spec: &AttentionSpec, elements: usize) -> usize {
     elements.next_multiple_of(spec.query_elements())
 }
 
-struct Run<'a, W> {
+struct Run<'a, U> {
     attention: Attention<'a>,
-    cache: Cache<'a, W>,
+    cache: Cache<'a, U>,
 }
 
-impl<W: Stored> Kernel for Run<'_, W> {
+impl<U: Unit> Kernel for Run<'_, U> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
         if self.attention.rows.is_empty() {
@@ -200,22 +197,22 @@ impl<W: Stored> Kernel for Run<'_, W> {
     }
 }
 
-/// A segment as elements.
+/// A segment in the units that its vectors are stored in.
 #[derive(Clone, Copy)]
-struct Cache<'a, W> {
-    elements: &'a [W],
-    /// Elements from a position to the next.
+struct Cache<'a, U> {
+    units: &'a [U],
+    /// Units from a position to the next.
     stride: usize,
     row_start: usize,
     rows: usize,
     head_dim: usize,
 }
 
-impl<'a, W: Stored> Cache<'a, W> {
-    fn new(elements: &'a [W], segment: &KvSegment<'_>, spec: &AttentionSpec) -> Self {
+impl<'a, U: Unit> Cache<'a, U> {
+    fn new(units: &'a [U], segment: &KvSegment<'_>, spec: &AttentionSpec) -> Self {
         Cache {
-            elements,
-            stride: segment.record_bytes / size_of::<W>(),
+            units,
+            stride: segment.record_bytes / size_of::<U>(),
             row_start: segment.row_start,
             rows: segment.row_end - segment.row_start,
             head_dim: spec.head_dim,
@@ -224,10 +221,10 @@ impl<'a, W: Stored> Cache<'a, W> {
 
     /// The keys of a row, position by position.
     #[inline(always)]
-    fn keys(&self, row: usize) -> Strided<'a, W> {
-        let start = (row - self.row_start) * self.head_dim;
+    fn keys(&self, row: usize) -> Strided<'a, U> {
+        let start = (row - self.row_start) * U::count(self.head_dim);
         Strided {
-            elements: self.elements,
+            units: self.units,
             start,
             stride: self.stride,
             width: self.head_dim,
@@ -236,10 +233,10 @@ impl<'a, W: Stored> Cache<'a, W> {
 
     /// The values of a row, position by position.
     #[inline(always)]
-    fn values(&self, row: usize) -> Strided<'a, W> {
+    fn values(&self, row: usize) -> Strided<'a, U> {
         let keys = self.keys(row);
         Strided {
-            start: keys.start + self.rows * self.head_dim,
+            start: keys.start + self.rows * U::count(self.head_dim),
             ..keys
         }
     }
@@ -247,18 +244,18 @@ impl<'a, W: Stored> Cache<'a, W> {
 
 /// Vectors of `width` elements at a constant distance.
 #[derive(Clone, Copy)]
-struct Strided<'a, W> {
-    elements: &'a [W],
+struct Strided<'a, U> {
+    units: &'a [U],
     start: usize,
     stride: usize,
     width: usize,
 }
 
-impl<'a, W> Strided<'a, W> {
+impl<'a, U: Unit> Strided<'a, U> {
     #[inline(always)]
-    fn at(&self, position: usize) -> &'a [W] {
+    fn at(&self, position: usize) -> U::Row<'a> {
         let start = self.start + position * self.stride;
-        &self.elements[start..start + self.width]
+        U::row(&self.units[start..start + U::count(self.width)])
     }
 }
 

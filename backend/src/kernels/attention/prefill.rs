@@ -1,11 +1,13 @@
 //! Many queries a sequence: bound by arithmetic, so a row's keys and values are gathered and widened
-//! once, and a block of queries goes over them in register tiles.
+//! (or unpacked) once, and a block of queries goes over them in register tiles.
 
 use std::ops::Range;
 
+use super::stored::Unit;
 use super::weighted::{Span, add_weighted};
 use super::{Attention, AttentionScratch, AttentionSpec, Cache, Strided};
-use crate::kernels::simd::{LANES, Lanes, Stored};
+use crate::kernels::row::widen;
+use crate::kernels::simd::Lanes;
 use crate::kernels::softmax::softmax;
 use crate::kernels::tile::dots;
 
@@ -17,7 +19,7 @@ const POSITIONS: usize = 64;
 const TILE: usize = 4;
 
 #[inline(always)]
-pub fn run<L: Lanes, W: Stored>(lanes: L, attention: Attention<'_>, cache: Cache<'_, W>) {
+pub fn run<L: Lanes, U: Unit>(lanes: L, attention: Attention<'_>, cache: Cache<'_, U>) {
     let Attention {
         spec,
         rows,
@@ -48,16 +50,9 @@ pub fn run<L: Lanes, W: Stored>(lanes: L, attention: Attention<'_>, cache: Cache
 }
 
 #[inline(always)]
-fn gather<L: Lanes, W: Stored>(lanes: L, from: Strided<'_, W>, into: &mut [f32]) {
+fn gather<L: Lanes, U: Unit>(lanes: L, from: Strided<'_, U>, into: &mut [f32]) {
     for (position, into) in into.chunks_exact_mut(from.width).enumerate() {
-        let (from, from_rest) = from.at(position).as_chunks::<LANES>();
-        let (into, into_rest) = into.as_chunks_mut::<LANES>();
-        for (from, into) in from.iter().zip(into) {
-            lanes.store(W::load(lanes, from), into);
-        }
-        for (from, into) in from_rest.iter().zip(into_rest) {
-            *into = from.widen();
-        }
+        widen(lanes, from.at(position), into);
     }
 }
 
@@ -89,8 +84,8 @@ impl Block<'_> {
     fn run<L: Lanes>(&self, lanes: L, scratch: &mut AttentionScratch, out: &mut [f32]) {
         let spec = self.spec;
         let panel = spec.context_len * spec.head_dim;
-        let strided = |elements| Strided {
-            elements,
+        let strided = |units| Strided {
+            units,
             start: 0,
             stride: spec.head_dim,
             width: spec.head_dim,
@@ -160,7 +155,7 @@ impl Block<'_> {
                 query_of(query + 2),
                 query_of(query + 3),
             ];
-            let sums = dots::<L, f32, TILE, N>(lanes, tile, keys, width);
+            let sums = dots::<L, &[f32], TILE, N>(lanes, tile, keys, width);
             for (i, sums) in sums.iter().enumerate() {
                 let at = (query - self.queries.start + i) * context + position;
                 scores[at..at + N].copy_from_slice(sums);
@@ -168,7 +163,7 @@ impl Block<'_> {
             query += TILE;
         }
         while query < self.queries.end {
-            let sums = dots::<L, f32, 1, N>(lanes, [query_of(query)], keys, width);
+            let sums = dots::<L, &[f32], 1, N>(lanes, [query_of(query)], keys, width);
             let at = (query - self.queries.start) * context + position;
             scores[at..at + N].copy_from_slice(&sums[0]);
             query += 1;

@@ -1,15 +1,13 @@
 //! A contiguous range of rows of a cache in one buffer.
 //!
-//! Layout: [position][key, then value][row][head_dim], a fixed number of bytes from a position to the
+//! Layout: [position][key, then value][row][head], a fixed number of bytes from a position to the
 //! next, so that a position is one contiguous record to append, copy, or write to disk.
 
 use std::ops::Range;
 
-use plimsoll_core::Dtype;
-
-use super::AttentionSpec;
+use super::{AttentionSpec, CacheType};
+use crate::kernels::KernelError;
 use crate::kernels::error::expect;
-use crate::kernels::{ElementsMut, KernelError};
 
 /// Rows `row_start..row_end` of a cache, to read.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +21,7 @@ pub struct KvSegment<'a> {
     /// The buffer; the first position's record starts at its first byte.
     pub bytes: &'a [u8],
     /// What keys and values are stored as.
-    pub dtype: Dtype,
+    pub stored: CacheType,
 }
 
 /// Rows `row_start..row_end` of a cache, to append to.
@@ -38,12 +36,12 @@ pub struct KvSegmentMut<'a> {
     /// The buffer; the first position's record starts at its first byte.
     pub bytes: &'a mut [u8],
     /// What keys and values are stored as.
-    pub dtype: Dtype,
+    pub stored: CacheType,
 }
 
 /// Bytes that key and value of one position take for so many rows, without padding.
-pub fn record_bytes(rows: usize, head_dim: usize, dtype: Dtype) -> usize {
-    2 * rows * head_dim * dtype.size_bytes() as usize
+pub fn record_bytes(rows: usize, head_dim: usize, stored: CacheType) -> usize {
+    2 * rows * stored.head_bytes(head_dim)
 }
 
 impl KvSegment<'_> {
@@ -54,9 +52,9 @@ impl KvSegment<'_> {
             self.row_end.max(self.row_start),
             self.row_end,
         )?;
-        let record = record_bytes(self.row_end - self.row_start, spec.head_dim, self.dtype);
-        let size = self.dtype.size_bytes() as usize;
-        let least = record.max(self.record_bytes).next_multiple_of(size);
+        let record = record_bytes(self.row_end - self.row_start, spec.head_dim, self.stored);
+        let unit = self.stored.unit_bytes();
+        let least = record.max(self.record_bytes).next_multiple_of(unit);
         expect(
             "the record of a position, in bytes",
             least,
@@ -87,13 +85,13 @@ pub fn append(
     spec.check()?;
     let rows = segment.row_start..segment.row_end;
     let (row_start, row_end) = (rows.start, rows.end);
-    let (record_bytes, dtype) = (segment.record_bytes, segment.dtype);
+    let (record_bytes, stored) = (segment.record_bytes, segment.stored);
     KvSegment {
         row_start,
         row_end,
         record_bytes,
         bytes: &*segment.bytes,
-        dtype,
+        stored,
     }
     .check(spec)?;
     let per_sequence = spec.query_len * spec.kv_heads * spec.head_dim;
@@ -105,39 +103,35 @@ pub fn append(
     expect("fresh values", k.len(), v.len())?;
     let batch_rows = k.len() / per_sequence * spec.kv_heads;
     expect("rows of fresh keys", batch_rows.max(rows.end), batch_rows)?;
-    let stride = record_bytes / dtype.size_bytes() as usize;
-    let mut elements = ElementsMut::from_bytes(segment.bytes, dtype)?;
     for t in 0..spec.query_len {
-        let record = (spec.start() + t) * stride;
-        put(&mut elements, record, &rows, spec, (k, t));
-        put(
-            &mut elements,
-            record + rows.len() * spec.head_dim,
-            &rows,
-            spec,
-            (v, t),
-        );
+        let start = (spec.start() + t) * record_bytes;
+        let length = rows.len() * stored.head_bytes(spec.head_dim);
+        let record = &mut segment.bytes[start..start + 2 * length];
+        let (keys, values) = record.split_at_mut(length);
+        put(keys, (stored, &rows), spec, (k, t))?;
+        put(values, (stored, &rows), spec, (v, t))?;
     }
     Ok(())
 }
 
 /// Writes query `t`'s part of `fresh` for `rows`: a sequence's heads are contiguous on both sides.
 fn put(
-    elements: &mut ElementsMut<'_>,
-    at: usize,
-    rows: &Range<usize>,
+    into: &mut [u8],
+    (stored, rows): (CacheType, &Range<usize>),
     spec: &AttentionSpec,
     (fresh, t): (&[f32], usize),
-) {
+) -> Result<(), KernelError> {
+    let bytes = stored.head_bytes(spec.head_dim);
     let mut row = rows.start;
     while row < rows.end {
         let (sequence, head) = (row / spec.kv_heads, row % spec.kv_heads);
         let heads = (spec.kv_heads - head).min(rows.end - row);
         let token = sequence * spec.query_len + t;
         let from = (token * spec.kv_heads + head) * spec.head_dim;
-        let to = at + (row - rows.start) * spec.head_dim;
-        let length = heads * spec.head_dim;
-        elements.store(to..to + length, &fresh[from..from + length]);
+        let fresh = &fresh[from..from + heads * spec.head_dim];
+        let to = (row - rows.start) * bytes;
+        stored.write(fresh, spec.head_dim, &mut into[to..to + heads * bytes])?;
         row += heads;
     }
+    Ok(())
 }

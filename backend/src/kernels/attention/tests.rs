@@ -4,6 +4,7 @@ use plimsoll_core::Dtype;
 use proptest::prelude::*;
 
 use super::*;
+use crate::kernels::groups;
 use crate::kernels::storage::ElementsMut;
 
 fn values(count: usize, seed: u64) -> Vec<f32> {
@@ -24,16 +25,16 @@ fn bits(values: &[f32]) -> Vec<u32> {
 /// A cache of segments with the given bounds, in buffers of whole words.
 struct Stored {
     bounds: Vec<usize>,
-    dtype: Dtype,
+    stored: CacheType,
     padding: usize,
     head_dim: usize,
     buffers: Vec<Vec<u64>>,
 }
 
 impl Stored {
-    fn new(spec: &AttentionSpec, bounds: &[usize], dtype: Dtype, padding: usize) -> Stored {
+    fn new(spec: &AttentionSpec, bounds: &[usize], stored: CacheType, padding: usize) -> Stored {
         let words = |rows: usize| {
-            let record = record_bytes(rows, spec.head_dim, dtype) + padding;
+            let record = record_bytes(rows, spec.head_dim, stored) + padding;
             (record * spec.context_len).div_ceil(8)
         };
         let buffers = bounds
@@ -42,7 +43,7 @@ impl Stored {
         let buffers = buffers.collect();
         Stored {
             bounds: bounds.to_vec(),
-            dtype,
+            stored,
             padding,
             head_dim: spec.head_dim,
             buffers,
@@ -51,7 +52,7 @@ impl Stored {
 
     fn record(&self, index: usize) -> usize {
         let rows = self.bounds[index + 1] - self.bounds[index];
-        record_bytes(rows, self.head_dim, self.dtype) + self.padding
+        record_bytes(rows, self.head_dim, self.stored) + self.padding
     }
 
     fn append(&mut self, spec: &AttentionSpec, k: &[f32], v: &[f32]) {
@@ -62,7 +63,7 @@ impl Stored {
                 row_end: self.bounds[index + 1],
                 record_bytes,
                 bytes: bytemuck::cast_slice_mut(&mut self.buffers[index]),
-                dtype: self.dtype,
+                stored: self.stored,
             };
             append(&mut segment, spec, k, v).unwrap();
         }
@@ -77,7 +78,7 @@ impl Stored {
                 row_end: self.bounds[index + 1],
                 record_bytes: self.record(index),
                 bytes: bytemuck::cast_slice(&self.buffers[index]),
-                dtype: self.dtype,
+                stored: self.stored,
             };
             let rows = segment.row_start..segment.row_end;
             let attention = Attention {
@@ -93,7 +94,19 @@ impl Stored {
     }
 }
 
-fn rounded(values: &[f32], dtype: Dtype) -> Vec<f32> {
+/// Values as they are read again, packed or rounded head by head.
+fn rounded(values: &[f32], head_dim: usize, stored: CacheType) -> Vec<f32> {
+    let dtype = match stored {
+        CacheType::Whole(dtype) => dtype,
+        CacheType::Packed => {
+            let groups = values
+                .chunks(head_dim)
+                .flat_map(|h| h.chunks(groups::ELEMENTS));
+            return groups
+                .flat_map(|g| groups::Group::quantise(g).elements())
+                .collect();
+        }
+    };
     let mut bytes = vec![0_u64; values.len()];
     let bytes =
         &mut bytemuck::cast_slice_mut(&mut bytes)[..values.len() * dtype.size_bytes() as usize];
@@ -140,23 +153,24 @@ fn last(tokens: &[f32], context: usize, width: usize, count: usize) -> Vec<f32> 
         .collect()
 }
 
-fn check(spec: AttentionSpec, batch: usize, cut: usize, dtype: Dtype, padding: usize) {
+fn check(spec: AttentionSpec, batch: usize, cut: usize, stored: CacheType, padding: usize) {
     let context = spec.context_len;
     let (kv_width, q_width) = (spec.kv_heads * spec.head_dim, spec.heads * spec.head_dim);
-    let k = rounded(&values(batch * context * kv_width, 1), dtype);
-    let v = rounded(&values(batch * context * kv_width, 2), dtype);
+    let k = values(batch * context * kv_width, 1);
+    let v = values(batch * context * kv_width, 2);
     let q_all = values(batch * context * q_width, 3);
     let all = AttentionSpec {
         query_len: context,
         ..spec
     };
     let rows = batch * spec.kv_heads;
-    let mut cache = Stored::new(&spec, &[0, rows], dtype, padding);
+    let mut cache = Stored::new(&spec, &[0, rows], stored, padding);
     cache.append(&all, &k, &v);
 
     let q = last(&q_all, context, q_width, spec.query_len);
     let out = cache.attend(InstructionSet::Plain, &spec, &q);
-    for (found, exact) in out.iter().zip(reference(&spec, &q, &k, &v)) {
+    let read = |values: &[f32]| rounded(values, spec.head_dim, stored);
+    for (found, exact) in out.iter().zip(reference(&spec, &q, &read(&k), &read(&v))) {
         assert!(
             (f64::from(*found) - exact).abs() < 2e-5,
             "{spec:?}: {found} for {exact}"
@@ -172,7 +186,7 @@ fn check(spec: AttentionSpec, batch: usize, cut: usize, dtype: Dtype, padding: u
     check_split(
         &spec,
         cut % (rows + 1),
-        (dtype, padding + 8),
+        (stored, padding + 8),
         (&k, &v, &q),
         &out,
     );
@@ -183,13 +197,13 @@ fn check(spec: AttentionSpec, batch: usize, cut: usize, dtype: Dtype, padding: u
 fn check_split(
     spec: &AttentionSpec,
     cut: usize,
-    (dtype, padding): (Dtype, usize),
+    (stored, padding): (CacheType, usize),
     (k, v, q): (&[f32], &[f32], &[f32]),
     out: &[f32],
 ) {
     let (context, kv_width) = (spec.context_len, spec.kv_heads * spec.head_dim);
     let rows = k.len() / (context * spec.head_dim);
-    let mut split = Stored::new(spec, &[0, cut, rows], dtype, padding);
+    let mut split = Stored::new(spec, &[0, cut, rows], stored, padding);
     let before = AttentionSpec {
         query_len: context - spec.query_len,
         context_len: context - spec.query_len,
@@ -250,7 +264,7 @@ proptest! {
     fn attention_is_right_and_the_same_however_it_is_cut(
         kv_heads in 1_usize..4, group in 1_usize..7, head_dim in 1_usize..100,
         query_len in 1_usize..40, before in 0_usize..40,
-        batch in 1_usize..4, cut in 0_usize..100, half: bool, padded: bool,
+        batch in 1_usize..4, cut in 0_usize..100, stored in 0_usize..3, padded: bool,
     ) {
         let spec = AttentionSpec {
             heads: kv_heads * group,
@@ -260,8 +274,12 @@ proptest! {
             context_len: query_len + before,
             scale: 1.0 / (head_dim as f32).sqrt(),
         };
-        let dtype = if half { Dtype::F16 } else { Dtype::F32 };
-        check(spec, batch, cut, dtype, if padded { 24 } else { 0 });
+        let stored = [
+            CacheType::Whole(Dtype::F32),
+            CacheType::Whole(Dtype::F16),
+            CacheType::Packed,
+        ][stored];
+        check(spec, batch, cut, stored, if padded { 24 } else { 0 });
     }
 }
 
@@ -281,7 +299,7 @@ fn several_blocks_of_rows_and_positions() {
         query_len: 9001,
         ..spec
     };
-    let mut cache = Stored::new(&spec, &[0, 8], Dtype::F32, 0);
+    let mut cache = Stored::new(&spec, &[0, 8], CacheType::Whole(Dtype::F32), 0);
     cache.append(&all, &k, &v);
     let out = cache.attend(InstructionSet::best(), &spec, &q);
     for (found, exact) in out.iter().zip(reference(&spec, &q, &k, &v)) {
@@ -308,7 +326,7 @@ fn only_the_asked_rows_are_written() {
         row_end: 4,
         record_bytes: 128,
         bytes: bytemuck::cast_slice(&buffer),
-        dtype: Dtype::F32,
+        stored: CacheType::Whole(Dtype::F32),
     };
     let (q, mut out) = ([1.0; 16], [7.0; 16]);
     let mut scratch = AttentionScratch::default();

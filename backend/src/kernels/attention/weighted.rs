@@ -6,7 +6,9 @@
 )]
 
 use super::Strided;
-use crate::kernels::simd::{LANES, Lanes, Stored};
+use super::stored::Unit;
+use crate::kernels::row::Row;
+use crate::kernels::simd::{LANES, Lanes};
 
 /// Positions `from..to` of weights and vectors.
 #[derive(Clone, Copy)]
@@ -18,10 +20,10 @@ pub struct Span {
 /// Adds `weights[m][p] * vectors.at(p)` for each position p of `span`, first to last and fused, to the
 /// `vectors.width` elements of `out` that start at `places[m]`.
 #[inline(always)]
-pub fn add_weighted<L: Lanes, W: Stored, const M: usize>(
+pub fn add_weighted<L: Lanes, U: Unit, const M: usize>(
     lanes: L,
     weights: [&[f32]; M],
-    vectors: Strided<'_, W>,
+    vectors: Strided<'_, U>,
     span: Span,
     places: [usize; M],
     out: &mut [f32],
@@ -30,23 +32,23 @@ pub fn add_weighted<L: Lanes, W: Stored, const M: usize>(
     let mut column = 0;
     if L::TILE_N >= 4 {
         while column + 4 * LANES <= width {
-            columns::<L, W, M, 4>(lanes, weights, (vectors, column), span, places, out);
+            columns::<L, U, M, 4>(lanes, weights, (vectors, column), span, places, out);
             column += 4 * LANES;
         }
     }
     while column + 2 * LANES <= width {
-        columns::<L, W, M, 2>(lanes, weights, (vectors, column), span, places, out);
+        columns::<L, U, M, 2>(lanes, weights, (vectors, column), span, places, out);
         column += 2 * LANES;
     }
     if column + LANES <= width {
-        columns::<L, W, M, 1>(lanes, weights, (vectors, column), span, places, out);
+        columns::<L, U, M, 1>(lanes, weights, (vectors, column), span, places, out);
         column += LANES;
     }
     for column in column..width {
         for m in 0..M {
             let mut sum = out[places[m] + column];
             for position in span.from..span.to {
-                let value = vectors.at(position)[column].widen();
+                let value = vectors.at(position).element(column);
                 sum = weights[m][position].mul_add(value, sum);
             }
             out[places[m] + column] = sum;
@@ -56,10 +58,10 @@ pub fn add_weighted<L: Lanes, W: Stored, const M: usize>(
 
 /// [`add_weighted`] for `C * LANES` columns from `column`, with the sums in registers.
 #[inline(always)]
-fn columns<L: Lanes, W: Stored, const M: usize, const C: usize>(
+fn columns<L: Lanes, U: Unit, const M: usize, const C: usize>(
     lanes: L,
     weights: [&[f32]; M],
-    (vectors, column): (Strided<'_, W>, usize),
+    (vectors, column): (Strided<'_, U>, usize),
     span: Span,
     places: [usize; M],
     out: &mut [f32],
@@ -75,11 +77,10 @@ fn columns<L: Lanes, W: Stored, const M: usize, const C: usize>(
         }
     }
     for p in 0..span.to - span.from {
-        let vector = &vectors.at(span.from + p)[column..column + C * LANES];
-        let vector = vector.as_chunks::<LANES>().0;
+        let vector = vectors.at(span.from + p).upto(column + C * LANES);
         let mut values = [lanes.zero(); C];
         for c in 0..C {
-            values[c] = W::load(lanes, &vector[c]);
+            values[c] = vector.vector(lanes, column / LANES + c);
         }
         for m in 0..M {
             let weight = lanes.splat(spans[m][p]);

@@ -53,6 +53,13 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn splat_half(self, value: f16) -> Pair {
+        // SAFETY: `self` proves AVX2 and F16C.
+        let both = unsafe { _mm256_cvtph_ps(_mm_set1_epi16(value.to_bits() as i16)) };
+        (both, both)
+    }
+
+    #[inline(always)]
     fn load(self, from: &[f32; LANES]) -> Pair {
         // SAFETY: `self` proves AVX2; sixteen f32 lie behind the reference; no alignment is asked.
         unsafe {
@@ -72,6 +79,21 @@ impl Lanes for Avx2 {
             (
                 _mm256_cvtph_ps(_mm_loadu_si128(from)),
                 _mm256_cvtph_ps(_mm_loadu_si128(from.add(1))),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn load_codes(self, from: &[u8; LANES], shift: u32) -> Pair {
+        // SAFETY: `self` proves AVX2; sixteen bytes lie behind the reference; no alignment is asked.
+        unsafe {
+            let (shift, mask) = (_mm_cvtsi32_si128(shift as i32), _mm256_set1_epi32(15));
+            let bytes = _mm_loadu_si128(from.as_ptr().cast());
+            let low = _mm256_cvtepu8_epi32(bytes);
+            let high = _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes));
+            (
+                _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srl_epi32(low, shift), mask)),
+                _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srl_epi32(high, shift), mask)),
             )
         }
     }

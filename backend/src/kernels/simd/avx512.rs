@@ -54,6 +54,12 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn splat_half(self, value: f16) -> __m512 {
+        // SAFETY: `self` proves AVX-512.
+        unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(value.to_bits() as i16)) }
+    }
+
+    #[inline(always)]
     fn load(self, from: &[f32; LANES]) -> __m512 {
         // SAFETY: `self` proves AVX-512; sixteen f32 lie behind the reference; no alignment is asked.
         unsafe { _mm512_loadu_ps(from.as_ptr()) }
@@ -64,6 +70,16 @@ impl Lanes for Avx512 {
         // SAFETY: `self` proves AVX-512; sixteen f16 (32 bytes) lie behind the reference; no alignment
         // is asked.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_codes(self, from: &[u8; LANES], shift: u32) -> __m512 {
+        // SAFETY: `self` proves AVX-512; sixteen bytes lie behind the reference; no alignment is asked.
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            let shifted = _mm512_srl_epi32(bytes, _mm_cvtsi32_si128(shift as i32));
+            _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(15)))
+        }
     }
 
     #[inline(always)]

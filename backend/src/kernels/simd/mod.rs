@@ -29,10 +29,14 @@ pub trait Lanes: Copy {
     fn zero(self) -> Self::V;
     /// All lanes `value`.
     fn splat(self, value: f32) -> Self::V;
+    /// All lanes `value`, widened.
+    fn splat_half(self, value: f16) -> Self::V;
     /// Sixteen f32.
     fn load(self, from: &[f32; LANES]) -> Self::V;
     /// Sixteen f16, widened.
     fn load_half(self, from: &[f16; LANES]) -> Self::V;
+    /// Sixteen 4-bit codes: those that lie `shift` (0 or 4) bits up in each byte.
+    fn load_codes(self, from: &[u8; LANES], shift: u32) -> Self::V;
     /// Writes the lanes.
     fn store(self, value: Self::V, into: &mut [f32; LANES]);
     /// `a * b + sum`, rounded once.
@@ -44,7 +48,7 @@ pub trait Lanes: Copy {
 }
 
 /// What a value is stored as in an operand.
-pub trait Stored: Copy + Send + Sync {
+pub trait Stored: Copy + Send + Sync + 'static {
     /// Whether a kernel that reads an operand often had better widen it first.
     const NARROW: bool;
     /// Zero.
@@ -171,15 +175,21 @@ pub fn dispatch_to<K: Kernel>(set: InstructionSet, kernel: K) {
 mod tests {
     use super::*;
 
-    struct Sums<'a>(&'a [f32; LANES], &'a [f16; LANES], &'a mut [f32; 21]);
+    type Input<'a> = (&'a [f32; LANES], &'a [f16; LANES], &'a [u8; LANES]);
+
+    struct Sums<'a>(Input<'a>, &'a mut [f32; 69]);
 
     impl Kernel for Sums<'_> {
         #[inline(always)]
         fn run<L: Lanes>(self, lanes: L) {
-            let (a, b) = (lanes.load(self.0), lanes.load_half(self.1));
+            let Sums((a, b, codes), into) = self;
+            let (a, b) = (lanes.load(a), lanes.load_half(b));
             let c = lanes.fma(a, b, lanes.splat(0.3));
-            let (each, rest) = self.2.split_first_chunk_mut::<LANES>().unwrap();
-            lanes.store(c, each);
+            let (each, rest) = into.as_chunks_mut::<LANES>();
+            lanes.store(c, &mut each[0]);
+            lanes.store(lanes.load_codes(codes, 0), &mut each[1]);
+            lanes.store(lanes.load_codes(codes, 4), &mut each[2]);
+            lanes.store(lanes.splat_half(f16::MIN), &mut each[3]);
             rest[0] = lanes.sum(c);
             rest[1..].copy_from_slice(&lanes.sum_four([a, b, c, lanes.zero()]));
         }
@@ -189,18 +199,23 @@ mod tests {
     fn every_instruction_set_gives_the_same_bits() {
         let a = std::array::from_fn(|i| (i as f32 * 1.7).sin() * 10.0);
         let b = std::array::from_fn(|i| f16::from_f32((i as f32 * 0.9).cos()));
-        let mut expected = [0.0; 21];
-        dispatch_to(InstructionSet::Plain, Sums(&a, &b, &mut expected));
+        let codes = std::array::from_fn(|i| (i * 89 + 3) as u8);
+        let input = (&a, &b, &codes);
+        let mut expected = [0.0; 69];
+        dispatch_to(InstructionSet::Plain, Sums(input, &mut expected));
+        assert_eq!(expected[16..32], codes.map(|byte| f32::from(byte % 16)));
+        assert_eq!(expected[32..48], codes.map(|byte| f32::from(byte / 16)));
+        assert_eq!(expected[48..64], [f16::MIN.to_f32(); LANES]);
         let mut lanes: Vec<f32> = expected[..16].to_vec();
         while lanes.len() > 1 {
             let half = lanes.len() / 2;
             lanes = (0..half).map(|i| lanes[i] + lanes[i + half]).collect();
         }
-        assert_eq!(expected[16], lanes[0]);
-        assert_eq!(expected[16], expected[19]);
+        assert_eq!(expected[64], lanes[0]);
+        assert_eq!(expected[64], expected[67]);
         for set in InstructionSet::ALL {
-            let mut found = [0.0; 21];
-            dispatch_to(set, Sums(&a, &b, &mut found));
+            let mut found = [0.0; 69];
+            dispatch_to(set, Sums(input, &mut found));
             assert_eq!(
                 found.map(f32::to_bits),
                 expected.map(f32::to_bits),

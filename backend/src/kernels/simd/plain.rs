@@ -24,6 +24,11 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
+    fn splat_half(self, value: f16) -> Self::V {
+        [value.to_f32(); LANES]
+    }
+
+    #[inline(always)]
     fn load(self, from: &[f32; LANES]) -> Self::V {
         *from
     }
@@ -31,6 +36,11 @@ impl Lanes for Plain {
     #[inline(always)]
     fn load_half(self, from: &[f16; LANES]) -> Self::V {
         from.map(f16::to_f32)
+    }
+
+    #[inline(always)]
+    fn load_codes(self, from: &[u8; LANES], shift: u32) -> Self::V {
+        from.map(|byte| f32::from((byte >> shift) & 15))
     }
 
     #[inline(always)]

@@ -1,0 +1,227 @@
+//! Packed bytes against the plain form, for each instruction set; unpacked elements bit for bit.
+
+use proptest::prelude::*;
+
+use super::head::pack_heads_with;
+use super::matrix::pack_matrix_with;
+use super::*;
+use crate::kernels::linear::to_half;
+use crate::kernels::row::{Row, widen};
+use crate::kernels::simd::{InstructionSet, Kernel, Lanes, dispatch_to};
+use crate::kernels::{Elements, Matrix};
+
+/// Elements of several magnitudes, some of them equal.
+fn values(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    let magnitude = [1.0, 0.02, 300.0, 1e-5][seed as usize % 4];
+    let steps = [1e6, 7.5, 1.0][seed as usize % 3];
+    (0..count)
+        .map(|_| (next() * steps).round() / steps * magnitude)
+        .collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+struct Widen<'a, R> {
+    row: R,
+    into: &'a mut [f32],
+}
+
+impl<R: Row> Kernel for Widen<'_, R> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        widen(lanes, self.row, self.into);
+    }
+}
+
+/// A row as f32, by whole vectors and their rest, which agree with each element by itself.
+fn widened<R: Row>(set: InstructionSet, row: R, length: usize) -> Vec<f32> {
+    let mut all = vec![f32::NAN; length];
+    let into = &mut all;
+    dispatch_to(set, Widen { row, into });
+    let each: Vec<f32> = (0..length).map(|i| row.element(i)).collect();
+    assert_eq!(bits(&all), bits(&each));
+    all
+}
+
+fn check_heads(heads: usize, head_dim: usize, seed: u64) {
+    let elements = values(heads * head_dim, seed);
+    let mut expected = Vec::new();
+    for group in elements.chunks(head_dim).flat_map(|h| h.chunks(ELEMENTS)) {
+        let group = Group::quantise(group);
+        let code = |i: usize| group.codes.get(i).copied();
+        // What is missing of a group is kept as its first element.
+        let code = |i: usize| code(i).unwrap_or(group.codes[0]);
+        expected.extend((0..32).map(|i| code(i) | code(i + 32) << 4));
+        expected.extend(group.scale.to_le_bytes());
+        expected.extend(group.minimum.to_le_bytes());
+    }
+    for set in InstructionSet::ALL {
+        let mut bytes = vec![0xaa; heads * head_bytes(head_dim)];
+        pack_heads_with(set, &elements, head_dim, &mut bytes).unwrap();
+        assert_eq!(bytes, expected, "{set:?} {heads} x {head_dim}");
+        let heads = bytes.chunks(head_bytes(head_dim));
+        for (head, elements) in heads.zip(elements.chunks(head_dim)) {
+            let groups = elements.chunks(ELEMENTS).map(Group::quantise);
+            let expected: Vec<f32> = groups.flat_map(|group| group.elements()).collect();
+            let found = widened(set, PackedHead::new(head), head_dim);
+            assert_eq!(bits(&found), bits(&expected), "{set:?}");
+        }
+    }
+}
+
+fn check_matrix(rows: usize, columns: usize, half: bool, seed: u64) {
+    let elements = values(rows * columns, seed);
+    let halves = to_half(&elements);
+    let stored = match half {
+        true => Elements::F16(&halves),
+        false => Elements::F32(&elements),
+    };
+    let elements = stored.to_vec();
+    let mut expected = vec![f32::NAN; rows * columns];
+    for (column, first) in
+        (0..columns).flat_map(|c| (0..rows).step_by(ELEMENTS).map(move |r| (c, r)))
+    {
+        let places: Vec<usize> = (first..rows.min(first + ELEMENTS))
+            .map(|row| row * columns + column)
+            .collect();
+        let group: Vec<f32> = places.iter().map(|place| elements[*place]).collect();
+        let unpacked = Group::quantise(&group).elements();
+        places
+            .iter()
+            .zip(unpacked)
+            .for_each(|(place, x)| expected[*place] = x);
+    }
+    let mut first: Option<Vec<u8>> = None;
+    for set in InstructionSet::ALL {
+        let mut packed = vec![f16::NAN; rows.div_ceil(ELEMENTS) * columns * BYTES / 2];
+        let bytes = bytemuck::cast_slice_mut(&mut packed);
+        pack_matrix_with(set, stored, columns, bytes).unwrap();
+        let matrix = PackedMatrix::new(bytes, rows, columns).unwrap();
+        let found: Vec<f32> = (0..rows)
+            .flat_map(|row| widened(set, matrix.row(row, 0..columns), columns))
+            .collect();
+        assert_eq!(bits(&found), bits(&expected), "{set:?} {rows} x {columns}");
+        let cut = seed as usize % rows;
+        let rest = Matrix::Packed(matrix)
+            .rows(cut..rows, columns)
+            .to_vec(columns);
+        assert_eq!(bits(&rest), bits(&expected[cut * columns..]));
+        let same = first.get_or_insert_with(|| bytes.to_vec()) == bytes;
+        assert!(same, "{set:?} {rows} x {columns}: other bytes");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn packed_heads_are_the_plain_groups(
+        heads in 1_usize..5, head_dim in 1_usize..200, seed in 0_u64..1000,
+    ) {
+        check_heads(heads, head_dim, seed);
+    }
+
+    #[test]
+    fn a_packed_matrix_is_its_plain_groups(
+        rows in 1_usize..150, columns in 1_usize..70, half: bool, seed in 0_u64..1000,
+    ) {
+        check_matrix(rows, columns, half, seed);
+    }
+}
+
+#[test]
+fn the_formula_is_the_papers() {
+    let elements: Vec<f32> = (0..ELEMENTS).map(|i| i as f32 * 0.25 - 3.0).collect();
+    let group = Group::quantise(&elements);
+    assert_eq!(group.minimum.to_f32(), -3.0);
+    assert_eq!(group.scale, f16::from_f32(15.75 / 15.0));
+    assert_eq!(
+        (group.codes[0], group.codes[32], group.codes[63]),
+        (0, 8, 15)
+    );
+    for (x, found) in elements.iter().zip(group.elements()) {
+        assert!((x - found).abs() <= 15.75 / 30.0 + 0.02, "{x} {found}");
+    }
+}
+
+#[test]
+fn groups_of_one_value_and_of_huge_ones_are_kept_as_well_as_can_be() {
+    for (x, expected) in [(0.0, 0.0), (-0.0, 0.0), (-1.5, -1.5), (1e9, 65504.0)] {
+        check_heads_of(x);
+        let found = Group::quantise(&[x; 7]).elements();
+        assert_eq!(bits(&found), bits(&[expected; 7]));
+    }
+    check_heads_of(f32::MAX);
+}
+
+/// 80 elements, all the same but for one half that is the negative.
+fn check_heads_of(x: f32) {
+    let elements: Vec<f32> = (0..80).map(|i| if i < 40 { x } else { -x }).collect();
+    let groups = elements.chunks(ELEMENTS).map(Group::quantise);
+    let expected: Vec<f32> = groups.flat_map(|group| group.elements()).collect();
+    for set in InstructionSet::ALL {
+        let mut bytes = vec![0; head_bytes(80)];
+        pack_heads_with(set, &elements, 80, &mut bytes).unwrap();
+        let found = widened(set, PackedHead::new(&bytes), 80);
+        assert_eq!(bits(&found), bits(&expected), "{x}");
+    }
+}
+
+#[test]
+fn what_is_not_finite_is_not_hidden() {
+    for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut elements = values(2 * ELEMENTS, 1);
+        elements[ELEMENTS + 5] = odd;
+        for set in InstructionSet::ALL {
+            let mut bytes = vec![0; 2 * BYTES];
+            pack_heads_with(set, &elements, 2 * ELEMENTS, &mut bytes).unwrap();
+            let found = widened(set, PackedHead::new(&bytes), 2 * ELEMENTS);
+            assert!(found[..ELEMENTS].iter().all(|x| x.is_finite()));
+            assert!(found[ELEMENTS..].iter().all(|x| x.is_nan()), "{odd}");
+        }
+        let group = Group::quantise(&elements[ELEMENTS..]);
+        assert!(group.elements().iter().all(|x| x.is_nan()));
+    }
+}
+
+#[test]
+fn sizes_are_those_that_plans_count_with() {
+    use plimsoll_core::Dtype;
+    use plimsoll_core::compression::Compression;
+    use plimsoll_core::model::{TensorRole, TensorSpec};
+    for (rows, cols) in [(2, 5), (64, 16), (65, 17), (512, 64)] {
+        let tensor = TensorSpec {
+            role: TensorRole::UpWeight,
+            name: "w".to_owned(),
+            rows,
+            cols,
+        };
+        let bytes = Compression::of(true, false)
+            .tensor_bytes(&tensor, Dtype::F16)
+            .0;
+        let mut packed = vec![f16::ZERO; bytes as usize / 2];
+        let elements = vec![0.5; (rows * cols) as usize];
+        let into = bytemuck::cast_slice_mut(&mut packed);
+        pack_matrix(Elements::F32(&elements), cols as usize, into).unwrap();
+        let short = &mut into[2..];
+        let error = pack_matrix(Elements::F32(&elements), cols as usize, short).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("the halves of a packed matrix")
+        );
+    }
+    for head_dim in [1, 16, 64, 80, 128] {
+        let bytes = Compression::of(false, true).cache_head_bytes(head_dim, Dtype::F16);
+        assert_eq!(bytes.0 as usize, head_bytes(head_dim as usize));
+    }
+}

@@ -1,0 +1,97 @@
+//! What 4-bit groups add to a task: the same task with them and without.
+
+use std::collections::{BTreeMap, HashMap};
+
+use plimsoll_core::Dtype;
+use plimsoll_core::program::Op;
+
+use super::samples::Timed;
+use super::stats::median;
+
+/// Less than this share of a task is not told from nothing; unpacking in registers may cost nothing,
+/// or less than the memory that it spares.
+const NOTHING: f64 = 0.02;
+
+/// Elements a second that are unpacked or packed, by elements, of `packed` tasks beside the median of
+/// the same tasks among `plain`.
+pub(super) fn rates(
+    plain: &[(Dtype, Timed)],
+    packed: &[(Dtype, Timed)],
+) -> BTreeMap<u64, Vec<f64>> {
+    let mut known = HashMap::<(Dtype, Op), Vec<f64>>::new();
+    for (dtype, task) in plain {
+        let times = known.entry((*dtype, task.op)).or_default();
+        times.push(task.seconds());
+    }
+    let mut rates = BTreeMap::<u64, Vec<f64>>::new();
+    for (dtype, task) in packed {
+        let elements = task.op.packed_elements();
+        if let Some(times) = known.get(&(*dtype, whole(task.op)))
+            && elements > 0
+        {
+            let alone = median(times);
+            let extra = (task.seconds() - alone).max(NOTHING * alone);
+            let rates = rates.entry(elements).or_default();
+            rates.push(elements as f64 / extra);
+        }
+    }
+    rates
+}
+
+/// The same work without compression.
+fn whole(mut op: Op) -> Op {
+    match &mut op {
+        Op::Linear {
+            compressed,
+            packed_elements,
+            ..
+        } => (*compressed, *packed_elements) = (false, 0),
+        Op::Attention { compressed, .. } => *compressed = false,
+        Op::Move { .. } | Op::Embed { .. } | Op::Barrier => {}
+    }
+    op
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::program::ResourceKind;
+    use plimsoll_core::trace::Span;
+    use plimsoll_core::units::Seconds;
+
+    use super::*;
+
+    fn attention(context_len: u32, compressed: bool, seconds: f64) -> (Dtype, Timed) {
+        let task = Timed {
+            kind: ResourceKind::Gpu,
+            op: Op::Attention {
+                rows: 5,
+                group: 1,
+                head_dim: 10,
+                query_len: 1,
+                context_len,
+                element_bytes: 2,
+                compressed,
+            },
+            span: Span {
+                start: Seconds(1.0),
+                end: Seconds(1.0 + seconds),
+            },
+            pace: 1.0,
+        };
+        (Dtype::F16, task)
+    }
+
+    #[test]
+    fn the_difference_of_the_same_task_counts() {
+        let plain = [attention(8, false, 2.0), attention(9, false, 4.0)];
+        let packed = [
+            attention(8, true, 2.5),
+            attention(9, true, 3.0),
+            attention(10, true, 3.0),
+        ];
+        let rates = rates(&plain, &packed);
+        assert_eq!(rates[&800], [1600.0]);
+        assert_eq!(rates[&900], [900.0 / (4.0 * NOTHING)]);
+        assert_eq!(rates.len(), 2, "nobody ran the third without");
+    }
+}
