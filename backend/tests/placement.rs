@@ -36,6 +36,7 @@ fn changed(mut policy: Policy, changes: &str) -> Policy {
             "free" => policy.barrier = false,
             "serial" => policy.overlap = false,
             "row" => policy.schedule = Schedule::Row,
+            "diagonal" => policy.schedule = Schedule::Diagonal,
             "spread" => policy.granularity = Granularity::Spread,
             "cpu" => policy.cpu_attention = true,
             other => panic!("no such change: {other}"),
@@ -45,7 +46,7 @@ fn changed(mut policy: Policy, changes: &str) -> Policy {
 }
 
 /// For eight prompts, so that with three sequences a GPU batch the last is not full.
-const PLACEMENTS: [((u32, u32), [f64; 6], &str); 22] = [
+const PLACEMENTS: [((u32, u32), [f64; 6], &str); 27] = [
     ((3, 3), DEVICE, ""),
     ((3, 3), HOST, ""),
     ((3, 3), DISK, ""),
@@ -68,6 +69,11 @@ const PLACEMENTS: [((u32, u32), [f64; 6], &str); 22] = [
     ((3, 3), ACTIVATIONS_ON_DISK, "free"),
     ((8, 1), MIXED, "free"),
     ((1, 8), HOST, "free"),
+    ((1, 3), DEVICE, "diagonal free"),
+    ((1, 3), MIXED, "diagonal free"),
+    ((1, 4), HOST, "diagonal cpu free"),
+    ((3, 2), DISK, "diagonal"),
+    ((3, 2), MIXED, "diagonal serial"),
 ];
 
 fn same_everywhere(model: &ModelSpec, dtype: Dtype) {
@@ -205,13 +211,14 @@ proptest! {
     fn any_placement_gives_the_tokens_of_one_sequence_alone(
         (gbs, batches) in (1u32..5, 1u32..5),
         (w, c, h) in (shares(), shares(), shares()),
-        switches in prop::array::uniform5(any::<bool>()),
+        switches in prop::array::uniform4(any::<bool>()),
+        schedule in 0..3usize,
         compression in prop::sample::select(Compression::ALL.to_vec()),
         (prompt_len, gen_len, count) in (1u32..14, 1u32..5, 1u32..12),
     ) {
-        let [row, overlap, barrier, cpu_attention, spread] = switches;
+        let [overlap, barrier, cpu_attention, spread] = switches;
         let policy = Policy {
-            schedule: if row { Schedule::Row } else { Schedule::ZigZag },
+            schedule: [Schedule::Row, Schedule::ZigZag, Schedule::Diagonal][schedule],
             granularity: if spread { Granularity::Spread } else { Granularity::Layer },
             overlap,
             barrier,

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use plimsoll_backend::cpu::{CpuError, CpuOptions};
 use plimsoll_backend::decoder::Decoder;
 use plimsoll_backend::tiers::DiskTier;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::units::Bytes;
 use serde::Serialize;
@@ -181,7 +182,7 @@ impl fmt::Display for Coverage {
 /// The first such case.
 pub fn check_executable(grid: &Grid) -> Result<(), CaseError> {
     for case in &grid.cases {
-        if let Err(error) = Decoder::new(&case.model, case.dtype, 1) {
+        if let Err(error) = Decoder::new(&case.model, case.dtype, Compression::default(), 1) {
             return Err(Why::Cpu(error.into()).of(&case.name));
         }
     }
