@@ -1,0 +1,217 @@
+//! Measured runs: read, scored, and fitted.
+
+use std::fs;
+use std::path::PathBuf;
+
+use assert_cmd::Command;
+use plimsoll::calibrate::{Constant, FitOptions, Measured, RecordedRun, fit, read_runs};
+use plimsoll_core::hardware::{HardwareProfile, embedded};
+use plimsoll_sim::predict;
+
+const HEADER: &str = "model,prompt_len,gen_len,gpu_batch_size,num_gpu_batches,wg,wc,cg,cc,hg,hc";
+
+fn t4() -> HardwareProfile {
+    embedded::profile("t4").expect("embedded")
+}
+
+fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("runs.csv");
+    fs::write(&path, text).expect("written");
+    (dir, path)
+}
+
+fn plimsoll(args: &[&str]) -> (i32, String, String) {
+    let output = Command::cargo_bin("plimsoll")
+        .expect("built")
+        .args(args)
+        .output()
+        .expect("run");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    let code = output.status.code().expect("an exit code");
+    (code, text(output.stdout), text(output.stderr))
+}
+
+/// Runs that between them are bound by the disk, the link and the GPU.
+fn runs() -> Vec<RecordedRun> {
+    let (_dir, path) = file(&format!(
+        "{HEADER},cpu_compute\n\
+         opt-1.3b,128,4,8,2,0,0,100,0,100,0,false\n\
+         opt-1.3b,128,4,8,1,0,0,0,0,100,0,false\n\
+         opt-1.3b,128,4,4,1,0,100,100,0,100,0,false\n\
+         opt-1.3b,256,4,32,1,100,0,100,0,100,0,false\n\
+         opt-1.3b,128,4,1,1,100,0,100,0,100,0,false\n"
+    ));
+    read_runs(&path).expect("runs")
+}
+
+#[test]
+fn a_fit_finds_the_constants_of_the_machine_that_made_the_runs() {
+    let base = t4();
+    let constants = ["links.disk_read", "links.h2d.page_locked", "compute.gemm"];
+    let constants = constants.map(|name| Constant::named(name).expect("known"));
+    let truth = [1.4, 0.7, 0.8];
+    let mut machine = base.clone();
+    for (constant, factor) in constants.iter().zip(truth) {
+        constant.scale(&mut machine, factor);
+    }
+    let mut runs = runs();
+    for run in &mut runs {
+        let summary = predict(&run.plan(&machine), &machine).expect("fits");
+        run.measured = Some(Measured::ThroughputTokS(summary.throughput_tok_s));
+    }
+    let options = FitOptions {
+        constants: constants.to_vec(),
+        prior: 0.5,
+        noise: 0.01,
+    };
+    let found = fit(&base, &runs, &options, &|_, _| {}).expect("fits");
+    for (constant, truth) in found.constants.iter().zip(truth) {
+        let off = constant.factor / truth - 1.0;
+        assert!(off.abs() < 0.03, "{constant:?}, not {truth}");
+        assert!(constant.spread_left < 0.5, "{constant:?}");
+    }
+    assert!(
+        found.after.iter().all(|e| e.abs() < 0.01),
+        "{:?}",
+        found.after
+    );
+    assert!(found.before.iter().any(|e| e.abs() > 0.1));
+}
+
+#[test]
+fn what_runs_do_not_say_stays_as_it_was() {
+    let base = t4();
+    let mut runs = runs();
+    runs.retain(|run| run.policy.weights.device == 1.0);
+    for run in &mut runs {
+        let summary = predict(&run.plan(&base), &base).expect("fits");
+        run.measured = Some(Measured::Latency(summary.latency_s * 0.9));
+    }
+    let disk = Constant::named("links.disk_read").expect("known");
+    let options = FitOptions {
+        constants: vec![disk],
+        prior: 0.3,
+        noise: 0.05,
+    };
+    let found = fit(&base, &runs, &options, &|_, _| {}).expect("fits");
+    assert!((found.constants[0].factor - 1.0).abs() < 1e-3);
+    assert!(found.constants[0].spread_left > 0.99);
+}
+
+#[test]
+fn a_wrong_file_is_refused_with_line_column_and_remedy() {
+    let good = "opt-125m,32,4,1,1,100,0,100,0,100,0";
+    for (text, said) in [
+        (
+            format!("model,prompt_len\nopt-125m,3\n"),
+            "`gen_len` is missing",
+        ),
+        (
+            format!("{HEADER},compress_wieght\n{good},true\n"),
+            "did you mean `compress_weight`?",
+        ),
+        (
+            format!("{HEADER},latency_s\n{good},-3\n"),
+            "line 2, latency_s",
+        ),
+        (
+            format!("{HEADER}\nopt-125x,32,4,1,1,100,0,100,0,100,0\n"),
+            "line 2, model",
+        ),
+        (
+            format!("{HEADER}\nopt-125m,32,4,1,1,100,20,100,0,100,0\n"),
+            "line 2, wg to hc",
+        ),
+        (format!("{HEADER}\nopt-125m,32\n"), "line 2"),
+        (format!("{HEADER}\n"), "no runs"),
+        (
+            format!("{HEADER},overlap\n{good},maybe\n"),
+            "neither true nor false",
+        ),
+        (
+            format!("{HEADER},schedule\n{good},zag\n"),
+            "row, zigzag or diagonal",
+        ),
+        (
+            format!("{HEADER},cpu_compute,compress_cache\n{good},true,true\n"),
+            "cannot attend to a compressed cache",
+        ),
+    ] {
+        let (_dir, path) = file(&text);
+        let error = read_runs(&path).expect_err(&text).to_string();
+        assert!(error.contains(said), "{error}");
+        assert!(error.contains("runs.csv"), "{error}");
+        let (code, _, stderr) =
+            plimsoll(&["score", "--hw", "t4", "--runs", path.to_str().unwrap()]);
+        assert_eq!(code, 4, "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    }
+}
+
+#[test]
+fn score_says_how_far_off_each_run_is() {
+    let (_dir, path) = file(&format!(
+        "{HEADER},throughput_tok_s,my_note\n\
+         opt-1.3b,128,4,4,1,100,0,100,0,100,0,10,fast\n\
+         opt-1.3b,128,4,4,1,0,100,100,0,100,0,5,\n\
+         opt-175b,512,32,48,3,20,80,0,100,0,100,OOM,\n"
+    ));
+    let runs = path.to_str().unwrap();
+    let (code, stdout, _) = plimsoll(&["score", "--hw", "t4", "--runs", runs, "--format", "json"]);
+    assert_eq!(code, 0);
+    let report: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!(report["score"]["runs"], 2);
+    assert_eq!(report["score"]["out_of_memory_agreed"], 1);
+    for row in &report["runs"].as_array().unwrap()[..2] {
+        let number = |key: &str| row[key].as_f64().unwrap();
+        let error = number("predicted") / number("measured") - 1.0;
+        assert!((number("error") - error).abs() < 1e-9);
+    }
+    let (code, stdout, _) = plimsoll(&["score", "--hw", "t4", "--runs", runs]);
+    assert_eq!(code, 0);
+    assert!(
+        stdout.contains("OOM") && stdout.contains("2 runs: |error| median"),
+        "{stdout}"
+    );
+}
+
+#[test]
+fn calibrate_writes_a_profile_that_score_reads() {
+    let (dir, path) = file(&format!(
+        "{HEADER},latency_s\nopt-1.3b,128,4,4,1,0,100,100,0,100,0,3\n"
+    ));
+    let fitted = dir.path().join("mine.toml");
+    let (runs, out) = (path.to_str().unwrap(), fitted.to_str().unwrap());
+    let (code, stdout, stderr) = plimsoll(&[
+        "calibrate",
+        "--hw",
+        "t4",
+        "--runs",
+        runs,
+        "--constants",
+        "links.h2d.page_locked",
+        "-o",
+        out,
+    ]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains("links.h2d.page_locked"), "{stdout}");
+    let text = fs::read_to_string(&fitted).expect("written");
+    assert!(
+        text.contains("calibrated") && text.contains("name = \"mine\""),
+        "{text}"
+    );
+    let (code, ..) = plimsoll(&["score", "--hw", out, "--runs", runs]);
+    assert_eq!(code, 0);
+    let (code, _, stderr) = plimsoll(&[
+        "calibrate",
+        "--hw",
+        "t4",
+        "--runs",
+        runs,
+        "--constants",
+        "links.warp",
+    ]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("links.disk_read"), "{stderr}");
+}
