@@ -118,7 +118,7 @@ fn the_t4_is_flexgens_machine() {
     let t4 = embedded::profile("t4").unwrap();
     assert_eq!(t4.kind, DeviceKind::Gpu);
     assert_eq!(t4.tiers.device_capacity_bytes.value, Bytes(16_000_000_000));
-    assert_eq!(t4.tiers.host_capacity_bytes.value, Bytes(208_000_000_000));
+    assert_eq!(t4.tiers.host_capacity_bytes.value, Bytes(208 << 30));
     let disk = &t4.links.disk_read.rate;
     assert!(disk.at(1e8) > 1.6e9, "read as FlexGen reads it, not as dd");
     assert_eq!(t4.sources[&disk.source].kind, SourceKind::Fitted);
