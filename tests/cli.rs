@@ -733,7 +733,11 @@ fn a_compressed_plan_is_run_as_it_was_planned() {
         let result = place.json(&run);
         let outputs = result["outputs"].as_array().unwrap();
         assert_eq!(outputs.len(), 4, "{flags}");
-        assert!(outputs.iter().all(|o| o["token_ids"].as_array().unwrap().len() == 3));
+        assert!(
+            outputs
+                .iter()
+                .all(|o| o["token_ids"].as_array().unwrap().len() == 3)
+        );
         let peak = |result: &Value| result["prediction"]["peak_bytes"]["host"].as_u64().unwrap();
         assert!(peak(&result) < peak(&whole), "{flags}");
         assert_eq!(place.json(&run)["outputs"], result["outputs"], "{flags}");
