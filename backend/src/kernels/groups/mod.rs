@@ -5,8 +5,8 @@
 //! `x = fma(code, scale, minimum)` with `scale = (maximum - minimum) / 15`. Scale and minimum are kept
 //! as f16, at most its largest number; a group with an element that is not finite is all NaN.
 //!
-//! Packing is written once over arrays of lanes and compiled for each instruction set; unpacking is a
-//! [`super::row::Row`]. [`Group`] is the plain form that both are held to.
+//! Packing is written once over arrays of lanes and compiled for each instruction set; unpacking is
+//! a way to read a row. [`Group`] is the plain form that both are held to.
 
 mod head;
 mod matrix;
