@@ -10,6 +10,7 @@ pub mod man;
 pub mod models;
 mod options;
 mod output;
+pub mod pareto;
 pub mod plan;
 pub mod profile;
 mod progress;
@@ -53,6 +54,8 @@ pub enum Command {
     Validate(validate::Args),
     /// Predict measured runs and show how far off the predictions are
     Score(score::Args),
+    /// Draw what latency each throughput costs, for FlexGen's, DeepSpeed's and other rules
+    Pareto(pareto::Args),
     /// Fit the constants of a profile to measured runs
     Calibrate(calibrate::Args),
     /// List or show hardware profiles
