@@ -24,6 +24,8 @@ fn obey(command: &Command) -> anyhow::Result<()> {
         Command::Score(args) => cli::score::run(args),
         // Block sizes -> what each system makes of them.
         Command::Pareto(args) => cli::pareto::run(args),
+        // A paper's definitions -> its tables and figures, predicted.
+        Command::Experiment(args) => cli::experiment::run(args),
         // Measured runs -> a profile whose predictions agree with them.
         Command::Calibrate(args) => cli::calibrate::run(args),
         // The nouns that go in.

@@ -14,7 +14,10 @@ use crate::planner::{Outcome, PlanError};
 /// Where doubling ends at the latest.
 const EFFECTIVE_BATCH_MAX: u32 = 4096;
 
-/// Doublings that may pass without more throughput before more sequences are taken to be of no use.
+/// A doubling that gains less throughput than this, as a fraction, is of no use.
+const GAIN_MIN: f64 = 0.01;
+
+/// Useless doublings after which no more are tried.
 const IDLE_DOUBLINGS_MAX: usize = 2;
 
 /// A system's best block of one size: a point of the picture, a row of the table.
@@ -46,7 +49,7 @@ pub struct Point {
     pub hg: Option<f64>,
     /// Activations on the host.
     pub hc: Option<f64>,
-    /// Whether the CPU attends.
+    /// Whether the CPU attends to what is not on the device.
     pub cpu_compute: Option<bool>,
     /// Out of memory: the tier that binds.
     pub exceeds: Option<Tier>,
@@ -108,7 +111,7 @@ fn curve(
         let throughput = point.throughput_tok_s;
         points.push(point);
         idle = match throughput {
-            Some(throughput) if throughput <= best => idle + 1,
+            Some(throughput) if throughput <= best * (1.0 + GAIN_MIN) => idle + 1,
             _ => 0,
         };
         best = throughput.unwrap_or(0.0).max(best);
@@ -156,7 +159,7 @@ impl Point {
                 point.cc = percent(policy.cache.host);
                 point.hg = percent(policy.activations.device);
                 point.hc = percent(policy.activations.host);
-                point.cpu_compute = Some(policy.cpu_attention);
+                point.cpu_compute = Some(policy.cpu_attention && policy.cache.device < 1.0);
             }
             Outcome::DoesNotFit(excess) => {
                 point.exceeds = Some(excess.tier);

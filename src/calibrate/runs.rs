@@ -13,6 +13,7 @@ use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 
 use crate::files::{InputError, find_model, read_text};
+use crate::published::Printed;
 use crate::{flexgen, given};
 
 /// Columns that a file must have.
@@ -73,6 +74,8 @@ pub struct RecordedRun {
     pub policy: Policy,
     /// What came out; none where only a prediction is wanted.
     pub measured: Option<Measured>,
+    /// The measured number as it was printed, if there is one.
+    pub printed: Option<Printed>,
 }
 
 impl RecordedRun {
@@ -180,6 +183,8 @@ impl Row<'_> {
             workload,
             policy,
             measured: self.measured()?,
+            printed: Printed::parse(self.text("throughput_tok_s"))
+                .or_else(|| Printed::parse(self.text("latency_s"))),
         })
     }
 

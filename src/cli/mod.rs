@@ -3,6 +3,7 @@
 pub mod calibrate;
 pub mod completions;
 mod exit;
+pub mod experiment;
 pub mod hw;
 mod input;
 mod interrupt;
@@ -56,6 +57,8 @@ pub enum Command {
     Score(score::Args),
     /// Draw what latency each throughput costs, for FlexGen's, DeepSpeed's and other rules
     Pareto(pareto::Args),
+    /// Predict a paper's tables and figures again, beside what was published
+    Experiment(experiment::Args),
     /// Fit the constants of a profile to measured runs
     Calibrate(calibrate::Args),
     /// List or show hardware profiles

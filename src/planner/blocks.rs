@@ -17,7 +17,7 @@ use super::whole::Maker;
 use super::{Objective, PlanError, infeasible, lp};
 
 /// How many proposals of a block are made whole and judged, best first.
-const PROPOSED: usize = 3;
+const PROPOSED: usize = 8;
 
 /// What a system may decide.
 #[derive(Debug, Clone)]

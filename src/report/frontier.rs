@@ -113,9 +113,13 @@ impl Picture for Frontier<'_> {
             .map_err(own)?;
         let pixel = |at: &(f64, f64)| chart.plotting_area().map_coordinate(at);
         draw_axes(area, |at| pixel(&at), [&axes[0], &axes[1]])?;
-        let taken: Vec<(i32, i32)> = places().iter().map(pixel).collect();
-        let corners = (axes[0].range.end, axes[1].range.end);
-        let mut names = Names::new(taken, pixel(&corners).0);
+        let mut taken: Vec<(i32, i32)> = places().iter().map(pixel).collect();
+        for curve in &curves {
+            let corners: Vec<(i32, i32)> = curve.places(true).iter().map(pixel).collect();
+            taken.extend(corners.windows(2).flat_map(|ends| along(ends[0], ends[1])));
+        }
+        let right = pixel(&(axes[0].range.end, axes[1].range.end)).0;
+        let mut names = Names { taken, right };
         let texts = curves.iter().flat_map(|curve| names.of(curve, pixel));
         let texts: Vec<_> = texts.collect();
         for curve in &curves {
@@ -139,6 +143,17 @@ impl Picture for Frontier<'_> {
     }
 }
 
+/// Pixels along a line, near enough to see that a word is on it.
+fn along(from: (i32, i32), to: (i32, i32)) -> impl Iterator<Item = (i32, i32)> {
+    const STEP: i32 = 8;
+    let length = (to.0 - from.0).abs().max((to.1 - from.1).abs());
+    let steps = (length / STEP).max(1);
+    (0..=steps).map(move |i| {
+        let at = |a: i32, b: i32| a + (b - a) * i / steps;
+        (at(from.0, to.0), at(from.1, to.1))
+    })
+}
+
 /// Numbers beside the first and the last point of each frontier, where there is room.
 struct Names {
     /// The middles of what is there.
@@ -147,36 +162,35 @@ struct Names {
 }
 
 impl Names {
-    fn new(taken: Vec<(i32, i32)>, right: i32) -> Names {
-        Names { taken, right }
-    }
-
     fn of(
         &mut self,
         curve: &Curve<'_>,
         pixel: impl Fn(&(f64, f64)) -> (i32, i32),
     ) -> Vec<(String, (i32, i32), RGBColor)> {
         let frontier = curve.points.iter().filter(|point| point.on_frontier);
-        let frontier: Vec<&&Point> = frontier.collect();
-        let mut ends: Vec<&&Point> = [frontier.last(), frontier.first()]
-            .into_iter()
-            .flatten()
-            .copied()
-            .collect();
-        ends.dedup_by_key(|point| point.effective_batch);
-        let name = |point: &&Point| {
-            let at = pixel(&point.place()?);
-            let beside = [(0, -16), (0, 18), (22, 0), (-22, 0), (20, 16), (-20, -16)];
-            let free = beside.into_iter().map(|(x, y)| (at.0 + x, at.1 + y));
-            let spot = free.into_iter().find(|spot| self.is_free(*spot))?;
-            self.taken.push(spot);
-            Some((point.effective_batch.to_string(), spot, curve.colour))
-        };
-        ends.into_iter().filter_map(name).collect()
+        let frontier: Vec<&Point> = frontier.copied().collect();
+        // Curves ascend: above their end and below their start they are not.
+        const ABOVE: [(i32, i32); 5] = [(0, -16), (24, 0), (0, 17), (24, -12), (24, 12)];
+        const BELOW: [(i32, i32); 5] = [(0, 17), (-22, 8), (22, 8), (0, 32), (-22, 22)];
+        let ends = [(frontier.last(), ABOVE), (frontier.first(), BELOW)];
+        let apart = if frontier.len() > 1 { 2 } else { 1 };
+        let mut names = Vec::new();
+        for (point, beside) in ends.into_iter().take(apart) {
+            let Some((point, place)) = point.and_then(|point| Some((point, point.place()?))) else {
+                continue;
+            };
+            let at = pixel(&place);
+            let spots = beside.map(|(x, y)| (at.0 + x, at.1 + y));
+            if let Some(spot) = spots.into_iter().find(|spot| self.is_free(*spot)) {
+                self.taken.push(spot);
+                names.push((point.effective_batch.to_string(), spot, curve.colour));
+            }
+        }
+        names
     }
 
     fn is_free(&self, (x, y): (i32, i32)) -> bool {
-        let apart = |(a, b): &(i32, i32)| (a - x).abs() > 20 || (b - y).abs() > 14;
+        let apart = |(a, b): &(i32, i32)| (a - x).abs() > 18 || (b - y).abs() > 13;
         x + 16 < self.right && self.taken.iter().all(apart)
     }
 }
