@@ -296,20 +296,12 @@ impl Row<'_> {
 
 /// The policy in the way that FlexGen's tables print it.
 fn short_name(model: &ModelSpec, policy: &Policy, workload: &Workload) -> String {
-    let share = |share: f64| format!("{:.0}", 100.0 * share);
-    let shares = [policy.weights, policy.cache, policy.activations];
-    let shares: Vec<String> = shares
-        .iter()
-        .flat_map(|s| [share(s.device), share(s.host)])
-        .collect();
     let mut name = format!(
-        "{} {}/{} {}x{} {}",
+        "{} {}/{} {}",
         model.name,
         workload.prompt_len,
         workload.gen_len,
-        policy.gpu_batch_size,
-        policy.num_gpu_batches,
-        shares.join(" ")
+        flexgen::tuple(policy)
     );
     for (said, is) in [
         (" w4", policy.compression.weights),

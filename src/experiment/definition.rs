@@ -130,11 +130,11 @@ fn stem(path: &Path) -> String {
 }
 
 /// `table-8` is before `table-15`.
-fn in_order(name: &str) -> (String, u32) {
-    match name.rsplit_once('-') {
-        Some((word, number)) => (word.to_owned(), number.parse().unwrap_or(u32::MAX)),
-        None => (name.to_owned(), 0),
-    }
+fn in_order(name: &str) -> (String, u32, String) {
+    let numbered = name.rsplit_once('-');
+    let numbered = numbered.and_then(|(word, number)| Some((word, number.parse().ok()?)));
+    let (word, number) = numbered.unwrap_or((name, 0));
+    (word.to_owned(), number, name.to_owned())
 }
 
 fn read(path: &Path) -> Result<Definition, InputError> {

@@ -84,7 +84,7 @@ fn score_cells(score: Option<Score>) -> String {
 
 fn rows(table: &Table) -> String {
     let mut text = String::from(
-        "| run | machine | predicted | published | error | beyond rounding | explained by |\n\
+        "| run | machine | predicted | published | error | beyond rounding | bottleneck, or policy made |\n\
          |---|---|--:|--:|--:|--:|---|\n",
     );
     for row in &table.rows {

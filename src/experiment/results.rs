@@ -3,11 +3,13 @@
 use std::collections::HashSet;
 
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::policy::Policy;
 use serde::Serialize;
 
 use super::definition::{Definition, Kind};
 use crate::baseline::Baseline;
 use crate::calibrate::{Machines, Measured, RecordedRun, score_runs};
+use crate::flexgen;
 use crate::parallel::on_all_processors;
 use crate::pareto::{Point, Setting, points};
 use crate::planner::{Outcome as Planned, PlanError};
@@ -211,10 +213,18 @@ fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanErr
         fitted: false,
         out_of_memory_agreed: predicted.is_none().then_some(false),
         note: match &planned {
-            Planned::Fits(block) => crate::report::plan::in_short(&block.plan.policy),
+            Planned::Fits(block) => policy_in_short(&block.plan.policy),
             Planned::DoesNotFit(excess) => format!("{} too small", excess.tier),
         },
     })
+}
+
+fn policy_in_short(policy: &Policy) -> String {
+    let cpu = match policy.cpu_attention && policy.cache.device < 1.0 {
+        true => " cpu",
+        false => "",
+    };
+    format!("{}{cpu}", flexgen::tuple(policy))
 }
 
 /// Of throughput and latency, the one that rounding says less about.

@@ -145,7 +145,7 @@ fn schedule(schedule: Schedule) -> &'static str {
 }
 
 /// A policy in a line.
-pub fn in_short(policy: &Policy) -> String {
+fn in_short(policy: &Policy) -> String {
     let shares = |s: &PerTier<f64>| Tier::ALL.map(|t| percent(s[t])).join("/");
     format!(
         "{} x {} {}, weights {}, cache {}, activations {} on device/host/disk{}",
