@@ -31,7 +31,7 @@ pub enum Kind {
         /// The runs.
         runs: Vec<RecordedRun>,
         /// Where they ran.
-        machines: Machines,
+        machines: Box<Machines>,
         /// Whether the machine's constants were fitted to them.
         fitted: bool,
     },
@@ -152,6 +152,7 @@ fn read(path: &Path) -> Result<Definition, InputError> {
         Written::Runs(it) => {
             let runs = read_runs(&beside(&it.file))?;
             let machines = Machines::find(&it.hw, &runs).map_err(here("hw"))?;
+            let machines = Box::new(machines);
             let fitted = it.fitted;
             let kind = Kind::Runs {
                 runs,
