@@ -21,3 +21,16 @@ pub fn page_locked(
         ..PageLocked::FLEXGEN
     }
 }
+
+/// Batches and the six percentages, as FlexGen's tables print a policy.
+pub fn tuple(policy: &Policy) -> String {
+    let share = |share: f64| format!("{:.0}", 100.0 * share);
+    let shares = [policy.weights, policy.cache, policy.activations];
+    let shares = shares.iter().flat_map(|s| [share(s.device), share(s.host)]);
+    format!(
+        "{}x{} {}",
+        policy.gpu_batch_size,
+        policy.num_gpu_batches,
+        shares.collect::<Vec<_>>().join(" ")
+    )
+}

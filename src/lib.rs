@@ -1,12 +1,16 @@
 //! The upper rooms of Plimsoll: the command line and what it reads, writes and reports.
 
+pub mod baseline;
 pub mod calibrate;
 pub mod cli;
+pub mod experiment;
 pub mod files;
 pub mod flexgen;
 pub mod given;
 mod parallel;
+pub mod pareto;
 pub mod planner;
+pub mod published;
 pub mod report;
 pub mod stats;
 pub mod trace_file;

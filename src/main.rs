@@ -22,6 +22,10 @@ fn obey(command: &Command) -> anyhow::Result<()> {
         Command::Validate(args) => cli::validate::run(args),
         // Measured runs -> how far off predictions are.
         Command::Score(args) => cli::score::run(args),
+        // Block sizes -> what each system makes of them.
+        Command::Pareto(args) => cli::pareto::run(args),
+        // A paper's definitions -> its tables and figures, predicted.
+        Command::Experiment(args) => cli::experiment::run(args),
         // Measured runs -> a profile whose predictions agree with them.
         Command::Calibrate(args) => cli::calibrate::run(args),
         // The nouns that go in.

@@ -743,3 +743,146 @@ fn a_compressed_plan_is_run_as_it_was_planned() {
         assert_eq!(place.json(&run)["outputs"], result["outputs"], "{flags}");
     }
 }
+
+#[test]
+fn pareto_draws_each_system_and_says_what_does_not_fit() {
+    let place = Place::new();
+    place.write(
+        "small.toml",
+        &small_machine(&SMALL.replace("60e6", "400e6")),
+    );
+    let line = "pareto --hw small.toml --model opt-125m --prompt-len 16 --gen-len 3";
+    let files = "-o p.svg -o p.png -o p.csv";
+    let said = place.text(&format!(
+        "{line} {files} --systems flexgen,deepspeed,accelerate --batches 1,2,4096"
+    ));
+    for words in [
+        "deepspeed",
+        "OOM",
+        "out of memory: device needs",
+        "points in",
+    ] {
+        assert!(said.contains(words), "no `{words}` in\n{said}");
+    }
+    let csv = std::fs::read_to_string(place.path("p.csv")).unwrap();
+    let header = "system,effective_batch,latency_s,throughput_tok_s,on_frontier,gpu_batch_size,\
+                  num_gpu_batches,wg,wc,cg,cc,hg,hc,cpu_compute,exceeds,needed_bytes,capacity_bytes";
+    assert_eq!(csv.lines().next(), Some(header));
+    assert_eq!(csv.lines().count(), 1 + 3 * 3);
+    let svg = std::fs::read_to_string(place.path("p.svg")).unwrap();
+    assert!(svg.contains("out of memory at 4096 (device)"));
+    let png = std::fs::read(place.path("p.png")).unwrap();
+    assert!(png.starts_with(b"\x89PNG"));
+    let report = place.json(&format!("{line} --systems accelerate --format json"));
+    assert_eq!(report["points"][0]["on_frontier"], true);
+    assert_eq!(report["points"][0]["wc"], 0.0);
+}
+
+#[test]
+fn pareto_refuses_what_it_does_not_know() {
+    let place = Place::new();
+    let line = "pareto --hw t4 --model opt-125m";
+    let words = ["--systems", "flexgenn", "did you mean `flexgen`"];
+    place.refused(&format!("{line} --systems flexgenn"), 2, &words);
+    place.refused(&format!("{line} --systems zzz"), 2, &["deepspeed"]);
+    place.refused(&format!("{line} -o p.gif"), 2, &["p.gif", ".svg"]);
+    place.refused(&format!("{line} -o no/p.svg"), 2, &["no/p.svg", "folder"]);
+    place.refused(&format!("{line} --batches 0"), 2, &["--batches"]);
+    place.refused(&format!("{line} --prompt-len 9000"), 2, &["positions"]);
+    place.refused(&format!("{line} --published p.csv"), 4, &["p.csv"]);
+}
+
+/// A folder with a table of each kind.
+fn tiny_experiment(place: &Place) {
+    std::fs::create_dir(place.path("exp")).unwrap();
+    place.write(
+        "exp/table-1.toml",
+        "kind = \"runs\"\ntitle = \"Table 1\"\nfile = \"table-1.csv\"\nhw = \"t4\"\nfitted = false\n",
+    );
+    place.write(
+        "exp/table-1.csv",
+        "model,prompt_len,gen_len,gpu_batch_size,num_gpu_batches,wg,wc,cg,cc,hg,hc,throughput_tok_s\n\
+         opt-125m,16,2,2,1,100,0,100,0,100,0,0.01\n\
+         opt-175b,16,2,2,1,100,0,100,0,100,0,OOM\n",
+    );
+    place.write(
+        "exp/table-2.toml",
+        "kind = \"systems\"\ntitle = \"Table 2\"\nfile = \"table-2.csv\"\nhw = \"t4\"\nfitted = true\n",
+    );
+    place.write(
+        "exp/table-2.csv",
+        "system,model,prompt_len,gen_len,effective_batch,throughput_tok_s,latency_s\n\
+         accelerate,opt-125m,16,2,2,100,0.04\n",
+    );
+    place.write(
+        "exp/figure-1.toml",
+        "kind = \"pareto\"\ntitle = \"Figure 1\"\nhw = \"t4\"\nmodel = \"opt-125m\"\nprompt_len = 16\n\
+         gen_len = 2\nsystems = [\"accelerate\"]\npublished = \"table-2.csv\"\n",
+    );
+}
+
+#[test]
+fn an_experiment_is_made_again_and_compared() {
+    let place = Place::new();
+    tiny_experiment(&place);
+    place.refused(
+        "experiment exp --check",
+        4,
+        &["figure-1.csv", "check the path"],
+    );
+    let said = place.text("experiment exp");
+    let results = std::fs::read_to_string(place.path("exp/results/RESULTS.md")).unwrap();
+    assert_eq!(said, results);
+    for words in [
+        "plimsoll experiment exp",
+        "fitting | 1 |",
+        "validation | 1 |",
+    ] {
+        assert!(said.contains(words), "no `{words}` in\n{said}");
+    }
+    assert!(said.contains("| out of memory | out of memory |"), "{said}");
+    let csv = std::fs::read_to_string(place.path("exp/results/table-1.csv")).unwrap();
+    let header = "run,hardware,metric,predicted,published,error,error_beyond_rounding,fitted,\
+                  out_of_memory_agreed,note";
+    assert_eq!(csv.lines().next(), Some(header));
+    for file in [
+        "table-2.csv",
+        "figure-1.csv",
+        "figure-1.svg",
+        "figure-1.png",
+    ] {
+        assert!(
+            place.path(&format!("exp/results/{file}")).is_file(),
+            "{file}"
+        );
+    }
+    place.text("experiment exp --check");
+    place.write("exp/results/table-1.csv", &csv.replace("0.01,", "0.02,"));
+    place.refused("experiment exp --check", 6, &["table-1.csv", "line 2"]);
+}
+
+#[test]
+fn a_wrong_experiment_is_refused_by_file_and_key() {
+    let place = Place::new();
+    place.refused("experiment nowhere", 4, &["nowhere", "check the path"]);
+    std::fs::create_dir(place.path("exp")).unwrap();
+    place.refused("experiment exp", 4, &["exp", "*.toml"]);
+    let figure = "kind = \"pareto\"\ntitle = \"F\"\nhw = \"t4\"\nmodel = \"opt-125m\"\n";
+    place.write(
+        "exp/f.toml",
+        &format!("{figure}systems = [\"acelerate\"]\n"),
+    );
+    place.refused(
+        "experiment exp",
+        4,
+        &["f.toml", "did you mean `accelerate`"],
+    );
+    place.write(
+        "exp/f.toml",
+        &format!("{figure}system = [\"accelerate\"]\n"),
+    );
+    place.refused("experiment exp", 4, &["f.toml", "system"]);
+    let table = "kind = \"systems\"\ntitle = \"T\"\nfile = \"t.csv\"\nhw = \"t5\"\nfitted = true\n";
+    place.write("exp/f.toml", table);
+    place.refused("experiment exp", 4, &["t.csv"]);
+}

@@ -185,3 +185,15 @@ fn hardware_numbers_live_in_profiles() {
         assert_none("a machine's number in code", &found);
     }
 }
+
+#[test]
+fn the_readme_says_what_is_recorded() {
+    let text = |file: &str| fs::read_to_string(root().join(file)).expect("a text");
+    let results = text("experiments/flexgen/results/RESULTS.md");
+    let readme = text("README.md");
+    let begin = readme.find("| all tables used for |");
+    let table = readme[begin.expect("the README has the headline")..].lines();
+    for line in table.take_while(|line| line.starts_with('|')) {
+        assert!(results.contains(line), "not in RESULTS.md: {line}");
+    }
+}

@@ -2,10 +2,12 @@
 
 mod constants;
 mod fit;
+mod machines;
 mod runs;
 mod score;
 
 pub use constants::{CONSTANTS, Constant};
 pub use fit::{Fit, FitOptions, FittedConstant, fit, sizes};
+pub use machines::Machines;
 pub use runs::{Measured, RecordedRun, read_runs};
 pub use score::{RunRow, RunScore, score_runs};

@@ -13,6 +13,7 @@ use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 
 use crate::files::{InputError, find_model, read_text};
+use crate::published::Printed;
 use crate::{flexgen, given};
 
 /// Columns that a file must have.
@@ -73,6 +74,8 @@ pub struct RecordedRun {
     pub policy: Policy,
     /// What came out; none where only a prediction is wanted.
     pub measured: Option<Measured>,
+    /// The measured number as it was printed, if there is one.
+    pub printed: Option<Printed>,
 }
 
 impl RecordedRun {
@@ -180,6 +183,8 @@ impl Row<'_> {
             workload,
             policy,
             measured: self.measured()?,
+            printed: Printed::parse(self.text("throughput_tok_s"))
+                .or_else(|| Printed::parse(self.text("latency_s"))),
         })
     }
 
@@ -292,20 +297,12 @@ impl Row<'_> {
 
 /// The policy in the way that FlexGen's tables print it.
 fn short_name(model: &ModelSpec, policy: &Policy, workload: &Workload) -> String {
-    let share = |share: f64| format!("{:.0}", 100.0 * share);
-    let shares = [policy.weights, policy.cache, policy.activations];
-    let shares: Vec<String> = shares
-        .iter()
-        .flat_map(|s| [share(s.device), share(s.host)])
-        .collect();
     let mut name = format!(
-        "{} {}/{} {}x{} {}",
+        "{} {}/{} {}",
         model.name,
         workload.prompt_len,
         workload.gen_len,
-        policy.gpu_batch_size,
-        policy.num_gpu_batches,
-        shares.join(" ")
+        flexgen::tuple(policy)
     );
     for (said, is) in [
         (" w4", policy.compression.weights),

@@ -3,6 +3,7 @@
 pub mod calibrate;
 pub mod completions;
 mod exit;
+pub mod experiment;
 pub mod hw;
 mod input;
 mod interrupt;
@@ -10,6 +11,7 @@ pub mod man;
 pub mod models;
 mod options;
 mod output;
+pub mod pareto;
 pub mod plan;
 pub mod profile;
 mod progress;
@@ -53,6 +55,10 @@ pub enum Command {
     Validate(validate::Args),
     /// Predict measured runs and show how far off the predictions are
     Score(score::Args),
+    /// Draw what latency each throughput costs, for FlexGen's, DeepSpeed's and other rules
+    Pareto(pareto::Args),
+    /// Predict a paper's tables and figures again, beside what was published
+    Experiment(experiment::Args),
     /// Fit the constants of a profile to measured runs
     Calibrate(calibrate::Args),
     /// List or show hardware profiles

@@ -1,16 +1,14 @@
 //! `plimsoll score`: predictions beside measured runs.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use plimsoll_core::hardware::HardwareProfile;
 use serde::Serialize;
 
 use super::Format;
 use super::output::{print, print_json};
-use crate::calibrate::{RecordedRun, RunRow, RunScore, read_runs, score_runs};
-use crate::files::{find_profile, write_atomically};
+use crate::calibrate::{Machines, RunRow, RunScore, read_runs, score_runs};
+use crate::files::write_atomically;
 use crate::report::{Align, Table, decimal, signed_percent, three_digits, to_csv};
 
 /// Runs and the machine that they ran on.
@@ -56,34 +54,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             runs: &rows,
         }),
         Format::Text => print(&text(&rows, &score)),
-    }
-}
-
-/// The profiles that runs name, and the caller's for the others.
-pub(super) struct Machines {
-    default: HardwareProfile,
-    named: HashMap<String, HardwareProfile>,
-}
-
-impl Machines {
-    /// Finds them all.
-    pub fn find(default: &str, runs: &[RecordedRun]) -> anyhow::Result<Machines> {
-        let mut named = HashMap::new();
-        for name in runs.iter().filter_map(|run| run.hardware.as_ref()) {
-            if !named.contains_key(name) {
-                named.insert(name.clone(), find_profile(name)?);
-            }
-        }
-        Ok(Machines {
-            default: find_profile(default)?,
-            named,
-        })
-    }
-
-    /// A run's machine.
-    pub fn of(&self, run: &RecordedRun) -> &HardwareProfile {
-        let named = run.hardware.as_ref().and_then(|name| self.named.get(name));
-        named.unwrap_or(&self.default)
     }
 }
 

@@ -9,6 +9,7 @@ use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 
 use super::space::Shape;
+use super::whole::Maker;
 use super::{PlanError, Search, lp};
 
 /// No plan fits: of the smallest plans, one sequence at a time, even the nearest is too large.
@@ -48,9 +49,25 @@ impl fmt::Display for Infeasible {
 
 /// The plan of one sequence that exceeds the machine by least.
 pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
-    let maker = &search.maker;
+    let (plan, needs) = least_lacking(&search.maker, smallest(search)?)?;
+    let tier = binding(&plan, &needs);
+    Ok(Infeasible {
+        tier,
+        needed: needs[tier],
+        capacity: plan.capacity_bytes[tier],
+        description: describe(&plan, &needs),
+        nearest_needs: needs,
+        nearest: plan,
+    })
+}
+
+/// Of some policies the plan that exceeds the machine by least, and what it needs.
+pub(super) fn least_lacking(
+    maker: &Maker,
+    policies: impl IntoIterator<Item = Policy>,
+) -> Result<(Plan, PerTier<Bytes>), PlanError> {
     let mut nearest: Option<(f64, Plan, PerTier<Bytes>)> = None;
-    for policy in smallest(search)? {
+    for policy in policies {
         let plan = maker.plan(policy);
         let needs = footprint(&plan)?;
         let lacks = Tier::ALL
@@ -61,19 +78,19 @@ pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
             nearest = Some((lacks, plan, needs));
         }
     }
-    let Some((_, plan, needs)) = nearest else {
-        return Err(PlanError::Solver("not even with room to spare".to_owned()));
-    };
-    let binds = |a: &Tier, b: &Tier| lack(&plan, &needs, *a).total_cmp(&lack(&plan, &needs, *b));
-    let tier = Tier::ALL.into_iter().max_by(binds).unwrap_or(Tier::Device);
-    Ok(Infeasible {
-        tier,
-        needed: needs[tier],
-        capacity: plan.capacity_bytes[tier],
-        description: describe(&plan, &needs),
-        nearest_needs: needs,
-        nearest: plan,
-    })
+    match nearest {
+        Some((_, plan, needs)) => Ok((plan, needs)),
+        None => Err(PlanError::Solver("not even with room to spare".to_owned())),
+    }
+}
+
+/// Of the tiers that are too small, the one that lacks most of its size.
+pub(super) fn binding(plan: &Plan, needs: &PerTier<Bytes>) -> Tier {
+    let lack = |tier: &Tier| lack(plan, needs, *tier);
+    let most = Tier::ALL
+        .into_iter()
+        .max_by(|a, b| lack(a).total_cmp(&lack(b)));
+    most.unwrap_or(Tier::Device)
 }
 
 /// Policies of one sequence: those that a linear program finds nearest, and all pure placements.

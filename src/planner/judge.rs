@@ -81,6 +81,11 @@ impl Judged {
         self.latency_s
     }
 
+    /// Generated tokens over that time.
+    pub(super) fn throughput_tok_s(&self) -> f64 {
+        self.throughput_tok_s
+    }
+
     pub(super) fn into_plan(self) -> Plan {
         self.plan
     }

@@ -3,9 +3,11 @@
 //! `space` enumerates GPU batch sizes, GPU batches a block and where attention runs. For each, a
 //! linear program (`lp`) over the closed form places weights, cache and activations; the best are
 //! made whole so that they really fit (`whole`); the simulator says which is best (`judge`).
+//! `blocks` asks the same for one block size after another, under the rules of some system.
 //! That no plan fits is an answer, not an error (`infeasible`).
 
 mod advice;
+mod blocks;
 mod infeasible;
 mod judge;
 mod lp;
@@ -26,6 +28,7 @@ use plimsoll_sim::closed_form::ClosedForms;
 use thiserror::Error;
 
 pub use advice::Advice;
+pub use blocks::{Block, Blocks, Excess, Outcome, Rules};
 pub use infeasible::Infeasible;
 use judge::{Judged, Verdict};
 use space::{Proposal, Shape};

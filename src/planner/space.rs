@@ -26,6 +26,20 @@ pub(super) struct Shape {
     pub form: ClosedForm,
 }
 
+impl Shape {
+    /// The shape of a policy, unless what does not depend on shares exceeds a tier.
+    pub(super) fn that_may_fit(
+        forms: &ClosedForms,
+        policy: Policy,
+        room: &PerTier<f64>,
+    ) -> Option<Shape> {
+        let form = forms.form(&policy);
+        let may_fit = |tier| form.memory()[tier].lowest() <= room[tier];
+        let fits = Tier::ALL.into_iter().all(may_fit);
+        fits.then_some(Shape { policy, form })
+    }
+}
+
 /// A shape with the shares that the linear program chose.
 #[derive(Debug, Clone)]
 pub(super) struct Proposal {
@@ -83,7 +97,7 @@ pub(super) fn choices(compressions: &[Compression]) -> Vec<Policy> {
     choices
 }
 
-/// Shapes that may fit: what does not depend on shares does not exceed any tier.
+/// Shapes that may fit.
 pub(super) fn shapes(
     forms: &ClosedForms,
     choices: &[Policy],
@@ -102,13 +116,7 @@ pub(super) fn shapes(
             if policy.schedule == Schedule::Diagonal && !overlaps(&policy, workload) {
                 continue;
             }
-            let form = forms.form(&policy);
-            if Tier::ALL
-                .into_iter()
-                .all(|tier| form.memory()[tier].lowest() <= room[tier])
-            {
-                shapes.push(Shape { policy, form });
-            }
+            shapes.extend(Shape::that_may_fit(forms, policy, room));
         }
         if shapes.len() == before && num_gpu_batches == 1 && workload.num_prompts.is_none() {
             // Larger GPU batches take more.
@@ -135,6 +143,13 @@ fn sizes() -> impl Iterator<Item = u32> {
         .into_iter()
         .chain(steps)
         .chain([1536, 2048, 3072, 4096])
+}
+
+/// The ways to make a block of so many sequences of full GPU batches.
+pub(super) fn pairs_of_block(sequences: u32) -> impl Iterator<Item = (u32, u32)> {
+    let batches = BATCHES.into_iter();
+    let whole = batches.filter(move |batches| sequences.is_multiple_of(*batches));
+    whole.map(move |batches| (sequences / batches, batches))
 }
 
 /// (GPU batch size, number of GPU batches), sizes ascending.

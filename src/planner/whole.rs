@@ -95,7 +95,11 @@ impl Maker {
 
     /// Where whole tensors are more than their share, what is over is taken from the tier's room and
     /// the shape is placed again.
-    fn fitting(&self, shape: &Shape, limit: Option<Seconds>) -> Result<Option<Plan>, PlanError> {
+    pub(super) fn fitting(
+        &self,
+        shape: &Shape,
+        limit: Option<Seconds>,
+    ) -> Result<Option<Plan>, PlanError> {
         let mut plan = self.plan(shape.policy);
         let mut room = self.room;
         for tried in 0..TRIES {

@@ -1,6 +1,8 @@
 //! What people and spreadsheets read: text tables, CSV, scatter plots.
 
+mod canvas;
 mod csv;
+mod frontier;
 pub mod hardware;
 pub mod models;
 pub mod plan;
@@ -8,8 +10,10 @@ pub mod run;
 mod scatter;
 mod table;
 
+pub use canvas::{Picture, picture_svg, write_picture_png};
 pub use csv::to_csv;
-pub use scatter::{Point, Scatter, scatter_svg, write_scatter_png};
+pub use frontier::{Frontier, frontier_table};
+pub use scatter::{Point, Scatter};
 pub use table::{Align, Table};
 
 use plimsoll_core::units::Bytes;

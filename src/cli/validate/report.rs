@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::files::{write_atomically, write_text};
 use crate::report::{
-    Align, Point, Scatter, Table, scatter_svg, signed_percent, three_digits, to_csv,
-    write_scatter_png,
+    Align, Point, Scatter, Table, picture_svg, signed_percent, three_digits, to_csv,
+    write_picture_png,
 };
 use crate::trace_file::{Process, write_side_by_side};
 use crate::validate::{CaseRow, Coverage, Score, Setting, Trial, Validation, score};
@@ -60,8 +60,8 @@ pub(super) fn write_pictures(
         title: &title,
         points: &points,
     };
-    write_text(&dir.join("scatter.svg"), &scatter_svg(&scatter)?)?;
-    write_scatter_png(&dir.join("scatter.png"), &scatter)?;
+    write_text(&dir.join("scatter.svg"), &picture_svg(&scatter)?)?;
+    write_picture_png(&dir.join("scatter.png"), &scatter)?;
     let error = |trial: &&Trial<'_>| trial.row().map_or(-1.0, |row| row.error.abs());
     let furthest = trials.iter().max_by(|a, b| error(a).total_cmp(&error(b)));
     let Some((predicted, measured)) = furthest.and_then(Trial::pair) else {

@@ -1,0 +1,320 @@
+//! Systems to compare with, as rules that make plans of ours: what each decides by itself, and what
+//! it cannot do.
+//!
+//! The rules are those of FlexGen's paper (Sheng et al., ICML 2023) and of the scripts released with
+//! it, so that predictions can be held beside what it published. They describe how those systems
+//! were run there, not all that they can do.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
+use plimsoll_core::did_you_mean;
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::{Granularity, PageLocked, Policy, PolicyError, Schedule};
+use plimsoll_core::workload::Workload;
+
+use crate::flexgen;
+use crate::planner::{Blocks, Outcome, PlanError, Rules};
+
+/// A system that serves a model from several memory tiers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum System {
+    /// Our planner, with nothing compressed.
+    Plimsoll,
+    /// Our planner, which may keep weights and cache in 4 bits.
+    Plimsoll4Bit,
+    /// FlexGen without compression.
+    FlexGen,
+    /// FlexGen (c): weights and cache in 4 bits.
+    FlexGen4Bit,
+    /// DeepSpeed ZeRO-Inference.
+    DeepSpeed,
+    /// Hugging Face Accelerate.
+    Accelerate,
+}
+
+impl System {
+    /// All of them.
+    pub const ALL: [System; 6] = [
+        System::Plimsoll,
+        System::Plimsoll4Bit,
+        System::FlexGen,
+        System::FlexGen4Bit,
+        System::DeepSpeed,
+        System::Accelerate,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Plimsoll => "plimsoll",
+            System::Plimsoll4Bit => "plimsoll-4bit",
+            System::FlexGen => "flexgen",
+            System::FlexGen4Bit => "flexgen-4bit",
+            System::DeepSpeed => "deepspeed",
+            System::Accelerate => "accelerate",
+        }
+    }
+
+    /// Its rules in a line, and where they are stated.
+    pub fn rules(self) -> &'static str {
+        match self {
+            System::Plimsoll => "the planner's own search, nothing compressed",
+            System::Plimsoll4Bit => "the planner's own search; 4 bits where that is better",
+            System::FlexGen => {
+                "zig-zag with a barrier after each GPU batch, each layer's tensors placed by \
+                 themselves, cache pageable, attention on the CPU where better (sections 4.2 and \
+                 4.3, Algorithm 1)"
+            }
+            System::FlexGen4Bit => {
+                "as flexgen, weights and cache in 4 bits, no attention on the CPU (section 5)"
+            }
+            System::DeepSpeed => {
+                "row by row, weights wholly on the host, or on disk where that is too small; cache \
+                 and activations on the device (section 6, A.4)"
+            }
+            System::Accelerate => {
+                "row by row, weights wholly on the first of device, host and disk that holds them; \
+                 cache and activations on the device; nothing moves while anything computes, \
+                 nothing is page-locked (section 6, Table 15, the device maps of the released \
+                 benchmark)"
+            }
+        }
+    }
+
+    /// The system of a name.
+    ///
+    /// # Errors
+    /// What the name was probably meant to be, or all names.
+    pub fn named(name: &str) -> Result<System, String> {
+        let mut all = System::ALL.into_iter();
+        let names = || System::ALL.into_iter().map(System::name);
+        all.find(|system| system.name() == name).ok_or_else(|| {
+            let known: Vec<&str> = names().collect();
+            let meant = did_you_mean(name, names());
+            let remedy = meant.unwrap_or_else(|| format!("give some of: {}", known.join(", ")));
+            format!("`{name}` is no system; {remedy}")
+        })
+    }
+
+    fn compressions(self) -> Vec<Compression> {
+        match self {
+            System::Plimsoll4Bit => Compression::of(true, true).choices(),
+            System::FlexGen4Bit => vec![Compression::of(true, true)],
+            _ => vec![Compression::default()],
+        }
+    }
+}
+
+/// A system at work: what is the same for all block sizes.
+#[derive(Debug)]
+pub struct Baseline<'a> {
+    blocks: Blocks<'a>,
+    rules: Decides,
+}
+
+/// How a system comes to its plan.
+#[derive(Debug)]
+enum Decides {
+    /// By a search under its rules.
+    Searches(Rules),
+    /// By trying, in this order, where all weights could be.
+    Tries(Vec<Policy>),
+}
+
+impl<'a> Baseline<'a> {
+    /// Prepares a system for a model and prompts of one length.
+    ///
+    /// # Errors
+    /// A workload that means nothing for the model.
+    pub fn new(
+        system: System,
+        profile: &'a HardwareProfile,
+        model: &ModelSpec,
+        workload: Workload,
+    ) -> Result<Baseline<'a>, PlanError> {
+        let compressions = system.compressions();
+        Ok(Baseline {
+            blocks: Blocks::new(profile, model, Dtype::F16, workload, &compressions)?,
+            rules: system
+                .decides()
+                .map_err(plimsoll_core::lower::LowerError::from)?,
+        })
+    }
+
+    /// Its plan of a block of so many sequences, or what does not fit.
+    ///
+    /// # Errors
+    /// An error of ours in solving or simulating.
+    pub fn block(&self, sequences: u32) -> Result<Outcome, PlanError> {
+        match &self.rules {
+            Decides::Searches(rules) => self.blocks.best(rules, sequences),
+            Decides::Tries(policies) => {
+                let sized = policies.iter().map(|policy| Policy {
+                    gpu_batch_size: sequences,
+                    ..*policy
+                });
+                self.blocks.first_that_fits(&sized.collect::<Vec<_>>())
+            }
+        }
+    }
+}
+
+/// Percentages of weights on device and host; cache and activations on the device.
+const ON_DEVICE: [f64; 2] = [100.0, 0.0];
+const ON_HOST: [f64; 2] = [0.0, 100.0];
+const ON_DISK: [f64; 2] = [0.0, 0.0];
+
+impl System {
+    fn decides(self) -> Result<Decides, PolicyError> {
+        Ok(match self {
+            System::Plimsoll => Decides::Searches(Rules::free(Compression::default())),
+            System::Plimsoll4Bit => Decides::Searches(Rules::free(Compression::of(true, true))),
+            System::FlexGen => Decides::Searches(flexgen_rules(Compression::default())?),
+            System::FlexGen4Bit => Decides::Searches(flexgen_rules(Compression::of(true, true))?),
+            System::DeepSpeed => {
+                let streams = |policy| Policy {
+                    page_locked: PageLocked::ALL,
+                    ..policy
+                };
+                Decides::Tries(row_by_row(&[ON_HOST, ON_DISK], streams)?)
+            }
+            System::Accelerate => {
+                let waits = |policy| Policy {
+                    overlap: false,
+                    page_locked: PageLocked::NONE,
+                    ..policy
+                };
+                Decides::Tries(row_by_row(&[ON_DEVICE, ON_HOST, ON_DISK], waits)?)
+            }
+        })
+    }
+}
+
+/// One GPU batch in a block, cache and activations on the device.
+fn row_by_row(
+    weights: &[[f64; 2]],
+    with: impl Fn(Policy) -> Policy,
+) -> Result<Vec<Policy>, PolicyError> {
+    let policy = |[device, host]: &[f64; 2]| {
+        let percent = [*device, *host, 100.0, 0.0, 100.0, 0.0];
+        let policy = Policy {
+            schedule: Schedule::Row,
+            barrier: false,
+            ..Policy::from_percent(1, 1, percent)?
+        };
+        Ok(with(policy))
+    };
+    weights.iter().map(policy).collect()
+}
+
+/// FlexGen's cost model has one rate from host to device (A.3), so its search takes weights for
+/// page-locked; whether they are follows from how many are on the host.
+fn flexgen_rules(compression: Compression) -> Result<Rules, PolicyError> {
+    let published = Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0])?;
+    let mut choices: Vec<Policy> = [false, true]
+        .map(|cpu_attention| Policy {
+            cpu_attention,
+            compression,
+            ..published
+        })
+        .to_vec();
+    choices.retain(|policy| policy.validate().is_ok());
+    Ok(Rules {
+        choices,
+        granularities: vec![Granularity::Layer],
+        settle: |profile: &HardwareProfile, plan: &mut Plan| {
+            plan.policy.page_locked =
+                flexgen::page_locked(profile, &plan.model, plan.dtype, &plan.policy);
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_core::hardware::embedded;
+    use plimsoll_core::model::registry;
+    use plimsoll_core::tier::PerTier;
+
+    const WORKLOAD: Workload = Workload {
+        prompt_len: 512,
+        gen_len: 32,
+        num_prompts: None,
+    };
+
+    /// FlexGen's six percentages of a system's plan on the T4.
+    fn percentages(system: System, model: &str, sequences: u32) -> [f64; 6] {
+        let profile = embedded::profile("t4").unwrap();
+        let model = registry::find(model).unwrap();
+        let baseline = Baseline::new(system, &profile, &model, WORKLOAD).unwrap();
+        let Outcome::Fits(block) = baseline.block(sequences).unwrap() else {
+            panic!("{} does not fit", system.name());
+        };
+        let policy = &block.plan.policy;
+        assert_eq!(policy.gpu_batch_size, sequences);
+        assert_eq!(policy.num_gpu_batches, 1);
+        let two = |shares: PerTier<f64>| [100.0 * shares.device, 100.0 * shares.host];
+        let [[wg, wc], [cg, cc], [hg, hc]] =
+            [policy.weights, policy.cache, policy.activations].map(two);
+        [wg, wc, cg, cc, hg, hc]
+    }
+
+    #[test]
+    fn deepspeed_and_accelerate_place_as_table_15_says() {
+        let (device, host, disk) = ([100.0, 0.0], [0.0, 100.0], [0.0, 0.0]);
+        for (system, model, sequences, [wg, wc]) in [
+            (System::Accelerate, "opt-6.7b", 2, device),
+            (System::Accelerate, "opt-30b", 8, host),
+            (System::Accelerate, "opt-175b", 2, disk),
+            (System::DeepSpeed, "opt-6.7b", 16, host),
+            (System::DeepSpeed, "opt-30b", 4, host),
+            (System::DeepSpeed, "opt-175b", 1, disk),
+        ] {
+            let expected = [wg, wc, 100.0, 0.0, 100.0, 0.0];
+            let found = percentages(system, model, sequences);
+            assert_eq!(found, expected, "{} {model}", system.name());
+        }
+    }
+
+    #[test]
+    fn a_batch_that_the_device_cannot_hold_names_it() {
+        let profile = embedded::profile("t4").unwrap();
+        let model = registry::find("opt-175b").unwrap();
+        for system in [System::DeepSpeed, System::Accelerate] {
+            let baseline = Baseline::new(system, &profile, &model, WORKLOAD).unwrap();
+            let Outcome::DoesNotFit(excess) = baseline.block(8).unwrap() else {
+                panic!("{} fits", system.name());
+            };
+            assert_eq!(excess.tier, plimsoll_core::tier::Tier::Device);
+            assert!(excess.needed > excess.capacity);
+        }
+    }
+
+    #[test]
+    fn flexgen_keeps_to_its_rules() {
+        let profile = embedded::profile("t4").unwrap();
+        let model = registry::find("opt-30b").unwrap();
+        for (system, compressed) in [(System::FlexGen, false), (System::FlexGen4Bit, true)] {
+            let baseline = Baseline::new(system, &profile, &model, WORKLOAD).unwrap();
+            let Outcome::Fits(block) = baseline.block(64).unwrap() else {
+                panic!("{} does not fit", system.name());
+            };
+            let policy = &block.plan.policy;
+            assert!(policy.barrier && !policy.page_locked.cache);
+            assert_eq!(policy.granularity, Granularity::Layer);
+            assert_eq!(policy.block_size(), 64);
+            assert_eq!(policy.compression, Compression::of(compressed, compressed));
+            assert!(!(compressed && policy.cpu_attention));
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_none_is_told_the_nearest() {
+        assert_eq!(System::named("flexgen-4bit"), Ok(System::FlexGen4Bit));
+        let said = System::named("flexgenn").unwrap_err();
+        assert!(said.contains("did you mean `flexgen`"), "{said}");
+        assert!(System::named("vllm").unwrap_err().contains("deepspeed"));
+    }
+}

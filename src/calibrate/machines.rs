@@ -1,0 +1,40 @@
+//! The machines that runs name.
+
+use std::collections::HashMap;
+
+use plimsoll_core::hardware::HardwareProfile;
+
+use super::RecordedRun;
+use crate::files::{InputError, find_profile};
+
+/// The profiles that runs name, and the caller's for the others.
+#[derive(Debug)]
+pub struct Machines {
+    default: HardwareProfile,
+    named: HashMap<String, HardwareProfile>,
+}
+
+impl Machines {
+    /// Finds them all.
+    ///
+    /// # Errors
+    /// A profile that is not there, or is wrong.
+    pub fn find(default: &str, runs: &[RecordedRun]) -> Result<Machines, InputError> {
+        let mut named = HashMap::new();
+        for name in runs.iter().filter_map(|run| run.hardware.as_ref()) {
+            if !named.contains_key(name) {
+                named.insert(name.clone(), find_profile(name)?);
+            }
+        }
+        Ok(Machines {
+            default: find_profile(default)?,
+            named,
+        })
+    }
+
+    /// A run's machine.
+    pub fn of(&self, run: &RecordedRun) -> &HardwareProfile {
+        let named = run.hardware.as_ref().and_then(|name| self.named.get(name));
+        named.unwrap_or(&self.default)
+    }
+}

@@ -1,0 +1,113 @@
+//! `plimsoll experiment`: a folder's published tables and figures, predicted again.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::exit::{Exit, Failure};
+use super::output::print;
+use super::profile::today;
+use crate::experiment::{
+    Definition, Kind, Outcome, first_difference, make, read_folder, results_text,
+};
+use crate::files::{read_text, write_atomically, write_text};
+use crate::report::{Frontier, picture_svg, to_csv, write_picture_png};
+
+/// An experiment and where its results go.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A folder with one TOML file for each table or figure, as experiments/flexgen
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Where results are written, or are recorded [default: FOLDER/results]
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Write nothing, and say whether the recorded tables are what this version gives
+    #[arg(long)]
+    check: bool,
+}
+
+/// Predicts all, then writes or compares.
+///
+/// # Errors
+/// Input that is wrong, or recorded results that are not these.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let definitions = read_folder(&args.folder)?;
+    let dir = match &args.output {
+        Some(dir) => dir.clone(),
+        None => args.folder.join("results"),
+    };
+    if !args.check {
+        std::fs::create_dir_all(&dir).map_err(|error| {
+            let line = format!(
+                "--output {}: cannot be made: {error}; give another folder",
+                dir.display()
+            );
+            Failure::new(Exit::Usage, line)
+        })?;
+    }
+    let outcomes = make(&definitions)?;
+    if args.check {
+        return check(&dir, &definitions, &outcomes);
+    }
+    for (definition, outcome) in definitions.iter().zip(&outcomes) {
+        let path = dir.join(format!("{}.csv", definition.name));
+        write_atomically(&path, |out| out.write_all(csv(outcome)?.as_bytes()))?;
+        draw(&dir, definition, outcome)?;
+    }
+    let folder = args.folder.display();
+    let made = format!(
+        "Made by `plimsoll experiment {folder}` (plimsoll {}) on {}. All predictions are simulated.",
+        env!("CARGO_PKG_VERSION"),
+        today()
+    );
+    let text = results_text(&definitions, &outcomes, &made);
+    write_text(&dir.join("RESULTS.md"), &text)?;
+    print(&text)
+}
+
+fn csv(outcome: &Outcome) -> std::io::Result<String> {
+    let bytes = match outcome {
+        Outcome::Table(table) => to_csv(&table.rows),
+        Outcome::Frontier(points) => to_csv(points),
+    };
+    let bytes = bytes.map_err(std::io::Error::other)?;
+    String::from_utf8(bytes).map_err(std::io::Error::other)
+}
+
+fn draw(dir: &Path, definition: &Definition, outcome: &Outcome) -> anyhow::Result<()> {
+    let (Outcome::Frontier(points), Kind::Pareto { published, .. }) = (outcome, &definition.kind)
+    else {
+        return Ok(());
+    };
+    let picture = Frontier {
+        title: &definition.title,
+        points,
+        published,
+    };
+    let file = |extension: &str| dir.join(format!("{}.{extension}", definition.name));
+    write_text(&file("svg"), &picture_svg(&picture)?)?;
+    write_picture_png(&file("png"), &picture)?;
+    Ok(())
+}
+
+fn check(dir: &Path, definitions: &[Definition], outcomes: &[Outcome]) -> anyhow::Result<()> {
+    for (definition, outcome) in definitions.iter().zip(outcomes) {
+        let path = dir.join(format!("{}.csv", definition.name));
+        let recorded = read_text(&path)?;
+        let made = csv(outcome).context("a table")?;
+        if let Some(difference) = first_difference(&recorded, &made) {
+            let line = format!(
+                "{}: {difference}; if that is meant, run without --check and record it",
+                path.display()
+            );
+            return Err(Failure::new(Exit::OutOfTolerance, line).into());
+        }
+    }
+    print(&format!(
+        "{}: {} tables and figures are as recorded\n",
+        dir.display(),
+        definitions.len()
+    ))
+}

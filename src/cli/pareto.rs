@@ -1,0 +1,197 @@
+//! `plimsoll pareto`: what latency each throughput costs, system by system.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use plimsoll_core::workload::Workload;
+use serde::Serialize;
+
+use super::exit::{Exit, Failure};
+use super::options::Format;
+use super::output::{check_output, print, print_json};
+use super::plan::refused;
+use crate::baseline::System;
+use crate::files::{find_model, find_profile, write_atomically, write_text};
+use crate::pareto::{Point, Setting, points};
+use crate::published::{Published, read_published};
+use crate::report::{Frontier, frontier_table, picture_svg, to_csv, write_picture_png};
+
+/// What is compared.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The machine: a path, a name in hw-profiles/, or an embedded profile
+    #[arg(long, value_name = "PROFILE")]
+    hw: String,
+    /// The model: a name, a config.json of Hugging Face, or a folder that holds one
+    #[arg(long)]
+    model: String,
+    /// plimsoll, plimsoll-4bit, flexgen, flexgen-4bit, deepspeed, accelerate
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "plimsoll,flexgen,flexgen-4bit,deepspeed,accelerate"
+    )]
+    systems: Vec<String>,
+    #[command(flatten)]
+    workload: Lengths,
+    /// Sequences in a block [default: 1, 2, 4 and so on, until no more fit or are of use]
+    #[arg(long, value_name = "N", value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    batches: Option<Vec<u32>>,
+    /// Published points (CSV) to draw beside the predictions: system, model, prompt_len, gen_len,
+    /// effective_batch, throughput_tok_s, latency_s
+    #[arg(long, value_name = "FILE")]
+    published: Option<PathBuf>,
+    /// How to print the table
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Draw the frontiers (.svg, .png) or write a line a point (.csv); may be given more than once
+    #[arg(short, long, value_name = "FILE")]
+    output: Vec<PathBuf>,
+}
+
+/// The lengths of a workload whose prompts are endless.
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct Lengths {
+    /// Tokens in each prompt
+    #[arg(long, default_value_t = 512, value_name = "TOKENS",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    prompt_len: u32,
+    /// Tokens generated for each prompt
+    #[arg(long, default_value_t = 32, value_name = "TOKENS",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    gen_len: u32,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    hardware: &'a str,
+    model: &'a str,
+    prompt_len: u32,
+    gen_len: u32,
+    computed_in_s: f64,
+    points: &'a [Point],
+}
+
+/// Predicts, draws and prints.
+///
+/// # Errors
+/// Input that is wrong.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let outputs = args.output.iter().map(|path| Kind::of(path));
+    let outputs = outputs.collect::<Result<Vec<Kind>, Failure>>()?;
+    let systems = systems(&args.systems)?;
+    let profile = find_profile(&args.hw)?;
+    let model = find_model(&args.model)?.spec;
+    let workload = Workload {
+        prompt_len: args.workload.prompt_len,
+        gen_len: args.workload.gen_len,
+        num_prompts: None,
+    };
+    let mut published = match &args.published {
+        Some(path) => read_published(path)?,
+        None => Vec::new(),
+    };
+    published.retain(|p| p.model.name == model.name && p.workload == workload);
+    let setting = Setting {
+        profile: &profile,
+        model: &model,
+        workload,
+    };
+    let begun = Instant::now();
+    let points = points(setting, &systems, args.batches.as_deref()).map_err(refused)?;
+    let computed_in_s = begun.elapsed().as_secs_f64();
+    let title = title(setting);
+    for (path, kind) in args.output.iter().zip(outputs) {
+        kind.write(path, &title, &points, &published)?;
+    }
+    match args.format {
+        Format::Json => print_json(&Report {
+            hardware: &profile.name,
+            model: &model.name,
+            prompt_len: workload.prompt_len,
+            gen_len: workload.gen_len,
+            computed_in_s,
+            points: &points,
+        }),
+        Format::Text => print(&format!(
+            "{title}\n\n{}\n{} points in {computed_in_s:.2} s\n",
+            frontier_table(&points),
+            points.len()
+        )),
+    }
+}
+
+/// What a picture of a setting is called.
+pub(super) fn title(setting: Setting<'_>) -> String {
+    format!(
+        "{} on {}: {} prompt tokens, {} generated",
+        setting.model.name,
+        setting.profile.name,
+        setting.workload.prompt_len,
+        setting.workload.gen_len
+    )
+}
+
+fn systems(names: &[String]) -> Result<Vec<System>, Failure> {
+    let mut systems = Vec::new();
+    for name in names {
+        let system = System::named(name.trim())
+            .map_err(|said| Failure::new(Exit::Usage, format!("--systems: {said}")))?;
+        if !systems.contains(&system) {
+            systems.push(system);
+        }
+    }
+    Ok(systems)
+}
+
+/// What a file is to be, by its extension.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Svg,
+    Png,
+    Csv,
+}
+
+impl Kind {
+    fn of(path: &Path) -> Result<Kind, Failure> {
+        check_output("--output", Some(path))?;
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("svg") => Ok(Kind::Svg),
+            Some("png") => Ok(Kind::Png),
+            Some("csv") => Ok(Kind::Csv),
+            _ => {
+                let line = format!(
+                    "--output {}: it is not known what to write; end it in .svg, .png or .csv",
+                    path.display()
+                );
+                Err(Failure::new(Exit::Usage, line))
+            }
+        }
+    }
+
+    fn write(
+        self,
+        path: &Path,
+        title: &str,
+        points: &[Point],
+        published: &[Published],
+    ) -> anyhow::Result<()> {
+        let picture = Frontier {
+            title,
+            points,
+            published,
+        };
+        match self {
+            Kind::Svg => write_text(path, &picture_svg(&picture)?)?,
+            Kind::Png => write_picture_png(path, &picture)?,
+            Kind::Csv => {
+                let csv = to_csv(points)?;
+                write_atomically(path, |out| out.write_all(&csv))?;
+            }
+        }
+        Ok(())
+    }
+}

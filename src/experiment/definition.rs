@@ -1,0 +1,203 @@
+//! What an experiment's TOML files say.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::baseline::System;
+use crate::calibrate::{Machines, RecordedRun, read_runs};
+use crate::files::{InputError, TomlText, find_model, find_profile, read_text};
+use crate::published::{Published, read_published};
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::workload::Workload;
+
+/// A table or figure as written; all that it names is found.
+#[derive(Debug)]
+pub struct Definition {
+    /// Its file's name without `.toml`: that of its results.
+    pub name: String,
+    /// Above its results.
+    pub title: String,
+    /// What is compared.
+    pub kind: Kind,
+}
+
+/// What is compared.
+#[derive(Debug)]
+pub enum Kind {
+    /// Runs whose policy was published.
+    Runs {
+        /// The runs.
+        runs: Vec<RecordedRun>,
+        /// Where they ran.
+        machines: Box<Machines>,
+        /// Whether the machine's constants were fitted to them.
+        fitted: bool,
+    },
+    /// Runs of which only system and block size were published: the policy is what the system's
+    /// rules make.
+    Systems {
+        /// The runs.
+        runs: Vec<Published>,
+        /// Where they ran.
+        machine: Box<HardwareProfile>,
+        /// Whether the machine's constants were fitted to them.
+        fitted: bool,
+    },
+    /// Latency against throughput.
+    Pareto {
+        /// Where.
+        machine: Box<HardwareProfile>,
+        /// What runs.
+        model: Box<ModelSpec>,
+        /// Prompts in, tokens out.
+        workload: Workload,
+        /// Who.
+        systems: Vec<System>,
+        /// Beside the predictions.
+        published: Vec<Published>,
+    },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+enum Written {
+    Runs(Compared),
+    Systems(Compared),
+    Pareto(Drawn),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Compared {
+    title: String,
+    file: PathBuf,
+    hw: String,
+    fitted: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Drawn {
+    title: String,
+    hw: String,
+    model: String,
+    systems: Vec<String>,
+    #[serde(default = "default_prompt_len")]
+    prompt_len: u32,
+    #[serde(default = "default_gen_len")]
+    gen_len: u32,
+    published: Option<PathBuf>,
+}
+
+/// FlexGen's.
+fn default_prompt_len() -> u32 {
+    512
+}
+
+/// FlexGen's.
+fn default_gen_len() -> u32 {
+    32
+}
+
+/// All definitions of a folder, figures first, numbers in their order.
+///
+/// # Errors
+/// A folder that is not there or holds none; what is wrong in one.
+pub fn read_folder(folder: &Path) -> Result<Vec<Definition>, InputError> {
+    let entries = std::fs::read_dir(folder).map_err(|e| InputError::unreadable(folder, &e))?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut paths: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|e| e == "toml"))
+        .collect();
+    if paths.is_empty() {
+        let remedy = "give a folder with a TOML file for each table, as experiments/flexgen";
+        return Err(InputError::bad_file(
+            folder,
+            "*.toml",
+            "there is none",
+            remedy,
+        ));
+    }
+    paths.sort_by_key(|path| in_order(&stem(path)));
+    paths.iter().map(|path| read(path)).collect()
+}
+
+fn stem(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default();
+    stem.to_string_lossy().into_owned()
+}
+
+/// `table-8` is before `table-15`.
+fn in_order(name: &str) -> (String, u32, String) {
+    let numbered = name.rsplit_once('-');
+    let numbered = numbered.and_then(|(word, number)| Some((word, number.parse().ok()?)));
+    let (word, number) = numbered.unwrap_or((name, 0));
+    (word.to_owned(), number, name.to_owned())
+}
+
+fn read(path: &Path) -> Result<Definition, InputError> {
+    let text = read_text(path)?;
+    let written: Written = TomlText { path, text: &text }.parse()?;
+    let beside = |file: &Path| path.parent().unwrap_or(Path::new("")).join(file);
+    // A name that nothing has is this file's fault, not the command line's.
+    let here = |key: &str| {
+        let key = key.to_owned();
+        move |error: InputError| {
+            InputError::bad_file(path, &key, error.to_string(), "correct the file")
+        }
+    };
+    let (title, kind) = match written {
+        Written::Runs(it) => {
+            let runs = read_runs(&beside(&it.file))?;
+            let machines = Machines::find(&it.hw, &runs).map_err(here("hw"))?;
+            let machines = Box::new(machines);
+            let fitted = it.fitted;
+            let kind = Kind::Runs {
+                runs,
+                machines,
+                fitted,
+            };
+            (it.title, kind)
+        }
+        Written::Systems(it) => {
+            let kind = Kind::Systems {
+                runs: read_published(&beside(&it.file))?,
+                machine: Box::new(find_profile(&it.hw).map_err(here("hw"))?),
+                fitted: it.fitted,
+            };
+            (it.title, kind)
+        }
+        Written::Pareto(it) => {
+            let model = find_model(&it.model).map_err(here("model"))?.spec;
+            let workload = Workload {
+                prompt_len: it.prompt_len,
+                gen_len: it.gen_len,
+                num_prompts: None,
+            };
+            let systems = it.systems.iter().map(|name| System::named(name));
+            let systems = systems
+                .collect::<Result<Vec<_>, String>>()
+                .map_err(|said| InputError::bad_file(path, "systems", said, "correct the file"))?;
+            let mut published = match &it.published {
+                Some(file) => read_published(&beside(file))?,
+                None => Vec::new(),
+            };
+            published.retain(|p| p.model.name == model.name && p.workload == workload);
+            let kind = Kind::Pareto {
+                machine: Box::new(find_profile(&it.hw).map_err(here("hw"))?),
+                model: Box::new(model),
+                workload,
+                systems,
+                published,
+            };
+            (it.title, kind)
+        }
+    };
+    Ok(Definition {
+        name: stem(path),
+        title,
+        kind,
+    })
+}

@@ -1,0 +1,12 @@
+//! Experiments: a folder of definitions (TOML), published numbers (CSV) beside them, and results that
+//! can be made again.
+
+mod check;
+mod definition;
+mod markdown;
+mod results;
+
+pub use check::first_difference;
+pub use definition::{Definition, Kind, read_folder};
+pub use markdown::results_text;
+pub use results::{Outcome, Row, Score, Table, make, score_of};

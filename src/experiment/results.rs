@@ -1,0 +1,240 @@
+//! Definitions made into tables.
+
+use std::collections::HashSet;
+
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::policy::Policy;
+use serde::Serialize;
+
+use super::definition::{Definition, Kind};
+use crate::baseline::Baseline;
+use crate::calibrate::{Machines, Measured, RecordedRun, score_runs};
+use crate::flexgen;
+use crate::parallel::on_all_processors;
+use crate::pareto::{Point, Setting, points};
+use crate::planner::{Outcome as Planned, PlanError};
+use crate::published::{Printed, Published};
+use crate::stats;
+
+/// One published run beside its prediction.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// What ran.
+    pub run: String,
+    /// The machine that was simulated.
+    pub hardware: String,
+    /// Which number: `throughput_tok_s`, `latency_s`, or `out_of_memory`.
+    pub metric: &'static str,
+    /// As simulated; none where the prediction is that it does not fit.
+    pub predicted: Option<f64>,
+    /// As published; none where it did not fit.
+    pub published: Option<f64>,
+    /// Predicted over published, less one.
+    pub error: Option<f64>,
+    /// The part of the error that the published number's digits cannot explain.
+    pub error_beyond_rounding: Option<f64>,
+    /// The machine's constants were fitted to this very run, so it validates nothing.
+    pub fitted: bool,
+    /// Whether prediction and publication agree that it does not fit; none where it was published to.
+    pub out_of_memory_agreed: Option<bool>,
+    /// The busiest resource as simulated, or the policy that the system's rules made.
+    pub note: String,
+}
+
+/// A table's rows and what they are good for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Table {
+    /// The machine's constants were fitted to it.
+    pub fitted: bool,
+    /// A row a run.
+    pub rows: Vec<Row>,
+}
+
+/// What a definition comes to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// Predictions beside what was published.
+    Table(Table),
+    /// The points of a picture.
+    Frontier(Vec<Point>),
+}
+
+/// Errors of some rows in a few numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Score {
+    /// Rows with an error.
+    pub runs: usize,
+    /// Median of the errors' sizes.
+    pub median_abs_error: f64,
+    /// 90th percentile of the errors' sizes.
+    pub p90_abs_error: f64,
+    /// Median of the errors with their sign.
+    pub median_error: f64,
+}
+
+/// The errors of rows; none where no row has one.
+pub fn score_of<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<Score> {
+    let errors: Vec<f64> = rows.filter_map(|row| row.error).collect();
+    let sizes: Vec<f64> = errors.iter().map(|error| error.abs()).collect();
+    (!errors.is_empty()).then(|| Score {
+        runs: errors.len(),
+        median_abs_error: stats::quantile(&sizes, 0.5),
+        p90_abs_error: stats::quantile(&sizes, 0.9),
+        median_error: stats::quantile(&errors, 0.5),
+    })
+}
+
+impl Table {
+    /// The rows that the table is scored by: a run that was fitted elsewhere validates nothing here.
+    pub fn counted(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| row.fitted == self.fitted)
+    }
+}
+
+/// Simulates all that is defined.
+///
+/// # Errors
+/// A run that means nothing for its model; an error of ours.
+pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
+    let mut outcomes = Vec::new();
+    for definition in definitions {
+        outcomes.push(match &definition.kind {
+            Kind::Runs {
+                runs,
+                machines,
+                fitted,
+            } => Outcome::Table(Table {
+                fitted: *fitted,
+                rows: run_rows(runs, machines)?,
+            }),
+            Kind::Systems {
+                runs,
+                machine,
+                fitted,
+            } => {
+                let row = |run: &Published| system_row(run, machine);
+                let rows = on_all_processors(runs.iter().collect(), &row);
+                Outcome::Table(Table {
+                    fitted: *fitted,
+                    rows: rows.into_iter().collect::<Result<Vec<Row>, _>>()?,
+                })
+            }
+            Kind::Pareto {
+                machine,
+                model,
+                workload,
+                systems,
+                ..
+            } => {
+                let setting = Setting {
+                    profile: machine,
+                    model,
+                    workload: *workload,
+                };
+                Outcome::Frontier(points(setting, systems, None)?)
+            }
+        });
+    }
+    mark_fitted(&mut outcomes);
+    Ok(outcomes)
+}
+
+/// Tables repeat runs of each other.
+fn mark_fitted(outcomes: &mut [Outcome]) {
+    let key = |row: &Row| (row.run.clone(), row.hardware.clone());
+    let mut fitted = HashSet::new();
+    for outcome in outcomes.iter() {
+        if let Outcome::Table(table) = outcome
+            && table.fitted
+        {
+            fitted.extend(table.rows.iter().map(key));
+        }
+    }
+    for outcome in outcomes {
+        if let Outcome::Table(table) = outcome {
+            for row in &mut table.rows {
+                row.fitted = fitted.contains(&key(row));
+            }
+        }
+    }
+}
+
+fn run_rows(runs: &[RecordedRun], machines: &Machines) -> anyhow::Result<Vec<Row>> {
+    let (rows, _) = score_runs(runs, &|run| machines.of(run).clone())?;
+    let row = |(run, row): (&RecordedRun, crate::calibrate::RunRow)| {
+        let did_not_fit = run.measured == Some(Measured::OutOfMemory);
+        Row {
+            run: row.name,
+            hardware: row.hardware,
+            metric: row.metric,
+            predicted: (!did_not_fit).then_some(row.predicted),
+            published: row.measured,
+            error: row.error,
+            error_beyond_rounding: run.printed.map(|p| p.beyond_rounding(row.predicted)),
+            fitted: false,
+            out_of_memory_agreed: did_not_fit.then_some(row.exceeds.is_some()),
+            note: match row.exceeds {
+                Some(tier) => format!("{tier} too small"),
+                None => row.bottleneck,
+            },
+        }
+    };
+    Ok(runs.iter().zip(rows).map(row).collect())
+}
+
+fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanError> {
+    let baseline = Baseline::new(run.system, machine, &run.model, run.workload)?;
+    let planned = baseline.block(run.effective_batch)?;
+    let place = match &planned {
+        Planned::Fits(block) => Some((block.latency_s.0, block.throughput_tok_s)),
+        Planned::DoesNotFit(_) => None,
+    };
+    let (metric, printed) = most_digits(run);
+    let predicted = place.map(|(latency, rate)| match metric {
+        "latency_s" => latency,
+        _ => rate,
+    });
+    let error = |of: &dyn Fn(f64) -> f64| predicted.map(of);
+    Ok(Row {
+        run: format!(
+            "{} {} {}/{} x{}",
+            run.system.name(),
+            run.model.name,
+            run.workload.prompt_len,
+            run.workload.gen_len,
+            run.effective_batch
+        ),
+        hardware: machine.name.clone(),
+        metric,
+        predicted,
+        published: Some(printed.value),
+        error: error(&|predicted| predicted / printed.value - 1.0),
+        error_beyond_rounding: error(&|predicted| printed.beyond_rounding(predicted)),
+        fitted: false,
+        out_of_memory_agreed: predicted.is_none().then_some(false),
+        note: match &planned {
+            Planned::Fits(block) => policy_in_short(&block.plan.policy),
+            Planned::DoesNotFit(excess) => format!("{} too small", excess.tier),
+        },
+    })
+}
+
+fn policy_in_short(policy: &Policy) -> String {
+    let cpu = match policy.cpu_attention && policy.cache.device < 1.0 {
+        true => " cpu",
+        false => "",
+    };
+    format!("{}{cpu}", flexgen::tuple(policy))
+}
+
+/// Of throughput and latency, the one that rounding says less about.
+fn most_digits(run: &Published) -> (&'static str, Printed) {
+    let numbers = [
+        ("throughput_tok_s", run.throughput_tok_s),
+        ("latency_s", run.latency_s),
+    ];
+    let numbers = numbers.into_iter().filter_map(|(name, n)| Some((name, n?)));
+    let rough = |printed: &Printed| printed.rounding / printed.value;
+    let best = numbers.min_by(|(_, a), (_, b)| rough(a).total_cmp(&rough(b)));
+    best.expect("the reader refuses a run without both")
+}

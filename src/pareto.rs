@@ -1,0 +1,228 @@
+//! The latency of a block against throughput, over block sizes: FlexGen's figure 1.
+
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::tier::Tier;
+use plimsoll_core::units::Bytes;
+use plimsoll_core::workload::Workload;
+use serde::Serialize;
+
+use crate::baseline::{Baseline, System};
+use crate::parallel::on_all_processors;
+use crate::planner::{Outcome, PlanError};
+
+/// Where doubling ends at the latest.
+const EFFECTIVE_BATCH_MAX: u32 = 4096;
+
+/// A doubling that gains less throughput than this, as a fraction, is of no use.
+const GAIN_MIN: f64 = 0.01;
+
+/// Useless doublings after which no more are tried.
+const IDLE_DOUBLINGS_MAX: usize = 2;
+
+/// A system's best block of one size: a point of the picture, a row of the table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Point {
+    /// The system.
+    pub system: &'static str,
+    /// Sequences in a block.
+    pub effective_batch: u32,
+    /// The time of a block; none where it does not fit.
+    pub latency_s: Option<f64>,
+    /// Generated tokens over that time.
+    pub throughput_tok_s: Option<f64>,
+    /// No point of this system is both faster and of more throughput.
+    pub on_frontier: bool,
+    /// Sequences computed together.
+    pub gpu_batch_size: Option<u32>,
+    /// GPU batches in the block.
+    pub num_gpu_batches: Option<u32>,
+    /// Percentages: weights on the device, and so on in FlexGen's order.
+    pub wg: Option<f64>,
+    /// Weights on the host.
+    pub wc: Option<f64>,
+    /// Cache on the device.
+    pub cg: Option<f64>,
+    /// Cache on the host.
+    pub cc: Option<f64>,
+    /// Activations on the device.
+    pub hg: Option<f64>,
+    /// Activations on the host.
+    pub hc: Option<f64>,
+    /// Whether the CPU attends to what is not on the device.
+    pub cpu_compute: Option<bool>,
+    /// Out of memory: the tier that binds.
+    pub exceeds: Option<Tier>,
+    /// What the nearest plan asks of it.
+    pub needed_bytes: Option<u64>,
+    /// What it has.
+    pub capacity_bytes: Option<u64>,
+}
+
+/// A machine, a model, prompts of one length.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting<'a> {
+    /// The machine.
+    pub profile: &'a HardwareProfile,
+    /// What runs.
+    pub model: &'a ModelSpec,
+    /// Prompts in, tokens out; endless.
+    pub workload: Workload,
+}
+
+/// The points of some systems, system by system, sizes ascending. Without `batches` sizes double
+/// until one does not fit or more sequences are of no use.
+///
+/// # Errors
+/// A workload that means nothing for the model; an error of ours.
+pub fn points(
+    setting: Setting<'_>,
+    systems: &[System],
+    batches: Option<&[u32]>,
+) -> Result<Vec<Point>, PlanError> {
+    let curve = |system: System| curve(setting, system, batches);
+    let curves = on_all_processors(systems.to_vec(), &curve);
+    let curves = curves.into_iter().collect::<Result<Vec<_>, _>>()?;
+    Ok(curves.into_iter().flatten().collect())
+}
+
+fn curve(
+    setting: Setting<'_>,
+    system: System,
+    batches: Option<&[u32]>,
+) -> Result<Vec<Point>, PlanError> {
+    let Setting {
+        profile,
+        model,
+        workload,
+    } = setting;
+    let baseline = Baseline::new(system, profile, model, workload)?;
+    let mut points = Vec::new();
+    let (mut best, mut idle) = (0.0, 0);
+    let doubling = || std::iter::successors(Some(1), |size| Some(size * 2));
+    let sizes: Vec<u32> = match batches {
+        Some(batches) => batches.to_vec(),
+        None => doubling()
+            .take_while(|s| *s <= EFFECTIVE_BATCH_MAX)
+            .collect(),
+    };
+    for size in sizes {
+        let point = Point::of(system, size, &baseline.block(size)?);
+        let throughput = point.throughput_tok_s;
+        points.push(point);
+        idle = match throughput {
+            Some(throughput) if throughput <= best * (1.0 + GAIN_MIN) => idle + 1,
+            _ => 0,
+        };
+        best = throughput.unwrap_or(0.0).max(best);
+        if batches.is_none() && (throughput.is_none() || idle >= IDLE_DOUBLINGS_MAX) {
+            break;
+        }
+    }
+    mark_frontier(&mut points);
+    Ok(points)
+}
+
+impl Point {
+    fn of(system: System, effective_batch: u32, outcome: &Outcome) -> Point {
+        let mut point = Point {
+            system: system.name(),
+            effective_batch,
+            latency_s: None,
+            throughput_tok_s: None,
+            on_frontier: false,
+            gpu_batch_size: None,
+            num_gpu_batches: None,
+            wg: None,
+            wc: None,
+            cg: None,
+            cc: None,
+            hg: None,
+            hc: None,
+            cpu_compute: None,
+            exceeds: None,
+            needed_bytes: None,
+            capacity_bytes: None,
+        };
+        match outcome {
+            Outcome::Fits(block) => {
+                let policy = &block.plan.policy;
+                // To a tenth: shares further than that are not the model's to tell.
+                let percent = |share: f64| Some((share * 1000.0).round() / 10.0);
+                point.latency_s = Some(block.latency_s.0);
+                point.throughput_tok_s = Some(block.throughput_tok_s);
+                point.gpu_batch_size = Some(policy.gpu_batch_size);
+                point.num_gpu_batches = Some(policy.num_gpu_batches);
+                point.wg = percent(policy.weights.device);
+                point.wc = percent(policy.weights.host);
+                point.cg = percent(policy.cache.device);
+                point.cc = percent(policy.cache.host);
+                point.hg = percent(policy.activations.device);
+                point.hc = percent(policy.activations.host);
+                point.cpu_compute = Some(policy.cpu_attention && policy.cache.device < 1.0);
+            }
+            Outcome::DoesNotFit(excess) => {
+                point.exceeds = Some(excess.tier);
+                point.needed_bytes = Some(excess.needed.0);
+                point.capacity_bytes = Some(excess.capacity.0);
+            }
+        }
+        point
+    }
+
+    /// Latency and throughput, where it fits.
+    pub fn place(&self) -> Option<(f64, f64)> {
+        self.latency_s.zip(self.throughput_tok_s)
+    }
+
+    /// What does not fit: the tier, asked, there.
+    pub fn out_of_memory(&self) -> Option<(Tier, Bytes, Bytes)> {
+        let (needed, capacity) = self.needed_bytes.zip(self.capacity_bytes)?;
+        Some((self.exceeds?, Bytes(needed), Bytes(capacity)))
+    }
+}
+
+/// Marks the points that no other is better than in both.
+fn mark_frontier(points: &mut [Point]) {
+    let places: Vec<(f64, f64)> = points.iter().filter_map(Point::place).collect();
+    for point in points {
+        let Some((latency, rate)) = point.place() else {
+            continue;
+        };
+        let beats =
+            |(l, r): &(f64, f64)| *l <= latency && *r >= rate && (*l, *r) != (latency, rate);
+        point.on_frontier = !places.iter().any(beats);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_core::hardware::embedded;
+    use plimsoll_core::model::registry;
+
+    #[test]
+    fn sizes_double_until_memory_ends_and_the_frontier_ascends() {
+        let profile = embedded::profile("t4").unwrap();
+        let model = registry::find("opt-175b").unwrap();
+        let setting = Setting {
+            profile: &profile,
+            model: &model,
+            workload: Workload {
+                prompt_len: 512,
+                gen_len: 32,
+                num_prompts: None,
+            },
+        };
+        let systems = [System::DeepSpeed, System::FlexGen];
+        let points = points(setting, &systems, None).unwrap();
+        let of = |system: System| points.iter().filter(move |p| p.system == system.name());
+        let deepspeed: Vec<&Point> = of(System::DeepSpeed).collect();
+        assert_eq!(deepspeed.last().unwrap().exceeds, Some(Tier::Device));
+        assert!(deepspeed.len() <= 4);
+        let frontier: Vec<_> = of(System::FlexGen).filter(|p| p.on_frontier).collect();
+        assert!(frontier.len() >= 3);
+        let ascends = |pair: &[&Point]| pair[0].throughput_tok_s < pair[1].throughput_tok_s;
+        assert!(frontier.windows(2).all(ascends));
+    }
+}

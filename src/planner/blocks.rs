@@ -1,0 +1,218 @@
+//! The best plan of each block size under some system's rules: the points of FlexGen's figure 1.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::{Granularity, Policy, Schedule};
+use plimsoll_core::tier::Tier;
+use plimsoll_core::units::{Bytes, Seconds};
+use plimsoll_core::workload::Workload;
+use plimsoll_sim::closed_form::ClosedForms;
+
+use super::judge::{self, Verdict};
+use super::space::{self, Shape};
+use super::whole::Maker;
+use super::{Objective, PlanError, infeasible, lp};
+
+/// How many proposals of a block are made whole and judged, best first.
+const PROPOSED: usize = 8;
+
+/// What a system may decide.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// Its discrete choices; batches and shares are open.
+    pub choices: Vec<Policy>,
+    /// Its ways to make shares of weights whole.
+    pub granularities: Vec<Granularity>,
+    /// What follows once a plan is whole.
+    pub settle: fn(&HardwareProfile, &mut Plan),
+}
+
+impl Rules {
+    /// All that the planner has, with what may be compressed.
+    pub fn free(compression: Compression) -> Rules {
+        Rules {
+            choices: space::choices(&compression.choices()),
+            granularities: vec![Granularity::Spread, Granularity::Layer],
+            settle: |_, _| {},
+        }
+    }
+}
+
+/// A plan and how a short simulation says that it runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Block {
+    /// One block of it is the whole workload.
+    pub plan: Plan,
+    /// The time of a block.
+    pub latency_s: Seconds,
+    /// Generated tokens over that time.
+    pub throughput_tok_s: f64,
+}
+
+/// What the nearest plan asks of the tier that binds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Excess {
+    /// The tier.
+    pub tier: Tier,
+    /// Asked.
+    pub needed: Bytes,
+    /// What it has.
+    pub capacity: Bytes,
+}
+
+/// A block size's plan, or why it has none.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// The best that was found.
+    Fits(Box<Block>),
+    /// Out of memory.
+    DoesNotFit(Excess),
+}
+
+/// What all block sizes share.
+#[derive(Debug)]
+pub struct Blocks<'a> {
+    profile: &'a HardwareProfile,
+    forms: ClosedForms,
+    maker: Maker,
+}
+
+impl<'a> Blocks<'a> {
+    /// Prepares the blocks of a workload whose prompts are endless.
+    ///
+    /// # Errors
+    /// A workload that means nothing for the model.
+    pub fn new(
+        profile: &'a HardwareProfile,
+        model: &ModelSpec,
+        dtype: Dtype,
+        workload: Workload,
+        compressions: &[Compression],
+    ) -> Result<Blocks<'a>, PlanError> {
+        Ok(Blocks {
+            profile,
+            forms: ClosedForms::new(profile, model, dtype, workload, compressions)?,
+            maker: Maker::new(profile, model, dtype, workload),
+        })
+    }
+
+    /// The best plan of a block of so many sequences.
+    ///
+    /// # Errors
+    /// An error of ours in solving or simulating.
+    pub fn best(&self, rules: &Rules, sequences: u32) -> Result<Outcome, PlanError> {
+        let room = self.maker.room();
+        let open = open(rules, sequences);
+        let may_fit = |policy: &Policy| Shape::that_may_fit(&self.forms, *policy, room);
+        let shapes: Vec<Shape> = open.iter().filter_map(may_fit).collect();
+        let asked = (Objective::Throughput, None);
+        let mut plans: Vec<Plan> = Vec::new();
+        let mut proposals = Vec::new();
+        // As in the search, each schedule has its candidates.
+        for schedule in [Schedule::Row, Schedule::ZigZag, Schedule::Diagonal] {
+            let of_it = |shape: &&Shape| shape.policy.schedule == schedule;
+            let shapes: Vec<&Shape> = shapes.iter().filter(of_it).collect();
+            proposals.extend(space::scan(&shapes, room, asked, PROPOSED)?);
+        }
+        for proposal in proposals {
+            for &granularity in &rules.granularities {
+                let policy = Policy {
+                    granularity,
+                    ..proposal.policy
+                };
+                let form = proposal.form.clone();
+                let Some(mut plan) = self.maker.fitting(&Shape { policy, form }, None)? else {
+                    continue;
+                };
+                (rules.settle)(self.profile, &mut plan);
+                if !plans.contains(&plan) {
+                    plans.push(plan);
+                }
+            }
+        }
+        if plans.is_empty() {
+            return self.nearest(&open);
+        }
+        self.judged(plans)
+    }
+
+    /// The first policy that fits, in the order that a system tries them.
+    ///
+    /// # Errors
+    /// An error of ours in simulating.
+    pub fn first_that_fits(&self, policies: &[Policy]) -> Result<Outcome, PlanError> {
+        for policy in policies {
+            let (plan, excess) = self.excess([*policy])?;
+            if excess.is_none() {
+                return self.judged(vec![plan]);
+            }
+        }
+        self.outcome(policies.to_vec())
+    }
+
+    /// What the placement that exceeds the machine by least asks too much.
+    fn nearest(&self, open: &[Policy]) -> Result<Outcome, PlanError> {
+        let mut policies = Vec::new();
+        for &policy in open {
+            let form = self.forms.form(&policy);
+            let shape = Shape { policy, form };
+            policies.extend(lp::place_with_least_excess(&shape, self.maker.room())?);
+        }
+        self.outcome(policies)
+    }
+
+    /// What is nearest may fit after all: whole tensors may take less than their share.
+    fn outcome(&self, policies: Vec<Policy>) -> Result<Outcome, PlanError> {
+        match self.excess(policies)? {
+            (_, Some(excess)) => Ok(Outcome::DoesNotFit(excess)),
+            (plan, None) => self.judged(vec![plan]),
+        }
+    }
+
+    fn excess(
+        &self,
+        policies: impl IntoIterator<Item = Policy>,
+    ) -> Result<(Plan, Option<Excess>), PlanError> {
+        let (plan, needs) = infeasible::least_lacking(&self.maker, policies)?;
+        let tier = infeasible::binding(&plan, &needs);
+        let (needed, capacity) = (needs[tier], plan.capacity_bytes[tier]);
+        let excess = Excess {
+            tier,
+            needed,
+            capacity,
+        };
+        Ok((plan, (needed > capacity).then_some(excess)))
+    }
+
+    fn judged(&self, plans: Vec<Plan>) -> Result<Outcome, PlanError> {
+        let wanted = (Objective::Throughput, Verdict::Ranked);
+        let judged = judge::judge(plans, self.profile, &self.forms, wanted)?;
+        let Some(best) = judged.into_iter().next() else {
+            return Err(PlanError::Solver("no plan was judged".to_owned()));
+        };
+        Ok(Outcome::Fits(Box::new(Block {
+            latency_s: best.latency_s(),
+            throughput_tok_s: best.throughput_tok_s(),
+            plan: best.into_plan(),
+        })))
+    }
+}
+
+/// Every way to make a block under some rules; shares are open.
+fn open(rules: &Rules, sequences: u32) -> Vec<Policy> {
+    let sized = |(gpu_batch_size, num_gpu_batches)| {
+        let choices = rules.choices.iter();
+        choices.map(move |choice| Policy {
+            gpu_batch_size,
+            num_gpu_batches,
+            ..*choice
+        })
+    };
+    let all = space::pairs_of_block(sequences).flat_map(sized);
+    // One batch at a time has nobody to be beside.
+    all.filter(|p| p.schedule != Schedule::Diagonal || p.num_gpu_batches > 1)
+        .collect()
+}
