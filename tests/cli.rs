@@ -658,6 +658,18 @@ fn what_cannot_be_written_is_refused_before_the_work() {
 }
 
 #[test]
+fn two_outputs_are_two_files() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("sub")).unwrap();
+    let model = "--hw t4 --model opt-125m";
+    for command in [format!("simulate {model} {POLICY}"), format!("run {model}")] {
+        let line = format!("{command} -o x.json --trace sub/../x.json");
+        place.refused(&line, 2, &["--output", "--trace", "x.json", "its own"]);
+    }
+    assert!(!place.path("x.json").exists());
+}
+
+#[test]
 fn a_file_may_be_our_own_output() {
     let place = Place::new();
     std::os::unix::fs::symlink("/proc/self/fd/1", place.path("out")).unwrap();

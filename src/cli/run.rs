@@ -18,7 +18,7 @@ use plimsoll_core::units::{BytesPerSecond, Seconds};
 use super::Progress;
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
-use super::output::check_output;
+use super::output::check_outputs;
 use super::profile::{DEVICE_THREADS, cpu_options};
 use prepare::Prepared;
 use report::Done;
@@ -106,8 +106,7 @@ impl Args {
 /// # Errors
 /// Input that is wrong, a machine that lacks what the plan needs, or an interruption.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    check_output("--output", args.output.as_deref())?;
-    check_output("--trace", args.trace.as_deref())?;
+    check_outputs(args.output.as_deref(), args.trace.as_deref())?;
     let prepared = Prepared::new(args)?;
     let options = CpuOptions {
         throttles: args.throttles(),

@@ -15,7 +15,7 @@ use super::input::check_plan;
 use super::options::{
     DtypeName, Format, GranularityName, PageLockName, ScheduleName, Switch, WorkloadArgs,
 };
-use super::output::{check_output, print};
+use super::output::{check_outputs, print};
 use crate::files::{
     PlanFile, find_model, find_profile, plan_json, read_plan, write_atomically, write_text,
 };
@@ -111,8 +111,7 @@ const POLICY_FLAGS: [&str; 16] = [
 /// # Errors
 /// Input that is wrong, or a plan that does not fit.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    check_output("--output", args.output.as_deref())?;
-    check_output("--trace", args.trace.as_deref())?;
+    check_outputs(args.output.as_deref(), args.trace.as_deref())?;
     let (mut plan, profile) = match &args.plan {
         Some(_) => from_file(args)?,
         None => from_flags(args)?,
