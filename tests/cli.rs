@@ -470,12 +470,30 @@ fn what_cannot_be_written_in_the_end_is_printed_none_the_less() {
     let place = Place::new();
     tiny_plan(&place);
     std::os::unix::fs::symlink("/dev/full", place.path("full")).unwrap();
-    let output = place.run("run --plan plan.json -o full --format json");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("full: cannot be written"), "{said}");
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(result["outputs"].as_array().unwrap().len(), 4);
+    let plan = "plan --hw t4 --model opt-125m --num-prompts 4 --gen-len 4";
+    for (line, key) in [
+        ("run --plan plan.json -o full", "outputs"),
+        ("run --plan plan.json --trace full", "outputs"),
+        (
+            "simulate --hw small.toml --plan plan.json -o full",
+            "prediction",
+        ),
+        (
+            "simulate --hw small.toml --plan plan.json --trace full",
+            "prediction",
+        ),
+        (&format!("{plan} -o full"), "prediction"),
+    ] {
+        let output = place.run(&format!("{line} --format json"));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let words = "error: full: cannot be written: No space left";
+        assert!(said.starts_with(words), "{said}");
+        assert!(said.contains("make room"), "{said}");
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(!result[key].is_null(), "{line}");
+    }
 }
 
 /// A run that takes its time in the background.

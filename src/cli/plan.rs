@@ -177,17 +177,21 @@ fn report(args: &Args, planned: &Planned) -> anyhow::Result<()> {
             runner_up: planned.runner_up.as_ref(),
         }),
     });
-    if let Some(path) = &args.output {
-        write_text(path, &json)?;
-    }
-    match args.format {
+    // A file that cannot be written does not cost the answer.
+    let written = match &args.output {
+        Some(path) => write_text(path, &json),
+        None => Ok(()),
+    };
+    let printed = match args.format {
         Format::Json => print(&json),
         Format::Text => {
             let runner_up = planned.runner_up.as_ref();
             let search = search_text(planned.considered, runner_up, &advice);
             print(&format!("{}\n{search}", plan_text(&planned.plan)))
         }
-    }
+    };
+    written?;
+    printed
 }
 
 fn advice(planned: &Planned) -> Vec<String> {

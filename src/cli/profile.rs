@@ -9,7 +9,7 @@ use plimsoll_core::hardware::HardwareProfile;
 
 use super::options::DtypeName;
 use super::output::check_output;
-use super::{Progress, print, stop_on_interrupt};
+use super::{Failure, Progress, print, stop_on_interrupt};
 use crate::files::write_text;
 
 /// Measure this machine and write its hardware profile
@@ -46,10 +46,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         date: today(),
     };
     let text = measure_with_progress(&options)?.to_toml();
-    match &args.output {
-        Some(path) => Ok(write_text(path, &text)?),
-        None => print(&text),
-    }
+    let Some(path) = &args.output else {
+        return print(&text);
+    };
+    write_text(path, &text).or_else(|error| {
+        print(&text)?;
+        let note = "the profile is printed instead";
+        Err(Failure::noted(&error.into(), note).into())
+    })
 }
 
 /// Threads of the emulated device with which profiles are measured.

@@ -1,10 +1,12 @@
 //! `plimsoll simulate`: a plan, or a policy in FlexGen's terms, in modelled time.
 
+use std::io;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
 use plimsoll_core::compression::Compression;
+use plimsoll_core::control::Run;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
@@ -118,25 +120,33 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let run = plimsoll_sim::simulate(&plan, &profile)?;
     plan.prediction = Some(Summary::of_plan(&plan, &run));
-    if let Some(path) = &args.trace {
-        let name = format!("{} on {}, predicted", plan.model.name, profile.name);
-        let process = Process {
-            name: &name,
-            run: &run,
-        };
-        write_atomically(path, |out| write_run(out, process))?;
-    }
-    let file = PlanFile {
+    // A file that cannot be written costs neither the answer nor the other file.
+    let trace = write_trace(args, &plan, &run);
+    let json = plan_json(&PlanFile {
         plan: &plan,
         search: None,
+    });
+    let output = match &args.output {
+        Some(path) => write_text(path, &json),
+        None => Ok(()),
     };
-    if let Some(path) = &args.output {
-        write_text(path, &plan_json(&file))?;
-    }
-    match args.format {
+    let printed = match args.format {
         Format::Text => print(&plan_text(&plan)),
-        Format::Json => print(&plan_json(&file)),
-    }
+        Format::Json => print(&json),
+    };
+    output.and(trace)?;
+    printed
+}
+
+fn write_trace(args: &Args, plan: &Plan, run: &Run) -> io::Result<()> {
+    let Some(path) = &args.trace else {
+        return Ok(());
+    };
+    let name = format!(
+        "{} on {}, predicted",
+        plan.model.name, plan.provenance.hardware
+    );
+    write_atomically(path, |out| write_run(out, Process { name: &name, run }))
 }
 
 fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {

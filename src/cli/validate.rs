@@ -84,19 +84,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .map_err(|error| before_any_run(&cpu, refused(error)))?;
     let asked = validation.coverage().runs_asked as u64;
     let bar = Progress::new("running", asked);
-    validation.run(&mut |so_far| {
+    let tables = validation.run(&mut |so_far| {
         let report = Report::of(so_far, &setting);
         bar.set(report.coverage.runs as u64);
         report::write_tables(&args.output, &report)
-    })?;
+    });
     drop(bar);
     let report = Report::of(&validation, &setting);
     if let Some(score) = &report.score {
-        report::write_pictures(&args.output, &report, validation.trials())?;
+        let pictures = report::write_pictures(&args.output, &report, validation.trials());
         match args.format {
             Format::Json => print_json(&report)?,
             Format::Text => print(&report::text(&report, score, &args.output))?,
         }
+        // What was measured is shown, wherever it cannot be written.
+        tables.and(pictures)?;
     }
     finish(args, validation, report.score.as_ref())
 }
