@@ -64,7 +64,7 @@ impl Place {
 /// A small machine, which embeds what it does not state.
 fn small_machine(tiers: &str) -> String {
     format!(
-        "name = \"small\"\nextends = \"t4\"\n\
+        "name = \"small\"\nextends = \"t4\"\nkind = \"emulated\"\n\
          [sources.stated]\nkind = \"published\"\nfrom = \"a test\"\ndate = \"2026\"\n\
          [tiers]\n{tiers}\n"
     )
@@ -395,6 +395,26 @@ fn with_more_threads_than_were_profiled_nothing_is_predicted() {
     assert_eq!(one["outputs"], two["outputs"]);
     let text = place.text(&format!("{run} --device-threads 2"));
     assert!(text.contains(&format!("no prediction: {why}")), "{text}");
+}
+
+#[test]
+fn what_was_predicted_of_something_else_is_not_compared() {
+    let place = Place::new();
+    tiny_plan(&place);
+    let left_out = |flags: &str, word: &str| {
+        let line = format!("run {flags} --format json");
+        let result = place.json(&line);
+        assert!(result["prediction"].is_null(), "{line}");
+        let why = result["prediction_left_out"].as_str().unwrap();
+        assert!(why.contains(word), "{line}: {why}");
+    };
+    left_out("--plan plan.json --hw t4", "with a GPU");
+    left_out("--plan plan.json --h2d-gb-s 1", "--hw");
+    let capped = "run --plan plan.json --h2d-gb-s 1 --hw small.toml --format json";
+    assert!(place.json(capped)["prediction"].is_object());
+    let policy = format!("--hw t4 --model {} --dtype f32 {POLICY}", tiny_opt());
+    place.text(&format!("simulate {policy} -o t4.json"));
+    left_out("--plan t4.json", "with a GPU");
 }
 
 #[test]

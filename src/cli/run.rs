@@ -29,7 +29,8 @@ pub struct Args {
     /// The plan to run; without it, one is made for --hw and --model
     #[arg(long, value_name = "FILE", conflicts_with_all = PLANNING_FLAGS)]
     plan: Option<PathBuf>,
-    /// The machine to plan for, or to predict for beside --plan
+    /// The machine to plan for, or to predict for beside --plan; only for a profile that was measured
+    /// with `plimsoll profile` is the prediction one of this run
     #[arg(long, value_name = "PROFILE", required_unless_present = "plan")]
     hw: Option<String>,
     /// The model: a folder with a Hugging Face checkpoint, else a name or a config.json and
@@ -69,7 +70,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
     device_threads: usize,
-    /// Write a Chrome/Perfetto trace; with --hw, predicted and measured one above the other
+    /// Write a Chrome/Perfetto trace; with --hw, two tracks, predicted and measured
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// How to print the result
