@@ -531,11 +531,16 @@ impl SlowRun {
              --gpu-batch-size 2 --num-gpu-batches 2 --percent 20 40 0 50 0 100 -o plan.json",
             tiny_opt()
         ));
+        SlowRun::of(place, &format!("run --plan plan.json {flags}"))
+    }
+
+    /// Starts a command, and waits until Ctrl-C is heard.
+    fn of(place: &Place, line: &str) -> SlowRun {
         let mut command = Command::new("sh");
         // As it is by default, a write beyond the limit would end the process by a signal.
         command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
-        command.args([env!("CARGO_BIN_EXE_plimsoll"), "run", "--plan", "plan.json"]);
-        command.args(flags.split_whitespace());
+        command.arg(env!("CARGO_BIN_EXE_plimsoll"));
+        command.args(line.split_whitespace());
         command.current_dir(place.folder.path());
         let child = command.stderr(Stdio::piped()).spawn().expect("a shell");
         let run = SlowRun { child };
@@ -639,6 +644,16 @@ fn a_run_without_a_token_leaves_earlier_files_alone() {
     assert!(said.contains("out.jsonl is left as it was"), "{said}");
     let kept = std::fs::read_to_string(place.path("out.jsonl")).unwrap();
     assert_eq!(kept, "earlier");
+}
+
+#[test]
+fn an_interrupted_profile_is_not_said_to_be_kept() {
+    let place = Place::new();
+    let run = SlowRun::of(&place, "profile --quick -o my.toml");
+    run.tell("kill", &["-INT"]);
+    let said = run.ended(130);
+    assert_eq!(said, "error: interrupted; nothing was written\n");
+    assert!(!place.path("my.toml").exists());
 }
 
 /// Does `harm` to a run on its way, which then says `words` and keeps its tokens.

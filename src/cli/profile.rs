@@ -1,6 +1,7 @@
 //! `plimsoll profile`: measures this machine.
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::probe::{ProbeOptions, measure};
@@ -9,7 +10,7 @@ use plimsoll_core::hardware::HardwareProfile;
 
 use super::options::DtypeName;
 use super::output::check_output;
-use super::{Failure, Progress, print, stop_on_interrupt};
+use super::{Exit, Failure, Progress, print, stop_on_interrupt};
 use crate::files::write_text;
 
 /// Measure this machine and write its hardware profile
@@ -45,7 +46,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         name: args.name.clone(),
         date: today(),
     };
-    let text = measure_with_progress(&options)?.to_toml();
+    let profile = measure_with_progress(&options).map_err(|error| {
+        match options.cpu.interrupt.load(Ordering::Relaxed) {
+            true => Failure::new(Exit::Interrupted, "interrupted; nothing was written").into(),
+            false => error,
+        }
+    })?;
+    let text = profile.to_toml();
     let Some(path) = &args.output else {
         return print(&text);
     };
