@@ -689,6 +689,24 @@ fn a_model_that_cannot_be_computed_here_says_so() {
 }
 
 #[test]
+fn a_plan_for_more_memory_than_there_is_says_what_to_do() {
+    let place = Place::new();
+    let large = SMALL.replace("60e6", "60e9").replace("400e6", "1e15");
+    place.write("large.toml", &small_machine(&large));
+    place.text(
+        "simulate --hw large.toml --model opt-30b --prompt-len 16 --gen-len 2 \
+         --gpu-batch-size 1 --num-gpu-batches 1 --percent 0 100 0 100 0 100 -o plan.json",
+    );
+    let plan = std::fs::read_to_string(place.path("plan.json")).unwrap();
+    // Tens of terabytes of weights, on a machine with a small device.
+    let wide = plan.replace("\"num_hidden_layers\": 48", "\"num_hidden_layers\": 60000");
+    assert_ne!(plan, wide);
+    place.write("plan.json", &wide);
+    let words = ["of this machine's memory", "free", "plimsoll profile -o"];
+    place.refused("run --plan plan.json", 5, &words);
+}
+
+#[test]
 fn what_cannot_be_written_is_refused_before_the_work() {
     let place = Place::new();
     let model = "--hw t4 --model opt-125m";
