@@ -449,7 +449,7 @@ fn capacities_are_replaced_and_said() {
     assert_eq!(less.tiers.device_capacity_bytes.value, Bytes(1024));
     assert_eq!(less.tiers.host_capacity_bytes.value, Bytes(2000));
     assert_eq!(less.tiers.disk_capacity_bytes.value, Bytes(5));
-    assert!(less.description.contains("device 1.00 KiB"));
+    assert!(less.description.contains("device 1.02 kB"));
     assert_eq!(mini().with_capacities(None, None, None), mini());
 }
 

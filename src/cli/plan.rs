@@ -12,7 +12,6 @@ use super::options::{DtypeName, Format, WorkloadArgs, positive};
 use super::output::{check_output, print, print_json};
 use crate::files::{PlanFile, SearchNote, find_model, find_profile, plan_json, write_text};
 use crate::planner::{Answer, Infeasible, Objective, PlanError, Planned, Request, search};
-use crate::report::decimal;
 use crate::report::plan::{duration, plan_text, search_text};
 
 /// What to plan.
@@ -134,10 +133,7 @@ fn does_not_fit(infeasible: &Infeasible) -> Refusal {
     let line = format!(
         "no plan fits: the {tier} tier holds {} and the nearest plan needs {}, {} too much; \
          that plan: {}",
-        decimal(*capacity),
-        decimal(*needed),
-        decimal(short),
-        infeasible.description
+        capacity, needed, short, infeasible.description
     );
     let json = json!({ "infeasible": {
         "tier": tier,

@@ -10,7 +10,7 @@ use plimsoll_core::summary::{BusyFraction, Summary};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::{Bytes, Seconds};
 
-use super::{Align, Table, decimal, percent, three_digits};
+use super::{Align, Table, percent, three_digits};
 
 /// A plan with its prediction, if it has one.
 pub fn plan_text(plan: &Plan) -> String {
@@ -227,8 +227,8 @@ fn memory(peak: &PerTier<Bytes>, capacity: &PerTier<Bytes>) -> Table {
         let share = peak[tier].as_f64() / capacity[tier].as_f64().max(1.0);
         table.row([
             tier.name().to_owned(),
-            decimal(peak[tier]),
-            decimal(capacity[tier]),
+            peak[tier].to_string(),
+            capacity[tier].to_string(),
             percent(share),
         ]);
     }

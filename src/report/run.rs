@@ -4,7 +4,7 @@ use plimsoll_core::summary::Summary;
 use plimsoll_core::tier::Tier;
 
 use super::plan::duration;
-use super::{Align, Table, decimal, percent, signed_percent, three_digits};
+use super::{Align, Table, percent, signed_percent, three_digits};
 
 /// Measured and predicted, line by line, with the prediction's signed error.
 pub fn comparison(predicted: Option<&Summary>, measured: &Summary) -> Table {
@@ -30,7 +30,7 @@ pub fn comparison(predicted: Option<&Summary>, measured: &Summary) -> Table {
     line("tokens/s", &|s| s.throughput_tok_s, &three_digits);
     for tier in Tier::ALL {
         let name = format!("{tier} peak");
-        let text = |b: f64| decimal(plimsoll_core::units::Bytes(b as u64));
+        let text = |b: f64| plimsoll_core::units::Bytes(b as u64).to_string();
         line(&name, &|s| s.peak_bytes[tier].as_f64(), &text);
     }
     for (index, (name, _)) in measured.busy_fraction.named().into_iter().enumerate() {

@@ -194,7 +194,7 @@ mod tests {
         let error = unsafe { arena.bytes(9_000, 1_001) }.expect_err("past the end");
         assert_eq!(
             error.to_string(),
-            "the device tier holds 9.77 KiB, and bytes 9000 to 10001 were asked for"
+            "the device tier holds 10.0 kB, and bytes 9000 to 10001 were asked for"
         );
     }
 
