@@ -211,6 +211,29 @@ fn a_wrong_profile_is_refused_by_key() {
 }
 
 #[test]
+fn the_key_that_was_written_is_blamed() {
+    let place = Place::new();
+    let tiny = "device_capacity_bytes = { value = 1, source = \"stated\" }";
+    place.write("small.toml", &small_machine(tiny));
+    let words = ["small.toml: tiers.device_capacity_bytes:", "reserved"];
+    place.refused("hw show small.toml", 4, &words);
+    std::fs::create_dir(place.path("folder")).unwrap();
+    place.refused("hw show folder", 4, &["--hw folder: is a folder"]);
+    place.refused("hw show ./folder", 4, &["is a folder"]);
+}
+
+#[test]
+fn a_profile_may_extend_the_embedded_one_of_its_name() {
+    let place = Place::new();
+    let own = small_machine(SMALL).replace("\"small\"", "\"t4\"");
+    place.write("t4.toml", &own);
+    let shown = place.json("hw show t4.toml --format json");
+    assert_eq!(shown["tiers"]["device_capacity_bytes"]["value"], 60_000_000);
+    place.write("own.toml", "name = \"own\"\nextends = \"own\"\n");
+    place.refused("hw show own.toml", 4, &["own.toml", "extends itself"]);
+}
+
+#[test]
 fn wrong_flags_are_refused_in_a_line() {
     let place = Place::new();
     let line = |percent: &str| {
@@ -240,8 +263,12 @@ fn wrong_flags_are_refused_in_a_line() {
     place.refused(&long, 2, &["4000", "opt-125m"]);
     let zero = "simulate --hw t4 --model opt-125m --gpu-batch-size 0 --percent 1 1 1 1 1 1";
     place.refused(zero, 2, &["--gpu-batch-size"]);
-    let slow = "plan --hw t4 --model opt-125m --max-latency-s nan";
-    place.refused(slow, 2, &["--max-latency-s"]);
+    for wrong in ["nan", "-5", "0"] {
+        let slow = format!("plan --hw t4 --model opt-125m --max-latency-s {wrong}");
+        place.refused(&slow, 2, &["--max-latency-s", "above 0"]);
+        let link = format!("run --hw t4 --model opt-125m --h2d-gb-s {wrong}");
+        place.refused(&link, 2, &["--h2d-gb-s", "above 0"]);
+    }
 }
 
 #[test]

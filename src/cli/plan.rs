@@ -51,7 +51,7 @@ pub(super) struct Wish {
     #[arg(long)]
     compress_cache: bool,
     /// The longest that the whole workload may take, in seconds
-    #[arg(long, value_name = "S", value_parser = positive)]
+    #[arg(long, value_name = "S", value_parser = positive, allow_negative_numbers = true)]
     max_latency_s: Option<f64>,
 }
 

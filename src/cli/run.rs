@@ -54,16 +54,16 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = ".")]
     disk_dir: PathBuf,
     /// The most that copies to the device carry, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive)]
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     h2d_gb_s: Option<f64>,
     /// The most that copies from the device carry, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive)]
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     d2h_gb_s: Option<f64>,
     /// The most that is read from the disk, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive)]
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     disk_read_gb_s: Option<f64>,
     /// The most that is written to the disk, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive)]
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     disk_write_gb_s: Option<f64>,
     /// Threads of the emulated device's matrix products; profiles are measured with 1, so with more
     /// nothing is predicted

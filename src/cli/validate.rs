@@ -39,10 +39,12 @@ pub struct Args {
     #[arg(long, default_value = ".", value_name = "DIR")]
     disk_dir: PathBuf,
     /// Fail (exit code 6) where the median of the errors' sizes is above so many percent
-    #[arg(long, default_value_t = 10.0, value_name = "PERCENT", value_parser = not_negative)]
+    #[arg(long, default_value_t = 10.0, value_name = "PERCENT", value_parser = not_negative,
+          allow_negative_numbers = true)]
     median_max: f64,
     /// Fail (exit code 6) where their 95th percentile is above so many percent
-    #[arg(long, default_value_t = 25.0, value_name = "PERCENT", value_parser = not_negative)]
+    #[arg(long, default_value_t = 25.0, value_name = "PERCENT", value_parser = not_negative,
+          allow_negative_numbers = true)]
     p95_max: f64,
     /// How results are printed
     #[arg(long, value_enum, default_value_t = Format::Text)]
