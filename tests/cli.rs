@@ -818,11 +818,13 @@ fn help_completions_and_the_manual_come_from_one_definition() {
     for words in [
         ".TH",
         "PLIMSOLL SIMULATE",
+        "PLIMSOLL HW SHOW",
         "gpu\\-batch\\-size",
         "infeasible",
     ] {
         assert!(manual.contains(words), "{words}");
     }
+    assert!(!manual.contains("(1)"), "there is no other page");
     assert!(place.text("--version").starts_with("plimsoll "));
     let output = place.run("");
     assert_eq!(output.status.code(), Some(2));

@@ -9,7 +9,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 
 use super::options::DtypeName;
-use super::output::check_output;
+use super::output::{check_output, complain};
 use super::{Exit, Failure, Progress, print, stop_on_interrupt};
 use crate::files::write_text;
 
@@ -56,11 +56,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let Some(path) = &args.output else {
         return print(&text);
     };
-    write_text(path, &text).or_else(|error| {
+    if let Err(error) = write_text(path, &text) {
         print(&text)?;
         let note = "the profile is printed instead";
-        Err(Failure::noted(&error.into(), note).into())
-    })
+        return Err(Failure::noted(&error.into(), note).into());
+    }
+    // Not among what is printed, since that may be the profile's own place.
+    let file = path.display();
+    complain(&format!(
+        "{file} is the profile of this machine; next: plimsoll plan --hw {file} --model opt-125m"
+    ));
+    Ok(())
 }
 
 /// Threads of the emulated device with which profiles are measured.

@@ -36,6 +36,12 @@ pub fn percent(share: f64) -> String {
     }
 }
 
+/// So many of something ("1 prompt", "2 prompts").
+pub fn count(number: u64, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
+
 /// A signed percentage (`+3.4%`).
 pub fn signed_percent(share: f64) -> String {
     format!("{:+.1}%", share * 100.0)

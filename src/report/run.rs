@@ -3,7 +3,7 @@
 use plimsoll_core::summary::Summary;
 use plimsoll_core::tier::Tier;
 
-use super::plan::duration;
+use super::plan::{duration, in_words};
 use super::{Align, Table, percent, signed_percent, three_digits};
 
 /// Measured and predicted, line by line, with the prediction's signed error.
@@ -36,7 +36,12 @@ pub fn comparison(predicted: Option<&Summary>, measured: &Summary) -> Table {
     for (index, (name, _)) in measured.busy_fraction.named().into_iter().enumerate() {
         let cell = |s: &Summary| percent(s.busy_fraction.named()[index].1);
         let said = predicted.map(cell).unwrap_or_default();
-        table.row([format!("{name} busy"), said, cell(measured), String::new()]);
+        table.row([
+            format!("{} busy", in_words(name)),
+            said,
+            cell(measured),
+            String::new(),
+        ]);
     }
     table
 }

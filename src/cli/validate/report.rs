@@ -129,7 +129,7 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
     let _ = writeln!(
         text,
         "files in {}: profile.toml, cases.csv, cases.json, scatter.svg, scatter.png, \
-         trace.json (the case furthest off, predicted above measured; open it in ui.perfetto.dev)",
+         trace.json (the case furthest off, two tracks, predicted and measured; open it in ui.perfetto.dev)",
         dir.display(),
     );
     text
