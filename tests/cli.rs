@@ -322,6 +322,22 @@ fn a_plan_is_written_and_read_again() {
 }
 
 #[test]
+fn a_plan_for_latency_says_for_how_many_prompts() {
+    let place = Place::new();
+    let line = "plan --hw t4 --model opt-125m --gen-len 4 --objective latency";
+    let one = place.text(line);
+    assert!(one.contains("generated, 1 prompt\n"), "{one}");
+    assert!(
+        one.contains("for 1 prompt, as --objective latency"),
+        "{one}"
+    );
+    let two = place.text(&format!("{line} --num-prompts 2"));
+    assert!(two.contains("generated, 2 prompts\n"), "{two}");
+    assert!(!two.contains("as --objective latency"), "{two}");
+    assert!(place.text("plan --help").contains("of one prompt"));
+}
+
+#[test]
 fn a_damaged_plan_is_refused_by_key() {
     let place = Place::new();
     tiny_plan(&place);

@@ -59,11 +59,19 @@ pub(super) struct Wish {
 enum ObjectiveName {
     /// Generated tokens a second
     Throughput,
-    /// The time until all prompts are answered
+    /// The time until all prompts are answered; of one prompt, where --num-prompts does not say how many
     Latency,
 }
 
 impl Wish {
+    /// What the planner takes for granted where nothing is said.
+    fn assumed(self, workload: WorkloadArgs) -> Option<&'static str> {
+        let one = self.objective == ObjectiveName::Latency && workload.num_prompts.is_none();
+        one.then_some(
+            "1 prompt, as --objective latency means where --num-prompts does not say more",
+        )
+    }
+
     /// The planner's request.
     pub fn request(self, workload: WorkloadArgs) -> Request {
         Request {
@@ -183,7 +191,9 @@ fn report(args: &Args, planned: &Planned) -> anyhow::Result<()> {
         Format::Text => {
             let runner_up = planned.runner_up.as_ref();
             let search = search_text(planned.considered, runner_up, &advice);
-            print(&format!("{}\n{search}", plan_text(&planned.plan)))
+            let assumed = args.wish.assumed(args.workload);
+            let assumed = assumed.map_or(String::new(), |what| format!("planned    for {what}\n"));
+            print(&format!("{}\n{assumed}{search}", plan_text(&planned.plan)))
         }
     };
     written?;
