@@ -64,7 +64,7 @@ impl Place {
 /// A small machine, which embeds what it does not state.
 fn small_machine(tiers: &str) -> String {
     format!(
-        "name = \"small\"\nextends = \"t4\"\n\
+        "name = \"small\"\nextends = \"t4\"\nkind = \"emulated\"\n\
          [sources.stated]\nkind = \"published\"\nfrom = \"a test\"\ndate = \"2026\"\n\
          [tiers]\n{tiers}\n"
     )
@@ -211,6 +211,29 @@ fn a_wrong_profile_is_refused_by_key() {
 }
 
 #[test]
+fn the_key_that_was_written_is_blamed() {
+    let place = Place::new();
+    let tiny = "device_capacity_bytes = { value = 1, source = \"stated\" }";
+    place.write("small.toml", &small_machine(tiny));
+    let words = ["small.toml: tiers.device_capacity_bytes:", "reserved"];
+    place.refused("hw show small.toml", 4, &words);
+    std::fs::create_dir(place.path("folder")).unwrap();
+    place.refused("hw show folder", 4, &["--hw folder: is a folder"]);
+    place.refused("hw show ./folder", 4, &["is a folder"]);
+}
+
+#[test]
+fn a_profile_may_extend_the_embedded_one_of_its_name() {
+    let place = Place::new();
+    let own = small_machine(SMALL).replace("\"small\"", "\"t4\"");
+    place.write("t4.toml", &own);
+    let shown = place.json("hw show t4.toml --format json");
+    assert_eq!(shown["tiers"]["device_capacity_bytes"]["value"], 60_000_000);
+    place.write("own.toml", "name = \"own\"\nextends = \"own\"\n");
+    place.refused("hw show own.toml", 4, &["own.toml", "extends itself"]);
+}
+
+#[test]
 fn wrong_flags_are_refused_in_a_line() {
     let place = Place::new();
     let line = |percent: &str| {
@@ -240,8 +263,12 @@ fn wrong_flags_are_refused_in_a_line() {
     place.refused(&long, 2, &["4000", "opt-125m"]);
     let zero = "simulate --hw t4 --model opt-125m --gpu-batch-size 0 --percent 1 1 1 1 1 1";
     place.refused(zero, 2, &["--gpu-batch-size"]);
-    let slow = "plan --hw t4 --model opt-125m --max-latency-s nan";
-    place.refused(slow, 2, &["--max-latency-s"]);
+    for wrong in ["nan", "-5", "0"] {
+        let slow = format!("plan --hw t4 --model opt-125m --max-latency-s {wrong}");
+        place.refused(&slow, 2, &["--max-latency-s", "above 0"]);
+        let link = format!("run --hw t4 --model opt-125m --h2d-gb-s {wrong}");
+        place.refused(&link, 2, &["--h2d-gb-s", "above 0"]);
+    }
 }
 
 #[test]
@@ -292,6 +319,22 @@ fn a_plan_is_written_and_read_again() {
         2,
         &["--gen-len", "--plan"],
     );
+}
+
+#[test]
+fn a_plan_for_latency_says_for_how_many_prompts() {
+    let place = Place::new();
+    let line = "plan --hw t4 --model opt-125m --gen-len 4 --objective latency";
+    let one = place.text(line);
+    assert!(one.contains("generated, 1 prompt\n"), "{one}");
+    assert!(
+        one.contains("for 1 prompt, as --objective latency"),
+        "{one}"
+    );
+    let two = place.text(&format!("{line} --num-prompts 2"));
+    assert!(two.contains("generated, 2 prompts\n"), "{two}");
+    assert!(!two.contains("as --objective latency"), "{two}");
+    assert!(place.text("plan --help").contains("of one prompt"));
 }
 
 #[test]
@@ -398,6 +441,26 @@ fn with_more_threads_than_were_profiled_nothing_is_predicted() {
 }
 
 #[test]
+fn what_was_predicted_of_something_else_is_not_compared() {
+    let place = Place::new();
+    tiny_plan(&place);
+    let left_out = |flags: &str, word: &str| {
+        let line = format!("run {flags} --format json");
+        let result = place.json(&line);
+        assert!(result["prediction"].is_null(), "{line}");
+        let why = result["prediction_left_out"].as_str().unwrap();
+        assert!(why.contains(word), "{line}: {why}");
+    };
+    left_out("--plan plan.json --hw t4", "with a GPU");
+    left_out("--plan plan.json --h2d-gb-s 1", "--hw");
+    let capped = "run --plan plan.json --h2d-gb-s 1 --hw small.toml --format json";
+    assert!(place.json(capped)["prediction"].is_object());
+    let policy = format!("--hw t4 --model {} --dtype f32 {POLICY}", tiny_opt());
+    place.text(&format!("simulate {policy} -o t4.json"));
+    left_out("--plan t4.json", "with a GPU");
+}
+
+#[test]
 fn a_run_takes_prompts_and_refuses_wrong_ones() {
     let place = Place::new();
     tiny_plan(&place);
@@ -470,12 +533,30 @@ fn what_cannot_be_written_in_the_end_is_printed_none_the_less() {
     let place = Place::new();
     tiny_plan(&place);
     std::os::unix::fs::symlink("/dev/full", place.path("full")).unwrap();
-    let output = place.run("run --plan plan.json -o full --format json");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("full: cannot be written"), "{said}");
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(result["outputs"].as_array().unwrap().len(), 4);
+    let plan = "plan --hw t4 --model opt-125m --num-prompts 4 --gen-len 4";
+    for (line, key) in [
+        ("run --plan plan.json -o full", "outputs"),
+        ("run --plan plan.json --trace full", "outputs"),
+        (
+            "simulate --hw small.toml --plan plan.json -o full",
+            "prediction",
+        ),
+        (
+            "simulate --hw small.toml --plan plan.json --trace full",
+            "prediction",
+        ),
+        (&format!("{plan} -o full"), "prediction"),
+    ] {
+        let output = place.run(&format!("{line} --format json"));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let words = "error: full: cannot be written: No space left";
+        assert!(said.starts_with(words), "{said}");
+        assert!(said.contains("make room"), "{said}");
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(!result[key].is_null(), "{line}");
+    }
 }
 
 /// A run that takes its time in the background.
@@ -493,11 +574,16 @@ impl SlowRun {
              --gpu-batch-size 2 --num-gpu-batches 2 --percent 20 40 0 50 0 100 -o plan.json",
             tiny_opt()
         ));
+        SlowRun::of(place, &format!("run --plan plan.json {flags}"))
+    }
+
+    /// Starts a command, and waits until Ctrl-C is heard.
+    fn of(place: &Place, line: &str) -> SlowRun {
         let mut command = Command::new("sh");
         // As it is by default, a write beyond the limit would end the process by a signal.
         command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
-        command.args([env!("CARGO_BIN_EXE_plimsoll"), "run", "--plan", "plan.json"]);
-        command.args(flags.split_whitespace());
+        command.arg(env!("CARGO_BIN_EXE_plimsoll"));
+        command.args(line.split_whitespace());
         command.current_dir(place.folder.path());
         let child = command.stderr(Stdio::piped()).spawn().expect("a shell");
         let run = SlowRun { child };
@@ -603,6 +689,16 @@ fn a_run_without_a_token_leaves_earlier_files_alone() {
     assert_eq!(kept, "earlier");
 }
 
+#[test]
+fn an_interrupted_profile_is_not_said_to_be_kept() {
+    let place = Place::new();
+    let run = SlowRun::of(&place, "profile --quick -o my.toml");
+    run.tell("kill", &["-INT"]);
+    let said = run.ended(130);
+    assert_eq!(said, "error: interrupted; nothing was written\n");
+    assert!(!place.path("my.toml").exists());
+}
+
 /// Does `harm` to a run on its way, which then says `words` and keeps its tokens.
 fn assert_harm_is_survived(harm: impl Fn(&SlowRun), words: &str) {
     let place = Place::new();
@@ -636,6 +732,24 @@ fn a_model_that_cannot_be_computed_here_says_so() {
 }
 
 #[test]
+fn a_plan_for_more_memory_than_there_is_says_what_to_do() {
+    let place = Place::new();
+    let large = SMALL.replace("60e6", "60e9").replace("400e6", "1e15");
+    place.write("large.toml", &small_machine(&large));
+    place.text(
+        "simulate --hw large.toml --model opt-30b --prompt-len 16 --gen-len 2 \
+         --gpu-batch-size 1 --num-gpu-batches 1 --percent 0 100 0 100 0 100 -o plan.json",
+    );
+    let plan = std::fs::read_to_string(place.path("plan.json")).unwrap();
+    // Tens of terabytes of weights, on a machine with a small device.
+    let wide = plan.replace("\"num_hidden_layers\": 48", "\"num_hidden_layers\": 60000");
+    assert_ne!(plan, wide);
+    place.write("plan.json", &wide);
+    let words = ["of this machine's memory", "free", "plimsoll profile -o"];
+    place.refused("run --plan plan.json", 5, &words);
+}
+
+#[test]
 fn what_cannot_be_written_is_refused_before_the_work() {
     let place = Place::new();
     let model = "--hw t4 --model opt-125m";
@@ -655,6 +769,18 @@ fn what_cannot_be_written_is_refused_before_the_work() {
     let folder = format!("plan {model} -o .");
     place.refused(&folder, 2, &["--output .", "a file in it"]);
     assert_eq!(std::fs::read_dir(place.folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn two_outputs_are_two_files() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("sub")).unwrap();
+    let model = "--hw t4 --model opt-125m";
+    for command in [format!("simulate {model} {POLICY}"), format!("run {model}")] {
+        let line = format!("{command} -o x.json --trace sub/../x.json");
+        place.refused(&line, 2, &["--output", "--trace", "x.json", "its own"]);
+    }
+    assert!(!place.path("x.json").exists());
 }
 
 #[test]
@@ -708,11 +834,13 @@ fn help_completions_and_the_manual_come_from_one_definition() {
     for words in [
         ".TH",
         "PLIMSOLL SIMULATE",
+        "PLIMSOLL HW SHOW",
         "gpu\\-batch\\-size",
         "infeasible",
     ] {
         assert!(manual.contains(words), "{words}");
     }
+    assert!(!manual.contains("(1)"), "there is no other page");
     assert!(place.text("--version").starts_with("plimsoll "));
     let output = place.run("");
     assert_eq!(output.status.code(), Some(2));

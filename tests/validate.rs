@@ -209,6 +209,23 @@ fn a_case_that_fits_nowhere_is_infeasible() {
     Place::new(&planned).refused(hw, 3, &words);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_picture_that_cannot_be_written_costs_no_table() {
+    let place = Place::new(GRID);
+    fs::create_dir(place.path("out")).expect("made");
+    std::os::unix::fs::symlink("/dev/full", place.path("out/scatter.png")).expect("linked");
+    let output = place.command("--hw machine.toml -o out").output();
+    let output = output.expect("runs");
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let words = "error: out/scatter.png: cannot be written: No space left";
+    assert!(said.starts_with(words) && said.len() < 130, "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("2 cases in 2 runs"), "{printed}");
+    assert!(place.path("out/trace.json").exists());
+}
+
 /// A limit on the size of files stands for a full disk.
 #[cfg(unix)]
 #[test]

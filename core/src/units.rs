@@ -116,40 +116,43 @@ impl Div<FlopsPerSecond> for Flops {
     }
 }
 
-fn scaled(value: f64, base: f64, prefixes: &[&str]) -> String {
+/// Three digits in the decimal unit that fits, as data sheets count.
+fn scaled(value: f64, unit: &str) -> String {
     let mut value = value;
-    let mut index = 0;
-    while value.abs() >= base && index + 1 < prefixes.len() {
-        value /= base;
-        index += 1;
+    let mut prefixes = ["", "k", "M", "G", "T", "P"].iter();
+    let mut prefix = prefixes.next();
+    while value.abs() >= 999.5 && prefixes.len() > 0 {
+        value /= 1000.0;
+        prefix = prefixes.next();
     }
-    if value == 0.0 || value.abs() >= 100.0 {
-        format!("{value:.0} {}", prefixes[index])
-    } else if value.abs() >= 10.0 {
-        format!("{value:.1} {}", prefixes[index])
-    } else {
-        format!("{value:.2} {}", prefixes[index])
-    }
+    let prefix = prefix.unwrap_or(&"");
+    let digits = match value.abs() {
+        a if a == 0.0 || a >= 99.95 => 0,
+        a if a >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$} {prefix}{unit}")
 }
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let prefixes = ["B", "KiB", "MiB", "GiB", "TiB"];
-        f.pad(&scaled(self.0 as f64, 1024.0, &prefixes))
+        match self.0 {
+            // There is no part of a byte.
+            few @ 0..1000 => f.pad(&format!("{few} B")),
+            many => f.pad(&scaled(many as f64, "B")),
+        }
     }
 }
 
 impl fmt::Display for BytesPerSecond {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let prefixes = ["B/s", "kB/s", "MB/s", "GB/s", "TB/s"];
-        f.pad(&scaled(self.0, 1000.0, &prefixes))
+        f.pad(&scaled(self.0, "B/s"))
     }
 }
 
 impl fmt::Display for FlopsPerSecond {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let prefixes = ["FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s"];
-        f.pad(&scaled(self.0, 1000.0, &prefixes))
+        f.pad(&scaled(self.0, "FLOP/s"))
     }
 }
 
@@ -174,7 +177,10 @@ mod tests {
 
     #[test]
     fn a_unit_prints_with_a_readable_prefix() {
-        assert_eq!(Bytes(16 << 30).to_string(), "16.0 GiB");
+        assert_eq!(Bytes(16_000_000_000).to_string(), "16.0 GB");
+        assert_eq!(Bytes(16 << 30).to_string(), "17.2 GB");
+        assert_eq!(Bytes(999_600).to_string(), "1.00 MB");
+        assert_eq!(Bytes(999).to_string(), "999 B");
         assert_eq!(Bytes(0).to_string(), "0 B");
         assert_eq!(BytesPerSecond(12.89e9).to_string(), "12.9 GB/s");
         assert_eq!(Seconds(0.00031).to_string(), "310.0 us");

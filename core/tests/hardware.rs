@@ -210,7 +210,7 @@ fn inheritance_faults_name_the_file_to_mend() {
         "name = \"a\"\nextends = \"a\"",
         "x.toml",
         "extends",
-        &["`a` extends itself"],
+        &["no profile `a`"],
     );
     refuses_text(
         "name = \"a\"\nextends = \"spoilt\"",
@@ -228,7 +228,7 @@ fn inheritance_faults_name_the_file_to_mend() {
         &format!("{child}[tiers]\nhost_capacity_bytes = {{ value = -1, source = \"lab\" }}\n"),
         "x.toml",
         "tiers.host_capacity_bytes",
-        &["-1", "0 or more"],
+        &["-1 is below 0"],
     );
     refuses_text(
         "name = \"a\"\nextends = \"bare\"",
@@ -336,12 +336,18 @@ fn numbers_out_of_range_are_refused() {
         "tiers.device_capacity_bytes.value",
         &["is 0", "above 0"],
     );
-    for bad in ["inf", "nan", "1.5", "-4"] {
+    for (bad, remedy) in [
+        ("inf", "less than 9.2e18"),
+        ("1e30", "less than 9.2e18"),
+        ("nan", "whole number"),
+        ("1.5", "whole number"),
+        ("-4", "how many bytes there are"),
+    ] {
         refuses(
             "value = 1000",
             &format!("value = {bad}"),
             "tiers.device_capacity_bytes",
-            &["whole number"],
+            &[remedy],
         );
     }
     refuses(
@@ -449,7 +455,7 @@ fn capacities_are_replaced_and_said() {
     assert_eq!(less.tiers.device_capacity_bytes.value, Bytes(1024));
     assert_eq!(less.tiers.host_capacity_bytes.value, Bytes(2000));
     assert_eq!(less.tiers.disk_capacity_bytes.value, Bytes(5));
-    assert!(less.description.contains("device 1.00 KiB"));
+    assert!(less.description.contains("device 1.02 kB"));
     assert_eq!(mini().with_capacities(None, None, None), mini());
 }
 

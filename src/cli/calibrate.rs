@@ -32,10 +32,12 @@ pub struct Args {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     constants: Vec<String>,
     /// How far a constant is likely to be off, as a fraction
-    #[arg(long, value_name = "SPREAD", default_value_t = 0.3, value_parser = positive)]
+    #[arg(long, value_name = "SPREAD", default_value_t = 0.3, value_parser = positive,
+          allow_negative_numbers = true)]
     prior: f64,
     /// How far a run is likely to be off, as a fraction
-    #[arg(long, value_name = "SPREAD", default_value_t = 0.05, value_parser = positive)]
+    #[arg(long, value_name = "SPREAD", default_value_t = 0.05, value_parser = positive,
+          allow_negative_numbers = true)]
     noise: f64,
     /// How to print the result
     #[arg(long, value_enum, default_value_t = Format::Text)]

@@ -1,5 +1,6 @@
 //! Exit codes, and which failure has which.
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -14,7 +15,7 @@ use plimsoll_sim::SimulateError;
 use thiserror::Error;
 
 use super::output;
-use crate::files::InputError;
+use crate::files::{InputError, Unwritten};
 
 /// What the process says to its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +125,10 @@ fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             InputError::UnknownName(_) => Exit::Usage,
             InputError::BadFile(_) => Exit::BadInput,
         });
+    }
+    if let Some(error) = cause.downcast_ref::<io::Error>() {
+        let unwritten = error.get_ref().is_some_and(|inner| inner.is::<Unwritten>());
+        return unwritten.then_some(Exit::Usage);
     }
     if let Some(SimulateError::Lower(LowerError::DoesNotFit { .. })) = cause.downcast_ref() {
         return Some(Exit::Infeasible);

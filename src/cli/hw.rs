@@ -7,7 +7,7 @@ use super::Format;
 use super::output::{print, print_json};
 use crate::files::{find_profile, list_profiles};
 use crate::report::hardware::{profile_json, profile_text};
-use crate::report::{Align, Table, decimal};
+use crate::report::{Align, Table};
 
 /// What to do with profiles.
 #[derive(Debug, Subcommand)]
@@ -91,7 +91,7 @@ fn text(rows: &[Row]) -> String {
         ("from", Align::Left),
         ("", Align::Left),
     ]);
-    let bytes = |count| decimal(plimsoll_core::units::Bytes(count));
+    let bytes = |count| plimsoll_core::units::Bytes(count).to_string();
     for row in rows {
         table.row([
             row.name.clone(),

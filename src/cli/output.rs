@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
-use crate::files::check_writable;
+use crate::files::{check_writable, same_file};
 
 /// Prints a text.
 ///
@@ -50,6 +50,24 @@ pub(super) fn check_output(flag: &str, file: Option<&Path>) -> Result<(), Failur
     };
     let line = format!("{flag} {}: cannot be written: {why}", file.display());
     Err(Failure::new(Exit::Usage, line))
+}
+
+/// Refuses two files of which the second would take the first one's place, and each that could not be
+/// written, before the work begins.
+///
+/// # Errors
+/// The flags, the file and what to do.
+pub(super) fn check_outputs(output: Option<&Path>, trace: Option<&Path>) -> Result<(), Failure> {
+    check_output("--output", output)?;
+    check_output("--trace", trace)?;
+    match (output, trace) {
+        (Some(output), Some(trace)) if same_file(output, trace) => {
+            let file = trace.display();
+            let line = format!("--output and --trace are the same file, {file}; give each its own");
+            Err(Failure::new(Exit::Usage, line))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A line on standard error; where even that is closed, nothing is left to be said.

@@ -12,7 +12,6 @@ use super::options::{DtypeName, Format, WorkloadArgs, positive};
 use super::output::{check_output, print, print_json};
 use crate::files::{PlanFile, SearchNote, find_model, find_profile, plan_json, write_text};
 use crate::planner::{Answer, Infeasible, Objective, PlanError, Planned, Request, search};
-use crate::report::decimal;
 use crate::report::plan::{duration, plan_text, search_text};
 
 /// What to plan.
@@ -52,7 +51,7 @@ pub(super) struct Wish {
     #[arg(long)]
     compress_cache: bool,
     /// The longest that the whole workload may take, in seconds
-    #[arg(long, value_name = "S", value_parser = positive)]
+    #[arg(long, value_name = "S", value_parser = positive, allow_negative_numbers = true)]
     max_latency_s: Option<f64>,
 }
 
@@ -60,11 +59,19 @@ pub(super) struct Wish {
 enum ObjectiveName {
     /// Generated tokens a second
     Throughput,
-    /// The time until all prompts are answered
+    /// The time until all prompts are answered; of one prompt, where --num-prompts does not say how many
     Latency,
 }
 
 impl Wish {
+    /// What the planner takes for granted where nothing is said.
+    fn assumed(self, workload: WorkloadArgs) -> Option<&'static str> {
+        let one = self.objective == ObjectiveName::Latency && workload.num_prompts.is_none();
+        one.then_some(
+            "1 prompt, as --objective latency means where --num-prompts does not say more",
+        )
+    }
+
     /// The planner's request.
     pub fn request(self, workload: WorkloadArgs) -> Request {
         Request {
@@ -134,10 +141,7 @@ fn does_not_fit(infeasible: &Infeasible) -> Refusal {
     let line = format!(
         "no plan fits: the {tier} tier holds {} and the nearest plan needs {}, {} too much; \
          that plan: {}",
-        decimal(*capacity),
-        decimal(*needed),
-        decimal(short),
-        infeasible.description
+        capacity, needed, short, infeasible.description
     );
     let json = json!({ "infeasible": {
         "tier": tier,
@@ -177,17 +181,23 @@ fn report(args: &Args, planned: &Planned) -> anyhow::Result<()> {
             runner_up: planned.runner_up.as_ref(),
         }),
     });
-    if let Some(path) = &args.output {
-        write_text(path, &json)?;
-    }
-    match args.format {
+    // A file that cannot be written does not cost the answer.
+    let written = match &args.output {
+        Some(path) => write_text(path, &json),
+        None => Ok(()),
+    };
+    let printed = match args.format {
         Format::Json => print(&json),
         Format::Text => {
             let runner_up = planned.runner_up.as_ref();
             let search = search_text(planned.considered, runner_up, &advice);
-            print(&format!("{}\n{search}", plan_text(&planned.plan)))
+            let assumed = args.wish.assumed(args.workload);
+            let assumed = assumed.map_or(String::new(), |what| format!("planned    for {what}\n"));
+            print(&format!("{}\n{assumed}{search}", plan_text(&planned.plan)))
         }
-    }
+    };
+    written?;
+    printed
 }
 
 fn advice(planned: &Planned) -> Vec<String> {

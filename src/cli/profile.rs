@@ -1,6 +1,7 @@
 //! `plimsoll profile`: measures this machine.
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::probe::{ProbeOptions, measure};
@@ -8,8 +9,8 @@ use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 
 use super::options::DtypeName;
-use super::output::check_output;
-use super::{Progress, print, stop_on_interrupt};
+use super::output::{check_output, complain};
+use super::{Exit, Failure, Progress, print, stop_on_interrupt};
 use crate::files::write_text;
 
 /// Measure this machine and write its hardware profile
@@ -45,11 +46,27 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         name: args.name.clone(),
         date: today(),
     };
-    let text = measure_with_progress(&options)?.to_toml();
-    match &args.output {
-        Some(path) => Ok(write_text(path, &text)?),
-        None => print(&text),
+    let profile = measure_with_progress(&options).map_err(|error| {
+        match options.cpu.interrupt.load(Ordering::Relaxed) {
+            true => Failure::new(Exit::Interrupted, "interrupted; nothing was written").into(),
+            false => error,
+        }
+    })?;
+    let text = profile.to_toml();
+    let Some(path) = &args.output else {
+        return print(&text);
+    };
+    if let Err(error) = write_text(path, &text) {
+        print(&text)?;
+        let note = "the profile is printed instead";
+        return Err(Failure::noted(&error.into(), note).into());
     }
+    // Not among what is printed, since that may be the profile's own place.
+    let file = path.display();
+    complain(&format!(
+        "{file} is the profile of this machine; next: plimsoll plan --hw {file} --model opt-125m"
+    ));
+    Ok(())
 }
 
 /// Threads of the emulated device with which profiles are measured.

@@ -18,7 +18,7 @@ use plimsoll_core::units::{BytesPerSecond, Seconds};
 use super::Progress;
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
-use super::output::check_output;
+use super::output::check_outputs;
 use super::profile::{DEVICE_THREADS, cpu_options};
 use prepare::Prepared;
 use report::Done;
@@ -29,7 +29,8 @@ pub struct Args {
     /// The plan to run; without it, one is made for --hw and --model
     #[arg(long, value_name = "FILE", conflicts_with_all = PLANNING_FLAGS)]
     plan: Option<PathBuf>,
-    /// The machine to plan for, or to predict for beside --plan
+    /// The machine to plan for, or to predict for beside --plan; only for a profile that was measured
+    /// with `plimsoll profile` is the prediction one of this run
     #[arg(long, value_name = "PROFILE", required_unless_present = "plan")]
     hw: Option<String>,
     /// The model: a folder with a Hugging Face checkpoint, else a name or a config.json and
@@ -53,23 +54,23 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = ".")]
     disk_dir: PathBuf,
     /// The most that copies to the device carry, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive)]
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     h2d_gb_s: Option<f64>,
     /// The most that copies from the device carry, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive)]
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     d2h_gb_s: Option<f64>,
     /// The most that is read from the disk, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive)]
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     disk_read_gb_s: Option<f64>,
     /// The most that is written to the disk, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive)]
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     disk_write_gb_s: Option<f64>,
     /// Threads of the emulated device's matrix products; profiles are measured with 1, so with more
     /// nothing is predicted
     #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
     device_threads: usize,
-    /// Write a Chrome/Perfetto trace; with --hw, predicted and measured one above the other
+    /// Write a Chrome/Perfetto trace; with --hw, two tracks, predicted and measured
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// How to print the result
@@ -106,8 +107,7 @@ impl Args {
 /// # Errors
 /// Input that is wrong, a machine that lacks what the plan needs, or an interruption.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    check_output("--output", args.output.as_deref())?;
-    check_output("--trace", args.trace.as_deref())?;
+    check_outputs(args.output.as_deref(), args.trace.as_deref())?;
     let prepared = Prepared::new(args)?;
     let options = CpuOptions {
         throttles: args.throttles(),

@@ -9,7 +9,7 @@ use super::Format;
 use super::output::{print, print_json};
 use crate::calibrate::{Machines, RunRow, RunScore, read_runs, score_runs};
 use crate::files::write_atomically;
-use crate::report::{Align, Table, decimal, signed_percent, three_digits, to_csv};
+use crate::report::{Align, Table, signed_percent, three_digits, to_csv};
 
 /// Runs and the machine that they ran on.
 #[derive(Debug, clap::Args)]
@@ -73,7 +73,7 @@ fn text(rows: &[RunRow], score: &RunScore) -> String {
             " tok/s"
         };
         let exceeds = row.exceeds.map_or(String::new(), |tier| {
-            let by = decimal(plimsoll_core::units::Bytes(row.exceeds_bytes));
+            let by = plimsoll_core::units::Bytes(row.exceeds_bytes).to_string();
             format!(" ({by} more {tier} than there is)")
         });
         let measured = match row.metric {

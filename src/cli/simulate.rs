@@ -1,10 +1,12 @@
 //! `plimsoll simulate`: a plan, or a policy in FlexGen's terms, in modelled time.
 
+use std::io;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
 use plimsoll_core::compression::Compression;
+use plimsoll_core::control::Run;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
@@ -15,7 +17,7 @@ use super::input::check_plan;
 use super::options::{
     DtypeName, Format, GranularityName, PageLockName, ScheduleName, Switch, WorkloadArgs,
 };
-use super::output::{check_output, print};
+use super::output::{check_outputs, print};
 use crate::files::{
     PlanFile, find_model, find_profile, plan_json, read_plan, write_atomically, write_text,
 };
@@ -111,33 +113,40 @@ const POLICY_FLAGS: [&str; 16] = [
 /// # Errors
 /// Input that is wrong, or a plan that does not fit.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    check_output("--output", args.output.as_deref())?;
-    check_output("--trace", args.trace.as_deref())?;
+    check_outputs(args.output.as_deref(), args.trace.as_deref())?;
     let (mut plan, profile) = match &args.plan {
         Some(_) => from_file(args)?,
         None => from_flags(args)?,
     };
     let run = plimsoll_sim::simulate(&plan, &profile)?;
     plan.prediction = Some(Summary::of_plan(&plan, &run));
-    if let Some(path) = &args.trace {
-        let name = format!("{} on {}, predicted", plan.model.name, profile.name);
-        let process = Process {
-            name: &name,
-            run: &run,
-        };
-        write_atomically(path, |out| write_run(out, process))?;
-    }
-    let file = PlanFile {
+    // A file that cannot be written costs neither the answer nor the other file.
+    let trace = write_trace(args, &plan, &run);
+    let json = plan_json(&PlanFile {
         plan: &plan,
         search: None,
+    });
+    let output = match &args.output {
+        Some(path) => write_text(path, &json),
+        None => Ok(()),
     };
-    if let Some(path) = &args.output {
-        write_text(path, &plan_json(&file))?;
-    }
-    match args.format {
+    let printed = match args.format {
         Format::Text => print(&plan_text(&plan)),
-        Format::Json => print(&plan_json(&file)),
-    }
+        Format::Json => print(&json),
+    };
+    output.and(trace)?;
+    printed
+}
+
+fn write_trace(args: &Args, plan: &Plan, run: &Run) -> io::Result<()> {
+    let Some(path) = &args.trace else {
+        return Ok(());
+    };
+    let name = format!(
+        "{} on {}, predicted",
+        plan.model.name, plan.provenance.hardware
+    );
+    write_atomically(path, |out| write_run(out, Process { name: &name, run }))
 }
 
 fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {

@@ -39,10 +39,12 @@ pub struct Args {
     #[arg(long, default_value = ".", value_name = "DIR")]
     disk_dir: PathBuf,
     /// Fail (exit code 6) where the median of the errors' sizes is above so many percent
-    #[arg(long, default_value_t = 10.0, value_name = "PERCENT", value_parser = not_negative)]
+    #[arg(long, default_value_t = 10.0, value_name = "PERCENT", value_parser = not_negative,
+          allow_negative_numbers = true)]
     median_max: f64,
     /// Fail (exit code 6) where their 95th percentile is above so many percent
-    #[arg(long, default_value_t = 25.0, value_name = "PERCENT", value_parser = not_negative)]
+    #[arg(long, default_value_t = 25.0, value_name = "PERCENT", value_parser = not_negative,
+          allow_negative_numbers = true)]
     p95_max: f64,
     /// How results are printed
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -84,19 +86,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .map_err(|error| before_any_run(&cpu, refused(error)))?;
     let asked = validation.coverage().runs_asked as u64;
     let bar = Progress::new("running", asked);
-    validation.run(&mut |so_far| {
+    let tables = validation.run(&mut |so_far| {
         let report = Report::of(so_far, &setting);
         bar.set(report.coverage.runs as u64);
         report::write_tables(&args.output, &report)
-    })?;
+    });
     drop(bar);
     let report = Report::of(&validation, &setting);
     if let Some(score) = &report.score {
-        report::write_pictures(&args.output, &report, validation.trials())?;
+        let pictures = report::write_pictures(&args.output, &report, validation.trials());
         match args.format {
             Format::Json => print_json(&report)?,
             Format::Text => print(&report::text(&report, score, &args.output))?,
         }
+        // What was measured is shown, wherever it cannot be written.
+        tables.and(pictures)?;
     }
     finish(args, validation, report.score.as_ref())
 }

@@ -68,8 +68,17 @@ fn read_profile(path: &Path) -> Result<HardwareProfile, InputError> {
     let text = read_text(path)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let origin = path.display().to_string();
-    let parent = |wanted: &str| parent_text(folder, wanted);
+    let parent = |wanted: &str| match embedded_below(path, wanted) {
+        Some(text) => Ok(text.to_owned()),
+        None => parent_text(folder, wanted),
+    };
     Ok(HardwareProfile::parse(&text, &origin, &parent)?)
+}
+
+/// The embedded profile that a file of the same name hides, and may extend none the less.
+fn embedded_below(path: &Path, wanted: &str) -> Option<&'static str> {
+    let same = path.file_stem().is_some_and(|stem| stem == wanted);
+    same.then(|| embedded::text(wanted)).flatten()
 }
 
 /// The text of the profile that another extends: a neighbour, one of the folder, or an embedded one.
@@ -103,6 +112,10 @@ fn is_plain(name: &str) -> bool {
 }
 
 fn not_found(wanted: &str, name: &str) -> InputError {
+    if Path::new(wanted).is_dir() {
+        let line = format!("--hw {wanted}: is a folder; give the file of a profile in it");
+        return InputError::BadFile(line);
+    }
     if !is_plain(name) {
         let path = Path::new(wanted);
         let error = std::io::Error::from(std::io::ErrorKind::NotFound);

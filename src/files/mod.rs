@@ -18,7 +18,9 @@ pub use model::{FoundModel, find_model, first_difference};
 pub use plan::{PlanFile, SearchNote, plan_json, read_plan};
 pub use prompts::{Prompt, random_prompts, read_prompts};
 pub use toml_place::TomlText;
-pub use write::{check_writable, write_atomically, write_text, write_through_path};
+pub use write::{
+    Unwritten, check_writable, same_file, write_atomically, write_text, write_through_path,
+};
 
 use std::path::Path;
 

@@ -2,10 +2,12 @@
 //! file (a pipe, a device, our own output) is written straight into instead.
 
 use std::fs::{self, File, Metadata};
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use thiserror::Error;
 
 /// Writes a file through `fill`. On an error the old file, if any, is untouched and nothing is left
 /// beside it.
@@ -16,12 +18,19 @@ pub fn write_atomically(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>,
 ) -> io::Result<()> {
+    write_place(path, fill).map_err(|error| context(path, error))
+}
+
+fn write_place(
+    path: &Path,
+    fill: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>,
+) -> io::Result<()> {
     let filled = |file: &mut File| {
         let mut writer = BufWriter::with_capacity(1 << 18, file);
         fill(&mut writer)?;
         writer.flush()
     };
-    let attempt = || match Place::of(path)? {
+    match Place::of(path)? {
         Place::File(path) => {
             let mut temporary = neighbour(&path, "")?;
             filled(temporary.as_file_mut())?;
@@ -29,8 +38,7 @@ pub fn write_atomically(
         }
         Place::Stream(mut stream) => filled(&mut stream),
         Place::Pipe => filled(&mut open(path)?),
-    };
-    attempt().map_err(|error| context(path, &error))
+    }
 }
 
 /// Writes a whole text.
@@ -57,13 +65,23 @@ pub fn write_through_path(
             let temporary = neighbour(&std::env::temp_dir().join("stream"), &extension)?;
             fill(temporary.path())?;
             let bytes = fs::read(temporary.path())?;
-            return write_atomically(path, |out| out.write_all(&bytes));
+            return write_place(path, |out| out.write_all(&bytes));
         };
-        let temporary = neighbour(&path, &extension)?;
-        fill(temporary.path())?;
+        let mut temporary = neighbour(&path, &extension)?;
+        fill(temporary.path()).map_err(|error| plainer(error, temporary.as_file_mut()))?;
         settle(temporary, &path)
     };
-    attempt().map_err(|error| context(path, &error))
+    attempt().map_err(|error| context(path, error))
+}
+
+/// What the system says of a file that a library could not fill: of a full disk, libraries say more words
+/// and less.
+fn plainer(error: io::Error, file: &mut File) -> io::Error {
+    let more = file.seek(SeekFrom::End(0));
+    match more.and_then(|_| file.write_all(&[0; 1 << 16])) {
+        Err(plain) => plain,
+        Ok(()) => error,
+    }
 }
 
 /// Whether a file could be written now, as far as that can be told; leaves everything as it is.
@@ -75,6 +93,20 @@ pub fn check_writable(path: &Path) -> io::Result<()> {
         Place::File(path) => neighbour(&path, "")?.close(),
         Place::Stream(_) | Place::Pipe => Ok(()),
     }
+}
+
+/// Whether two paths lead to one regular file, there or to be made, so that the second that is written
+/// would take the place of the first.
+pub fn same_file(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| match Place::of(path) {
+        Ok(Place::File(path)) => {
+            let folder = path.parent().filter(|folder| *folder != Path::new(""));
+            let folder = fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?;
+            Some(folder.join(path.file_name()?))
+        }
+        _ => None,
+    };
+    place(one).is_some_and(|one| place(other) == Some(one))
 }
 
 /// What a path leads to.
@@ -152,9 +184,26 @@ fn settle(temporary: tempfile::NamedTempFile, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn context(path: &Path, error: &io::Error) -> io::Error {
-    let line = format!("{}: cannot be written: {error}", path.display());
-    io::Error::new(error.kind(), line)
+/// A file that could not be written; what the [`io::Error`]s of this module hold.
+#[derive(Debug, Error)]
+#[error("{}: cannot be written: {error}; {}", path.display(), remedy(error))]
+pub struct Unwritten {
+    path: PathBuf,
+    error: io::Error,
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room, or give another file",
+        ErrorKind::FileTooLarge => "allow larger files, or give another file",
+        ErrorKind::PermissionDenied => "permit it, or give another file",
+        _ => "give another file",
+    }
+}
+
+fn context(path: &Path, error: io::Error) -> io::Error {
+    let path = path.to_owned();
+    io::Error::new(error.kind(), Unwritten { path, error })
 }
 
 #[cfg(test)]
@@ -217,6 +266,33 @@ mod tests {
         fs::write(&path, "old").unwrap();
         check_writable(&path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+    }
+
+    #[test]
+    fn a_full_disk_is_said_plainly() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = || io::Error::other("backend error: ImageError(IoError(Os { code: 28 }))");
+        let mut full = open(Path::new("/dev/full")).unwrap();
+        let plain = context(Path::new("x.png"), plainer(said(), &mut full)).to_string();
+        assert!(plain.starts_with("x.png: cannot be written: No space left"));
+        assert!(plain.ends_with("; make room, or give another file"));
+        let mut roomy = File::create(folder.path().join("y")).unwrap();
+        assert_eq!(plainer(said(), &mut roomy).to_string(), said().to_string());
+    }
+
+    #[test]
+    fn two_paths_may_lead_to_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir(path("sub")).unwrap();
+        std::os::unix::fs::symlink("x", path("link")).unwrap();
+        for _ in ["to be made", "there"] {
+            assert!(same_file(&path("x"), &path("sub/../x")));
+            assert!(same_file(&path("x"), &path("link")));
+            assert!(!same_file(&path("x"), &path("sub/x")));
+            fs::write(path("x"), "").unwrap();
+        }
+        assert!(!same_file(Path::new("/dev/null"), Path::new("/dev/null")));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::canvas::{
     Area, Axis, Failure, Picture, SIZE, colour, coloured_words, draw_axes, draw_title, own,
     range_of, seconds_label, words,
 };
-use super::{Align, Table, decimal, three_digits};
+use super::{Align, Table, three_digits};
 use crate::pareto::Point;
 use crate::published::Published;
 
@@ -264,7 +264,6 @@ pub fn frontier_table(points: &[Point]) -> Table {
 /// As FlexGen's tables print it, or what does not fit.
 fn policy(point: &Point) -> String {
     if let Some((tier, needed, capacity)) = point.out_of_memory() {
-        let (needed, capacity) = (decimal(needed), decimal(capacity));
         return format!("out of memory: {tier} needs {needed} and has {capacity}");
     }
     let percent = [point.wg, point.wc, point.cg, point.cc, point.hg, point.hc];

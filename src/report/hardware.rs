@@ -4,7 +4,7 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::units::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
 use toml::{Table as TomlTable, Value};
 
-use super::{Align, Table, decimal, percent, three_digits};
+use super::{Align, Table, percent, three_digits};
 
 /// The profile with every number, where it comes from, and the sources in full.
 pub fn profile_text(profile: &HardwareProfile) -> String {
@@ -100,7 +100,7 @@ fn curve_rows(path: &str, leaf: &TomlTable, profile: &HardwareProfile, rows: &mu
         // GEMM curves run over rows, attention over tokens where it counts operations.
         let at = match path.ends_with("flops_per_s") {
             true => format!("{size:.0}"),
-            false => decimal(Bytes(size as u64)),
+            false => Bytes(size as u64).to_string(),
         };
         let key = format!("{path} at {at}");
         push(key, with_unit(path, rate), leaf, profile, rows);
@@ -131,7 +131,7 @@ fn with_unit(key: &str, value: f64) -> String {
     } else if key.ends_with("flops_per_s") {
         FlopsPerSecond(value).to_string()
     } else if key.ends_with("_bytes") {
-        decimal(Bytes(value as u64))
+        Bytes(value as u64).to_string()
     } else if key.ends_with("_s") {
         Seconds(value).to_string()
     } else {

@@ -16,25 +16,6 @@ pub use frontier::{Frontier, frontier_table};
 pub use scatter::{Point, Scatter};
 pub use table::{Align, Table};
 
-use plimsoll_core::units::Bytes;
-
-/// Bytes in decimal units, as data sheets count them.
-pub fn decimal(bytes: Bytes) -> String {
-    let mut value = bytes.as_f64();
-    let mut unit = "B";
-    for next in ["kB", "MB", "GB", "TB", "PB"] {
-        if value < 999.5 {
-            break;
-        }
-        value /= 1000.0;
-        unit = next;
-    }
-    match unit {
-        "B" => format!("{value:.0} B"),
-        _ => format!("{} {unit}", three_digits(value)),
-    }
-}
-
 /// A number to three significant digits: models and machines do not agree further than that.
 pub fn three_digits(value: f64) -> String {
     match value.abs() {
@@ -59,6 +40,12 @@ pub fn percent(share: f64) -> String {
     }
 }
 
+/// So many of something ("1 prompt", "2 prompts").
+pub fn count(number: u64, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
+
 /// A signed percentage (`+3.4%`).
 pub fn signed_percent(share: f64) -> String {
     format!("{:+.1}%", share * 100.0)
@@ -70,9 +57,6 @@ mod tests {
 
     #[test]
     fn numbers_have_three_digits() {
-        assert_eq!(decimal(Bytes(16_000_000_000)), "16.0 GB");
-        assert_eq!(decimal(Bytes(999)), "999 B");
-        assert_eq!(decimal(Bytes(999_600)), "1.00 MB");
         assert_eq!(three_digits(1234.5), "1234");
         assert_eq!(three_digits(0.6912), "0.691");
         assert_eq!(three_digits(0.001), "0.00100");

@@ -5,7 +5,7 @@ use plimsoll_core::model::ModelSpec;
 use plimsoll_core::units::Bytes;
 use serde::Serialize;
 
-use super::{Align, Table, decimal};
+use super::{Align, Table};
 
 /// What a model weighs; bytes are for f16.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -78,8 +78,8 @@ pub fn models_text(rows: &[ModelRow]) -> String {
             row.num_attention_heads.to_string(),
             row.num_key_value_heads.to_string(),
             row.max_position_embeddings.to_string(),
-            decimal(row.weight_bytes),
-            decimal(row.kv_bytes_per_token),
+            row.weight_bytes.to_string(),
+            row.kv_bytes_per_token.to_string(),
         ]);
     }
     table.to_string()

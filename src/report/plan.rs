@@ -10,7 +10,7 @@ use plimsoll_core::summary::{BusyFraction, Summary};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::{Bytes, Seconds};
 
-use super::{Align, Table, decimal, percent, three_digits};
+use super::{Align, Table, count, percent, three_digits};
 
 /// A plan with its prediction, if it has one.
 pub fn plan_text(plan: &Plan) -> String {
@@ -48,13 +48,13 @@ fn heading(plan: &Plan) -> String {
     let work = &plan.workload;
     let prompts = work
         .num_prompts
-        .map_or(String::new(), |n| format!(", {n} prompts"));
+        .map_or(String::new(), |n| format!(", {}", count(n, "prompt")));
     format!(
-        "{} in {} on {}: {} prompt tokens, {} generated{prompts}",
+        "{} in {} on {}: {}, {} generated{prompts}",
         plan.model.name,
         plan.dtype.name(),
         plan.provenance.hardware,
-        work.prompt_len,
+        count(work.prompt_len.into(), "prompt token"),
         work.gen_len
     )
 }
@@ -97,12 +97,12 @@ fn decisions(policy: &Policy) -> String {
         Granularity::Spread => "over the whole model",
     };
     format!(
-        "batch      {} x {} = {} sequences a block\n\
+        "batch      {} x {} = {} a block\n\
          schedule   {}, overlap {}, barrier {}, attention on the CPU {}\n\
          tensors    made whole {granularity}, page-locked on the host: {}, in 4 bits: {}\n",
         policy.gpu_batch_size,
         policy.num_gpu_batches,
-        policy.block_size(),
+        count(policy.block_size(), "sequence"),
         schedule(policy.schedule),
         switch(policy.overlap),
         switch(policy.barrier),
@@ -170,8 +170,8 @@ pub fn summary_text(summary: &Summary) -> String {
     let rate = three_digits(summary.throughput_tok_s);
     let _ = writeln!(
         text,
-        "throughput {rate} tok/s ({} tokens)",
-        summary.generated_tokens
+        "throughput {rate} tok/s ({})",
+        count(summary.generated_tokens, "token")
     );
     let _ = writeln!(
         text,
@@ -203,7 +203,7 @@ fn busy(fractions: &BusyFraction, name: &str) -> f64 {
     found.map_or(0.0, |(_, share)| share)
 }
 
-fn in_words(resource: &str) -> &str {
+pub(super) fn in_words(resource: &str) -> &str {
     match resource {
         "gpu" => "GPU",
         "cpu" => "CPU",
@@ -227,8 +227,8 @@ fn memory(peak: &PerTier<Bytes>, capacity: &PerTier<Bytes>) -> Table {
         let share = peak[tier].as_f64() / capacity[tier].as_f64().max(1.0);
         table.row([
             tier.name().to_owned(),
-            decimal(peak[tier]),
-            decimal(capacity[tier]),
+            peak[tier].to_string(),
+            capacity[tier].to_string(),
             percent(share),
         ]);
     }

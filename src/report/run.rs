@@ -3,8 +3,8 @@
 use plimsoll_core::summary::Summary;
 use plimsoll_core::tier::Tier;
 
-use super::plan::duration;
-use super::{Align, Table, decimal, percent, signed_percent, three_digits};
+use super::plan::{duration, in_words};
+use super::{Align, Table, percent, signed_percent, three_digits};
 
 /// Measured and predicted, line by line, with the prediction's signed error.
 pub fn comparison(predicted: Option<&Summary>, measured: &Summary) -> Table {
@@ -30,13 +30,18 @@ pub fn comparison(predicted: Option<&Summary>, measured: &Summary) -> Table {
     line("tokens/s", &|s| s.throughput_tok_s, &three_digits);
     for tier in Tier::ALL {
         let name = format!("{tier} peak");
-        let text = |b: f64| decimal(plimsoll_core::units::Bytes(b as u64));
+        let text = |b: f64| plimsoll_core::units::Bytes(b as u64).to_string();
         line(&name, &|s| s.peak_bytes[tier].as_f64(), &text);
     }
     for (index, (name, _)) in measured.busy_fraction.named().into_iter().enumerate() {
         let cell = |s: &Summary| percent(s.busy_fraction.named()[index].1);
         let said = predicted.map(cell).unwrap_or_default();
-        table.row([format!("{name} busy"), said, cell(measured), String::new()]);
+        table.row([
+            format!("{} busy", in_words(name)),
+            said,
+            cell(measured),
+            String::new(),
+        ]);
     }
     table
 }

@@ -29,7 +29,7 @@ use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
 use crate::decoder::Decoder;
-use crate::tiers::DiskMode;
+use crate::tiers::{DiskMode, check_memory};
 use crate::weights::WeightSource;
 use engine::Engine;
 use memory::{Memory, Operands};
@@ -149,16 +149,14 @@ impl<'s> CpuExecutor<'s> {
                 });
             }
         }
+        let sizes = match options.whole_tiers {
+            true => plan.capacity_bytes,
+            false => needed,
+        };
+        check_memory(sizes.device, sizes.host)?;
         let machine = Machine::single_gpu(plan.capacity_bytes);
         let engine = Arc::new(Engine {
-            memory: Memory::new(
-                if options.whole_tiers {
-                    plan.capacity_bytes
-                } else {
-                    needed
-                },
-                &options.disk_dir,
-            )?,
+            memory: Memory::new(sizes, &options.disk_dir)?,
             decoder,
             plan: plan.clone(),
             placement: placement.clone(),

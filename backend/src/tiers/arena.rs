@@ -151,6 +151,20 @@ impl Arena {
     }
 }
 
+/// Refuses arenas that this machine cannot hold together, before the first of them is made.
+///
+/// # Errors
+/// [`TierError::TooMuchMemory`].
+pub fn check_memory(device: Bytes, host: Bytes) -> Result<(), TierError> {
+    let needed = Bytes(device.0.saturating_add(host.0));
+    match available_memory() {
+        Some(available) if available < needed => {
+            Err(TierError::TooMuchMemory { needed, available })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Memory that can be taken without swapping, where the system says. It promises more than it has, and
 /// ends the process that comes to collect; so it is asked first.
 fn available_memory() -> Option<Bytes> {
@@ -180,8 +194,17 @@ mod tests {
         let error = unsafe { arena.bytes(9_000, 1_001) }.expect_err("past the end");
         assert_eq!(
             error.to_string(),
-            "the device tier holds 9.77 KiB, and bytes 9000 to 10001 were asked for"
+            "the device tier holds 10.0 kB, and bytes 9000 to 10001 were asked for"
         );
+    }
+
+    #[test]
+    fn tiers_share_this_machines_memory() {
+        let most = available_memory().expect("the system says");
+        check_memory(Bytes(1 << 20), Bytes(1 << 20)).expect("little");
+        let refused = check_memory(most, Bytes(most.0 / 2));
+        assert!(matches!(refused, Err(TierError::TooMuchMemory { .. })));
+        check_memory(Bytes(u64::MAX), Bytes(u64::MAX)).expect_err("too much");
     }
 
     #[test]

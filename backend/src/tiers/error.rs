@@ -30,6 +30,17 @@ pub enum TierError {
         /// The system's word.
         source: std::io::Error,
     },
+    /// Device and host tier are both memory of this machine, and too much of it.
+    #[error(
+        "the device and the host tier take {needed} of this machine's memory together, and {available} is \
+         free; plan for this machine: `plimsoll profile -o my.toml`, then `plimsoll plan --hw my.toml`"
+    )]
+    TooMuchMemory {
+        /// What both take.
+        needed: Bytes,
+        /// What is free.
+        available: Bytes,
+    },
     /// The disk file could not be made.
     #[error("{}: no disk tier of {capacity} here: {source}; give another --disk-dir", dir.display())]
     NoDisk {

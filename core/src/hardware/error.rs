@@ -45,6 +45,8 @@ impl ProfileError {
 /// What is wrong with one key, before the file it stands in is known.
 pub(super) struct Fault {
     pub key: String,
+    /// Another key that it takes for this to be wrong, to be mended where it is the one that was changed.
+    pub or_key: Option<String>,
     pub problem: String,
     pub remedy: String,
 }
@@ -57,9 +59,15 @@ impl Fault {
     ) -> Fault {
         Fault {
             key: key.into(),
+            or_key: None,
             problem: problem.into(),
             remedy: remedy.into(),
         }
+    }
+
+    pub fn or_key(mut self, key: impl Into<String>) -> Fault {
+        self.or_key = Some(key.into());
+        self
     }
 
     pub fn within(self, origin: &str) -> ProfileError {

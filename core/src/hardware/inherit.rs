@@ -30,8 +30,7 @@ impl Layers {
                     .within(child));
                 }
             };
-            let own = layers[0].1.get("name").and_then(Value::as_str);
-            if own == Some(name.as_str()) || chain.contains(&name) {
+            if chain.contains(&name) {
                 let problem = format!("`{name}` extends itself through {}", path(&chain, child));
                 return Err(
                     Fault::new("extends", problem, "let one of them extend nothing").within(child),
@@ -64,16 +63,23 @@ impl Layers {
         merged
     }
 
-    /// The file that a fault is to be mended in: the youngest that holds the key, and the child
-    /// where none does or where a child inherits none.
-    pub fn blame(&self, key: &str) -> &str {
+    /// The file and the key that a fault is to be mended in: the youngest file that holds the key, and
+    /// the child where none does or where a child inherits none. Of two keys, the one of a younger file.
+    pub fn blame(&self, mut fault: Fault) -> ProfileError {
+        let mut at = self.youngest(&fault.key);
+        if let Some(other) = fault.or_key.take().filter(|key| self.youngest(key) < at) {
+            at = self.youngest(&other);
+            fault.key = other;
+        }
+        fault.within(&self.0[at].0)
+    }
+
+    fn youngest(&self, key: &str) -> usize {
         let steps: Vec<&str> = key.split(['.', '[']).collect();
         let own = key == "name" || key == "description";
-        let holder = self.0.iter().find(|(_, layer)| holds(layer, &steps));
-        match holder {
-            Some((origin, _)) if !own => origin,
-            _ => &self.0[0].0,
-        }
+        let mut layers = self.0.iter();
+        let holder = layers.position(|(_, layer)| holds(layer, &steps));
+        holder.filter(|_| !own).unwrap_or(0)
     }
 
     /// A child must not change what an inherited number says of its origin.

@@ -243,15 +243,15 @@ impl<'a> Reader<'a> {
     pub fn bytes(&self, key: &'static str) -> Result<Quantity<Bytes>, Fault> {
         let quantity = self.quantity(key)?;
         let value = quantity.value;
-        // 2^63 is where TOML's integers end.
-        if value.fract() == 0.0 && (0.0..9.2e18).contains(&value) {
-            return Ok(map(quantity, |value| Bytes(value as u64)));
-        }
-        Err(Fault::new(
-            self.key(key),
-            format!("{value} is not a count of bytes"),
-            "write a whole number, 0 or more and finite",
-        ))
+        let (problem, remedy) = match value {
+            v if v < 0.0 => ("is below 0", "write how many bytes there are"),
+            // 2^63 is where TOML's integers end.
+            v if v >= 9.2e18 => ("is more than any machine has", "write less than 9.2e18"),
+            v if v.fract() == 0.0 => return Ok(map(quantity, |value| Bytes(value as u64))),
+            _ => ("is not a count of bytes", "write a whole number"),
+        };
+        let problem = format!("{value} {problem}");
+        Err(Fault::new(self.key(key), problem, remedy))
     }
 
     /// A curve with its source.

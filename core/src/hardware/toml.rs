@@ -85,10 +85,7 @@ impl HardwareProfile {
     ) -> Result<HardwareProfile, ProfileError> {
         let layers = Layers::read(text, origin, parent)?;
         let merged = layers.merged();
-        let blame = |fault: Fault| {
-            let origin = layers.blame(&fault.key).to_owned();
-            fault.within(&origin)
-        };
+        let blame = |fault: Fault| layers.blame(fault);
         let profile = read_profile(&merged).map_err(blame)?;
         profile.faults().map_err(blame)?;
         Ok(profile)

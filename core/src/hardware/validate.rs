@@ -105,16 +105,24 @@ impl HardwareProfile {
 
     fn check_reserved(&self) -> Result<(), Fault> {
         let tiers = &self.tiers;
-        for (tier, usable) in [
-            ("device", tiers.device_usable()),
-            ("host", tiers.host_usable()),
+        for (tier, capacity, reserved) in [
+            (
+                "device",
+                &tiers.device_capacity_bytes,
+                &tiers.device_reserved_bytes,
+            ),
+            (
+                "host",
+                &tiers.host_capacity_bytes,
+                &tiers.host_reserved_bytes,
+            ),
         ] {
-            if usable == Bytes::ZERO {
-                return Err(Fault::new(
-                    format!("tiers.{tier}_reserved_bytes"),
-                    "leaves nothing of the capacity",
-                    format!("write less than tiers.{tier}_capacity_bytes"),
-                ));
+            let (capacity, reserved) = (capacity.value, reserved.value);
+            if reserved >= capacity {
+                let key = |what| format!("tiers.{tier}_{what}_bytes");
+                let problem = format!("leaves nothing, {reserved} of {capacity} are reserved");
+                let remedy = format!("write a {} above {}", key("capacity"), key("reserved"));
+                return Err(Fault::new(key("reserved"), problem, remedy).or_key(key("capacity")));
             }
         }
         Ok(())

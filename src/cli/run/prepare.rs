@@ -1,8 +1,9 @@
 //! What a run needs before it starts: plan, weights, prompts.
 
+use plimsoll_backend::cpu::Throttles;
 use plimsoll_backend::weights::{Safetensors, Synthetic, WeightSource};
 use plimsoll_core::control::Run;
-use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
 use plimsoll_core::lower::schedule::rounds;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
@@ -44,20 +45,7 @@ impl Prepared {
         let model = args.model.as_deref().map(find_model).transpose()?;
         let mut plan = plan(args, profile.as_ref(), model.as_ref())?;
         let prompts = prompts(args, &mut plan)?;
-        let mut predicted = None;
-        let mut left_out = None;
-        if args.device_threads == DEVICE_THREADS {
-            if let Some(profile) = &profile {
-                let run = plimsoll_sim::simulate(&plan, profile)?;
-                plan.prediction = Some(Summary::of_plan(&plan, &run));
-                predicted = Some(run);
-            }
-        } else if plan.prediction.take().is_some() || profile.is_some() {
-            left_out = Some(format!(
-                "profiles are measured with {DEVICE_THREADS} device thread, this run had {}",
-                args.device_threads
-            ));
-        }
+        let (predicted, left_out) = predict(args, profile.as_ref(), &mut plan)?;
         let (source, weights) = weights(args.seed, &plan, model.as_ref())?;
         Ok(Prepared {
             plan,
@@ -75,6 +63,50 @@ impl Prepared {
             .map(|prompt| prompt.prompt_token_ids.clone())
             .collect()
     }
+}
+
+/// The run in modelled time, where a profile for it is given, and why there is no prediction where one
+/// could have been made. A prediction of something else is taken out of the plan.
+fn predict(
+    args: &Args,
+    profile: Option<&HardwareProfile>,
+    plan: &mut Plan,
+) -> anyhow::Result<(Option<Run>, Option<String>)> {
+    if let Some(why) = incomparable(args, profile, plan) {
+        let one = plan.prediction.take().is_some() || profile.is_some();
+        return Ok((None, one.then_some(why)));
+    }
+    let Some(profile) = profile else {
+        return Ok((None, None));
+    };
+    let run = plimsoll_sim::simulate(plan, profile)?;
+    plan.prediction = Some(Summary::of_plan(plan, &run));
+    Ok((Some(run), None))
+}
+
+/// Why a prediction would be of something else than this run.
+fn incomparable(args: &Args, profile: Option<&HardwareProfile>, plan: &Plan) -> Option<String> {
+    if args.device_threads != DEVICE_THREADS {
+        return Some(format!(
+            "profiles are measured with {DEVICE_THREADS} device thread, this run had {}",
+            args.device_threads
+        ));
+    }
+    // A plan names its machine only; one that is not known here is taken to be this one.
+    let planned = match profile {
+        None => find_profile(&plan.provenance.hardware).ok(),
+        Some(_) => None,
+    };
+    let machine = profile.or(planned.as_ref());
+    if let Some(machine) = machine.filter(|machine| machine.kind == DeviceKind::Gpu) {
+        return Some(format!(
+            "{} is a machine with a GPU, this run was on this machine's CPU; give what `plimsoll \
+             profile` wrote here as --hw",
+            machine.name
+        ));
+    }
+    let unknown = profile.is_none() && args.throttles() != Throttles::default();
+    unknown.then(|| "the plan's own knows nothing of slower links; give --hw as well".to_owned())
 }
 
 fn plan(

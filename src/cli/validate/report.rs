@@ -40,12 +40,13 @@ impl<'a> Report<'a> {
 pub(super) fn write_tables(dir: &Path, report: &Report<'_>) -> io::Result<()> {
     let rows: Vec<CaseRow> = report.cases.iter().map(CaseRow::in_cells).collect();
     let csv = to_csv(&rows).map_err(io::Error::other)?;
-    write_atomically(&dir.join("cases.csv"), |out| out.write_all(&csv))?;
+    let csv = write_atomically(&dir.join("cases.csv"), |out| out.write_all(&csv));
     let json = serde_json::to_string_pretty(report)? + "\n";
-    write_text(&dir.join("cases.json"), &json)
+    csv.and(write_text(&dir.join("cases.json"), &json))
 }
 
-/// Draws all cases, and writes the trace of the one that is furthest off: the one to look at.
+/// Draws all cases, and writes the trace of the one that is furthest off: the one to look at. One that
+/// fails does not keep the others from their place.
 pub(super) fn write_pictures(
     dir: &Path,
     report: &Report<'_>,
@@ -60,8 +61,12 @@ pub(super) fn write_pictures(
         title: &title,
         points: &points,
     };
-    write_text(&dir.join("scatter.svg"), &picture_svg(&scatter)?)?;
-    write_picture_png(&dir.join("scatter.png"), &scatter)?;
+    let svg = picture_svg(&scatter).and_then(|svg| write_text(&dir.join("scatter.svg"), &svg));
+    let png = write_picture_png(&dir.join("scatter.png"), &scatter);
+    svg.and(png).and(write_furthest(dir, trials))
+}
+
+fn write_furthest(dir: &Path, trials: &[Trial<'_>]) -> io::Result<()> {
     let error = |trial: &&Trial<'_>| trial.row().map_or(-1.0, |row| row.error.abs());
     let furthest = trials.iter().max_by(|a, b| error(a).total_cmp(&error(b)));
     let Some((predicted, measured)) = furthest.and_then(Trial::pair) else {
@@ -124,7 +129,7 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
     let _ = writeln!(
         text,
         "files in {}: profile.toml, cases.csv, cases.json, scatter.svg, scatter.png, \
-         trace.json (the case furthest off, predicted above measured; open it in ui.perfetto.dev)",
+         trace.json (the case furthest off, two tracks, predicted and measured; open it in ui.perfetto.dev)",
         dir.display(),
     );
     text
