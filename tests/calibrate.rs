@@ -104,7 +104,7 @@ fn a_wrong_file_is_refused_with_line_column_and_remedy() {
     let good = "opt-125m,32,4,1,1,100,0,100,0,100,0";
     for (text, said) in [
         (
-            format!("model,prompt_len\nopt-125m,3\n"),
+            "model,prompt_len\nopt-125m,3\n".to_owned(),
             "`gen_len` is missing",
         ),
         (
