@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::control::Run;
+use crate::lower::schedule::Passes;
 use crate::plan::Plan;
 use crate::policy::Schedule;
 use crate::program::{BufferId, Cell, Op, ResourceKind, Stage, TaskId};
@@ -57,6 +58,28 @@ impl BusyFraction {
         ]
     }
 
+    /// The resource that was busy longest.
+    fn longest(&self) -> &'static str {
+        let longer = |best: (&'static str, f64), next: (&'static str, f64)| {
+            if next.1 > best.1 { next } else { best }
+        };
+        self.named().into_iter().fold(("gpu", 0.0), longer).0
+    }
+
+    /// Shares of a stretch of time.
+    fn within(run: &Run, from: Seconds, to: Seconds) -> BusyFraction {
+        let all = (to - from).0.max(f64::MIN_POSITIVE);
+        let mut busy = BusyFraction::default();
+        for (id, _, resource, _) in run.tasks() {
+            if let Some(span) = run.trace.span(id)
+                && let Some(share) = busy.slot(run.machine.resources[resource].kind)
+            {
+                *share += (span.end.0.min(to.0) - span.start.0.max(from.0)).max(0.0) / all;
+            }
+        }
+        busy
+    }
+
     fn slot(&mut self, kind: ResourceKind) -> Option<&mut f64> {
         match kind {
             ResourceKind::Gpu => Some(&mut self.gpu),
@@ -74,32 +97,10 @@ impl Summary {
     /// Sums up a run of a static plan.
     pub fn of(run: &Run) -> Summary {
         let latency = run.trace.makespan();
-        let mut busy = BusyFraction::default();
-        let mut tokens = 0;
-        for (id, op, resource, _) in run.tasks() {
-            let Some(span) = run.trace.span(id) else {
-                continue;
-            };
-            if let Some(share) = busy.slot(run.machine.resources[resource].kind) {
-                *share += span.duration().0 / latency.0.max(f64::MIN_POSITIVE);
-            }
-            if let Op::Linear {
-                stage: Stage::Head,
-                m,
-                ..
-            } = op
-            {
-                tokens += u64::from(*m);
-            }
-        }
-        let (bottleneck, _) =
-            busy.named().into_iter().fold(
-                ("gpu", 0.0),
-                |best, next| {
-                    if next.1 > best.1 { next } else { best }
-                },
-            );
         let prefill = prefill_time(run);
+        let tokens = run.tasks().filter_map(|task| head_of(run, task));
+        let tokens = tokens.map(|head| u64::from(head.sequences)).sum();
+        let busy = BusyFraction::within(run, Seconds::ZERO, latency);
         Summary {
             throughput_tok_s: tokens as f64 / latency.0.max(f64::MIN_POSITIVE),
             latency_s: latency,
@@ -108,70 +109,64 @@ impl Summary {
             generated_tokens: tokens,
             peak_bytes: peak_bytes(run),
             busy_fraction: busy,
-            bottleneck: bottleneck.to_owned(),
+            bottleneck: busy.longest().to_owned(),
         }
     }
 }
 
 impl Summary {
     /// Sums up a run of a plan. Where prompts are endless, the diagonal schedule has no block that
-    /// begins and ends, so rates and times are those of its steady state: between the first GPU batch
-    /// that leaves and the last that comes every place is taken; a latency is from a batch's admission
-    /// to its last token, and its prefill the first pass of that.
+    /// begins and ends, so all but the peak is of its steady state: as many passes as a GPU batch stays,
+    /// from when every place is taken. A block's tokens come out in them; a latency is from a batch's
+    /// admission to its last token, and its prefill a pass that admits one.
     pub fn of_plan(plan: &Plan, run: &Run) -> Summary {
         let summary = Summary::of(run);
         let endless = plan.workload.num_prompts.is_none();
         if plan.policy.schedule != Schedule::Diagonal || !endless {
             return summary;
         }
-        match SteadyState::of(run, plan.workload.gen_len) {
-            Some(steady) => Summary {
-                throughput_tok_s: steady.tokens as f64 / steady.time.0,
-                latency_s: steady.latency,
-                prefill_s: steady.first_token,
-                decode_s: steady.latency - steady.first_token,
-                ..summary
-            },
-            None => summary,
+        let passes = Passes::new(&plan.policy, &plan.workload);
+        let ends = pass_ends(run, &passes);
+        let stay = plan.workload.gen_len as usize;
+        let (Some(from), Some(to)) = (ends.get(stay - 1), ends.get(2 * stay - 1)) else {
+            // The run was cut short.
+            return summary;
+        };
+        let admitting = |pass: &usize| passes.turns(*pass as u64).iter().any(|t| t.token == 0);
+        let admissions: Vec<usize> = (stay..2 * stay).filter(admitting).collect();
+        let durations = admissions
+            .iter()
+            .map(|pass| ends[*pass].0 - ends[pass - 1].0);
+        let prefill = Seconds(durations.sum::<f64>() / admissions.len().max(1) as f64);
+        let latency = *to - *from;
+        let tokens = plan.policy.block_size() * u64::from(plan.workload.gen_len);
+        let busy = BusyFraction::within(run, *from, *to);
+        Summary {
+            throughput_tok_s: tokens as f64 / latency.0.max(f64::MIN_POSITIVE),
+            latency_s: latency,
+            prefill_s: prefill,
+            decode_s: latency - prefill,
+            generated_tokens: tokens,
+            busy_fraction: busy,
+            bottleneck: busy.longest().to_owned(),
+            ..summary
         }
     }
 }
 
-/// The middle of a staggered run.
-struct SteadyState {
-    tokens: u64,
-    time: Seconds,
-    latency: Seconds,
-    first_token: Seconds,
-}
-
-impl SteadyState {
-    /// None where the run has no middle.
-    fn of(run: &Run, gen_len: u32) -> Option<SteadyState> {
-        let heads: Vec<Head> = run.tasks().filter_map(|task| head_of(run, task)).collect();
-        // The first place is taken from the first pass to the last: its tokens mark the passes.
-        let first_place = heads.iter().filter(|head| head.cell.batch == 0);
-        let mut marks: Vec<Seconds> = first_place.map(|head| head.end).collect();
-        marks.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let from = *marks.get(gen_len.checked_sub(1)? as usize)?;
-        let admissions = heads.iter().filter(|head| head.cell.pass == 0);
-        let last_admission = admissions.map(|head| head.end).reduce(Seconds::max)?;
-        marks.retain(|mark| from < *mark && *mark <= last_admission);
-        // As many passes as lie between admissions, times the admissions: the last one's is too many.
-        marks.pop();
-        let time = *marks.last()? - from;
-        let inside = heads
-            .iter()
-            .filter(|h| from < h.end && h.end <= from + time);
-        let pass = Seconds(time.0 / marks.len() as f64);
-        Some(SteadyState {
-            tokens: inside.map(|head| u64::from(head.sequences)).sum(),
-            time,
-            // A batch stays for as many passes as it has tokens, and here passes are alike.
-            latency: pass * f64::from(gen_len),
-            first_token: pass,
-        })
+/// When the tokens of each pass are there.
+fn pass_ends(run: &Run, passes: &Passes) -> Vec<Seconds> {
+    let mut ends = vec![Seconds::ZERO; passes.count() as usize];
+    let mut done = 0;
+    for head in run.tasks().filter_map(|task| head_of(run, task)) {
+        let pass = passes.pass_of(head.cell.round, head.cell.batch, u32::from(head.cell.pass));
+        if let Some(end) = pass.and_then(|pass| ends.get_mut(pass as usize)) {
+            *end = end.max(head.end);
+            done = done.max(pass.unwrap_or(0) as usize + 1);
+        }
     }
+    ends.truncate(done);
+    ends
 }
 
 /// The end of a GPU batch's pass, when its tokens are there.

@@ -208,6 +208,38 @@ fn a_diagonal_reads_weights_once_a_pass_and_admits_as_places_fall_free() {
 }
 
 #[test]
+fn a_diagonal_without_end_has_one_whole_stay_with_every_place_taken() {
+    for (places, gen_len) in [(2, 6), (3, 6), (4, 6), (6, 3), (5, 1)] {
+        let workload = Workload {
+            prompt_len: 8,
+            gen_len,
+            num_prompts: None,
+        };
+        let policy = Policy {
+            schedule: Schedule::Diagonal,
+            ..Policy::from_percent(2, places, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0]).expect("policy")
+        };
+        let plan = plan(policy, workload);
+        let lowering = Lowering::new(&plan).expect("fits");
+        let passes = lowering.passes();
+        let stay = u64::from(gen_len);
+        let mut admitted = 0;
+        for pass in stay..2 * stay {
+            let turns = passes.turns(pass);
+            assert_eq!(turns.len(), places as usize, "{places} places, pass {pass}");
+            for turn in &turns {
+                assert_eq!(
+                    passes.pass_of(turn.round, turn.batch, turn.token),
+                    Some(pass)
+                );
+            }
+            admitted += turns.iter().filter(|turn| turn.token == 0).count();
+        }
+        assert_eq!(admitted, places as usize, "as many come as leave");
+    }
+}
+
+#[test]
 fn cpu_attention_moves_queries_instead_of_the_cache() {
     let workload = Workload {
         prompt_len: 16,

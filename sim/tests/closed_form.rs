@@ -204,7 +204,7 @@ fn agrees_with_the_simulator() {
 }
 
 #[test]
-fn without_overlap_all_times_add_up() {
+fn without_overlap_moves_wait_for_computation() {
     let serial = Policy {
         overlap: false,
         ..policy(16, 4, [0.0, 50.0, 0.0, 50.0, 100.0, 0.0], true)

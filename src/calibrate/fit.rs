@@ -42,7 +42,7 @@ pub struct Fit {
     pub profile: HardwareProfile,
     /// What changed.
     pub constants: Vec<FittedConstant>,
-    /// Errors (predicted over measured, less one) of the runs before.
+    /// Errors (predicted rate over measured, less one) of the runs that have a number, before.
     pub before: Vec<f64>,
     /// Errors after.
     pub after: Vec<f64>,
@@ -72,7 +72,7 @@ pub fn fit(
     options: &FitOptions,
     progress: &dyn Fn(usize, usize),
 ) -> Result<Fit, SimulateError> {
-    let runs: Vec<&RecordedRun> = runs.iter().filter(|r| measured(r).is_some()).collect();
+    let runs: Vec<&RecordedRun> = runs.iter().filter(|run| run.has_number()).collect();
     let problem = Problem {
         base,
         runs,

@@ -79,6 +79,23 @@ pub struct RecordedRun {
 }
 
 impl RecordedRun {
+    /// Whether a number was measured.
+    pub fn has_number(&self) -> bool {
+        matches!(
+            self.measured,
+            Some(Measured::ThroughputTokS(_) | Measured::Latency(_))
+        )
+    }
+
+    /// Whether both are the same run with the same result, whatever they are called.
+    pub fn is_same_run(&self, other: &RecordedRun) -> bool {
+        self.hardware == other.hardware
+            && self.model == other.model
+            && self.workload == other.workload
+            && self.policy == other.policy
+            && self.measured == other.measured
+    }
+
     /// The run as a plan for a machine.
     pub fn plan(&self, profile: &HardwareProfile) -> Plan {
         let mut policy = self.policy;

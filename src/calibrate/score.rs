@@ -29,7 +29,7 @@ pub struct RunRow {
     pub predicted: f64,
     /// That number as measured.
     pub measured: Option<f64>,
-    /// Predicted over measured, less one.
+    /// Predicted over measured rate, less one: above zero, the prediction is too fast.
     pub error: Option<f64>,
     /// Generated tokens a second as simulated.
     pub predicted_tok_s: f64,
@@ -111,7 +111,7 @@ fn row(run: &RecordedRun, profile: &HardwareProfile) -> Result<RunRow, SimulateE
         metric,
         predicted,
         measured,
-        error: measured.map(|measured| predicted / measured - 1.0),
+        error: measured.map(|measured| rate_error(metric, predicted, measured)),
         predicted_tok_s: summary.throughput_tok_s,
         predicted_prefill_s: summary.prefill_s.0,
         predicted_decode_s: summary.decode_s.0,
@@ -121,6 +121,14 @@ fn row(run: &RecordedRun, profile: &HardwareProfile) -> Result<RunRow, SimulateE
     })
 }
 
+/// Predicted over measured rate, less one: a latency is one over a rate.
+pub fn rate_error(metric: &str, predicted: f64, measured: f64) -> f64 {
+    match metric {
+        "latency_s" => measured / predicted - 1.0,
+        _ => predicted / measured - 1.0,
+    }
+}
+
 fn score(runs: &[RecordedRun], rows: &[RunRow]) -> RunScore {
     let errors: Vec<f64> = rows.iter().filter_map(|row| row.error).collect();
     let sizes: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
@@ -128,7 +136,7 @@ fn score(runs: &[RecordedRun], rows: &[RunRow]) -> RunScore {
     let rates = rows.iter().filter_map(|row| {
         let error = row.error?;
         let measured = match row.metric {
-            "latency_s" => row.predicted_tok_s * (1.0 + error),
+            "latency_s" => row.predicted_tok_s / (1.0 + error),
             _ => row.measured?,
         };
         Some((row.predicted_tok_s, measured))

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::options::positive;
-use super::output::{print, print_json};
+use super::output::{check_output, print, print_json};
 use super::profile::today;
 use super::{Format, Progress};
 use crate::calibrate::{CONSTANTS, Constant, Fit, FitOptions, RecordedRun, fit, read_runs, sizes};
@@ -44,7 +44,10 @@ pub struct Args {
     format: Format,
 }
 
-/// Fits, writes and prints.
+/// Where this share of a constant's spread is left, the runs say nothing of it.
+const SAYS_NOTHING: f64 = 0.9;
+
+/// Fits, prints and writes.
 ///
 /// # Errors
 /// Input that is wrong.
@@ -54,8 +57,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for path in &args.runs {
         runs.extend(read_runs(path)?);
     }
-    runs.retain(|run| run.measured.is_some());
+    check_output("--output", args.output.as_deref())?;
+    runs.retain(RecordedRun::has_number);
     keep_those_of(&base.name, &mut runs);
+    drop_repeated(&mut runs);
     if runs.is_empty() {
         let line = "--runs: no run with a measured number is on this machine; give some";
         return Err(Failure::new(Exit::BadInput, line.to_owned()).into());
@@ -75,19 +80,36 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         runs.len(),
         base.name
     );
-    for constant in &options.constants {
-        constant.mark(&mut found.profile, &from, &today());
+    // What the runs say nothing of keeps the source that it had.
+    for fitted in found
+        .constants
+        .iter()
+        .filter(|c| c.spread_left < SAYS_NOTHING)
+    {
+        fitted.constant.mark(&mut found.profile, &from, &today());
+    }
+    let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
+    let report = Report::of(&base, &found, &names);
+    match args.format {
+        Format::Json => print_json(&report)?,
+        Format::Text => print(&report.text())?,
     }
     if let Some(path) = &args.output {
         found.profile.name = stem(path);
         write_text(path, &found.profile.to_toml())?;
     }
-    let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
-    let report = Report::of(&base, &found, &names);
-    match args.format {
-        Format::Json => print_json(&report),
-        Format::Text => print(&report.text()),
+    Ok(())
+}
+
+/// A run that two tables print is one run.
+fn drop_repeated(runs: &mut Vec<RecordedRun>) {
+    let mut kept: Vec<RecordedRun> = Vec::new();
+    for run in runs.drain(..) {
+        if !kept.iter().any(|other| other.is_same_run(&run)) {
+            kept.push(run);
+        }
     }
+    *runs = kept;
 }
 
 /// Leaves out runs on other machines. Where some name this one, only those are surely on it.
@@ -199,7 +221,7 @@ impl Report {
         for row in &self.constants {
             let said = if row.determined {
                 "determined"
-            } else if row.spread_left < 0.9 {
+            } else if row.spread_left < SAYS_NOTHING {
                 "partly; held by the profile"
             } else {
                 "nothing; as in the profile"

@@ -81,7 +81,9 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-const PLANNING_FLAGS: [&str; 6] = [
+const PLANNING_FLAGS: [&str; 8] = [
+    "compress_weight",
+    "compress_cache",
     "prompt_len",
     "gen_len",
     "num_prompts",

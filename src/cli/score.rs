@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::Format;
-use super::output::{print, print_json};
+use super::output::{check_output, print, print_json};
 use crate::calibrate::{Machines, RunRow, RunScore, read_runs, score_runs};
 use crate::files::write_atomically;
 use crate::report::{Align, Table, signed_percent, three_digits, to_csv};
@@ -41,6 +41,7 @@ struct Report<'a> {
 /// # Errors
 /// Input that is wrong.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    check_output("--output", args.output.as_deref())?;
     let runs = read_runs(&args.runs)?;
     let machines = Machines::find(&args.hw, &runs)?;
     let (rows, score) = score_runs(&runs, &|run| machines.of(run).clone())?;

@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, num_args = 6, allow_negative_numbers = true, required_unless_present = "plan",
           value_names = ["W_GPU", "W_CPU", "C_GPU", "C_CPU", "A_GPU", "A_CPU"])]
     percent: Option<Vec<f64>>,
-    /// Do one thing at a time: no copy beside computation
+    /// Move nothing while anything computes
     #[arg(long)]
     no_overlap: bool,
     /// Compute decode attention over cache that is not on the device on the CPU

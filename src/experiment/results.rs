@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::definition::{Definition, Kind};
 use crate::baseline::Baseline;
-use crate::calibrate::{Machines, Measured, RecordedRun, score_runs};
+use crate::calibrate::{Machines, Measured, RecordedRun, rate_error, score_runs};
 use crate::flexgen;
 use crate::parallel::on_all_processors;
 use crate::pareto::{Point, Setting, points};
@@ -29,7 +29,7 @@ pub struct Row {
     pub predicted: Option<f64>,
     /// As published; none where it did not fit.
     pub published: Option<f64>,
-    /// Predicted over published, less one.
+    /// Predicted over published rate, less one: above zero, the prediction is too fast.
     pub error: Option<f64>,
     /// The part of the error that the published number's digits cannot explain.
     pub error_beyond_rounding: Option<f64>,
@@ -170,7 +170,7 @@ fn run_rows(runs: &[RecordedRun], machines: &Machines) -> anyhow::Result<Vec<Row
             predicted: (!did_not_fit).then_some(row.predicted),
             published: row.measured,
             error: row.error,
-            error_beyond_rounding: run.printed.map(|p| p.beyond_rounding(row.predicted)),
+            error_beyond_rounding: run.printed.map(|p| too_fast(row.metric, p, row.predicted)),
             fitted: false,
             out_of_memory_agreed: did_not_fit.then_some(row.exceeds.is_some()),
             note: match row.exceeds {
@@ -208,8 +208,8 @@ fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanErr
         metric,
         predicted,
         published: Some(printed.value),
-        error: error(&|predicted| predicted / printed.value - 1.0),
-        error_beyond_rounding: error(&|predicted| printed.beyond_rounding(predicted)),
+        error: error(&|predicted| rate_error(metric, predicted, printed.value)),
+        error_beyond_rounding: error(&|predicted| too_fast(metric, printed, predicted)),
         fitted: false,
         out_of_memory_agreed: predicted.is_none().then_some(false),
         note: match &planned {
@@ -217,6 +217,16 @@ fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanErr
             Planned::DoesNotFit(excess) => format!("{} too small", excess.tier),
         },
     })
+}
+
+/// What rounding cannot explain, above zero where the prediction is too fast.
+fn too_fast(metric: &str, printed: Printed, predicted: f64) -> f64 {
+    let beyond = printed.beyond_rounding(predicted);
+    if metric == "latency_s" {
+        -beyond
+    } else {
+        beyond
+    }
 }
 
 fn policy_in_short(policy: &Policy) -> String {

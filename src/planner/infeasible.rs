@@ -115,7 +115,7 @@ fn smallest(search: &Search<'_>) -> Result<Vec<Policy>, PlanError> {
     Ok(policies)
 }
 
-/// How much of a tier's size is missing; negative where some is left.
+/// How much of a tier's size is missing.
 fn lack(plan: &Plan, needs: &PerTier<Bytes>, tier: Tier) -> f64 {
     let capacity = plan.capacity_bytes[tier].as_f64();
     ((needs[tier].as_f64() - capacity) / capacity.max(1.0)).max(0.0)

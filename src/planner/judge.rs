@@ -30,12 +30,12 @@ struct Sample {
 }
 
 impl Sample {
-    /// In a diagonal schedule few passes prefill and most do not, so that most tokens are needed, and
+    /// In a diagonal schedule some passes prefill and most do not, so that most tokens are needed, and
     /// fewer layers have to do.
     fn of(self, policy: &Policy) -> Sample {
         match policy.schedule {
             Schedule::Diagonal => Sample {
-                layers: self.layers / 3,
+                layers: self.layers / 6,
                 tokens: 32,
             },
             Schedule::Row | Schedule::ZigZag => self,

@@ -177,7 +177,7 @@ const SQUARES_MAX: u64 = 20_000_000;
 fn check_counts(plan: &Plan) -> Result<(), LowerError> {
     let (policy, workload) = (&plan.policy, &plan.workload);
     let size = u64::from(policy.gpu_batch_size);
-    let prompts = workload.num_prompts.unwrap_or(policy.block_size());
+    let prompts = schedule::prompts(policy, workload);
     let batches = prompts.div_ceil(size);
     let blocks = u64::from(plan.model.num_blocks());
     let passes = u64::from(workload.gen_len);

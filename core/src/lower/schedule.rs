@@ -38,7 +38,7 @@ pub struct Passes {
 
 impl Passes {
     /// Those that answer the workload's prompts. Where they are endless: one full block, or for the
-    /// diagonal schedule half as much again, so that every place is taken for a while.
+    /// diagonal schedule two, so that for the stay of a batch every place is taken.
     pub fn new(policy: &Policy, workload: &Workload) -> Passes {
         let rounds = rounds(policy, workload);
         let gen_len = u64::from(workload.gen_len);
@@ -69,6 +69,14 @@ impl Passes {
         last.map_or(0, |admitted| admitted + u64::from(self.gen_len))
     }
 
+    /// The pass in which a GPU batch has a token.
+    pub fn pass_of(&self, round: u32, batch: u16, token: u32) -> Option<u64> {
+        let earlier = self.rounds.get(..round as usize)?;
+        let before: usize = earlier.iter().map(|r| r.batches.len()).sum();
+        let admitted = self.admitted.get(before + usize::from(batch))?;
+        Some(admitted + u64::from(token))
+    }
+
     /// The turns of a pass, the batches that were admitted first in front; none after the last.
     pub fn turns(&self, pass: u64) -> Vec<Turn> {
         let gen_len = u64::from(self.gen_len);
@@ -90,16 +98,23 @@ impl Passes {
     }
 }
 
+/// Prompts that are run: the workload's, or those that stand for endless ones.
+pub(super) fn prompts(policy: &Policy, workload: &Workload) -> u64 {
+    let blocks = match policy.schedule {
+        Schedule::Row | Schedule::ZigZag => 1,
+        Schedule::Diagonal => 2,
+    };
+    workload
+        .num_prompts
+        .unwrap_or(policy.block_size().saturating_mul(blocks))
+}
+
 /// The rounds of GPU batches.
 pub fn rounds(policy: &Policy, workload: &Workload) -> Vec<Round> {
-    let block = policy.block_size();
     match policy.schedule {
-        Schedule::Row => row::rounds(policy, workload.num_prompts.unwrap_or(block)),
-        Schedule::ZigZag => zigzag::rounds(policy, workload.num_prompts.unwrap_or(block)),
-        Schedule::Diagonal => {
-            let enough = diagonal::prompts_enough(policy);
-            zigzag::rounds(policy, workload.num_prompts.unwrap_or(enough))
-        }
+        Schedule::Row => row::rounds(policy, prompts(policy, workload)),
+        Schedule::ZigZag => zigzag::rounds(policy, prompts(policy, workload)),
+        Schedule::Diagonal => zigzag::rounds(policy, prompts(policy, workload)),
     }
 }
 

@@ -4,13 +4,6 @@
 //! at the same token, so prefill and decode share passes, and the caches are never all full at once.
 
 use super::Round;
-use crate::policy::Policy;
-
-/// Prompts of a run that has a steady middle: half of the places are taken twice.
-pub(super) fn prompts_enough(policy: &Policy) -> u64 {
-    let places = u64::from(policy.num_gpu_batches);
-    u64::from(policy.gpu_batch_size) * (places + places.div_ceil(2))
-}
 
 /// Passes after which each GPU batch is admitted: `places` admissions spread evenly over the `gen_len`
 /// passes that a batch stays, so that its place is free when its successor comes.
