@@ -58,7 +58,9 @@ pub(super) fn best(
     plan: &Plan,
 ) -> Result<Option<Advice>, PlanError> {
     let policies = policies(proposals, plan);
-    let open = search.open();
+    // The same schedule on another machine.
+    let mut open = search.open();
+    open.retain(|choice| choice.schedule == plan.policy.schedule);
     let now = least_score(&search.forms, &open, &policies, search.maker.room())?;
     let scored = on_all_processors(changes(search.profile), &|(change, profile)| {
         let room = profile.usable().map(Bytes::as_f64);

@@ -42,7 +42,7 @@ const PROPOSED_AT_MOST: usize = 100;
 
 /// How many whole plans of each schedule the simulator judges, both ways to make a proposal whole
 /// counted.
-const JUDGED: usize = 8;
+const JUDGED: usize = 6;
 
 /// How often the latency asked of proposals is lowered because the simulator disagrees.
 const LIMITS_TRIED: usize = 4;
