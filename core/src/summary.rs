@@ -207,7 +207,7 @@ impl RoundTimes {
 }
 
 /// Until each round's first tokens, summed over rounds.
-pub fn prefill_time(run: &Run) -> Seconds {
+fn prefill_time(run: &Run) -> Seconds {
     let mut rounds: Vec<RoundTimes> = Vec::new();
     for head in run.tasks().filter_map(|task| head_of(run, task)) {
         let round = head.cell.round as usize;

@@ -8,6 +8,7 @@
 mod gemm;
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::hardware::{CopyLink, HardwareProfile};
 use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds};
@@ -51,9 +52,10 @@ impl CostModel {
         let elements = elements as f64;
         match &self.profile.compute.unpack {
             Some(rate) => Seconds(elements / rate.at(elements)),
-            // Half a byte and its part of scale and minimum are read, an element is written.
+            // Its part of a group is read, an element is written.
             None => {
-                let bytes = elements * (0.5625 + self.element_bytes as f64);
+                let packed = GROUP_BYTES as f64 / GROUP_ELEMENTS as f64;
+                let bytes = elements * (packed + self.element_bytes as f64);
                 Seconds(bytes / self.profile.tiers.device_bandwidth.value.0)
             }
         }
