@@ -17,6 +17,7 @@ pub mod policy;
 pub mod program;
 pub mod summary;
 pub mod tier;
+pub mod timing;
 pub mod trace;
 pub mod units;
 pub mod verify;

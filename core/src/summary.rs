@@ -3,11 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::control::Run;
-use crate::lower::schedule::Passes;
 use crate::plan::Plan;
-use crate::policy::Schedule;
-use crate::program::{BufferId, Cell, Op, ResourceKind, Stage, TaskId};
+use crate::program::{BufferId, ResourceKind, TaskId};
 use crate::tier::{PerTier, Tier};
+use crate::timing::Timing;
 use crate::units::{Bytes, Seconds};
 
 /// Times, rates, memory and the bottleneck of a run, predicted or measured.
@@ -94,134 +93,29 @@ impl BusyFraction {
 }
 
 impl Summary {
-    /// Sums up a run of a static plan.
+    /// Sums up a run of a static plan, all of it.
     pub fn of(run: &Run) -> Summary {
-        let latency = run.trace.makespan();
-        let prefill = prefill_time(run);
-        let tokens = run.tasks().filter_map(|task| head_of(run, task));
-        let tokens = tokens.map(|head| u64::from(head.sequences)).sum();
-        let busy = BusyFraction::within(run, Seconds::ZERO, latency);
+        Summary::within(run, Timing::of(run))
+    }
+
+    /// Sums up a run of a plan: all but the peak is of what [`Timing::of_plan`] measures.
+    pub fn of_plan(plan: &Plan, run: &Run) -> Summary {
+        Summary::within(run, Timing::of_plan(plan, run))
+    }
+
+    fn within(run: &Run, timing: Timing) -> Summary {
+        let busy = BusyFraction::within(run, timing.from, timing.from + timing.latency_s);
         Summary {
-            throughput_tok_s: tokens as f64 / latency.0.max(f64::MIN_POSITIVE),
-            latency_s: latency,
-            prefill_s: prefill,
-            decode_s: latency - prefill,
-            generated_tokens: tokens,
+            throughput_tok_s: timing.throughput_tok_s(),
+            latency_s: timing.latency_s,
+            prefill_s: timing.prefill_s,
+            decode_s: timing.decode_s(),
+            generated_tokens: timing.generated_tokens,
             peak_bytes: peak_bytes(run),
             busy_fraction: busy,
             bottleneck: busy.longest().to_owned(),
         }
     }
-}
-
-impl Summary {
-    /// Sums up a run of a plan. Where prompts are endless, the diagonal schedule has no block that
-    /// begins and ends, so all but the peak is of its steady state: as many passes as a GPU batch stays,
-    /// from when every place is taken. A block's tokens come out in them; a latency is from a batch's
-    /// admission to its last token, and its prefill a pass that admits one.
-    pub fn of_plan(plan: &Plan, run: &Run) -> Summary {
-        let summary = Summary::of(run);
-        let endless = plan.workload.num_prompts.is_none();
-        if plan.policy.schedule != Schedule::Diagonal || !endless {
-            return summary;
-        }
-        let passes = Passes::new(&plan.policy, &plan.workload);
-        let ends = pass_ends(run, &passes);
-        let stay = plan.workload.gen_len as usize;
-        let (Some(from), Some(to)) = (ends.get(stay - 1), ends.get(2 * stay - 1)) else {
-            // The run was cut short.
-            return summary;
-        };
-        let admitting = |pass: &usize| passes.turns(*pass as u64).iter().any(|t| t.token == 0);
-        let admissions: Vec<usize> = (stay..2 * stay).filter(admitting).collect();
-        let durations = admissions
-            .iter()
-            .map(|pass| ends[*pass].0 - ends[pass - 1].0);
-        let prefill = Seconds(durations.sum::<f64>() / admissions.len().max(1) as f64);
-        let latency = *to - *from;
-        let tokens = plan.policy.block_size() * u64::from(plan.workload.gen_len);
-        let busy = BusyFraction::within(run, *from, *to);
-        Summary {
-            throughput_tok_s: tokens as f64 / latency.0.max(f64::MIN_POSITIVE),
-            latency_s: latency,
-            prefill_s: prefill,
-            decode_s: latency - prefill,
-            generated_tokens: tokens,
-            busy_fraction: busy,
-            bottleneck: busy.longest().to_owned(),
-            ..summary
-        }
-    }
-}
-
-/// When the tokens of each pass are there.
-fn pass_ends(run: &Run, passes: &Passes) -> Vec<Seconds> {
-    let mut ends = vec![Seconds::ZERO; passes.count() as usize];
-    let mut done = 0;
-    for head in run.tasks().filter_map(|task| head_of(run, task)) {
-        let pass = passes.pass_of(head.cell.round, head.cell.batch, u32::from(head.cell.pass));
-        if let Some(end) = pass.and_then(|pass| ends.get_mut(pass as usize)) {
-            *end = end.max(head.end);
-            done = done.max(pass.unwrap_or(0) as usize + 1);
-        }
-    }
-    ends.truncate(done);
-    ends
-}
-
-/// The end of a GPU batch's pass, when its tokens are there.
-struct Head {
-    cell: Cell,
-    sequences: u32,
-    end: Seconds,
-}
-
-fn head_of(run: &Run, (id, op, _, cell): (TaskId, &Op, usize, Cell)) -> Option<Head> {
-    match op {
-        Op::Linear {
-            stage: Stage::Head,
-            m,
-            ..
-        } => Some(Head {
-            cell,
-            sequences: *m,
-            end: run.trace.span(id)?.end,
-        }),
-        _ => None,
-    }
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct RoundTimes {
-    prefill_end: Seconds,
-    end: Seconds,
-}
-
-impl RoundTimes {
-    fn see(&mut self, cell: Cell, end: Seconds) {
-        self.end = self.end.max(end);
-        if cell.pass == 0 {
-            self.prefill_end = self.prefill_end.max(end);
-        }
-    }
-}
-
-/// Until each round's first tokens, summed over rounds.
-fn prefill_time(run: &Run) -> Seconds {
-    let mut rounds: Vec<RoundTimes> = Vec::new();
-    for head in run.tasks().filter_map(|task| head_of(run, task)) {
-        let round = head.cell.round as usize;
-        rounds.resize(rounds.len().max(round + 1), RoundTimes::default());
-        rounds[round].see(head.cell, head.end);
-    }
-    let mut begun = Seconds::ZERO;
-    let mut total = Seconds::ZERO;
-    for round in rounds {
-        // In a diagonal schedule later rounds begin before this one ends.
-        total += (round.prefill_end - begun).max(Seconds::ZERO);
-        begun = round.end.max(begun);
-    }
-    total
 }
 
 /// The most bytes of buffers alive at once in each tier, by when tasks really ran.

@@ -7,4 +7,4 @@ mod simulate;
 
 pub use cost::CostModel;
 pub use engine::Simulator;
-pub use simulate::{SimulateError, predict, simulate};
+pub use simulate::{SimulateError, predict, simulate, time};

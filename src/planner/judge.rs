@@ -9,11 +9,11 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::policy::Schedule;
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForms, Estimate};
-use plimsoll_sim::predict;
+use plimsoll_sim::{predict, time};
 
 use super::{Objective, PlanError};
 use crate::parallel::on_all_processors;
@@ -29,33 +29,29 @@ struct Sample {
     tokens: u32,
 }
 
-impl Sample {
-    /// In a diagonal schedule some passes prefill and most do not, so that most tokens are needed, and
-    /// fewer layers have to do.
-    fn of(self, policy: &Policy) -> Sample {
-        match policy.schedule {
-            Schedule::Diagonal => Sample {
-                layers: self.layers / 6,
-                tokens: 32,
-            },
-            Schedule::Row | Schedule::ZigZag => self,
-        }
+/// What is simulated to compare plans of one schedule, and then the best of each. In a diagonal
+/// schedule some passes prefill and most do not, so that many tokens are needed, and few layers have
+/// to do.
+#[derive(Debug, Clone, Copy)]
+enum Length {
+    Short,
+    Longer,
+}
+
+impl Length {
+    fn sample(self, schedule: Schedule) -> Sample {
+        let (layers, tokens) = match (self, schedule) {
+            (Length::Short, Schedule::Diagonal) => (2, 24),
+            (Length::Longer, Schedule::Diagonal) => (5, 32),
+            (Length::Short, _) => (12, 3),
+            (Length::Longer, _) => (32, 3),
+        };
+        Sample { layers, tokens }
     }
 }
 
-/// What all plans are compared by.
-const SHORT: Sample = Sample {
-    layers: 12,
-    tokens: 3,
-};
-
-/// What the best are compared by.
-const LONGER: Sample = Sample {
-    layers: 32,
-    tokens: 3,
-};
-
-/// How many plans are compared by more than a short simulation.
+/// How many plans are compared by more than a short simulation: where there are two schedules, the
+/// best of each, since short simulations err differently on them.
 const FINALISTS: usize = 2;
 
 /// How closely the best plans are looked at.
@@ -113,10 +109,10 @@ impl Judged {
         plan: Plan,
         profile: &HardwareProfile,
         forms: &ClosedForms,
-        sample: Sample,
+        length: Length,
     ) -> Result<Judged, PlanError> {
-        let short = shortened(&plan, sample.of(&plan.policy))?;
-        let simulated = predict(&short, profile)?;
+        let short = shortened(&plan, length.sample(plan.policy.schedule))?;
+        let simulated = time(&short, profile)?;
         let short_forms = ClosedForms::new(
             profile,
             &short.model,
@@ -139,7 +135,7 @@ impl Judged {
             corrected(whole.latency_s, simulated.latency_s, expected.latency_s)
         } else {
             corrected(whole.prefill_s, simulated.prefill_s, expected.prefill_s)
-                + corrected(whole.decode_s, simulated.decode_s, expected.decode_s)
+                + corrected(whole.decode_s, simulated.decode_s(), expected.decode_s)
         };
         let tokens = whole.throughput_tok_s * whole.latency_s.0;
         Ok(Judged {
@@ -157,22 +153,33 @@ pub(super) fn judge(
     forms: &ClosedForms,
     (objective, verdict): (Objective, Verdict),
 ) -> Result<Vec<Judged>, PlanError> {
-    let sampled = |plans, sample| {
-        let judge = |plan| Judged::by_sample(plan, profile, forms, sample);
+    let sampled = |plans, length| {
+        let judge = |plan| Judged::by_sample(plan, profile, forms, length);
         Ok::<_, PlanError>(sorted(all(plans, &judge)?, objective))
     };
     let few = plans.iter().map(squares).sum::<u64>() <= FEW_SQUARES;
     let finalists = if few || plans.len() <= FINALISTS {
         plans
     } else {
-        let judged = sampled(plans, SHORT)?.into_iter().take(FINALISTS);
-        judged.map(Judged::into_plan).collect()
+        finalists(sampled(plans, Length::Short)?)
     };
     if verdict == Verdict::Ranked && !few {
-        return sampled(finalists, LONGER);
+        return sampled(finalists, Length::Longer);
     }
     let judged = all(finalists, &|plan| Judged::in_full(plan, profile))?;
     Ok(sorted(judged, objective))
+}
+
+/// Of plans, best first: the best, and the best of another schedule or the next where there is none.
+fn finalists(judged: Vec<Judged>) -> Vec<Plan> {
+    let mut plans: Vec<Plan> = judged.into_iter().map(Judged::into_plan).collect();
+    if let Some(best) = plans.first().map(|plan| plan.policy.schedule)
+        && let Some(other) = plans.iter().position(|p| p.policy.schedule != best)
+    {
+        plans.swap(1, other);
+    }
+    plans.truncate(FINALISTS);
+    plans
 }
 
 fn sorted(mut judged: Vec<Judged>, objective: Objective) -> Vec<Judged> {

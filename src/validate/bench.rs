@@ -8,33 +8,30 @@ use plimsoll_backend::cpu::{CpuExecutor, CpuOptions};
 use plimsoll_backend::probe::{Moment, PaceMeter};
 use plimsoll_backend::weights::{Remembered, Synthetic};
 use plimsoll_core::control::{Run, drive};
-use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::lower::Lowering;
 use plimsoll_core::plan::Plan;
 
 use super::{Case, Why};
 use crate::files::random_prompts;
 
-/// How often a run is done again because the machine changed its pace during it.
-const RESTARTS_MAX: u32 = 1;
-
 pub(super) struct Bench<'a> {
-    profile: &'a HardwareProfile,
     options: &'a CpuOptions,
     meter: PaceMeter,
-    /// By model: making them up takes longer than most runs.
-    weights: HashMap<String, Remembered<Synthetic>>,
+    weights: Weights,
 }
+
+/// By model: making them up takes longer than most runs.
+type Weights = HashMap<String, Remembered<Synthetic>>;
 
 /// A run, and how the machine went meanwhile.
 #[derive(Debug)]
 pub struct TimedRun {
     /// What ran when, in real time.
     pub run: Run,
-    /// How much slower the machine was than when it was profiled, where the profile says.
-    pub slowness: Option<Slowness>,
-    /// Runs before this one that do not count, because the machine changed its pace during them.
-    pub restarts: u32,
+    /// How the machine went around it.
+    pub moment: Moment,
+    /// Whether there was a run before that does not count, because the machine changed its pace.
+    pub restarted: bool,
 }
 
 impl TimedRun {
@@ -45,9 +42,8 @@ impl TimedRun {
 }
 
 impl<'a> Bench<'a> {
-    pub fn new(profile: &'a HardwareProfile, options: &'a CpuOptions) -> Bench<'a> {
+    pub fn new(options: &'a CpuOptions) -> Bench<'a> {
         Bench {
-            profile,
             options,
             meter: PaceMeter::new(options.pin_cores),
             weights: HashMap::new(),
@@ -56,41 +52,39 @@ impl<'a> Bench<'a> {
 
     /// Executes a case once, timing the machine's pace before and after.
     pub fn run(&mut self, case: &Case, plan: &Plan) -> Result<TimedRun, Why> {
-        let mut restarts = 0;
-        loop {
-            if self.options.interrupt.load(Ordering::Relaxed) {
+        let (options, weights) = (self.options, &mut self.weights);
+        let paced = self.meter.steadily(|| {
+            if options.interrupt.load(Ordering::Relaxed) {
                 return Err(Why::interrupted());
             }
-            let before = self.meter.now();
-            let run = self.execute(case, plan)?;
-            let after = self.meter.now();
-            if Moment::is_steady(before, after) || restarts == RESTARTS_MAX {
-                let pace = self.profile.compute.pace.as_ref();
-                let slowness = pace.map(|_| Moment::between(before, after).slowness(self.profile));
-                return Ok(TimedRun {
-                    run,
-                    slowness,
-                    restarts,
-                });
-            }
-            restarts += 1;
-        }
+            execute(options, weights, case, plan)
+        })?;
+        Ok(TimedRun {
+            run: paced.result,
+            moment: paced.moment,
+            restarted: paced.restarted,
+        })
     }
+}
 
-    fn execute(&mut self, case: &Case, plan: &Plan) -> Result<Run, Why> {
-        let mut lowering = Lowering::new(plan)?;
-        let options = CpuOptions {
-            throttles: case.limits.throttles,
-            ..self.options.clone()
-        };
-        let weights = self.weights.entry(plan.model.name.clone());
-        let weights = weights.or_insert_with(|| Remembered::new(Synthetic { seed: 1 }));
-        let mut executor = CpuExecutor::new(plan, lowering.placement(), weights, &options)?;
-        let rounds = lowering.rounds().iter().flat_map(|r| &r.batches);
-        let count = rounds.map(|b| u64::from(*b)).sum();
-        let prompts = random_prompts(1, count, plan.workload.prompt_len, plan.model.vocab_size);
-        let prompts: Vec<Vec<u32>> = prompts.into_iter().map(|p| p.prompt_token_ids).collect();
-        executor.set_prompts(lowering.texts(), &prompts)?;
-        Ok(drive(&mut lowering, &mut executor)?)
-    }
+fn execute(
+    options: &CpuOptions,
+    weights: &mut Weights,
+    case: &Case,
+    plan: &Plan,
+) -> Result<Run, Why> {
+    let mut lowering = Lowering::new(plan)?;
+    let throttled = CpuOptions {
+        throttles: case.limits.throttles,
+        ..options.clone()
+    };
+    let weights = weights.entry(plan.model.name.clone());
+    let weights = weights.or_insert_with(|| Remembered::new(Synthetic { seed: 1 }));
+    let mut executor = CpuExecutor::new(plan, lowering.placement(), weights, &throttled)?;
+    let rounds = lowering.rounds().iter().flat_map(|r| &r.batches);
+    let count = rounds.map(|b| u64::from(*b)).sum();
+    let prompts = random_prompts(1, count, plan.workload.prompt_len, plan.model.vocab_size);
+    let prompts: Vec<Vec<u32>> = prompts.into_iter().map(|p| p.prompt_token_ids).collect();
+    executor.set_prompts(lowering.texts(), &prompts)?;
+    Ok(drive(&mut lowering, &mut executor)?)
 }

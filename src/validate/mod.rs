@@ -30,7 +30,7 @@ pub use trial::Trial;
 ///
 /// Repeats are interleaved: all cases once, then all again, so that what is cut short in a later round
 /// still covers every case. Every run that has ended counts, and nothing is thrown away to make counts
-/// equal: a case's latency is the median of the repeats that it has, its row lists them, and
+/// equal: a case's latency is the median of the repeats that it has, at the median pace; its row lists them, and
 /// [`Coverage`] says how much of the grid there is. A case that fails is not run again; its earlier
 /// runs and the other cases stay.
 pub struct Validation<'a> {
@@ -91,7 +91,7 @@ impl<'a> Validation<'a> {
         Ok(Validation {
             profile,
             trials: grid.cases.iter().map(trial).collect::<Result<_, _>>()?,
-            bench: Bench::new(profile, options),
+            bench: Bench::new(options),
             repeats: grid.repeats,
             failures: Vec::new(),
             interrupted: false,

@@ -15,7 +15,7 @@ pub struct CaseRow {
     pub case: String,
     /// Its placement.
     pub group: String,
-    /// Latency as simulated, at the pace that the machine had around the measured run.
+    /// Latency as simulated, at the median of the paces that the machine had around the repeats.
     pub predicted_s: f64,
     /// Latency as simulated, at the pace that the machine had when it was profiled.
     pub predicted_as_profiled_s: f64,
@@ -82,7 +82,12 @@ pub enum Repeats {
 
 impl CaseRow {
     /// The numbers of a case whose `middle` run is compared with what was `predicted` for it.
-    pub(super) fn of(trial: &Trial<'_>, predicted: &Run, middle: &TimedRun) -> CaseRow {
+    pub(super) fn of(
+        trial: &Trial<'_>,
+        predicted: &Run,
+        middle: &TimedRun,
+        pace: Option<f64>,
+    ) -> CaseRow {
         let summary = Summary::of(predicted);
         let measured = Summary::of(&middle.run);
         let predicted_s = summary.latency_s.0;
@@ -97,8 +102,8 @@ impl CaseRow {
             measured_s,
             error: predicted_s / measured_s - 1.0,
             error_as_profiled: trial.as_profiled_s / measured_s - 1.0,
-            pace: middle.slowness.map(|slowness| slowness.few_tokens),
-            restarts: trial.runs.iter().map(|run| run.restarts).sum(),
+            pace,
+            restarts: trial.runs.iter().map(|run| u32::from(run.restarted)).sum(),
             explained_by,
             explained_s,
             predicted_bottleneck: summary.bottleneck,

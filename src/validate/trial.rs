@@ -1,5 +1,6 @@
 //! One case: its plan, its prediction, and the runs that it has so far.
 
+use plimsoll_backend::probe::Moment;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
@@ -30,7 +31,7 @@ pub struct Trial<'a> {
 struct Compared {
     /// Its number.
     run: usize,
-    /// At the pace that the machine had around it.
+    /// At the pace that the machine had.
     predicted: Run,
     row: CaseRow,
 }
@@ -53,18 +54,21 @@ impl<'a> Trial<'a> {
         })
     }
 
-    /// Takes one more run. Of all so far, that of median latency is compared: it is predicted at its
-    /// own pace.
+    /// Takes one more run. Of all so far, that of median latency is compared; it is predicted at the
+    /// median of their paces, since a single one is known less well.
     pub(super) fn take(&mut self, run: TimedRun, profile: &HardwareProfile) -> Result<(), Why> {
         self.runs.push(run);
         let mut order: Vec<usize> = (0..self.runs.len()).collect();
         let latency_s = |run: &usize| self.runs[*run].latency_s();
         order.sort_by(|a, b| latency_s(a).total_cmp(&latency_s(b)));
         let middle = order[(order.len() - 1) / 2];
-        let machine = machine_of(self.case, profile, self.runs[middle].slowness.as_ref());
+        let moments: Vec<Moment> = self.runs.iter().map(|run| run.moment).collect();
+        let slowness = Moment::middle(&moments).slowness(profile);
+        let machine = machine_of(self.case, profile, slowness.as_ref());
         let predicted = simulate(&self.plan, &machine)?;
+        let pace = slowness.map(|slowness| slowness.few_tokens);
         self.compared = Some(Compared {
-            row: CaseRow::of(self, &predicted, &self.runs[middle]),
+            row: CaseRow::of(self, &predicted, &self.runs[middle], pace),
             run: middle,
             predicted,
         });

@@ -33,7 +33,7 @@ use crate::weights::{Remembered, Synthetic, WeightSource};
 use compute::Kind;
 use contention::Losses;
 use moves::Moves;
-pub use pace::{Moment, PaceMeter};
+pub use pace::{Moment, PaceMeter, Paced};
 use samples::{Timed, timed};
 
 /// Why a machine could not be measured.
@@ -92,9 +92,6 @@ struct Measured {
     losses: Losses,
 }
 
-/// How often a measurement is begun again because the machine changed its pace meanwhile.
-const RESTARTS_MAX: u32 = 1;
-
 impl Measured {
     fn new(pin_cores: bool, disk_free: Bytes) -> Measured {
         let mut meter = PaceMeter::new(pin_cores);
@@ -121,23 +118,15 @@ impl Measured {
         &mut self,
         mut work: impl FnMut(&dyn WeightSource) -> Result<Run, ProbeError>,
     ) -> Result<(Run, Vec<Timed>), ProbeError> {
-        let mut restarts = 0;
-        loop {
-            let before = self.meter.now();
-            let run = work(&self.weights)?;
-            let after = self.meter.now();
-            if Moment::is_steady(before, after) || restarts == RESTARTS_MAX {
-                let moment = Moment::between(before, after);
-                self.moments.push(moment);
-                let slowness = moment.relative_to(&self.base);
-                let mut tasks = timed(&run);
-                for task in &mut tasks {
-                    task.pace = slowness.of(task.kind, &task.op);
-                }
-                return Ok((run, tasks));
-            }
-            restarts += 1;
+        let weights = &self.weights;
+        let paced = self.meter.steadily(|| work(weights))?;
+        self.moments.push(paced.moment);
+        let slowness = paced.moment.relative_to(&self.base);
+        let mut tasks = timed(&paced.result);
+        for task in &mut tasks {
+            task.pace = slowness.of(task.kind, &task.op);
         }
+        Ok((paced.result, tasks))
     }
 }
 

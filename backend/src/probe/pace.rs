@@ -18,7 +18,7 @@ const MANY: usize = 96;
 /// Bytes of the reference copy.
 const COPY_BYTES: usize = 24 << 20;
 /// Each is repeated at least so often, and for so long; the median counts.
-const REPEATS_MIN: usize = 3;
+const REPEATS_MIN: usize = 5;
 const REPEATS_S: f64 = 8e-3;
 
 /// Seconds that the reference work took at one moment.
@@ -32,9 +32,14 @@ pub struct Moment {
     pub copy_s: f64,
 }
 
+/// How often in all a measurement is begun again because the machine changed its pace meanwhile: where
+/// it keeps doing so, more of it takes time and brings nothing.
+const RESTARTS_MAX: u32 = 10;
+
 /// The reference work with its operands.
 #[derive(Debug)]
 pub struct PaceMeter {
+    restarts_left: u32,
     weight: Vec<f32>,
     input: Vec<f32>,
     output: Vec<f32>,
@@ -48,12 +53,40 @@ impl PaceMeter {
     pub fn new(pin_cores: bool) -> PaceMeter {
         let value = |i: usize| (i % 17) as f32 * 0.01 - 0.08;
         PaceMeter {
+            restarts_left: RESTARTS_MAX,
             weight: (0..N * K).map(value).collect(),
             input: (0..MANY * K).map(value).collect(),
             output: vec![0.0; MANY * N],
             from: vec![1; COPY_BYTES],
             into: vec![0; COPY_BYTES],
             pin_cores,
+        }
+    }
+
+    /// Measures something with the reference work before and after. Where the pace changed between, it
+    /// is measured once more, as often as that helps.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    pub fn steadily<T, E>(
+        &mut self,
+        mut work: impl FnMut() -> Result<T, E>,
+    ) -> Result<Paced<T>, E> {
+        let mut restarted = false;
+        loop {
+            let before = self.now();
+            let result = work()?;
+            let after = self.now();
+            let again = !Moment::is_steady(before, after) && !restarted && self.restarts_left > 0;
+            if !again {
+                return Ok(Paced {
+                    result,
+                    moment: Moment::between(before, after),
+                    restarted,
+                });
+            }
+            restarted = true;
+            self.restarts_left -= 1;
         }
     }
 
@@ -93,6 +126,17 @@ impl PaceMeter {
     }
 }
 
+/// A measurement, and how the machine went meanwhile.
+#[derive(Debug)]
+pub struct Paced<T> {
+    /// What was measured.
+    pub result: T,
+    /// The reference work's times around it.
+    pub moment: Moment,
+    /// Whether there was one before that does not count, because the machine changed its pace.
+    pub restarted: bool,
+}
+
 fn product(m: usize, weight: &[f32], input: &[f32], output: &mut [f32]) {
     let shape = LinearShape { m, n: N, k: K };
     let weight = LinearWeight {
@@ -119,7 +163,7 @@ const STEADY: f64 = 0.2;
 
 impl Moment {
     /// Between two moments.
-    pub fn between(before: Moment, after: Moment) -> Moment {
+    fn between(before: Moment, after: Moment) -> Moment {
         let mean = |part: fn(&Moment) -> f64| (part(&before) * part(&after)).sqrt();
         Moment {
             few_tokens_s: mean(|m| m.few_tokens_s),
@@ -129,7 +173,7 @@ impl Moment {
     }
 
     /// Whether the machine went at the same pace at both moments.
-    pub fn is_steady(before: Moment, after: Moment) -> bool {
+    fn is_steady(before: Moment, after: Moment) -> bool {
         let ratio = after.relative_to(&before);
         [ratio.few_tokens, ratio.many_tokens, ratio.copy]
             .iter()
@@ -146,19 +190,17 @@ impl Moment {
     }
 
     /// How much slower than when a profile was measured, where it says.
-    pub fn slowness(&self, profile: &HardwareProfile) -> Slowness {
-        let Some(pace) = &profile.compute.pace else {
-            return Slowness::NONE;
-        };
-        self.relative_to(&Moment {
+    pub fn slowness(&self, profile: &HardwareProfile) -> Option<Slowness> {
+        let pace = profile.compute.pace.as_ref()?;
+        Some(self.relative_to(&Moment {
             few_tokens_s: pace.few_tokens.value.0,
             many_tokens_s: pace.many_tokens.value.0,
             copy_s: pace.copy.value.0,
-        })
+        }))
     }
 
     /// The middle of several moments.
-    pub(super) fn middle(moments: &[Moment]) -> Moment {
+    pub fn middle(moments: &[Moment]) -> Moment {
         let of = |part: fn(&Moment) -> f64| median(&moments.iter().map(part).collect::<Vec<_>>());
         Moment {
             few_tokens_s: of(|m| m.few_tokens_s),
