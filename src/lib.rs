@@ -7,6 +7,7 @@ pub mod experiment;
 pub mod files;
 pub mod flexgen;
 pub mod given;
+pub mod padding;
 mod parallel;
 pub mod pareto;
 pub mod planner;

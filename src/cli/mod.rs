@@ -7,6 +7,7 @@ pub mod experiment;
 pub mod hw;
 mod input;
 mod interrupt;
+mod lengths;
 pub mod man;
 pub mod models;
 mod options;

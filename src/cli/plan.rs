@@ -8,9 +8,13 @@ use plimsoll_core::units::{Bytes, Seconds};
 use serde_json::json;
 
 use super::exit::{Exit, Failure};
+use super::lengths::{self, LengthArgs};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
 use super::output::{check_output, print, print_json};
-use crate::files::{PlanFile, SearchNote, find_model, find_profile, plan_json, write_text};
+use crate::files::{
+    PlanFile, SearchNote, find_model, find_profile, plan_json, read_lengths, write_text,
+};
+use crate::padding::plan_lengths;
 use crate::planner::{Answer, Infeasible, Objective, PlanError, Planned, Request, search};
 use crate::report::plan::{duration, plan_text, search_text};
 
@@ -25,6 +29,8 @@ pub struct Args {
     model: String,
     #[command(flatten)]
     workload: WorkloadArgs,
+    #[command(flatten)]
+    lengths: LengthArgs,
     #[command(flatten)]
     wish: Wish,
     /// The type of weights, cache and activations
@@ -95,15 +101,28 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let profile = find_profile(&args.hw)?;
     let model = find_model(&args.model)?.spec;
     let request = args.wish.request(args.workload);
+    if let Some(file) = &args.lengths.prompt_lens {
+        let machine = (&profile, &model, args.dtype.into());
+        let buckets_max = args.lengths.padding.buckets_max();
+        let planned = plan_lengths(machine, &request, &read_lengths(file)?, buckets_max);
+        return match planned.map_err(refused)? {
+            Ok(batches) => lengths::report(&batches, args.format, args.output.as_deref()),
+            Err(answer) => found(answer).map_or_else(|refusal| args.refuse(&refusal), |_| Ok(())),
+        };
+    }
     let answer = search(&profile, &model, args.dtype.into(), &request).map_err(refused)?;
     match found(answer) {
         Ok(planned) => report(args, &planned),
-        Err(refusal) => {
-            if args.format == Format::Json {
-                print_json(&refusal.json)?;
-            }
-            Err(Failure::new(Exit::Infeasible, refusal.line).into())
+        Err(refusal) => args.refuse(&refusal),
+    }
+}
+
+impl Args {
+    fn refuse(&self, refusal: &Refusal) -> anyhow::Result<()> {
+        if self.format == Format::Json {
+            print_json(&refusal.json)?;
         }
+        Err(Failure::new(Exit::Infeasible, refusal.line.clone()).into())
     }
 }
 
