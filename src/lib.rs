@@ -3,6 +3,7 @@
 pub mod baseline;
 pub mod calibrate;
 pub mod cli;
+pub mod compare;
 pub mod experiment;
 pub mod files;
 pub mod flexgen;

@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand; what they share is in the small files beside them.
 
+mod against;
 pub mod calibrate;
 pub mod completions;
 mod exit;
