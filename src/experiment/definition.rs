@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::schedules::Schedules;
 use crate::baseline::System;
 use crate::calibrate::{Machines, RecordedRun, read_runs};
 use crate::files::{InputError, TomlText, find_model, find_profile, read_text};
 use crate::published::{Published, read_published};
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
+use plimsoll_core::policy::{Granularity, PageLocked, Policy};
 use plimsoll_core::workload::Workload;
 
 /// A table or figure as written; all that it names is found.
@@ -58,6 +60,8 @@ pub enum Kind {
         /// Beside the predictions.
         published: Vec<Published>,
     },
+    /// Zig-zag and diagonal blocks in the same memory.
+    Schedules(Box<Schedules>),
 }
 
 #[derive(Debug, Deserialize)]
@@ -66,6 +70,7 @@ enum Written {
     Runs(Compared),
     Systems(Compared),
     Pareto(Drawn),
+    Schedules(Placed),
 }
 
 #[derive(Debug, Deserialize)]
@@ -89,6 +94,21 @@ struct Drawn {
     #[serde(default = "default_gen_len")]
     gen_len: u32,
     published: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Placed {
+    title: String,
+    hw: String,
+    model: String,
+    gpu_batch_size: u32,
+    /// Weights, cache and activations, on the device and on the host each.
+    percent: [f64; 6],
+    #[serde(default)]
+    cpu_attention: bool,
+    /// Tokens in each prompt, tokens generated for each.
+    lengths: Vec<(u32, u32)>,
 }
 
 /// FlexGen's.
@@ -193,6 +213,26 @@ fn read(path: &Path) -> Result<Definition, InputError> {
                 published,
             };
             (it.title, kind)
+        }
+        Written::Schedules(it) => {
+            let placed = Policy::from_percent(it.gpu_batch_size, 1, it.percent);
+            let placed = placed.map_err(|error| {
+                InputError::bad_file(path, "percent", error.to_string(), "correct the file")
+            })?;
+            let schedules = Schedules {
+                machine: find_profile(&it.hw).map_err(here("hw"))?,
+                model: find_model(&it.model).map_err(here("model"))?.spec,
+                // As the planner's own plans are.
+                policy: Policy {
+                    barrier: false,
+                    granularity: Granularity::Spread,
+                    page_locked: PageLocked::ALL,
+                    cpu_attention: it.cpu_attention,
+                    ..placed
+                },
+                lengths: it.lengths,
+            };
+            (it.title, Kind::Schedules(Box::new(schedules)))
         }
     };
     Ok(Definition {
