@@ -966,7 +966,7 @@ fn an_experiment_is_made_again_and_compared() {
     place.refused(
         "experiment exp --check",
         4,
-        &["figure-1.csv", "check the path"],
+        &["diagonal.csv", "check the path"],
     );
     let said = place.text("experiment exp");
     let results = std::fs::read_to_string(place.path("exp/results/RESULTS.md")).unwrap();

@@ -1,5 +1,6 @@
 //! What an experiment's TOML files say.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -111,6 +112,26 @@ struct Placed {
     lengths: Vec<(u32, u32)>,
 }
 
+impl Placed {
+    /// With all that it names, in the file at `path`.
+    fn found(&self, path: &Path) -> Result<Schedules, InputError> {
+        let placed = Policy::from_percent(self.gpu_batch_size, 1, self.percent);
+        Ok(Schedules {
+            machine: find_profile(&self.hw).map_err(faulty(path, "hw"))?,
+            model: find_model(&self.model).map_err(faulty(path, "model"))?.spec,
+            // As the planner's own plans are.
+            policy: Policy {
+                barrier: false,
+                granularity: Granularity::Spread,
+                page_locked: PageLocked::ALL,
+                cpu_attention: self.cpu_attention,
+                ..placed.map_err(faulty(path, "percent"))?
+            },
+            lengths: self.lengths.clone(),
+        })
+    }
+}
+
 /// FlexGen's.
 fn default_prompt_len() -> u32 {
     512
@@ -157,17 +178,16 @@ fn in_order(name: &str) -> (String, u32, String) {
     (word.to_owned(), number, name.to_owned())
 }
 
+/// A name that nothing has is this file's fault, not the command line's.
+fn faulty<E: Display>(path: &Path, key: &'static str) -> impl Fn(E) -> InputError {
+    move |error| InputError::bad_file(path, key, error.to_string(), "correct the file")
+}
+
 fn read(path: &Path) -> Result<Definition, InputError> {
     let text = read_text(path)?;
     let written: Written = TomlText { path, text: &text }.parse()?;
     let beside = |file: &Path| path.parent().unwrap_or(Path::new("")).join(file);
-    // A name that nothing has is this file's fault, not the command line's.
-    let here = |key: &str| {
-        let key = key.to_owned();
-        move |error: InputError| {
-            InputError::bad_file(path, &key, error.to_string(), "correct the file")
-        }
-    };
+    let here = |key| faulty(path, key);
     let (title, kind) = match written {
         Written::Runs(it) => {
             let runs = read_runs(&beside(&it.file))?;
@@ -215,23 +235,7 @@ fn read(path: &Path) -> Result<Definition, InputError> {
             (it.title, kind)
         }
         Written::Schedules(it) => {
-            let placed = Policy::from_percent(it.gpu_batch_size, 1, it.percent);
-            let placed = placed.map_err(|error| {
-                InputError::bad_file(path, "percent", error.to_string(), "correct the file")
-            })?;
-            let schedules = Schedules {
-                machine: find_profile(&it.hw).map_err(here("hw"))?,
-                model: find_model(&it.model).map_err(here("model"))?.spec,
-                // As the planner's own plans are.
-                policy: Policy {
-                    barrier: false,
-                    granularity: Granularity::Spread,
-                    page_locked: PageLocked::ALL,
-                    cpu_attention: it.cpu_attention,
-                    ..placed
-                },
-                lengths: it.lengths,
-            };
+            let schedules = it.found(path)?;
             (it.title, Kind::Schedules(Box::new(schedules)))
         }
     };
