@@ -952,6 +952,11 @@ fn tiny_experiment(place: &Place) {
         "kind = \"pareto\"\ntitle = \"Figure 1\"\nhw = \"t4\"\nmodel = \"opt-125m\"\nprompt_len = 16\n\
          gen_len = 2\nsystems = [\"accelerate\"]\npublished = \"table-2.csv\"\n",
     );
+    place.write(
+        "exp/diagonal.toml",
+        "kind = \"schedules\"\ntitle = \"Blocks\"\nhw = \"t4\"\nmodel = \"opt-125m\"\n\
+         gpu_batch_size = 4096\npercent = [100, 0, 100, 0, 100, 0]\nlengths = [[8, 16]]\n",
+    );
 }
 
 #[test]
@@ -961,7 +966,7 @@ fn an_experiment_is_made_again_and_compared() {
     place.refused(
         "experiment exp --check",
         4,
-        &["figure-1.csv", "check the path"],
+        &["diagonal.csv", "check the path"],
     );
     let said = place.text("experiment exp");
     let results = std::fs::read_to_string(place.path("exp/results/RESULTS.md")).unwrap();
@@ -978,6 +983,19 @@ fn an_experiment_is_made_again_and_compared() {
     let header = "run,hardware,metric,predicted,published,error,error_beyond_rounding,fitted,\
                   out_of_memory_agreed,note";
     assert_eq!(csv.lines().next(), Some(header));
+    let blocks = std::fs::read_to_string(place.path("exp/results/diagonal.csv")).unwrap();
+    let [header, row] = [0, 1].map(|line| blocks.lines().nth(line).unwrap().split(','));
+    let column = |name: &str| {
+        let at = header.clone().position(|column| column == name).unwrap();
+        row.clone().nth(at).unwrap().parse::<f64>().unwrap()
+    };
+    let more = column("diagonal_block") / column("zigzag_block");
+    assert!(
+        more > 1.1 && more < 1.1 * column("formula_ratio"),
+        "{blocks}"
+    );
+    assert_eq!(column("block_ratio"), more);
+    assert!(said.contains("| 8 + 16 |"), "{said}");
     for file in [
         "table-2.csv",
         "figure-1.csv",
@@ -1015,6 +1033,10 @@ fn a_wrong_experiment_is_refused_by_file_and_key() {
         &format!("{figure}system = [\"accelerate\"]\n"),
     );
     place.refused("experiment exp", 4, &["f.toml", "system"]);
+    let blocks = "kind = \"schedules\"\ntitle = \"B\"\nhw = \"t4\"\nmodel = \"opt-125m\"\n\
+                  gpu_batch_size = 1\npercent = [100, 10, 100, 0, 100, 0]\nlengths = [[8, 8]]\n";
+    place.write("exp/f.toml", blocks);
+    place.refused("experiment exp", 4, &["f.toml", "percent"]);
     let table = "kind = \"systems\"\ntitle = \"T\"\nfile = \"t.csv\"\nhw = \"t5\"\nfitted = true\n";
     place.write("exp/f.toml", table);
     place.refused("experiment exp", 4, &["t.csv"]);

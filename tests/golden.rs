@@ -7,7 +7,7 @@ use plimsoll_backend::weights::Synthetic;
 use plimsoll_core::Dtype;
 use plimsoll_core::control::{Run, drive};
 use plimsoll_core::hardware::{HardwareProfile, ProfileError};
-use plimsoll_core::lower::Lowering;
+use plimsoll_core::lower::{Lowering, footprint};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{Policy, Schedule};
@@ -253,7 +253,7 @@ proptest! {
     #[test]
     fn no_makespan_is_below_the_busiest_resource(
         gbs in 1u32..4,
-        batches in 1u32..4,
+        batches in 1u32..7,
         shares in prop::array::uniform3((0.0..=100.0f64, 0.0..=1.0f64)),
         switches in (0..3usize, any::<bool>(), any::<bool>(), any::<bool>()),
     ) {
@@ -266,7 +266,9 @@ proptest! {
             cpu_attention: switches.3,
             ..Policy::from_percent(gbs, batches, percent).expect("a policy")
         };
-        let run = simulate(&plan(policy, None), &machine()).expect("fits");
+        let mut plan = plan(policy, None);
+        plan.capacity_bytes = footprint(&plan).expect("a policy");
+        let run = simulate(&plan, &machine()).expect("fits its footprint");
         assert_kept(&run, "random");
         let summary = Summary::of(&run);
         for (resource, share) in summary.busy_fraction.named() {

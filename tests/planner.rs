@@ -7,7 +7,7 @@ use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::plan::{ChosenBy, Plan};
-use plimsoll_core::policy::Policy;
+use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
@@ -123,6 +123,28 @@ fn opt_175b_uses_the_disk_and_beats_flexgen_s_published_policy() {
     assert_not_worse(&profile, &found, &published);
     let advice = found.advice.expect("something helps");
     assert!(advice.gain > 1.0, "{advice:?}");
+}
+
+/// Where weights come from the disk, a larger block is worth most (FlexGen appendix A.2.1).
+#[test]
+fn where_memory_binds_a_diagonal_holds_what_a_zigzag_cannot() {
+    let workload = Workload {
+        prompt_len: 64,
+        gen_len: 256,
+        num_prompts: None,
+    };
+    let mut plan = planned(&t4(), &model("opt-175b"), &request(workload)).plan;
+    assert_fits(&plan);
+    assert_eq!(plan.policy.schedule, Schedule::Diagonal);
+    plan.policy.schedule = Schedule::ZigZag;
+    let needed = footprint(&plan).expect("a policy");
+    let over = |tier: Tier| needed[tier].as_f64() / plan.capacity_bytes[tier].as_f64();
+    let most = Tier::ALL.map(over).into_iter().fold(0.0, f64::max);
+    assert!(
+        most > 1.2,
+        "{most} of a tier as a zig-zag: {:?}",
+        plan.policy
+    );
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn decode(c: &mut Criterion) {
                 row_start: 0,
                 row_end: rows,
                 record_bytes,
-                bytes,
+                pages: &[bytes],
                 stored,
             };
             let q = noise(batch * heads * spec.head_dim);
@@ -166,7 +166,7 @@ fn prefill(c: &mut Criterion) {
         row_start: 0,
         row_end: 32,
         record_bytes,
-        bytes,
+        pages: &[bytes],
         stored: CacheType::Whole(Dtype::F16),
     };
     let q = noise(512 * 2048);

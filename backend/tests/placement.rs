@@ -46,7 +46,7 @@ fn changed(mut policy: Policy, changes: &str) -> Policy {
 }
 
 /// For eight prompts, so that with three sequences a GPU batch the last is not full.
-const PLACEMENTS: [((u32, u32), [f64; 6], &str); 27] = [
+const PLACEMENTS: [((u32, u32), [f64; 6], &str); 32] = [
     ((3, 3), DEVICE, ""),
     ((3, 3), HOST, ""),
     ((3, 3), DISK, ""),
@@ -74,6 +74,12 @@ const PLACEMENTS: [((u32, u32), [f64; 6], &str); 27] = [
     ((1, 4), HOST, "diagonal cpu free"),
     ((3, 2), DISK, "diagonal"),
     ((3, 2), MIXED, "diagonal serial"),
+    // A page of the cache a token, in every tier.
+    ((1, 6), DEVICE, "diagonal"),
+    ((1, 6), MIXED, "diagonal cpu free"),
+    ((1, 6), HOST, "diagonal serial"),
+    ((1, 6), DISK, "diagonal free"),
+    ((1, 6), DISK, "diagonal cpu"),
 ];
 
 fn same_everywhere(model: &ModelSpec, dtype: Dtype) {

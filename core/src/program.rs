@@ -147,7 +147,8 @@ pub enum Content {
         /// The tier they live in (where staged, not the tier of the buffer).
         home: Tier,
     },
-    /// Rows of the KV cache of one layer and GPU batch: `[position][K|V][row][head_dim]`.
+    /// Rows of the KV cache of one layer and GPU batch: `[position][K|V][row][head_dim]`. At home they lie
+    /// in one buffer or more, one after another.
     Cache {
         /// Model block.
         block: u16,
@@ -155,6 +156,8 @@ pub enum Content {
         batch: u16,
         /// The tier the rows live in.
         home: Tier,
+        /// The position that the buffer begins with.
+        start: u32,
     },
     /// Sequences of the activations of a GPU batch: `[sequence][position][hidden_size]`.
     Hidden {

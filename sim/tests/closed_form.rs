@@ -6,7 +6,7 @@ use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
-use plimsoll_core::policy::{Granularity, Policy};
+use plimsoll_core::policy::{Granularity, Policy, Schedule};
 use plimsoll_core::program::ResourceKind;
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Seconds;
@@ -276,6 +276,43 @@ fn memory_is_close_to_the_footprint_and_exact_for_pure_placements() {
             let (expected, needed) = (form.memory()[tier].at(&policy), footprint[tier].as_f64());
             // A few pages of the smallest buffers are nobody's concern.
             let close = (expected - needed).abs() < tolerance * needed + 1e6;
+            assert!(close, "{name} {percent:?} {tier}: {expected} for {needed}");
+        }
+    }
+}
+
+/// The same of a diagonal schedule, whose GPU batches share pages of the cache.
+#[test]
+fn memory_of_a_diagonal_is_that_of_its_footprint() {
+    let cases: [Case; 4] = [
+        ("opt-30b", 16, 4, [0.0, 100.0, 0.0, 100.0, 100.0, 0.0], true),
+        ("opt-30b", 16, 5, [0.0, 100.0, 0.0, 0.0, 100.0, 0.0], false),
+        ("opt-175b", 8, 16, [0.0, 0.0, 100.0, 0.0, 100.0, 0.0], false),
+        (
+            "llama-2-70b",
+            12,
+            20,
+            [0.0, 100.0, 0.0, 100.0, 0.0, 100.0],
+            true,
+        ),
+    ];
+    let workload = Workload {
+        gen_len: 128,
+        ..WORKLOAD
+    };
+    for (name, size, batches, percent, cpu_attention) in cases {
+        let policy = Policy {
+            schedule: Schedule::Diagonal,
+            ..policy(size, batches, percent, cpu_attention)
+        };
+        let profile = quiet_t4();
+        let compressions = [Compression::default()];
+        let forms = ClosedForms::new(&profile, &model(name), Dtype::F16, workload, &compressions);
+        let form = forms.expect("a workload").form(&policy);
+        let footprint = plan(model(name), workload, policy).capacity_bytes;
+        for tier in Tier::ALL {
+            let (expected, needed) = (form.memory()[tier].at(&policy), footprint[tier].as_f64());
+            let close = (expected - needed).abs() < 1e-3 * needed + 1e6;
             assert!(close, "{name} {percent:?} {tier}: {expected} for {needed}");
         }
     }

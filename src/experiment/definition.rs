@@ -1,15 +1,18 @@
 //! What an experiment's TOML files say.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::schedules::Schedules;
 use crate::baseline::System;
 use crate::calibrate::{Machines, RecordedRun, read_runs};
 use crate::files::{InputError, TomlText, find_model, find_profile, read_text};
 use crate::published::{Published, read_published};
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
+use plimsoll_core::policy::{Granularity, PageLocked, Policy};
 use plimsoll_core::workload::Workload;
 
 /// A table or figure as written; all that it names is found.
@@ -58,6 +61,8 @@ pub enum Kind {
         /// Beside the predictions.
         published: Vec<Published>,
     },
+    /// Zig-zag and diagonal blocks in the same memory.
+    Schedules(Box<Schedules>),
 }
 
 #[derive(Debug, Deserialize)]
@@ -66,6 +71,7 @@ enum Written {
     Runs(Compared),
     Systems(Compared),
     Pareto(Drawn),
+    Schedules(Placed),
 }
 
 #[derive(Debug, Deserialize)]
@@ -89,6 +95,41 @@ struct Drawn {
     #[serde(default = "default_gen_len")]
     gen_len: u32,
     published: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Placed {
+    title: String,
+    hw: String,
+    model: String,
+    gpu_batch_size: u32,
+    /// Weights, cache and activations, on the device and on the host each.
+    percent: [f64; 6],
+    #[serde(default)]
+    cpu_attention: bool,
+    /// Tokens in each prompt, tokens generated for each.
+    lengths: Vec<(u32, u32)>,
+}
+
+impl Placed {
+    /// With all that it names, in the file at `path`.
+    fn found(&self, path: &Path) -> Result<Schedules, InputError> {
+        let placed = Policy::from_percent(self.gpu_batch_size, 1, self.percent);
+        Ok(Schedules {
+            machine: find_profile(&self.hw).map_err(faulty(path, "hw"))?,
+            model: find_model(&self.model).map_err(faulty(path, "model"))?.spec,
+            // As the planner's own plans are.
+            policy: Policy {
+                barrier: false,
+                granularity: Granularity::Spread,
+                page_locked: PageLocked::ALL,
+                cpu_attention: self.cpu_attention,
+                ..placed.map_err(faulty(path, "percent"))?
+            },
+            lengths: self.lengths.clone(),
+        })
+    }
 }
 
 /// FlexGen's.
@@ -137,17 +178,16 @@ fn in_order(name: &str) -> (String, u32, String) {
     (word.to_owned(), number, name.to_owned())
 }
 
+/// A name that nothing has is this file's fault, not the command line's.
+fn faulty<E: Display>(path: &Path, key: &'static str) -> impl Fn(E) -> InputError {
+    move |error| InputError::bad_file(path, key, error.to_string(), "correct the file")
+}
+
 fn read(path: &Path) -> Result<Definition, InputError> {
     let text = read_text(path)?;
     let written: Written = TomlText { path, text: &text }.parse()?;
     let beside = |file: &Path| path.parent().unwrap_or(Path::new("")).join(file);
-    // A name that nothing has is this file's fault, not the command line's.
-    let here = |key: &str| {
-        let key = key.to_owned();
-        move |error: InputError| {
-            InputError::bad_file(path, &key, error.to_string(), "correct the file")
-        }
-    };
+    let here = |key| faulty(path, key);
     let (title, kind) = match written {
         Written::Runs(it) => {
             let runs = read_runs(&beside(&it.file))?;
@@ -193,6 +233,10 @@ fn read(path: &Path) -> Result<Definition, InputError> {
                 published,
             };
             (it.title, kind)
+        }
+        Written::Schedules(it) => {
+            let schedules = it.found(path)?;
+            (it.title, Kind::Schedules(Box::new(schedules)))
         }
     };
     Ok(Definition {

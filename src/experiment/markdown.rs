@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::definition::{Definition, Kind};
 use super::results::{Outcome, Row, Score, Table, score_of};
+use super::schedules::SchedulesRow;
 use crate::pareto::Point;
 use crate::published::Published;
 use crate::report::{signed_percent, three_digits};
@@ -40,6 +41,7 @@ pub fn results_text(definitions: &[Definition], outcomes: &[Outcome], made: &str
             }
             (Outcome::Table(table), _) => text.push_str(&rows(table)),
             (Outcome::Frontier(points), _) => text.push_str(&frontier(points, &[])),
+            (Outcome::Schedules(rows), _) => text.push_str(&schedules(rows)),
         }
     }
     text
@@ -68,7 +70,7 @@ fn in_short(definitions: &[Definition], outcomes: &[Outcome]) -> String {
                 let its = matches!(definition.kind, Kind::Runs { .. });
                 (table.fitted == fitted && its == published).then_some(table)
             }
-            Outcome::Frontier(_) => None,
+            _ => None,
         });
         let score = score_of(tables.flat_map(Table::counted));
         let _ = writeln!(text, "| {title} | {} |", score_cells(score));
@@ -171,6 +173,40 @@ fn frontier(points: &[Point], published: &[Published]) -> String {
             best.unwrap_or_else(none),
             most.unwrap_or_else(none),
             full.unwrap_or_default()
+        );
+    }
+    text
+}
+
+/// The largest blocks that fit and what they reach.
+fn schedules(rows: &[SchedulesRow]) -> String {
+    let mut text = String::from(
+        "| prompt + tokens | zig-zag block | diagonal block | ratio | (2s+2n)/(2s+n) | zig-zag tok/s | \
+         diagonal, same block | diagonal tok/s | gain | weights a token, GB | busiest |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n",
+    );
+    for row in rows {
+        let gigabytes = |bytes: f64| three_digits(bytes / 1e9);
+        let busiest = [&row.zigzag_bottleneck, &row.diagonal_bottleneck];
+        let busiest = match busiest {
+            [before, now] if before == now => now.clone(),
+            [before, now] => format!("{before}, then {now}"),
+        };
+        let _ = writeln!(
+            text,
+            "| {} + {} | {} | {} | {:.2} | {:.2} | {} | {} | {} | {} | {}, then {} | {busiest} |",
+            row.prompt_len,
+            row.gen_len,
+            row.zigzag_block,
+            row.diagonal_block,
+            row.block_ratio,
+            row.formula_ratio,
+            three_digits(row.zigzag_tok_s),
+            three_digits(row.same_block_tok_s),
+            three_digits(row.diagonal_tok_s),
+            signed_percent(row.gain),
+            gigabytes(row.zigzag_weight_bytes_per_token),
+            gigabytes(row.diagonal_weight_bytes_per_token),
         );
     }
     text

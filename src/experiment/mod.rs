@@ -5,8 +5,10 @@ mod check;
 mod definition;
 mod markdown;
 mod results;
+mod schedules;
 
 pub use check::first_difference;
 pub use definition::{Definition, Kind, read_folder};
 pub use markdown::results_text;
 pub use results::{Outcome, Row, Score, Table, make, score_of};
+pub use schedules::{Schedules, SchedulesRow};

@@ -7,6 +7,7 @@ use plimsoll_core::policy::Policy;
 use serde::Serialize;
 
 use super::definition::{Definition, Kind};
+use super::schedules::SchedulesRow;
 use crate::baseline::Baseline;
 use crate::calibrate::{Machines, Measured, RecordedRun, rate_error, score_runs};
 use crate::flexgen;
@@ -57,6 +58,8 @@ pub enum Outcome {
     Table(Table),
     /// The points of a picture.
     Frontier(Vec<Point>),
+    /// Zig-zag and diagonal blocks, a row for each pair of lengths.
+    Schedules(Vec<SchedulesRow>),
 }
 
 /// Errors of some rows in a few numbers.
@@ -133,6 +136,7 @@ pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
                 };
                 Outcome::Frontier(points(setting, systems, None)?)
             }
+            Kind::Schedules(schedules) => Outcome::Schedules(schedules.rows()?),
         });
     }
     mark_fitted(&mut outcomes);

@@ -295,9 +295,15 @@ impl<'a> Turn<'a> {
         self.find(|content| matches!(content, Content::Mid { home, .. } if home == tier))
     }
 
-    /// The buffer of a tier's rows of the cache.
-    fn cache(&self, tier: Tier) -> Option<usize> {
-        self.find(|content| matches!(content, Content::Cache { home, .. } if home == tier))
+    /// The buffers of a tier's rows of the cache in the order of positions, each with its first.
+    fn cache(&self, tier: Tier) -> Vec<(usize, u32)> {
+        let start = |content| match content {
+            Content::Cache { home, start, .. } if home == tier => Some(start),
+            _ => None,
+        };
+        let all = self.operands.all().iter().enumerate();
+        let found = all.filter_map(|(index, o)| Some((index, start(o.content)?)));
+        found.collect()
     }
 
     /// Bytes from a position to the next: whole pages where rows live on disk.
@@ -310,32 +316,41 @@ impl<'a> Turn<'a> {
     }
 
     fn cache_parts(&self) -> Result<Vec<CachePart<'a>>, TaskError> {
-        let found = Tier::ALL
-            .into_iter()
-            .filter_map(|tier| Some((tier, self.cache(tier)?)));
-        let part = |(tier, index)| {
-            Ok(CachePart {
-                rows: self.shape.rows_in(tier),
-                record_bytes: self.record_bytes(tier),
-                bytes: self.operands.read(index)?,
-            })
-        };
-        found.map(part).collect()
+        let mut parts = Vec::new();
+        for tier in Tier::ALL {
+            let pages = self.cache(tier);
+            let pages = pages.iter().map(|(page, _)| self.operands.read(*page));
+            let pages = pages.collect::<Result<Vec<_>, TaskError>>()?;
+            if !pages.is_empty() {
+                parts.push(CachePart {
+                    rows: self.shape.rows_in(tier),
+                    record_bytes: self.record_bytes(tier),
+                    pages,
+                });
+            }
+        }
+        Ok(parts)
     }
 
+    /// The parts of the cache with the tokens from position `first` on to be written: the last page of
+    /// each is.
     fn new_cache_parts(&self, first: usize) -> Result<Vec<NewCachePart<'a>>, TaskError> {
-        let found = Tier::ALL
-            .into_iter()
-            .filter_map(|tier| Some((tier, self.cache(tier)?)));
-        let part = |(tier, index)| {
-            Ok(NewCachePart {
+        let mut parts = Vec::new();
+        for tier in Tier::ALL {
+            let pages = self.cache(tier);
+            let Some((&(newest, start), before)) = pages.split_last() else {
+                continue;
+            };
+            let before = before.iter().map(|(page, _)| self.operands.read(*page));
+            parts.push(NewCachePart {
                 rows: self.shape.rows_in(tier),
                 record_bytes: self.record_bytes(tier),
-                first,
-                bytes: self.operands.write(index)?,
-            })
-        };
-        found.map(part).collect()
+                first: first - start as usize,
+                bytes: self.operands.write(newest)?,
+                before: before.collect::<Result<_, TaskError>>()?,
+            });
+        }
+        Ok(parts)
     }
 
     /// Elements of queries in the device's own buffer.
@@ -389,6 +404,7 @@ impl<'a> Turn<'a> {
                 record_bytes: 2 * rows * self.engine.head_bytes(),
                 first: 0,
                 bytes: new,
+                before: Vec::new(),
             });
         }
         let decoder = &self.engine.decoder;

@@ -152,6 +152,11 @@ impl<'m> Operands<'m> {
         })
     }
 
+    /// Every argument.
+    pub(super) fn all(&self) -> &[Operand] {
+        &self.list
+    }
+
     /// The number of the argument that holds `wanted`.
     pub(super) fn find(&self, wanted: impl Fn(&Operand) -> bool) -> Option<usize> {
         self.list.iter().position(wanted)

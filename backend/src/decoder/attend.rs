@@ -93,13 +93,14 @@ impl Decoder {
         let spec = self.row_spec(tokens, context_len);
         for part in parts {
             for row in part.rows.clone() {
-                part.gather(row, (context_len, head_bytes), gathered)?;
+                part.gather(row, context_len, (head_dim, self.stored), gathered)?;
                 let first = row / kv_heads * tokens * token + row % kv_heads * width;
                 let place = |t: usize| first + t * token..first + t * token + width;
                 for (t, q) in q.chunks_exact_mut(width).enumerate() {
                     queries.load(place(t), q);
                 }
-                let segment = one_row(gathered, head_bytes, self.stored);
+                let page = [&*gathered];
+                let segment = one_row(&page, head_bytes, self.stored);
                 attend(&q, &segment, &spec, 0..1, scratch, &mut out)?;
                 for (t, out) in out.chunks_exact(width).enumerate() {
                     queries.store(place(t), out);
@@ -146,12 +147,12 @@ impl Decoder {
 }
 
 /// A gathered row as the kernel sees it.
-fn one_row(bytes: &[u8], head_bytes: usize, stored: CacheType) -> KvSegment<'_> {
+fn one_row<'a>(pages: &'a [&'a [u8]], head_bytes: usize, stored: CacheType) -> KvSegment<'a> {
     KvSegment {
         row_start: 0,
         row_end: 1,
         record_bytes: 2 * head_bytes,
-        bytes,
+        pages,
         stored,
     }
 }

@@ -1,4 +1,4 @@
-//! Rows of one layer's cache in one buffer: `[position][K|V][row][head]`.
+//! Rows of one layer's cache: `[position][K|V][row][head]`, in one buffer or in pages of positions.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ pub struct CachePart<'a> {
     pub rows: Range<usize>,
     /// Bytes from a position to the next.
     pub record_bytes: usize,
-    /// The buffer, from position 0 on.
-    pub bytes: &'a [u8],
+    /// The buffers, in the order of positions, from position 0 on.
+    pub pages: Vec<&'a [u8]>,
 }
 
 /// Rows of a cache, to append to.
@@ -24,20 +24,22 @@ pub struct NewCachePart<'a> {
     pub rows: Range<usize>,
     /// Bytes from a position to the next.
     pub record_bytes: usize,
-    /// Where in the buffer the first new token goes, in positions.
+    /// Where in its page the first new token goes, in positions.
     pub first: usize,
-    /// The buffer, from position 0 on.
+    /// The page that they go to.
     pub bytes: &'a mut [u8],
+    /// The pages before it, for who attends to them as well.
+    pub before: Vec<&'a [u8]>,
 }
 
-impl<'a> CachePart<'a> {
+impl CachePart<'_> {
     /// The part as the attention kernel sees it, its first row being row 0.
-    pub(super) fn segment(&self, first_row: usize, stored: CacheType) -> KvSegment<'a> {
+    pub(super) fn segment(&self, first_row: usize, stored: CacheType) -> KvSegment<'_> {
         KvSegment {
             row_start: self.rows.start - first_row,
             row_end: self.rows.end - first_row,
             record_bytes: self.record_bytes,
-            bytes: self.bytes,
+            pages: &self.pages,
             stored,
         }
     }
@@ -46,20 +48,26 @@ impl<'a> CachePart<'a> {
     pub(super) fn gather(
         &self,
         row: usize,
-        (positions, head_bytes): (usize, usize),
+        positions: usize,
+        (head_dim, stored): (usize, CacheType),
         into: &mut [u8],
     ) -> Result<(), DecoderError> {
+        let head_bytes = stored.head_bytes(head_dim);
         let values = self.rows.len() * head_bytes;
         let key = (row - self.rows.start) * head_bytes;
-        let end = (positions - 1) * self.record_bytes + values + key + head_bytes;
-        at_least("rows of the cache, in bytes", end, self.bytes.len())?;
-        for (position, into) in into.chunks_exact_mut(2 * head_bytes).enumerate() {
-            let at = position * self.record_bytes + key;
-            let (k, v) = into.split_at_mut(head_bytes);
-            k.copy_from_slice(&self.bytes[at..at + head_bytes]);
-            v.copy_from_slice(&self.bytes[at + values..at + values + head_bytes]);
+        let segment = self.segment(self.rows.start, stored);
+        let mut held = 0;
+        for (filled, page) in segment.filled(head_dim, positions) {
+            held = filled.end;
+            let into = &mut into[filled.start * 2 * head_bytes..filled.end * 2 * head_bytes];
+            for (index, into) in into.chunks_exact_mut(2 * head_bytes).enumerate() {
+                let at = index * self.record_bytes + key;
+                let (k, v) = into.split_at_mut(head_bytes);
+                k.copy_from_slice(&page[at..at + head_bytes]);
+                v.copy_from_slice(&page[at + values..at + values + head_bytes]);
+            }
         }
-        Ok(())
+        at_least("positions of the cache", positions, held)
     }
 }
 
@@ -117,7 +125,7 @@ impl NewCachePart<'_> {
         CachePart {
             rows: self.rows.clone(),
             record_bytes: self.record_bytes,
-            bytes: self.bytes,
+            pages: self.before.iter().copied().chain([&*self.bytes]).collect(),
         }
     }
 }

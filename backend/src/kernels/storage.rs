@@ -35,6 +35,11 @@ fn cast_error(bytes: &[u8], dtype: Dtype) -> KernelError {
     }
 }
 
+/// Sees `bytes` as f32, without a copy.
+pub(super) fn singles(bytes: &[u8]) -> Result<&[f32], KernelError> {
+    bytemuck::try_cast_slice(bytes).map_err(|_| cast_error(bytes, Dtype::F32))
+}
+
 /// Sees `bytes` as f16, without a copy.
 pub(super) fn halves(bytes: &[u8]) -> Result<&[f16], KernelError> {
     bytemuck::try_cast_slice(bytes).map_err(|_| cast_error(bytes, Dtype::F16))
@@ -47,9 +52,7 @@ impl<'a> Elements<'a> {
     /// [`KernelError::Cast`] where the address or the length is no multiple of the element's size.
     pub fn from_bytes(bytes: &'a [u8], dtype: Dtype) -> Result<Self, KernelError> {
         match dtype {
-            Dtype::F32 => bytemuck::try_cast_slice(bytes)
-                .map(Elements::F32)
-                .map_err(|_| cast_error(bytes, dtype)),
+            Dtype::F32 => singles(bytes).map(Elements::F32),
             Dtype::F16 => halves(bytes).map(Elements::F16),
         }
     }

@@ -1,23 +1,29 @@
 //! Moves the KV cache between its homes and where attention runs.
 //!
+//! A home is one page or more (`pages.rs`): its first has a fixed place, the others come and go.
 //! Rows that live off the device have a working copy for the unit at hand: attention's device slot,
 //! or, for rows on disk that the CPU attends to, a staging slot of the host. Before a decode step it
 //! holds the past; the step appends its tokens; then those alone are stored.
 
 use super::emit::{Draft, Emitter};
 use super::layout::Layout;
-use super::ring::Lease;
+use super::pages::{Cut, PageTable};
+use super::ring::{Lease, Released};
+use super::schedule::Turn;
 use super::unit::{Unit, declare, locked, move_at};
 use crate::policy::Policy;
-use crate::program::{Access, BufferId, Content, ResourceKind, TaskId};
+use crate::program::{Access, BufferId, Content, Op, ResourceKind, TaskId};
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
+use crate::workload::Workload;
 
 /// The rows of one layer and batch that live in one tier.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Home {
-    buffer: Option<BufferId>,
+    /// In the order of their positions.
+    pages: Vec<BufferId>,
     written: Option<TaskId>,
+    /// After which the first page's place is free.
     released: Option<TaskId>,
 }
 
@@ -39,6 +45,11 @@ pub(super) struct Staged {
 pub(super) struct CacheStream {
     homes: Vec<PerTier<Home>>,
     num_batches: usize,
+    layers: u64,
+    cut: Cut,
+    pages: PageTable,
+    /// By page and layer, after which its place is free.
+    pages_released: PerTier<Vec<Option<TaskId>>>,
     positions: u64,
     slot_positions: u64,
     cpu_attention: bool,
@@ -48,23 +59,32 @@ pub(super) struct CacheStream {
 impl CacheStream {
     pub(super) fn new(
         policy: &Policy,
+        workload: &Workload,
         layers: u32,
-        num_batches: usize,
-        positions: (u32, u32),
+        (cut, pages): (Cut, PageTable),
     ) -> CacheStream {
-        let (prompt_len, cache_len) = positions;
+        let of_pages = vec![None; pages.count() * layers as usize];
         CacheStream {
-            homes: vec![PerTier::default(); layers as usize * num_batches],
-            num_batches,
-            positions: u64::from(cache_len),
+            homes: vec![PerTier::default(); layers as usize * pages.places()],
+            num_batches: pages.places(),
+            layers: u64::from(layers),
+            cut,
+            pages,
+            pages_released: PerTier::from_fn(|_| of_pages.clone()),
+            positions: u64::from(workload.cache_len()),
             slot_positions: u64::from(if policy.cpu_attention {
-                prompt_len
+                workload.prompt_len
             } else {
-                cache_len
+                workload.cache_len()
             }),
             cpu_attention: policy.cpu_attention,
             page_locked: policy.page_locked.cache,
         }
+    }
+
+    /// Gives each batch of the next pass the pages that it needs.
+    pub(super) fn begin_pass(&mut self, turns: &[Turn]) {
+        self.pages.begin_pass(turns);
     }
 
     /// Whether the CPU attends to this unit's rows off the device.
@@ -76,60 +96,87 @@ impl CacheStream {
         (unit.cell.block as usize - 1) * self.num_batches + unit.cell.batch as usize
     }
 
-    fn content(unit: &Unit, home: Tier) -> Content {
+    fn content(unit: &Unit, home: Tier, start: u64) -> Content {
         Content::Cache {
             block: unit.cell.block,
             batch: unit.cell.batch,
             home,
+            start: start as u32,
         }
     }
 
-    /// The home of rows in a tier, declared if it is not alive.
-    fn home(
+    /// The number of a further page of a unit's home among those of all layers.
+    fn place_of(&self, unit: &Unit, page: usize) -> u64 {
+        let layer = u64::from(unit.cell.block) - 1;
+        u64::from(self.pages.of(unit.cell.batch)[page - 1]) * self.layers + layer
+    }
+
+    /// Declares the next page of a home. Returns it and after which task its place is free.
+    fn take_page(
         &mut self,
         emitter: &mut Emitter,
         layout: &Layout,
         unit: &Unit,
         tier: Tier,
-    ) -> BufferId {
+    ) -> (BufferId, Option<TaskId>) {
         let index = self.index(unit);
-        let positions = self.positions;
-        *self.homes[index][tier].buffer.get_or_insert_with(|| {
-            let bytes = unit.shape.record[tier] * positions;
+        let page = self.homes[index][tier].pages.len();
+        let (offset, released) = if page == 0 {
             let offset = layout.cache_homes[tier].at(index as u64);
-            declare(
-                &mut emitter.program,
-                tier,
-                offset,
-                bytes,
-                Self::content(unit, tier),
-            )
-        })
+            (offset, self.homes[index][tier].released)
+        } else {
+            let place = self.place_of(unit, page);
+            let released = self.pages_released[tier][place as usize];
+            (layout.cache_pages[tier].at(place), released)
+        };
+        let bytes = unit.shape.record[tier] * self.cut.length(page);
+        let content = Self::content(unit, tier, self.cut.start(page));
+        let buffer = declare(&mut emitter.program, tier, offset, bytes, content);
+        self.homes[index][tier].pages.push(buffer);
+        (buffer, released)
     }
 
-    /// Adds a home to a task: taken with the round's first use, given back with its last.
-    fn attach_home(
+    /// Adds the page that a unit's new tokens go to, which is taken where they are its first.
+    fn attach_newest(
         &mut self,
         emitter: &mut Emitter,
         layout: &Layout,
         draft: Draft,
         (unit, tier, access): (&Unit, Tier, Access),
     ) -> Draft {
-        let last_use = unit.last_pass && (access != Access::Read || tier == Tier::Device);
         let index = self.index(unit);
-        let fresh = self.homes[index][tier].buffer.is_none();
-        let buffer = self.home(emitter, layout, unit, tier);
-        let home = &mut self.homes[index][tier];
-        let mut draft = draft.with(access, [Some(buffer)]).after([home.written]);
-        if fresh {
-            draft = draft.taking([Some(buffer)]).after([home.released]);
+        let page = self.cut.page_of(u64::from(unit.position));
+        let written = self.homes[index][tier].written;
+        match self.homes[index][tier].pages.get(page).copied() {
+            Some(newest) => draft.with(access, [Some(newest)]).after([written]),
+            None => {
+                let (newest, released) = self.take_page(emitter, layout, unit, tier);
+                draft
+                    .with(Access::Write, [Some(newest)])
+                    .after([written])
+                    .taking([Some(newest)])
+                    .after([released])
+            }
         }
-        // The device's rows are written by the projection but still read by attention.
-        if last_use && !(tier == Tier::Device && access != Access::Read) {
-            home.buffer = None;
-            draft = draft.giving([Some(buffer)]);
-        }
+    }
+
+    /// Adds the pages of a home up to one that holds none of the first `positions`, to read.
+    fn attach_filled(&self, draft: Draft, (unit, tier): (&Unit, Tier), positions: u64) -> Draft {
+        let home = &self.homes[self.index(unit)][tier];
+        let filled = self.cut.filled(positions).zip(&home.pages);
         draft
+            .with(Access::Read, filled.map(|(_, page)| Some(*page)))
+            .after([home.written])
+    }
+
+    /// Gives back a home with its last use.
+    fn give_after_last(&mut self, draft: Draft, (unit, tier): (&Unit, Tier)) -> Draft {
+        if !unit.last_pass {
+            return draft;
+        }
+        let index = self.index(unit);
+        let pages = std::mem::take(&mut self.homes[index][tier].pages);
+        draft.giving(pages.into_iter().map(Some))
     }
 
     fn wrote(&mut self, unit: &Unit, tier: Tier, task: TaskId) {
@@ -137,6 +184,55 @@ impl CacheStream {
         let home = &mut self.homes[index][tier];
         home.written = Some(task);
         home.released = Some(task);
+        if unit.last_pass {
+            for page in 1..=self.pages.of(unit.cell.batch).len() {
+                let place = self.place_of(unit, page);
+                self.pages_released[tier][place as usize] = Some(task);
+            }
+        }
+    }
+
+    /// Moves the past of a unit's rows from their pages to a buffer that has it in one piece.
+    fn gather(
+        &self,
+        emitter: &mut Emitter,
+        on: ResourceKind,
+        (unit, tier): (&Unit, Tier),
+        (into, free_after): (BufferId, Released),
+    ) -> Option<TaskId> {
+        let home = &self.homes[self.index(unit)][tier];
+        let record = unit.shape.record[tier];
+        let filled = self.cut.filled(u64::from(unit.position));
+        let mut moved = None;
+        for (positions, page) in filled.zip(&home.pages) {
+            let op = Op::Move {
+                bytes: record * (positions.end - positions.start),
+                from: Bytes::ZERO,
+                to: record * positions.start,
+                page_locked: locked(self.page_locked, tier),
+            };
+            let mut copy = Draft::new(on, op, unit.cell)
+                .with(Access::Read, [Some(*page)])
+                .after([home.written])
+                .with(Access::Write, [Some(into)]);
+            if moved.is_none() {
+                copy = copy.taking([Some(into)]).after(free_after);
+            }
+            moved = Some(emitter.emit(copy));
+        }
+        moved
+    }
+
+    /// A move of a unit's new tokens from a working copy to the page that they belong to.
+    fn move_new(&self, unit: &Unit, tier: Tier) -> Op {
+        let (record, position) = (unit.shape.record[tier], u64::from(unit.position));
+        let page = self.cut.page_of(position);
+        Op::Move {
+            bytes: record * u64::from(unit.query_len),
+            from: record * position,
+            to: record * (position - self.cut.start(page)),
+            page_locked: locked(self.page_locked, tier),
+        }
     }
 
     /// Brings the past of a unit to where its attention runs.
@@ -162,49 +258,42 @@ impl CacheStream {
             let Some(device) = staged.device[tier] else {
                 continue;
             };
+            let free_after = staged.slot.map(|s| s.free_after).unwrap_or_default();
+            if tier == Tier::Host {
+                let (home, into) = ((unit, Tier::Host), (device, free_after));
+                staged.ready.host = self.gather(emitter, ResourceKind::H2d, home, into);
+                continue;
+            }
             let bytes = unit.shape.record[tier] * u64::from(unit.position);
             let op = move_at(bytes, Bytes::ZERO, locked(self.page_locked, tier));
-            let mut copy = Draft::new(ResourceKind::H2d, op, unit.cell);
-            copy = if tier == Tier::Host {
-                self.attach_home(emitter, layout, copy, (unit, Tier::Host, Access::Read))
-            } else {
-                copy.with(Access::Read, [staged.host])
-                    .after([staged.ready.disk])
-                    .giving([staged.host.take()])
-            };
-            let copy = copy
+            let copy = Draft::new(ResourceKind::H2d, op, unit.cell)
+                .with(Access::Read, [staged.host])
+                .after([staged.ready.disk])
+                .giving([staged.host.take()])
                 .with(Access::Write, [Some(device)])
                 .taking([Some(device)])
-                .after(staged.slot.map(|s| s.free_after).unwrap_or_default());
+                .after(free_after);
             let copied = emitter.emit(copy);
-            if tier == Tier::Disk
-                && let Some(lease) = staged.staging.take()
-            {
+            if let Some(lease) = staged.staging.take() {
                 layout.cache_staging.release(lease, [Some(copied), None]);
             }
-            staged.ready[tier] = Some(copied);
+            staged.ready.disk = Some(copied);
         }
         staged
     }
 
     /// Reads the past of the rows on disk into a staging slot.
     fn read_disk(
-        &mut self,
+        &self,
         emitter: &mut Emitter,
         layout: &mut Layout,
         unit: &Unit,
         staged: &mut Staged,
     ) {
         let staging = self.lease_staging(emitter, layout, unit, staged);
-        let bytes = unit.shape.record.disk * u64::from(unit.position);
-        let op = move_at(bytes, Bytes::ZERO, true);
-        let read = Draft::new(ResourceKind::DiskRead, op, unit.cell);
-        let read = self
-            .attach_home(emitter, layout, read, (unit, Tier::Disk, Access::Read))
-            .with(Access::Write, [Some(staging)])
-            .taking([Some(staging)])
-            .after(staged.staging.map(|s| s.free_after).unwrap_or_default());
-        staged.ready.disk = Some(emitter.emit(read));
+        let free_after = staged.staging.map(|s| s.free_after).unwrap_or_default();
+        let (home, into) = ((unit, Tier::Disk), (staging, free_after));
+        staged.ready.disk = self.gather(emitter, ResourceKind::DiskRead, home, into);
     }
 
     fn lease_staging(
@@ -216,7 +305,7 @@ impl CacheStream {
     ) -> BufferId {
         let lease = layout.cache_staging.lease();
         let bytes = unit.shape.record.disk * self.positions;
-        let content = Self::content(unit, Tier::Disk);
+        let content = Self::content(unit, Tier::Disk, 0);
         let staging = declare(
             &mut emitter.program,
             Tier::Host,
@@ -241,7 +330,7 @@ impl CacheStream {
         for tier in [Tier::Host, Tier::Disk] {
             if unit.shape.rows[tier] > 0 {
                 let bytes = unit.shape.record[tier] * self.slot_positions;
-                let content = Self::content(unit, tier);
+                let content = Self::content(unit, tier, 0);
                 let program = &mut emitter.program;
                 staged.device[tier] = Some(declare(program, Tier::Device, offset, bytes, content));
                 offset += bytes;
@@ -271,7 +360,7 @@ impl CacheStream {
                 .after(staged.slot.map(|s| s.free_after).unwrap_or_default());
         }
         if unit.shape.rows.device > 0 {
-            draft = self.attach_home(emitter, layout, draft, (unit, Tier::Device, access));
+            draft = self.attach_newest(emitter, layout, draft, (unit, Tier::Device, access));
         }
         draft
             .with(access, [staged.device.host, staged.device.disk])
@@ -280,17 +369,13 @@ impl CacheStream {
     }
 
     /// Adds the cache that attention on the device reads.
-    pub(super) fn attach_past(
-        &mut self,
-        emitter: &mut Emitter,
-        layout: &Layout,
-        draft: Draft,
-        (unit, staged): (&Unit, &Staged),
-    ) -> Draft {
+    pub(super) fn attach_past(&mut self, draft: Draft, (unit, staged): (&Unit, &Staged)) -> Draft {
         let mut draft = draft;
         if unit.shape.rows.device > 0 {
-            let home = (unit, Tier::Device, Access::Read);
-            draft = self.attach_home(emitter, layout, draft, home);
+            let home = (unit, Tier::Device);
+            let positions = u64::from(unit.position + unit.query_len);
+            draft = self.attach_filled(draft, home, positions);
+            draft = self.give_after_last(draft, home);
         }
         draft.with(Access::Read, [staged.device.host, staged.device.disk])
     }
@@ -305,8 +390,12 @@ impl CacheStream {
     ) -> Draft {
         let mut draft = draft;
         if unit.shape.rows.host > 0 {
-            let home = (unit, Tier::Host, Access::Update);
-            draft = self.attach_home(emitter, layout, draft, home);
+            let page = self.cut.page_of(u64::from(unit.position));
+            let home = (unit, Tier::Host);
+            draft = self.attach_filled(draft, home, self.cut.start(page));
+            let newest = (unit, Tier::Host, Access::Update);
+            draft = self.attach_newest(emitter, layout, draft, newest);
+            draft = self.give_after_last(draft, home);
         }
         draft
             .with(Access::Update, [staged.host])
@@ -328,25 +417,27 @@ impl CacheStream {
         (unit, mut staged): (&Unit, Staged),
         after: TaskId,
     ) {
-        let start = u64::from(unit.position);
         let mut released = [None; 2];
         for (tier, released) in [Tier::Host, Tier::Disk].into_iter().zip(&mut released) {
             let Some(device) = staged.device[tier] else {
                 continue;
             };
-            let record = unit.shape.record[tier];
-            let op = move_at(
-                record * u64::from(unit.query_len),
-                record * start,
-                locked(self.page_locked, tier),
-            );
+            let op = match tier {
+                Tier::Disk => {
+                    let record = unit.shape.record.disk;
+                    let bytes = record * u64::from(unit.query_len);
+                    move_at(bytes, record * u64::from(unit.position), true)
+                }
+                Tier::Device | Tier::Host => self.move_new(unit, tier),
+            };
             let copy = Draft::new(ResourceKind::D2h, op, unit.cell)
                 .with(Access::Read, [Some(device)])
                 .after([Some(after)])
                 .giving([Some(device)]);
             let copied = if tier == Tier::Host {
-                let home = (unit, Tier::Host, Access::Write);
-                let copy = self.attach_home(emitter, layout, copy, home);
+                let newest = (unit, Tier::Host, Access::Write);
+                let copy = self.attach_newest(emitter, layout, copy, newest);
+                let copy = self.give_after_last(copy, (unit, Tier::Host));
                 let copied = emitter.emit(copy);
                 self.wrote(unit, Tier::Host, copied);
                 copied
@@ -377,15 +468,14 @@ impl CacheStream {
         (unit, staged): (&Unit, Staged),
         after: TaskId,
     ) {
-        let record = unit.shape.record.disk;
-        let bytes = record * u64::from(unit.query_len);
-        let op = move_at(bytes, record * u64::from(unit.position), true);
+        let op = self.move_new(unit, Tier::Disk);
         let write = Draft::new(ResourceKind::DiskWrite, op, unit.cell)
             .with(Access::Read, [staged.host])
             .after([Some(after)])
             .giving([staged.host]);
-        let home = (unit, Tier::Disk, Access::Write);
-        let write = self.attach_home(emitter, layout, write, home);
+        let newest = (unit, Tier::Disk, Access::Write);
+        let write = self.attach_newest(emitter, layout, write, newest);
+        let write = self.give_after_last(write, (unit, Tier::Disk));
         let written = emitter.emit(write);
         self.wrote(unit, Tier::Disk, written);
         if let Some(lease) = staged.staging {

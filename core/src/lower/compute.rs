@@ -166,9 +166,7 @@ impl Lowering {
                 .with(Access::Update, [mid.device])
                 .after([Some(projected)]);
             let past = (unit, &staged);
-            let draft = self
-                .cache
-                .attach_past(&mut self.emitter, &self.layout, draft, past);
+            let draft = self.cache.attach_past(draft, past);
             attended = self
                 .emitter
                 .emit(draft.with(Access::Update, [Some(self.workspace)]));

@@ -45,7 +45,7 @@ struct Lists {
     deps: ArrayVec<TaskId, 16>,
     args: ArrayVec<Arg, 16>,
     takes: ArrayVec<BufferId, 8>,
-    gives: ArrayVec<BufferId, 8>,
+    gives: ArrayVec<BufferId, 16>,
 }
 
 impl Draft {

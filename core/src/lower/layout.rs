@@ -3,8 +3,9 @@
 //! Offsets are decided once. What the tiers must hold (FlexGen A.3's peak memory constraints) is
 //! then known before anything runs, and no executor allocates while it runs.
 
+use super::pages::Cut;
 use super::ring::Ring;
-use super::schedule::Round;
+use super::schedule::{Passes, Round};
 use crate::Dtype;
 use crate::model::ModelSpec;
 use crate::placement::{PAGE_BYTES, WeightPlacement, split_whole};
@@ -83,7 +84,12 @@ pub(super) struct Layout {
     pub weight_homes: PerTier<Vec<Bytes>>,
     pub weight_slots: Ring,
     pub weight_staging: Ring,
+    /// The first pages of the cache.
     pub cache_homes: PerTier<Homes>,
+    /// Pages after the first, each of all layers.
+    pub cache_pages: PerTier<Homes>,
+    /// How many of them there are.
+    pub num_cache_pages: u64,
     pub cache_slots: Ring,
     pub cache_staging: Ring,
     pub hidden_homes: PerTier<Homes>,
@@ -137,11 +143,13 @@ impl Bump {
 
 impl Layout {
     /// Lays out a plan for its rounds.
-    pub(super) fn new(plan: &Plan, rounds: &[Round]) -> Layout {
+    pub(super) fn new(plan: &Plan, passes: &Passes) -> Layout {
         let (model, policy, workload) = (&plan.model, &plan.policy, &plan.workload);
         let element = plan.dtype.size_bytes();
-        let shape = BatchShape::most(plan, rounds);
-        let num_batches = super::most_batches(rounds) as u64;
+        let shape = BatchShape::most(plan, passes.rounds());
+        let num_batches = super::most_batches(passes.rounds()) as u64;
+        let cut = Cut::new(policy, workload);
+        let num_cache_pages = passes.most_pages(cut);
         let prompt_len = u64::from(workload.prompt_len);
         let positions = u64::from(workload.cache_len());
         let hidden = prompt_len * u64::from(model.hidden_size) * element;
@@ -170,8 +178,13 @@ impl Layout {
             weight_slots: bump.ring(Tier::Device, 2, largest(&|slab| slab.host + slab.disk)),
             weight_staging: bump.ring(Tier::Host, 2, largest(&|slab| slab.disk)),
             cache_homes: PerTier::from_fn(|tier| {
-                bump.homes(tier, layers * num_batches, shape.record[tier] * positions)
+                bump.homes(tier, layers * num_batches, shape.record[tier] * cut.first)
             }),
+            cache_pages: PerTier::from_fn(|tier| {
+                let count = layers * num_cache_pages;
+                bump.homes(tier, count, shape.record[tier] * cut.further)
+            }),
+            num_cache_pages,
             cache_slots: bump.ring(Tier::Device, 2, shape.record_off_device() * slot_positions),
             cache_staging: bump.ring(Tier::Host, 3, shape.record.disk * positions),
             hidden_homes: PerTier::from_fn(|tier| {

@@ -9,6 +9,7 @@ mod compute;
 mod emit;
 mod hidden;
 mod layout;
+mod pages;
 mod ring;
 pub mod schedule;
 mod unit;
@@ -30,6 +31,8 @@ use compute::{Pending, StageGemms};
 use emit::{Emitter, Mode};
 use hidden::{HiddenStream, Work};
 use layout::{BatchShape, Layout};
+pub use pages::cache_positions;
+use pages::{Cut, PageTable};
 use schedule::{Passes, Round, Turn};
 use unit::{Unit, arena_of};
 pub use weights::CHUNK_BYTES_MIN;
@@ -123,7 +126,7 @@ pub struct Lowering {
 pub fn footprint(plan: &Plan) -> Result<PerTier<Bytes>, LowerError> {
     check(plan)?;
     let passes = Passes::new(&plan.policy, &plan.workload);
-    let layout = Layout::new(plan, passes.rounds());
+    let layout = Layout::new(plan, &passes);
     Ok(with_texts(plan, &layout, passes.rounds()))
 }
 
@@ -258,12 +261,13 @@ impl Lowering {
         let passes = Passes::new(&plan.policy, &plan.workload);
         let rounds = passes.rounds();
         let num_batches = most_batches(rounds);
-        let layout = Layout::new(plan, rounds);
+        let layout = Layout::new(plan, &passes);
         let (model, policy, workload) = (&plan.model, &plan.policy, &plan.workload);
         let machine = Machine::single_gpu(plan.capacity_bytes);
         let mut emitter = Emitter::new(&machine, Mode::of(policy));
         let weights = WeightStream::new(&mut emitter.program, &layout, policy.page_locked.weights);
-        let positions = (workload.prompt_len, workload.cache_len());
+        let cut = Cut::new(policy, workload);
+        let pages = PageTable::new(cut, num_batches, layout.num_cache_pages, workload.gen_len);
         let layers = model.num_hidden_layers;
         let token_bytes = u64::from(model.hidden_size) * plan.dtype.size_bytes();
         let texts = declare_texts(plan, &mut emitter.program, layout.end.host, rounds);
@@ -275,7 +279,7 @@ impl Lowering {
             resident: true,
         });
         Ok(Lowering {
-            cache: CacheStream::new(policy, layers, num_batches, positions),
+            cache: CacheStream::new(policy, workload, layers, (cut, pages)),
             hidden: HiddenStream::new(
                 num_batches,
                 token_bytes,
@@ -334,6 +338,7 @@ impl Lowering {
             self.weights.announce(&self.layout, 0, first, 1);
             self.weights.load_rest(&mut self.emitter, &mut self.layout);
         }
+        self.cache.begin_pass(&turns);
         self.pass += 1;
         let last = self.pass == self.passes.count();
         self.lower_pass(&units, turns.len(), last);

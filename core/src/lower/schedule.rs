@@ -4,6 +4,9 @@ mod diagonal;
 mod row;
 mod zigzag;
 
+use std::collections::BTreeMap;
+
+use super::pages::Cut;
 use crate::policy::{Policy, Schedule};
 use crate::workload::Workload;
 
@@ -32,6 +35,8 @@ pub struct Turn {
 pub struct Passes {
     rounds: Vec<Round>,
     gen_len: u32,
+    /// GPU batches that a block has room for.
+    places: u32,
     /// Passes after which each GPU batch is admitted, in the order of rounds and of batches in them.
     admitted: Vec<u64>,
 }
@@ -54,6 +59,7 @@ impl Passes {
         Passes {
             rounds,
             gen_len: workload.gen_len,
+            places: policy.num_gpu_batches,
             admitted,
         }
     }
@@ -75,6 +81,25 @@ impl Passes {
         let before: usize = earlier.iter().map(|r| r.batches.len()).sum();
         let admitted = self.admitted.get(before + usize::from(batch))?;
         Some(admitted + u64::from(token))
+    }
+
+    /// The most pages of the cache beside the first that all GPU batches hold in a pass. Admissions repeat
+    /// after a stay, so those of two stays have seen everything.
+    pub(super) fn most_pages(&self, cut: Cut) -> u64 {
+        let gen_len = u64::from(self.gen_len);
+        let at_the_end = cut.further_pages(gen_len.saturating_sub(1));
+        let mut changes = BTreeMap::<u64, i64>::new();
+        for admitted in self.admitted.iter().take(2 * self.places as usize) {
+            for page in 1..=at_the_end {
+                *changes.entry(admitted + page * cut.further).or_default() += 1;
+            }
+            *changes.entry(admitted + gen_len).or_default() -= at_the_end as i64;
+        }
+        let held = changes.values().scan(0, |held, change| {
+            *held += change;
+            Some(*held)
+        });
+        held.max().unwrap_or(0) as u64
     }
 
     /// The turns of a pass, the batches that were admitted first in front; none after the last.

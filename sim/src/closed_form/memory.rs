@@ -2,10 +2,10 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
-use plimsoll_core::lower::{LowerError, footprint};
+use plimsoll_core::lower::{LowerError, cache_positions, footprint};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::Policy;
+use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::workload::Workload;
 
@@ -21,6 +21,8 @@ pub(super) struct Memory {
     /// By what is compressed and whether the CPU attends.
     rows: Vec<((Compression, bool), Rows)>,
     text_bytes: f64,
+    /// Of one block.
+    workload: Workload,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -77,6 +79,7 @@ impl Memory {
         Ok(Memory {
             rows,
             text_bytes: 4.0 * ids,
+            workload: endless,
         })
     }
 
@@ -93,17 +96,28 @@ impl Memory {
         let (_, rows) = rows.expect("forms are made for the compressions that are asked for");
         let sequences = f64::from(sequences);
         let block = sequences * batches as f64;
+        let cache_share = self.cache_share(policy);
         // Prompts and results of the other rounds wait on the host.
         let waiting = (asked as f64 - block).max(0.0) * self.text_bytes;
         PerTier::from_fn(|tier| {
             let mut row = rows.fixed[tier]
                 + rows.per_sequence[tier] * sequences
-                + rows.per_block_sequence[tier] * block;
+                + rows.of_block_sequence(tier, cache_share) * block;
             if tier == Tier::Host {
                 row.constant += waiting;
             }
             row
         })
+    }
+
+    /// The part of the cache's homes that is set aside: in a diagonal schedule, batches at different
+    /// tokens share pages.
+    fn cache_share(&self, policy: &Policy) -> f64 {
+        let whole = u64::from(policy.num_gpu_batches) * u64::from(self.workload.cache_len());
+        match policy.schedule {
+            Schedule::Row | Schedule::ZigZag => 1.0,
+            Schedule::Diagonal => cache_positions(policy, &self.workload) as f64 / whole as f64,
+        }
     }
 }
 
@@ -184,6 +198,16 @@ impl Parts {
 }
 
 impl Rows {
+    /// What a sequence of a block takes where only `share` of the cache's homes is set aside.
+    fn of_block_sequence(&self, tier: Tier, share: f64) -> Linear {
+        let mut row = self.per_block_sequence[tier];
+        // Rows count from all of the cache on the device, which its homes leave where it moves.
+        let on_device = (-row.cache.host).max(0.0);
+        row.constant -= (1.0 - share) * on_device;
+        row.cache = row.cache.map(|slope| share * slope);
+        row
+    }
+
     fn set(&mut self, parts: Parts, place: impl Fn(&mut Linear) -> &mut f64) {
         for tier in Tier::ALL {
             *place(&mut self.fixed[tier]) = parts.fixed[tier];

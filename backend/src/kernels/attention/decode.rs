@@ -5,7 +5,7 @@
 
 use super::stored::Unit;
 use super::weighted::{Span, add_weighted};
-use super::{Attention, AttentionSpec, Cache, Strided};
+use super::{Attention, AttentionSpec, Cache, Page, Strided};
 use crate::kernels::row::Row;
 use crate::kernels::simd::Lanes;
 use crate::kernels::softmax::softmax;
@@ -33,42 +33,38 @@ pub fn run<L: Lanes, U: Unit>(lanes: L, attention: Attention<'_>, cache: Cache<'
     for start in rows.clone().step_by(block_rows) {
         let block = start..rows.end.min(start + block_rows);
         let scores = &mut scratch.scores[..block.len() * row_scores];
-        let mut position = 0;
-        while position < spec.context_len {
-            let span = Span {
-                from: position,
-                to: spec.context_len.min(position + POSITIONS),
-            };
-            for (row, scores) in block.clone().zip(scores.chunks_exact_mut(row_scores)) {
-                score_group(
-                    lanes,
-                    spec,
-                    queries(spec, q, row),
-                    cache.keys(row),
-                    span,
-                    scores,
-                );
+        for page in cache.pages {
+            for span in spans(page) {
+                for (row, scores) in block.clone().zip(scores.chunks_exact_mut(row_scores)) {
+                    let keys = cache.keys(page, row);
+                    score_group(lanes, spec, queries(spec, q, row), keys, span, scores);
+                }
             }
-            position = span.to;
         }
         for scores in scores.chunks_exact_mut(spec.context_len) {
             softmax(lanes, scores, spec.scale);
         }
         let width = spec.group() * spec.head_dim;
         out[block.start * width..block.end * width].fill(0.0);
-        let mut position = 0;
-        while position < spec.context_len {
-            let span = Span {
-                from: position,
-                to: spec.context_len.min(position + POSITIONS),
-            };
-            for (row, scores) in block.clone().zip(scores.chunks_exact(row_scores)) {
-                let out = &mut out[row * width..(row + 1) * width];
-                weigh_group(lanes, spec, scores, cache.values(row), span, out);
+        for page in cache.pages {
+            for span in spans(page) {
+                for (row, scores) in block.clone().zip(scores.chunks_exact(row_scores)) {
+                    let out = &mut out[row * width..(row + 1) * width];
+                    weigh_group(lanes, spec, scores, cache.values(page, row), span, out);
+                }
             }
-            position = span.to;
         }
     }
+}
+
+/// The positions of a page, some at a time.
+#[inline(always)]
+fn spans<U>(page: &Page<'_, U>) -> impl Iterator<Item = Span> {
+    let end = page.end;
+    (page.start..end).step_by(POSITIONS).map(move |from| Span {
+        from,
+        to: end.min(from + POSITIONS),
+    })
 }
 
 /// The queries of a row's group, [group, head_dim]: contiguous, since there is one a sequence.

@@ -2,7 +2,8 @@
 //!
 //! A **row** of the cache is one key/value head of one sequence: `row = sequence * kv_heads + kv_head`.
 //! Rows are independent, so a cache may lie in several tiers, a contiguous range of rows (a
-//! [`KvSegment`]) in each, and every segment is attended to where it lies.
+//! [`KvSegment`]) in each, and every segment is attended to where it lies. A segment's positions may
+//! lie in several buffers (pages), one after another.
 //!
 //! The result of a query depends on its own values and on the keys and values that it sees: not on the
 //! split, not on the batch, and prefill and decode give the same bits.
@@ -15,13 +16,15 @@ mod weighted;
 
 use std::ops::Range;
 
+use plimsoll_core::Dtype;
+
 pub use segment::{KvSegment, KvSegmentMut, append, record_bytes};
 pub use stored::CacheType;
 
 use super::KernelError;
 use super::error::expect;
 use super::simd::{InstructionSet, Kernel, Lanes, dispatch_to};
-use super::storage::Elements;
+use super::storage::{halves, singles};
 use super::tile::DOT_PIECE;
 use stored::Unit;
 
@@ -153,17 +156,36 @@ impl Attention<'_> {
             self.rows.end,
         )?;
         match segment.stored {
-            CacheType::Whole(dtype) => match Elements::from_bytes(segment.bytes, dtype)? {
-                Elements::F32(units) => self.over(set, units, segment),
-                Elements::F16(units) => self.over(set, units, segment),
-            },
-            CacheType::Packed => self.over(set, segment.bytes, segment),
+            CacheType::Whole(Dtype::F32) => self.over(set, segment, singles),
+            CacheType::Whole(Dtype::F16) => self.over(set, segment, halves),
+            CacheType::Packed => self.over(set, segment, Ok),
         }
-        Ok(())
     }
 
-    fn over<U: Unit>(self, set: InstructionSet, units: &[U], segment: &KvSegment<'_>) {
-        let cache = Cache::new(units, segment, self.spec);
+    /// Attends to a segment whose pages are seen as units by `units_of`.
+    fn over<'s, U: Unit>(
+        self,
+        set: InstructionSet,
+        segment: &KvSegment<'s>,
+        units_of: impl Fn(&'s [u8]) -> Result<&'s [U], KernelError>,
+    ) -> Result<(), KernelError> {
+        let spec = self.spec;
+        let filled = segment.filled(spec.head_dim, spec.context_len);
+        let page = |(positions, bytes): (Range<usize>, &'s [u8])| {
+            Ok(Page {
+                start: positions.start,
+                end: positions.end,
+                units: units_of(bytes)?,
+            })
+        };
+        let pages = filled.map(page).collect::<Result<Vec<_>, KernelError>>()?;
+        let cache = Cache {
+            pages: &pages,
+            stride: segment.record_bytes / size_of::<U>(),
+            row_start: segment.row_start,
+            rows: segment.row_end - segment.row_start,
+            head_dim: spec.head_dim,
+        };
         dispatch_to(
             set,
             Run {
@@ -171,6 +193,7 @@ impl Attention<'_> {
                 cache,
             },
         );
+        Ok(())
     }
 }
 
@@ -200,7 +223,7 @@ impl<U: Unit> Kernel for Run<'_, U> {
 /// A segment in the units that its vectors are stored in.
 #[derive(Clone, Copy)]
 struct Cache<'a, U> {
-    units: &'a [U],
+    pages: &'a [Page<'a, U>],
     /// Units from a position to the next.
     stride: usize,
     row_start: usize,
@@ -208,33 +231,32 @@ struct Cache<'a, U> {
     head_dim: usize,
 }
 
-impl<'a, U: Unit> Cache<'a, U> {
-    fn new(units: &'a [U], segment: &KvSegment<'_>, spec: &AttentionSpec) -> Self {
-        Cache {
-            units,
-            stride: segment.record_bytes / size_of::<U>(),
-            row_start: segment.row_start,
-            rows: segment.row_end - segment.row_start,
-            head_dim: spec.head_dim,
-        }
-    }
+/// Positions `start..end` that attention sees, one record after another.
+#[derive(Clone, Copy)]
+struct Page<'a, U> {
+    start: usize,
+    end: usize,
+    units: &'a [U],
+}
 
-    /// The keys of a row, position by position.
+impl<'a, U: Unit> Cache<'a, U> {
+    /// The keys of a row in a page, position by position.
     #[inline(always)]
-    fn keys(&self, row: usize) -> Strided<'a, U> {
+    fn keys(&self, page: &Page<'a, U>, row: usize) -> Strided<'a, U> {
         let start = (row - self.row_start) * U::count(self.head_dim);
         Strided {
-            units: self.units,
+            units: page.units,
+            first: page.start,
             start,
             stride: self.stride,
             width: self.head_dim,
         }
     }
 
-    /// The values of a row, position by position.
+    /// The values of a row in a page, position by position.
     #[inline(always)]
-    fn values(&self, row: usize) -> Strided<'a, U> {
-        let keys = self.keys(row);
+    fn values(&self, page: &Page<'a, U>, row: usize) -> Strided<'a, U> {
+        let keys = self.keys(page, row);
         Strided {
             start: keys.start + self.rows * U::count(self.head_dim),
             ..keys
@@ -242,10 +264,11 @@ impl<'a, U: Unit> Cache<'a, U> {
     }
 }
 
-/// Vectors of `width` elements at a constant distance.
+/// Vectors of `width` elements at a constant distance, from position `first` on.
 #[derive(Clone, Copy)]
 struct Strided<'a, U> {
     units: &'a [U],
+    first: usize,
     start: usize,
     stride: usize,
     width: usize,
@@ -254,7 +277,7 @@ struct Strided<'a, U> {
 impl<'a, U: Unit> Strided<'a, U> {
     #[inline(always)]
     fn at(&self, position: usize) -> U::Row<'a> {
-        let start = self.start + position * self.stride;
+        let start = self.start + (position - self.first) * self.stride;
         U::row(&self.units[start..start + U::count(self.width)])
     }
 }

@@ -34,8 +34,15 @@ pub fn run<L: Lanes, U: Unit>(lanes: L, attention: Attention<'_>, cache: Cache<'
     scratch.keys.resize(scratch.keys.len().max(panel), 0.0);
     scratch.values.resize(scratch.values.len().max(panel), 0.0);
     for row in rows {
-        gather(lanes, cache.keys(row), &mut scratch.keys[..panel]);
-        gather(lanes, cache.values(row), &mut scratch.values[..panel]);
+        for page in cache.pages {
+            let part = page.start * spec.head_dim..page.end * spec.head_dim;
+            gather(
+                lanes,
+                cache.keys(page, row),
+                &mut scratch.keys[part.clone()],
+            );
+            gather(lanes, cache.values(page, row), &mut scratch.values[part]);
+        }
         let queries = spec.query_len * spec.group();
         for start in (0..queries).step_by(QUERIES) {
             let block = Block {
@@ -51,8 +58,8 @@ pub fn run<L: Lanes, U: Unit>(lanes: L, attention: Attention<'_>, cache: Cache<'
 
 #[inline(always)]
 fn gather<L: Lanes, U: Unit>(lanes: L, from: Strided<'_, U>, into: &mut [f32]) {
-    for (position, into) in into.chunks_exact_mut(from.width).enumerate() {
-        widen(lanes, from.at(position), into);
+    for (index, into) in into.chunks_exact_mut(from.width).enumerate() {
+        widen(lanes, from.at(from.first + index), into);
     }
 }
 
@@ -86,6 +93,7 @@ impl Block<'_> {
         let panel = spec.context_len * spec.head_dim;
         let strided = |units| Strided {
             units,
+            first: 0,
             start: 0,
             stride: spec.head_dim,
             width: spec.head_dim,

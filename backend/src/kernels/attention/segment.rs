@@ -1,7 +1,8 @@
-//! A contiguous range of rows of a cache in one buffer.
+//! A contiguous range of rows of a cache, in one buffer or in pages.
 //!
 //! Layout: [position][key, then value][row][head], a fixed number of bytes from a position to the
-//! next, so that a position is one contiguous record to append, copy, or write to disk.
+//! next, so that a position is one contiguous record to append, copy, or write to disk. A page is a
+//! buffer that holds the positions after those of the page before.
 
 use std::ops::Range;
 
@@ -18,8 +19,8 @@ pub struct KvSegment<'a> {
     pub row_end: usize,
     /// Bytes from a position to the next: at least [`record_bytes`], and whole elements.
     pub record_bytes: usize,
-    /// The buffer; the first position's record starts at its first byte.
-    pub bytes: &'a [u8],
+    /// The buffers, in the order of positions; the first record of each starts at its first byte.
+    pub pages: &'a [&'a [u8]],
     /// What keys and values are stored as.
     pub stored: CacheType,
 }
@@ -44,7 +45,25 @@ pub fn record_bytes(rows: usize, head_dim: usize, stored: CacheType) -> usize {
     2 * rows * stored.head_bytes(head_dim)
 }
 
-impl KvSegment<'_> {
+impl<'a> KvSegment<'a> {
+    /// The pages that hold the first `positions`, each with those that it holds of them.
+    pub fn filled(
+        &self,
+        head_dim: usize,
+        positions: usize,
+    ) -> impl Iterator<Item = (Range<usize>, &'a [u8])> {
+        let record = record_bytes(self.row_end - self.row_start, head_dim, self.stored);
+        let record_bytes = self.record_bytes;
+        let mut start = 0;
+        self.pages.iter().map_while(move |page| {
+            // The last record need not be padded.
+            let held = (page.len() + record_bytes).saturating_sub(record) / record_bytes.max(1);
+            let from = start;
+            start = positions.min(start + held);
+            (from < positions).then_some((from..start, *page))
+        })
+    }
+
     /// An error unless the buffer holds `spec.context_len` positions of these rows.
     pub(super) fn check(&self, spec: &AttentionSpec) -> Result<(), KernelError> {
         expect(
@@ -60,11 +79,22 @@ impl KvSegment<'_> {
             least,
             self.record_bytes,
         )?;
-        let needed = spec.context_len.saturating_sub(1) * self.record_bytes + record;
+        const NONE: &[u8] = &[];
+        let (last, before) = self.pages.split_last().unwrap_or((&NONE, &[]));
+        let before = KvSegment {
+            pages: before,
+            ..*self
+        };
+        let held = before.filled(spec.head_dim, spec.context_len).last();
+        let left = spec.context_len - held.map_or(0, |(positions, _)| positions.end);
+        let needed = match left {
+            0 => 0,
+            left => (left - 1) * self.record_bytes + record,
+        };
         expect(
             "the buffer of a segment, in bytes",
-            needed.max(self.bytes.len()),
-            self.bytes.len(),
+            needed.max(last.len()),
+            last.len(),
         )
     }
 }
@@ -90,7 +120,7 @@ pub fn append(
         row_start,
         row_end,
         record_bytes,
-        bytes: &*segment.bytes,
+        pages: &[&*segment.bytes],
         stored,
     }
     .check(spec)?;

@@ -70,14 +70,36 @@ impl Stored {
     }
 
     fn attend(&self, set: InstructionSet, spec: &AttentionSpec, q: &[f32]) -> Vec<f32> {
+        self.attend_in_pages(set, spec, q, (spec.context_len, 1))
+    }
+
+    /// With buffers cut into a page of `first` positions and pages of `further`.
+    fn attend_in_pages(
+        &self,
+        set: InstructionSet,
+        spec: &AttentionSpec,
+        q: &[f32],
+        (first, further): (usize, usize),
+    ) -> Vec<f32> {
         let mut out = vec![f32::NAN; q.len()];
         let mut scratch = AttentionScratch::default();
         for index in 0..self.buffers.len() {
+            let record_bytes = self.record(index);
+            let bytes: &[u8] = bytemuck::cast_slice(&self.buffers[index]);
+            let (page, rest) = bytes.split_at(bytes.len().min(first * record_bytes));
+            let further = rest.chunks((further * record_bytes).max(1));
+            let cut: Vec<&[u8]> = [page].into_iter().chain(further).collect();
+            // Each somewhere else.
+            let copies: Vec<Vec<u64>> = cut.iter().map(|page| words(page)).collect();
+            let copies = copies.iter().zip(&cut);
+            let pages: Vec<&[u8]> = copies
+                .map(|(copy, page)| &bytemuck::cast_slice(copy)[..page.len()])
+                .collect();
             let segment = KvSegment {
                 row_start: self.bounds[index],
                 row_end: self.bounds[index + 1],
-                record_bytes: self.record(index),
-                bytes: bytemuck::cast_slice(&self.buffers[index]),
+                record_bytes,
+                pages: &pages,
                 stored: self.stored,
             };
             let rows = segment.row_start..segment.row_end;
@@ -92,6 +114,13 @@ impl Stored {
         }
         out
     }
+}
+
+/// Bytes in whole words.
+fn words(bytes: &[u8]) -> Vec<u64> {
+    let mut words = vec![0; bytes.len().div_ceil(8)];
+    bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+    words
 }
 
 /// Values as they are read again, packed or rounded head by head.
@@ -181,6 +210,12 @@ fn check(spec: AttentionSpec, batch: usize, cut: usize, stored: CacheType, paddi
             bits(&cache.attend(set, &spec, &q)),
             bits(&out),
             "{set:?} {spec:?}"
+        );
+        let pages = (cut % context, 1 + cut % 5);
+        assert_eq!(
+            bits(&cache.attend_in_pages(set, &spec, &q, pages)),
+            bits(&out),
+            "{set:?} {spec:?} in pages of {pages:?}"
         );
     }
     check_split(
@@ -325,7 +360,7 @@ fn only_the_asked_rows_are_written() {
         row_start: 0,
         row_end: 4,
         record_bytes: 128,
-        bytes: bytemuck::cast_slice(&buffer),
+        pages: &[bytemuck::cast_slice(&buffer)],
         stored: CacheType::Whole(Dtype::F32),
     };
     let (q, mut out) = ([1.0; 16], [7.0; 16]);
@@ -336,7 +371,7 @@ fn only_the_asked_rows_are_written() {
     assert_eq!(out[12..], [7.0; 4]);
 
     let short = KvSegment {
-        bytes: &segment.bytes[..127],
+        pages: &[&segment.pages[0][..127]],
         ..segment
     };
     let error = attend(&q, &short, &spec, 0..4, &mut scratch, &mut out).unwrap_err();
