@@ -114,11 +114,67 @@ fn simulate_prints_the_keys_that_are_documented() {
         assert!((0.0..=1.0).contains(&share), "{resource}");
     }
     assert!(prediction["bottleneck"].is_string());
+    for key in ["throughput_tok_s", "latency_s"] {
+        let value = prediction[key].as_f64().unwrap();
+        let end = |end: &str| prediction["interval"][key][end].as_f64().unwrap();
+        assert!(end("low") < value && value < end("high"), "{key}");
+    }
+    // The t4's rates are constants, and decode of 48 sequences is not what they were taken from.
+    let gemm = prediction["extrapolates"].as_array().unwrap().iter();
+    let gemm = gemm
+        .clone()
+        .find(|e| e["curve"] == "compute.gemm.f16")
+        .unwrap();
+    assert_eq!(gemm["known"]["low"], gemm["known"]["high"]);
+    let share = gemm["busy_fraction"].as_f64().unwrap();
+    assert!(share > 0.0 && share <= prediction["busy_fraction"]["gpu"].as_f64().unwrap());
     assert_eq!(result["policy"]["overlap"], false);
     assert_eq!(result["policy"]["cpu_attention"], true);
     let trace = std::fs::read_to_string(place.path("trace.json")).unwrap();
     let trace: Value = serde_json::from_str(&trace).unwrap();
     assert!(trace["traceEvents"].as_array().unwrap().len() > 1000);
+}
+
+#[test]
+fn an_unprofiled_machine_has_no_interval() {
+    let place = Place::new();
+    let line = |hw: &str| format!("simulate --hw {hw} --model opt-1.3b {POLICY}");
+    let text = place.text(&line("a10"));
+    assert!(text.contains("interval   none, unprofiled"), "{text}");
+    assert!(!text.contains("90%: "), "{text}");
+    let json = place.json(&(line("a10") + " --format json"));
+    assert!(json["prediction"]["interval"].is_null());
+    let text = place.text(&line("t4"));
+    assert!(text.contains("tok/s (90%: ") && text.contains("errors of measured runs"));
+    assert!(text.contains("constants  one rate for all sizes"), "{text}");
+}
+
+#[test]
+fn a_term_is_switched_off_by_name() {
+    let place = Place::new();
+    let line = format!("simulate --hw t4 --model opt-1.3b {POLICY} --format json");
+    let rate = |result: &Value| result["prediction"]["throughput_tok_s"].as_f64().unwrap();
+    let whole = place.json(&line);
+    assert!(whole["prediction"]["without"].is_null());
+    let free = place.json(&format!(
+        "{line} --without fixed-costs --without contention"
+    ));
+    assert!(rate(&free) > rate(&whole));
+    let said = free["prediction"]["without"].as_array().unwrap();
+    assert_eq!(said, &["fixed-costs", "contention"]);
+    assert!(free["prediction"]["interval"].is_null());
+    place.refused(
+        &format!("{line} --without friction"),
+        2,
+        &["--without", "fixed-costs"],
+    );
+    let no_nominal = line.replace("--hw t4", "--hw a10");
+    let key = "links.disk_read.nominal_bytes_per_s";
+    place.refused(
+        &format!("{no_nominal} --without disk-rate"),
+        4,
+        &["a10", key],
+    );
 }
 
 #[test]
@@ -948,6 +1004,10 @@ fn tiny_experiment(place: &Place) {
          accelerate,opt-125m,16,2,2,100,0.04\n",
     );
     place.write(
+        "exp/ablation.toml",
+        "kind = \"ablation\"\ntitle = \"Terms\"\n",
+    );
+    place.write(
         "exp/figure-1.toml",
         "kind = \"pareto\"\ntitle = \"Figure 1\"\nhw = \"t4\"\nmodel = \"opt-125m\"\nprompt_len = 16\n\
          gen_len = 2\nsystems = [\"accelerate\"]\npublished = \"table-2.csv\"\n",
@@ -961,7 +1021,7 @@ fn an_experiment_is_made_again_and_compared() {
     place.refused(
         "experiment exp --check",
         4,
-        &["figure-1.csv", "check the path"],
+        &["ablation.csv", "check the path"],
     );
     let said = place.text("experiment exp");
     let results = std::fs::read_to_string(place.path("exp/results/RESULTS.md")).unwrap();
@@ -970,15 +1030,19 @@ fn an_experiment_is_made_again_and_compared() {
         "plimsoll experiment exp",
         "fitting | 1 |",
         "validation | 1 |",
+        "of 1 |",
+        "| none | the whole model | 0 |",
+        "| fixed-costs |",
     ] {
         assert!(said.contains(words), "no `{words}` in\n{said}");
     }
     assert!(said.contains("| out of memory | out of memory |"), "{said}");
     let csv = std::fs::read_to_string(place.path("exp/results/table-1.csv")).unwrap();
-    let header = "run,hardware,metric,predicted,published,error,error_beyond_rounding,fitted,\
+    let header = "run,hardware,metric,predicted,low,high,published,error,error_beyond_rounding,fitted,\
                   out_of_memory_agreed,note";
     assert_eq!(csv.lines().next(), Some(header));
     for file in [
+        "ablation.csv",
         "table-2.csv",
         "figure-1.csv",
         "figure-1.svg",

@@ -3,8 +3,9 @@
 pub mod closed_form;
 pub mod cost;
 mod engine;
+mod reliance;
 mod simulate;
 
 pub use cost::CostModel;
 pub use engine::Simulator;
-pub use simulate::{SimulateError, predict, simulate, time};
+pub use simulate::{SimulateError, predict, prediction, simulate, time};

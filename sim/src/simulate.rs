@@ -3,6 +3,7 @@
 use plimsoll_core::control::{Controller, DriveError, Run, drive, drive_unverified};
 use plimsoll_core::executor::Executor;
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::interval::Interval;
 use plimsoll_core::lower::{LowerError, Lowering};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
@@ -11,6 +12,7 @@ use thiserror::Error;
 
 use crate::cost::CostModel;
 use crate::engine::Simulator;
+use crate::reliance::Reliance;
 
 /// Why a plan has no prediction.
 #[derive(Debug, Error)]
@@ -31,12 +33,29 @@ pub fn simulate(plan: &Plan, profile: &HardwareProfile) -> Result<Run, SimulateE
     run(plan, profile, drive)
 }
 
-/// What a plan's run in modelled time amounts to.
+/// What a plan's run in modelled time amounts to, and how sure that is.
 ///
 /// # Errors
 /// As [`simulate`].
 pub fn predict(plan: &Plan, profile: &HardwareProfile) -> Result<Summary, SimulateError> {
-    Ok(Summary::of_plan(plan, &simulate(plan, profile)?))
+    Ok(prediction(plan, profile, &simulate(plan, profile)?))
+}
+
+/// The prediction that a plan's simulated run on this machine is: its figures, the interval around them,
+/// and where the profile was asked what nobody measured.
+pub fn prediction(plan: &Plan, profile: &HardwareProfile, run: &Run) -> Summary {
+    let timing = Timing::of_plan(plan, run);
+    let reliance = Reliance::of(run, timing, &CostModel::new(profile, plan.dtype));
+    let summary = Summary::timed(run, timing);
+    Summary {
+        interval: Interval::of(
+            (summary.throughput_tok_s, summary.latency_s),
+            profile.residuals.as_ref(),
+            reliance.log_sigma(),
+        ),
+        extrapolates: reliance.extrapolations(),
+        ..summary
+    }
 }
 
 /// The part of [`predict`] that plans are ranked by, in half the time: its program is not verified.

@@ -58,6 +58,8 @@ pub enum Kind {
         /// Beside the predictions.
         published: Vec<Published>,
     },
+    /// The runs of the validation tables without one term of the cost model after another.
+    Ablation,
 }
 
 #[derive(Debug, Deserialize)]
@@ -66,6 +68,13 @@ enum Written {
     Runs(Compared),
     Systems(Compared),
     Pareto(Drawn),
+    Ablation(Named),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    title: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -194,6 +203,7 @@ fn read(path: &Path) -> Result<Definition, InputError> {
             };
             (it.title, kind)
         }
+        Written::Ablation(it) => (it.title, Kind::Ablation),
     };
     Ok(Definition {
         name: stem(path),

@@ -3,12 +3,15 @@
 use std::collections::HashSet;
 
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::interval::Interval;
 use plimsoll_core::policy::Policy;
+use plimsoll_core::units::Seconds;
 use serde::Serialize;
 
+use super::ablation::{AblationRow, ablation};
 use super::definition::{Definition, Kind};
 use crate::baseline::Baseline;
-use crate::calibrate::{Machines, Measured, RecordedRun, rate_error, score_runs};
+use crate::calibrate::{Machines, Measured, RecordedRun, rate_error, score_runs, within};
 use crate::flexgen;
 use crate::parallel::on_all_processors;
 use crate::pareto::{Point, Setting, points};
@@ -27,6 +30,10 @@ pub struct Row {
     pub metric: &'static str,
     /// As simulated; none where the prediction is that it does not fit.
     pub predicted: Option<f64>,
+    /// The lower end of the prediction's 90% interval; none where the machine is unprofiled.
+    pub low: Option<f64>,
+    /// Its upper end.
+    pub high: Option<f64>,
     /// As published; none where it did not fit.
     pub published: Option<f64>,
     /// Predicted over published rate, less one: above zero, the prediction is too fast.
@@ -57,6 +64,8 @@ pub enum Outcome {
     Table(Table),
     /// The points of a picture.
     Frontier(Vec<Point>),
+    /// What each term is worth.
+    Ablation(Vec<AblationRow>),
 }
 
 /// Errors of some rows in a few numbers.
@@ -70,17 +79,26 @@ pub struct Score {
     pub p90_abs_error: f64,
     /// Median of the errors with their sign.
     pub median_error: f64,
+    /// Rows with an interval.
+    pub with_interval: usize,
+    /// Of them, those whose published number lies within it.
+    pub within_interval: usize,
 }
 
 /// The errors of rows; none where no row has one.
 pub fn score_of<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<Score> {
-    let errors: Vec<f64> = rows.filter_map(|row| row.error).collect();
+    let rows: Vec<&Row> = rows.filter(|row| row.error.is_some()).collect();
+    let errors: Vec<f64> = rows.iter().filter_map(|row| row.error).collect();
+    let intervals = rows.iter().map(|r| within(r.published, r.low, r.high));
+    let within: Vec<bool> = intervals.flatten().collect();
     let sizes: Vec<f64> = errors.iter().map(|error| error.abs()).collect();
     (!errors.is_empty()).then(|| Score {
         runs: errors.len(),
         median_abs_error: stats::quantile(&sizes, 0.5),
         p90_abs_error: stats::quantile(&sizes, 0.9),
         median_error: stats::quantile(&errors, 0.5),
+        with_interval: within.len(),
+        within_interval: within.iter().filter(|within| **within).count(),
     })
 }
 
@@ -133,6 +151,7 @@ pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
                 };
                 Outcome::Frontier(points(setting, systems, None)?)
             }
+            Kind::Ablation => Outcome::Ablation(ablation(definitions)?),
         });
     }
     mark_fitted(&mut outcomes);
@@ -168,6 +187,8 @@ fn run_rows(runs: &[RecordedRun], machines: &Machines) -> anyhow::Result<Vec<Row
             hardware: row.hardware,
             metric: row.metric,
             predicted: (!did_not_fit).then_some(row.predicted),
+            low: row.low.filter(|_| !did_not_fit),
+            high: row.high.filter(|_| !did_not_fit),
             published: row.measured,
             error: row.error,
             error_beyond_rounding: run.printed.map(|p| too_fast(row.metric, p, row.predicted)),
@@ -194,6 +215,14 @@ fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanErr
         "latency_s" => latency,
         _ => rate,
     });
+    let range = place.and_then(|(latency, rate)| {
+        // Ranked by a part that was simulated, so it is not known which numbers the whole rests on.
+        let interval = Interval::of((rate, Seconds(latency)), machine.residuals.as_ref(), None)?;
+        Some(match metric {
+            "latency_s" => interval.latency_s,
+            _ => interval.throughput_tok_s,
+        })
+    });
     let error = |of: &dyn Fn(f64) -> f64| predicted.map(of);
     Ok(Row {
         run: format!(
@@ -207,6 +236,8 @@ fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanErr
         hardware: machine.name.clone(),
         metric,
         predicted,
+        low: range.map(|range| range.low),
+        high: range.map(|range| range.high),
         published: Some(printed.value),
         error: error(&|predicted| rate_error(metric, predicted, printed.value)),
         error_beyond_rounding: error(&|predicted| too_fast(metric, printed, predicted)),
