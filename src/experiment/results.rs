@@ -3,9 +3,7 @@
 use std::collections::HashSet;
 
 use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::interval::Interval;
 use plimsoll_core::policy::Policy;
-use plimsoll_core::units::Seconds;
 use serde::Serialize;
 
 use super::ablation::{AblationRow, ablation};
@@ -215,13 +213,13 @@ fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanErr
         "latency_s" => latency,
         _ => rate,
     });
-    let range = place.and_then(|(latency, rate)| {
-        // Ranked by a part that was simulated, so it is not known which numbers the whole rests on.
-        let interval = Interval::of((rate, Seconds(latency)), machine.residuals.as_ref(), None)?;
-        Some(match metric {
-            "latency_s" => interval.latency_s,
-            _ => interval.throughput_tok_s,
-        })
+    let interval = match &planned {
+        Planned::Fits(block) => block.interval(machine),
+        Planned::DoesNotFit(_) => None,
+    };
+    let range = interval.map(|interval| match metric {
+        "latency_s" => interval.latency_s,
+        _ => interval.throughput_tok_s,
     });
     let error = |of: &dyn Fn(f64) -> f64| predicted.map(of);
     Ok(Row {
