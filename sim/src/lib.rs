@@ -4,6 +4,7 @@ pub mod closed_form;
 pub mod cost;
 mod engine;
 mod reliance;
+mod repeat;
 mod simulate;
 
 pub use cost::CostModel;

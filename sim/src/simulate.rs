@@ -13,6 +13,7 @@ use thiserror::Error;
 use crate::cost::CostModel;
 use crate::engine::Simulator;
 use crate::reliance::Reliance;
+use crate::repeat::predict_repeated;
 
 /// Why a plan has no prediction.
 #[derive(Debug, Error)]
@@ -33,11 +34,21 @@ pub fn simulate(plan: &Plan, profile: &HardwareProfile) -> Result<Run, SimulateE
     run(plan, profile, drive)
 }
 
-/// What a plan's run in modelled time amounts to, and how sure that is.
+/// What a plan's run in modelled time amounts to, and how sure that is. Of many rounds only a few are
+/// simulated.
 ///
 /// # Errors
 /// As [`simulate`].
 pub fn predict(plan: &Plan, profile: &HardwareProfile) -> Result<Summary, SimulateError> {
+    if let Some((summary, few)) = predict_repeated(plan, profile)? {
+        // Rounds are alike, so a few rest on what all do.
+        return Ok(with_certainty(
+            summary,
+            (plan, profile),
+            &few,
+            Timing::of(&few),
+        ));
+    }
     Ok(prediction(plan, profile, &simulate(plan, profile)?))
 }
 
@@ -45,8 +56,18 @@ pub fn predict(plan: &Plan, profile: &HardwareProfile) -> Result<Summary, Simula
 /// and where the profile was asked what nobody measured.
 pub fn prediction(plan: &Plan, profile: &HardwareProfile, run: &Run) -> Summary {
     let timing = Timing::of_plan(plan, run);
-    let reliance = Reliance::of(run, timing, &CostModel::new(profile, plan.dtype));
     let summary = Summary::timed(run, timing);
+    with_certainty(summary, (plan, profile), run, timing)
+}
+
+/// Figures with how sure they are, by the numbers that the timed part of a run rests on.
+fn with_certainty(
+    summary: Summary,
+    (plan, profile): (&Plan, &HardwareProfile),
+    run: &Run,
+    timing: Timing,
+) -> Summary {
+    let reliance = Reliance::of(run, timing, &CostModel::new(profile, plan.dtype));
     Summary {
         interval: Interval::of(
             (summary.throughput_tok_s, summary.latency_s),

@@ -123,6 +123,25 @@ fn sizes_outside_a_curve_are_named_with_their_share_of_the_time() {
 }
 
 #[test]
+fn many_rounds_are_as_sure_as_few() {
+    let profile = with_copies_measured(1.0, 2.0);
+    let rounds = |rounds: u64| {
+        let mut plan = plan();
+        plan.workload.num_prompts = Some(4 * rounds);
+        plan.capacity_bytes = footprint(&plan).expect("a policy");
+        let summary = predict(&plan, &profile).expect("fits its footprint");
+        let interval = summary.interval.expect("most of the time is measured");
+        let found = summary.extrapolates.iter();
+        let mut found = found.filter(|e| e.curve == "links.h2d.page_locked");
+        let busy_fraction = found.next().expect("weights are larger").busy_fraction;
+        (interval.latency_s.high / summary.latency_s.0, busy_fraction)
+    };
+    let (few, many) = (rounds(2), rounds(50));
+    assert!((few.0 / many.0 - 1.0).abs() < 1e-2, "{few:?} {many:?}");
+    assert!((few.1 / many.1 - 1.0).abs() < 2e-2, "{few:?} {many:?}");
+}
+
+#[test]
 fn weights_of_a_size_that_was_not_measured_are_named() {
     let mut profile = unprofiled();
     for gemm in &mut profile.compute.gemm {
