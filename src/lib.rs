@@ -14,6 +14,7 @@ pub mod pareto;
 pub mod planner;
 pub mod published;
 pub mod report;
+pub mod residuals;
 pub mod stats;
 pub mod trace_file;
 pub mod validate;

@@ -31,6 +31,10 @@ pub struct Point {
     pub latency_s: Option<f64>,
     /// Generated tokens over that time.
     pub throughput_tok_s: Option<f64>,
+    /// The lower end of its 90% interval; none where the machine is unprofiled.
+    pub low_tok_s: Option<f64>,
+    /// Its upper end.
+    pub high_tok_s: Option<f64>,
     /// No point of this system is both faster and of more throughput.
     pub on_frontier: bool,
     /// Sequences computed together.
@@ -107,7 +111,7 @@ fn curve(
             .collect(),
     };
     for size in sizes {
-        let point = Point::of(system, size, &baseline.block(size)?);
+        let point = Point::of(system, size, &baseline.block(size)?, profile);
         let throughput = point.throughput_tok_s;
         points.push(point);
         idle = match throughput {
@@ -124,12 +128,19 @@ fn curve(
 }
 
 impl Point {
-    fn of(system: System, effective_batch: u32, outcome: &Outcome) -> Point {
+    fn of(
+        system: System,
+        effective_batch: u32,
+        outcome: &Outcome,
+        profile: &HardwareProfile,
+    ) -> Point {
         let mut point = Point {
             system: system.name(),
             effective_batch,
             latency_s: None,
             throughput_tok_s: None,
+            low_tok_s: None,
+            high_tok_s: None,
             on_frontier: false,
             gpu_batch_size: None,
             num_gpu_batches: None,
@@ -151,6 +162,9 @@ impl Point {
                 let percent = |share: f64| Some((share * 1000.0).round() / 10.0);
                 point.latency_s = Some(block.latency_s.0);
                 point.throughput_tok_s = Some(block.throughput_tok_s);
+                let range = block.interval(profile).map(|i| i.throughput_tok_s);
+                point.low_tok_s = range.map(|range| range.low);
+                point.high_tok_s = range.map(|range| range.high);
                 point.gpu_batch_size = Some(policy.gpu_batch_size);
                 point.num_gpu_batches = Some(policy.num_gpu_batches);
                 point.wg = percent(policy.weights.device);

@@ -163,10 +163,13 @@ fn score_says_how_far_off_each_run_is() {
     let report: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
     assert_eq!(report["score"]["runs"], 2);
     assert_eq!(report["score"]["out_of_memory_agreed"], 1);
+    assert_eq!(report["score"]["with_interval"], 2);
+    assert_eq!(report["score"]["within_interval"], 0);
     for row in &report["runs"].as_array().unwrap()[..2] {
         let number = |key: &str| row[key].as_f64().unwrap();
         let error = number("predicted") / number("measured") - 1.0;
         assert!((number("error") - error).abs() < 1e-9);
+        assert!(number("low") < number("predicted") && number("predicted") < number("high"));
     }
     let (code, stdout, _) = plimsoll(&["score", "--hw", "t4", "--runs", runs]);
     assert_eq!(code, 0);

@@ -114,11 +114,67 @@ fn simulate_prints_the_keys_that_are_documented() {
         assert!((0.0..=1.0).contains(&share), "{resource}");
     }
     assert!(prediction["bottleneck"].is_string());
+    for key in ["throughput_tok_s", "latency_s"] {
+        let value = prediction[key].as_f64().unwrap();
+        let end = |end: &str| prediction["interval"][key][end].as_f64().unwrap();
+        assert!(end("low") < value && value < end("high"), "{key}");
+    }
+    // The t4's rates are constants, and decode of 48 sequences is not what they were taken from.
+    let gemm = prediction["extrapolates"].as_array().unwrap().iter();
+    let gemm = gemm
+        .clone()
+        .find(|e| e["curve"] == "compute.gemm.f16")
+        .unwrap();
+    assert_eq!(gemm["known"]["low"], gemm["known"]["high"]);
+    let share = gemm["busy_fraction"].as_f64().unwrap();
+    assert!(share > 0.0 && share <= prediction["busy_fraction"]["gpu"].as_f64().unwrap());
     assert_eq!(result["policy"]["overlap"], false);
     assert_eq!(result["policy"]["cpu_attention"], true);
     let trace = std::fs::read_to_string(place.path("trace.json")).unwrap();
     let trace: Value = serde_json::from_str(&trace).unwrap();
     assert!(trace["traceEvents"].as_array().unwrap().len() > 1000);
+}
+
+#[test]
+fn an_unprofiled_machine_has_no_interval() {
+    let place = Place::new();
+    let line = |hw: &str| format!("simulate --hw {hw} --model opt-1.3b {POLICY}");
+    let text = place.text(&line("a10"));
+    assert!(text.contains("interval   none, unprofiled"), "{text}");
+    assert!(!text.contains("90%: "), "{text}");
+    let json = place.json(&(line("a10") + " --format json"));
+    assert!(json["prediction"]["interval"].is_null());
+    let text = place.text(&line("t4"));
+    assert!(text.contains("tok/s (90%: ") && text.contains("errors of measured runs"));
+    assert!(text.contains("constants  one rate for all sizes"), "{text}");
+}
+
+#[test]
+fn a_term_is_switched_off_by_name() {
+    let place = Place::new();
+    let line = format!("simulate --hw t4 --model opt-1.3b {POLICY} --format json");
+    let rate = |result: &Value| result["prediction"]["throughput_tok_s"].as_f64().unwrap();
+    let whole = place.json(&line);
+    assert!(whole["prediction"]["without"].is_null());
+    let free = place.json(&format!(
+        "{line} --without fixed-costs --without contention"
+    ));
+    assert!(rate(&free) > rate(&whole));
+    let said = free["prediction"]["without"].as_array().unwrap();
+    assert_eq!(said, &["fixed-costs", "contention"]);
+    assert!(free["prediction"]["interval"].is_null());
+    place.refused(
+        &format!("{line} --without friction"),
+        2,
+        &["--without", "fixed-costs"],
+    );
+    let no_nominal = line.replace("--hw t4", "--hw a10");
+    let key = "links.disk_read.nominal_bytes_per_s";
+    place.refused(
+        &format!("{no_nominal} --without disk-rate"),
+        4,
+        &["a10", key],
+    );
 }
 
 #[test]
@@ -311,6 +367,15 @@ fn a_plan_is_written_and_read_again() {
     let written = std::fs::read_to_string(place.path("plan.json")).unwrap();
     assert_eq!(printed, serde_json::from_str::<Value>(&written).unwrap());
     let again = place.json("simulate --plan plan.json --format json");
+    assert_eq!(again["prediction"], printed["prediction"]);
+    // As plans were written before predictions said how sure they are.
+    let mut older = printed.clone();
+    let prediction = older["prediction"].as_object_mut().unwrap();
+    for key in ["interval", "extrapolates"] {
+        assert!(prediction.remove(key).is_some(), "{key}");
+    }
+    place.write("older.json", &older.to_string());
+    let again = place.json("simulate --plan older.json --format json");
     assert_eq!(again["prediction"], printed["prediction"]);
     let elsewhere = place.json("simulate --plan plan.json --hw a100-80 --format json");
     assert_ne!(elsewhere["prediction"], printed["prediction"]);
@@ -898,8 +963,8 @@ fn pareto_draws_each_system_and_says_what_does_not_fit() {
         assert!(said.contains(words), "no `{words}` in\n{said}");
     }
     let csv = std::fs::read_to_string(place.path("p.csv")).unwrap();
-    let header = "system,effective_batch,latency_s,throughput_tok_s,on_frontier,gpu_batch_size,\
-                  num_gpu_batches,wg,wc,cg,cc,hg,hc,cpu_compute,exceeds,needed_bytes,capacity_bytes";
+    let header = "system,effective_batch,latency_s,throughput_tok_s,low_tok_s,high_tok_s,on_frontier,\
+                  gpu_batch_size,num_gpu_batches,wg,wc,cg,cc,hg,hc,cpu_compute,exceeds,needed_bytes,capacity_bytes";
     assert_eq!(csv.lines().next(), Some(header));
     assert_eq!(csv.lines().count(), 1 + 3 * 3);
     let svg = std::fs::read_to_string(place.path("p.svg")).unwrap();
@@ -948,6 +1013,10 @@ fn tiny_experiment(place: &Place) {
          accelerate,opt-125m,16,2,2,100,0.04\n",
     );
     place.write(
+        "exp/ablation.toml",
+        "kind = \"ablation\"\ntitle = \"Terms\"\n",
+    );
+    place.write(
         "exp/figure-1.toml",
         "kind = \"pareto\"\ntitle = \"Figure 1\"\nhw = \"t4\"\nmodel = \"opt-125m\"\nprompt_len = 16\n\
          gen_len = 2\nsystems = [\"accelerate\"]\npublished = \"table-2.csv\"\n",
@@ -966,7 +1035,7 @@ fn an_experiment_is_made_again_and_compared() {
     place.refused(
         "experiment exp --check",
         4,
-        &["diagonal.csv", "check the path"],
+        &["ablation.csv", "check the path"],
     );
     let said = place.text("experiment exp");
     let results = std::fs::read_to_string(place.path("exp/results/RESULTS.md")).unwrap();
@@ -974,13 +1043,19 @@ fn an_experiment_is_made_again_and_compared() {
     for words in [
         "plimsoll experiment exp",
         "fitting | 1 |",
-        "validation | 1 |",
+        "validation, policies published | 1 |",
+        "of 1 |",
+        "| none | the whole model | 0 |",
+        "| fixed-costs |",
     ] {
         assert!(said.contains(words), "no `{words}` in\n{said}");
     }
-    assert!(said.contains("| out of memory | out of memory |"), "{said}");
+    assert!(
+        said.contains("| out of memory |  | out of memory |"),
+        "{said}"
+    );
     let csv = std::fs::read_to_string(place.path("exp/results/table-1.csv")).unwrap();
-    let header = "run,hardware,metric,predicted,published,error,error_beyond_rounding,fitted,\
+    let header = "run,hardware,metric,predicted,low,high,published,error,error_beyond_rounding,fitted,\
                   out_of_memory_agreed,note";
     assert_eq!(csv.lines().next(), Some(header));
     let blocks = std::fs::read_to_string(place.path("exp/results/diagonal.csv")).unwrap();
@@ -997,6 +1072,7 @@ fn an_experiment_is_made_again_and_compared() {
     assert_eq!(column("block_ratio"), more);
     assert!(said.contains("| 8 + 16 |"), "{said}");
     for file in [
+        "ablation.csv",
         "table-2.csv",
         "figure-1.csv",
         "figure-1.svg",

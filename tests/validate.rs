@@ -137,6 +137,53 @@ fn every_case_is_reported_in_every_format() {
 }
 
 #[test]
+fn the_profile_keeps_the_errors_of_enough_cases() {
+    let profile = |place: &Place| -> toml::Table {
+        let text = fs::read_to_string(place.path("out/profile.toml")).expect("a profile");
+        text.parse().expect("TOML")
+    };
+    let few = Place::new(GRID);
+    assert!(few.run(&LOOSE).status.success());
+    assert!(!profile(&few).contains_key("residuals"));
+    let batch = |size: u32| {
+        format!(
+            "[[batch]]\nname = \"{size}x1\"\ngpu_batch_size = {size}\nnum_gpu_batches = 1\n\
+             prompt_len = 8\ngen_len = 3\n"
+        )
+    };
+    let enough = Place::new(&format!("{GRID}{}{}", batch(1), batch(3)));
+    assert!(enough.run(&LOOSE).status.success());
+    let report = enough.json("out/cases.json");
+    let log_errors = report["cases"]
+        .as_array()
+        .expect("cases")
+        .iter()
+        .map(|case| {
+            // Of rates, where the report's are of latencies.
+            -case["error_as_profiled"]
+                .as_f64()
+                .expect("a number")
+                .ln_1p()
+        });
+    let (low, high) = log_errors.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), error| {
+        (low.min(error), high.max(error))
+    });
+    let residuals = &profile(&enough)["residuals"];
+    assert_eq!(residuals["runs"].as_integer(), Some(6));
+    let at = |key: &str| residuals[key].as_float().expect("a number");
+    let (p05, median, p95) = (
+        at("p05_log_error"),
+        at("median_log_error"),
+        at("p95_log_error"),
+    );
+    let order = [low - 1e-9, p05, median, p95, high + 1e-9];
+    assert!(order.is_sorted() && low < high, "{order:?}");
+    let again = enough.command("--hw out/profile.toml -o again").output();
+    let again = again.expect("the program starts");
+    assert_ne!(again.status.code(), Some(4), "{}", errors(&again));
+}
+
+#[test]
 fn one_run_of_one_case_claims_no_rank_and_no_spread() {
     let place = Place::new(&format!("{GRID}[[case]]\n"));
     let output = place.run(&LOOSE);

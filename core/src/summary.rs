@@ -3,8 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::control::Run;
+use crate::extrapolation::Extrapolation;
+use crate::interval::Interval;
 use crate::plan::Plan;
 use crate::program::{BufferId, ResourceKind, TaskId};
+use crate::term::Term;
 use crate::tier::{PerTier, Tier};
 use crate::timing::Timing;
 use crate::units::{Bytes, Seconds};
@@ -29,6 +32,16 @@ pub struct Summary {
     pub busy_fraction: BusyFraction,
     /// The resource that was busy longest.
     pub bottleneck: String,
+    /// Of a prediction: where a measurement is expected; none where the profile does not say how far off
+    /// it may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Interval>,
+    /// Of a prediction: which curves it asked outside their points, the longest busy first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extrapolates: Vec<Extrapolation>,
+    /// Of a prediction: terms of the cost model that were switched off for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<Term>,
 }
 
 /// Share of the time that each resource was busy.
@@ -109,18 +122,18 @@ impl BusyFraction {
 impl Summary {
     /// Sums up a run of a static plan, all of it.
     pub fn of(run: &Run) -> Summary {
-        Summary::within(run, Timing::of(run))
+        Summary::timed(run, Timing::of(run))
     }
 
     /// Sums up a run of a plan: all but the peak is of what [`Timing::of_plan`] measures.
     pub fn of_plan(plan: &Plan, run: &Run) -> Summary {
-        Summary::within(run, Timing::of_plan(plan, run))
+        Summary::timed(run, Timing::of_plan(plan, run))
     }
 
     /// Sums up a run as if its second round came `more` times again. None where there is no second.
     pub fn of_repeated(run: &Run, more: u64) -> Option<Summary> {
         let second = Timing::of_round(run, 1)?;
-        let of_second = Summary::within(run, second);
+        let of_second = Summary::timed(run, second);
         Some(Summary::of(run).followed_by(&of_second, more as f64))
     }
 
@@ -141,10 +154,14 @@ impl Summary {
             peak_bytes: self.peak_bytes,
             busy_fraction: busy,
             bottleneck: busy.longest().to_owned(),
+            interval: None,
+            extrapolates: Vec::new(),
+            without: Vec::new(),
         }
     }
 
-    fn within(run: &Run, timing: Timing) -> Summary {
+    /// Sums up the part of a run that was timed; the peak is that of all of it.
+    pub fn timed(run: &Run, timing: Timing) -> Summary {
         let busy = BusyFraction::within(run, timing.from, timing.from + timing.latency_s);
         Summary {
             throughput_tok_s: timing.throughput_tok_s(),
@@ -155,6 +172,9 @@ impl Summary {
             peak_bytes: peak_bytes(run),
             busy_fraction: busy,
             bottleneck: busy.longest().to_owned(),
+            interval: None,
+            extrapolates: Vec::new(),
+            without: Vec::new(),
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
-    Curve, CurveError, DeviceKind, Engine, HardwareProfile, ProfileError, Quantity, SourceKind,
-    embedded,
+    Curve, CurveError, DeviceKind, Engine, HardwareProfile, ProfileError, Quantity, Residuals,
+    SourceKind, embedded,
 };
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use proptest::prelude::*;
@@ -153,6 +153,14 @@ fn round_trip_keeps_every_optional_part() {
     profile.compute.cpu_attention_prefill = Some(profile.compute.attention_prefill.clone());
     profile.compute.gemm[0].n = Some(4096);
     profile.compute.gemm[0].k = Some(1024);
+    profile.links.disk_read.nominal = Some(Quantity::new(BytesPerSecond(2e9), "lab"));
+    profile.residuals = Some(Residuals {
+        median_log_error: 0.01,
+        p05_log_error: -0.2,
+        p95_log_error: 0.1,
+        runs: 7,
+        source: "lab".to_owned(),
+    });
     profile.validate().unwrap();
     assert_eq!(parse(&profile.to_toml()).unwrap(), profile);
 }
@@ -417,6 +425,61 @@ fn contention_and_sources_are_checked() {
         "compute.gemm[0].flops_per_s.source",
         &["declare [sources.moon]"],
     );
+}
+
+/// `MINIMAL` with residuals.
+fn with_residuals(text: &str) -> String {
+    format!("{MINIMAL}[residuals]\n{text}\n")
+}
+
+const RESIDUALS: &str = "median_log_error = 0.0\np05_log_error = -0.2\np95_log_error = 0.1\n\
+                         runs = 7\nsource = \"lab\"";
+
+#[test]
+fn residuals_are_inherited_whole() {
+    let parent = |name: &str| match name {
+        "fitted" => Ok(with_residuals(RESIDUALS)),
+        _ => parents(name),
+    };
+    let child = |own: &str| {
+        let text = format!("name = \"child\"\nextends = \"fitted\"\n{own}");
+        HardwareProfile::parse(&text, "x.toml", &parent)
+    };
+    let inherited = child("").unwrap().residuals.expect("the parent has some");
+    assert_eq!((inherited.p05_log_error, inherited.runs), (-0.2, 7));
+    let own = "[residuals]\nmedian_log_error = 0\nruns = 3\nsource = \"lab\"\n";
+    let error = child(own).expect_err("quantiles of other runs are no part of these");
+    assert_eq!(error.key, "residuals.p05_log_error");
+}
+
+#[test]
+fn residuals_are_quantiles_of_runs() {
+    for (from, to, key, word) in [
+        (
+            "p05_log_error = -0.2",
+            "p05_log_error = 0.05",
+            "residuals",
+            "not above the median",
+        ),
+        (
+            "p95_log_error = 0.1",
+            "p95_log_error = inf",
+            "residuals",
+            "finite",
+        ),
+        ("runs = 7", "runs = 1", "residuals.runs", "2 or more"),
+        ("runs = 7", "runs = 7.5", "residuals.runs", "whole number"),
+        (
+            "source = \"lab\"",
+            "source = \"lap\"",
+            "residuals.source",
+            "did you mean `lab`?",
+        ),
+        ("runs", "rums", "residuals.rums", "did you mean `runs`?"),
+    ] {
+        let text = with_residuals(&RESIDUALS.replacen(from, to, 1));
+        refuses_text(&text, "x.toml", key, &[word]);
+    }
 }
 
 #[test]

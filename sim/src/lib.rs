@@ -3,9 +3,10 @@
 pub mod closed_form;
 pub mod cost;
 mod engine;
+mod reliance;
 mod repeat;
 mod simulate;
 
 pub use cost::CostModel;
 pub use engine::Simulator;
-pub use simulate::{SimulateError, predict, simulate, time};
+pub use simulate::{SimulateError, predict, prediction, simulate, time};

@@ -1,5 +1,6 @@
 //! Many rounds are predicted from a few: they are alike, and each begins as the one before ends.
 
+use plimsoll_core::control::Run;
 use plimsoll_core::lower::schedule::rounds;
 use plimsoll_core::lower::{LowerError, check_fits, footprint};
 use plimsoll_core::plan::Plan;
@@ -53,11 +54,11 @@ impl Shortened {
     }
 }
 
-/// What a plan of many rounds amounts to; none where there are few.
+/// What a plan of many rounds amounts to, and the run of a few that says so; none where there are few.
 pub(crate) fn predict_repeated(
     plan: &Plan,
     profile: &HardwareProfile,
-) -> Result<Option<Summary>, SimulateError> {
+) -> Result<Option<(Summary, Run)>, SimulateError> {
     let Some(shortened) = Shortened::of(plan) else {
         return Ok(None);
     };
@@ -67,5 +68,5 @@ pub(crate) fn predict_repeated(
         return Ok(None);
     };
     summary.peak_bytes.host += shortened.missing_text_bytes(plan)?;
-    Ok(Some(summary))
+    Ok(Some((summary, run)))
 }

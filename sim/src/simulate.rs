@@ -3,6 +3,7 @@
 use plimsoll_core::control::{Controller, DriveError, Run, drive, drive_unverified};
 use plimsoll_core::executor::Executor;
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::interval::Interval;
 use plimsoll_core::lower::{LowerError, Lowering};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
@@ -11,6 +12,7 @@ use thiserror::Error;
 
 use crate::cost::CostModel;
 use crate::engine::Simulator;
+use crate::reliance::Reliance;
 use crate::repeat::predict_repeated;
 
 /// Why a plan has no prediction.
@@ -32,15 +34,49 @@ pub fn simulate(plan: &Plan, profile: &HardwareProfile) -> Result<Run, SimulateE
     run(plan, profile, drive)
 }
 
-/// What a plan's run in modelled time amounts to. Of many rounds only a few are simulated.
+/// What a plan's run in modelled time amounts to, and how sure that is. Of many rounds only a few are
+/// simulated.
 ///
 /// # Errors
 /// As [`simulate`].
 pub fn predict(plan: &Plan, profile: &HardwareProfile) -> Result<Summary, SimulateError> {
-    if let Some(summary) = predict_repeated(plan, profile)? {
-        return Ok(summary);
+    if let Some((summary, few)) = predict_repeated(plan, profile)? {
+        // Rounds are alike, so a few rest on what all do.
+        return Ok(with_certainty(
+            summary,
+            (plan, profile),
+            &few,
+            Timing::of(&few),
+        ));
     }
-    Ok(Summary::of_plan(plan, &simulate(plan, profile)?))
+    Ok(prediction(plan, profile, &simulate(plan, profile)?))
+}
+
+/// The prediction that a plan's simulated run on this machine is: its figures, the interval around them,
+/// and where the profile was asked what nobody measured.
+pub fn prediction(plan: &Plan, profile: &HardwareProfile, run: &Run) -> Summary {
+    let timing = Timing::of_plan(plan, run);
+    let summary = Summary::timed(run, timing);
+    with_certainty(summary, (plan, profile), run, timing)
+}
+
+/// Figures with how sure they are, by the numbers that the timed part of a run rests on.
+fn with_certainty(
+    summary: Summary,
+    (plan, profile): (&Plan, &HardwareProfile),
+    run: &Run,
+    timing: Timing,
+) -> Summary {
+    let reliance = Reliance::of(run, timing, &CostModel::new(profile, plan.dtype));
+    Summary {
+        interval: Interval::of(
+            (summary.throughput_tok_s, summary.latency_s),
+            profile.residuals.as_ref(),
+            reliance.log_sigma(),
+        ),
+        extrapolates: reliance.extrapolations(),
+        ..summary
+    }
 }
 
 /// The part of [`predict`] that plans are ranked by, in half the time: its program is not verified.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::term::Term;
 
 use super::RecordedRun;
 use crate::files::{InputError, find_profile};
@@ -28,6 +29,21 @@ impl Machines {
         }
         Ok(Machines {
             default: find_profile(default)?,
+            named,
+        })
+    }
+
+    /// The same without some terms of the cost model.
+    ///
+    /// # Errors
+    /// A machine that does not state what it would be without one.
+    pub fn without(&self, terms: &[Term]) -> Result<Machines, InputError> {
+        let mut named = HashMap::new();
+        for (name, profile) in &self.named {
+            named.insert(name.clone(), profile.without(terms)?);
+        }
+        Ok(Machines {
+            default: self.default.without(terms)?,
             named,
         })
     }

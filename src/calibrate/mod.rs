@@ -10,4 +10,4 @@ pub use constants::{CONSTANTS, Constant};
 pub use fit::{Fit, FitOptions, FittedConstant, fit, sizes};
 pub use machines::Machines;
 pub use runs::{Measured, RecordedRun, read_runs};
-pub use score::{RunRow, RunScore, rate_error, score_runs};
+pub use score::{RunRow, RunScore, rate_error, score_runs, within};

@@ -2,6 +2,7 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::interval::Range;
 use plimsoll_core::lower::footprint;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
@@ -31,6 +32,10 @@ pub struct RunRow {
     pub measured: Option<f64>,
     /// Predicted over measured rate, less one: above zero, the prediction is too fast.
     pub error: Option<f64>,
+    /// The lower end of the metric's 90% interval; none where the machine is unprofiled.
+    pub low: Option<f64>,
+    /// Its upper end.
+    pub high: Option<f64>,
     /// Generated tokens a second as simulated.
     pub predicted_tok_s: f64,
     /// Of it, the prompts.
@@ -60,6 +65,10 @@ pub struct RunScore {
     pub median_error: f64,
     /// Rank correlation of predicted and measured throughput (Spearman); none where all rank alike.
     pub spearman: Option<f64>,
+    /// Runs with a measured number and an interval.
+    pub with_interval: usize,
+    /// Of them, those whose number lies within it; nine of ten are expected to.
+    pub within_interval: usize,
     /// Runs that did not fit, as the prediction says too.
     pub out_of_memory_agreed: usize,
     /// Runs that did not fit although the prediction says that they do.
@@ -103,6 +112,10 @@ fn row(run: &RecordedRun, profile: &HardwareProfile) -> Result<RunRow, SimulateE
         Some(Measured::OutOfMemory) => ("out_of_memory", summary.throughput_tok_s, None),
         None => ("throughput_tok_s", summary.throughput_tok_s, None),
     };
+    let range = summary.interval.map(|interval| match metric {
+        "latency_s" => interval.latency_s,
+        _ => interval.throughput_tok_s,
+    });
     debug_assert_eq!(plan.dtype, Dtype::F16);
     Ok(RunRow {
         line: run.line,
@@ -112,6 +125,8 @@ fn row(run: &RecordedRun, profile: &HardwareProfile) -> Result<RunRow, SimulateE
         predicted,
         measured,
         error: measured.map(|measured| rate_error(metric, predicted, measured)),
+        low: range.map(|range| range.low),
+        high: range.map(|range| range.high),
         predicted_tok_s: summary.throughput_tok_s,
         predicted_prefill_s: summary.prefill_s.0,
         predicted_decode_s: summary.decode_s.0,
@@ -127,6 +142,22 @@ pub fn rate_error(metric: &str, predicted: f64, measured: f64) -> f64 {
         "latency_s" => measured / predicted - 1.0,
         _ => predicted / measured - 1.0,
     }
+}
+
+impl RunRow {
+    /// Whether the measured number lies in the interval; none where either is not there.
+    pub fn within_interval(&self) -> Option<bool> {
+        within(self.measured, self.low, self.high)
+    }
+}
+
+/// Whether a number lies between two ends; none where one of the three is not there.
+pub fn within(measured: Option<f64>, low: Option<f64>, high: Option<f64>) -> Option<bool> {
+    let range = Range {
+        low: low?,
+        high: high?,
+    };
+    Some(range.holds(measured?))
 }
 
 fn score(runs: &[RecordedRun], rows: &[RunRow]) -> RunScore {
@@ -149,6 +180,7 @@ fn score(runs: &[RecordedRun], rows: &[RunRow]) -> RunScore {
         });
         such.count()
     };
+    let within: Vec<bool> = rows.iter().filter_map(RunRow::within_interval).collect();
     RunScore {
         runs: errors.len(),
         median_abs_error: stats::quantile(&sizes, 0.5),
@@ -156,6 +188,8 @@ fn score(runs: &[RecordedRun], rows: &[RunRow]) -> RunScore {
         max_abs_error: stats::quantile(&sizes, 1.0),
         median_error: stats::quantile(&errors, 0.5),
         spearman: stats::spearman(predicted, measured),
+        with_interval: within.len(),
+        within_interval: within.iter().filter(|within| **within).count(),
         out_of_memory_agreed: did_not_fit(true),
         out_of_memory_missed: did_not_fit(false),
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::hardware::{HardwareProfile, Residuals, Source, SourceKind};
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
@@ -14,6 +14,7 @@ use super::{Format, Progress};
 use crate::calibrate::{CONSTANTS, Constant, Fit, FitOptions, RecordedRun, fit, read_runs, sizes};
 use crate::files::{find_profile, write_text};
 use crate::report::{Align, Table, signed_percent, three_digits};
+use crate::residuals;
 
 /// A machine and runs on it.
 #[derive(Debug, clap::Args)]
@@ -88,6 +89,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     {
         fitted.constant.mark(&mut found.profile, &from, &today());
     }
+    let log_errors: Vec<f64> = found.left_out.iter().map(|error| error.ln_1p()).collect();
+    let left_out = Source {
+        kind: SourceKind::Fitted,
+        from: format!("errors of {from}, each left out of the fit"),
+        date: today(),
+    };
+    residuals::put_into(&mut found.profile, &log_errors, ("left-out", left_out));
     let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
     let report = Report::of(&base, &found, &names);
     match args.format {
@@ -157,6 +165,9 @@ struct Report {
     p90_abs_error: f64,
     median_abs_error_left_out: f64,
     p90_abs_error_left_out: f64,
+    /// Of the logarithms of the errors of runs left out: median, 5th and 95th percentile; what the profile
+    /// had where the runs are few.
+    residuals: Option<[f64; 3]>,
 }
 
 #[derive(Serialize)]
@@ -175,6 +186,14 @@ struct RunRow {
     error_before: f64,
     error: f64,
     error_left_out: f64,
+}
+
+fn quantiles(residuals: &Residuals) -> [f64; 3] {
+    [
+        residuals.median_log_error,
+        residuals.p05_log_error,
+        residuals.p95_log_error,
+    ]
 }
 
 impl Report {
@@ -207,6 +226,7 @@ impl Report {
             p90_abs_error: after.1,
             median_abs_error_left_out: left.0,
             p90_abs_error_left_out: left.1,
+            residuals: found.profile.residuals.as_ref().map(quantiles),
         }
     }
 
@@ -260,6 +280,14 @@ impl Report {
             percent(self.median_abs_error_left_out),
             percent(self.p90_abs_error_left_out),
         );
+        if let Some(errors) = self.residuals {
+            let [median, low, high] = errors.map(|log: f64| signed_percent(log.exp_m1()));
+            let _ = writeln!(
+                text,
+                "kept in the profile: left out, nine of ten runs are predicted {low} to {high} too fast \
+                 (median {median})"
+            );
+        }
         text
     }
 }

@@ -72,6 +72,7 @@ fn csv(outcome: &Outcome) -> std::io::Result<String> {
         Outcome::Table(table) => to_csv(&table.rows),
         Outcome::Frontier(points) => to_csv(points),
         Outcome::Schedules(rows) => to_csv(rows),
+        Outcome::Ablation(rows) => to_csv(rows),
     };
     let bytes = bytes.map_err(std::io::Error::other)?;
     String::from_utf8(bytes).map_err(std::io::Error::other)

@@ -1,10 +1,12 @@
 //! Flags that several subcommands share.
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
+use plimsoll_core::term::Term;
 use plimsoll_core::workload::Workload;
 
 use crate::flexgen;
@@ -143,6 +145,13 @@ impl From<WorkloadArgs> for Workload {
             num_prompts: args.num_prompts,
         }
     }
+}
+
+/// Terms of the cost model, by name.
+pub(super) fn term() -> impl TypedValueParser<Value = Term> {
+    let values = Term::ALL.map(|term| PossibleValue::new(term.name()).help(term.when_off()));
+    PossibleValuesParser::new(values)
+        .map(|name| Term::named(&name).expect("clap takes their names only"))
 }
 
 /// A number above 0, finite.

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use plimsoll_core::term::Term;
+
 use super::Format;
+use super::options::term;
 use super::output::{check_output, print, print_json};
 use crate::calibrate::{Machines, RunRow, RunScore, read_runs, score_runs};
 use crate::files::write_atomically;
@@ -22,6 +25,9 @@ pub struct Args {
     /// num_prompts, hw, name; and throughput_tok_s or latency_s
     #[arg(long, value_name = "FILE")]
     runs: PathBuf,
+    /// Switch off a term of the cost model; may be given several times
+    #[arg(long, value_name = "TERM", value_parser = term())]
+    without: Vec<Term>,
     /// How to print the result
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -32,6 +38,7 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Report<'a> {
+    without: &'a [Term],
     score: &'a RunScore,
     runs: &'a [RunRow],
 }
@@ -42,8 +49,13 @@ struct Report<'a> {
 /// Input that is wrong.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     check_output("--output", args.output.as_deref())?;
-    let runs = read_runs(&args.runs)?;
-    let machines = Machines::find(&args.hw, &runs)?;
+    let mut runs = read_runs(&args.runs)?;
+    let machines = Machines::find(&args.hw, &runs)?.without(&args.without)?;
+    for run in &mut runs {
+        args.without
+            .iter()
+            .for_each(|term| term.off_in(&mut run.policy));
+    }
     let (rows, score) = score_runs(&runs, &|run| machines.of(run).clone())?;
     if let Some(path) = &args.output {
         let csv = to_csv(&rows)?;
@@ -51,11 +63,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     match args.format {
         Format::Json => print_json(&Report {
+            without: &args.without,
             score: &score,
             runs: &rows,
         }),
-        Format::Text => print(&text(&rows, &score)),
+        Format::Text => print(&(without_text(&args.without) + &text(&rows, &score))),
     }
+}
+
+/// What was switched off, a line each; nothing where nothing was.
+pub(super) fn without_text(terms: &[Term]) -> String {
+    let line = |term: &Term| format!("without {}: {}\n", term.name(), term.when_off());
+    terms.iter().map(line).collect()
 }
 
 fn text(rows: &[RunRow], score: &RunScore) -> String {
@@ -63,6 +82,7 @@ fn text(rows: &[RunRow], score: &RunScore) -> String {
         ("run", Align::Left),
         ("machine", Align::Left),
         ("predicted", Align::Right),
+        ("90%", Align::Right),
         ("measured", Align::Right),
         ("error", Align::Right),
         ("bottleneck", Align::Left),
@@ -87,6 +107,9 @@ fn text(rows: &[RunRow], score: &RunScore) -> String {
             row.name.clone(),
             row.hardware.clone(),
             three_digits(row.predicted) + unit,
+            row.low.zip(row.high).map_or(String::new(), |(low, high)| {
+                format!("{} to {}", three_digits(low), three_digits(high))
+            }),
             measured,
             row.error.map_or(String::new(), signed_percent),
             format!("{}{exceeds}", row.bottleneck),
@@ -105,5 +128,13 @@ fn text(rows: &[RunRow], score: &RunScore) -> String {
             .spearman
             .map_or(String::new(), |rho| format!("; Spearman {rho:.3}")),
     );
+    let _ = match score.with_interval {
+        0 => writeln!(text, "within the 90% interval: there is none"),
+        all => writeln!(
+            text,
+            "within the 90% interval: {} of {all}",
+            score.within_interval
+        ),
+    };
     text
 }

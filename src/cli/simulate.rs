@@ -11,15 +11,18 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::summary::Summary;
+use plimsoll_core::term::Term;
 
 use super::exit::{Exit, Failure};
 use super::input::check_plan;
 use super::options::{
-    DtypeName, Format, GranularityName, PageLockName, ScheduleName, Switch, WorkloadArgs,
+    DtypeName, Format, GranularityName, PageLockName, ScheduleName, Switch, WorkloadArgs, term,
 };
 use super::output::{check_outputs, print};
+use super::score::without_text;
 use crate::files::{
-    PlanFile, find_model, find_profile, plan_json, read_plan, write_atomically, write_text,
+    InputError, PlanFile, find_model, find_profile, plan_json, read_plan, write_atomically,
+    write_text,
 };
 use crate::given;
 use crate::report::plan::plan_text;
@@ -78,6 +81,9 @@ pub struct Args {
     /// The type of weights, cache and activations
     #[arg(long, value_enum, default_value_t = DtypeName::F16)]
     dtype: DtypeName,
+    /// Switch off a term of the cost model; may be given several times
+    #[arg(long, value_name = "TERM", value_parser = term())]
+    without: Vec<Term>,
     /// Write a Chrome/Perfetto trace, a track a resource
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -118,8 +124,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(_) => from_file(args)?,
         None => from_flags(args)?,
     };
+    let profile = profile.without(&args.without).map_err(InputError::from)?;
+    args.without
+        .iter()
+        .for_each(|term| term.off_in(&mut plan.policy));
     let run = plimsoll_sim::simulate(&plan, &profile)?;
-    plan.prediction = Some(Summary::of_plan(&plan, &run));
+    plan.prediction = Some(Summary {
+        without: args.without.clone(),
+        ..plimsoll_sim::prediction(&plan, &profile, &run)
+    });
     // A file that cannot be written costs neither the answer nor the other file.
     let trace = write_trace(args, &plan, &run);
     let json = plan_json(&PlanFile {
@@ -131,7 +144,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         None => Ok(()),
     };
     let printed = match args.format {
-        Format::Text => print(&plan_text(&plan)),
+        Format::Text => print(&(without_text(&args.without) + &plan_text(&plan))),
         Format::Json => print(&json),
     };
     output.and(trace)?;

@@ -9,12 +9,13 @@ use std::sync::atomic::Ordering;
 use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::probe::ProbeOptions;
 use plimsoll_core::Dtype;
-use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
+use plimsoll_core::hardware::{DeviceKind, HardwareProfile, Source, SourceKind};
 
 use super::output::print_json;
 use super::profile::{cpu_options, measure_with_progress, today};
 use super::{Exit, Failure, Format, Progress, print};
 use crate::files::{find_profile, read_text, write_text};
+use crate::residuals;
 use crate::validate::{
     BUILT_IN, CaseError, Grid, Score, Setting, Validation, Why, check_executable, disk_mode,
 };
@@ -75,7 +76,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(profile) => profile,
         None => measured(&grid, &cpu).map_err(|error| before_any_run(&cpu, error))?,
     };
-    write_text(&args.output.join("profile.toml"), &profile.to_toml())?;
+    let profile_file = args.output.join("profile.toml");
+    write_text(&profile_file, &profile.to_toml())?;
     let setting = Setting {
         hardware: profile.name.clone(),
         device: "emulated device",
@@ -93,6 +95,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     });
     drop(bar);
     let report = Report::of(&validation, &setting);
+    let compared = match compared(&profile, &report) {
+        Some(compared) => write_text(&profile_file, &compared.to_toml()),
+        None => Ok(()),
+    };
     if let Some(score) = &report.score {
         let pictures = report::write_pictures(&args.output, &report, validation.trials());
         match args.format {
@@ -100,9 +106,30 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Format::Text => print(&report::text(&report, score, &args.output))?,
         }
         // What was measured is shown, wherever it cannot be written.
-        tables.and(pictures)?;
+        tables.and(pictures).and(compared)?;
     }
     finish(args, validation, report.score.as_ref())
+}
+
+/// The profile with how far off its predictions were, at its own pace as plans are predicted; none where
+/// too few cases have run.
+fn compared(profile: &HardwareProfile, report: &Report<'_>) -> Option<HardwareProfile> {
+    // Errors here are of latencies, those of a profile are of rates.
+    let errors = report
+        .cases
+        .iter()
+        .map(|case| -case.error_as_profiled.ln_1p());
+    let source = Source {
+        kind: SourceKind::Measured,
+        from: format!(
+            "`plimsoll validate`, {}, predicted at the pace of the profile",
+            report.coverage
+        ),
+        date: today(),
+    };
+    let mut compared = profile.clone();
+    let errors: Vec<f64> = errors.collect();
+    residuals::put_into(&mut compared, &errors, ("validated", source)).then_some(compared)
 }
 
 fn read_grid(args: &Args) -> anyhow::Result<Grid> {

@@ -63,6 +63,8 @@ pub enum Kind {
     },
     /// Zig-zag and diagonal blocks in the same memory.
     Schedules(Box<Schedules>),
+    /// The runs of the validation tables without one term of the cost model after another.
+    Ablation,
 }
 
 #[derive(Debug, Deserialize)]
@@ -72,6 +74,13 @@ enum Written {
     Systems(Compared),
     Pareto(Drawn),
     Schedules(Placed),
+    Ablation(Named),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    title: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -238,6 +247,7 @@ fn read(path: &Path) -> Result<Definition, InputError> {
             let schedules = it.found(path)?;
             (it.title, Kind::Schedules(Box::new(schedules)))
         }
+        Written::Ablation(it) => (it.title, Kind::Ablation),
     };
     Ok(Definition {
         name: stem(path),

@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+use plimsoll_core::term::Term;
+
+use super::ablation::AblationRow;
 use super::definition::{Definition, Kind};
 use super::results::{Outcome, Row, Score, Table, score_of};
 use super::schedules::SchedulesRow;
@@ -12,13 +15,19 @@ use crate::report::{signed_percent, three_digits};
 /// What a number that is not there is written as.
 const NONE: &str = "";
 
+/// Above the numbers of a score.
+const SCORE_HEAD: &str = " runs | median error | p90 | signed median | within the 90% interval |";
+const SCORE_RULE: &str = "--:|--:|--:|--:|--:|";
+
 /// The text; `made` says when and by which command.
 pub fn results_text(definitions: &[Definition], outcomes: &[Outcome], made: &str) -> String {
     let all = || definitions.iter().zip(outcomes);
     let mut text = format!("# Results\n\n{made}\n\n## In short\n\n");
     text.push_str(&in_short(definitions, outcomes));
-    text.push_str("\n| table | used for | runs | median error | p90 | signed median |\n");
-    text.push_str("|---|---|--:|--:|--:|--:|\n");
+    let _ = writeln!(
+        text,
+        "\n| table | used for |{SCORE_HEAD}\n|---|---|{SCORE_RULE}"
+    );
     for (definition, outcome) in all() {
         if let Outcome::Table(table) = outcome {
             let (title, used) = (&definition.title, used_for(table.fitted));
@@ -29,7 +38,9 @@ pub fn results_text(definitions: &[Definition], outcomes: &[Outcome], made: &str
     text.push_str(
         "\nA run that validation tables repeat from fitted ones counts for the fitted only. *Beyond \
          rounding* is the part of an\nerror that the digits of the published number cannot explain: \
-         a printed 0.01 stands for 0.005 to 0.015.\n",
+         a printed 0.01 stands for 0.005 to 0.015. The *90% interval*\nis where nine of ten measurements \
+         are expected, from the errors of the runs that the machine was fitted to, each left out of the\n\
+         fit; of fitted runs it is no test, and of other systems and unpublished policies it knows nothing.\n",
     );
     for (definition, outcome) in all() {
         let _ = writeln!(text, "\n## {}\n", definition.title);
@@ -42,6 +53,7 @@ pub fn results_text(definitions: &[Definition], outcomes: &[Outcome], made: &str
             (Outcome::Table(table), _) => text.push_str(&rows(table)),
             (Outcome::Frontier(points), _) => text.push_str(&frontier(points, &[])),
             (Outcome::Schedules(rows), _) => text.push_str(&schedules(rows)),
+            (Outcome::Ablation(rows), _) => text.push_str(&ablation(rows)),
         }
     }
     text
@@ -56,9 +68,7 @@ fn used_for(fitted: bool) -> &'static str {
 
 /// Fitted and validation, all tables together; a policy that is not published is a guess of its own.
 fn in_short(definitions: &[Definition], outcomes: &[Outcome]) -> String {
-    let mut text =
-        String::from("| all tables used for | runs | median error | p90 | signed median |\n");
-    text.push_str("|---|--:|--:|--:|--:|\n");
+    let mut text = format!("| all tables used for |{SCORE_HEAD}\n|---|{SCORE_RULE}\n");
     for (title, fitted, published) in [
         ("fitting", true, true),
         ("validation, policies published", false, true),
@@ -78,24 +88,36 @@ fn in_short(definitions: &[Definition], outcomes: &[Outcome]) -> String {
     text
 }
 
+fn percent(share: f64) -> String {
+    format!("{:.1}%", 100.0 * share)
+}
+
 fn score_cells(score: Option<Score>) -> String {
-    let percent = |share: f64| format!("{:.1}%", 100.0 * share);
     match score {
         Some(score) => format!(
-            "{} | {} | {} | {}",
+            "{} | {} | {} | {} | {}",
             score.runs,
             percent(score.median_abs_error),
             percent(score.p90_abs_error),
-            signed_percent(score.median_error)
+            signed_percent(score.median_error),
+            coverage(&score)
         ),
-        None => "0 | | | ".to_owned(),
+        None => "0 | | | | ".to_owned(),
+    }
+}
+
+/// How many of how many lie in their interval.
+fn coverage(score: &Score) -> String {
+    match score.with_interval {
+        0 => "no interval".to_owned(),
+        all => format!("{} of {all}", score.within_interval),
     }
 }
 
 fn rows(table: &Table) -> String {
     let mut text = String::from(
-        "| run | machine | predicted | published | error | beyond rounding | bottleneck, or policy made |\n\
-         |---|---|--:|--:|--:|--:|---|\n",
+        "| run | machine | predicted | 90% interval | published | error | beyond rounding | bottleneck, or \
+         policy made |\n|---|---|--:|--:|--:|--:|--:|---|\n",
     );
     for row in &table.rows {
         let repeated = match row.fitted && !table.fitted {
@@ -109,13 +131,42 @@ fn rows(table: &Table) -> String {
         };
         let _ = writeln!(
             text,
-            "| {}{repeated} | {} | {} | {} | {} | {beyond} | {} |",
+            "| {}{repeated} | {} | {} | {} | {} | {} | {beyond} | {} |",
             row.run,
             row.hardware,
             predicted(row),
+            interval(row),
             published(row),
             row.error.map_or(NONE.to_owned(), signed_percent),
             row.note
+        );
+    }
+    text
+}
+
+fn ablation(rows: &[AblationRow]) -> String {
+    let runs = rows.first().map_or(0, |row| row.runs);
+    let mut text = format!(
+        "The {runs} validation runs whose policy was published, each term off by itself. Constants stay what \
+         they are with all terms,\nand there is no interval. *Moved* are runs whose prediction changes by \
+         1% or more; their median error is given with\nthe term and without it. The other columns are of \
+         all runs.\n\n\
+         | without | what is assumed | moved | with it | without it | median error | change | p90 | \
+         signed median |\n|---|---|--:|--:|--:|--:|--:|--:|--:|\n"
+    );
+    for row in rows {
+        let assumed = Term::named(row.without).map_or("the whole model", Term::when_off);
+        let _ = writeln!(
+            text,
+            "| {} | {assumed} | {} | {} | {} | {} | {} | {} | {} |",
+            row.without,
+            row.moved,
+            row.moved_with.map_or(NONE.to_owned(), percent),
+            row.moved_without.map_or(NONE.to_owned(), percent),
+            percent(row.median_abs_error),
+            signed_percent(row.change),
+            percent(row.p90_abs_error),
+            signed_percent(row.median_error)
         );
     }
     text
@@ -127,6 +178,13 @@ fn number(row: &Row, number: f64) -> String {
         _ => "tok/s",
     };
     format!("{} {unit}", three_digits(number))
+}
+
+fn interval(row: &Row) -> String {
+    let ends = row.low.zip(row.high);
+    ends.map_or(NONE.to_owned(), |(low, high)| {
+        format!("{} to {}", three_digits(low), three_digits(high))
+    })
 }
 
 fn predicted(row: &Row) -> String {

@@ -1,12 +1,14 @@
 //! Experiments: a folder of definitions (TOML), published numbers (CSV) beside them, and results that
 //! can be made again.
 
+mod ablation;
 mod check;
 mod definition;
 mod markdown;
 mod results;
 mod schedules;
 
+pub use ablation::AblationRow;
 pub use check::first_difference;
 pub use definition::{Definition, Kind, read_folder};
 pub use markdown::results_text;

@@ -6,10 +6,11 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::policy::Policy;
 use serde::Serialize;
 
+use super::ablation::{AblationRow, ablation};
 use super::definition::{Definition, Kind};
 use super::schedules::SchedulesRow;
 use crate::baseline::Baseline;
-use crate::calibrate::{Machines, Measured, RecordedRun, rate_error, score_runs};
+use crate::calibrate::{Machines, Measured, RecordedRun, rate_error, score_runs, within};
 use crate::flexgen;
 use crate::parallel::on_all_processors;
 use crate::pareto::{Point, Setting, points};
@@ -28,6 +29,10 @@ pub struct Row {
     pub metric: &'static str,
     /// As simulated; none where the prediction is that it does not fit.
     pub predicted: Option<f64>,
+    /// The lower end of the prediction's 90% interval; none where the machine is unprofiled.
+    pub low: Option<f64>,
+    /// Its upper end.
+    pub high: Option<f64>,
     /// As published; none where it did not fit.
     pub published: Option<f64>,
     /// Predicted over published rate, less one: above zero, the prediction is too fast.
@@ -60,6 +65,8 @@ pub enum Outcome {
     Frontier(Vec<Point>),
     /// Zig-zag and diagonal blocks, a row for each pair of lengths.
     Schedules(Vec<SchedulesRow>),
+    /// What each term is worth.
+    Ablation(Vec<AblationRow>),
 }
 
 /// Errors of some rows in a few numbers.
@@ -73,17 +80,26 @@ pub struct Score {
     pub p90_abs_error: f64,
     /// Median of the errors with their sign.
     pub median_error: f64,
+    /// Rows with an interval.
+    pub with_interval: usize,
+    /// Of them, those whose published number lies within it.
+    pub within_interval: usize,
 }
 
 /// The errors of rows; none where no row has one.
 pub fn score_of<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<Score> {
-    let errors: Vec<f64> = rows.filter_map(|row| row.error).collect();
+    let rows: Vec<&Row> = rows.filter(|row| row.error.is_some()).collect();
+    let errors: Vec<f64> = rows.iter().filter_map(|row| row.error).collect();
+    let intervals = rows.iter().map(|r| within(r.published, r.low, r.high));
+    let within: Vec<bool> = intervals.flatten().collect();
     let sizes: Vec<f64> = errors.iter().map(|error| error.abs()).collect();
     (!errors.is_empty()).then(|| Score {
         runs: errors.len(),
         median_abs_error: stats::quantile(&sizes, 0.5),
         p90_abs_error: stats::quantile(&sizes, 0.9),
         median_error: stats::quantile(&errors, 0.5),
+        with_interval: within.len(),
+        within_interval: within.iter().filter(|within| **within).count(),
     })
 }
 
@@ -137,6 +153,7 @@ pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
                 Outcome::Frontier(points(setting, systems, None)?)
             }
             Kind::Schedules(schedules) => Outcome::Schedules(schedules.rows()?),
+            Kind::Ablation => Outcome::Ablation(ablation(definitions)?),
         });
     }
     mark_fitted(&mut outcomes);
@@ -172,6 +189,8 @@ fn run_rows(runs: &[RecordedRun], machines: &Machines) -> anyhow::Result<Vec<Row
             hardware: row.hardware,
             metric: row.metric,
             predicted: (!did_not_fit).then_some(row.predicted),
+            low: row.low.filter(|_| !did_not_fit),
+            high: row.high.filter(|_| !did_not_fit),
             published: row.measured,
             error: row.error,
             error_beyond_rounding: run.printed.map(|p| too_fast(row.metric, p, row.predicted)),
@@ -198,6 +217,14 @@ fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanErr
         "latency_s" => latency,
         _ => rate,
     });
+    let interval = match &planned {
+        Planned::Fits(block) => block.interval(machine),
+        Planned::DoesNotFit(_) => None,
+    };
+    let range = interval.map(|interval| match metric {
+        "latency_s" => interval.latency_s,
+        _ => interval.throughput_tok_s,
+    });
     let error = |of: &dyn Fn(f64) -> f64| predicted.map(of);
     Ok(Row {
         run: format!(
@@ -211,6 +238,8 @@ fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanErr
         hardware: machine.name.clone(),
         metric,
         predicted,
+        low: range.map(|range| range.low),
+        high: range.map(|range| range.high),
         published: Some(printed.value),
         error: error(&|predicted| rate_error(metric, predicted, printed.value)),
         error_beyond_rounding: error(&|predicted| too_fast(metric, printed, predicted)),

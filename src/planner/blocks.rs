@@ -3,6 +3,7 @@
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::interval::Interval;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
@@ -50,6 +51,15 @@ pub struct Block {
     pub latency_s: Seconds,
     /// Generated tokens over that time.
     pub throughput_tok_s: f64,
+}
+
+impl Block {
+    /// Where nine of ten measurements are expected, by the machine's residuals alone: of a short simulation
+    /// it is not known which numbers the whole rests on. None where the machine has none.
+    pub fn interval(&self, profile: &HardwareProfile) -> Option<Interval> {
+        let figures = (self.throughput_tok_s, self.latency_s);
+        Interval::of(figures, profile.residuals.as_ref(), None)
+    }
 }
 
 /// What the nearest plan asks of the tier that binds.

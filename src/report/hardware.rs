@@ -1,10 +1,10 @@
 //! Hardware profiles for people: each number with its provenance.
 
-use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::hardware::{HardwareProfile, Residuals};
 use plimsoll_core::units::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
 use toml::{Table as TomlTable, Value};
 
-use super::{Align, Table, percent, three_digits};
+use super::{Align, Table, percent, signed_percent, three_digits};
 
 /// The profile with every number, where it comes from, and the sources in full.
 pub fn profile_text(profile: &HardwareProfile) -> String {
@@ -23,6 +23,9 @@ pub fn profile_text(profile: &HardwareProfile) -> String {
         if let Some(value) = tree.get(section) {
             numbers(section, value, profile, &mut rows);
         }
+    }
+    if let Some(residuals) = &profile.residuals {
+        residual_row(residuals, profile, &mut rows);
     }
     let mut sources = Table::new(&[
         ("source", Align::Left),
@@ -117,6 +120,26 @@ fn push(key: String, value: String, leaf: &TomlTable, profile: &HardwareProfile,
         kind.to_owned(),
         name.to_owned(),
         spread.unwrap_or_default(),
+    ]);
+}
+
+fn residual_row(residuals: &Residuals, profile: &HardwareProfile, rows: &mut Table) {
+    let percent = |log: f64| signed_percent(log.exp_m1());
+    let kind = profile.sources.get(&residuals.source);
+    rows.row([
+        format!(
+            "residuals: rate predicted over measured, {} runs",
+            residuals.runs
+        ),
+        format!(
+            "{} ({} to {})",
+            percent(residuals.median_log_error),
+            percent(residuals.p05_log_error),
+            percent(residuals.p95_log_error)
+        ),
+        kind.map_or(String::new(), |source| source.kind.name().to_owned()),
+        residuals.source.clone(),
+        String::new(),
     ]);
 }
 

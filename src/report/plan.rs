@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use plimsoll_core::compression::Compression;
+use plimsoll_core::interval::Range;
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
@@ -10,6 +11,7 @@ use plimsoll_core::summary::{BusyFraction, Summary};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::{Bytes, Seconds};
 
+use super::certainty::{certainty_text, ninety_percent, numbers};
 use super::{Align, Table, count, percent, three_digits};
 
 /// A plan with its prediction, if it has one.
@@ -18,6 +20,7 @@ pub fn plan_text(plan: &Plan) -> String {
     let _ = write!(text, "\n{}", decisions(&plan.policy));
     if let Some(prediction) = &plan.prediction {
         let _ = write!(text, "\npredicted\n{}", summary_text(prediction));
+        text.push_str(&certainty_text(prediction));
         let _ = write!(
             text,
             "\n{}",
@@ -168,15 +171,18 @@ pub fn policy_in_short(policy: &Policy) -> String {
 pub fn summary_text(summary: &Summary) -> String {
     let mut text = String::new();
     let rate = three_digits(summary.throughput_tok_s);
+    let interval = summary.interval.as_ref();
     let _ = writeln!(
         text,
-        "throughput {rate} tok/s ({})",
+        "throughput {rate} tok/s ({}{})",
+        ninety_percent(interval.map(|i| numbers(i.throughput_tok_s))),
         count(summary.generated_tokens, "token")
     );
     let _ = writeln!(
         text,
-        "latency    {} (prefill {}, decode {})",
+        "latency    {} ({}prefill {}, decode {})",
         duration(summary.latency_s),
+        ninety_percent(interval.map(|i| durations(i.latency_s))),
         duration(summary.prefill_s),
         duration(summary.decode_s)
     );
@@ -237,13 +243,25 @@ fn memory(peak: &PerTier<Bytes>, capacity: &PerTier<Bytes>) -> Table {
 
 /// A time to three digits, in the unit that people would use.
 pub fn duration(time: Seconds) -> String {
-    let Seconds(s) = time;
+    let (unit_s, unit) = unit_of(time.0);
+    format!("{} {unit}", three_digits(time.0 / unit_s))
+}
+
+/// Both ends of a range of seconds, in the unit of the upper.
+pub fn durations(range: Range) -> String {
+    let (unit_s, unit) = unit_of(range.high);
+    let [low, high] = [range.low, range.high].map(|s| three_digits(s / unit_s));
+    format!("{low} to {high} {unit}")
+}
+
+/// The unit that people would use for so many seconds, and what it is in seconds.
+fn unit_of(s: f64) -> (f64, &'static str) {
     match s.abs() {
-        0.0 => "0 s".to_owned(),
-        a if a < 1e-3 => format!("{} us", three_digits(s * 1e6)),
-        a if a < 1.0 => format!("{} ms", three_digits(s * 1e3)),
-        a if a < 600.0 => format!("{} s", three_digits(s)),
-        a if a < 7200.0 => format!("{} min", three_digits(s / 60.0)),
-        _ => format!("{} h", three_digits(s / 3600.0)),
+        0.0 => (1.0, "s"),
+        a if a < 1e-3 => (1e-6, "us"),
+        a if a < 1.0 => (1e-3, "ms"),
+        a if a < 600.0 => (1.0, "s"),
+        a if a < 7200.0 => (60.0, "min"),
+        _ => (3600.0, "h"),
     }
 }

@@ -70,6 +70,7 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
         links: links(measured),
         compute: compute_rates(options, measured),
         contention: measured.losses.contention(MEASURED),
+        residuals: None,
     }
 }
 
@@ -137,6 +138,7 @@ fn links(measured: &Measured) -> Links {
     let disk = |kind| DiskLink {
         latency: quantity(&measured.gaps, GAPS),
         rate: curve(&moved(kind)),
+        nominal: None,
     };
     Links {
         h2d: copy(ResourceKind::H2d),

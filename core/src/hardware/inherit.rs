@@ -47,8 +47,8 @@ impl Layers {
         Ok(layers)
     }
 
-    /// One table: tables merge key by key, a number with its source and an array are replaced
-    /// whole. A child's name and description are its own.
+    /// One table: tables merge key by key; a number with its source, an array and residuals are
+    /// replaced whole. A child's name and description are its own.
     pub fn merged(&self) -> Table {
         let mut merged = Table::new();
         for (index, (_, layer)) in self.0.iter().enumerate().rev() {
@@ -136,7 +136,8 @@ fn table(text: &str, origin: &str) -> Result<Table, ProfileError> {
 }
 
 fn is_leaf(table: &Table) -> bool {
-    table.contains_key("value") || table.contains_key("points")
+    let own = ["value", "points", "runs"];
+    own.iter().any(|key| table.contains_key(*key))
 }
 
 fn merge(into: &mut Table, from: Table) {

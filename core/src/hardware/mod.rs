@@ -12,6 +12,7 @@ mod pace;
 mod profile;
 mod provenance;
 mod reader;
+mod residuals;
 mod toml;
 mod validate;
 mod what_if;
@@ -24,3 +25,4 @@ pub use profile::{
     Compute, CopyLink, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, PeerLink, Tiers,
 };
 pub use provenance::{Quantity, Source, SourceKind};
+pub use residuals::Residuals;

@@ -8,6 +8,7 @@ use super::contention::{Contention, Engine};
 use super::curve::Curve;
 use super::pace::Pace;
 use super::provenance::{Quantity, Source};
+use super::residuals::Residuals;
 use crate::Dtype;
 use crate::tier::PerTier;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
@@ -31,6 +32,8 @@ pub struct HardwareProfile {
     pub compute: Compute,
     /// How engines slow each other; a pair not listed does not.
     pub contention: Vec<Contention>,
+    /// How far predictions with these numbers were from measured runs; none where nobody compared.
+    pub residuals: Option<Residuals>,
 }
 
 /// What stands behind the word device.
@@ -116,6 +119,9 @@ pub struct DiskLink {
     pub latency: Quantity<Seconds>,
     /// Bytes/s over the bytes of one request, latency apart.
     pub rate: Curve,
+    /// What the vendor or a benchmark of the disk alone says, where that is another rate; nothing is
+    /// predicted with it but what the difference is worth.
+    pub nominal: Option<Quantity<BytesPerSecond>>,
 }
 
 /// A path from one device to another.

@@ -192,7 +192,8 @@ impl<'a> Reader<'a> {
         Ok(tables)
     }
 
-    fn number(&self, key: &'static str) -> Result<f64, Fault> {
+    /// A number that must be there.
+    pub fn number(&self, key: &'static str) -> Result<f64, Fault> {
         let value = self.need(key, "write a number")?;
         number(value).ok_or_else(|| self.wrong(key, value, "write a number"))
     }
@@ -232,6 +233,11 @@ impl<'a> Reader<'a> {
     /// A rate with its source.
     pub fn rate(&self, key: &'static str) -> Result<Quantity<BytesPerSecond>, Fault> {
         Ok(map(self.quantity(key)?, BytesPerSecond))
+    }
+
+    /// A rate with its source, or nothing.
+    pub fn maybe_rate(&self, key: &'static str) -> Result<Option<Quantity<BytesPerSecond>>, Fault> {
+        self.get(key).map(|_| self.rate(key)).transpose()
     }
 
     /// A count of bytes with its source, or nothing.

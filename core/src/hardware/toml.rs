@@ -14,6 +14,7 @@ use super::profile::{
 };
 use super::provenance::{Quantity, Source, SourceKind};
 use super::reader::Reader;
+use super::residuals::Residuals;
 use crate::Dtype;
 use crate::units::Seconds;
 
@@ -27,6 +28,7 @@ const PROFILE: &[&str] = &[
     "links",
     "compute",
     "contention",
+    "residuals",
 ];
 const SOURCE: &[&str] = &["kind", "from", "date"];
 const TIERS: &[&str] = &[
@@ -52,7 +54,7 @@ const COPY_LINK: &[&str] = &[
     "page_locked_bytes_per_s",
     "pageable_bytes_per_s",
 ];
-const DISK_LINK: &[&str] = &["latency_s", "bytes_per_s"];
+const DISK_LINK: &[&str] = &["latency_s", "bytes_per_s", "nominal_bytes_per_s"];
 const PEER: &[&str] = &["from", "to", "latency_s", "bytes_per_s"];
 const COMPUTE: &[&str] = &[
     "launch_s",
@@ -71,6 +73,13 @@ const COMPUTE: &[&str] = &[
 ];
 const GEMM: &[&str] = &["dtype", "n", "k", "reused", "flops_per_s"];
 const CONTENTION: &[&str] = &["victim", "beside", "rate"];
+const RESIDUALS: &[&str] = &[
+    "median_log_error",
+    "p05_log_error",
+    "p95_log_error",
+    "runs",
+    "source",
+];
 
 const KINDS: &[(&str, DeviceKind)] =
     &[("gpu", DeviceKind::Gpu), ("emulated", DeviceKind::Emulated)];
@@ -106,6 +115,9 @@ impl HardwareProfile {
         table.insert("compute".into(), write_compute(&self.compute));
         let contention: Vec<Value> = self.contention.iter().map(write_contention).collect();
         table.insert("contention".into(), Value::Array(contention));
+        if let Some(residuals) = &self.residuals {
+            table.insert("residuals".into(), write_residuals(residuals));
+        }
         ::toml::to_string(&table).expect("a table of texts, numbers and arrays is TOML")
     }
 }
@@ -129,6 +141,10 @@ fn read_profile(table: &Table) -> Result<HardwareProfile, Fault> {
             .iter()
             .map(read_contention)
             .collect::<Result<_, _>>()?,
+        residuals: top
+            .maybe("residuals", RESIDUALS)?
+            .map(|reader| read_residuals(&reader))
+            .transpose()?,
     })
 }
 
@@ -172,6 +188,7 @@ fn read_links(reader: &Reader<'_>) -> Result<Links, Fault> {
         Ok(DiskLink {
             latency: link.seconds("latency_s")?,
             rate: link.curve("bytes_per_s")?,
+            nominal: link.maybe_rate("nominal_bytes_per_s")?,
         })
     };
     Ok(Links {
@@ -250,6 +267,16 @@ fn read_contention(reader: &Reader<'_>) -> Result<Contention, Fault> {
     })
 }
 
+fn read_residuals(reader: &Reader<'_>) -> Result<Residuals, Fault> {
+    Ok(Residuals {
+        median_log_error: reader.number("median_log_error")?,
+        p05_log_error: reader.number("p05_log_error")?,
+        p95_log_error: reader.number("p95_log_error")?,
+        runs: reader.need_whole("runs")?,
+        source: reader.text("source")?.to_owned(),
+    })
+}
+
 /// A table of the pairs that have a value.
 fn record<const N: usize>(pairs: [(&str, Option<Value>); N]) -> Value {
     let present = pairs
@@ -324,6 +351,12 @@ fn write_links(links: &Links) -> Value {
         Some(record([
             ("latency_s", seconds(&link.latency)),
             ("bytes_per_s", curve(&link.rate)),
+            (
+                "nominal_bytes_per_s",
+                link.nominal
+                    .as_ref()
+                    .and_then(|q| quantity(q, |rate| rate.0.into())),
+            ),
         ]))
     };
     let peer = |link: &PeerLink| {
@@ -397,5 +430,15 @@ fn write_contention(contention: &Contention) -> Value {
         ("victim", Some(contention.victim.name().into())),
         ("beside", Some(contention.beside.name().into())),
         ("rate", quantity(&contention.rate, Value::Float)),
+    ])
+}
+
+fn write_residuals(residuals: &Residuals) -> Value {
+    record([
+        ("median_log_error", Some(residuals.median_log_error.into())),
+        ("p05_log_error", Some(residuals.p05_log_error.into())),
+        ("p95_log_error", Some(residuals.p95_log_error.into())),
+        ("runs", Some(i64::from(residuals.runs).into())),
+        ("source", Some(residuals.source.clone().into())),
     ])
 }

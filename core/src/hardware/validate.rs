@@ -40,7 +40,8 @@ impl HardwareProfile {
         }
         self.check_reserved()?;
         self.check_gemm()?;
-        self.check_contention()
+        self.check_contention()?;
+        self.check_residuals()
     }
 
     /// Every product must have a rate: curves of reused weights serve no others, the others serve all.
@@ -149,6 +150,25 @@ impl HardwareProfile {
         Ok(())
     }
 
+    fn check_residuals(&self) -> Result<(), Fault> {
+        let Some(residuals) = &self.residuals else {
+            return Ok(());
+        };
+        let (low, middle) = (residuals.p05_log_error, residuals.median_log_error);
+        let high = residuals.p95_log_error;
+        if !(low <= middle && middle <= high && (high - low).is_finite()) {
+            let problem = format!("are {low}, {middle} and {high}");
+            let remedy = "write finite numbers, p05 not above the median, and that not above p95";
+            return Err(Fault::new("residuals", problem, remedy));
+        }
+        if residuals.runs < 2 {
+            let problem = format!("is {}", residuals.runs);
+            let remedy = "write how many runs were compared, 2 or more";
+            return Err(Fault::new("residuals.runs", problem, remedy));
+        }
+        Ok(())
+    }
+
     fn entries(&self) -> Vec<Entry<'_>> {
         let mut all = self.memory_entries();
         all.extend(self.compute_entries());
@@ -157,6 +177,12 @@ impl HardwareProfile {
             let key = format!("contention[{index}].rate");
             all.push(entry(key, rate, rate.value, Range::Fraction));
         }
+        all.extend(self.residuals.as_ref().map(|residuals| Entry {
+            key: "residuals".to_owned(),
+            source: &residuals.source,
+            spread: None,
+            value: None,
+        }));
         all
     }
 
@@ -187,6 +213,9 @@ impl HardwareProfile {
         ] {
             all.push(time(format!("links.{name}.latency_s"), &link.latency));
             all.push(curve(format!("links.{name}.bytes_per_s"), &link.rate));
+            let key = format!("links.{name}.nominal_bytes_per_s");
+            let nominal = link.nominal.as_ref();
+            all.extend(nominal.map(|q| entry(key, q, q.value.0, Range::Positive)));
         }
         let page_lock = links.page_lock.as_ref();
         all.extend(page_lock.map(|c| curve("links.page_lock_bytes_per_s", c)));

@@ -1,7 +1,11 @@
 //! Rates of matrix products by shape and number of tokens.
 
 use plimsoll_core::Dtype;
+use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::hardware::{Compute, Curve};
+use plimsoll_core::units::Seconds;
+
+use super::part::{Asked, Part};
 
 /// Curves over M by the elements of the weight matrix (none: for all sizes), ascending.
 type BySize = Vec<(Option<f64>, Curve)>;
@@ -9,9 +13,32 @@ type BySize = Vec<(Option<f64>, Curve)>;
 /// The curves of one type over M, by the size of the weight matrix.
 #[derive(Debug, Clone)]
 pub(super) struct GemmRates {
+    /// Their key in the profile.
+    number: &'static str,
     fresh: BySize,
     /// For weights that the task before used; the same as the others where a profile has none.
     reused: BySize,
+}
+
+/// A product `[m, k] x [n, k]^T`, and whether the task before used the same weights.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Product {
+    pub m: u32,
+    pub n: u32,
+    pub k: u32,
+    pub reused: bool,
+}
+
+impl Product {
+    fn elements(&self) -> f64 {
+        f64::from(self.n) * f64::from(self.k)
+    }
+}
+
+/// The curves nearest in size, and how far the product is from the first to the second, in logarithms.
+struct Neighbours<'a> {
+    low: &'a (Option<f64>, Curve),
+    high: Option<(&'a (Option<f64>, Curve), f64)>,
 }
 
 impl GemmRates {
@@ -22,12 +49,16 @@ impl GemmRates {
             // A profile that does not know the type is asked for what it knows.
             return GemmRates::new(compute, Dtype::F16);
         }
-        let fresh = if fresh.is_empty() {
-            by_size(compute, Dtype::F32, false)
+        let (known, fresh) = if fresh.is_empty() {
+            (Dtype::F32, by_size(compute, Dtype::F32, false))
         } else {
-            fresh
+            (dtype, fresh)
         };
         GemmRates {
+            number: match known {
+                Dtype::F16 => "compute.gemm.f16",
+                Dtype::F32 => "compute.gemm.f32",
+            },
             reused: if reused.is_empty() {
                 fresh.clone()
             } else {
@@ -44,33 +75,64 @@ impl GemmRates {
             .is_some_and(|(elements, _)| elements.is_some())
     }
 
-    /// FLOP/s at `m` tokens, between the nearest measured sizes of weights, in logarithms.
-    pub(super) fn rate(&self, m: u32, n: u32, k: u32, reused: bool) -> f64 {
-        let curves = if reused { &self.reused } else { &self.fresh };
-        let m = f64::from(m);
-        let elements = f64::from(n) * f64::from(k);
-        let above = curves
-            .iter()
-            .position(|(at, _)| at.unwrap_or(0.0) >= elements);
-        let last = curves.len().saturating_sub(1);
-        let (low, high) = match above {
-            Some(0) => (0, 0),
-            Some(index) => (index - 1, index),
-            None => (last, last),
+    /// The time of a product's arithmetic, by the nearest measured sizes of weights: one part, or two.
+    pub(super) fn parts(&self, product: Product) -> [Option<Part>; 2] {
+        let curves = if product.reused {
+            &self.reused
+        } else {
+            &self.fresh
         };
-        let Some((low, high)) = curves.get(low).zip(curves.get(high)) else {
-            return f64::NAN;
+        let Some(Neighbours { low, high }) = neighbours(curves, product.elements()) else {
+            return [None, None];
+        };
+        let m = f64::from(product.m);
+        let flops = 2.0 * m * product.elements();
+        let weights = asked_weights(curves, product.elements());
+        let part = |curve: &Curve, seconds: f64| Part {
+            number: self.number,
+            seconds: Seconds(seconds),
+            spread: curve.spread,
+            asked: Some(Asked::of(curve, m, SizeUnit::Tokens)),
+            weights,
         };
         let rate_low = low.1.at(m).ln();
-        let (Some(from), Some(to)) = (low.0, high.0) else {
-            return rate_low.exp();
+        let Some((high, share)) = high else {
+            return [Some(part(&low.1, flops / rate_low.exp())), None];
         };
-        if to <= from {
-            return rate_low.exp();
-        }
-        let share = (elements / from).ln() / (to / from).ln();
-        (rate_low + share * (high.1.at(m).ln() - rate_low)).exp()
+        let rate = (rate_low + share * (high.1.at(m).ln() - rate_low)).exp();
+        let seconds = flops / rate;
+        let by_high = seconds * share;
+        [
+            Some(part(&low.1, seconds - by_high)),
+            Some(part(&high.1, by_high)),
+        ]
     }
+}
+
+fn neighbours(curves: &BySize, elements: f64) -> Option<Neighbours<'_>> {
+    let last = curves.len().checked_sub(1)?;
+    let above = curves
+        .iter()
+        .position(|(at, _)| at.unwrap_or(0.0) >= elements);
+    let low = &curves[above.map_or(last, |index| index.saturating_sub(1))];
+    let high = &curves[above.unwrap_or(last)];
+    let high = match (low.0, high.0) {
+        (Some(from), Some(to)) if to > from => {
+            Some((high, (elements / from).ln() / (to / from).ln()))
+        }
+        _ => None,
+    };
+    Some(Neighbours { low, high })
+}
+
+/// None where the curves are for all sizes.
+fn asked_weights(curves: &BySize, elements: f64) -> Option<Asked> {
+    Some(Asked {
+        size: elements,
+        first: curves.first()?.0?,
+        last: curves.last()?.0?,
+        unit: SizeUnit::Elements,
+    })
 }
 
 fn by_size(compute: &Compute, dtype: Dtype, reused: bool) -> BySize {

@@ -6,14 +6,17 @@
 //! slows those that run beside each other.
 
 mod gemm;
+mod part;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
-use plimsoll_core::hardware::{CopyLink, HardwareProfile};
+use plimsoll_core::extrapolation::SizeUnit;
+use plimsoll_core::hardware::{CopyLink, Curve, HardwareProfile, Quantity};
 use plimsoll_core::program::{Op, ResourceKind};
-use plimsoll_core::units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds};
+use plimsoll_core::units::{Bytes, Seconds};
 
-use gemm::GemmRates;
+use gemm::{GemmRates, Product};
+pub use part::{Asked, Part};
 
 /// Seconds of a task that runs alone.
 #[derive(Debug, Clone)]
@@ -40,41 +43,60 @@ impl CostModel {
 
     /// How long a task takes on a resource with nothing beside it.
     pub fn seconds(&self, on: ResourceKind, op: &Op) -> Seconds {
-        let alone = self.as_stored(on, op);
+        let mut all = Seconds::ZERO;
+        self.parts(on, op, &mut |part| all += part.seconds);
+        all
+    }
+
+    /// What a task's time consists of, part by part; [`CostModel::seconds`] is their sum.
+    pub fn parts(&self, on: ResourceKind, op: &Op, each: &mut impl FnMut(Part)) {
+        self.as_stored(on, op, each);
         match op.packed_elements() {
-            0 => alone,
-            elements => alone + self.unpack(elements),
+            0 => {}
+            elements => each(self.unpack(elements)),
         }
     }
 
     /// Unpacking and packing of 4-bit groups, once for every GPU batch (FlexGen section 5).
-    fn unpack(&self, elements: u64) -> Seconds {
+    fn unpack(&self, elements: u64) -> Part {
         let elements = elements as f64;
         match &self.profile.compute.unpack {
-            Some(rate) => Seconds(elements / rate.at(elements)),
+            Some(rate) => Part::rated(
+                "compute.unpack",
+                elements,
+                (rate, elements, SizeUnit::Elements),
+            ),
             // Its part of a group is read, an element is written.
             None => {
                 let packed = GROUP_BYTES as f64 / GROUP_ELEMENTS as f64;
-                let bytes = elements * (packed + self.element_bytes as f64);
-                Seconds(bytes / self.profile.tiers.device_bandwidth.value.0)
+                self.through_device(elements * (packed + self.element_bytes as f64))
             }
         }
     }
 
-    fn as_stored(&self, on: ResourceKind, op: &Op) -> Seconds {
-        let compute = &self.profile.compute;
+    fn through_device(&self, bytes: f64) -> Part {
+        let rate = &self.profile.tiers.device_bandwidth;
+        Part::streamed("tiers.device_bandwidth", bytes, rate)
+    }
+
+    fn launch(&self) -> Part {
+        Part::fixed("compute.launch", &self.profile.compute.launch)
+    }
+
+    fn as_stored(&self, on: ResourceKind, op: &Op, each: &mut impl FnMut(Part)) {
         match *op {
             Op::Move {
                 bytes, page_locked, ..
-            } => self.transfer(on, bytes, page_locked),
+            } => self.transfer(on, bytes, page_locked, each),
             Op::Embed {
                 tokens,
                 hidden_size,
                 ..
             } => {
                 let bytes = u64::from(tokens) * u64::from(hidden_size) * self.element_bytes;
+                each(self.launch());
                 // Read from the table, written to the activations.
-                compute.launch.value + Bytes(2 * bytes) / self.profile.tiers.device_bandwidth.value
+                each(self.through_device(2.0 * bytes as f64));
             }
             Op::Linear {
                 m,
@@ -82,70 +104,97 @@ impl CostModel {
                 reused,
                 ..
             } => {
-                let products = gemms.iter().map(|g| self.gemm(m, g.n, g.k, reused));
-                compute.launch.value + products.sum()
+                for gemm in gemms.iter() {
+                    let (n, k) = (gemm.n, gemm.k);
+                    self.gemm(Product { m, n, k, reused }, each);
+                }
+                each(self.launch());
             }
-            Op::Attention { .. } => self.attention(on, op),
-            Op::Barrier => compute.barrier.value,
+            Op::Attention { .. } => self.attention(on, op, each),
+            Op::Barrier => each(Part::fixed(
+                "compute.barrier",
+                &self.profile.compute.barrier,
+            )),
         }
     }
 
-    fn transfer(&self, on: ResourceKind, bytes: Bytes, page_locked: bool) -> Seconds {
-        let links = &self.profile.links;
-        let copy = |link: &CopyLink| {
-            let curve = match &link.pageable {
-                Some(pageable) if !page_locked => pageable,
-                _ => &link.page_locked,
+    fn transfer(
+        &self,
+        on: ResourceKind,
+        bytes: Bytes,
+        page_locked: bool,
+        each: &mut impl FnMut(Part),
+    ) {
+        let (links, tiers) = (&self.profile.links, &self.profile.tiers);
+        let size = bytes.as_f64();
+        let mut rated = |(fixed, latency): Named<'_, Quantity<Seconds>>,
+                         (rate, curve): Named<'_, Curve>| {
+            each(Part::fixed(fixed, latency));
+            each(Part::rated(rate, size, (curve, size, SizeUnit::Bytes)));
+        };
+        let mut copy = |link: &CopyLink, [latency, locked, pageable]: [&'static str; 3]| {
+            let (rate, curve) = match &link.pageable {
+                Some(curve) if !page_locked => (pageable, curve),
+                _ => (locked, &link.page_locked),
             };
-            link.latency.value + bytes / BytesPerSecond(curve.at(bytes.as_f64()))
+            rated((latency, &link.latency), (rate, curve));
         };
         match on {
-            ResourceKind::H2d => copy(&links.h2d),
-            ResourceKind::D2h => copy(&links.d2h),
-            ResourceKind::DiskRead | ResourceKind::DiskWrite => {
-                let link = match on {
-                    ResourceKind::DiskRead => &links.disk_read,
-                    _ => &links.disk_write,
-                };
-                link.latency.value + bytes / BytesPerSecond(link.rate.at(bytes.as_f64()))
+            ResourceKind::H2d => copy(&links.h2d, H2D),
+            ResourceKind::D2h => copy(&links.d2h, D2H),
+            ResourceKind::DiskRead => {
+                let link = &links.disk_read;
+                let latency = ("links.disk_read.latency", &link.latency);
+                rated(latency, ("links.disk_read", &link.rate));
+            }
+            ResourceKind::DiskWrite => {
+                let link = &links.disk_write;
+                let latency = ("links.disk_write.latency", &link.latency);
+                rated(latency, ("links.disk_write", &link.rate));
             }
             ResourceKind::PeerLink => match links.peers.first() {
                 Some(peer) => {
-                    peer.latency.value + bytes / BytesPerSecond(peer.rate.at(bytes.as_f64()))
+                    rated(
+                        ("links.peers.latency", &peer.latency),
+                        ("links.peers", &peer.rate),
+                    );
                 }
-                None => copy(&links.d2h) + copy(&links.h2d),
+                None => {
+                    copy(&links.d2h, D2H);
+                    copy(&links.h2d, H2D);
+                }
             },
-            ResourceKind::Pin => {
-                let host = self.profile.tiers.host_bandwidth.value.0 / 2.0;
-                let rate = links
-                    .page_lock
-                    .as_ref()
-                    .map_or(host, |c| c.at(bytes.as_f64()));
-                bytes / BytesPerSecond(rate)
-            }
+            ResourceKind::Pin => each(match &links.page_lock {
+                Some(curve) => Part::rated("links.page_lock", size, (curve, size, SizeUnit::Bytes)),
+                // Read and written.
+                None => Part::streamed(HOST_BANDWIDTH, 2.0 * size, &tiers.host_bandwidth),
+            }),
             // No lowering moves bytes on these; a move there would be of the tier's own memory.
-            ResourceKind::Gpu => bytes / self.profile.tiers.device_bandwidth.value,
+            ResourceKind::Gpu => each(self.through_device(size)),
             ResourceKind::Cpu | ResourceKind::Sync => {
-                bytes / self.profile.tiers.host_bandwidth.value
+                each(Part::streamed(HOST_BANDWIDTH, size, &tiers.host_bandwidth));
             }
         }
     }
 
     /// Roofline of `[m, k] x [n, k]^T`: arithmetic at the rate for `m`, or the traffic of weights and
     /// activations. A rate that was measured at a shape has its traffic in it.
-    fn gemm(&self, m: u32, n: u32, k: u32, reused: bool) -> Seconds {
-        let (mf, nf, kf) = (f64::from(m), f64::from(n), f64::from(k));
-        let arithmetic =
-            Flops(2.0 * mf * nf * kf) / FlopsPerSecond(self.gemm.rate(m, n, k, reused));
-        if self.gemm.measured_by_shape() {
-            return arithmetic;
+    fn gemm(&self, product: Product, each: &mut impl FnMut(Part)) {
+        let arithmetic = self.gemm.parts(product);
+        if !self.gemm.measured_by_shape() {
+            let Product { m, n, k, .. } = product;
+            let (m, n, k) = (f64::from(m), f64::from(n), f64::from(k));
+            let elements = n * k + m * (n + k);
+            let traffic = self.through_device(elements * self.element_bytes as f64);
+            let seconds: Seconds = arithmetic.iter().flatten().map(|part| part.seconds).sum();
+            if traffic.seconds.0 > seconds.0 {
+                return each(traffic);
+            }
         }
-        let elements = nf * kf + mf * (nf + kf);
-        let bandwidth = self.profile.tiers.device_bandwidth.value.0;
-        arithmetic.max(Seconds(elements * self.element_bytes as f64 / bandwidth))
+        arithmetic.into_iter().flatten().for_each(each);
     }
 
-    fn attention(&self, on: ResourceKind, op: &Op) -> Seconds {
+    fn attention(&self, on: ResourceKind, op: &Op, each: &mut impl FnMut(Part)) {
         let (
             Op::Attention {
                 query_len,
@@ -156,22 +205,48 @@ impl CostModel {
             Some(flops),
         ) = (op, op.cache_bytes(), op.attention_flops())
         else {
-            return Seconds::ZERO;
+            return;
         };
         let compute = &self.profile.compute;
         let on_cpu = on == ResourceKind::Cpu;
-        let (launch, decode) = if on_cpu {
-            (compute.cpu_launch.value, &compute.cpu_attention)
+        let (launch, number, decode) = if on_cpu {
+            let launch = Part::fixed("compute.cpu_launch", &compute.cpu_launch);
+            (launch, "compute.cpu_attention", &compute.cpu_attention)
         } else {
-            (compute.launch.value, &compute.attention_decode)
+            let decode = &compute.attention_decode;
+            (self.launch(), "compute.attention_decode", decode)
         };
+        each(launch);
         if *query_len == 1 {
-            return launch + cache / BytesPerSecond(decode.at(cache.as_f64()));
+            let bytes = cache.as_f64();
+            return each(Part::rated(number, bytes, (decode, bytes, SizeUnit::Bytes)));
         }
-        let prefill = match &compute.cpu_attention_prefill {
-            Some(cpu) if on_cpu => cpu,
-            _ => &compute.attention_prefill,
+        let (number, prefill) = match &compute.cpu_attention_prefill {
+            Some(cpu) if on_cpu => ("compute.cpu_attention_prefill", cpu),
+            _ => ("compute.attention_prefill", &compute.attention_prefill),
         };
-        launch + flops / FlopsPerSecond(prefill.at(f64::from(*context_len)))
+        let context = f64::from(*context_len);
+        each(Part::rated(
+            number,
+            flops.0,
+            (prefill, context, SizeUnit::ContextTokens),
+        ));
     }
 }
+
+/// A number and its key in the profile.
+type Named<'a, T> = (&'static str, &'a T);
+
+const HOST_BANDWIDTH: &str = "tiers.host_bandwidth";
+
+/// The keys of a link's latency and rates.
+const H2D: [&str; 3] = [
+    "links.h2d.latency",
+    "links.h2d.page_locked",
+    "links.h2d.pageable",
+];
+const D2H: [&str; 3] = [
+    "links.d2h.latency",
+    "links.d2h.page_locked",
+    "links.d2h.pageable",
+];

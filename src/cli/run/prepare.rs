@@ -6,7 +6,6 @@ use plimsoll_core::control::Run;
 use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
 use plimsoll_core::lower::schedule::rounds;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::summary::Summary;
 
 use super::super::exit::{Exit, Failure};
 use super::super::input::check_plan;
@@ -80,7 +79,7 @@ fn predict(
         return Ok((None, None));
     };
     let run = plimsoll_sim::simulate(plan, profile)?;
-    plan.prediction = Some(Summary::of_plan(plan, &run));
+    plan.prediction = Some(plimsoll_sim::prediction(plan, profile, &run));
     Ok((Some(run), None))
 }
 

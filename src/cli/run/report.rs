@@ -11,6 +11,7 @@ use super::super::output::{print, print_json};
 use super::Args;
 use super::prepare::Prepared;
 use crate::files::{write_atomically, write_text};
+use crate::report::plan::durations;
 use crate::report::run::comparison;
 use crate::trace_file::{Process, write_run, write_side_by_side};
 
@@ -141,6 +142,18 @@ fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> String {
         prepared.weights,
         comparison(plan.prediction.as_ref(), measured)
     );
+    let predicted = plan.prediction.as_ref();
+    if let Some(interval) = predicted.and_then(|summary| summary.interval) {
+        let range = interval.latency_s;
+        let lies = match range.holds(measured.latency_s.0) {
+            true => "within",
+            false => "outside",
+        };
+        let ends = durations(range);
+        text.push_str(&format!(
+            "90% interval of latency: {ends}; the measured one lies {lies} it\n"
+        ));
+    }
     if let Some(why) = &prepared.left_out {
         text.push_str(&format!("no prediction: {why}\n"));
     }

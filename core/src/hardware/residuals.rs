@@ -1,0 +1,22 @@
+//! How far predictions with a profile were from measured runs.
+
+/// Quantiles of the errors of runs: of the logarithm of predicted over measured rate, above zero where the
+/// prediction was too fast.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Residuals {
+    /// The middle one: the bias.
+    pub median_log_error: f64,
+    /// The 5th percentile.
+    pub p05_log_error: f64,
+    /// The 95th percentile.
+    pub p95_log_error: f64,
+    /// Of how many runs, 2 or more.
+    pub runs: u32,
+    /// A key of [`HardwareProfile::sources`](super::HardwareProfile::sources).
+    pub source: String,
+}
+
+impl Residuals {
+    /// The fewest runs that have quantiles worth writing down.
+    pub const RUNS_MIN: usize = 5;
+}

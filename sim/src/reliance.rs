@@ -1,0 +1,151 @@
+//! Which numbers of the profile a prediction rests on: how sure they make it, and where it asked them
+//! what nobody measured.
+
+use std::collections::BTreeMap;
+
+use plimsoll_core::control::Run;
+use plimsoll_core::extrapolation::{Extrapolation, SizeUnit};
+use plimsoll_core::interval::Range;
+use plimsoll_core::program::{Op, ResourceKind, TaskId};
+use plimsoll_core::timing::Timing;
+
+use crate::cost::{Asked, CostModel, Part};
+
+/// The numbers of a profile with how long a run was busy by each.
+///
+/// Time that a task lost to others beside it counts for its own numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Reliance {
+    numbers: BTreeMap<&'static str, Weight>,
+    /// By curve, and by whether it is its sizes of weights that do not reach so far.
+    outside: BTreeMap<(&'static str, bool), Outside>,
+    latency_s: f64,
+}
+
+/// How much of a run one number decides.
+#[derive(Debug, Clone, Copy, Default)]
+struct Weight {
+    busy_s: f64,
+    /// Of it, by measurements that were repeated.
+    repeated_s: f64,
+    /// The latter times the standard deviation of the number's logarithm.
+    uncertain_s: f64,
+}
+
+#[derive(Debug)]
+struct Outside {
+    unit: SizeUnit,
+    asked: Range,
+    known: Range,
+    busy_s: f64,
+}
+
+/// Interquartile range of the standard normal distribution.
+const NORMAL_IQR: f64 = 1.349;
+
+/// Where less of the busy time than this is by measurements that were repeated, their spread says too
+/// little of the whole.
+const REPEATED_MIN: f64 = 0.5;
+
+impl Reliance {
+    /// What the timed part of a run rests on.
+    pub(crate) fn of(run: &Run, timing: Timing, cost: &CostModel) -> Reliance {
+        let mut reliance = Reliance {
+            latency_s: timing.latency_s.0.max(f64::MIN_POSITIVE),
+            ..Reliance::default()
+        };
+        for_each_operation(run, timing, |on, op, busy_s| {
+            let alone = cost.seconds(on, op).0;
+            if alone > 0.0 {
+                cost.parts(on, op, &mut |part| {
+                    reliance.add(&part, busy_s * part.seconds.0 / alone);
+                });
+            }
+        });
+        reliance
+    }
+
+    fn add(&mut self, part: &Part, busy_s: f64) {
+        let number = self.numbers.entry(part.number).or_default();
+        number.busy_s += busy_s;
+        if let Some(spread) = part.spread {
+            number.repeated_s += busy_s;
+            number.uncertain_s += busy_s * spread / NORMAL_IQR;
+        }
+        for (asked, of_weights) in [(part.asked, false), (part.weights, true)] {
+            if let Some(asked) = asked.filter(Asked::is_outside) {
+                self.add_outside((part.number, of_weights), asked, busy_s);
+            }
+        }
+    }
+
+    fn add_outside(&mut self, curve: (&'static str, bool), asked: Asked, busy_s: f64) {
+        let outside = self.outside.entry(curve).or_insert(Outside {
+            unit: asked.unit,
+            asked: Range::at(asked.size),
+            known: Range {
+                low: asked.first,
+                high: asked.last,
+            },
+            busy_s: 0.0,
+        });
+        outside.asked = outside.asked.with(asked.size);
+        // Of curves that share a key, what all of them know.
+        outside.known.low = outside.known.low.max(asked.first);
+        outside.known.high = outside.known.high.min(asked.last);
+        outside.busy_s += busy_s;
+    }
+
+    /// The standard deviation of the latency's logarithm: a number that is off moves the latency by the
+    /// share of the time that it decides, and numbers are off independently. None where most of them
+    /// come without a spread.
+    pub(crate) fn log_sigma(&self) -> Option<f64> {
+        let sum = |of: fn(&Weight) -> f64| self.numbers.values().map(of).sum::<f64>();
+        let repeated = sum(|number| number.repeated_s);
+        let enough = repeated > 0.0 && repeated >= REPEATED_MIN * sum(|number| number.busy_s);
+        let squares = self.numbers.values();
+        let squares = squares.map(|number| (number.uncertain_s / self.latency_s).powi(2));
+        enough.then(|| squares.sum::<f64>().sqrt())
+    }
+
+    /// The curves that were asked outside their points, the longest busy first.
+    pub(crate) fn extrapolations(&self) -> Vec<Extrapolation> {
+        let of = |((curve, of_weights), outside): (&(&'static str, bool), &Outside)| {
+            let curve = match of_weights {
+                true => format!("{curve}.weights"),
+                false => (*curve).to_owned(),
+            };
+            Extrapolation {
+                curve,
+                unit: outside.unit,
+                asked: outside.asked,
+                known: outside.known,
+                busy_fraction: outside.busy_s / self.latency_s,
+            }
+        };
+        let mut all: Vec<Extrapolation> = self.outside.iter().map(of).collect();
+        all.sort_by(|a, b| b.busy_fraction.total_cmp(&a.busy_fraction));
+        all
+    }
+}
+
+/// Every distinct operation of a run, where it ran, and how long all of its tasks took within the timed
+/// part.
+fn for_each_operation(run: &Run, timing: Timing, mut each: impl FnMut(ResourceKind, &Op, f64)) {
+    let (from, to) = (timing.from.0, (timing.from + timing.latency_s).0);
+    let lanes = run.machine.resources.len();
+    for piece in &run.pieces {
+        let mut busy_s = vec![0.0; piece.ops().len() * lanes];
+        for (task, id) in piece.tasks().iter().zip(piece.first_task().0..) {
+            if let Some(span) = run.trace.span(TaskId(id)) {
+                let within = span.end.0.min(to) - span.start.0.max(from);
+                let slot = task.op.0 as usize * lanes + task.resource.0 as usize;
+                busy_s[slot] += within.max(0.0);
+            }
+        }
+        for (slot, busy_s) in busy_s.into_iter().enumerate().filter(|(_, s)| *s > 0.0) {
+            let on = run.machine.resources[slot % lanes].kind;
+            each(on, &piece.ops()[slot / lanes], busy_s);
+        }
+    }
+}

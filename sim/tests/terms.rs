@@ -1,0 +1,121 @@
+//! Terms of the cost model, switched off one by one.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::{HardwareProfile, embedded};
+use plimsoll_core::program::{Gemm, Gemms, Op, ResourceKind, Stage};
+use plimsoll_core::term::Term;
+use plimsoll_core::units::Bytes;
+use plimsoll_sim::CostModel;
+
+fn t4() -> HardwareProfile {
+    embedded::profile("t4").expect("embedded")
+}
+
+fn copy(page_locked: bool) -> Op {
+    Op::Move {
+        bytes: Bytes(1 << 24),
+        from: Bytes(0),
+        to: Bytes(0),
+        page_locked,
+    }
+}
+
+fn products(m: u32, compressed: bool) -> Op {
+    Op::Linear {
+        stage: Stage::Finish,
+        m,
+        gemms: Gemms::new(&[Gemm { n: 7168, k: 7168 }]),
+        position: 0,
+        reused: false,
+        compressed,
+        packed_elements: 0,
+    }
+}
+
+fn attention() -> Op {
+    Op::Attention {
+        rows: 512,
+        group: 1,
+        head_dim: 128,
+        query_len: 1,
+        context_len: 528,
+        element_bytes: 2,
+        compressed: false,
+    }
+}
+
+/// One task that each term of the cost model bears on.
+fn tasks() -> [(Term, ResourceKind, Op); 6] {
+    use ResourceKind::{Cpu, DiskRead, Gpu, H2d};
+    [
+        (Term::DiskRate, DiskRead, copy(true)),
+        (Term::DeviceMemory, Gpu, products(4, false)),
+        (Term::PageableMemory, H2d, copy(false)),
+        (Term::Unpacking, Gpu, products(512, true)),
+        (Term::CpuAttention, Cpu, attention()),
+        (Term::FixedCosts, Gpu, products(512, false)),
+    ]
+}
+
+#[test]
+fn each_term_bears_on_its_own_tasks_and_no_others() {
+    let whole = CostModel::new(&t4(), Dtype::F16);
+    for term in Term::ALL {
+        let without = t4().without(&[term]).expect("the t4 states all");
+        let without = CostModel::new(&without, Dtype::F16);
+        for (of, on, op) in tasks() {
+            let (before, after) = (whole.seconds(on, &op).0, without.seconds(on, &op).0);
+            assert!(after.is_finite() && after >= 0.0);
+            match term {
+                // The nominal rate is below the effective one.
+                Term::DiskRate if of == term => assert!(after > before),
+                _ if of == term => assert!(after < before, "{} is still there", term.name()),
+                // Everything has a fixed cost.
+                Term::FixedCosts => assert!(after < before),
+                _ => assert_eq!(after, before, "{} on {op:?}", term.name()),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_off_is_gone() {
+    let t4 = t4();
+    assert!(t4.residuals.is_some() && !t4.contention.is_empty());
+    let off = t4.without(&Term::ALL).expect("the t4 states all");
+    assert_eq!(off.residuals, None);
+    assert!(off.contention.is_empty());
+    assert_eq!(t4.without(&[]).expect("nothing is asked"), t4);
+}
+
+#[test]
+fn a_disk_without_a_nominal_rate_says_so() {
+    let a10 = embedded::profile("a10").expect("embedded");
+    let error = a10.without(&[Term::DiskRate]).expect_err("none is stated");
+    assert_eq!(error.key, "links.disk_read.nominal_bytes_per_s");
+}
+
+#[test]
+fn parts_are_of_the_numbers_that_a_task_needs() {
+    let cost = CostModel::new(&t4(), Dtype::F16);
+    for (_, on, op) in tasks() {
+        let mut numbers = Vec::new();
+        let mut all = 0.0;
+        cost.parts(on, &op, &mut |part| {
+            numbers.push(part.number);
+            all += part.seconds.0;
+        });
+        assert_eq!(all, cost.seconds(on, &op).0, "{op:?}");
+        let wanted: &[&str] = match (on, &op) {
+            (ResourceKind::DiskRead, _) => &["links.disk_read.latency", "links.disk_read"],
+            (ResourceKind::H2d, _) => &["links.h2d.latency", "links.h2d.pageable"],
+            (ResourceKind::Cpu, _) => &["compute.cpu_launch", "compute.cpu_attention"],
+            (_, Op::Linear { m: 4, .. }) => &["tiers.device_bandwidth", "compute.launch"],
+            (_, Op::Linear { compressed, .. }) if *compressed => {
+                &["compute.gemm.f16", "compute.launch", "compute.unpack"]
+            }
+            _ => &["compute.gemm.f16", "compute.launch"],
+        };
+        assert_eq!(numbers, wanted, "{op:?}");
+    }
+}

@@ -1,0 +1,117 @@
+//! What each term of the cost model is worth: validation runs predicted without it.
+
+use std::collections::HashSet;
+
+use plimsoll_core::term::Term;
+use serde::Serialize;
+
+use super::definition::{Definition, Kind};
+use crate::calibrate::{Machines, RecordedRun, RunRow, score_runs};
+use crate::stats;
+
+/// Predictions that differ by less than this, as a fraction, are taken to be the same.
+const MOVED_MIN: f64 = 0.01;
+
+/// All validation runs without one term.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AblationRow {
+    /// The term that is off; `none` is the whole model.
+    pub without: &'static str,
+    /// Runs with a published number and policy that nothing was fitted to.
+    pub runs: usize,
+    /// Of them, those whose prediction the term moves.
+    pub moved: usize,
+    /// Median of the moved runs' errors' sizes with the term; none where none is moved.
+    pub moved_with: Option<f64>,
+    /// The same without it.
+    pub moved_without: Option<f64>,
+    /// Median of the errors' sizes.
+    pub median_abs_error: f64,
+    /// 90th percentile of the errors' sizes.
+    pub p90_abs_error: f64,
+    /// Median of the errors with their sign.
+    pub median_error: f64,
+    /// How much larger the median of the errors' sizes is than that of the whole model.
+    pub change: f64,
+}
+
+/// The validation runs of an experiment under the whole model, then without each term by itself. The
+/// constants stay what they are with all terms.
+///
+/// # Errors
+/// A run that means nothing for its model; a term that a machine cannot be without.
+pub(super) fn ablation(definitions: &[Definition]) -> anyhow::Result<Vec<AblationRow>> {
+    let tables = validation_runs(definitions);
+    let whole = errors(&tables, &[])?;
+    let mut rows = vec![row("none", &whole, &whole)];
+    for term in Term::ALL {
+        rows.push(row(term.name(), &errors(&tables, &[term])?, &whole));
+    }
+    Ok(rows)
+}
+
+/// Runs with a number in tables that were not fitted, each once, without those that were fitted
+/// elsewhere.
+fn validation_runs(definitions: &[Definition]) -> Vec<(&Machines, Vec<RecordedRun>)> {
+    let key = |run: &RecordedRun| (run.name.clone(), run.hardware.clone());
+    let tables = |wanted: bool| {
+        definitions.iter().filter_map(move |it| match &it.kind {
+            Kind::Runs {
+                runs,
+                machines,
+                fitted,
+            } if *fitted == wanted => Some((&**machines, runs)),
+            _ => None,
+        })
+    };
+    let fitted = tables(true).flat_map(|(_, runs)| runs.iter().map(key));
+    let mut seen: HashSet<_> = fitted.collect();
+    let mut kept = Vec::new();
+    for (machines, runs) in tables(false) {
+        let new = |run: &&RecordedRun| run.has_number() && seen.insert(key(run));
+        kept.push((machines, runs.iter().filter(new).cloned().collect()));
+    }
+    kept
+}
+
+/// Each run's predicted number and its error.
+fn errors(
+    tables: &[(&Machines, Vec<RecordedRun>)],
+    without: &[Term],
+) -> anyhow::Result<Vec<(f64, f64)>> {
+    let mut all = Vec::new();
+    for (machines, runs) in tables {
+        let machines = machines.without(without)?;
+        let mut runs = runs.clone();
+        for run in &mut runs {
+            without.iter().for_each(|term| term.off_in(&mut run.policy));
+        }
+        let (rows, _) = score_runs(&runs, &|run| machines.of(run).clone())?;
+        let numbers = rows
+            .iter()
+            .map(|row: &RunRow| Some((row.predicted, row.error?)));
+        all.extend(numbers.flatten());
+    }
+    Ok(all)
+}
+
+fn row(without: &'static str, these: &[(f64, f64)], whole: &[(f64, f64)]) -> AblationRow {
+    let signed: Vec<f64> = these.iter().map(|(_, error)| *error).collect();
+    let sizes = |of: &[(f64, f64)]| of.iter().map(|(_, e)| e.abs()).collect::<Vec<f64>>();
+    let median = |of: &[(f64, f64)]| stats::quantile(&sizes(of), 0.5);
+    let pairs = these.iter().zip(whole);
+    let moved = pairs.filter(|(here, there)| (here.0 / there.0 - 1.0).abs() >= MOVED_MIN);
+    let (moved_these, moved_whole): (Vec<_>, Vec<_>) = moved.map(|(a, b)| (*a, *b)).unzip();
+    let any = !moved_these.is_empty();
+    AblationRow {
+        without,
+        runs: these.len(),
+        moved: moved_these.len(),
+        moved_with: any.then(|| median(&moved_whole)),
+        moved_without: any.then(|| median(&moved_these)),
+        median_abs_error: median(these),
+        p90_abs_error: stats::quantile(&sizes(these), 0.9),
+        median_error: stats::quantile(&signed, 0.5),
+        change: median(these) - median(whole),
+    }
+}

@@ -1,0 +1,144 @@
+//! How sure a prediction is, for people.
+
+use std::fmt::Write as _;
+
+use plimsoll_core::extrapolation::{Extrapolation, SizeUnit};
+use plimsoll_core::interval::{Interval, Range};
+use plimsoll_core::summary::Summary;
+use plimsoll_core::units::Bytes;
+
+use super::{percent, three_digits};
+
+/// Curves that are shown; the JSON has all.
+const SHOWN: usize = 3;
+
+/// Curves that decide less of the time than this are not worth a line.
+const WORTH_A_LINE: f64 = 0.01;
+
+/// `90%: 7.90 to 9.40; `, to stand in front of what else a line says; nothing where there is no interval.
+pub(super) fn ninety_percent(ends: Option<String>) -> String {
+    ends.map_or(String::new(), |ends| format!("90%: {ends}; "))
+}
+
+/// Both ends of a range.
+pub fn numbers(range: Range) -> String {
+    let Range { low, high } = range;
+    format!("{} to {}", three_digits(low), three_digits(high))
+}
+
+/// Where the interval comes from, and which curves were asked outside their points.
+pub(super) fn certainty_text(prediction: &Summary) -> String {
+    let said = match prediction.without.is_empty() {
+        true => where_from(prediction.interval.as_ref()),
+        false => "not of the whole model, since a term is switched off",
+    };
+    let mut text = format!("interval   {said}\n");
+    let worth = |e: &&Extrapolation| e.busy_fraction >= WORTH_A_LINE;
+    let (constants, curves): (Vec<_>, Vec<_>) = prediction
+        .extrapolates
+        .iter()
+        .filter(worth)
+        .partition(|e| e.is_constant());
+    if !constants.is_empty() {
+        let names: Vec<&str> = constants.iter().map(|e| e.curve.as_str()).collect();
+        let shown = in_a_line(&names);
+        let _ = writeln!(
+            text,
+            "constants  one rate for all sizes, not a curve: {shown}"
+        );
+    }
+    for extrapolation in curves.iter().take(SHOWN) {
+        let _ = writeln!(text, "beyond     {}", beyond(extrapolation));
+    }
+    if curves.len() > SHOWN {
+        let _ = writeln!(
+            text,
+            "beyond     and {} curves more (--format json)",
+            curves.len() - SHOWN
+        );
+    }
+    text
+}
+
+fn where_from(interval: Option<&Interval>) -> &'static str {
+    match interval.map(|i| (i.from_residuals, i.from_spread)) {
+        Some((true, true)) => {
+            "from errors of measured runs and from the spread of the profile's repeats"
+        }
+        Some((true, false)) => "from errors of measured runs",
+        Some((false, _)) => {
+            "from the spread of the profile's repeats alone; no run was compared with its prediction"
+        }
+        None => "none, unprofiled: the profile has neither errors of measured runs nor repeats",
+    }
+}
+
+/// The first few, and how many more.
+fn in_a_line(names: &[&str]) -> String {
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+fn beyond(extrapolation: &Extrapolation) -> String {
+    let Extrapolation {
+        curve,
+        unit,
+        asked,
+        known,
+        busy_fraction,
+    } = extrapolation;
+    let size = |value: f64| size_text(*unit, value);
+    let place = match (asked.low < known.low, asked.high > known.high) {
+        (true, false) => format!("at {}, known from {}", size(asked.low), size(known.low)),
+        (false, _) => format!("at {}, known to {}", size(asked.high), size(known.high)),
+        (true, true) => format!(
+            "from {} to {}, known from {} to {}",
+            size(asked.low),
+            size(asked.high),
+            size(known.low),
+            size(known.high)
+        ),
+    };
+    format!("{curve} {place} ({} of the time)", percent(*busy_fraction))
+}
+
+fn size_text(unit: SizeUnit, value: f64) -> String {
+    match unit {
+        SizeUnit::Bytes => Bytes(value as u64).to_string(),
+        SizeUnit::Tokens => format!("M = {value:.0}"),
+        SizeUnit::ContextTokens => format!("{value:.0} tokens of context"),
+        SizeUnit::Elements if value >= 1e6 => format!("{} M elements", three_digits(value / 1e6)),
+        SizeUnit::Elements => format!("{value:.0} elements"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(low: f64, high: f64) -> Extrapolation {
+        Extrapolation {
+            curve: "links.h2d.page_locked".to_owned(),
+            unit: SizeUnit::Bytes,
+            asked: Range { low, high },
+            known: Range {
+                low: 4096.0,
+                high: 48e6,
+            },
+            busy_fraction: 0.41,
+        }
+    }
+
+    #[test]
+    fn what_lies_outside_is_said_with_the_end_that_it_passed() {
+        assert_eq!(
+            beyond(&at(302e6, 302e6)),
+            "links.h2d.page_locked at 302 MB, known to 48.0 MB (41% of the time)"
+        );
+        assert!(beyond(&at(100.0, 200.0)).contains("at 100 B, known from 4.10 kB"));
+        assert!(beyond(&at(100.0, 1e9)).contains("from 100 B to 1.00 GB, known from"));
+    }
+}
