@@ -183,10 +183,8 @@ fn demand(run: &Run) -> String {
     for (number, resource) in run.machine.resources.iter().enumerate() {
         let mine = || run.tasks().filter(|(_, _, on, _)| *on == number);
         let bytes: u64 = mine()
-            .map(|(_, op, ..)| match op {
-                Op::Move { bytes, .. } => bytes.0,
-                _ => 0,
-            })
+            .filter_map(|(_, op, ..)| op.moved_bytes())
+            .map(|bytes| bytes.0)
             .sum();
         let tasks = mine().count();
         if tasks > 0 {

@@ -8,6 +8,7 @@ use plimsoll_core::lower::footprint;
 use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::plan::{ChosenBy, Plan};
 use plimsoll_core::policy::Policy;
+use plimsoll_core::sparse::DENSE;
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
@@ -35,6 +36,7 @@ fn request(workload: Workload) -> Request {
         objective: Objective::Throughput,
         max_latency_s: None,
         compression: Compression::default(),
+        sparse_attention: DENSE,
     }
 }
 

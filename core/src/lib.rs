@@ -15,6 +15,7 @@ pub mod placement;
 pub mod plan;
 pub mod policy;
 pub mod program;
+pub mod sparse;
 pub mod summary;
 pub mod tier;
 pub mod timing;

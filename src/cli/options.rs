@@ -5,6 +5,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
+use plimsoll_core::sparse::DENSE;
 use plimsoll_core::workload::Workload;
 
 use crate::flexgen;
@@ -142,6 +143,14 @@ impl From<WorkloadArgs> for Workload {
             gen_len: args.gen_len,
             num_prompts: args.num_prompts,
         }
+    }
+}
+
+/// A share of the values, as [`Policy`] takes it.
+pub(super) fn share_of_values(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if share > 0.0 && share <= DENSE => Ok(share),
+        _ => Err("give a share above 0 and at most 1, such as 0.1 for a tenth".to_owned()),
     }
 }
 

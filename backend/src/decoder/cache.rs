@@ -42,6 +42,22 @@ impl<'a> CachePart<'a> {
         }
     }
 
+    /// One row's value at a position, as stored; `row` counts from the part's first.
+    pub(super) fn value(
+        &self,
+        position: usize,
+        row: usize,
+        head_bytes: usize,
+    ) -> Result<&'a [u8], DecoderError> {
+        let start = position * self.record_bytes + (self.rows.len() + row) * head_bytes;
+        at_least(
+            "rows of the cache, in bytes",
+            start + head_bytes,
+            self.bytes.len(),
+        )?;
+        Ok(&self.bytes[start..start + head_bytes])
+    }
+
     /// Copies one row's keys and values of some positions: `[position][K|V][head]`.
     pub(super) fn gather(
         &self,

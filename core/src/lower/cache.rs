@@ -9,7 +9,7 @@ use super::layout::Layout;
 use super::ring::Lease;
 use super::unit::{Unit, declare, locked, move_at};
 use crate::policy::Policy;
-use crate::program::{Access, BufferId, Content, ResourceKind, TaskId};
+use crate::program::{Access, BufferId, Content, Op, ResourceKind, Strided, TaskId};
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
 
@@ -42,6 +42,7 @@ pub(super) struct CacheStream {
     positions: u64,
     slot_positions: u64,
     cpu_attention: bool,
+    gathers_values: bool,
     page_locked: bool,
 }
 
@@ -63,6 +64,7 @@ impl CacheStream {
                 cache_len
             }),
             cpu_attention: policy.cpu_attention,
+            gathers_values: policy.gathers_values(),
             page_locked: policy.page_locked.cache,
         }
     }
@@ -70,6 +72,12 @@ impl CacheStream {
     /// Whether the CPU attends to this unit's rows off the device.
     pub(super) fn on_cpu(&self, unit: &Unit) -> bool {
         self.cpu_attention && !unit.is_prefill() && unit.shape.rows_off_device() > 0
+    }
+
+    /// Whether the device scores this unit's rows off the device, and the CPU collects the values that
+    /// were picked.
+    pub(super) fn gathers(&self, unit: &Unit) -> bool {
+        self.gathers_values && !unit.is_prefill() && unit.shape.rows_off_device() > 0
     }
 
     fn index(&self, unit: &Unit) -> usize {
@@ -139,7 +147,7 @@ impl CacheStream {
         home.released = Some(task);
     }
 
-    /// Brings the past of a unit to where its attention runs.
+    /// Brings the past of a unit to where its attention runs: its keys, where values are collected.
     pub(super) fn load(
         &mut self,
         emitter: &mut Emitter,
@@ -150,7 +158,7 @@ impl CacheStream {
         if unit.is_prefill() || unit.shape.rows_off_device() == 0 {
             return staged;
         }
-        let on_cpu = self.on_cpu(unit);
+        let (on_cpu, gathers) = (self.on_cpu(unit), self.gathers(unit));
         if unit.shape.rows.disk > 0 {
             self.read_disk(emitter, layout, unit, &mut staged);
         }
@@ -162,15 +170,20 @@ impl CacheStream {
             let Some(device) = staged.device[tier] else {
                 continue;
             };
-            let bytes = unit.shape.record[tier] * u64::from(unit.position);
-            let op = move_at(bytes, Bytes::ZERO, locked(self.page_locked, tier));
+            let locked = locked(self.page_locked, tier);
+            let op = if gathers {
+                past_keys(unit, tier, locked)
+            } else {
+                let bytes = unit.shape.record[tier] * u64::from(unit.position);
+                move_at(bytes, Bytes::ZERO, locked)
+            };
             let mut copy = Draft::new(ResourceKind::H2d, op, unit.cell);
             copy = if tier == Tier::Host {
                 self.attach_home(emitter, layout, copy, (unit, Tier::Host, Access::Read))
             } else {
-                copy.with(Access::Read, [staged.host])
-                    .after([staged.ready.disk])
-                    .giving([staged.host.take()])
+                let copy = copy.with(Access::Read, [staged.host]);
+                let done = if gathers { None } else { staged.host.take() };
+                copy.after([staged.ready.disk]).giving([done])
             };
             let copy = copy
                 .with(Access::Write, [Some(device)])
@@ -178,6 +191,7 @@ impl CacheStream {
                 .after(staged.slot.map(|s| s.free_after).unwrap_or_default());
             let copied = emitter.emit(copy);
             if tier == Tier::Disk
+                && !gathers
                 && let Some(lease) = staged.staging.take()
             {
                 layout.cache_staging.release(lease, [Some(copied), None]);
@@ -292,7 +306,35 @@ impl CacheStream {
             let home = (unit, Tier::Device, Access::Read);
             draft = self.attach_home(emitter, layout, draft, home);
         }
+        if self.gathers(unit) {
+            return draft;
+        }
         draft.with(Access::Read, [staged.device.host, staged.device.disk])
+    }
+
+    /// Adds the cache that values are collected from, and gives back the staging slot of rows on disk.
+    /// Returns the task.
+    pub(super) fn gather(
+        &mut self,
+        emitter: &mut Emitter,
+        layout: &mut Layout,
+        draft: Draft,
+        (unit, staged): (&Unit, &mut Staged),
+    ) -> TaskId {
+        let mut draft = draft;
+        if unit.shape.rows.host > 0 {
+            let home = (unit, Tier::Host, Access::Read);
+            draft = self.attach_home(emitter, layout, draft, home);
+        }
+        let draft = draft
+            .with(Access::Read, [staged.host])
+            .after([staged.ready.disk])
+            .giving([staged.host.take()]);
+        let task = emitter.emit(draft);
+        if let Some(lease) = staged.staging.take() {
+            layout.cache_staging.release(lease, [Some(task), None]);
+        }
+        task
     }
 
     /// Adds the cache that attention on the CPU appends to and reads.
@@ -391,5 +433,20 @@ impl CacheStream {
         if let Some(lease) = staged.staging {
             layout.cache_staging.release(lease, [Some(written), None]);
         }
+    }
+}
+
+/// Moves the keys of a unit's past to their places in the working copy.
+fn past_keys(unit: &Unit, tier: Tier, page_locked: bool) -> Op {
+    let place = Strided {
+        start: Bytes::ZERO,
+        stride: unit.shape.record[tier],
+    };
+    Op::MoveParts {
+        parts: unit.position,
+        part: unit.shape.head * u64::from(unit.shape.rows[tier]),
+        from: place,
+        to: place,
+        page_locked,
     }
 }

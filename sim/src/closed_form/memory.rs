@@ -43,7 +43,7 @@ impl Memory {
         model: &ModelSpec,
         dtype: Dtype,
         workload: Workload,
-        compressions: &[Compression],
+        (compressions, sparse_attention): (&[Compression], f64),
     ) -> Result<Memory, LowerError> {
         let endless = Workload {
             num_prompts: None,
@@ -58,6 +58,7 @@ impl Memory {
         };
         let base = Policy {
             gpu_batch_size: SEQUENCES,
+            sparse_attention,
             ..plan.policy
         };
         let mut rows = Vec::new();

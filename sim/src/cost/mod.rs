@@ -67,6 +67,19 @@ impl CostModel {
             Op::Move {
                 bytes, page_locked, ..
             } => self.transfer(on, bytes, page_locked),
+            // A part has the heads of many rows, so that a copy engine takes all like one copy.
+            Op::MoveParts {
+                parts,
+                part,
+                page_locked,
+                ..
+            } => self.transfer(on, part * u64::from(parts), page_locked),
+            Op::Gather { rows, picks, head } => {
+                let bytes = head * (u64::from(rows) * u64::from(picks));
+                // Heads of the cache, read where they lie: what the CPU's attention does.
+                let rate = BytesPerSecond(compute.cpu_attention.at(bytes.as_f64()));
+                compute.cpu_launch.value + bytes / rate
+            }
             Op::Embed {
                 tokens,
                 hidden_size,
