@@ -3,8 +3,8 @@
 //! In a decode step a query is compared with all keys, and softmax runs over all of them. Then only the
 //! values of the K past tokens with the largest weights are read, and that of the newest token, which
 //! was computed where attention runs; the other tokens are dropped, and the weights that are left stay
-//! as they are. (The paper does not ask for weights that sum to one again, and its released code does
-//! not make them so.) Query heads that share values choose together, by the sum of their weights, so
+//! as they are. (The paper does not ask for weights that sum to one again. Its released code does not
+//! make them so, and keeps the newest token as well.) Query heads that share values choose together, by the sum of their weights, so
 //! that what is read is known before. A prompt's own attention is dense.
 
 use crate::units::Bytes;

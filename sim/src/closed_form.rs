@@ -83,7 +83,7 @@ impl ClosedForms {
     /// share of values in [sparse attention](plimsoll_core::sparse).
     ///
     /// # Errors
-    /// A workload that means nothing, or is too long for the model.
+    /// A workload that means nothing, or is too long for the model; a share that is none.
     pub fn new(
         profile: &HardwareProfile,
         model: &ModelSpec,

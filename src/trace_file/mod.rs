@@ -10,7 +10,7 @@ mod words;
 use std::io::{self, Write};
 
 use plimsoll_core::control::Run;
-use plimsoll_core::program::{Content, Op, Program, TaskId};
+use plimsoll_core::program::{Content, Program, TaskId};
 use plimsoll_core::trace::Span;
 
 use event::{Event, Events, Memory, Name, Phase, TaskArgs};

@@ -61,6 +61,7 @@ impl Memory {
             sparse_attention,
             ..plan.policy
         };
+        base.validate()?;
         let mut rows = Vec::new();
         for &compression in compressions {
             for cpu_attention in [false, true] {
