@@ -37,7 +37,7 @@ impl Decoder {
         (context_len, picked): (usize, &Picked),
         scratch: &mut AttentionScratch,
     ) -> Result<(), DecoderError> {
-        let (queries, positions, weights) = self.sections(mid, picked)?;
+        let [queries, positions, weights] = self.sections(mid, picked)?;
         let elements = self.query_elements(picked);
         let mut split = SplitMut::default();
         split.push(queries, elements, self.dtype)?;
@@ -72,7 +72,7 @@ impl Decoder {
         (context_len, picked): (usize, &Picked),
         scratch: &mut AttentionScratch,
     ) -> Result<(), DecoderError> {
-        let (queries, positions, weights) = self.sections(mid, picked)?;
+        let [queries, positions, weights] = self.sections(mid, picked)?;
         let picks = Picks {
             positions: words_mut(positions)
                 .map(|w| u32::from_le_bytes(*w))
@@ -99,7 +99,7 @@ impl Decoder {
         &self,
         mid: &'m mut [u8],
         picked: &Picked,
-    ) -> Result<(&'m mut [u8], &'m mut [u8], &'m mut [u8]), DecoderError> {
+    ) -> Result<[&'m mut [u8]; 3], DecoderError> {
         let queries = self.query_bytes(picked);
         let positions = picked.positions_bytes().0 as usize;
         let weights = picked.weights_bytes().0 as usize;
@@ -111,7 +111,7 @@ impl Decoder {
         )?;
         let (queries, rest) = mid.split_at_mut(queries);
         let (positions, rest) = rest.split_at_mut(positions);
-        Ok((queries, positions, &mut rest[..weights]))
+        Ok([queries, positions, &mut rest[..weights]])
     }
 
     /// Collects the values that the parts' rows have picked: `mid` has their positions, `[row][pick]`;
