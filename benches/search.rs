@@ -47,6 +47,13 @@ fn opt_175b(c: &mut Criterion) {
     group.bench_function("search", |b| {
         b.iter(|| black_box(search(&profile, &model, Dtype::F16, &request)));
     });
+    let with_compression = Request {
+        compression: Compression::of(true, true),
+        ..request
+    };
+    group.bench_function("choose, 4 bits allowed", |b| {
+        b.iter(|| black_box(choose(&profile, &model, Dtype::F16, &with_compression)));
+    });
     group.finish();
 }
 

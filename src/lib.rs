@@ -3,10 +3,12 @@
 pub mod baseline;
 pub mod calibrate;
 pub mod cli;
+pub mod compare;
 pub mod experiment;
 pub mod files;
 pub mod flexgen;
 pub mod given;
+pub mod padding;
 mod parallel;
 pub mod pareto;
 pub mod planner;

@@ -79,6 +79,20 @@ impl BusyFraction {
         busy
     }
 
+    /// Shares of two stretches of so many seconds together.
+    fn of_parts(a: (&BusyFraction, f64), b: (&BusyFraction, f64)) -> BusyFraction {
+        let all = (a.1 + b.1).max(f64::MIN_POSITIVE);
+        let share = |of: fn(&BusyFraction) -> f64| (of(a.0) * a.1 + of(b.0) * b.1) / all;
+        BusyFraction {
+            gpu: share(|busy| busy.gpu),
+            h2d: share(|busy| busy.h2d),
+            d2h: share(|busy| busy.d2h),
+            disk_read: share(|busy| busy.disk_read),
+            disk_write: share(|busy| busy.disk_write),
+            cpu: share(|busy| busy.cpu),
+        }
+    }
+
     fn slot(&mut self, kind: ResourceKind) -> Option<&mut f64> {
         match kind {
             ResourceKind::Gpu => Some(&mut self.gpu),
@@ -101,6 +115,33 @@ impl Summary {
     /// Sums up a run of a plan: all but the peak is of what [`Timing::of_plan`] measures.
     pub fn of_plan(plan: &Plan, run: &Run) -> Summary {
         Summary::within(run, Timing::of_plan(plan, run))
+    }
+
+    /// Sums up a run as if its second round came `more` times again. None where there is no second.
+    pub fn of_repeated(run: &Run, more: u64) -> Option<Summary> {
+        let second = Timing::of_round(run, 1)?;
+        let of_second = Summary::within(run, second);
+        Some(Summary::of(run).followed_by(&of_second, more as f64))
+    }
+
+    /// This and then something else so many times, in the same memory.
+    fn followed_by(&self, next: &Summary, times: f64) -> Summary {
+        let generated = self.generated_tokens as f64 + times * next.generated_tokens as f64;
+        let latency = self.latency_s + next.latency_s * times;
+        let busy = BusyFraction::of_parts(
+            (&self.busy_fraction, self.latency_s.0),
+            (&next.busy_fraction, times * next.latency_s.0),
+        );
+        Summary {
+            throughput_tok_s: generated / latency.0.max(f64::MIN_POSITIVE),
+            latency_s: latency,
+            prefill_s: self.prefill_s + next.prefill_s * times,
+            decode_s: self.decode_s + next.decode_s * times,
+            generated_tokens: generated as u64,
+            peak_bytes: self.peak_bytes,
+            busy_fraction: busy,
+            bottleneck: busy.longest().to_owned(),
+        }
     }
 
     fn within(run: &Run, timing: Timing) -> Summary {

@@ -33,12 +33,12 @@ impl Timing {
 
     /// Times all of a run.
     pub fn of(run: &Run) -> Timing {
-        let tokens = run.tasks().filter_map(|task| head_of(run, task));
+        let rounds = round_times(run);
         Timing {
             from: Seconds::ZERO,
             latency_s: run.trace.makespan(),
-            prefill_s: prefill_time(run),
-            generated_tokens: tokens.map(|head| u64::from(head.sequences)).sum(),
+            prefill_s: prefill_time(&rounds),
+            generated_tokens: rounds.iter().map(|round| round.tokens).sum(),
         }
     }
 
@@ -52,6 +52,20 @@ impl Timing {
         let steady = plan.policy.schedule == Schedule::Diagonal && endless;
         let timing = steady.then(|| Timing::of_steady_state(plan, run)).flatten();
         timing.unwrap_or_else(|| Timing::of(run))
+    }
+
+    /// Times one round of a run, from when the round before has its last tokens. None where the run
+    /// did not get so far.
+    pub fn of_round(run: &Run, round: usize) -> Option<Timing> {
+        let rounds = round_times(run);
+        let before = rounds.get(round.checked_sub(1)?)?;
+        let this = rounds.get(round)?;
+        Some(Timing {
+            from: before.end,
+            latency_s: this.end - before.end,
+            prefill_s: (this.prefill_end - before.end).max(Seconds::ZERO),
+            generated_tokens: this.tokens,
+        })
     }
 
     fn of_steady_state(plan: &Plan, run: &Run) -> Option<Timing> {
@@ -89,6 +103,7 @@ fn pass_ends(run: &Run, passes: &Passes) -> Vec<Seconds> {
 }
 
 /// The end of a GPU batch's pass, when its tokens are there.
+#[derive(Debug, Clone, Copy)]
 struct Head {
     cell: Cell,
     sequences: u32,
@@ -114,25 +129,31 @@ fn head_of(run: &Run, (id, op, _, cell): (TaskId, &Op, usize, Cell)) -> Option<H
 struct RoundTimes {
     prefill_end: Seconds,
     end: Seconds,
+    tokens: u64,
 }
 
 impl RoundTimes {
-    fn see(&mut self, cell: Cell, end: Seconds) {
-        self.end = self.end.max(end);
-        if cell.pass == 0 {
-            self.prefill_end = self.prefill_end.max(end);
+    fn see(&mut self, head: &Head) {
+        self.end = self.end.max(head.end);
+        if head.cell.pass == 0 {
+            self.prefill_end = self.prefill_end.max(head.end);
         }
+        self.tokens += u64::from(head.sequences);
     }
 }
 
-/// Until each round's first tokens, summed over rounds.
-fn prefill_time(run: &Run) -> Seconds {
+fn round_times(run: &Run) -> Vec<RoundTimes> {
     let mut rounds: Vec<RoundTimes> = Vec::new();
     for head in run.tasks().filter_map(|task| head_of(run, task)) {
         let round = head.cell.round as usize;
         rounds.resize(rounds.len().max(round + 1), RoundTimes::default());
-        rounds[round].see(head.cell, head.end);
+        rounds[round].see(&head);
     }
+    rounds
+}
+
+/// Until each round's first tokens, summed over rounds.
+fn prefill_time(rounds: &[RoundTimes]) -> Seconds {
     let mut begun = Seconds::ZERO;
     let mut total = Seconds::ZERO;
     for round in rounds {

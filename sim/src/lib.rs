@@ -3,6 +3,7 @@
 pub mod closed_form;
 pub mod cost;
 mod engine;
+mod repeat;
 mod simulate;
 
 pub use cost::CostModel;

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::cost::CostModel;
 use crate::engine::Simulator;
+use crate::repeat::predict_repeated;
 
 /// Why a plan has no prediction.
 #[derive(Debug, Error)]
@@ -31,11 +32,14 @@ pub fn simulate(plan: &Plan, profile: &HardwareProfile) -> Result<Run, SimulateE
     run(plan, profile, drive)
 }
 
-/// What a plan's run in modelled time amounts to.
+/// What a plan's run in modelled time amounts to. Of many rounds only a few are simulated.
 ///
 /// # Errors
 /// As [`simulate`].
 pub fn predict(plan: &Plan, profile: &HardwareProfile) -> Result<Summary, SimulateError> {
+    if let Some(summary) = predict_repeated(plan, profile)? {
+        return Ok(summary);
+    }
     Ok(Summary::of_plan(plan, &simulate(plan, profile)?))
 }
 

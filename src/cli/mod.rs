@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand; what they share is in the small files beside them.
 
+mod against;
 pub mod calibrate;
 pub mod completions;
 mod exit;
@@ -7,6 +8,7 @@ pub mod experiment;
 pub mod hw;
 mod input;
 mod interrupt;
+mod lengths;
 pub mod man;
 pub mod models;
 mod options;

@@ -8,10 +8,16 @@ use plimsoll_core::sparse::DENSE;
 use plimsoll_core::units::{Bytes, Seconds};
 use serde_json::json;
 
+use super::against::{self, against};
 use super::exit::{Exit, Failure};
+use super::lengths::{self, LengthArgs};
 use super::options::{DtypeName, Format, WorkloadArgs, positive, share_of_values};
 use super::output::{check_output, print, print_json};
-use crate::files::{PlanFile, SearchNote, find_model, find_profile, plan_json, write_text};
+use crate::compare::Comparison;
+use crate::files::{
+    PlanFile, SearchNote, find_model, find_profile, plan_json, read_lengths, write_text,
+};
+use crate::padding::plan_lengths;
 use crate::planner::{Answer, Infeasible, Objective, PlanError, Planned, Request, search};
 use crate::report::plan::{duration, plan_text, search_text};
 
@@ -27,7 +33,12 @@ pub struct Args {
     #[command(flatten)]
     workload: WorkloadArgs,
     #[command(flatten)]
+    lengths: LengthArgs,
+    #[command(flatten)]
     wish: Wish,
+    /// Say why the plan is better than that of another plan file, decision by decision
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt_lens")]
+    against: Option<PathBuf>,
     /// The type of weights, cache and activations
     #[arg(long, value_enum, default_value_t = DtypeName::F16)]
     dtype: DtypeName,
@@ -102,15 +113,32 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let profile = find_profile(&args.hw)?;
     let model = find_model(&args.model)?.spec;
     let request = args.wish.request(args.workload);
+    if let Some(file) = &args.lengths.prompt_lens {
+        let machine = (&profile, &model, args.dtype.into());
+        let buckets_max = args.lengths.padding.buckets_max();
+        let planned = plan_lengths(machine, &request, &read_lengths(file)?, buckets_max);
+        return match planned.map_err(refused)? {
+            Ok(batches) => lengths::report(&batches, args.format, args.output.as_deref()),
+            Err(answer) => found(answer).map_or_else(|refusal| args.refuse(&refusal), |_| Ok(())),
+        };
+    }
     let answer = search(&profile, &model, args.dtype.into(), &request).map_err(refused)?;
     match found(answer) {
-        Ok(planned) => report(args, &planned),
-        Err(refusal) => {
-            if args.format == Format::Json {
-                print_json(&refusal.json)?;
-            }
-            Err(Failure::new(Exit::Infeasible, refusal.line).into())
+        Ok(planned) => {
+            let file = args.against.as_deref();
+            let compared = file.map(|file| against(file, &planned.plan, &profile));
+            report(args, &planned, compared.transpose()?.as_ref())
         }
+        Err(refusal) => args.refuse(&refusal),
+    }
+}
+
+impl Args {
+    fn refuse(&self, refusal: &Refusal) -> anyhow::Result<()> {
+        if self.format == Format::Json {
+            print_json(&refusal.json)?;
+        }
+        Err(Failure::new(Exit::Infeasible, refusal.line.clone()).into())
     }
 }
 
@@ -178,7 +206,12 @@ fn too_slow(planned: &Planned) -> Refusal {
     Refusal { line, json }
 }
 
-fn report(args: &Args, planned: &Planned) -> anyhow::Result<()> {
+/// `compared` is with `args.against`, whose policy may not fit.
+fn report(
+    args: &Args,
+    planned: &Planned,
+    compared: Option<&Option<Comparison>>,
+) -> anyhow::Result<()> {
     let advice = advice(planned);
     let json = plan_json(&PlanFile {
         plan: &planned.plan,
@@ -186,6 +219,7 @@ fn report(args: &Args, planned: &Planned) -> anyhow::Result<()> {
             considered: planned.considered,
             advice: &advice,
             runner_up: planned.runner_up.as_ref(),
+            against: compared.and_then(Option::as_ref),
         }),
     });
     // A file that cannot be written does not cost the answer.
@@ -198,6 +232,9 @@ fn report(args: &Args, planned: &Planned) -> anyhow::Result<()> {
         Format::Text => {
             let runner_up = planned.runner_up.as_ref();
             let search = search_text(planned.considered, runner_up, &advice);
+            let compared = args.against.as_deref().zip(compared);
+            let compared = compared.map(|(file, it)| against::text(file, it.as_ref()));
+            let search = search + &compared.unwrap_or_default();
             let assumed = args.wish.assumed(args.workload);
             let assumed = assumed.map_or(String::new(), |what| format!("planned    for {what}\n"));
             print(&format!("{}\n{assumed}{search}", plan_text(&planned.plan)))

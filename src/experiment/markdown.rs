@@ -15,7 +15,7 @@ const NONE: &str = "";
 pub fn results_text(definitions: &[Definition], outcomes: &[Outcome], made: &str) -> String {
     let all = || definitions.iter().zip(outcomes);
     let mut text = format!("# Results\n\n{made}\n\n## In short\n\n");
-    text.push_str(&in_short(outcomes));
+    text.push_str(&in_short(definitions, outcomes));
     text.push_str("\n| table | used for | runs | median error | p90 | signed median |\n");
     text.push_str("|---|---|--:|--:|--:|--:|\n");
     for (definition, outcome) in all() {
@@ -52,18 +52,26 @@ fn used_for(fitted: bool) -> &'static str {
     }
 }
 
-/// Fitted and validation, all tables together.
-fn in_short(outcomes: &[Outcome]) -> String {
+/// Fitted and validation, all tables together; a policy that is not published is a guess of its own.
+fn in_short(definitions: &[Definition], outcomes: &[Outcome]) -> String {
     let mut text =
         String::from("| all tables used for | runs | median error | p90 | signed median |\n");
     text.push_str("|---|--:|--:|--:|--:|\n");
-    for fitted in [true, false] {
-        let tables = outcomes.iter().filter_map(|outcome| match outcome {
-            Outcome::Table(table) if table.fitted == fitted => Some(table),
-            _ => None,
+    for (title, fitted, published) in [
+        ("fitting", true, true),
+        ("validation, policies published", false, true),
+        ("validation, policies made by rules", false, false),
+    ] {
+        let tables = definitions.iter().zip(outcomes);
+        let tables = tables.filter_map(|(definition, outcome)| match outcome {
+            Outcome::Table(table) => {
+                let its = matches!(definition.kind, Kind::Runs { .. });
+                (table.fitted == fitted && its == published).then_some(table)
+            }
+            Outcome::Frontier(_) => None,
         });
         let score = score_of(tables.flat_map(Table::counted));
-        let _ = writeln!(text, "| {} | {} |", used_for(fitted), score_cells(score));
+        let _ = writeln!(text, "| {title} | {} |", score_cells(score));
     }
     text
 }

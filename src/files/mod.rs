@@ -5,6 +5,7 @@
 mod error;
 mod hardware;
 mod json_place;
+mod lengths;
 mod model;
 mod plan;
 mod prompts;
@@ -14,6 +15,7 @@ mod write;
 
 pub use error::InputError;
 pub use hardware::{Listed, find_profile, list_profiles};
+pub use lengths::read_lengths;
 pub use model::{FoundModel, find_model, first_difference};
 pub use plan::{PlanFile, SearchNote, plan_json, read_plan};
 pub use prompts::{Prompt, random_prompts, read_prompts};

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::json_place::explain;
 use super::{InputError, read_text};
+use crate::compare::Comparison;
 
 /// What is written: a plan and how it was found.
 #[derive(Debug, Serialize)]
@@ -35,6 +36,9 @@ pub struct SearchNote<'a> {
     pub advice: &'a [String],
     /// The next best plan.
     pub runner_up: Option<&'a Plan>,
+    /// Why it is better than a plan that it was to be compared with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub against: Option<&'a Comparison>,
 }
 
 /// What is read. Apart from [`Plan`], so that the note may be there and nothing else may.

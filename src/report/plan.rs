@@ -36,7 +36,7 @@ pub fn search_text(considered: usize, runner_up: Option<&Plan>, advice: &[String
             let rate = three_digits(p.throughput_tok_s);
             format!("{rate} tok/s, {} in all: ", duration(p.latency_s))
         });
-        let _ = writeln!(text, "next best  {rate}{}", in_short(&plan.policy));
+        let _ = writeln!(text, "next best  {rate}{}", policy_in_short(&plan.policy));
     }
     let _ = writeln!(text, "searched   {considered} policies");
     for line in advice {
@@ -156,7 +156,7 @@ fn schedule(schedule: Schedule) -> &'static str {
 }
 
 /// A policy in a line.
-fn in_short(policy: &Policy) -> String {
+pub fn policy_in_short(policy: &Policy) -> String {
     let shares = |s: &PerTier<f64>| Tier::ALL.map(|t| percent(s[t])).join("/");
     format!(
         "{} x {} {}, weights {}, cache {}, activations {} on device/host/disk{}",

@@ -171,15 +171,10 @@ fn check(plan: &Plan) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// Squares (a block of the model on a GPU batch in a pass) of a whole run: about ten tasks each.
-const SQUARES_MAX: u64 = 20_000_000;
-
-/// Keeps every number of a program in its type, and the whole of it in memory.
+/// Keeps every number of a program in its type.
 fn check_counts(plan: &Plan) -> Result<(), LowerError> {
     let (policy, workload) = (&plan.policy, &plan.workload);
     let size = u64::from(policy.gpu_batch_size);
-    let prompts = schedule::prompts(policy, workload);
-    let batches = prompts.div_ceil(size);
     let blocks = u64::from(plan.model.num_blocks());
     let passes = u64::from(workload.gen_len);
     let heads = u64::from(plan.model.num_attention_heads);
@@ -205,14 +200,49 @@ fn check_counts(plan: &Plan) -> Result<(), LowerError> {
             size.saturating_mul(widest),
             u64::from(u32::MAX),
         ),
-        (
-            "the number of GPU batches times blocks times tokens",
-            batches.saturating_mul(blocks).saturating_mul(passes),
-            SQUARES_MAX,
-        ),
     ] {
         if value > max {
             return Err(LowerError::TooMuch { what, value, max });
+        }
+    }
+    Ok(())
+}
+
+/// Squares (a block of the model on a GPU batch in a pass) of a whole run: about ten tasks each.
+const SQUARES_MAX: u64 = 20_000_000;
+
+/// Keeps the whole of a program in memory.
+fn check_size(plan: &Plan) -> Result<(), LowerError> {
+    let (policy, workload) = (&plan.policy, &plan.workload);
+    let prompts = schedule::prompts(policy, workload);
+    let batches = prompts.div_ceil(u64::from(policy.gpu_batch_size));
+    let passes = u64::from(workload.gen_len);
+    let squares = batches.saturating_mul(u64::from(plan.model.num_blocks()));
+    let squares = squares.saturating_mul(passes);
+    if squares > SQUARES_MAX {
+        return Err(LowerError::TooMuch {
+            what: "the number of GPU batches times blocks times tokens",
+            value: squares,
+            max: SQUARES_MAX,
+        });
+    }
+    Ok(())
+}
+
+/// Checks that a plan means something and fits its machine.
+///
+/// # Errors
+/// What is wrong with it, or the tier that is too small.
+pub fn check_fits(plan: &Plan) -> Result<(), LowerError> {
+    let needed = footprint(plan)?;
+    for tier in Tier::ALL {
+        let (needed, capacity) = (needed[tier], plan.capacity_bytes[tier]);
+        if needed > capacity {
+            return Err(LowerError::DoesNotFit {
+                tier,
+                needed,
+                capacity,
+            });
         }
     }
     Ok(())
@@ -224,23 +254,12 @@ impl Lowering {
     /// # Errors
     /// A plan that means nothing, or that does not fit its machine.
     pub fn new(plan: &Plan) -> Result<Lowering, LowerError> {
-        check(plan)?;
+        check_fits(plan)?;
+        check_size(plan)?;
         let passes = Passes::new(&plan.policy, &plan.workload);
         let rounds = passes.rounds();
         let num_batches = most_batches(rounds);
         let layout = Layout::new(plan, rounds);
-        let needed = with_texts(plan, &layout, rounds);
-        for tier in Tier::ALL {
-            let capacity = plan.capacity_bytes[tier];
-            if needed[tier] > capacity {
-                let needed = needed[tier];
-                return Err(LowerError::DoesNotFit {
-                    tier,
-                    needed,
-                    capacity,
-                });
-            }
-        }
         let (model, policy, workload) = (&plan.model, &plan.policy, &plan.workload);
         let machine = Machine::single_gpu(plan.capacity_bytes);
         let mut emitter = Emitter::new(&machine, Mode::of(policy));

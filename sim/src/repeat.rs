@@ -1,0 +1,71 @@
+//! Many rounds are predicted from a few: they are alike, and each begins as the one before ends.
+
+use plimsoll_core::lower::schedule::rounds;
+use plimsoll_core::lower::{LowerError, check_fits, footprint};
+use plimsoll_core::plan::Plan;
+use plimsoll_core::summary::Summary;
+use plimsoll_core::units::Bytes;
+use plimsoll_core::workload::Workload;
+
+use crate::simulate::{SimulateError, simulate};
+use plimsoll_core::hardware::HardwareProfile;
+
+/// Rounds that are simulated besides a last one that is not full: one that begins, one that stands for
+/// the others, and one more, which a diagonal schedule admits beside it.
+const ROUNDS: usize = 3;
+
+/// A plan for fewer prompts, of which so many rounds are missing.
+struct Shortened {
+    plan: Plan,
+    missing: u64,
+}
+
+impl Shortened {
+    /// Where there is enough to leave out.
+    fn of(plan: &Plan) -> Option<Shortened> {
+        let rounds = rounds(&plan.policy, &plan.workload);
+        let prompts = |batches: &[u32]| batches.iter().map(|b| u64::from(*b)).sum::<u64>();
+        let full = prompts(&rounds.first()?.batches);
+        let last = prompts(&rounds.last()?.batches);
+        let few = ROUNDS + usize::from(last < full);
+        let missing = rounds
+            .len()
+            .checked_sub(few)
+            .filter(|missing| *missing > 0)?;
+        let all: u64 = rounds.iter().map(|round| prompts(&round.batches)).sum();
+        let workload = Workload {
+            num_prompts: Some(all - missing as u64 * full),
+            ..plan.workload
+        };
+        Some(Shortened {
+            plan: Plan {
+                workload,
+                ..plan.clone()
+            },
+            missing: missing as u64,
+        })
+    }
+
+    /// What the prompts and results that are left out take of the host.
+    fn missing_text_bytes(&self, whole: &Plan) -> Result<Bytes, LowerError> {
+        let (all, some) = (footprint(whole)?.host, footprint(&self.plan)?.host);
+        Ok(all.saturating_sub(some))
+    }
+}
+
+/// What a plan of many rounds amounts to; none where there are few.
+pub(crate) fn predict_repeated(
+    plan: &Plan,
+    profile: &HardwareProfile,
+) -> Result<Option<Summary>, SimulateError> {
+    let Some(shortened) = Shortened::of(plan) else {
+        return Ok(None);
+    };
+    check_fits(plan)?;
+    let run = simulate(&shortened.plan, profile)?;
+    let Some(mut summary) = Summary::of_repeated(&run, shortened.missing) else {
+        return Ok(None);
+    };
+    summary.peak_bytes.host += shortened.missing_text_bytes(plan)?;
+    Ok(Some(summary))
+}

@@ -1,0 +1,95 @@
+//! Many rounds predicted from a few are as if all had been simulated.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::{HardwareProfile, embedded};
+use plimsoll_core::lower::{LowerError, footprint};
+use plimsoll_core::model::registry;
+use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::summary::Summary;
+use plimsoll_core::tier::PerTier;
+use plimsoll_core::workload::Workload;
+use plimsoll_sim::{SimulateError, predict, simulate};
+
+fn t4() -> HardwareProfile {
+    embedded::profile("t4").expect("embedded")
+}
+
+fn plan(schedule: Schedule, barrier: bool, num_prompts: Option<u64>) -> Plan {
+    let percent = [50.0, 50.0, 0.0, 100.0, 0.0, 100.0];
+    let policy = Policy {
+        schedule,
+        barrier,
+        cpu_attention: true,
+        ..Policy::from_percent(2, 4, percent).expect("a policy")
+    };
+    let mut plan = Plan {
+        schema_version: PLAN_SCHEMA_VERSION,
+        model: registry::find("opt-1.3b").expect("registered"),
+        dtype: Dtype::F16,
+        workload: Workload {
+            prompt_len: 64,
+            gen_len: 8,
+            num_prompts,
+        },
+        policy,
+        capacity_bytes: PerTier::default(),
+        prediction: None,
+        provenance: Provenance {
+            hardware: "t4".into(),
+            chosen_by: ChosenBy::Given,
+            plimsoll_version: "0".into(),
+        },
+    };
+    plan.capacity_bytes = footprint(&plan).expect("a policy");
+    plan
+}
+
+/// Both within a share of each other.
+fn close(a: f64, b: f64, share: f64) -> bool {
+    (a - b).abs() <= share * a.abs().max(b.abs())
+}
+
+#[test]
+fn a_few_rounds_stand_for_many() {
+    let cases = [
+        (Schedule::ZigZag, true, Some(8 * 12), 1e-3),
+        // The last round has a batch that is not full.
+        (Schedule::ZigZag, false, Some(8 * 9 + 3), 1e-3),
+        (Schedule::Row, true, Some(2 * 20), 1e-3),
+        // A block's rows are rounds of their own.
+        (Schedule::Row, true, None, 1e-3),
+        (Schedule::Diagonal, false, Some(8 * 11 + 5), 1e-2),
+    ];
+    for (schedule, barrier, prompts, share) in cases {
+        let plan = plan(schedule, barrier, prompts);
+        let few = predict(&plan, &t4()).expect("fits");
+        let all = Summary::of_plan(&plan, &simulate(&plan, &t4()).expect("fits"));
+        let what = format!("{schedule:?} {prompts:?}: {few:?} and {all:?}");
+        assert!(close(few.latency_s.0, all.latency_s.0, share), "{what}");
+        assert!(close(few.decode_s.0, all.decode_s.0, 2.0 * share), "{what}");
+        let (busy, whole) = (few.busy_fraction.gpu, all.busy_fraction.gpu);
+        assert!(close(busy, whole, 2.0 * share), "{what}");
+        assert_eq!(few.generated_tokens, all.generated_tokens, "{what}");
+        assert_eq!(few.peak_bytes, all.peak_bytes, "{what}");
+    }
+}
+
+#[test]
+fn what_is_too_much_for_one_program_has_a_prediction() {
+    let plan = plan(Schedule::ZigZag, true, Some(1_000_000));
+    let refused = simulate(&plan, &t4()).expect_err("too much");
+    let too_much = matches!(refused, SimulateError::Lower(LowerError::TooMuch { .. }));
+    assert!(too_much, "{refused}");
+    let predicted = predict(&plan, &t4()).expect("rounds repeat");
+    assert_eq!(predicted.generated_tokens, 8_000_000);
+}
+
+#[test]
+fn the_whole_workload_must_fit() {
+    let mut plan = plan(Schedule::ZigZag, true, Some(8 * 100));
+    plan.capacity_bytes.host.0 -= 1;
+    let refused = predict(&plan, &t4()).expect_err("prompts take room too");
+    let does_not_fit = matches!(refused, SimulateError::Lower(LowerError::DoesNotFit { .. }));
+    assert!(does_not_fit, "{refused}");
+}

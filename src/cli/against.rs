@@ -1,0 +1,50 @@
+//! `plimsoll plan --against`: why the plan is better than another.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::plan::Plan;
+
+use super::exit::{Exit, Failure};
+use crate::compare::{Comparison, compare};
+use crate::files::read_plan;
+use crate::report::{signed_percent, three_digits};
+
+/// Compares the policy of a plan file with a plan, on the plan's machine and for its workload.
+///
+/// # Errors
+/// A file that is no plan, or one for another model.
+pub(super) fn against(
+    file: &Path,
+    plan: &Plan,
+    profile: &HardwareProfile,
+) -> anyhow::Result<Option<Comparison>> {
+    let other = read_plan(file)?;
+    if other.model != plan.model {
+        let (theirs, ours) = (&other.model.name, &plan.model.name);
+        let line = format!(
+            "--against {}: is a plan for {theirs}, not for {ours}; give one for the same model",
+            file.display()
+        );
+        return Err(Failure::new(Exit::Usage, line).into());
+    }
+    Ok(compare(&other.policy, plan, profile)?)
+}
+
+/// A line for the other plan, and one for each step.
+pub(super) fn text(file: &Path, comparison: Option<&Comparison>) -> String {
+    let file = file.display();
+    let Some(comparison) = comparison else {
+        return format!("against    {file}: does not fit here\n");
+    };
+    let rate = three_digits(comparison.from_tok_s);
+    let mut text = format!("against    {file}: {rate} tok/s; from there to this plan\n");
+    for step in &comparison.steps {
+        let gain = signed_percent(step.gain - 1.0);
+        let rate = three_digits(step.throughput_tok_s);
+        let changed = step.changed.join(", ");
+        let _ = writeln!(text, "           {gain:>7} to {rate} tok/s: {changed}");
+    }
+    text
+}

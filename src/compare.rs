@@ -1,0 +1,205 @@
+//! Why one plan is better than another: from the one to the other, decision by decision.
+
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::LowerError;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::Policy;
+use plimsoll_sim::{SimulateError, predict};
+use serde::Serialize;
+
+/// Fields of a policy that are decided together.
+struct Decision {
+    /// What is decided, in words.
+    what: &'static str,
+    /// Takes it from the other policy.
+    take: fn(&mut Policy, &Policy),
+}
+
+/// Each field of a policy is in one of these. What a machine's software decides comes first, what is
+/// limited by memory later, so that most policies between two that fit will fit as well.
+const DECISIONS: [Decision; 8] = [
+    Decision {
+        what: "page-locked host memory",
+        take: |policy, other| policy.page_locked = other.page_locked,
+    },
+    Decision {
+        what: "overlap and barrier",
+        take: |policy, other| {
+            (policy.overlap, policy.barrier) = (other.overlap, other.barrier);
+        },
+    },
+    Decision {
+        what: "how tensors are made whole",
+        take: |policy, other| policy.granularity = other.granularity,
+    },
+    Decision {
+        what: "compression",
+        take: |policy, other| policy.compression = other.compression,
+    },
+    Decision {
+        what: "sparse attention",
+        take: |policy, other| policy.sparse_attention = other.sparse_attention,
+    },
+    Decision {
+        what: "attention on the CPU",
+        take: |policy, other| policy.cpu_attention = other.cpu_attention,
+    },
+    Decision {
+        what: "GPU batches and where tensors live",
+        take: |policy, other| {
+            policy.gpu_batch_size = other.gpu_batch_size;
+            policy.num_gpu_batches = other.num_gpu_batches;
+            policy.weights = other.weights;
+            policy.cache = other.cache;
+            policy.activations = other.activations;
+        },
+    },
+    Decision {
+        what: "schedule",
+        take: |policy, other| policy.schedule = other.schedule,
+    },
+];
+
+/// A change of one decision, or of some that only fit together.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Step {
+    /// What changed, in words.
+    pub changed: Vec<&'static str>,
+    /// Throughput after it.
+    pub throughput_tok_s: f64,
+    /// That over the throughput before it.
+    pub gain: f64,
+}
+
+/// From a plan to a better one.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Throughput of the first.
+    pub from_tok_s: f64,
+    /// In order; the last leads to the second plan.
+    pub steps: Vec<Step>,
+}
+
+/// Goes from a policy to a plan on the plan's machine and workload; none where the policy does not fit
+/// there. A policy between them that does not fit, or that is no policy, is passed over.
+///
+/// # Errors
+/// A plan that means nothing.
+pub fn compare(
+    from: &Policy,
+    to: &Plan,
+    profile: &HardwareProfile,
+) -> Result<Option<Comparison>, SimulateError> {
+    let Some(from_tok_s) = throughput(from, to, profile)? else {
+        return Ok(None);
+    };
+    let mut policy = *from;
+    let mut steps = Vec::new();
+    let (mut changed, mut before) = (Vec::new(), from_tok_s);
+    for decision in &DECISIONS {
+        let mut next = policy;
+        (decision.take)(&mut next, &to.policy);
+        if next == policy {
+            continue;
+        }
+        policy = next;
+        changed.push(decision.what);
+        if let Some(throughput_tok_s) = throughput(&policy, to, profile)? {
+            steps.push(Step {
+                changed: std::mem::take(&mut changed),
+                throughput_tok_s,
+                gain: throughput_tok_s / before,
+            });
+            before = throughput_tok_s;
+        }
+    }
+    Ok(Some(Comparison { from_tok_s, steps }))
+}
+
+fn throughput(
+    policy: &Policy,
+    of: &Plan,
+    profile: &HardwareProfile,
+) -> Result<Option<f64>, SimulateError> {
+    let plan = Plan {
+        policy: *policy,
+        ..of.clone()
+    };
+    match predict(&plan, profile) {
+        Ok(summary) => Ok(Some(summary.throughput_tok_s)),
+        Err(SimulateError::Lower(LowerError::DoesNotFit { .. } | LowerError::Policy(_))) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::Dtype;
+    use plimsoll_core::hardware::embedded;
+    use plimsoll_core::model::registry;
+    use plimsoll_core::policy::{Granularity, PageLocked, Schedule};
+    use plimsoll_core::workload::Workload;
+
+    use super::*;
+    use crate::given;
+
+    fn plan(policy: Policy) -> (Plan, HardwareProfile) {
+        let profile = embedded::profile("t4").unwrap();
+        let workload = Workload {
+            prompt_len: 128,
+            gen_len: 4,
+            num_prompts: None,
+        };
+        let model = registry::find("opt-1.3b").unwrap();
+        let plan = given::plan(&profile, model, Dtype::F16, workload, policy);
+        (plan, profile)
+    }
+
+    fn policies() -> [Policy; 2] {
+        let from = Policy::from_percent(4, 1, [0.0, 100.0, 0.0, 100.0, 0.0, 100.0]).unwrap();
+        let to = Policy {
+            schedule: Schedule::Diagonal,
+            granularity: Granularity::Spread,
+            page_locked: PageLocked::ALL,
+            barrier: false,
+            cpu_attention: true,
+            sparse_attention: 0.5,
+            ..Policy::from_percent(8, 4, [50.0, 50.0, 0.0, 100.0, 0.0, 100.0]).unwrap()
+        };
+        [from, to]
+    }
+
+    #[test]
+    fn the_steps_lead_from_one_to_the_other() {
+        let [from, to] = policies();
+        let (plan, profile) = plan(to);
+        let found = compare(&from, &plan, &profile).unwrap().unwrap();
+        let gains: f64 = found.steps.iter().map(|step| step.gain).product();
+        let whole = predict(&plan, &profile).unwrap().throughput_tok_s;
+        assert!((found.from_tok_s * gains / whole - 1.0).abs() < 1e-9);
+        let named: Vec<&str> = found.steps.iter().flat_map(|s| s.changed.clone()).collect();
+        assert_eq!(named.len(), 7, "{named:?}");
+    }
+
+    #[test]
+    fn every_field_is_decided_somewhere() {
+        let [from, to] = policies();
+        let mut policy = from;
+        for decision in &DECISIONS {
+            (decision.take)(&mut policy, &to);
+        }
+        assert_eq!(policy, to);
+    }
+
+    #[test]
+    fn the_same_policy_has_no_steps_and_one_too_large_no_comparison() {
+        let [from, to] = policies();
+        let (mut plan, profile) = plan(to);
+        let same = compare(&to, &plan, &profile).unwrap().unwrap();
+        assert_eq!(same.steps, []);
+        plan.capacity_bytes.host.0 = 1 << 20;
+        assert_eq!(compare(&from, &plan, &profile).unwrap(), None);
+    }
+}

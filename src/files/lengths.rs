@@ -1,0 +1,54 @@
+//! Lengths of prompts: a number a line, or a column of a CSV file.
+
+use std::path::Path;
+
+use super::{InputError, read_text};
+use crate::padding::Lengths;
+
+/// What such a column is called: here, and in traces of serving systems.
+const COLUMNS: [&str; 4] = [
+    "prompt_len",
+    "num_prefill_tokens",
+    "ContextTokens",
+    "input_length",
+];
+
+/// Reads lengths of prompts, in tokens: the column `prompt_len` (or `num_prefill_tokens`,
+/// `ContextTokens`, `input_length`), or, without a header, one number a line.
+///
+/// # Errors
+/// What is wrong, with its line.
+pub fn read_lengths(path: &Path) -> Result<Lengths, InputError> {
+    let text = read_text(path)?;
+    let first = text.lines().next().unwrap_or_default().trim();
+    let has_header = first.parse::<u32>().is_err();
+    let mut reader = csv::ReaderBuilder::new()
+        .trim(csv::Trim::All)
+        .has_headers(has_header)
+        .from_reader(text.as_bytes());
+    let broken = |place: String, problem: String| {
+        let remedy = "give a whole number of tokens, at least 1, in each line";
+        InputError::bad_file(path, place, problem, remedy)
+    };
+    let mut column = 0;
+    if has_header {
+        let headers = reader
+            .headers()
+            .map_err(|e| broken("line 1".into(), e.to_string()))?;
+        let known = headers.iter().position(|name| COLUMNS.contains(&name));
+        column = known.ok_or_else(|| {
+            let remedy = format!("name it one of {}", COLUMNS.join(", "));
+            InputError::bad_file(path, "line 1", "no column holds lengths of prompts", remedy)
+        })?;
+    }
+    let mut lengths = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(|e| broken("a line".into(), e.to_string()))?;
+        let line = record.position().map_or(0, csv::Position::line);
+        let value = record.get(column).unwrap_or_default();
+        let length = value.parse::<u32>().ok().filter(|length| *length > 0);
+        let problem = || broken(format!("line {line}"), format!("`{value}` is no length"));
+        lengths.push(length.ok_or_else(problem)?);
+    }
+    Lengths::new(lengths).ok_or_else(|| broken("line 1".into(), "there are no prompts".into()))
+}

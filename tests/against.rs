@@ -1,0 +1,55 @@
+//! `plan --against`: why a plan is better than a published one.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use assert_cmd::cargo::CommandCargoExt;
+use serde_json::Value;
+
+fn plimsoll(folder: &Path, line: &str) -> Output {
+    let mut command = Command::cargo_bin("plimsoll").expect("the program is built");
+    command.current_dir(folder);
+    command.args(line.split_whitespace());
+    command.output().expect("the program starts")
+}
+
+#[test]
+fn the_steps_lead_from_the_published_policy_to_the_plan() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let published = "simulate --hw t4 --model opt-13b --gpu-batch-size 8 --num-gpu-batches 4 \
+                     --percent 20 80 0 100 0 100 -o published.json";
+    let output = plimsoll(folder.path(), published);
+    assert_eq!(output.status.code(), Some(0));
+    let line = "plan --hw t4 --model opt-13b --against published.json";
+    let output = plimsoll(folder.path(), &format!("{line} --format json"));
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let against = &answer["search"]["against"];
+    let rate = |value: &Value| value.as_f64().expect("a rate");
+    let steps = against["steps"].as_array().expect("steps");
+    let gains: f64 = steps.iter().map(|step| rate(&step["gain"])).product();
+    let ours = rate(&answer["prediction"]["throughput_tok_s"]);
+    let theirs = rate(&against["from_tok_s"]);
+    assert!(ours > theirs, "{theirs} and {ours}");
+    assert!((theirs * gains / ours - 1.0).abs() < 1e-6, "{against}");
+    let text = String::from_utf8(plimsoll(folder.path(), line).stdout).expect("UTF-8");
+    let found = text
+        .lines()
+        .position(|line| line.starts_with("against    published.json:"));
+    let found = found.expect("a line of its own");
+    assert_eq!(text.lines().count() - found - 1, steps.len(), "{text}");
+}
+
+#[test]
+fn a_plan_for_another_model_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let other = "plan --hw t4 --model opt-1.3b -o other.json";
+    assert_eq!(plimsoll(folder.path(), other).status.code(), Some(0));
+    let line = "plan --hw t4 --model opt-6.7b --against other.json";
+    let output = plimsoll(folder.path(), line);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("opt-1.3b") && said.contains("opt-6.7b"),
+        "{said}"
+    );
+}
