@@ -26,6 +26,7 @@ fn opt_175b(c: &mut Criterion) {
         objective: Objective::Throughput,
         max_latency_s: None,
         compression: Compression::default(),
+        sparse_attention: plimsoll_core::sparse::DENSE,
     };
     let answer = search(&profile, &model, Dtype::F16, &request).expect("a request");
     if let Answer::Plan(found) = &answer {

@@ -17,7 +17,7 @@ struct Decision {
 
 /// Each field of a policy is in one of these. What a machine's software decides comes first, what is
 /// limited by memory later, so that most policies between two that fit will fit as well.
-const DECISIONS: [Decision; 7] = [
+const DECISIONS: [Decision; 8] = [
     Decision {
         what: "page-locked host memory",
         take: |policy, other| policy.page_locked = other.page_locked,
@@ -35,6 +35,10 @@ const DECISIONS: [Decision; 7] = [
     Decision {
         what: "compression",
         take: |policy, other| policy.compression = other.compression,
+    },
+    Decision {
+        what: "sparse attention",
+        take: |policy, other| policy.sparse_attention = other.sparse_attention,
     },
     Decision {
         what: "attention on the CPU",
@@ -161,6 +165,7 @@ mod tests {
             page_locked: PageLocked::ALL,
             barrier: false,
             cpu_attention: true,
+            sparse_attention: 0.5,
             ..Policy::from_percent(8, 4, [50.0, 50.0, 0.0, 100.0, 0.0, 100.0]).unwrap()
         };
         [from, to]
@@ -175,7 +180,7 @@ mod tests {
         let whole = predict(&plan, &profile).unwrap().throughput_tok_s;
         assert!((found.from_tok_s * gains / whole - 1.0).abs() < 1e-9);
         let named: Vec<&str> = found.steps.iter().flat_map(|s| s.changed.clone()).collect();
-        assert_eq!(named.len(), 6, "{named:?}");
+        assert_eq!(named.len(), 7, "{named:?}");
     }
 
     #[test]

@@ -137,6 +137,14 @@ fn a_wrong_file_is_refused_with_line_column_and_remedy() {
             format!("{HEADER},cpu_compute,compress_cache\n{good},true,true\n"),
             "cannot attend to a compressed cache",
         ),
+        (
+            format!("{HEADER},sparse_attention\n{good},0\n"),
+            "sparse_attention is 0",
+        ),
+        (
+            format!("{HEADER},sparse_atention\n{good},0.1\n"),
+            "did you mean `sparse_attention`",
+        ),
     ] {
         let (_dir, path) = file(&text);
         let error = read_runs(&path).expect_err(&text).to_string();
@@ -147,6 +155,19 @@ fn a_wrong_file_is_refused_with_line_column_and_remedy() {
         assert_eq!(code, 4, "{stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
+}
+
+#[test]
+fn a_run_may_be_sparse() {
+    let (_dir, path) = file(&format!(
+        "{HEADER},sparse_attention\n\
+         opt-1.3b,128,4,4,1,0,100,0,100,0,100,0.1\n\
+         opt-1.3b,128,4,4,1,0,100,0,100,0,100,\n"
+    ));
+    let runs = read_runs(&path).expect("two runs");
+    let shares: Vec<f64> = runs.iter().map(|r| r.policy.sparse_attention).collect();
+    assert_eq!(shares, [0.1, 1.0]);
+    assert!(runs[0].name.contains("sparse"), "{}", runs[0].name);
 }
 
 #[test]

@@ -279,6 +279,31 @@ fn the_key_that_was_written_is_blamed() {
 }
 
 #[test]
+fn sparse_attention_is_asked_for_and_said() {
+    let place = Place::new();
+    let plan = "plan --hw t4 --model opt-1.3b --prompt-len 64 --gen-len 4";
+    let dense = place.json(&format!("{plan} --format json"));
+    assert!(
+        dense["policy"]["sparse_attention"].is_null(),
+        "a default is not written"
+    );
+    let text = place.text(&format!("{plan} --sparse-attention 0.1 -o plan.json"));
+    for word in ["10% of the values", "not judged"] {
+        assert!(text.contains(word), "no `{word}` in\n{text}");
+    }
+    let again = place.json("simulate --plan plan.json --hw t4 --format json");
+    assert_eq!(again["policy"]["sparse_attention"], 0.1);
+    let line = "simulate --hw t4 --model opt-1.3b --prompt-len 256 --gen-len 4 --gpu-batch-size 16 \
+                --percent 100 0 0 100 100 0 --format json";
+    let seconds = |flags: &str| {
+        let result = place.json(&format!("{line} {flags}"));
+        result["prediction"]["decode_s"].as_f64().unwrap()
+    };
+    assert!(seconds("--sparse-attention 0.1") < 0.75 * seconds(""));
+    assert_eq!(seconds("--sparse-attention 1"), seconds(""));
+}
+
+#[test]
 fn a_profile_may_extend_the_embedded_one_of_its_name() {
     let place = Place::new();
     let own = small_machine(SMALL).replace("\"small\"", "\"t4\"");
@@ -313,6 +338,15 @@ fn wrong_flags_are_refused_in_a_line() {
         2,
         &["--percent", "--gpu-batch-size"],
     );
+    for share in ["0", "-0.1", "1.5", "nan", "all"] {
+        for command in [
+            line("0 100 0 100 0 100"),
+            "plan --hw t4 --model opt-125m".to_owned(),
+        ] {
+            let line = format!("{command} --sparse-attention {share}");
+            place.refused(&line, 2, &["--sparse-attention", "above 0 and at most 1"]);
+        }
+    }
     place.refused("simulate --hww t4", 2, &["--hww"]);
     place.refused("simulat", 2, &["simulat", "simulate"]);
     let long = format!("{} --prompt-len 4000", line("100 0 100 0 100 0"));

@@ -11,7 +11,8 @@ use plimsoll_core::lower::{Lowering, footprint};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{Policy, Schedule};
-use plimsoll_core::program::{Op, TaskId};
+use plimsoll_core::program::TaskId;
+use plimsoll_core::sparse::DENSE;
 use plimsoll_core::summary::Summary;
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::workload::Workload;
@@ -42,6 +43,12 @@ struct Golden {
     overlap: bool,
     #[serde(default)]
     num_prompts: Option<u64>,
+    #[serde(default = "dense")]
+    sparse_attention: f64,
+}
+
+fn dense() -> f64 {
+    DENSE
 }
 
 fn yes() -> bool {
@@ -101,6 +108,7 @@ fn goldens() -> Vec<(String, Plan)> {
             barrier: golden.barrier,
             cpu_attention: golden.cpu_attention,
             overlap: golden.overlap,
+            sparse_attention: golden.sparse_attention,
             ..policy
         };
         (golden.name, plan(policy, golden.num_prompts))
@@ -183,10 +191,8 @@ fn demand(run: &Run) -> String {
     for (number, resource) in run.machine.resources.iter().enumerate() {
         let mine = || run.tasks().filter(|(_, _, on, _)| *on == number);
         let bytes: u64 = mine()
-            .map(|(_, op, ..)| match op {
-                Op::Move { bytes, .. } => bytes.0,
-                _ => 0,
-            })
+            .filter_map(|(_, op, ..)| op.moved_bytes())
+            .map(|bytes| bytes.0)
             .sum();
         let tasks = mine().count();
         if tasks > 0 {
@@ -256,6 +262,7 @@ proptest! {
         batches in 1u32..7,
         shares in prop::array::uniform3((0.0..=100.0f64, 0.0..=1.0f64)),
         switches in (0..3usize, any::<bool>(), any::<bool>(), any::<bool>()),
+        sparse_attention in prop::sample::select(vec![DENSE, 0.2]),
     ) {
         let [w, c, h] = shares.map(|(device, rest)| (device, (100.0 - device) * rest));
         let percent = [w.0, w.1, c.0, c.1, h.0, h.1];
@@ -264,6 +271,7 @@ proptest! {
             overlap: switches.1,
             barrier: switches.2,
             cpu_attention: switches.3,
+            sparse_attention,
             ..Policy::from_percent(gbs, batches, percent).expect("a policy")
         };
         let mut plan = plan(policy, None);

@@ -8,6 +8,7 @@ use plimsoll_core::lower::footprint;
 use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::plan::{ChosenBy, Plan};
 use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::sparse::DENSE;
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
@@ -35,6 +36,7 @@ fn request(workload: Workload) -> Request {
         objective: Objective::Throughput,
         max_latency_s: None,
         compression: Compression::default(),
+        sparse_attention: DENSE,
     }
 }
 
@@ -314,4 +316,27 @@ proptest! {
             Answer::TooSlow(_) => panic!("no limit was given"),
         }
     }
+}
+
+#[test]
+fn sparse_attention_is_applied_as_asked_and_helps_where_the_cache_is_large() {
+    let profile = t4();
+    let dense = request(FLEXGEN);
+    let sparse = Request {
+        sparse_attention: 0.1,
+        ..dense
+    };
+    let [dense, sparse] = [dense, sparse].map(|r| planned(&profile, &model("opt-30b"), &r));
+    assert_fits(&sparse.plan);
+    assert_eq!(sparse.plan.policy.sparse_attention, 0.1);
+    assert_eq!(dense.plan.policy.sparse_attention, DENSE);
+    let gain = throughput(&sparse.plan) / throughput(&dense.plan);
+    assert!(gain > 1.1, "{gain}");
+
+    let none = Request {
+        sparse_attention: f64::NAN,
+        ..request(FLEXGEN)
+    };
+    let error = search(&profile, &model("opt-30b"), Dtype::F16, &none).expect_err("no share");
+    assert!(error.to_string().contains("sparse_attention"), "{error}");
 }

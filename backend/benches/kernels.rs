@@ -104,6 +104,7 @@ fn decode(c: &mut Criterion) {
             query_len: 1,
             context_len,
             scale: 0.125,
+            picks: None,
         };
         let rows = batch * kv_heads;
         for (name, stored) in [
@@ -158,6 +159,7 @@ fn prefill(c: &mut Criterion) {
         query_len: 512,
         context_len: 512,
         scale: 0.125,
+        picks: None,
     };
     let record_bytes = record_bytes(32, 64, CacheType::Whole(Dtype::F16));
     let half = to_half(&noise(record_bytes / 2 * 512));

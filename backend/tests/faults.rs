@@ -22,7 +22,8 @@ use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{
-    Access, Arg, Buffer, BufferId, Cell, Content, Machine, NewTask, Op, Program, ResourceKind,
+    Access, Arg, AttentionPart, Buffer, BufferId, Cell, Content, Machine, NewTask, Op, Program,
+    ResourceKind,
 };
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, BytesPerSecond};
@@ -467,11 +468,13 @@ fn copies_and_a_bad_task(machine: &Machine) -> Program {
         page_locked: true,
     });
     let bad = program.op(Op::Attention {
+        part: AttentionPart::Whole,
         rows: 1,
         group: 1,
         head_dim: 16,
         query_len: 2,
         context_len: 1,
+        value_len: 1,
         element_bytes: 4,
         compressed: false,
     });

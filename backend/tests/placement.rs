@@ -86,8 +86,17 @@ fn same_everywhere(model: &ModelSpec, dtype: Dtype) {
     compressed_is_the_same_everywhere(model, dtype, Compression::default());
 }
 
-/// The CPU does not attend to a packed cache, so placements where it would are left out then.
 fn compressed_is_the_same_everywhere(model: &ModelSpec, dtype: Dtype, compression: Compression) {
+    approximated_is_the_same_everywhere(model, dtype, (compression, 1.0));
+}
+
+/// The CPU does not attend to a packed cache, so placements where it would are left out then. Returns
+/// the tokens.
+fn approximated_is_the_same_everywhere(
+    model: &ModelSpec,
+    dtype: Dtype,
+    (compression, sparse_attention): (Compression, f64),
+) -> Vec<Vec<u32>> {
     let dir = tempfile::tempdir().expect("a directory");
     let options = CpuOptions::new(dir.path());
     let prompts = prompts(8, WORKLOAD.prompt_len, model.vocab_size);
@@ -96,6 +105,7 @@ fn compressed_is_the_same_everywhere(model: &ModelSpec, dtype: Dtype, compressio
         let ((gbs, batches), percent, changes) = placement;
         let policy = Policy {
             compression,
+            sparse_attention,
             ..changed(policy(gbs, batches, percent), changes)
         };
         if policy.validate().is_err() && compression.cache && policy.cpu_attention {
@@ -115,6 +125,7 @@ fn compressed_is_the_same_everywhere(model: &ModelSpec, dtype: Dtype, compressio
     distinct.sort_unstable();
     distinct.dedup();
     assert!(distinct.len() > 12, "tokens hardly vary: {first:?}");
+    first
 }
 
 #[test]
@@ -175,13 +186,38 @@ fn grouped_heads_are_the_same_everywhere() {
 }
 
 #[test]
+fn tokens_of_sparse_attention_are_the_same_everywhere() {
+    let grouped = ModelSpec {
+        num_key_value_heads: 2,
+        ..tiny_opt()
+    };
+    let dense = |model: &ModelSpec, dtype| {
+        approximated_is_the_same_everywhere(model, dtype, (Compression::default(), 1.0))
+    };
+    for (model, dtype, cache) in [
+        (tiny_opt(), Dtype::F32, false),
+        (tiny_opt(), Dtype::F16, true),
+        (grouped, Dtype::F16, false),
+    ] {
+        let approximations = (Compression::of(false, cache), 0.2);
+        let sparse = approximated_is_the_same_everywhere(&model, dtype, approximations);
+        assert_ne!(sparse, dense(&model, dtype), "a fifth of the values tells");
+    }
+}
+
+#[test]
 fn several_threads_and_paced_links_change_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let model = tiny_opt();
     let prompts = prompts(8, WORKLOAD.prompt_len, model.vocab_size);
-    for compression in [Compression::default(), Compression::of(true, true)] {
+    for (compression, sparse_attention) in [
+        (Compression::default(), 1.0),
+        (Compression::of(true, true), 1.0),
+        (Compression::default(), 0.3),
+    ] {
         let policy = Policy {
             compression,
+            sparse_attention,
             ..changed(policy(3, 3, MIXED), "free")
         };
         let plan = plan(&model, Dtype::F32, policy, WORKLOAD);
@@ -220,6 +256,7 @@ proptest! {
         switches in prop::array::uniform4(any::<bool>()),
         schedule in 0..3usize,
         compression in prop::sample::select(Compression::ALL.to_vec()),
+        sparse_attention in prop::sample::select(vec![1.0, 0.5, 0.1]),
         (prompt_len, gen_len, count) in (1u32..14, 1u32..5, 1u32..12),
     ) {
         let [overlap, barrier, cpu_attention, spread] = switches;
@@ -230,6 +267,7 @@ proptest! {
             barrier,
             cpu_attention: cpu_attention && !compression.cache,
             compression,
+            sparse_attention,
             ..policy(gbs, batches, [w.0, w.1, c.0, c.1, h.0, h.1])
         };
         let workload = Workload { prompt_len, gen_len, num_prompts: Some(u64::from(count)) };
@@ -239,7 +277,7 @@ proptest! {
         let prompts = prompts(count, prompt_len, model.vocab_size);
         let source = Synthetic { seed: 3 };
         let simple = Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0]).expect("one");
-        let simple = Policy { compression, ..simple };
+        let simple = Policy { compression, sparse_attention, ..simple };
         let alone = plan(&model, Dtype::F16, simple, workload);
         let given = plan(&model, Dtype::F16, policy, workload);
         let expected = execute(&alone, &source, &prompts, &options).tokens;

@@ -17,6 +17,7 @@ pub mod placement;
 pub mod plan;
 pub mod policy;
 pub mod program;
+pub mod sparse;
 pub mod summary;
 pub mod term;
 pub mod tier;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::compression::Compression;
+use crate::sparse;
 use crate::tier::{PerTier, Tier};
 
 /// Shares of one kind of tensor on each tier; they sum to one.
@@ -63,6 +64,18 @@ pub struct Policy {
     /// What is kept in 4 bits an element.
     #[serde(default)]
     pub compression: Compression,
+    /// The share of past tokens whose values a decode step reads (FlexGen section 5; [`sparse`]); 1 is
+    /// dense. It changes what comes out, so it is asked for and never searched.
+    #[serde(default = "dense", skip_serializing_if = "is_dense")]
+    pub sparse_attention: f64,
+}
+
+fn dense() -> f64 {
+    sparse::DENSE
+}
+
+fn is_dense(share: &f64) -> bool {
+    *share == sparse::DENSE
 }
 
 /// Which host buffers are page-locked. Copies from and to the others take the pageable rate.
@@ -126,6 +139,14 @@ pub enum PolicyError {
         /// Their sum.
         percent: f64,
     },
+    /// No such share of values can be read.
+    #[error(
+        "sparse_attention is {share}; give the share of values to read, above 0 and at most 1 (dense)"
+    )]
+    SparseAttention {
+        /// What was given.
+        share: f64,
+    },
     /// The CPU would have to unpack the cache for every token.
     #[error(
         "the CPU cannot attend to a compressed cache; turn CPU attention off, or keep the cache as it is"
@@ -165,6 +186,7 @@ impl Policy {
             cpu_attention: false,
             page_locked: PageLocked::FLEXGEN,
             compression: Compression::default(),
+            sparse_attention: sparse::DENSE,
         };
         policy.validate()?;
         Ok(policy)
@@ -179,6 +201,17 @@ impl Policy {
     /// Sequences in a full block.
     pub fn block_size(&self) -> u64 {
         u64::from(self.gpu_batch_size) * u64::from(self.num_gpu_batches)
+    }
+
+    /// Past tokens whose values a decode step reads, of `past`; none where attention is dense.
+    pub fn picks(&self, past: u32) -> Option<u32> {
+        sparse::picks(self.sparse_attention, past)
+    }
+
+    /// Whether values of rows off the device are collected on the host and weighed on the device: what
+    /// sparse attention means for a cache that is elsewhere and does not stay there.
+    pub fn gathers_values(&self) -> bool {
+        self.sparse_attention < sparse::DENSE && !self.cpu_attention
     }
 
     /// Checks counts and shares.
@@ -203,6 +236,10 @@ impl Policy {
         }
         if self.cpu_attention && self.compression.cache {
             return Err(PolicyError::CompressedOnCpu);
+        }
+        let share = self.sparse_attention;
+        if !(share > 0.0 && share <= sparse::DENSE) {
+            return Err(PolicyError::SparseAttention { share });
         }
         Ok(())
     }
@@ -249,6 +286,39 @@ mod tests {
             policy.cache = PerTier::from_fn(|_| third);
             assert_eq!(policy.validate().is_ok(), accepted, "{third}");
         }
+    }
+
+    #[test]
+    fn sparse_attention_is_a_share_above_0() {
+        let dense = weights(100.0, 0.0).unwrap();
+        for (share, accepted) in [
+            (1.0, true),
+            (0.1, true),
+            (0.0, false),
+            (-0.1, false),
+            (1.1, false),
+            (f64::NAN, false),
+        ] {
+            let policy = Policy {
+                sparse_attention: share,
+                ..dense
+            };
+            assert_eq!(policy.validate().is_ok(), accepted, "{share}");
+        }
+    }
+
+    #[test]
+    fn a_policy_without_a_share_of_values_is_dense() {
+        let dense = weights(100.0, 0.0).unwrap();
+        let text = serde_json::to_string(&dense).unwrap();
+        assert!(!text.contains("sparse"), "{text}");
+        assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), dense);
+        let sparse = Policy {
+            sparse_attention: 0.1,
+            ..dense
+        };
+        let text = serde_json::to_string(&sparse).unwrap();
+        assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), sparse);
     }
 
     #[test]

@@ -167,12 +167,14 @@ pub enum Content {
         home: Tier,
     },
     /// Queries, then the attention's output in their place: `[sequence][token][heads * head_dim]`.
-    /// In a decode pass these are rows of the cache, `[row][group * head_dim]`, and for rows that the
-    /// CPU attends to their new keys and values follow, `[K|V][row][head_dim]`.
+    /// In a decode pass these are rows of the cache, `[row][group * head_dim]`. For rows that the CPU
+    /// attends to their new keys and values follow, `[K|V][row][head_dim]`; for rows whose values are
+    /// collected, what [`Picked`](crate::sparse::Picked) says.
     Mid {
         /// GPU batch.
         batch: u16,
-        /// `Host` for the cache rows that the CPU attends to, else `Device`.
+        /// `Host` for cache rows off the device that the CPU attends to or whose values it collects,
+        /// else `Device`.
         home: Tier,
     },
     /// Token ids, `u32`, of a GPU batch.
@@ -289,6 +291,26 @@ impl Stage {
     }
 }
 
+/// Which part of an attention a task is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AttentionPart {
+    /// All of it.
+    Whole,
+    /// Scores and weights over all keys, and which values are read.
+    Scores,
+    /// The product of the weights with the values that were picked.
+    Values,
+}
+
+/// Parts of a buffer at a constant distance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Strided {
+    /// Where the first begins.
+    pub start: Bytes,
+    /// From one's begin to the next's.
+    pub stride: Bytes,
+}
+
 /// What a task does, with its real shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -302,6 +324,28 @@ pub enum Op {
         to: Bytes,
         /// Whether the host side is page-locked.
         page_locked: bool,
+    },
+    /// Moves equal parts from the first argument to the second: keys, or values, of many positions.
+    MoveParts {
+        /// How many.
+        parts: u32,
+        /// Bytes of each.
+        part: Bytes,
+        /// Where they are in the source.
+        from: Strided,
+        /// Where they go in the destination.
+        to: Strided,
+        /// Whether the host side is page-locked.
+        page_locked: bool,
+    },
+    /// Collects the values that rows of the cache have picked, from where the cache is.
+    Gather {
+        /// Rows of the cache.
+        rows: u32,
+        /// Values of each.
+        picks: u32,
+        /// Bytes of a value as stored.
+        head: Bytes,
     },
     /// Gathers embeddings.
     Embed {
@@ -331,6 +375,8 @@ pub enum Op {
     },
     /// Causal attention of the newest tokens over the cache.
     Attention {
+        /// Which part of it.
+        part: AttentionPart,
         /// Rows of cache read: sequences times key/value heads.
         rows: u32,
         /// Query heads a row.
@@ -339,8 +385,10 @@ pub enum Op {
         head_dim: u32,
         /// New tokens a sequence.
         query_len: u32,
-        /// Tokens that the newest sees.
+        /// Tokens that the newest sees, whose keys are read.
         context_len: u32,
+        /// Tokens whose values are read: as many, unless attention is sparse.
+        value_len: u32,
         /// Bytes a cache element, unpacked.
         element_bytes: u32,
         /// Whether the cache is unpacked from 4 bits first.
@@ -351,18 +399,49 @@ pub enum Op {
 }
 
 impl Op {
-    /// Bytes of keys and values that an attention sees, unpacked; none for other operations.
-    pub fn cache_bytes(&self) -> Option<Bytes> {
+    /// Bytes that a move brings from one tier to another; none for other operations.
+    pub fn moved_bytes(&self) -> Option<Bytes> {
+        match *self {
+            Op::Move { bytes, .. } => Some(bytes),
+            Op::MoveParts { parts, part, .. } => Some(part * u64::from(parts)),
+            _ => None,
+        }
+    }
+
+    /// Keys and values of a row, in tokens, that an attention reads; none for other operations.
+    fn tokens_read(&self) -> Option<(u32, u32)> {
         match *self {
             Op::Attention {
-                rows,
-                head_dim,
+                part,
                 context_len,
-                element_bytes,
+                value_len,
                 ..
-            } => {
-                let row = 2 * u64::from(head_dim) * u64::from(element_bytes);
-                Some(Bytes(u64::from(rows) * u64::from(context_len) * row))
+            } => Some(match part {
+                AttentionPart::Whole => (context_len, value_len),
+                AttentionPart::Scores => (context_len, 0),
+                AttentionPart::Values => (0, value_len),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Elements of keys and values that an attention reads; none for other operations.
+    fn cache_elements(&self) -> Option<u64> {
+        let (keys, values) = self.tokens_read()?;
+        match *self {
+            Op::Attention { rows, head_dim, .. } => {
+                let tokens = u64::from(keys) + u64::from(values);
+                Some(u64::from(rows) * tokens * u64::from(head_dim))
+            }
+            _ => None,
+        }
+    }
+
+    /// Bytes of keys and values that an attention reads, unpacked; none for other operations.
+    pub fn cache_bytes(&self) -> Option<Bytes> {
+        match *self {
+            Op::Attention { element_bytes, .. } => {
+                Some(Bytes(self.cache_elements()? * u64::from(element_bytes)))
             }
             _ => None,
         }
@@ -381,12 +460,8 @@ impl Op {
                 packed_elements + if compressed { weights.sum() } else { 0 }
             }
             Op::Attention {
-                rows,
-                head_dim,
-                context_len,
-                compressed: true,
-                ..
-            } => 2 * u64::from(rows) * u64::from(head_dim) * u64::from(context_len),
+                compressed: true, ..
+            } => self.cache_elements().unwrap_or(0),
             _ => 0,
         }
     }
@@ -394,19 +469,24 @@ impl Op {
     /// Operations of an attention's scores and of their product with the values, two a multiply-add;
     /// a query sees on average half of the new tokens. None for other operations.
     pub fn attention_flops(&self) -> Option<Flops> {
+        let (keys, values) = self.tokens_read()?;
         match *self {
             Op::Attention {
                 rows,
                 group,
                 head_dim,
                 query_len,
-                context_len,
                 ..
             } => {
                 let queries = f64::from(query_len);
-                let seen = f64::from(context_len) - (queries - 1.0) / 2.0;
+                let unseen = (queries - 1.0) / 2.0;
+                let seen = |tokens: u32| match tokens {
+                    0 => 0.0,
+                    tokens => f64::from(tokens) - unseen,
+                };
                 let heads = f64::from(rows) * f64::from(group);
-                Some(Flops(4.0 * heads * f64::from(head_dim) * queries * seen))
+                let seen = seen(keys) + seen(values);
+                Some(Flops(2.0 * heads * f64::from(head_dim) * queries * seen))
             }
             _ => None,
         }

@@ -83,11 +83,13 @@ fn policies() -> impl Strategy<Value = Policy> {
         Just(Schedule::ZigZag),
         Just(Schedule::Diagonal)
     ];
-    let choices = (schedule, any::<bool>(), any::<bool>());
+    let share = prop_oneof![Just(1.0), Just(1e-9), 0.01..1.0f64];
+    let choices = (schedule, any::<bool>(), any::<bool>(), share);
     (counts, shares(), shares(), shares(), switches, choices).prop_map(
         |((gbs, count), w, c, h, (overlap, barrier, cpu_attention, spread), choices)| Policy {
             schedule: choices.0,
             compression: Compression::of(choices.1, choices.2 && !cpu_attention),
+            sparse_attention: choices.3,
             granularity: if spread {
                 Granularity::Spread
             } else {
@@ -297,7 +299,7 @@ fn moved(plan: &Plan, kind: ResourceKind, pass: u16) -> u64 {
     for piece in pieces(plan) {
         for task in piece.tasks().iter().filter(|t| t.cell.pass == pass) {
             if machine.resources[task.resource.0 as usize].kind == kind
-                && let Op::Move { bytes, .. } = piece.op_of(task)
+                && let Some(bytes) = piece.op_of(task).moved_bytes()
             {
                 total += bytes.0;
             }
@@ -437,6 +439,83 @@ fn cpu_attention_moves_queries_instead_of_the_cache() {
         moved(&plan(cpu, workload), ResourceKind::H2d, 2),
         token / 2 * batch
     );
+}
+
+#[test]
+fn sparse_attention_moves_all_keys_and_a_share_of_the_values() {
+    let workload = Workload {
+        prompt_len: 19,
+        gen_len: 3,
+        num_prompts: None,
+    };
+    let dense = Policy::from_percent(2, 4, [100.0, 0.0, 0.0, 100.0, 100.0, 0.0]).expect("policy");
+    let sparse = Policy {
+        sparse_attention: 0.1,
+        ..dense
+    };
+    let model = small_model();
+    // Keys, or values, of a token of the block in all layers; the past is 20 tokens in pass 2.
+    let token = model.hidden_size as u64 * 2 * u64::from(model.num_hidden_layers) * 8;
+    let loaded = |policy| moved(&plan(policy, workload), ResourceKind::H2d, 2);
+    assert_eq!(loaded(dense), token * (20 + 20));
+    assert_eq!(loaded(sparse), token * (20 + 2));
+    let stored = |policy| moved(&plan(policy, workload), ResourceKind::D2h, 2);
+    let heads = u64::from(model.num_attention_heads) * u64::from(model.num_hidden_layers) * 8;
+    assert_eq!(stored(sparse), stored(dense) + heads * 2 * 4, "positions");
+    // A prompt is attended to densely.
+    let prefill = |policy| moved(&plan(policy, workload), ResourceKind::D2h, 0);
+    assert_eq!(prefill(sparse), prefill(dense));
+    let program = |policy| format!("{:?}", pieces(&plan(policy, workload)));
+    let all = Policy {
+        sparse_attention: 1.0,
+        ..dense
+    };
+    assert!(program(all) == program(dense), "a share of 1 is dense");
+}
+
+#[test]
+fn rows_on_disk_are_read_whole_and_the_cpu_reads_a_share_in_place() {
+    let workload = Workload {
+        prompt_len: 19,
+        gen_len: 3,
+        num_prompts: None,
+    };
+    let dense = Policy::from_percent(2, 4, [100.0, 0.0, 0.0, 0.0, 100.0, 0.0]).expect("policy");
+    let sparse = Policy {
+        sparse_attention: 0.1,
+        ..dense
+    };
+    let read = |policy| moved(&plan(policy, workload), ResourceKind::DiskRead, 2);
+    assert_eq!(read(sparse), read(dense));
+    let on_cpu = Policy {
+        cpu_attention: true,
+        ..sparse
+    };
+    let plan = plan(on_cpu, workload);
+    let mut attended = 0;
+    for piece in pieces(&plan) {
+        for op in piece.ops() {
+            assert!(!matches!(op, Op::Gather { .. } | Op::MoveParts { .. }));
+            if let Op::Attention {
+                query_len: 1,
+                context_len,
+                value_len,
+                rows,
+                head_dim,
+                ..
+            } = *op
+            {
+                attended += 1;
+                assert_eq!(value_len, 3, "two of the past, and the newest");
+                let tokens = u64::from(context_len) + 3;
+                let elements = u64::from(rows) * tokens * u64::from(head_dim);
+                assert_eq!(op.cache_bytes(), Some(Bytes(2 * elements)));
+                let flops = op.attention_flops().expect("an attention").0;
+                assert_eq!(flops, 2.0 * elements as f64, "one query head a row");
+            }
+        }
+    }
+    assert_eq!(attended, 2, "one shape a decode pass");
 }
 
 #[test]

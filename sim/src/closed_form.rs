@@ -79,23 +79,24 @@ struct StageGemms {
 }
 
 impl ClosedForms {
-    /// Prepares the closed forms of a workload, for policies with one of these compressions.
+    /// Prepares the closed forms of a workload, for policies with one of these compressions and this
+    /// share of values in [sparse attention](plimsoll_core::sparse).
     ///
     /// # Errors
-    /// A workload that means nothing, or is too long for the model.
+    /// A workload that means nothing, or is too long for the model; a share that is none.
     pub fn new(
         profile: &HardwareProfile,
         model: &ModelSpec,
         dtype: Dtype,
         workload: Workload,
-        compressions: &[Compression],
+        (compressions, sparse_attention): (&[Compression], f64),
     ) -> Result<ClosedForms, LowerError> {
         Ok(ClosedForms {
             cost: CostModel::new(profile, dtype),
             gemms: StageGemms::of(model, dtype)?,
             weights: [false, true]
                 .map(|weights| Weights::of(model, dtype, Compression::of(weights, false))),
-            memory: Memory::of(model, dtype, workload, compressions)?,
+            memory: Memory::of(model, dtype, workload, (compressions, sparse_attention))?,
             model: model.clone(),
             dtype,
             workload,

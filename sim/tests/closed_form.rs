@@ -8,6 +8,7 @@ use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
 use plimsoll_core::program::ResourceKind;
+use plimsoll_core::sparse::DENSE;
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
@@ -76,7 +77,7 @@ fn ratios(name: &str, policy: Policy) -> Ratios {
         &plan.model,
         plan.dtype,
         WORKLOAD,
-        &[policy.compression],
+        (&[policy.compression], policy.sparse_attention),
     )
     .expect("a workload");
     let expected = forms.form(&policy).evaluate(&policy);
@@ -203,6 +204,33 @@ fn agrees_with_the_simulator() {
     );
 }
 
+/// Where values are collected a batch's path is long, and several engines have their part of it.
+#[test]
+fn agrees_where_attention_is_sparse() {
+    for (name, size, batches, percent, _) in CASES {
+        for (share, barrier, cpu_attention, tolerance) in [
+            (0.1, false, false, 0.05),
+            (0.1, false, true, 0.05),
+            (0.5, false, false, 0.05),
+            (0.1, true, false, 0.25),
+        ] {
+            let sparse = Policy {
+                sparse_attention: share,
+                barrier,
+                ..policy(size, batches, percent, cpu_attention)
+            };
+            let found = ratios(name, sparse);
+            let case = format!(
+                "{name} {size}x{batches} {percent:?} share {share}, barrier {barrier}, CPU \
+                 {cpu_attention}: {:.3} of the simulator's decode, {:.3} of both",
+                found.decode, found.latency
+            );
+            eprintln!("{case}");
+            assert!((found.decode - 1.0).abs() < tolerance, "{case}");
+        }
+    }
+}
+
 #[test]
 fn without_overlap_moves_wait_for_computation() {
     let serial = Policy {
@@ -261,14 +289,20 @@ fn memory_is_close_to_the_footprint_and_exact_for_pure_placements() {
             0.05,
         ),
     ];
-    for ((name, size, batches, percent, cpu_attention), tolerance) in cases {
-        let policy = policy(size, batches, percent, cpu_attention);
+    let with_sparse = cases
+        .into_iter()
+        .flat_map(|case| [(case, 1.0), (case, 0.1)]);
+    for (((name, size, batches, percent, cpu_attention), tolerance), share) in with_sparse {
+        let policy = Policy {
+            sparse_attention: share,
+            ..policy(size, batches, percent, cpu_attention)
+        };
         let forms = ClosedForms::new(
             &quiet_t4(),
             &model(name),
             Dtype::F16,
             WORKLOAD,
-            &Compression::ALL,
+            (&Compression::ALL, policy.sparse_attention),
         );
         let form = forms.expect("a workload").form(&policy);
         let footprint = plan(model(name), WORKLOAD, policy).capacity_bytes;
@@ -307,7 +341,13 @@ fn memory_of_a_diagonal_is_that_of_its_footprint() {
         };
         let profile = quiet_t4();
         let compressions = [Compression::default()];
-        let forms = ClosedForms::new(&profile, &model(name), Dtype::F16, workload, &compressions);
+        let forms = ClosedForms::new(
+            &profile,
+            &model(name),
+            Dtype::F16,
+            workload,
+            (&compressions, DENSE),
+        );
         let form = forms.expect("a workload").form(&policy);
         let footprint = plan(model(name), workload, policy).capacity_bytes;
         for tier in Tier::ALL {

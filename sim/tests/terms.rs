@@ -2,7 +2,7 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
-use plimsoll_core::program::{Gemm, Gemms, Op, ResourceKind, Stage};
+use plimsoll_core::program::{AttentionPart, Gemm, Gemms, Op, ResourceKind, Stage};
 use plimsoll_core::term::Term;
 use plimsoll_core::units::Bytes;
 use plimsoll_sim::CostModel;
@@ -34,6 +34,8 @@ fn products(m: u32, compressed: bool) -> Op {
 
 fn attention() -> Op {
     Op::Attention {
+        part: AttentionPart::Whole,
+        value_len: 528,
         rows: 512,
         group: 1,
         head_dim: 128,

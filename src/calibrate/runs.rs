@@ -9,6 +9,7 @@ use plimsoll_core::is_slip_of;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::sparse::DENSE;
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 
@@ -32,9 +33,10 @@ const NEEDED: [&str; 11] = [
 ];
 
 /// Columns that it may have; all others are the reader's own notes.
-const KNOWN: [&str; 10] = [
+const KNOWN: [&str; 11] = [
     "compress_weight",
     "compress_cache",
+    "sparse_attention",
     "overlap",
     "cpu_compute",
     "schedule",
@@ -112,8 +114,8 @@ impl RecordedRun {
 
 /// Reads measured runs. Columns: `model, prompt_len, gen_len, gpu_batch_size, num_gpu_batches, wg,
 /// wc, cg, cc, hg, hc` (percentages on GPU and CPU of weights, cache and activations), and, if they
-/// are there, `compress_weight, compress_cache, overlap, cpu_compute, schedule, num_prompts`, what was
-/// measured (`throughput_tok_s`, a number or `OOM`, else `latency_s`), `hw` and `name`.
+/// are there, `compress_weight, compress_cache, sparse_attention` (the share of the values that decode
+/// reads), `overlap, cpu_compute, schedule, num_prompts`, what was measured (`throughput_tok_s`, a number or `OOM`, else `latency_s`), `hw` and `name`.
 ///
 /// # Errors
 /// What is wrong, with its line and column.
@@ -232,6 +234,7 @@ impl Row<'_> {
                 weights: self.switch("compress_weight", false)?,
                 cache: self.switch("compress_cache", false)?,
             },
+            sparse_attention: self.maybe("sparse_attention")?.unwrap_or(DENSE),
             ..policy
         };
         policy
@@ -325,6 +328,7 @@ fn short_name(model: &ModelSpec, policy: &Policy, workload: &Workload) -> String
         (" w4", policy.compression.weights),
         (" c4", policy.compression.cache),
         (" cpu", policy.cpu_attention),
+        (" sparse", policy.sparse_attention < DENSE),
         (" serial", !policy.overlap),
         (" row", policy.schedule == Schedule::Row),
         (" diagonal", policy.schedule == Schedule::Diagonal),

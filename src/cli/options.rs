@@ -6,6 +6,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
+use plimsoll_core::sparse::DENSE;
 use plimsoll_core::term::Term;
 use plimsoll_core::workload::Workload;
 
@@ -152,6 +153,14 @@ pub(super) fn term() -> impl TypedValueParser<Value = Term> {
     let values = Term::ALL.map(|term| PossibleValue::new(term.name()).help(term.when_off()));
     PossibleValuesParser::new(values)
         .map(|name| Term::named(&name).expect("clap takes their names only"))
+}
+
+/// A share of the values, as [`Policy`] takes it.
+pub(super) fn share_of_values(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if share > 0.0 && share <= DENSE => Ok(share),
+        _ => Err("give a share above 0 and at most 1, such as 0.1 for a tenth".to_owned()),
+    }
 }
 
 /// A number above 0, finite.

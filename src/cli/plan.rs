@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use plimsoll_core::compression::Compression;
+use plimsoll_core::sparse::DENSE;
 use plimsoll_core::units::{Bytes, Seconds};
 use serde_json::json;
 
 use super::against::{self, against};
 use super::exit::{Exit, Failure};
 use super::lengths::{self, LengthArgs};
-use super::options::{DtypeName, Format, WorkloadArgs, positive};
+use super::options::{DtypeName, Format, WorkloadArgs, positive, share_of_values};
 use super::output::{check_output, print, print_json};
 use crate::compare::Comparison;
 use crate::files::{
@@ -61,6 +62,11 @@ pub(super) struct Wish {
     /// The KV cache may be kept in 4 bits an element, where that is better
     #[arg(long)]
     compress_cache: bool,
+    /// Read only this share of the values in decode, those with the largest weights (Top-K sparse
+    /// attention). It changes what comes out, which the planner does not judge
+    #[arg(long, value_name = "SHARE", default_value_t = DENSE, value_parser = share_of_values,
+          allow_negative_numbers = true)]
+    sparse_attention: f64,
     /// The longest that the whole workload may take, in seconds
     #[arg(long, value_name = "S", value_parser = positive, allow_negative_numbers = true)]
     max_latency_s: Option<f64>,
@@ -93,6 +99,7 @@ impl Wish {
             },
             max_latency_s: self.max_latency_s.map(Seconds),
             compression: Compression::of(self.compress_weight, self.compress_cache),
+            sparse_attention: self.sparse_attention,
         }
     }
 }

@@ -81,9 +81,10 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-const PLANNING_FLAGS: [&str; 8] = [
+const PLANNING_FLAGS: [&str; 9] = [
     "compress_weight",
     "compress_cache",
+    "sparse_attention",
     "prompt_len",
     "gen_len",
     "num_prompts",

@@ -10,13 +10,15 @@ use plimsoll_core::control::Run;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
+use plimsoll_core::sparse::DENSE;
 use plimsoll_core::summary::Summary;
 use plimsoll_core::term::Term;
 
 use super::exit::{Exit, Failure};
 use super::input::check_plan;
 use super::options::{
-    DtypeName, Format, GranularityName, PageLockName, ScheduleName, Switch, WorkloadArgs, term,
+    DtypeName, Format, GranularityName, PageLockName, ScheduleName, Switch, WorkloadArgs,
+    share_of_values, term,
 };
 use super::output::{check_outputs, print};
 use super::score::without_text;
@@ -78,6 +80,10 @@ pub struct Args {
     /// Keep the KV cache in 4 bits an element, in groups of 64
     #[arg(long)]
     compress_cache: bool,
+    /// Read only this share of the values in decode, those with the largest weights (Top-K sparse attention)
+    #[arg(long, value_name = "SHARE", default_value_t = DENSE, value_parser = share_of_values,
+          allow_negative_numbers = true)]
+    sparse_attention: f64,
     /// The type of weights, cache and activations
     #[arg(long, value_enum, default_value_t = DtypeName::F16)]
     dtype: DtypeName,
@@ -95,7 +101,7 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-const POLICY_FLAGS: [&str; 16] = [
+const POLICY_FLAGS: [&str; 17] = [
     "model",
     "prompt_len",
     "gen_len",
@@ -111,6 +117,7 @@ const POLICY_FLAGS: [&str; 16] = [
     "page_lock",
     "compress_weight",
     "compress_cache",
+    "sparse_attention",
     "dtype",
 ];
 
@@ -207,6 +214,7 @@ fn policy(args: &Args) -> anyhow::Result<Policy> {
         barrier: args.barrier.is_on(),
         cpu_attention: args.cpu_compute.is_on(),
         compression: Compression::of(args.compress_weight, args.compress_cache),
+        sparse_attention: args.sparse_attention,
         ..policy
     };
     policy

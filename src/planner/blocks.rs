@@ -7,6 +7,7 @@ use plimsoll_core::interval::Interval;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
+use plimsoll_core::sparse::DENSE;
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
@@ -35,7 +36,7 @@ impl Rules {
     /// All that the planner has, with what may be compressed.
     pub fn free(compression: Compression) -> Rules {
         Rules {
-            choices: space::choices(&compression.choices()),
+            choices: space::choices(&compression.choices(), DENSE),
             granularities: vec![Granularity::Spread, Granularity::Layer],
             settle: |_, _| {},
         }
@@ -104,7 +105,7 @@ impl<'a> Blocks<'a> {
     ) -> Result<Blocks<'a>, PlanError> {
         Ok(Blocks {
             profile,
-            forms: ClosedForms::new(profile, model, dtype, workload, compressions)?,
+            forms: ClosedForms::new(profile, model, dtype, workload, (compressions, DENSE))?,
             maker: Maker::new(profile, model, dtype, workload),
         })
     }

@@ -118,7 +118,7 @@ impl Judged {
             &short.model,
             short.dtype,
             short.workload,
-            &[short.policy.compression],
+            (&[short.policy.compression], short.policy.sparse_attention),
         )?;
         let estimate =
             |forms: &ClosedForms| -> Estimate { forms.form(&plan.policy).evaluate(&plan.policy) };

@@ -69,6 +69,9 @@ pub struct Request {
     pub max_latency_s: Option<Seconds>,
     /// What may be kept in 4 bits an element, where that is better.
     pub compression: Compression,
+    /// The share of past tokens whose values a decode step reads; 1 is dense. It is not searched, since
+    /// it changes what comes out.
+    pub sparse_attention: f64,
 }
 
 /// What the search finds.
@@ -161,6 +164,7 @@ struct Search<'a> {
     profile: &'a HardwareProfile,
     forms: ClosedForms,
     compressions: Vec<Compression>,
+    sparse_attention: f64,
     maker: Maker,
 }
 
@@ -182,9 +186,11 @@ impl<'a> Search<'a> {
             workload.num_prompts = Some(1);
         }
         let compressions = request.compression.choices();
+        let approximations = (compressions.as_slice(), request.sparse_attention);
         Ok(Search {
             profile,
-            forms: ClosedForms::new(profile, model, dtype, workload, &compressions)?,
+            forms: ClosedForms::new(profile, model, dtype, workload, approximations)?,
+            sparse_attention: request.sparse_attention,
             compressions,
             maker: Maker::new(profile, model, dtype, workload),
         })
@@ -203,7 +209,7 @@ impl<'a> Search<'a> {
 
     /// The discrete choices besides sizes.
     fn open(&self) -> Vec<Policy> {
-        space::choices(&self.compressions)
+        space::choices(&self.compressions, self.sparse_attention)
     }
 
     fn shapes(&self) -> Vec<Shape> {

@@ -4,6 +4,7 @@
 
 use plimsoll_core::compression::Compression;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
+use plimsoll_core::sparse::DENSE;
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
@@ -69,17 +70,20 @@ pub(super) fn blank() -> Policy {
         cpu_attention: false,
         page_locked: PageLocked::ALL,
         compression: Compression::default(),
+        sparse_attention: DENSE,
     }
 }
 
-/// Where attention runs, what is compressed and the schedule: what goes together.
-pub(super) fn choices(compressions: &[Compression]) -> Vec<Policy> {
+/// Where attention runs, what is compressed and the schedule: what goes together. The share of values
+/// that attention reads is the same in all.
+pub(super) fn choices(compressions: &[Compression], sparse_attention: f64) -> Vec<Policy> {
     let mut choices = Vec::new();
     for &compression in compressions {
         for cpu_attention in [false, true] {
             let policy = Policy {
                 cpu_attention,
                 compression,
+                sparse_attention,
                 ..blank()
             };
             if policy.validate().is_ok() {

@@ -7,6 +7,7 @@ use plimsoll_core::interval::Range;
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
+use plimsoll_core::sparse::DENSE;
 use plimsoll_core::summary::{BusyFraction, Summary};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::{Bytes, Seconds};
@@ -99,10 +100,19 @@ fn decisions(policy: &Policy) -> String {
         Granularity::Layer => "layer by layer",
         Granularity::Spread => "over the whole model",
     };
+    let sparse = if policy.sparse_attention < DENSE {
+        format!(
+            "attention  sparse: decode reads {} of the values, those with the largest weights; what that \
+             does to the quality of the tokens is not judged\n",
+            percent(policy.sparse_attention)
+        )
+    } else {
+        String::new()
+    };
     format!(
         "batch      {} x {} = {} a block\n\
          schedule   {}, overlap {}, barrier {}, attention on the CPU {}\n\
-         tensors    made whole {granularity}, page-locked on the host: {}, in 4 bits: {}\n",
+         tensors    made whole {granularity}, page-locked on the host: {}, in 4 bits: {}\n{sparse}",
         policy.gpu_batch_size,
         policy.num_gpu_batches,
         count(policy.block_size(), "sequence"),

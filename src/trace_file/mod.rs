@@ -10,7 +10,7 @@ mod words;
 use std::io::{self, Write};
 
 use plimsoll_core::control::Run;
-use plimsoll_core::program::{Content, Op, Program, TaskId};
+use plimsoll_core::program::{Content, Program, TaskId};
 use plimsoll_core::trace::Span;
 
 use event::{Event, Events, Memory, Name, Phase, TaskArgs};
@@ -155,10 +155,7 @@ impl View<'_> {
             args: TaskArgs {
                 task: id.0,
                 op: &op_in_words(op),
-                bytes: match op {
-                    Op::Move { bytes, .. } => Some(bytes.0),
-                    _ => None,
-                },
+                bytes: op.moved_bytes().map(|bytes| bytes.0),
                 round: task.cell.round,
                 pass: task.cell.pass,
                 block: task.cell.block,

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use plimsoll_core::program::{
-    Access, Arg, Buffer, Cell, Content, Gemm, Gemms, Machine, NewTask, ResourceKind, Stage,
+    Access, Arg, Buffer, Cell, Content, Gemm, Gemms, Machine, NewTask, Op, ResourceKind, Stage,
 };
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::trace::Trace;

@@ -1,6 +1,6 @@
 //! Tasks in words.
 
-use plimsoll_core::program::{Cell, Content, Op};
+use plimsoll_core::program::{AttentionPart, Cell, Content, Op};
 
 /// The event's name: what is done, and to which square of the schedule (`project L3 b1 p2`).
 pub(super) fn task_name(op: &Op, content: Option<Content>, cell: Cell, last_block: u16) -> String {
@@ -12,9 +12,15 @@ pub(super) fn task_name(op: &Op, content: Option<Content>, cell: Cell, last_bloc
     let (batch, pass) = (cell.batch, cell.pass);
     let what = match op {
         Op::Move { .. } => content.map_or("copy", content_name),
+        Op::MoveParts { .. } => content.map_or("copy", part_name),
+        Op::Gather { .. } => "gather values",
         Op::Embed { .. } => "embed",
         Op::Linear { stage, .. } => stage.name(),
-        Op::Attention { .. } => "attention",
+        Op::Attention { part, .. } => match part {
+            AttentionPart::Whole => "attention",
+            AttentionPart::Scores => "scores",
+            AttentionPart::Values => "weigh values",
+        },
         Op::Barrier => "barrier",
     };
     // `embed embedding` and `head head` say one thing twice.
@@ -23,6 +29,15 @@ pub(super) fn task_name(op: &Op, content: Option<Content>, cell: Cell, last_bloc
         (Op::Embed { .. }, _) => format!("{what} b{batch} p{pass}"),
         (Op::Linear { .. }, _) if what == place => format!("{what} b{batch} p{pass}"),
         _ => format!("{what} {place} b{batch} p{pass}"),
+    }
+}
+
+/// Parts of the cache are its keys; of what the CPU has collected, values.
+fn part_name(content: Content) -> &'static str {
+    match content {
+        Content::Cache { .. } => "keys",
+        Content::Mid { .. } => "values",
+        other => content_name(other),
     }
 }
 
@@ -39,18 +54,34 @@ fn content_name(content: Content) -> &'static str {
     }
 }
 
+fn host_side(page_locked: bool) -> &'static str {
+    if page_locked {
+        "page-locked"
+    } else {
+        "pageable"
+    }
+}
+
 /// The operation's shape.
 pub(super) fn op_in_words(op: &Op) -> String {
     match op {
         Op::Move {
             bytes, page_locked, ..
         } => {
-            let host = if *page_locked {
-                "page-locked"
-            } else {
-                "pageable"
-            };
+            let host = host_side(*page_locked);
             format!("move {bytes}, host side {host}")
+        }
+        Op::MoveParts {
+            parts,
+            part,
+            page_locked,
+            ..
+        } => {
+            let host = host_side(*page_locked);
+            format!("move {parts} parts of {part}, host side {host}")
+        }
+        Op::Gather { rows, picks, head } => {
+            format!("collect {picks} values of {head} for each of {rows} cache rows")
         }
         Op::Embed {
             tokens,
@@ -82,11 +113,18 @@ pub(super) fn op_in_words(op: &Op) -> String {
             head_dim,
             query_len,
             context_len,
+            value_len,
             ..
-        } => format!(
-            "attention of {query_len} tokens over {context_len}: {rows} cache rows, \
-             {group} query heads each, head_dim {head_dim}"
-        ),
+        } => {
+            let sparse = match value_len == context_len {
+                true => String::new(),
+                false => format!(", values of {value_len}"),
+            };
+            format!(
+                "attention of {query_len} tokens over {context_len}{sparse}: {rows} cache rows, \
+                 {group} query heads each, head_dim {head_dim}"
+            )
+        }
         Op::Barrier => "wait for all resources".to_owned(),
     }
 }

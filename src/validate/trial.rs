@@ -5,6 +5,7 @@ use plimsoll_core::compression::Compression;
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::plan::Plan;
+use plimsoll_core::sparse::DENSE;
 use plimsoll_sim::simulate;
 
 use super::bench::TimedRun;
@@ -103,6 +104,7 @@ fn planned(case: &Case, machine: &HardwareProfile) -> Result<Plan, Why> {
         objective: planner::Objective::Throughput,
         max_latency_s: None,
         compression: Compression::default(),
+        sparse_attention: DENSE,
     };
     match planner::search(machine, &case.model, case.dtype, &request)? {
         planner::Answer::Plan(found) | planner::Answer::TooSlow(found) => Ok(found.plan),

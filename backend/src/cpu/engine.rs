@@ -7,7 +7,10 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use plimsoll_core::lower::schedule::Round;
 use plimsoll_core::placement::{PAGE_BYTES, WeightPlacement, split_whole};
 use plimsoll_core::plan::Plan;
-use plimsoll_core::program::{Buffer, BufferId, Cell, Content, Op, Program, ResourceKind, Stage};
+use plimsoll_core::program::{
+    AttentionPart, Buffer, BufferId, Cell, Content, Op, Program, ResourceKind, Stage, Strided,
+};
+use plimsoll_core::sparse::Picked;
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 
@@ -72,15 +75,18 @@ impl Engine {
             unsafe { Operands::new(&self.memory, &buffers, args) }?
         };
         let op = piece.op_of(task);
+        let rate = self.throttles.of(kind);
+        let pace = rate.map(|rate| Pace::begin(rate, is_over));
         if let Op::Move {
             bytes, from, to, ..
         } = *op
         {
-            let rate = self.throttles.of(kind);
-            let pace = rate.map(|rate| Pace::begin(rate, is_over));
             make_move(&operands, pace.as_ref(), (bytes, from, to))?;
             self.note_result(args.get(1).map(|arg| arg.buffer), &operands, (to, bytes));
             return Ok(());
+        }
+        if matches!(op, Op::MoveParts { .. }) {
+            return move_parts(&operands, pace.as_ref(), op);
         }
         if *op == Op::Barrier {
             return Ok(());
@@ -108,15 +114,9 @@ impl Engine {
                 position,
                 ..
             } => turn.head(position),
-            Op::Attention { context_len, .. } if kind == ResourceKind::Cpu => {
-                turn.attend_on_cpu(context_len as usize, scratch)
-            }
-            Op::Attention {
-                context_len,
-                query_len,
-                ..
-            } => turn.attend(context_len - query_len, scratch),
-            Op::Move { .. } | Op::Barrier => Ok(()),
+            Op::Attention { .. } => turn.attention(op, kind, scratch),
+            Op::Gather { rows, picks, .. } => turn.gather(rows, picks),
+            Op::Move { .. } | Op::MoveParts { .. } | Op::Barrier => Ok(()),
         }
     }
 
@@ -197,6 +197,32 @@ fn make_move(
         }
     }
     Ok(())
+}
+
+fn move_parts(operands: &Operands<'_>, pace: Option<&Pace<'_>>, op: &Op) -> Result<(), TaskError> {
+    let Op::MoveParts {
+        parts,
+        part,
+        from,
+        to,
+        ..
+    } = *op
+    else {
+        return Err(TaskError::NoOperand("parts to move"));
+    };
+    let span = |strided: Strided| strided.stride * u64::from(parts.saturating_sub(1)) + part;
+    let source = operands.read_part(0, from.start, span(from))?;
+    let target = operands.write_part(1, to.start, span(to))?;
+    let mut done = Bytes::ZERO;
+    for index in 0..parts as usize {
+        let [from_at, to_at] = [from, to].map(|s| index * s.stride.0 as usize);
+        let length = part.0 as usize;
+        let into = &mut target[to_at..to_at + length];
+        into.copy_from_slice(&source[from_at..from_at + length]);
+        done += part;
+        pace.map_or(Ok(()), |pace| pace.keep(done))?;
+    }
+    Ok(pace.map_or(Ok(()), |pace| pace.end(done))?)
 }
 
 impl Shape {
@@ -399,19 +425,87 @@ impl<'a> Turn<'a> {
             let (bytes, new) = bytes.split_at_mut(split);
             queries.push(bytes, elements, dtype)?;
             let first_row = self.shape.rows_in(Tier::Host).start;
-            parts.push(NewCachePart {
-                rows: first_row..first_row + rows,
-                record_bytes: 2 * rows * self.engine.head_bytes(),
-                first: 0,
-                bytes: new,
-                before: Vec::new(),
-            });
+            // Otherwise the device has a working copy of the cache, among the parts.
+            if self.engine.plan.policy.cpu_attention {
+                parts.push(NewCachePart {
+                    rows: first_row..first_row + rows,
+                    record_bytes: 2 * rows * self.engine.head_bytes(),
+                    first: 0,
+                    bytes: new,
+                    before: Vec::new(),
+                });
+            }
         }
         let decoder = &self.engine.decoder;
         Ok(decoder.project(&self.tensors()?, batch, &hidden, &mut queries, &mut parts)?)
     }
 
-    fn attend(&self, position: u32, scratch: &mut AttentionScratch) -> Result<(), TaskError> {
+    /// An attention, or a part of one, where `kind` computes.
+    fn attention(
+        &self,
+        op: &Op,
+        kind: ResourceKind,
+        scratch: &mut AttentionScratch,
+    ) -> Result<(), TaskError> {
+        let Op::Attention {
+            part,
+            rows,
+            query_len,
+            context_len,
+            value_len,
+            ..
+        } = *op
+        else {
+            return Err(TaskError::NoOperand("an attention"));
+        };
+        let picks = (value_len < context_len).then(|| value_len as usize - 1);
+        match part {
+            AttentionPart::Whole if kind == ResourceKind::Cpu => {
+                self.attend_on_cpu((context_len as usize, picks), scratch)
+            }
+            AttentionPart::Whole => self.attend(context_len - query_len, picks, scratch),
+            AttentionPart::Scores | AttentionPart::Values => {
+                let parts = self.cache_parts()?;
+                let picked = self.picked(rows, value_len - 1);
+                let mid = self.operands.write(self.mid_off_device()?)?;
+                let what = (context_len as usize, &picked);
+                let decoder = &self.engine.decoder;
+                Ok(match part {
+                    AttentionPart::Values => decoder.weigh_step(mid, &parts, what, scratch),
+                    _ => decoder.score_step(mid, &parts, what, scratch),
+                }?)
+            }
+        }
+    }
+
+    fn picked(&self, rows: u32, picks: u32) -> Picked {
+        let model = &self.engine.plan.model;
+        Picked {
+            rows,
+            group: model.num_attention_heads / model.num_key_value_heads,
+            picks,
+        }
+    }
+
+    fn gather(&self, rows: u32, picks: u32) -> Result<(), TaskError> {
+        let parts = self.cache_parts()?;
+        let mid = self.operands.write(self.mid_off_device()?)?;
+        let picked = self.picked(rows, picks);
+        Ok(self.engine.decoder.gather_values(mid, &parts, &picked)?)
+    }
+
+    /// The buffer of rows off the device that have one of their own.
+    fn mid_off_device(&self) -> Result<usize, TaskError> {
+        self.mid(Tier::Host)
+            .ok_or(TaskError::NoOperand("a buffer of queries"))
+    }
+
+    fn attend(
+        &self,
+        position: u32,
+        picks: Option<usize>,
+        scratch: &mut AttentionScratch,
+    ) -> Result<(), TaskError> {
         let batch = self.batch(position);
         let index = self
             .mid(Tier::Device)
@@ -430,23 +524,21 @@ impl<'a> Turn<'a> {
         if position == 0 {
             decoder.attend_prompt(batch, &mut queries, &parts, scratch)?;
         } else {
-            decoder.attend_step(&mut queries, &parts, batch.position + 1, scratch)?;
+            let seen = (batch.position + 1, picks);
+            decoder.attend_step(&mut queries, &parts, seen, scratch)?;
         }
         Ok(())
     }
 
     fn attend_on_cpu(
         &self,
-        context_len: usize,
+        seen: (usize, Option<usize>),
         scratch: &mut AttentionScratch,
     ) -> Result<(), TaskError> {
-        let index = self
-            .mid(Tier::Host)
-            .ok_or(TaskError::NoOperand("a buffer of queries"))?;
-        let mid = self.operands.write(index)?;
-        let mut parts = self.new_cache_parts(context_len - 1)?;
+        let mid = self.operands.write(self.mid_off_device()?)?;
+        let mut parts = self.new_cache_parts(seen.0 - 1)?;
         let decoder = &self.engine.decoder;
-        Ok(decoder.append_and_attend(mid, &mut parts, context_len, scratch)?)
+        Ok(decoder.append_and_attend(mid, &mut parts, seen, scratch)?)
     }
 
     fn finish(&self, position: u32) -> Result<(), TaskError> {

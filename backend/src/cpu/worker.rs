@@ -57,6 +57,8 @@ impl Worker {
         let task = &job.piece.tasks()[job.index];
         let what = match job.piece.op_of(task) {
             Op::Move { bytes, .. } => format!("move of {bytes}"),
+            Op::MoveParts { parts, part, .. } => format!("move of {parts} parts of {part}"),
+            Op::Gather { .. } => "gathering of values".to_owned(),
             Op::Embed { .. } => "embed".to_owned(),
             Op::Linear { stage, .. } => stage.name().to_owned(),
             Op::Attention { .. } => "attention".to_owned(),

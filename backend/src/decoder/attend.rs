@@ -18,7 +18,7 @@ fn no_rows(expected: usize, found: usize) -> DecoderError {
 impl Decoder {
     /// The attention of rows that are all the same to the kernel: each its own sequence with one
     /// key/value head, since a row's arithmetic does not know of the others.
-    fn row_spec(&self, query_len: usize, context_len: usize) -> AttentionSpec {
+    pub(super) fn row_spec(&self, query_len: usize, context_len: usize) -> AttentionSpec {
         AttentionSpec {
             heads: self.group(),
             kv_heads: 1,
@@ -26,11 +26,12 @@ impl Decoder {
             query_len,
             context_len,
             scale: 1.0 / (self.head_dim() as f32).sqrt(),
+            picks: None,
         }
     }
 
     /// A decode step's attention: `queries` is `[row][group * head_dim]` of the parts' rows, in order,
-    /// and is replaced by the result.
+    /// and is replaced by the result. With `picks`, only so many values of the past are read.
     ///
     /// # Errors
     /// Where operands do not fit each other.
@@ -38,7 +39,7 @@ impl Decoder {
         &self,
         queries: &mut SplitMut<'_>,
         parts: &[CachePart<'_>],
-        context_len: usize,
+        (context_len, picks): (usize, Option<usize>),
         scratch: &mut AttentionScratch,
     ) -> Result<(), DecoderError> {
         let first_row = parts.first().map_or(0, |part| part.rows.start);
@@ -48,7 +49,10 @@ impl Decoder {
         let mut q = vec![0.0; elements];
         let mut out = vec![0.0; elements];
         queries.load(0..elements, &mut q);
-        let spec = self.row_spec(1, context_len);
+        let spec = AttentionSpec {
+            picks,
+            ..self.row_spec(1, context_len)
+        };
         for part in parts {
             let segment = part.segment(first_row, self.stored);
             let rows = segment.row_start..segment.row_end;
@@ -120,7 +124,7 @@ impl Decoder {
         &self,
         mid: &mut [u8],
         parts: &mut [NewCachePart<'_>],
-        context_len: usize,
+        (context_len, picks): (usize, Option<usize>),
         scratch: &mut AttentionScratch,
     ) -> Result<(), DecoderError> {
         let head_bytes = self.head_dim() * self.dtype.size_bytes() as usize;
@@ -142,7 +146,7 @@ impl Decoder {
         let parts: Vec<CachePart<'_>> = parts.iter().map(NewCachePart::as_part).collect();
         let mut split = SplitMut::default();
         split.push(queries, rows * self.group() * self.head_dim(), self.dtype)?;
-        self.attend_step(&mut split, &parts, context_len, scratch)
+        self.attend_step(&mut split, &parts, (context_len, picks), scratch)
     }
 }
 

@@ -32,7 +32,7 @@ pub struct NewCachePart<'a> {
     pub before: Vec<&'a [u8]>,
 }
 
-impl CachePart<'_> {
+impl<'a> CachePart<'a> {
     /// The part as the attention kernel sees it, its first row being row 0.
     pub(super) fn segment(&self, first_row: usize, stored: CacheType) -> KvSegment<'_> {
         KvSegment {
@@ -42,6 +42,32 @@ impl CachePart<'_> {
             pages: &self.pages,
             stored,
         }
+    }
+
+    /// One row's value at a position, as stored; `row` counts from the part's first.
+    pub(super) fn value(
+        &self,
+        position: usize,
+        row: usize,
+        head_bytes: usize,
+    ) -> Result<&'a [u8], DecoderError> {
+        let record = 2 * self.rows.len() * head_bytes;
+        let mut first = 0;
+        for page in &self.pages {
+            // The last record need not be padded.
+            let held = (page.len() + self.record_bytes).saturating_sub(record) / self.record_bytes;
+            if position < first + held {
+                let record = (position - first) * self.record_bytes;
+                let start = record + (self.rows.len() + row) * head_bytes;
+                return Ok(&page[start..start + head_bytes]);
+            }
+            first += held;
+        }
+        Err(DecoderError::Operand {
+            what: "positions of the cache",
+            expected: position + 1,
+            found: first,
+        })
     }
 
     /// Copies one row's keys and values of some positions: `[position][K|V][head]`.

@@ -47,14 +47,18 @@ fn whole(mut op: Op) -> Op {
             ..
         } => (*compressed, *packed_elements) = (false, 0),
         Op::Attention { compressed, .. } => *compressed = false,
-        Op::Move { .. } | Op::Embed { .. } | Op::Barrier => {}
+        Op::Move { .. }
+        | Op::MoveParts { .. }
+        | Op::Gather { .. }
+        | Op::Embed { .. }
+        | Op::Barrier => {}
     }
     op
 }
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_core::program::ResourceKind;
+    use plimsoll_core::program::{AttentionPart, ResourceKind};
     use plimsoll_core::trace::Span;
     use plimsoll_core::units::Seconds;
 
@@ -64,11 +68,13 @@ mod tests {
         let task = Timed {
             kind: ResourceKind::Gpu,
             op: Op::Attention {
+                part: AttentionPart::Whole,
                 rows: 5,
                 group: 1,
                 head_dim: 10,
                 query_len: 1,
                 context_len,
+                value_len: context_len,
                 element_bytes: 2,
                 compressed,
             },

@@ -53,7 +53,7 @@ impl Slowness {
     pub fn of(&self, on: ResourceKind, op: &Op) -> f64 {
         match (on, op) {
             (ResourceKind::DiskRead | ResourceKind::DiskWrite | ResourceKind::Sync, _) => 1.0,
-            (ResourceKind::Cpu, _) | (_, Op::Move { .. }) => self.copy,
+            (ResourceKind::Cpu, _) | (_, Op::Move { .. } | Op::MoveParts { .. }) => self.copy,
             (_, Op::Linear { m, .. }) => self.of_tokens(f64::from(*m)),
             (_, Op::Attention { query_len, .. }) if *query_len > 1 => self.many_tokens,
             _ => self.few_tokens,

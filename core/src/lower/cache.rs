@@ -5,6 +5,8 @@
 //! or, for rows on disk that the CPU attends to, a staging slot of the host. Before a decode step it
 //! holds the past; the step appends its tokens; then those alone are stored.
 
+use std::ops::Range;
+
 use super::emit::{Draft, Emitter};
 use super::layout::Layout;
 use super::pages::{Cut, PageTable};
@@ -12,7 +14,7 @@ use super::ring::{Lease, Released};
 use super::schedule::Turn;
 use super::unit::{Unit, declare, locked, move_at};
 use crate::policy::Policy;
-use crate::program::{Access, BufferId, Content, Op, ResourceKind, TaskId};
+use crate::program::{Access, BufferId, Content, Op, ResourceKind, Strided, TaskId};
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
 use crate::workload::Workload;
@@ -53,6 +55,7 @@ pub(super) struct CacheStream {
     positions: u64,
     slot_positions: u64,
     cpu_attention: bool,
+    gathers_values: bool,
     page_locked: bool,
 }
 
@@ -78,6 +81,7 @@ impl CacheStream {
                 workload.cache_len()
             }),
             cpu_attention: policy.cpu_attention,
+            gathers_values: policy.gathers_values(),
             page_locked: policy.page_locked.cache,
         }
     }
@@ -90,6 +94,12 @@ impl CacheStream {
     /// Whether the CPU attends to this unit's rows off the device.
     pub(super) fn on_cpu(&self, unit: &Unit) -> bool {
         self.cpu_attention && !unit.is_prefill() && unit.shape.rows_off_device() > 0
+    }
+
+    /// Whether the device scores this unit's rows off the device, and the CPU collects the values that
+    /// were picked.
+    pub(super) fn gathers(&self, unit: &Unit) -> bool {
+        self.gathers_values && !unit.is_prefill() && unit.shape.rows_off_device() > 0
     }
 
     fn index(&self, unit: &Unit) -> usize {
@@ -192,25 +202,20 @@ impl CacheStream {
         }
     }
 
-    /// Moves the past of a unit's rows from their pages to a buffer that has it in one piece.
-    fn gather(
+    /// Moves the past of a unit's rows, or its keys alone, from their pages to a buffer that has it in
+    /// one piece.
+    fn load_pages(
         &self,
         emitter: &mut Emitter,
-        on: ResourceKind,
+        (on, keys_only): (ResourceKind, bool),
         (unit, tier): (&Unit, Tier),
         (into, free_after): (BufferId, Released),
     ) -> Option<TaskId> {
         let home = &self.homes[self.index(unit)][tier];
-        let record = unit.shape.record[tier];
         let filled = self.cut.filled(u64::from(unit.position));
         let mut moved = None;
         for (positions, page) in filled.zip(&home.pages) {
-            let op = Op::Move {
-                bytes: record * (positions.end - positions.start),
-                from: Bytes::ZERO,
-                to: record * positions.start,
-                page_locked: locked(self.page_locked, tier),
-            };
+            let op = self.move_past((unit, tier), positions, keys_only);
             let mut copy = Draft::new(on, op, unit.cell)
                 .with(Access::Read, [Some(*page)])
                 .after([home.written])
@@ -221,6 +226,34 @@ impl CacheStream {
             moved = Some(emitter.emit(copy));
         }
         moved
+    }
+
+    /// A move of some positions of a unit's past, or of their keys alone, from a buffer that begins with
+    /// them to their places in one that has all.
+    fn move_past(&self, (unit, tier): (&Unit, Tier), positions: Range<u64>, keys_only: bool) -> Op {
+        let record = unit.shape.record[tier];
+        let count = positions.end - positions.start;
+        let to = record * positions.start;
+        let page_locked = locked(self.page_locked, tier);
+        if !keys_only {
+            return Op::Move {
+                bytes: record * count,
+                from: Bytes::ZERO,
+                to,
+                page_locked,
+            };
+        }
+        let strided = |start| Strided {
+            start,
+            stride: record,
+        };
+        Op::MoveParts {
+            parts: count as u32,
+            part: unit.shape.head * u64::from(unit.shape.rows[tier]),
+            from: strided(Bytes::ZERO),
+            to: strided(to),
+            page_locked,
+        }
     }
 
     /// A move of a unit's new tokens from a working copy to the page that they belong to.
@@ -235,7 +268,7 @@ impl CacheStream {
         }
     }
 
-    /// Brings the past of a unit to where its attention runs.
+    /// Brings the past of a unit to where its attention runs: its keys, where values are collected.
     pub(super) fn load(
         &mut self,
         emitter: &mut Emitter,
@@ -246,7 +279,7 @@ impl CacheStream {
         if unit.is_prefill() || unit.shape.rows_off_device() == 0 {
             return staged;
         }
-        let on_cpu = self.on_cpu(unit);
+        let (on_cpu, gathers) = (self.on_cpu(unit), self.gathers(unit));
         if unit.shape.rows.disk > 0 {
             self.read_disk(emitter, layout, unit, &mut staged);
         }
@@ -261,20 +294,22 @@ impl CacheStream {
             let free_after = staged.slot.map(|s| s.free_after).unwrap_or_default();
             if tier == Tier::Host {
                 let (home, into) = ((unit, Tier::Host), (device, free_after));
-                staged.ready.host = self.gather(emitter, ResourceKind::H2d, home, into);
+                let on = (ResourceKind::H2d, gathers);
+                staged.ready.host = self.load_pages(emitter, on, home, into);
                 continue;
             }
-            let bytes = unit.shape.record[tier] * u64::from(unit.position);
-            let op = move_at(bytes, Bytes::ZERO, locked(self.page_locked, tier));
+            let past = 0..u64::from(unit.position);
+            let done = if gathers { None } else { staged.host.take() };
+            let op = self.move_past((unit, tier), past, gathers);
             let copy = Draft::new(ResourceKind::H2d, op, unit.cell)
-                .with(Access::Read, [staged.host])
+                .with(Access::Read, [staged.host.or(done)])
                 .after([staged.ready.disk])
-                .giving([staged.host.take()])
+                .giving([done])
                 .with(Access::Write, [Some(device)])
                 .taking([Some(device)])
                 .after(free_after);
             let copied = emitter.emit(copy);
-            if let Some(lease) = staged.staging.take() {
+            if !gathers && let Some(lease) = staged.staging.take() {
                 layout.cache_staging.release(lease, [Some(copied), None]);
             }
             staged.ready.disk = Some(copied);
@@ -293,7 +328,8 @@ impl CacheStream {
         let staging = self.lease_staging(emitter, layout, unit, staged);
         let free_after = staged.staging.map(|s| s.free_after).unwrap_or_default();
         let (home, into) = ((unit, Tier::Disk), (staging, free_after));
-        staged.ready.disk = self.gather(emitter, ResourceKind::DiskRead, home, into);
+        let on = (ResourceKind::DiskRead, false);
+        staged.ready.disk = self.load_pages(emitter, on, home, into);
     }
 
     fn lease_staging(
@@ -377,7 +413,34 @@ impl CacheStream {
             draft = self.attach_filled(draft, home, positions);
             draft = self.give_after_last(draft, home);
         }
+        if self.gathers(unit) {
+            return draft;
+        }
         draft.with(Access::Read, [staged.device.host, staged.device.disk])
+    }
+
+    /// Adds the cache that values are collected from, and gives back the staging slot of rows on disk.
+    /// Returns the task.
+    pub(super) fn gather_values(
+        &mut self,
+        emitter: &mut Emitter,
+        layout: &mut Layout,
+        draft: Draft,
+        (unit, staged): (&Unit, &mut Staged),
+    ) -> TaskId {
+        let mut draft = draft;
+        if unit.shape.rows.host > 0 {
+            draft = self.attach_filled(draft, (unit, Tier::Host), u64::from(unit.position));
+        }
+        let draft = draft
+            .with(Access::Read, [staged.host])
+            .after([staged.ready.disk])
+            .giving([staged.host.take()]);
+        let task = emitter.emit(draft);
+        if let Some(lease) = staged.staging.take() {
+            layout.cache_staging.release(lease, [Some(task), None]);
+        }
+        task
     }
 
     /// Adds the cache that attention on the CPU appends to and reads.

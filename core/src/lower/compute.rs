@@ -8,7 +8,9 @@ use super::layout::group;
 use super::ring::Lease;
 use super::unit::{Unit, declare};
 use crate::model::{ModelSpec, TensorRole};
-use crate::program::{Access, BufferId, Content, Gemm, Gemms, Op, ResourceKind, Stage, TaskId};
+use crate::program::{
+    Access, AttentionPart, BufferId, Content, Gemm, Gemms, Op, ResourceKind, Stage, TaskId,
+};
 use crate::tier::Tier;
 use crate::units::Bytes;
 
@@ -55,9 +57,10 @@ pub(super) struct Pending {
     pub unit: Unit,
     pub staged: Staged,
     pub work: Work,
-    mid: Mid,
+    pub(super) mid: Mid,
     attended: Option<TaskId>,
     cpu: Option<TaskId>,
+    gathered: Option<TaskId>,
 }
 
 impl Pending {
@@ -69,14 +72,14 @@ impl Pending {
 
 /// Queries and attention output of a unit.
 #[derive(Debug, Clone, Copy, Default)]
-struct Mid {
+pub(super) struct Mid {
     slot: Option<Lease>,
-    /// Rows that the GPU attends to.
+    /// Rows whose keys and values the GPU has.
     device: Option<BufferId>,
-    /// Rows that the CPU attends to, on the device.
-    off_device: Option<BufferId>,
+    /// Rows that the CPU attends to, or whose values it collects, on the device.
+    pub off_device: Option<BufferId>,
     /// The same on the host.
-    host: Option<(Lease, BufferId)>,
+    pub host: Option<(Lease, BufferId)>,
 }
 
 impl Lowering {
@@ -133,8 +136,8 @@ impl Lowering {
 
     /// Projects a unit's queries, keys and values and attends. What is left is [`Lowering::finish`].
     pub(super) fn attend(&mut self, unit: &Unit, mut staged: Staged, work: Work) -> Pending {
-        let on_cpu = self.cache.on_cpu(unit);
-        let mut mid = self.lease_mid(unit, on_cpu);
+        let (on_cpu, gathers) = (self.cache.on_cpu(unit), self.cache.gathers(unit));
+        let mut mid = self.lease_mid(unit, on_cpu || gathers);
         let op = self.linear(Stage::Project, unit.tokens(), unit);
         let draft = Draft::new(ResourceKind::Gpu, op, unit.cell);
         let draft = self.weights.attach(draft, unit, false);
@@ -154,14 +157,14 @@ impl Lowering {
         if on_cpu {
             self.send_to_cpu(unit, &mut mid, projected);
         }
-        let rows = if on_cpu {
+        let rows = if on_cpu || gathers {
             unit.shape.rows.device
         } else {
             self.rows(unit)
         };
         let mut attended = projected;
         if rows > 0 {
-            let op = self.attention(unit, rows);
+            let op = self.attention(unit, AttentionPart::Whole, rows);
             let draft = Draft::new(ResourceKind::Gpu, op, unit.cell)
                 .with(Access::Update, [mid.device])
                 .after([Some(projected)]);
@@ -172,6 +175,7 @@ impl Lowering {
                 .emit(draft.with(Access::Update, [Some(self.workspace)]));
         }
         let cpu = on_cpu.then(|| self.attend_on_cpu(unit, &staged, &mid));
+        let gathered = gathers.then(|| self.pick(unit, &mut staged, &mid, projected));
         Pending {
             unit: *unit,
             staged,
@@ -179,6 +183,7 @@ impl Lowering {
             mid,
             attended: Some(attended),
             cpu,
+            gathered,
         }
     }
 
@@ -186,7 +191,7 @@ impl Lowering {
         unit.shape.sequences * self.plan.model.num_key_value_heads
     }
 
-    fn lease_mid(&mut self, unit: &Unit, on_cpu: bool) -> Mid {
+    fn lease_mid(&mut self, unit: &Unit, apart: bool) -> Mid {
         let element = self.plan.dtype.size_bytes();
         let head = u64::from(self.plan.model.head_dim) * element;
         let group = u64::from(group(&self.plan.model));
@@ -195,7 +200,7 @@ impl Lowering {
             slot: Some(lease),
             ..Mid::default()
         };
-        let rows = u64::from(if on_cpu {
+        let rows = u64::from(if apart {
             unit.shape.rows.device
         } else {
             self.rows(unit)
@@ -210,16 +215,27 @@ impl Lowering {
             };
             mid.device = Some(declare(program, Tier::Device, lease.offset, bytes, content));
         }
-        if on_cpu {
+        if apart {
             let content = Content::Mid {
                 batch,
                 home: Tier::Host,
             };
-            let room = Bytes(u64::from(unit.shape.rows_off_device()) * (group + 2) * head);
+            let off_device = u64::from(unit.shape.rows_off_device());
+            let mut room = [Bytes(off_device * (group + 2) * head); 2];
+            if self.cache.gathers(unit) {
+                let queries = Bytes(off_device * group * head);
+                let picked = self.picked(unit);
+                let (positions, values) = (picked.positions_bytes(), unit.shape.head);
+                room = [
+                    queries + positions + picked.weights_bytes(),
+                    positions + picked.values_bytes(values),
+                ];
+            }
+            let program = &mut self.emitter.program;
             let offset = lease.offset + bytes;
-            mid.off_device = Some(declare(program, Tier::Device, offset, room, content));
+            mid.off_device = Some(declare(program, Tier::Device, offset, room[0], content));
             let lease = self.layout.mid_staging.lease();
-            let host = declare(program, Tier::Host, lease.offset, room, content);
+            let host = declare(program, Tier::Host, lease.offset, room[1], content);
             mid.host = Some((lease, host));
         }
         mid
@@ -245,7 +261,8 @@ impl Lowering {
     }
 
     fn attend_on_cpu(&mut self, unit: &Unit, staged: &Staged, mid: &Mid) -> TaskId {
-        let op = self.attention(unit, unit.shape.rows_off_device());
+        let rows = unit.shape.rows_off_device();
+        let op = self.attention(unit, AttentionPart::Whole, rows);
         let draft = Draft::new(ResourceKind::Cpu, op, unit.cell)
             .with(Access::Update, mid.host.map(|(_, host)| Some(host)))
             .after([self.sent]);
@@ -258,11 +275,14 @@ impl Lowering {
         task
     }
 
-    /// Brings the CPU's attention back and ends the layer. Returns the last task on the GPU.
+    /// Brings the CPU's attention, or the values that it collected, back and ends the layer. Returns the
+    /// last task on the GPU.
     pub(super) fn finish(&mut self, pending: &mut Pending) -> TaskId {
         let unit = pending.unit;
         let mut back = None;
-        if let (Some(cpu), Some((lease, host))) = (pending.cpu, pending.mid.host) {
+        if let Some(gathered) = pending.gathered {
+            pending.attended = Some(self.weigh(pending, gathered));
+        } else if let (Some(cpu), Some((lease, host))) = (pending.cpu, pending.mid.host) {
             let model = &self.plan.model;
             let row = u64::from(group(model)) * u64::from(model.head_dim);
             let elements = u64::from(unit.shape.rows_off_device()) * row;
@@ -368,13 +388,22 @@ impl Lowering {
         }
     }
 
-    fn attention(&self, unit: &Unit, rows: u32) -> Op {
+    pub(super) fn attention(&self, unit: &Unit, part: AttentionPart, rows: u32) -> Op {
+        let context_len = unit.position + unit.query_len;
+        let picks = if unit.is_prefill() {
+            None
+        } else {
+            self.plan.policy.picks(unit.position)
+        };
         Op::Attention {
+            part,
             rows,
             group: group(&self.plan.model),
             head_dim: self.plan.model.head_dim,
             query_len: unit.query_len,
-            context_len: unit.position + unit.query_len,
+            context_len,
+            // The newest token's values are at hand.
+            value_len: picks.map_or(context_len, |picks| picks + 1),
             element_bytes: self.plan.dtype.size_bytes() as u32,
             compressed: self.plan.policy.compression.cache,
         }

@@ -11,6 +11,7 @@ use crate::model::ModelSpec;
 use crate::placement::{PAGE_BYTES, WeightPlacement, split_whole};
 use crate::plan::Plan;
 use crate::policy::Policy;
+use crate::sparse::Picked;
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
 
@@ -25,14 +26,16 @@ pub(super) struct BatchShape {
     pub rows: PerTier<u32>,
     /// Bytes of one position of one layer's cache in each tier; whole pages on disk.
     pub record: PerTier<Bytes>,
+    /// Bytes of a row's keys, or values, at one position.
+    pub head: Bytes,
 }
 
 impl BatchShape {
     pub(super) fn new(model: &ModelSpec, dtype: Dtype, policy: &Policy, sequences: u32) -> Self {
         let rows = split_whole(sequences * model.num_key_value_heads, &policy.cache);
-        let head_bytes = policy.compression.cache_head_bytes(model.head_dim, dtype).0;
+        let head = policy.compression.cache_head_bytes(model.head_dim, dtype);
         let record = PerTier::from_fn(|tier| {
-            let bytes = Bytes(u64::from(rows[tier]) * 2 * head_bytes);
+            let bytes = head * (u64::from(rows[tier]) * 2);
             match tier {
                 Tier::Disk => bytes.align_up(PAGE_BYTES),
                 Tier::Device | Tier::Host => bytes,
@@ -43,6 +46,7 @@ impl BatchShape {
             hidden: split_whole(sequences, &policy.activations),
             rows,
             record,
+            head,
         }
     }
 
@@ -61,6 +65,7 @@ impl BatchShape {
                 hidden: PerTier::from_fn(|t| a.hidden[t].max(b.hidden[t])),
                 rows: PerTier::from_fn(|t| a.rows[t].max(b.rows[t])),
                 record: PerTier::from_fn(|t| a.record[t].max(b.record[t])),
+                head: a.head,
             })
             .unwrap_or_else(|| BatchShape::new(&plan.model, plan.dtype, &plan.policy, 0))
     }
@@ -185,7 +190,11 @@ impl Layout {
                 bump.homes(tier, count, shape.record[tier] * cut.further)
             }),
             num_cache_pages,
-            cache_slots: bump.ring(Tier::Device, 2, shape.record_off_device() * slot_positions),
+            cache_slots: bump.ring(
+                Tier::Device,
+                cache_slots(policy),
+                shape.record_off_device() * slot_positions,
+            ),
             cache_staging: bump.ring(Tier::Host, 3, shape.record.disk * positions),
             hidden_homes: PerTier::from_fn(|tier| {
                 bump.homes(tier, num_batches, hidden(shape.hidden[tier]))
@@ -208,13 +217,32 @@ impl Layout {
     }
 }
 
+/// Working copies of the cache on the device: a unit's and the next one's, and, where values are
+/// collected while another batch computes, that of the unit whose values they are.
+fn cache_slots(policy: &Policy) -> usize {
+    if policy.gathers_values() { 3 } else { 2 }
+}
+
 /// Bytes of a slot for queries and attention output, on the device and on the host.
 fn mid_bytes(plan: &Plan, shape: &BatchShape) -> (Bytes, Bytes) {
     let model = &plan.model;
     let element = plan.dtype.size_bytes();
     let tokens = u64::from(shape.sequences) * u64::from(plan.workload.prompt_len);
     let prefill = Bytes(tokens * model.q_size() * element);
-    if !plan.policy.cpu_attention || shape.rows_off_device() == 0 {
+    if shape.rows_off_device() == 0 {
+        return (prefill, Bytes::ZERO);
+    }
+    if plan.policy.gathers_values() {
+        let past = plan.workload.cache_len().saturating_sub(1);
+        let all = shape.sequences * model.num_key_value_heads;
+        let queries = Bytes(u64::from(shape.sequences) * model.q_size() * element);
+        let of = |rows| picked(plan, rows, past);
+        let decode = queries + of(all).positions_bytes() + of(all).weights_bytes();
+        let off = of(shape.rows_off_device());
+        let host = off.positions_bytes() + off.values_bytes(shape.head);
+        return (prefill.max(decode), host);
+    }
+    if !plan.policy.cpu_attention {
         return (prefill, Bytes::ZERO);
     }
     let row = (u64::from(group(model)) + 2) * u64::from(model.head_dim) * element;
@@ -223,6 +251,15 @@ fn mid_bytes(plan: &Plan, shape: &BatchShape) -> (Bytes, Bytes) {
         prefill.max(decode),
         Bytes(u64::from(shape.rows_off_device()) * row),
     )
+}
+
+/// What rows off the device pick of `past` tokens.
+pub(super) fn picked(plan: &Plan, rows: u32, past: u32) -> Picked {
+    Picked {
+        rows,
+        group: group(&plan.model),
+        picks: plan.policy.picks(past).unwrap_or(0),
+    }
 }
 
 /// Query heads that share a key/value head.

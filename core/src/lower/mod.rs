@@ -12,6 +12,7 @@ mod layout;
 mod pages;
 mod ring;
 pub mod schedule;
+mod sparse;
 mod unit;
 mod weights;
 
@@ -411,10 +412,11 @@ impl Lowering {
         }
     }
 
-    /// Whether a layer's end is held back behind the next batch's projection, so that CPU attention
-    /// has something to hide behind. A batch must not meet itself in the next layer before its end.
+    /// Whether a layer's end is held back behind the next batch's projection, so that CPU attention, or
+    /// the CPU's collecting of values, has something to hide behind. A batch must not meet itself in the next layer before its end.
     fn holds_back(&self, units: &[Unit], num_batches: usize) -> bool {
-        let Some(unit) = units.iter().find(|unit| self.cache.on_cpu(unit)) else {
+        let apart = |unit: &&Unit| self.cache.on_cpu(unit) || self.cache.gathers(unit);
+        let Some(unit) = units.iter().find(apart) else {
             return false;
         };
         let moves_hidden = unit.shape.hidden.host + unit.shape.hidden.disk > 0;

@@ -45,7 +45,7 @@ impl Memory {
         model: &ModelSpec,
         dtype: Dtype,
         workload: Workload,
-        compressions: &[Compression],
+        (compressions, sparse_attention): (&[Compression], f64),
     ) -> Result<Memory, LowerError> {
         let endless = Workload {
             num_prompts: None,
@@ -60,8 +60,10 @@ impl Memory {
         };
         let base = Policy {
             gpu_batch_size: SEQUENCES,
+            sparse_attention,
             ..plan.policy
         };
+        base.validate()?;
         let mut rows = Vec::new();
         for &compression in compressions {
             for cpu_attention in [false, true] {

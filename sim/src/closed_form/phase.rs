@@ -6,7 +6,8 @@ use plimsoll_core::lower::CHUNK_BYTES_MIN;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::PAGE_BYTES;
 use plimsoll_core::policy::{Policy, Schedule};
-use plimsoll_core::program::{Gemms, Op, ResourceKind, Stage};
+use plimsoll_core::program::{AttentionPart, Gemms, Op, ResourceKind, Stage};
+use plimsoll_core::sparse::Picked;
 use plimsoll_core::units::{Bytes, Seconds};
 
 use super::{ClosedForms, Linear};
@@ -154,6 +155,13 @@ impl Terms {
         let index = KINDS.iter().position(|k| *k == kind);
         &mut self.0[index.expect("a term's resource")]
     }
+
+    /// Adds seconds for all of the cache off the device.
+    fn off_device(&mut self, kind: ResourceKind, seconds: f64) {
+        let cache = &mut self.on(kind).cache;
+        cache.host += seconds;
+        cache.disk += seconds;
+    }
 }
 
 impl Pass<'_> {
@@ -163,7 +171,7 @@ impl Pass<'_> {
         self.compute(&mut terms);
         self.cache(&mut terms);
         let mut mid = Linear::default();
-        if self.cpu_attends() {
+        if self.apart() {
             mid = self.mid(&mut terms);
         }
         self.weights(&mut terms, self.slabs().layer);
@@ -205,6 +213,22 @@ impl Pass<'_> {
 
     fn cpu_attends(&self) -> bool {
         self.policy.cpu_attention && !self.is_prefill()
+    }
+
+    /// Past tokens whose values are read; none where attention is dense.
+    fn picks(&self) -> Option<u32> {
+        let past = self.context_len - self.query_len;
+        self.policy.picks(past).filter(|_| !self.is_prefill())
+    }
+
+    /// Whether values of rows off the device are collected on the host and weighed on the device.
+    fn gathers(&self) -> bool {
+        self.policy.gathers_values() && !self.is_prefill()
+    }
+
+    /// Whether attention of rows off the device has the CPU in its way.
+    fn apart(&self) -> bool {
+        self.cpu_attends() || self.gathers()
     }
 
     fn seconds(&self, on: ResourceKind, op: Op) -> f64 {
@@ -253,14 +277,16 @@ impl Pass<'_> {
     }
 
     /// Attention of all rows.
-    fn attention(&self, on: ResourceKind) -> f64 {
+    fn attention(&self, on: ResourceKind, part: AttentionPart) -> f64 {
         let model = &self.forms.model;
         let op = Op::Attention {
-            rows: self.sequences * model.num_key_value_heads,
+            part,
+            rows: self.rows(),
             group: model.num_attention_heads / model.num_key_value_heads,
             head_dim: model.head_dim,
             query_len: self.query_len,
             context_len: self.context_len,
+            value_len: self.picks().map_or(self.context_len, |picks| picks + 1),
             element_bytes: self.forms.dtype.size_bytes() as u32,
             compressed: self.policy.compression.cache,
         };
@@ -271,26 +297,44 @@ impl Pass<'_> {
         let (tokens, gemms) = (self.sequences * self.query_len, &self.forms.gemms);
         let products = self.linear(Stage::Project, tokens, gemms.project)
             + self.linear(Stage::Finish, tokens, gemms.finish);
-        let attention = self.attention(ResourceKind::Gpu);
+        let attention = self.attention(ResourceKind::Gpu, AttentionPart::Whole);
         let gpu = terms.on(ResourceKind::Gpu);
         gpu.constant += products;
         if self.cpu_attends() {
             gpu.cache.device += attention;
-            let on_cpu = self.attention(ResourceKind::Cpu);
-            let cpu = terms.on(ResourceKind::Cpu);
-            cpu.cache.host += on_cpu;
-            cpu.cache.disk += on_cpu;
+            let on_cpu = self.attention(ResourceKind::Cpu, AttentionPart::Whole);
+            terms.off_device(ResourceKind::Cpu, on_cpu);
+        } else if let Some(picks) = self.picks() {
+            gpu.cache.device += attention;
+            let halves = [AttentionPart::Scores, AttentionPart::Values];
+            let halves = halves.map(|part| self.attention(ResourceKind::Gpu, part));
+            terms.off_device(ResourceKind::Gpu, halves.iter().sum());
+            let gather = Op::Gather {
+                rows: self.rows(),
+                picks,
+                head: self.head_bytes(),
+            };
+            let gather = f64::from(self.batches) * self.seconds(ResourceKind::Cpu, gather);
+            terms.off_device(ResourceKind::Cpu, gather);
         } else {
             gpu.constant += attention;
         }
     }
 
+    /// Rows of a GPU batch's cache.
+    fn rows(&self) -> u32 {
+        self.sequences * self.forms.model.num_key_value_heads
+    }
+
+    /// Bytes of a row's keys, or values, at one position.
+    fn head_bytes(&self) -> Bytes {
+        let compression = self.policy.compression;
+        compression.cache_head_bytes(self.forms.model.head_dim, self.forms.dtype)
+    }
+
     /// Bytes of one position of a GPU batch's cache in one layer.
     fn record_bytes(&self) -> u64 {
-        let model = &self.forms.model;
-        let compression = self.policy.compression;
-        let head = compression.cache_head_bytes(model.head_dim, self.forms.dtype);
-        u64::from(self.sequences * model.num_key_value_heads) * 2 * head.0
+        u64::from(self.rows()) * 2 * self.head_bytes().0
     }
 
     /// Loads of the past, unless the CPU attends where it lives, and stores of the new tokens.
@@ -299,7 +343,9 @@ impl Pass<'_> {
         let past = record * u64::from(self.context_len - self.query_len);
         let new = record * u64::from(self.query_len);
         if !self.cpu_attends() {
-            for (kind, bytes) in [(ResourceKind::H2d, past), (ResourceKind::D2h, new)] {
+            // Keys alone where values are collected; those are on the path of the batch.
+            let loaded = if self.gathers() { past / 2 } else { past };
+            for (kind, bytes) in [(ResourceKind::H2d, loaded), (ResourceKind::D2h, new)] {
                 let locked = self.policy.page_locked.cache;
                 let cache = &mut terms.on(kind).cache;
                 cache.host += self.moves(kind, bytes, locked);
@@ -314,12 +360,31 @@ impl Pass<'_> {
         }
     }
 
-    /// Queries, keys and values to the CPU and attention's output back; returns both added up.
-    fn mid(&self, terms: &mut Terms) -> Linear {
+    /// What goes to the CPU for a sequence and comes back, in bytes: queries, keys and values, and
+    /// attention's output; or the positions that were picked, and their values.
+    fn there_and_back(&self) -> (u64, u64) {
         let model = &self.forms.model;
         let element = self.forms.dtype.size_bytes();
-        let there = (model.q_size() + 2 * model.kv_size()) * element;
-        let back = model.q_size() * element;
+        match self.picks() {
+            Some(picks) if self.gathers() => {
+                let picked = Picked {
+                    rows: model.num_key_value_heads,
+                    group: 1,
+                    picks,
+                };
+                let values = picked.values_bytes(self.head_bytes());
+                (picked.positions_bytes().0, values.0)
+            }
+            _ => {
+                let there = (model.q_size() + 2 * model.kv_size()) * element;
+                (there, model.q_size() * element)
+            }
+        }
+    }
+
+    /// The way to the CPU and back; returns both added up.
+    fn mid(&self, terms: &mut Terms) -> Linear {
+        let (there, back) = self.there_and_back();
         let mut both = Linear::default();
         // The chain changes engines four times: to the copy, the CPU, the copy back and the GPU.
         let handoff = self.forms.cost.profile().compute.handoff.as_ref();
@@ -403,7 +468,7 @@ impl Pass<'_> {
         let one = 1.0 / f64::from(self.batches);
         let step = |all: Linear| all.weights_part() * (1.0 - one) + all * one;
         let mut chain = *sums.on(ResourceKind::Gpu);
-        if self.cpu_attends() {
+        if self.apart() {
             chain += *sums.on(ResourceKind::Cpu);
         }
         let others = chain * (1.0 - one);
@@ -414,10 +479,22 @@ impl Pass<'_> {
         ]
     }
 
+    /// What the GPU does in a layer once the values that were collected are there. With a barrier they
+    /// come behind all other loads of the step.
+    fn after_values(&self) -> Linear {
+        let tokens = self.sequences * self.query_len;
+        let values = self.attention(ResourceKind::Gpu, AttentionPart::Values);
+        let seconds = values + self.linear(Stage::Finish, tokens, self.forms.gemms.finish);
+        let mut after = Linear::default();
+        after.cache.host = seconds;
+        after.cache.disk = seconds;
+        after
+    }
+
     /// Chains that overlap cannot shorten.
     ///
     /// A GPU batch meets itself in the next layer, so one batch alone has its activations' moves in
-    /// its way. Attention on the CPU hides behind the projection of one other batch: the GPU is two
+    /// its way. Attention on the CPU, or its collecting of values, hides behind the projection of one other batch: the GPU is two
     /// batches into the chain of projection, attention and finish, and where it cannot be, or where
     /// resources meet after every batch (A.3), the chain is one sum. With a barrier a step also
     /// contains what it reads from disk and then copies on.
@@ -435,7 +512,7 @@ impl Pass<'_> {
             return through_host.into();
         }
         let gpu = *sums.on(ResourceKind::Gpu);
-        if self.cpu_attends() {
+        if self.apart() {
             let chain = gpu + *sums.on(ResourceKind::Cpu) + mid * layers;
             let held_back = !policy.barrier && self.batches > 1;
             paths.push(chain * if held_back { 0.5 } else { 1.0 });
@@ -446,6 +523,10 @@ impl Pass<'_> {
                 .iter()
                 .fold(Linear::default(), |sum, row| sum + *row);
             paths.push(gpu + moves * layers);
+        }
+        if policy.barrier && self.gathers() {
+            let after = self.after_values() * layers;
+            paths.extend([*sums.on(ResourceKind::H2d) + after, through_host[0] + after]);
         }
         if policy.barrier {
             paths.extend(through_host);

@@ -88,6 +88,27 @@ impl CostModel {
             Op::Move {
                 bytes, page_locked, ..
             } => self.transfer(on, bytes, page_locked, each),
+            // A part has the heads of many rows, so that a copy engine takes all like one copy.
+            Op::MoveParts {
+                parts,
+                part,
+                page_locked,
+                ..
+            } => self.transfer(on, part * u64::from(parts), page_locked, each),
+            // Heads of the cache, read where they lie: what the CPU's attention does.
+            Op::Gather { rows, picks, head } => {
+                let bytes = (head * (u64::from(rows) * u64::from(picks))).as_f64();
+                let rate = &self.profile.compute.cpu_attention;
+                each(Part::fixed(
+                    "compute.cpu_launch",
+                    &self.profile.compute.cpu_launch,
+                ));
+                each(Part::rated(
+                    "compute.cpu_attention",
+                    bytes,
+                    (rate, bytes, SizeUnit::Bytes),
+                ));
+            }
             Op::Embed {
                 tokens,
                 hidden_size,

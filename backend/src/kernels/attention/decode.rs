@@ -3,9 +3,11 @@
 //! A block of rows whose scores fit the second cache goes over all keys, then over all values, several
 //! positions at a time: as many streams as there are positions, each read from end to end.
 
+use std::ops::Range;
+
 use super::stored::Unit;
 use super::weighted::{Span, add_weighted};
-use super::{Attention, AttentionSpec, Cache, Page, Strided};
+use super::{Attention, AttentionScratch, AttentionSpec, Cache, Page, Strided};
 use crate::kernels::row::Row;
 use crate::kernels::simd::Lanes;
 use crate::kernels::softmax::softmax;
@@ -24,26 +26,11 @@ pub fn run<L: Lanes, U: Unit>(lanes: L, attention: Attention<'_>, cache: Cache<'
         q,
         out,
         scratch,
+        ..
     } = attention;
     let row_scores = spec.group() * spec.context_len;
-    let block_rows = (SCORES / row_scores).clamp(1, rows.len());
-    scratch
-        .scores
-        .resize(scratch.scores.len().max(block_rows * row_scores), 0.0);
-    for start in rows.clone().step_by(block_rows) {
-        let block = start..rows.end.min(start + block_rows);
-        let scores = &mut scratch.scores[..block.len() * row_scores];
-        for page in cache.pages {
-            for span in spans(page) {
-                for (row, scores) in block.clone().zip(scores.chunks_exact_mut(row_scores)) {
-                    let keys = cache.keys(page, row);
-                    score_group(lanes, spec, queries(spec, q, row), keys, span, scores);
-                }
-            }
-        }
-        for scores in scores.chunks_exact_mut(spec.context_len) {
-            softmax(lanes, scores, spec.scale);
-        }
+    for block in blocks(spec, rows) {
+        let scores = weights(lanes, spec, (block.clone(), q), cache, scratch);
         let width = spec.group() * spec.head_dim;
         out[block.start * width..block.end * width].fill(0.0);
         for page in cache.pages {
@@ -65,6 +52,41 @@ fn spans<U>(page: &Page<'_, U>) -> impl Iterator<Item = Span> {
         from,
         to: end.min(from + POSITIONS),
     })
+}
+
+/// Rows whose scores are held together.
+pub fn blocks(spec: &AttentionSpec, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let block_rows = (SCORES / (spec.group() * spec.context_len)).clamp(1, rows.len());
+    let end = rows.end;
+    rows.step_by(block_rows)
+        .map(move |start| start..end.min(start + block_rows))
+}
+
+/// The weights of all positions for a block of rows, [row, group, context_len].
+#[inline(always)]
+pub fn weights<'s, L: Lanes, U: Unit>(
+    lanes: L,
+    spec: &AttentionSpec,
+    (block, q): (Range<usize>, &[f32]),
+    cache: Cache<'_, U>,
+    scratch: &'s mut AttentionScratch,
+) -> &'s [f32] {
+    let row_scores = spec.group() * spec.context_len;
+    let needed = block.len() * row_scores;
+    scratch.scores.resize(scratch.scores.len().max(needed), 0.0);
+    let scores = &mut scratch.scores[..needed];
+    for page in cache.pages {
+        for span in spans(page) {
+            for (row, scores) in block.clone().zip(scores.chunks_exact_mut(row_scores)) {
+                let keys = cache.keys(page, row);
+                score_group(lanes, spec, queries(spec, q, row), keys, span, scores);
+            }
+        }
+    }
+    for scores in scores.chunks_exact_mut(spec.context_len) {
+        softmax(lanes, scores, spec.scale);
+    }
+    scores
 }
 
 /// The queries of a row's group, [group, head_dim]: contiguous, since there is one a sequence.

@@ -11,6 +11,7 @@
 mod decode;
 mod prefill;
 mod segment;
+mod sparse;
 mod stored;
 mod weighted;
 
@@ -19,6 +20,7 @@ use std::ops::Range;
 use plimsoll_core::Dtype;
 
 pub use segment::{KvSegment, KvSegmentMut, append, record_bytes};
+pub use sparse::Picks;
 pub use stored::CacheType;
 
 use super::KernelError;
@@ -43,6 +45,9 @@ pub struct AttentionSpec {
     pub context_len: usize,
     /// The factor of the scores, usually 1 / sqrt(head_dim). The queries come unscaled.
     pub scale: f32,
+    /// Past positions whose values a row reads in decode, beside the query's own; none: all. See
+    /// [`plimsoll_core::sparse`].
+    pub picks: Option<usize>,
 }
 
 impl AttentionSpec {
@@ -64,6 +69,11 @@ impl AttentionSpec {
     /// Elements of queries (and of the result) a sequence.
     fn query_elements(&self) -> usize {
         self.query_len * self.heads * self.head_dim
+    }
+
+    /// Values that a row reads in decode.
+    fn value_len(&self) -> usize {
+        self.picks.map_or(self.context_len, |picks| picks + 1)
     }
 
     fn check(&self) -> Result<(), KernelError> {
@@ -89,7 +99,14 @@ impl AttentionSpec {
             "positions",
             self.context_len.max(self.query_len),
             self.context_len,
-        )
+        )?;
+        expect(
+            "picked positions",
+            self.value_len().min(self.context_len),
+            self.value_len(),
+        )?;
+        let queries = self.picks.map_or(self.query_len, |_| 1);
+        expect("queries of sparse attention", queries, self.query_len)
     }
 }
 
@@ -99,6 +116,8 @@ pub struct AttentionScratch {
     scores: Vec<f32>,
     keys: Vec<f32>,
     values: Vec<f32>,
+    picks: Picks,
+    order: Vec<(f32, u32)>,
 }
 
 /// Attends with the queries of `rows`, which lie in `segment`.
@@ -123,8 +142,64 @@ pub fn attend(
         q,
         out,
         scratch,
+        part: Part::Whole,
     }
     .run(InstructionSet::best(), segment)
+}
+
+/// The first half of a sparse [`attend`]: what the rows pick, and the weights.
+///
+/// # Errors
+/// As [`attend`].
+pub fn score(
+    q: &[f32],
+    segment: &KvSegment<'_>,
+    spec: &AttentionSpec,
+    rows: Range<usize>,
+    scratch: &mut AttentionScratch,
+    picks: &mut Picks,
+) -> Result<(), KernelError> {
+    picks.resize(spec, q.len() / (spec.group() * spec.head_dim).max(1));
+    Attention {
+        spec,
+        rows,
+        q,
+        out: &mut [],
+        scratch,
+        part: Part::Scores(picks),
+    }
+    .run(InstructionSet::best(), segment)
+}
+
+/// The second half of a sparse [`attend`], where the values that were picked lie in turn at the
+/// segment's first positions, and the query's own at its last.
+///
+/// # Errors
+/// As [`attend`].
+pub fn weigh(
+    picks: &Picks,
+    segment: &KvSegment<'_>,
+    spec: &AttentionSpec,
+    rows: Range<usize>,
+    scratch: &mut AttentionScratch,
+    out: &mut [f32],
+) -> Result<(), KernelError> {
+    Attention {
+        spec,
+        rows,
+        q: &[],
+        out,
+        scratch,
+        part: Part::Values(picks),
+    }
+    .run(InstructionSet::best(), segment)
+}
+
+/// Which part of an attention is computed.
+enum Part<'a> {
+    Whole,
+    Scores(&'a mut Picks),
+    Values(&'a Picks),
 }
 
 /// The operands of an attention, apart from the cache.
@@ -134,6 +209,7 @@ struct Attention<'a> {
     q: &'a [f32],
     out: &'a mut [f32],
     scratch: &'a mut AttentionScratch,
+    part: Part<'a>,
 }
 
 impl Attention<'_> {
@@ -141,15 +217,25 @@ impl Attention<'_> {
         let spec = self.spec;
         spec.check()?;
         segment.check(spec)?;
+        let elements = match self.part {
+            Part::Whole => {
+                expect("the result of an attention", self.q.len(), self.out.len())?;
+                self.q.len()
+            }
+            Part::Scores(_) => self.q.len(),
+            Part::Values(picks) => {
+                picks.check(spec, self.out.len() / (spec.group() * spec.head_dim))?;
+                self.out.len()
+            }
+        };
         expect(
             "the queries of an attention",
-            whole_sequences(spec, self.q.len()),
-            self.q.len(),
+            whole_sequences(spec, elements),
+            elements,
         )?;
-        expect("the result of an attention", self.q.len(), self.out.len())?;
         let cached = segment.row_start.max(self.rows.start)..segment.row_end.min(self.rows.end);
         expect("rows in the segment", self.rows.len(), cached.len())?;
-        let batch_rows = self.q.len() / spec.query_elements() * spec.kv_heads;
+        let batch_rows = elements / spec.query_elements() * spec.kv_heads;
         expect(
             "rows in the batch",
             self.rows.end.min(batch_rows),
@@ -212,7 +298,10 @@ impl<U: Unit> Kernel for Run<'_, U> {
         if self.attention.rows.is_empty() {
             return;
         }
-        if self.attention.spec.query_len == 1 {
+        let spec = self.attention.spec;
+        if spec.picks.is_some() {
+            sparse::run(lanes, self.attention, self.cache);
+        } else if spec.query_len == 1 {
             decode::run(lanes, self.attention, self.cache);
         } else {
             prefill::run(lanes, self.attention, self.cache);
@@ -250,6 +339,18 @@ impl<'a, U: Unit> Cache<'a, U> {
             start,
             stride: self.stride,
             width: self.head_dim,
+        }
+    }
+
+    /// The values of a row at a position, which one of the pages has, as those of position 0.
+    #[inline(always)]
+    fn value(&self, position: usize, row: usize) -> Strided<'a, U> {
+        let page = self.pages.iter().find(|page| position < page.end);
+        let values = self.values(page.unwrap_or(&self.pages[0]), row);
+        Strided {
+            start: values.start + (position - values.first) * values.stride,
+            first: 0,
+            ..values
         }
     }
 

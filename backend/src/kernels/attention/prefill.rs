@@ -26,6 +26,7 @@ pub fn run<L: Lanes, U: Unit>(lanes: L, attention: Attention<'_>, cache: Cache<'
         q,
         out,
         scratch,
+        ..
     } = attention;
     let panel = spec.context_len * spec.head_dim;
     scratch

@@ -109,6 +109,7 @@ impl Stored {
                 q,
                 out: &mut out,
                 scratch: &mut scratch,
+                part: Part::Whole,
             };
             attention.run(set, &segment).unwrap();
         }
@@ -308,6 +309,7 @@ proptest! {
             query_len,
             context_len: query_len + before,
             scale: 1.0 / (head_dim as f32).sqrt(),
+            picks: None,
         };
         let stored = [
             CacheType::Whole(Dtype::F32),
@@ -327,6 +329,7 @@ fn several_blocks_of_rows_and_positions() {
         query_len: 1,
         context_len: 9001,
         scale: 0.1,
+        picks: None,
     };
     let (k, v) = (values(2 * 9001 * 320, 1), values(2 * 9001 * 320, 2));
     let q = values(2 * 640, 3);
@@ -354,6 +357,7 @@ fn only_the_asked_rows_are_written() {
         query_len: 1,
         context_len: 1,
         scale: 1.0,
+        picks: None,
     };
     let buffer = [0_u64; 16];
     let segment = KvSegment {
@@ -379,4 +383,202 @@ fn only_the_asked_rows_are_written() {
     assert_eq!(error.to_string(), expected);
     let error = attend(&q, &segment, &spec, 3..5, &mut scratch, &mut out).unwrap_err();
     assert_eq!(error.to_string(), "rows in the segment: 1 given, 2 needed");
+}
+
+/// Attention in f64 with the values of these positions alone, the weights being those of all.
+fn restricted(
+    spec: &AttentionSpec,
+    (q, k, v): (&[f32], &[f32], &[f32]),
+    picks: &Picks,
+) -> Vec<f64> {
+    let (count, past) = (
+        picks.positions.len() / (k.len() / (spec.context_len * spec.head_dim)),
+        spec.start(),
+    );
+    let mut kept = vec![0.0_f32; v.len()];
+    let row_of = |row: usize, position: usize| {
+        let (sequence, head) = (row / spec.kv_heads, row % spec.kv_heads);
+        let at = (sequence * spec.context_len + position) * spec.kv_heads + head;
+        at * spec.head_dim..(at + 1) * spec.head_dim
+    };
+    for (row, positions) in picks.positions.chunks_exact(count).enumerate() {
+        for position in positions.iter().map(|p| *p as usize).chain([past]) {
+            kept[row_of(row, position)].copy_from_slice(&v[row_of(row, position)]);
+        }
+    }
+    reference(spec, q, k, &kept)
+}
+
+/// The weights of all positions in f64, added up over the group, [row, context_len].
+fn summed_weights(spec: &AttentionSpec, q: &[f32], k: &[f32]) -> Vec<Vec<f64>> {
+    let rows = q.len() / (spec.group() * spec.head_dim);
+    let value = |row: usize, position: usize| {
+        let mut v = vec![0.0; k.len()];
+        let (sequence, head) = (row / spec.kv_heads, row % spec.kv_heads);
+        let at = (sequence * spec.context_len + position) * spec.kv_heads + head;
+        v[at * spec.head_dim] = 1.0;
+        let width = spec.group() * spec.head_dim;
+        let out = reference(spec, q, k, &v);
+        let heads = out[row * width..(row + 1) * width].chunks_exact(spec.head_dim);
+        heads.map(|head| head[0]).sum::<f64>()
+    };
+    let of = |row| (0..spec.context_len).map(|p| value(row, p)).collect();
+    (0..rows).map(of).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn sparse_attention_is_dense_attention_with_the_largest_weights(
+        kv_heads in 1_usize..3, group in 1_usize..6, head_dim in 1_usize..70,
+        past in 1_usize..30, share in 0.0_f64..1.0, batch in 1_usize..3, stored in 0_usize..3,
+    ) {
+        let picks = ((past as f64 * share).ceil() as usize).clamp(1, past);
+        let spec = AttentionSpec {
+            heads: kv_heads * group,
+            kv_heads,
+            head_dim,
+            query_len: 1,
+            context_len: past + 1,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            picks: Some(picks),
+        };
+        let stored = [
+            CacheType::Whole(Dtype::F32),
+            CacheType::Whole(Dtype::F16),
+            CacheType::Packed,
+        ][stored];
+        check_sparse(&spec, batch, stored);
+    }
+}
+
+fn check_sparse(spec: &AttentionSpec, batch: usize, stored: CacheType) {
+    let (context, kv_width) = (spec.context_len, spec.kv_heads * spec.head_dim);
+    let dense = AttentionSpec {
+        picks: None,
+        ..*spec
+    };
+    let k = values(batch * context * kv_width, 1);
+    let v = values(batch * context * kv_width, 2);
+    let q = values(batch * spec.heads * spec.head_dim, 3);
+    let rows = batch * spec.kv_heads;
+    let mut cache = Stored::new(spec, &[0, rows], stored, 0);
+    let all = AttentionSpec {
+        query_len: context,
+        ..dense
+    };
+    cache.append(&all, &k, &v);
+    let out = cache.attend(InstructionSet::Plain, spec, &q);
+    for set in InstructionSet::ALL {
+        assert_eq!(bits(&cache.attend(set, spec, &q)), bits(&out), "{set:?}");
+        let pages = (context / 3, 2);
+        let in_pages = cache.attend_in_pages(set, spec, &q, pages);
+        assert_eq!(bits(&in_pages), bits(&out), "{set:?} in pages of {pages:?}");
+    }
+
+    let segment = KvSegment {
+        row_start: 0,
+        row_end: rows,
+        record_bytes: cache.record(0),
+        pages: &[bytemuck::cast_slice(&cache.buffers[0])],
+        stored,
+    };
+    let (mut scratch, mut picks) = (AttentionScratch::default(), Picks::default());
+    score(&q, &segment, spec, 0..rows, &mut scratch, &mut picks).unwrap();
+    let read = |values: &[f32]| rounded(values, spec.head_dim, stored);
+    let (k, v) = (read(&k), read(&v));
+    let exact = restricted(spec, (&q, &k, &v), &picks);
+    for (found, exact) in out.iter().zip(exact) {
+        assert!(
+            (f64::from(*found) - exact).abs() < 2e-5,
+            "{found} for {exact}"
+        );
+    }
+    let count = spec.value_len() - 1;
+    for (row, weights) in summed_weights(spec, &q, &k).iter().enumerate() {
+        let positions = &picks.positions[row * count..(row + 1) * count];
+        assert!(positions.is_sorted_by(|a, b| a < b), "{positions:?}");
+        let is_picked = |p: usize| positions.contains(&(p as u32));
+        let past = 0..spec.start();
+        let least = past.clone().filter(|p| is_picked(*p)).map(|p| weights[p]);
+        let left = past.filter(|p| !is_picked(*p)).map(|p| weights[p]);
+        let (least, left) = (least.fold(f64::MAX, f64::min), left.fold(0.0, f64::max));
+        assert!(least > left - 1e-6, "{least} was picked and {left} left");
+    }
+
+    // Collected at the first positions, the values give the same bits; so do all of them.
+    let collected = collect(&cache, spec, &picks);
+    let segment = KvSegment {
+        pages: &[bytemuck::cast_slice(&collected)],
+        ..segment
+    };
+    let mut apart = vec![f32::NAN; q.len()];
+    weigh(&picks, &segment, spec, 0..rows, &mut scratch, &mut apart).unwrap();
+    assert_eq!(bits(&apart), bits(&out), "{spec:?}");
+    let whole = AttentionSpec {
+        picks: Some(spec.start()),
+        ..*spec
+    };
+    let [whole, dense] =
+        [whole, dense].map(|spec| bits(&cache.attend(InstructionSet::best(), &spec, &q)));
+    assert_eq!(whole, dense, "{spec:?}");
+}
+
+/// The cache with the picked values at the first positions, the newest where it was and others no numbers.
+fn collect(cache: &Stored, spec: &AttentionSpec, picks: &Picks) -> Vec<u64> {
+    let head = cache.stored.head_bytes(spec.head_dim);
+    let (record, rows) = (cache.record(0), cache.bounds[1]);
+    let from: &[u8] = bytemuck::cast_slice(&cache.buffers[0]);
+    let mut collected = vec![u64::MAX; cache.buffers[0].len()];
+    let into: &mut [u8] = bytemuck::cast_slice_mut(&mut collected);
+    let count = spec.value_len() - 1;
+    for row in 0..rows {
+        let positions = &picks.positions[row * count..(row + 1) * count];
+        let newest = [(spec.start(), spec.start() as u32)];
+        for (to, position) in positions.iter().copied().enumerate().chain(newest) {
+            let at = |position: usize| position * record + (rows + row) * head;
+            let value = &from[at(position as usize)..at(position as usize) + head];
+            into[at(to)..at(to) + head].copy_from_slice(value);
+        }
+    }
+    collected
+}
+
+#[test]
+fn sparse_attention_is_for_one_query_and_the_past() {
+    let spec = AttentionSpec {
+        heads: 1,
+        kv_heads: 1,
+        head_dim: 4,
+        query_len: 1,
+        context_len: 3,
+        scale: 1.0,
+        picks: Some(3),
+    };
+    let buffer = [0_u64; 16];
+    let segment = KvSegment {
+        row_start: 0,
+        row_end: 1,
+        record_bytes: 32,
+        pages: &[bytemuck::cast_slice(&buffer)],
+        stored: CacheType::Whole(Dtype::F32),
+    };
+    let mut scratch = AttentionScratch::default();
+    let mut said = |spec: &AttentionSpec| {
+        let q = vec![1.0; spec.query_len * 4];
+        let mut out = q.clone();
+        let given = attend(&q, &segment, spec, 0..1, &mut scratch, &mut out);
+        given.unwrap_err().to_string()
+    };
+    assert_eq!(said(&spec), "picked positions: 4 given, 3 needed");
+    let many = AttentionSpec {
+        query_len: 2,
+        picks: Some(1),
+        ..spec
+    };
+    assert_eq!(
+        said(&many),
+        "queries of sparse attention: 2 given, 1 needed"
+    );
 }
