@@ -470,12 +470,7 @@ fn check_sparse(spec: &AttentionSpec, batch: usize, stored: CacheType) {
     };
     cache.append(&all, &k, &v);
     let out = cache.attend(InstructionSet::Plain, spec, &q);
-    for set in InstructionSet::ALL {
-        assert_eq!(bits(&cache.attend(set, spec, &q)), bits(&out), "{set:?}");
-        let pages = (context / 3, 2);
-        let in_pages = cache.attend_in_pages(set, spec, &q, pages);
-        assert_eq!(bits(&in_pages), bits(&out), "{set:?} in pages of {pages:?}");
-    }
+    check_sets_and_pages(&cache, spec, &q, &out);
 
     let segment = KvSegment {
         row_start: 0,
@@ -523,6 +518,16 @@ fn check_sparse(spec: &AttentionSpec, batch: usize, stored: CacheType) {
     let [whole, dense] =
         [whole, dense].map(|spec| bits(&cache.attend(InstructionSet::best(), &spec, &q)));
     assert_eq!(whole, dense, "{spec:?}");
+}
+
+/// That every instruction set gives these bits, in one buffer and in pages.
+fn check_sets_and_pages(cache: &Stored, spec: &AttentionSpec, q: &[f32], out: &[f32]) {
+    let pages = (spec.context_len / 3, 2);
+    for set in InstructionSet::ALL {
+        assert_eq!(bits(&cache.attend(set, spec, q)), bits(out), "{set:?}");
+        let in_pages = cache.attend_in_pages(set, spec, q, pages);
+        assert_eq!(bits(&in_pages), bits(out), "{set:?} in pages of {pages:?}");
+    }
 }
 
 /// The cache with the picked values at the first positions, the newest where it was and others no numbers.
