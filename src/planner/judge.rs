@@ -18,8 +18,9 @@ use plimsoll_sim::{predict, time};
 use super::{Objective, PlanError};
 use crate::parallel::on_all_processors;
 
-/// Plans of fewer (block, GPU batch, pass) squares than this are simulated in full at once.
-const FEW_SQUARES: u64 = 2_000;
+/// So many (block, GPU batch, pass) squares are simulated in full without a thought: less than a tenth
+/// of a second.
+const FEW_SQUARES: u64 = 20_000;
 
 /// A part of a simulation that stands for the whole.
 #[derive(Debug, Clone, Copy)]
@@ -50,8 +51,8 @@ impl Length {
     }
 }
 
-/// How many plans are compared by more than a short simulation: where there are two schedules, the
-/// best of each, since short simulations err differently on them.
+/// How many plans at least are compared by more than a short simulation: where there are two schedules,
+/// the best of each, since short simulations err differently on them.
 const FINALISTS: usize = 2;
 
 /// How closely the best plans are looked at.
@@ -157,7 +158,7 @@ pub(super) fn judge(
         let judge = |plan| Judged::by_sample(plan, profile, forms, length);
         Ok::<_, PlanError>(sorted(all(plans, &judge)?, objective))
     };
-    let few = plans.iter().map(squares).sum::<u64>() <= FEW_SQUARES;
+    let few = are_few(&plans);
     let finalists = if few || plans.len() <= FINALISTS {
         plans
     } else {
@@ -170,7 +171,8 @@ pub(super) fn judge(
     Ok(sorted(judged, objective))
 }
 
-/// Of plans, best first: the best, and the best of another schedule or the next where there is none.
+/// Of plans, best first: the best, the best of another schedule or the next where there is none, and as
+/// many of the others as are simulated without a thought.
 fn finalists(judged: Vec<Judged>) -> Vec<Plan> {
     let mut plans: Vec<Plan> = judged.into_iter().map(Judged::into_plan).collect();
     if let Some(best) = plans.first().map(|plan| plan.policy.schedule)
@@ -178,7 +180,13 @@ fn finalists(judged: Vec<Judged>) -> Vec<Plan> {
     {
         plans.swap(1, other);
     }
-    plans.truncate(FINALISTS);
+    let mut done = 0;
+    let cheap = plans.iter().take_while(|plan| {
+        done += squares(plan);
+        done <= FEW_SQUARES
+    });
+    let count = cheap.count().max(FINALISTS);
+    plans.truncate(count);
     plans
 }
 
@@ -193,6 +201,11 @@ fn all(
     judge: &(dyn Fn(Plan) -> Result<Judged, PlanError> + Sync),
 ) -> Result<Vec<Judged>, PlanError> {
     on_all_processors(plans, judge).into_iter().collect()
+}
+
+/// Whether simulating all of them in full takes next to no time.
+pub(super) fn are_few(plans: &[Plan]) -> bool {
+    plans.iter().map(squares).sum::<u64>() <= FEW_SQUARES
 }
 
 /// Squares of FlexGen's figure 2.

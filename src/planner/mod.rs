@@ -35,13 +35,13 @@ use space::{Proposal, Shape};
 use whole::Maker;
 
 /// How many proposals are tried to be made whole, best first.
-const PROPOSED: usize = 8;
+const PROPOSED: usize = 16;
 
 /// How many are where none of those can be.
 const PROPOSED_AT_MOST: usize = 100;
 
-/// How many whole plans of each schedule the simulator judges, both ways to make a proposal whole
-/// counted.
+/// How many whole plans of each schedule the simulator judges at least, both ways to make a proposal
+/// whole counted.
 const JUDGED: usize = 6;
 
 /// How often the latency asked of proposals is lowered because the simulator disagrees.
@@ -233,9 +233,10 @@ impl<'a> Search<'a> {
                 let of_it = |shape: &&Shape| shape.policy.schedule == schedule;
                 let shapes: Vec<&Shape> = shapes.iter().filter(of_it).collect();
                 let best = space::scan(&shapes, room, (objective, limit), count)?;
-                let enough = plans.len() + JUDGED;
+                let before = plans.len();
                 for proposal in &best {
-                    if plans.len() < enough {
+                    // Of small plans, more are judged in the same time.
+                    if plans.len() < before + JUDGED || judge::are_few(&plans[before..]) {
                         plans.extend(self.maker.make(proposal, limit)?);
                     }
                 }
