@@ -1,6 +1,7 @@
 //! Many rounds are predicted from a few: they are alike, and each begins as the one before ends.
 
 use plimsoll_core::control::Run;
+use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::schedule::rounds;
 use plimsoll_core::lower::{LowerError, check_fits, footprint};
 use plimsoll_core::plan::Plan;
@@ -9,7 +10,6 @@ use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
 use crate::simulate::{SimulateError, simulate};
-use plimsoll_core::hardware::HardwareProfile;
 
 /// Rounds that are simulated besides a last one that is not full: one that begins, one that stands for
 /// the others, and one more, which a diagonal schedule admits beside it.

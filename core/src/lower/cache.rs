@@ -299,10 +299,11 @@ impl CacheStream {
                 continue;
             }
             let past = 0..u64::from(unit.position);
+            let source = staged.host;
             let done = if gathers { None } else { staged.host.take() };
             let op = self.move_past((unit, tier), past, gathers);
             let copy = Draft::new(ResourceKind::H2d, op, unit.cell)
-                .with(Access::Read, [staged.host.or(done)])
+                .with(Access::Read, [source])
                 .after([staged.ready.disk])
                 .giving([done])
                 .with(Access::Write, [Some(device)])
