@@ -1,14 +1,14 @@
 //! How sure predictions are, and where they say that they extrapolate.
 
-use plimsoll_core::Dtype;
+mod common;
+
 use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::hardware::{Curve, HardwareProfile, Residuals, embedded};
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::registry;
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::summary::Summary;
-use plimsoll_core::tier::PerTier;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::predict;
 
@@ -16,26 +16,14 @@ const SPREAD: f64 = 0.1;
 
 /// A plan whose weights are all read from the host, for every pass.
 fn plan() -> Plan {
-    let mut plan = Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: registry::find("opt-1.3b").expect("registered"),
-        dtype: Dtype::F16,
-        workload: Workload {
-            prompt_len: 32,
-            gen_len: 4,
-            num_prompts: None,
-        },
-        policy: Policy::from_percent(4, 1, [0.0, 100.0, 100.0, 0.0, 100.0, 0.0]).expect("a policy"),
-        capacity_bytes: PerTier::default(),
-        prediction: None,
-        provenance: Provenance {
-            hardware: "t4".into(),
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: "0".into(),
-        },
+    let model = registry::find("opt-1.3b").expect("registered");
+    let workload = Workload {
+        prompt_len: 32,
+        gen_len: 4,
+        num_prompts: None,
     };
-    plan.capacity_bytes = footprint(&plan).expect("a policy");
-    plan
+    let policy = Policy::from_percent(4, 1, [0.0, 100.0, 100.0, 0.0, 100.0, 0.0]);
+    common::plan(model, workload, policy.expect("a policy"))
 }
 
 /// A machine that nobody measured and nobody compared.

@@ -1,19 +1,21 @@
 //! The closed form and the simulator agree where nothing shares anything with anything.
 
+mod common;
+
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
-use plimsoll_core::lower::footprint;
 use plimsoll_core::model::{ModelSpec, registry};
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
 use plimsoll_core::program::ResourceKind;
 use plimsoll_core::sparse::DENSE;
-use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::ClosedForms;
 use plimsoll_sim::predict;
+
+use common::plan;
 
 const WORKLOAD: Workload = Workload {
     prompt_len: 512,
@@ -38,26 +40,6 @@ fn policy(gbs: u32, batches: u32, percent: [f64; 6], cpu_attention: bool) -> Pol
         cpu_attention,
         ..Policy::from_percent(gbs, batches, percent).expect("a policy")
     }
-}
-
-/// A plan on a machine that is large enough for it.
-fn plan(model: ModelSpec, workload: Workload, policy: Policy) -> Plan {
-    let mut plan = Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model,
-        dtype: Dtype::F16,
-        workload,
-        policy,
-        capacity_bytes: PerTier::default(),
-        prediction: None,
-        provenance: Provenance {
-            hardware: "t4".into(),
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: "0".into(),
-        },
-    };
-    plan.capacity_bytes = footprint(&plan).expect("a policy");
-    plan
 }
 
 /// Closed form over simulation, of prefill, of decode and of both.

@@ -1,13 +1,13 @@
 //! Many rounds predicted from a few are as if all had been simulated.
 
-use plimsoll_core::Dtype;
+mod common;
+
 use plimsoll_core::hardware::{HardwareProfile, embedded};
-use plimsoll_core::lower::{LowerError, footprint};
+use plimsoll_core::lower::LowerError;
 use plimsoll_core::model::registry;
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::summary::Summary;
-use plimsoll_core::tier::PerTier;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::{SimulateError, predict, simulate};
 
@@ -23,26 +23,13 @@ fn plan(schedule: Schedule, barrier: bool, num_prompts: Option<u64>) -> Plan {
         cpu_attention: true,
         ..Policy::from_percent(2, 4, percent).expect("a policy")
     };
-    let mut plan = Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: registry::find("opt-1.3b").expect("registered"),
-        dtype: Dtype::F16,
-        workload: Workload {
-            prompt_len: 64,
-            gen_len: 8,
-            num_prompts,
-        },
-        policy,
-        capacity_bytes: PerTier::default(),
-        prediction: None,
-        provenance: Provenance {
-            hardware: "t4".into(),
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: "0".into(),
-        },
+    let model = registry::find("opt-1.3b").expect("registered");
+    let workload = Workload {
+        prompt_len: 64,
+        gen_len: 8,
+        num_prompts,
     };
-    plan.capacity_bytes = footprint(&plan).expect("a policy");
-    plan
+    common::plan(model, workload, policy)
 }
 
 /// Both within a share of each other.
