@@ -2,6 +2,7 @@
 
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
+use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
@@ -55,6 +56,20 @@ pub struct Point {
     pub hc: Option<f64>,
     /// Whether the CPU attends to what is not on the device.
     pub cpu_compute: Option<bool>,
+    /// The rest of the policy, in the words of `plimsoll simulate`'s flags.
+    pub schedule: Option<&'static str>,
+    /// Whether copies, disk and computation overlap.
+    pub overlap: Option<bool>,
+    /// Whether all resources synchronise after every GPU batch.
+    pub barrier: Option<bool>,
+    /// How percentages of weights become whole tensors.
+    pub granularity: Option<&'static str>,
+    /// Which host memory is page-locked.
+    pub page_lock: Option<&'static str>,
+    /// Whether weights are kept in 4 bits.
+    pub compress_weight: Option<bool>,
+    /// Whether the cache is.
+    pub compress_cache: Option<bool>,
     /// Out of memory: the tier that binds.
     pub exceeds: Option<Tier>,
     /// What the nearest plan asks of it.
@@ -151,6 +166,13 @@ impl Point {
             hg: None,
             hc: None,
             cpu_compute: None,
+            schedule: None,
+            overlap: None,
+            barrier: None,
+            granularity: None,
+            page_lock: None,
+            compress_weight: None,
+            compress_cache: None,
             exceeds: None,
             needed_bytes: None,
             capacity_bytes: None,
@@ -158,22 +180,12 @@ impl Point {
         match outcome {
             Outcome::Fits(block) => {
                 let policy = &block.plan.policy;
-                // To a tenth: shares further than that are not the model's to tell.
-                let percent = |share: f64| Some((share * 1000.0).round() / 10.0);
                 point.latency_s = Some(block.latency_s.0);
                 point.throughput_tok_s = Some(block.throughput_tok_s);
                 let range = block.interval(profile).map(|i| i.throughput_tok_s);
                 point.low_tok_s = range.map(|range| range.low);
                 point.high_tok_s = range.map(|range| range.high);
-                point.gpu_batch_size = Some(policy.gpu_batch_size);
-                point.num_gpu_batches = Some(policy.num_gpu_batches);
-                point.wg = percent(policy.weights.device);
-                point.wc = percent(policy.weights.host);
-                point.cg = percent(policy.cache.device);
-                point.cc = percent(policy.cache.host);
-                point.hg = percent(policy.activations.device);
-                point.hc = percent(policy.activations.host);
-                point.cpu_compute = Some(policy.cpu_attention && policy.cache.device < 1.0);
+                point.set_policy(policy);
             }
             Outcome::DoesNotFit(excess) => {
                 point.exceeds = Some(excess.tier);
@@ -182,6 +194,39 @@ impl Point {
             }
         }
         point
+    }
+
+    /// A policy in the words of `plimsoll simulate`'s flags, so that it can be simulated again.
+    fn set_policy(&mut self, policy: &Policy) {
+        // To a hundred thousandth: what a share of a model is worth beyond that is less than a tensor.
+        let percent = |share: f64| Some((share * 1e5).round() / 1e3);
+        self.gpu_batch_size = Some(policy.gpu_batch_size);
+        self.num_gpu_batches = Some(policy.num_gpu_batches);
+        self.wg = percent(policy.weights.device);
+        self.wc = percent(policy.weights.host);
+        self.cg = percent(policy.cache.device);
+        self.cc = percent(policy.cache.host);
+        self.hg = percent(policy.activations.device);
+        self.hc = percent(policy.activations.host);
+        self.cpu_compute = Some(policy.cpu_attention && policy.cache.device < 1.0);
+        self.schedule = Some(match policy.schedule {
+            Schedule::Row => "row",
+            Schedule::ZigZag => "zigzag",
+            Schedule::Diagonal => "diagonal",
+        });
+        self.overlap = Some(policy.overlap);
+        self.barrier = Some(policy.barrier);
+        self.granularity = Some(match policy.granularity {
+            Granularity::Layer => "layer",
+            Granularity::Spread => "spread",
+        });
+        self.page_lock = Some(match policy.page_locked {
+            PageLocked::ALL => "all",
+            PageLocked::NONE => "none",
+            _ => "flexgen",
+        });
+        self.compress_weight = Some(policy.compression.weights);
+        self.compress_cache = Some(policy.compression.cache);
     }
 
     /// Latency and throughput, where it fits.

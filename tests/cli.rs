@@ -1003,7 +1003,8 @@ fn pareto_draws_each_system_and_says_what_does_not_fit() {
     }
     let csv = std::fs::read_to_string(place.path("p.csv")).unwrap();
     let header = "system,effective_batch,latency_s,throughput_tok_s,low_tok_s,high_tok_s,on_frontier,\
-                  gpu_batch_size,num_gpu_batches,wg,wc,cg,cc,hg,hc,cpu_compute,exceeds,needed_bytes,capacity_bytes";
+                  gpu_batch_size,num_gpu_batches,wg,wc,cg,cc,hg,hc,cpu_compute,schedule,overlap,barrier,\
+                  granularity,page_lock,compress_weight,compress_cache,exceeds,needed_bytes,capacity_bytes";
     assert_eq!(csv.lines().next(), Some(header));
     assert_eq!(csv.lines().count(), 1 + 3 * 3);
     let svg = std::fs::read_to_string(place.path("p.svg")).unwrap();
@@ -1013,6 +1014,41 @@ fn pareto_draws_each_system_and_says_what_does_not_fit() {
     let report = place.json(&format!("{line} --systems accelerate --format json"));
     assert_eq!(report["points"][0]["on_frontier"], true);
     assert_eq!(report["points"][0]["wc"], 0.0);
+}
+
+#[test]
+fn points_of_a_frontier_can_be_simulated_again() {
+    let place = Place::new();
+    let asked = "--hw t4 --model opt-30b --prompt-len 64 --gen-len 8";
+    let points = "--systems plimsoll,flexgen --batches 64 --format json";
+    let report = place.json(&format!("pareto {asked} {points}"));
+    for point in report["points"].as_array().unwrap() {
+        let word = |key: &str| point[key].to_string().replace('"', "");
+        let switch = |key: &str| if point[key] == true { "on" } else { "off" };
+        let percent = ["wg", "wc", "cg", "cc", "hg", "hc"].map(word).join(" ");
+        let (cpu, barrier) = (switch("cpu_compute"), switch("barrier"));
+        let mut line =
+            format!("simulate {asked} --percent {percent} --cpu-compute {cpu} --barrier {barrier}");
+        for (flag, key) in [
+            ("--gpu-batch-size", "gpu_batch_size"),
+            ("--num-gpu-batches", "num_gpu_batches"),
+            ("--schedule", "schedule"),
+            ("--granularity", "granularity"),
+            ("--page-lock", "page_lock"),
+        ] {
+            line += &format!(" {flag} {}", word(key));
+        }
+        assert_eq!(point["overlap"], true);
+        assert_eq!(point["compress_weight"], false);
+        let again = place.json(&format!("{line} --format json"));
+        let again = again["prediction"]["throughput_tok_s"].as_f64().unwrap();
+        let there = point["throughput_tok_s"].as_f64().unwrap();
+        // A diagonal's block by itself is not quite one among many.
+        assert!(
+            (again / there - 1.0).abs() < 0.02,
+            "{line}: {again}, not {there}"
+        );
+    }
 }
 
 #[test]
@@ -1034,7 +1070,7 @@ fn tiny_experiment(place: &Place) {
     std::fs::create_dir(place.path("exp")).unwrap();
     place.write(
         "exp/table-1.toml",
-        "kind = \"runs\"\ntitle = \"Table 1\"\nfile = \"table-1.csv\"\nhw = \"t4\"\nfitted = false\n",
+        "kind = \"runs\"\ntitle = \"Table 1\"\nfile = \"table-1.csv\"\nhw = \"t4\"\nused_for = \"printed-policies\"\n",
     );
     place.write(
         "exp/table-1.csv",
@@ -1044,7 +1080,7 @@ fn tiny_experiment(place: &Place) {
     );
     place.write(
         "exp/table-2.toml",
-        "kind = \"systems\"\ntitle = \"Table 2\"\nfile = \"table-2.csv\"\nhw = \"t4\"\nfitted = true\n",
+        "kind = \"systems\"\ntitle = \"Table 2\"\nfile = \"table-2.csv\"\nhw = \"t4\"\nused_for = \"fitting\"\n",
     );
     place.write(
         "exp/table-2.csv",
@@ -1082,7 +1118,7 @@ fn an_experiment_is_made_again_and_compared() {
     for words in [
         "plimsoll experiment exp",
         "fitting | 1 |",
-        "validation, policies published | 1 |",
+        "validation, policies printed in the paper | 1 |",
         "of 1 |",
         "| none | the whole model | 0 |",
         "| fixed-costs |",
@@ -1152,7 +1188,7 @@ fn a_wrong_experiment_is_refused_by_file_and_key() {
                   gpu_batch_size = 1\npercent = [100, 10, 100, 0, 100, 0]\nlengths = [[8, 8]]\n";
     place.write("exp/f.toml", blocks);
     place.refused("experiment exp", 4, &["f.toml", "percent"]);
-    let table = "kind = \"systems\"\ntitle = \"T\"\nfile = \"t.csv\"\nhw = \"t5\"\nfitted = true\n";
+    let table = "kind = \"systems\"\ntitle = \"T\"\nfile = \"t.csv\"\nhw = \"t5\"\nused_for = \"fitting\"\n";
     place.write("exp/f.toml", table);
     place.refused("experiment exp", 4, &["t.csv"]);
 }

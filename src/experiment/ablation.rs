@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use plimsoll_core::term::Term;
 use serde::Serialize;
 
-use super::definition::{Definition, Kind};
+use super::definition::{Definition, Kind, Use};
 use crate::calibrate::{Machines, RecordedRun, RunRow, score_runs};
 use crate::stats;
 
@@ -54,20 +54,21 @@ pub(super) fn ablation(definitions: &[Definition]) -> anyhow::Result<Vec<Ablatio
 /// elsewhere.
 fn validation_runs(definitions: &[Definition]) -> Vec<(&Machines, Vec<RecordedRun>)> {
     let key = |run: &RecordedRun| (run.name.clone(), run.hardware.clone());
-    let tables = |wanted: bool| {
+    let tables = |wanted: fn(Use) -> bool| {
         definitions.iter().filter_map(move |it| match &it.kind {
             Kind::Runs {
                 runs,
                 machines,
-                fitted,
-            } if *fitted == wanted => Some((&**machines, runs)),
+                used_for,
+            } if wanted(*used_for) => Some((&**machines, runs)),
             _ => None,
         })
     };
-    let fitted = tables(true).flat_map(|(_, runs)| runs.iter().map(key));
+    let fitted =
+        tables(|used_for| used_for == Use::Fitting).flat_map(|(_, runs)| runs.iter().map(key));
     let mut seen: HashSet<_> = fitted.collect();
     let mut kept = Vec::new();
-    for (machines, runs) in tables(false) {
+    for (machines, runs) in tables(Use::validates_given) {
         let new = |run: &&RecordedRun| run.has_number() && seen.insert(key(run));
         kept.push((machines, runs.iter().filter(new).cloned().collect()));
     }

@@ -35,8 +35,8 @@ pub enum Kind {
         runs: Vec<RecordedRun>,
         /// Where they ran.
         machines: Box<Machines>,
-        /// Whether the machine's constants were fitted to them.
-        fitted: bool,
+        /// What they are good for.
+        used_for: Use,
     },
     /// Runs of which only system and block size were published: the policy is what the system's
     /// rules make.
@@ -45,8 +45,8 @@ pub enum Kind {
         runs: Vec<Published>,
         /// Where they ran.
         machine: Box<HardwareProfile>,
-        /// Whether the machine's constants were fitted to them.
-        fitted: bool,
+        /// What they are good for.
+        used_for: Use,
     },
     /// Latency against throughput.
     Pareto {
@@ -65,6 +65,54 @@ pub enum Kind {
     Schedules(Box<Schedules>),
     /// The runs of the validation tables without one term of the cost model after another.
     Ablation,
+}
+
+/// What a table's errors say something about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Use {
+    /// The machine's constants were fitted to it.
+    Fitting,
+    /// Validation: the publication prints the policies.
+    PrintedPolicies,
+    /// Validation: the policies are in code that was released beside it, runs are of one block.
+    ReleasedPolicies,
+    /// Validation: such policies again, and what was timed is a whole application, with what it does beside the model.
+    Applications,
+    /// Validation: policies that nobody published, made by a system's rules.
+    MadePolicies,
+    /// Nothing: what was timed holds more than what is predicted.
+    Showing,
+}
+
+impl Use {
+    /// In the order in which they are reported.
+    pub const ALL: [Use; 6] = [
+        Use::Fitting,
+        Use::PrintedPolicies,
+        Use::ReleasedPolicies,
+        Use::Applications,
+        Use::MadePolicies,
+        Use::Showing,
+    ];
+
+    /// As results call it.
+    pub fn title(self) -> &'static str {
+        match self {
+            Use::Fitting => "fitting",
+            Use::PrintedPolicies => "validation, policies printed in the paper",
+            Use::ReleasedPolicies => "validation, policies in the released scripts",
+            Use::Applications => "validation, whole applications with such policies",
+            Use::MadePolicies => "validation, policies made by rules",
+            Use::Showing => "nothing, only shown",
+        }
+    }
+
+    /// Whether its runs test predictions of a given policy.
+    pub fn validates_given(self) -> bool {
+        use Use::{Applications, PrintedPolicies, ReleasedPolicies};
+        matches!(self, PrintedPolicies | ReleasedPolicies | Applications)
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -89,7 +137,7 @@ struct Compared {
     title: String,
     file: PathBuf,
     hw: String,
-    fitted: bool,
+    used_for: Use,
 }
 
 #[derive(Debug, Deserialize)]
@@ -202,11 +250,10 @@ fn read(path: &Path) -> Result<Definition, InputError> {
             let runs = read_runs(&beside(&it.file))?;
             let machines = Machines::find(&it.hw, &runs).map_err(here("hw"))?;
             let machines = Box::new(machines);
-            let fitted = it.fitted;
             let kind = Kind::Runs {
                 runs,
                 machines,
-                fitted,
+                used_for: it.used_for,
             };
             (it.title, kind)
         }
@@ -214,7 +261,7 @@ fn read(path: &Path) -> Result<Definition, InputError> {
             let kind = Kind::Systems {
                 runs: read_published(&beside(&it.file))?,
                 machine: Box::new(find_profile(&it.hw).map_err(here("hw"))?),
-                fitted: it.fitted,
+                used_for: it.used_for,
             };
             (it.title, kind)
         }

@@ -1,11 +1,12 @@
 //! All results as one text in Markdown.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use plimsoll_core::term::Term;
 
 use super::ablation::AblationRow;
-use super::definition::{Definition, Kind};
+use super::definition::{Definition, Kind, Use};
 use super::results::{Outcome, Row, Score, Table, score_of};
 use super::schedules::SchedulesRow;
 use crate::pareto::Point;
@@ -16,27 +17,27 @@ use crate::report::{signed_percent, three_digits};
 const NONE: &str = "";
 
 /// Above the numbers of a score.
-const SCORE_HEAD: &str = " runs | median error | p90 | signed median | within the 90% interval |";
-const SCORE_RULE: &str = "--:|--:|--:|--:|--:|";
+const SCORE_HEAD: &str = " runs | median error | p90 | beyond rounding | p90 | signed median | within the 90% interval |";
+const SCORE_RULE: &str = "--:|--:|--:|--:|--:|--:|--:|";
 
 /// The text; `made` says when and by which command.
 pub fn results_text(definitions: &[Definition], outcomes: &[Outcome], made: &str) -> String {
     let all = || definitions.iter().zip(outcomes);
     let mut text = format!("# Results\n\n{made}\n\n## In short\n\n");
-    text.push_str(&in_short(definitions, outcomes));
+    text.push_str(&in_short(outcomes));
     let _ = writeln!(
         text,
         "\n| table | used for |{SCORE_HEAD}\n|---|---|{SCORE_RULE}"
     );
     for (definition, outcome) in all() {
         if let Outcome::Table(table) = outcome {
-            let (title, used) = (&definition.title, used_for(table.fitted));
+            let (title, used) = (&definition.title, table.used_for.title());
             let row = score_cells(score_of(table.counted()));
             let _ = writeln!(text, "| {title} | {used} | {row} |");
         }
     }
     text.push_str(
-        "\nA run that validation tables repeat from fitted ones counts for the fitted only. *Beyond \
+        "\nA run that tables repeat counts once; one that was fitted counts for the fitted only. *Beyond \
          rounding* is the part of an\nerror that the digits of the published number cannot explain: \
          a printed 0.01 stands for 0.005 to 0.015. The *90% interval*\nis where nine of ten measurements \
          are expected, from the errors of the runs that the machine was fitted to, each left out of the\n\
@@ -59,32 +60,26 @@ pub fn results_text(definitions: &[Definition], outcomes: &[Outcome], made: &str
     text
 }
 
-fn used_for(fitted: bool) -> &'static str {
-    match fitted {
-        true => "fitting",
-        false => "validation",
-    }
-}
-
-/// Fitted and validation, all tables together; a policy that is not published is a guess of its own.
-fn in_short(definitions: &[Definition], outcomes: &[Outcome]) -> String {
+/// All tables of a use together, and all whose policies were given, whoever printed them. A run that tables repeat counts once.
+fn in_short(outcomes: &[Outcome]) -> String {
     let mut text = format!("| all tables used for |{SCORE_HEAD}\n|---|{SCORE_RULE}\n");
-    for (title, fitted, published) in [
-        ("fitting", true, true),
-        ("validation, policies published", false, true),
-        ("validation, policies made by rules", false, false),
-    ] {
-        let tables = definitions.iter().zip(outcomes);
-        let tables = tables.filter_map(|(definition, outcome)| match outcome {
-            Outcome::Table(table) => {
-                let its = matches!(definition.kind, Kind::Runs { .. });
-                (table.fitted == fitted && its == published).then_some(table)
-            }
+    let mut line = |title: &str, wanted: &dyn Fn(Use) -> bool| {
+        let mut seen = HashSet::new();
+        let tables = outcomes.iter().filter_map(|outcome| match outcome {
+            Outcome::Table(table) if wanted(table.used_for) => Some(table),
             _ => None,
         });
-        let score = score_of(tables.flat_map(Table::counted));
-        let _ = writeln!(text, "| {title} | {} |", score_cells(score));
+        let rows = tables.flat_map(Table::counted);
+        let score =
+            score_of(rows.filter(|row| seen.insert((row.key(), row.published.map(f64::to_bits)))));
+        if let Some(score) = score {
+            let _ = writeln!(text, "| {title} | {} |", score_cells(Some(score)));
+        }
+    };
+    for used_for in Use::ALL {
+        line(used_for.title(), &|of| of == used_for);
     }
+    line("validation, all given policies", &Use::validates_given);
     text
 }
 
@@ -95,14 +90,16 @@ fn percent(share: f64) -> String {
 fn score_cells(score: Option<Score>) -> String {
     match score {
         Some(score) => format!(
-            "{} | {} | {} | {} | {}",
+            "{} | {} | {} | {} | {} | {} | {}",
             score.runs,
             percent(score.median_abs_error),
             percent(score.p90_abs_error),
+            percent(score.median_beyond_rounding),
+            percent(score.p90_beyond_rounding),
             signed_percent(score.median_error),
             coverage(&score)
         ),
-        None => "0 | | | | ".to_owned(),
+        None => "0 | | | | | | ".to_owned(),
     }
 }
 
@@ -120,7 +117,7 @@ fn rows(table: &Table) -> String {
          policy made |\n|---|---|--:|--:|--:|--:|--:|---|\n",
     );
     for row in &table.rows {
-        let repeated = match row.fitted && !table.fitted {
+        let repeated = match row.fitted && table.used_for != Use::Fitting {
             true => " (fitted elsewhere)",
             false => "",
         };
@@ -147,7 +144,7 @@ fn rows(table: &Table) -> String {
 fn ablation(rows: &[AblationRow]) -> String {
     let runs = rows.first().map_or(0, |row| row.runs);
     let mut text = format!(
-        "The {runs} validation runs whose policy was published, each term off by itself. Constants stay what \
+        "The {runs} validation runs whose policy was given, each term off by itself. Constants stay what \
          they are with all terms,\nand there is no interval. *Moved* are runs whose prediction changes by \
          1% or more; their median error is given with\nthe term and without it. The other columns are of \
          all runs.\n\n\

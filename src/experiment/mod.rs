@@ -10,7 +10,7 @@ mod schedules;
 
 pub use ablation::AblationRow;
 pub use check::first_difference;
-pub use definition::{Definition, Kind, read_folder};
+pub use definition::{Definition, Kind, Use, read_folder};
 pub use markdown::results_text;
 pub use results::{Outcome, Row, Score, Table, make, score_of};
 pub use schedules::{Schedules, SchedulesRow};

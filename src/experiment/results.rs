@@ -7,7 +7,7 @@ use plimsoll_core::policy::Policy;
 use serde::Serialize;
 
 use super::ablation::{AblationRow, ablation};
-use super::definition::{Definition, Kind};
+use super::definition::{Definition, Kind, Use};
 use super::schedules::SchedulesRow;
 use crate::baseline::Baseline;
 use crate::calibrate::{Machines, Measured, RecordedRun, rate_error, score_runs, within};
@@ -50,8 +50,8 @@ pub struct Row {
 /// A table's rows and what they are good for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
-    /// The machine's constants were fitted to it.
-    pub fitted: bool,
+    /// What it is good for.
+    pub used_for: Use,
     /// A row a run.
     pub rows: Vec<Row>,
 }
@@ -78,6 +78,10 @@ pub struct Score {
     pub median_abs_error: f64,
     /// 90th percentile of the errors' sizes.
     pub p90_abs_error: f64,
+    /// Median of the sizes of what the published digits cannot explain.
+    pub median_beyond_rounding: f64,
+    /// Their 90th percentile.
+    pub p90_beyond_rounding: f64,
     /// Median of the errors with their sign.
     pub median_error: f64,
     /// Rows with an interval.
@@ -93,20 +97,32 @@ pub fn score_of<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<Score> {
     let intervals = rows.iter().map(|r| within(r.published, r.low, r.high));
     let within: Vec<bool> = intervals.flatten().collect();
     let sizes: Vec<f64> = errors.iter().map(|error| error.abs()).collect();
+    let beyond = rows.iter().filter_map(|row| row.error_beyond_rounding);
+    let beyond: Vec<f64> = beyond.map(f64::abs).collect();
     (!errors.is_empty()).then(|| Score {
         runs: errors.len(),
         median_abs_error: stats::quantile(&sizes, 0.5),
         p90_abs_error: stats::quantile(&sizes, 0.9),
+        median_beyond_rounding: stats::quantile(&beyond, 0.5),
+        p90_beyond_rounding: stats::quantile(&beyond, 0.9),
         median_error: stats::quantile(&errors, 0.5),
         with_interval: within.len(),
         within_interval: within.iter().filter(|within| **within).count(),
     })
 }
 
+impl Row {
+    /// What runs that tables print twice have in common.
+    pub fn key(&self) -> (String, String) {
+        (self.run.clone(), self.hardware.clone())
+    }
+}
+
 impl Table {
     /// The rows that the table is scored by: a run that was fitted elsewhere validates nothing here.
     pub fn counted(&self) -> impl Iterator<Item = &Row> {
-        self.rows.iter().filter(|row| row.fitted == self.fitted)
+        let fitted = self.used_for == Use::Fitting;
+        self.rows.iter().filter(move |row| row.fitted == fitted)
     }
 }
 
@@ -121,20 +137,20 @@ pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
             Kind::Runs {
                 runs,
                 machines,
-                fitted,
+                used_for,
             } => Outcome::Table(Table {
-                fitted: *fitted,
+                used_for: *used_for,
                 rows: run_rows(runs, machines)?,
             }),
             Kind::Systems {
                 runs,
                 machine,
-                fitted,
+                used_for,
             } => {
                 let row = |run: &Published| system_row(run, machine);
                 let rows = on_all_processors(runs.iter().collect(), &row);
                 Outcome::Table(Table {
-                    fitted: *fitted,
+                    used_for: *used_for,
                     rows: rows.into_iter().collect::<Result<Vec<Row>, _>>()?,
                 })
             }
@@ -162,19 +178,18 @@ pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
 
 /// Tables repeat runs of each other.
 fn mark_fitted(outcomes: &mut [Outcome]) {
-    let key = |row: &Row| (row.run.clone(), row.hardware.clone());
     let mut fitted = HashSet::new();
     for outcome in outcomes.iter() {
         if let Outcome::Table(table) = outcome
-            && table.fitted
+            && table.used_for == Use::Fitting
         {
-            fitted.extend(table.rows.iter().map(key));
+            fitted.extend(table.rows.iter().map(Row::key));
         }
     }
     for outcome in outcomes {
         if let Outcome::Table(table) = outcome {
             for row in &mut table.rows {
-                row.fitted = fitted.contains(&key(row));
+                row.fitted = fitted.contains(&row.key());
             }
         }
     }
