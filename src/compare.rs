@@ -80,8 +80,8 @@ pub struct Comparison {
     pub steps: Vec<Step>,
 }
 
-/// Goes from a policy to a plan on the plan's machine and workload; none where the policy does not fit
-/// there. A policy between them that does not fit, or that is no policy, is passed over.
+/// Goes from a policy to a plan on the plan's machine and workload; the inner error says what keeps the
+/// policy from running there. A policy between them that does not fit, or that is no policy, is passed over.
 ///
 /// # Errors
 /// A plan that means nothing.
@@ -89,9 +89,10 @@ pub fn compare(
     from: &Policy,
     to: &Plan,
     profile: &HardwareProfile,
-) -> Result<Option<Comparison>, SimulateError> {
-    let Some(from_tok_s) = throughput(from, to, profile)? else {
-        return Ok(None);
+) -> Result<Result<Comparison, LowerError>, SimulateError> {
+    let from_tok_s = match throughput(from, to, profile)? {
+        Ok(rate) => rate,
+        Err(refused) => return Ok(Err(refused)),
     };
     let mut policy = *from;
     let mut steps = Vec::new();
@@ -104,7 +105,7 @@ pub fn compare(
         }
         policy = next;
         changed.push(decision.what);
-        if let Some(throughput_tok_s) = throughput(&policy, to, profile)? {
+        if let Ok(throughput_tok_s) = throughput(&policy, to, profile)? {
             steps.push(Step {
                 changed: std::mem::take(&mut changed),
                 throughput_tok_s,
@@ -113,23 +114,23 @@ pub fn compare(
             before = throughput_tok_s;
         }
     }
-    Ok(Some(Comparison { from_tok_s, steps }))
+    Ok(Ok(Comparison { from_tok_s, steps }))
 }
 
 fn throughput(
     policy: &Policy,
     of: &Plan,
     profile: &HardwareProfile,
-) -> Result<Option<f64>, SimulateError> {
+) -> Result<Result<f64, LowerError>, SimulateError> {
     let plan = Plan {
         policy: *policy,
         ..of.clone()
     };
     match predict(&plan, profile) {
-        Ok(summary) => Ok(Some(summary.throughput_tok_s)),
-        Err(SimulateError::Lower(LowerError::DoesNotFit { .. } | LowerError::Policy(_))) => {
-            Ok(None)
-        }
+        Ok(summary) => Ok(Ok(summary.throughput_tok_s)),
+        Err(SimulateError::Lower(
+            refused @ (LowerError::DoesNotFit { .. } | LowerError::Policy(_)),
+        )) => Ok(Err(refused)),
         Err(error) => Err(error),
     }
 }
@@ -200,6 +201,7 @@ mod tests {
         let same = compare(&to, &plan, &profile).unwrap().unwrap();
         assert_eq!(same.steps, []);
         plan.capacity_bytes.host.0 = 1 << 20;
-        assert_eq!(compare(&from, &plan, &profile).unwrap(), None);
+        let refused = compare(&from, &plan, &profile).unwrap();
+        assert!(matches!(refused, Err(LowerError::DoesNotFit { .. })));
     }
 }

@@ -147,8 +147,8 @@ fn latency_s(planned: &Planned) -> Seconds {
     prediction.map_or(Seconds(f64::INFINITY), |prediction| prediction.latency_s)
 }
 
-/// Plans prompts in the number of buckets, up to `buckets_max`, that answers them soonest; more are
-/// tried as long as one more helps. The inner error is the answer for a bucket that has no plan.
+/// Plans prompts in one bucket, then in one more as long as that answers them sooner, up to
+/// `buckets_max`. The inner error is the answer for a bucket that has no plan.
 ///
 /// # Errors
 /// As [`search`].
@@ -159,7 +159,7 @@ pub fn plan_lengths(
     buckets_max: usize,
 ) -> Result<Result<Batches, Answer>, PlanError> {
     let mut best: Option<Batches> = None;
-    for count in 1..=buckets_max.clamp(1, lengths.distinct()) {
+    'counts: for count in 1..=buckets_max.clamp(1, lengths.distinct()) {
         let mut buckets = Vec::new();
         for bucket in lengths.buckets(count) {
             let workload = Workload {
@@ -173,6 +173,8 @@ pub fn plan_lengths(
             };
             match search(profile, model, dtype, &request)? {
                 Answer::Plan(planned) => buckets.push((bucket, planned)),
+                // What fits in fewer buckets is an answer.
+                _ if best.is_some() => break 'counts,
                 refused => return Ok(Err(refused)),
             }
         }

@@ -57,13 +57,13 @@ pub struct Point {
     /// Whether the CPU attends to what is not on the device.
     pub cpu_compute: Option<bool>,
     /// The rest of the policy, in the words of `plimsoll simulate`'s flags.
-    pub schedule: Option<&'static str>,
+    pub schedule: Option<Schedule>,
     /// Whether copies, disk and computation overlap.
     pub overlap: Option<bool>,
     /// Whether all resources synchronise after every GPU batch.
     pub barrier: Option<bool>,
     /// How percentages of weights become whole tensors.
-    pub granularity: Option<&'static str>,
+    pub granularity: Option<Granularity>,
     /// Which host memory is page-locked.
     pub page_lock: Option<&'static str>,
     /// Whether weights are kept in 4 bits.
@@ -209,17 +209,10 @@ impl Point {
         self.hg = percent(policy.activations.device);
         self.hc = percent(policy.activations.host);
         self.cpu_compute = Some(policy.cpu_attention && policy.cache.device < 1.0);
-        self.schedule = Some(match policy.schedule {
-            Schedule::Row => "row",
-            Schedule::ZigZag => "zigzag",
-            Schedule::Diagonal => "diagonal",
-        });
+        self.schedule = Some(policy.schedule);
         self.overlap = Some(policy.overlap);
         self.barrier = Some(policy.barrier);
-        self.granularity = Some(match policy.granularity {
-            Granularity::Layer => "layer",
-            Granularity::Spread => "spread",
-        });
+        self.granularity = Some(policy.granularity);
         self.page_lock = Some(match policy.page_locked {
             PageLocked::ALL => "all",
             PageLocked::NONE => "none",

@@ -12,8 +12,6 @@ use crate::files::{InputError, find_model, read_text};
 /// One published run of a system.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Published {
-    /// Its line in the file, the header being 1.
-    pub line: u64,
     /// Whose.
     pub system: System,
     /// What ran.
@@ -78,15 +76,19 @@ pub fn read_published(path: &Path) -> Result<Vec<Published>, InputError> {
         .comment(Some(b'#'))
         .from_reader(text.as_bytes());
     let mut found = Vec::new();
-    for line in reader.deserialize() {
-        let line: Line = line.map_err(|error| {
+    let header = reader.headers().cloned().unwrap_or_default();
+    for record in reader.records() {
+        let read = record.and_then(|record| {
+            let place = record.position().map_or(1, csv::Position::line);
+            Ok((record.deserialize::<Line>(Some(&header))?, place))
+        });
+        let (line, place) = read.map_err(|error| {
             let place = error.position().map_or(1, csv::Position::line);
             let remedy = "write the columns system, model, prompt_len, gen_len, effective_batch, \
                           throughput_tok_s, latency_s";
             InputError::bad_file(path, format!("line {place}"), error.to_string(), remedy)
         })?;
-        // The header is line 1.
-        found.push(line.published(path, found.len() as u64 + 2)?);
+        found.push(line.published(path, place)?);
     }
     if found.is_empty() {
         let remedy = "write a line a run under the header";
@@ -114,7 +116,6 @@ impl Line {
             }),
         };
         let published = Published {
-            line,
             system,
             model: model.spec,
             workload: Workload {

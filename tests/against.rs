@@ -53,3 +53,20 @@ fn a_plan_for_another_model_is_refused() {
         "{said}"
     );
 }
+
+#[test]
+fn a_plan_that_does_not_fit_here_is_told_by_tier_and_bytes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let large = "simulate --hw gh200 --model opt-13b --gpu-batch-size 1 --percent 100 0 100 0 100 0 \
+                 -o large.json";
+    assert_eq!(plimsoll(folder.path(), large).status.code(), Some(0));
+    let line = "plan --hw t4 --model opt-13b --against large.json";
+    let said = plimsoll(folder.path(), line).stdout;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    let against = said.lines().find(|line| line.starts_with("against"));
+    let against = against.expect("a line of its own");
+    assert!(
+        against.contains("device") && against.contains("GB"),
+        "{against}"
+    );
+}

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::LowerError;
 use plimsoll_core::plan::Plan;
 
 use super::exit::{Exit, Failure};
@@ -19,7 +20,7 @@ pub(super) fn against(
     file: &Path,
     plan: &Plan,
     profile: &HardwareProfile,
-) -> anyhow::Result<Option<Comparison>> {
+) -> anyhow::Result<Result<Comparison, LowerError>> {
     let other = read_plan(file)?;
     if other.model != plan.model {
         let (theirs, ours) = (&other.model.name, &plan.model.name);
@@ -33,10 +34,11 @@ pub(super) fn against(
 }
 
 /// A line for the other plan, and one for each step.
-pub(super) fn text(file: &Path, comparison: Option<&Comparison>) -> String {
+pub(super) fn text(file: &Path, comparison: &Result<Comparison, LowerError>) -> String {
     let file = file.display();
-    let Some(comparison) = comparison else {
-        return format!("against    {file}: does not fit here\n");
+    let comparison = match comparison {
+        Ok(comparison) => comparison,
+        Err(refused) => return format!("against    {file}: {refused}\n"),
     };
     let rate = three_digits(comparison.from_tok_s);
     let mut text = format!("against    {file}: {rate} tok/s; from there to this plan\n");

@@ -95,9 +95,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         from: format!("errors of {from}, each left out of the fit"),
         date: today(),
     };
-    residuals::put_into(&mut found.profile, &log_errors, ("left-out", left_out));
+    let kept = residuals::put_into(&mut found.profile, &log_errors, ("left-out", left_out));
     let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
-    let report = Report::of(&base, &found, &names);
+    let report = Report::of(&base, &found, &names, kept);
     match args.format {
         Format::Json => print_json(&report)?,
         Format::Text => print(&report.text())?,
@@ -165,8 +165,8 @@ struct Report {
     p90_abs_error: f64,
     median_abs_error_left_out: f64,
     p90_abs_error_left_out: f64,
-    /// Of the logarithms of the errors of runs left out: median, 5th and 95th percentile; what the profile
-    /// had where the runs are few.
+    /// Of the logarithms of the errors of runs left out: median, 5th and 95th percentile; none where
+    /// the runs are few.
     residuals: Option<[f64; 3]>,
 }
 
@@ -197,7 +197,7 @@ fn quantiles(residuals: &Residuals) -> [f64; 3] {
 }
 
 impl Report {
-    fn of(base: &HardwareProfile, found: &Fit, names: &[&str]) -> Report {
+    fn of(base: &HardwareProfile, found: &Fit, names: &[&str], kept: bool) -> Report {
         let constants = found.constants.iter().map(|c| ConstantRow {
             constant: c.constant.name(),
             before: c.constant.value(base).unwrap_or(f64::NAN),
@@ -226,7 +226,12 @@ impl Report {
             p90_abs_error: after.1,
             median_abs_error_left_out: left.0,
             p90_abs_error_left_out: left.1,
-            residuals: found.profile.residuals.as_ref().map(quantiles),
+            residuals: found
+                .profile
+                .residuals
+                .as_ref()
+                .filter(|_| kept)
+                .map(quantiles),
         }
     }
 
@@ -280,14 +285,20 @@ impl Report {
             percent(self.median_abs_error_left_out),
             percent(self.p90_abs_error_left_out),
         );
-        if let Some(errors) = self.residuals {
-            let [median, low, high] = errors.map(|log: f64| signed_percent(log.exp_m1()));
-            let _ = writeln!(
-                text,
-                "kept in the profile: left out, nine of ten runs are predicted {low} to {high} too fast \
-                 (median {median})"
-            );
-        }
+        let said = match self.residuals {
+            Some(errors) => {
+                let [median, low, high] = errors.map(|log: f64| signed_percent(log.exp_m1()));
+                format!(
+                    "kept in the profile: of runs left out, nine of ten are predicted {low} to {high} too fast \
+                     (median {median}); intervals are wider, since runs are few"
+                )
+            }
+            None => format!(
+                "fewer than {} runs do not say how far off predictions are: the profile keeps what it had",
+                Residuals::RUNS_MIN
+            ),
+        };
+        let _ = writeln!(text, "{said}");
         text
     }
 }

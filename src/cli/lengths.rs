@@ -30,7 +30,8 @@ pub(super) struct LengthArgs {
 pub(super) enum Padding {
     /// The longest prompt of all, as FlexGen does.
     Longest,
-    /// The longest of their bucket; as many buckets as answer all prompts soonest.
+    /// The longest of their bucket: one bucket more, up to 8, as long as that answers all prompts sooner. With
+    /// --output each bucket has a file: plan.512.json for prompts padded to 512.
     Buckets,
 }
 
@@ -55,27 +56,38 @@ pub(super) fn report(
     format: Format,
     output: Option<&Path>,
 ) -> anyhow::Result<()> {
-    if let Some(path) = output {
-        for (bucket, planned) in &batches.buckets {
-            let text = plan_json(&PlanFile {
-                plan: &planned.plan,
-                search: None,
-            });
-            write_text(
-                &beside(path, bucket.prompt_len, batches.buckets.len())?,
-                &text,
-            )?;
-        }
-    }
+    // A file that cannot be written does not cost the answer.
+    let written = output.map_or(Ok(Vec::new()), |path| write(batches, path));
     let totals = batches.totals();
-    match format {
-        Format::Text => print(&text(batches, &totals)),
+    let printed = match format {
+        Format::Text => {
+            let files = written.iter().flatten().map(|path| path.display());
+            let files = files.map(|path| format!("written    {path}\n"));
+            print(&(text(batches, &totals) + &files.collect::<String>()))
+        }
         Format::Json => {
             let buckets = batches.buckets.iter();
             let buckets = buckets.map(|(bucket, p)| json!({ "bucket": bucket, "plan": p.plan }));
             print_json(&json!({ "buckets": buckets.collect::<Vec<_>>(), "totals": totals }))
         }
+    };
+    written?;
+    printed
+}
+
+/// The plan of each bucket to a file of its own; which ones.
+fn write(batches: &Batches, path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut written = Vec::new();
+    for (bucket, planned) in &batches.buckets {
+        let text = plan_json(&PlanFile {
+            plan: &planned.plan,
+            search: None,
+        });
+        let path = beside(path, bucket.prompt_len, batches.buckets.len())?;
+        write_text(&path, &text)?;
+        written.push(path);
     }
+    Ok(written)
 }
 
 /// `plan.json` is where a single plan goes; of several, one goes to `plan.512.json`.

@@ -31,7 +31,8 @@ pub struct Args {
         long,
         value_name = "NAME",
         value_delimiter = ',',
-        default_value = "plimsoll,flexgen,flexgen-4bit,deepspeed,accelerate"
+        default_value = "plimsoll,flexgen,flexgen-4bit,deepspeed,accelerate",
+        long_help = rules()
     )]
     systems: Vec<String>,
     #[command(flatten)]
@@ -50,6 +51,15 @@ pub struct Args {
     /// Draw the frontiers (.svg, .png) or write a line a point (.csv); may be given more than once
     #[arg(short, long, value_name = "FILE")]
     output: Vec<PathBuf>,
+}
+
+/// What each system may decide.
+fn rules() -> String {
+    let rules = System::ALL.map(|system| format!("\n- {}: {}", system.name(), system.rules()));
+    format!(
+        "Whose rules to plan by, with commas between:{}",
+        rules.concat()
+    )
 }
 
 /// The lengths of a workload whose prompts are endless.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use plimsoll_core::compression::Compression;
+use plimsoll_core::lower::LowerError;
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::units::{Bytes, Seconds};
 use serde_json::json;
@@ -210,16 +211,18 @@ fn too_slow(planned: &Planned) -> Refusal {
 fn report(
     args: &Args,
     planned: &Planned,
-    compared: Option<&Option<Comparison>>,
+    compared: Option<&Result<Comparison, LowerError>>,
 ) -> anyhow::Result<()> {
     let advice = advice(planned);
+    let refused = compared.and_then(|it| it.as_ref().err().map(ToString::to_string));
     let json = plan_json(&PlanFile {
         plan: &planned.plan,
         search: Some(SearchNote {
             considered: planned.considered,
             advice: &advice,
             runner_up: planned.runner_up.as_ref(),
-            against: compared.and_then(Option::as_ref),
+            against: compared.and_then(|it| it.as_ref().ok()),
+            against_refused: refused.as_deref(),
         }),
     });
     // A file that cannot be written does not cost the answer.
@@ -233,7 +236,7 @@ fn report(
             let runner_up = planned.runner_up.as_ref();
             let search = search_text(planned.considered, runner_up, &advice);
             let compared = args.against.as_deref().zip(compared);
-            let compared = compared.map(|(file, it)| against::text(file, it.as_ref()));
+            let compared = compared.map(|(file, it)| against::text(file, it));
             let search = search + &compared.unwrap_or_default();
             let assumed = args.wish.assumed(args.workload);
             let assumed = assumed.map_or(String::new(), |what| format!("planned    for {what}\n"));

@@ -87,8 +87,9 @@ pub struct Args {
     /// The type of weights, cache and activations
     #[arg(long, value_enum, default_value_t = DtypeName::F16)]
     dtype: DtypeName,
-    /// Switch off a term of the cost model; may be given several times
-    #[arg(long, value_name = "TERM", value_parser = term())]
+    /// Switch off a term of the cost model; may be given several times. What comes out predicts no run, so
+    /// it is not written as a plan
+    #[arg(long, value_name = "TERM", value_parser = term(), conflicts_with = "output")]
     without: Vec<Term>,
     /// Write a Chrome/Perfetto trace, a track a resource
     #[arg(long, value_name = "FILE")]

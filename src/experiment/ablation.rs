@@ -51,9 +51,10 @@ pub(super) fn ablation(definitions: &[Definition]) -> anyhow::Result<Vec<Ablatio
 }
 
 /// Runs with a number in tables that were not fitted, each once, without those that were fitted
-/// elsewhere.
+/// elsewhere: those that the summary counts.
 fn validation_runs(definitions: &[Definition]) -> Vec<(&Machines, Vec<RecordedRun>)> {
-    let key = |run: &RecordedRun| (run.name.clone(), run.hardware.clone());
+    let key =
+        |machines: &Machines, run: &RecordedRun| (run.name.clone(), machines.of(run).name.clone());
     let tables = |wanted: fn(Use) -> bool| {
         definitions.iter().filter_map(move |it| match &it.kind {
             Kind::Runs {
@@ -64,12 +65,16 @@ fn validation_runs(definitions: &[Definition]) -> Vec<(&Machines, Vec<RecordedRu
             _ => None,
         })
     };
-    let fitted =
-        tables(|used_for| used_for == Use::Fitting).flat_map(|(_, runs)| runs.iter().map(key));
-    let mut seen: HashSet<_> = fitted.collect();
+    let fitted = tables(|used_for| used_for == Use::Fitting);
+    let fitted = fitted.flat_map(|(machines, runs)| runs.iter().map(move |r| key(machines, r)));
+    let fitted: HashSet<_> = fitted.collect();
+    let mut seen = HashSet::new();
     let mut kept = Vec::new();
     for (machines, runs) in tables(Use::validates_given) {
-        let new = |run: &&RecordedRun| run.has_number() && seen.insert(key(run));
+        let new = |run: &&RecordedRun| {
+            let (key, printed) = (key(machines, run), run.printed.map(|p| p.value.to_bits()));
+            run.has_number() && !fitted.contains(&key) && seen.insert((key, printed))
+        };
         kept.push((machines, runs.iter().filter(new).cloned().collect()));
     }
     kept

@@ -271,7 +271,8 @@ fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanErr
 fn too_fast(metric: &str, printed: Printed, predicted: f64) -> f64 {
     let beyond = printed.beyond_rounding(predicted);
     if metric == "latency_s" {
-        -beyond
+        // Errors are of rates: a latency's is relative to the prediction.
+        -beyond * printed.value / predicted
     } else {
         beyond
     }
@@ -295,4 +296,31 @@ fn most_digits(run: &Published) -> (&'static str, Printed) {
     let rough = |printed: &Printed| printed.rounding / printed.value;
     let best = numbers.min_by(|(_, a), (_, b)| rough(a).total_cmp(&rough(b)));
     best.expect("the reader refuses a run without both")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_rounding_cannot_explain_is_part_of_the_error() {
+        for (metric, printed, predicted) in [
+            ("latency_s", "8276", 6088.0),
+            ("latency_s", "186", 227.0),
+            ("throughput_tok_s", "0.04", 0.0524),
+            ("throughput_tok_s", "1.57", 1.3),
+        ] {
+            let printed = Printed::parse(printed).unwrap();
+            let error = rate_error(metric, predicted, printed.value);
+            let beyond = too_fast(metric, printed, predicted);
+            assert!(beyond.signum() == error.signum(), "{metric} {printed:?}");
+            assert!(beyond.abs() < error.abs(), "{metric}: {beyond} of {error}");
+        }
+        let exact = Printed {
+            value: 8276.0,
+            rounding: 0.0,
+        };
+        let error = rate_error("latency_s", 6088.0, 8276.0);
+        assert!((too_fast("latency_s", exact, 6088.0) - error).abs() < 1e-12);
+    }
 }

@@ -39,6 +39,9 @@ pub struct SearchNote<'a> {
     /// Why it is better than a plan that it was to be compared with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<&'a Comparison>,
+    /// Why the plan that it was to be compared with does not run here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub against_refused: Option<&'a str>,
 }
 
 /// What is read. Apart from [`Plan`], so that the note may be there and nothing else may.

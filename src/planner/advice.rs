@@ -115,7 +115,7 @@ fn least_score(
                 continue;
             }
             let shape = Shape { policy, form };
-            if let Some(policy) = lp::place(&shape, room, None)? {
+            if let Ok(Some(policy)) = lp::place(&shape, room, None) {
                 let latency = shape.form.evaluate(&policy).latency_s;
                 least = least.min(latency.0 / shape.form.tokens());
             }
@@ -188,6 +188,7 @@ fn faster_gpu(profile: &mut HardwareProfile) {
         .for_each(|gemm| double(&mut gemm.rate));
     double(&mut profile.compute.attention_prefill);
     double(&mut profile.compute.attention_decode);
+    profile.compute.unpack.iter_mut().for_each(double);
 }
 
 fn faster_launch(profile: &mut HardwareProfile) {

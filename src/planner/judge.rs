@@ -178,7 +178,8 @@ fn finalists(judged: Vec<Judged>) -> Vec<Plan> {
     if let Some(best) = plans.first().map(|plan| plan.policy.schedule)
         && let Some(other) = plans.iter().position(|p| p.policy.schedule != best)
     {
-        plans.swap(1, other);
+        let other = plans.remove(other);
+        plans.insert(1, other);
     }
     let mut done = 0;
     let cheap = plans.iter().take_while(|plan| {

@@ -26,17 +26,25 @@ const SHARE_MIN: f64 = 1e-6;
 /// What a solution may be over a tier, of the tier: a solver's tolerance.
 const OVER_MAX: f64 = 1e-6;
 
-/// The fastest placement of a shape within `room` bytes a tier and a latency of the whole workload;
-/// none where there is none, or where the solver ends on a singular basis whichever way it takes:
-/// other shapes are near, and one must not end the search.
+/// The fastest placement of a shape within `room` bytes a tier and a latency of the whole workload; none
+/// where there is none.
+///
+/// # Errors
+/// The solver's, whichever way it takes: it at times ends on a singular basis. Other shapes are near, so
+/// one shape's must not end a search that places any.
 pub(super) fn place(
     shape: &Shape,
     room: &PerTier<f64>,
     limit: Option<Seconds>,
 ) -> Result<Option<Policy>, PlanError> {
-    let mut ways = TRAFFIC_WEIGHTS.into_iter();
-    let found = ways.find_map(|weight| place_weighing(shape, room, limit, weight).ok());
-    Ok(found.flatten())
+    let mut result = Ok(None);
+    for weight in TRAFFIC_WEIGHTS {
+        result = place_weighing(shape, room, limit, weight);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
 }
 
 fn place_weighing(

@@ -200,6 +200,7 @@ pub(super) fn scan(
     let mut order: Vec<(f64, &Shape)> = shapes.iter().map(|s| (bound(s), *s)).collect();
     order.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut best: Vec<Proposal> = Vec::new();
+    let mut failed = None;
     for some in order.chunks(AT_ONCE) {
         let some = match best.get(count - 1) {
             Some(last) => &some[..some.partition_point(|(bound, _)| *bound < last.score)],
@@ -209,8 +210,13 @@ pub(super) fn scan(
             lp::place(shape, room, limit).map(|policy| (shape, policy))
         });
         for placed in placed {
-            let (shape, Some(policy)) = placed? else {
-                continue;
+            let (shape, policy) = match placed {
+                Ok((shape, Some(policy))) => (shape, policy),
+                Ok((_, None)) => continue,
+                Err(error) => {
+                    failed = Some(error);
+                    continue;
+                }
             };
             let score = score(&shape.form, shape.form.evaluate(&policy).latency_s);
             let at = best.partition_point(|p| p.score <= score);
@@ -229,7 +235,10 @@ pub(super) fn scan(
             break;
         }
     }
-    Ok(best)
+    match failed {
+        Some(error) if best.is_empty() => Err(error),
+        _ => Ok(best),
+    }
 }
 
 /// No placement is faster: each term at its least, and weights that neither the device nor the host

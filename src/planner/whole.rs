@@ -112,9 +112,10 @@ impl Maker {
                 // A little less room need not move a tensor, so each try takes more.
                 room[tier] -= (over[tier] + Bytes(PAGE_BYTES)).as_f64() * 2f64.powi(tried);
             }
-            match lp::place(shape, &room, limit)? {
-                Some(policy) => plan.policy = policy,
-                None => return Ok(None),
+            // What the solver cannot place again is left to the other proposals.
+            match lp::place(shape, &room, limit) {
+                Ok(Some(policy)) => plan.policy = policy,
+                Ok(None) | Err(_) => return Ok(None),
             }
         }
         Ok(None)

@@ -94,11 +94,6 @@ impl Curve {
         rate.clamp(rate_0.min(rate_1), rate_0.max(rate_1))
     }
 
-    /// Whether `size` lies within the points; a prediction elsewhere extrapolates.
-    pub fn covers(&self, size: f64) -> bool {
-        self.points[0].0 <= size && size <= self.points[self.points.len() - 1].0
-    }
-
     /// The same curve with each rate divided by what `factor` says for its size; factors are positive.
     pub fn slower(&self, factor: impl Fn(f64) -> f64) -> Curve {
         let mut slower = self.clone();

@@ -136,8 +136,10 @@ fn table(text: &str, origin: &str) -> Result<Table, ProfileError> {
 }
 
 fn is_leaf(table: &Table) -> bool {
-    let own = ["value", "points", "runs"];
-    own.iter().any(|key| table.contains_key(*key))
+    let own = ["value", "points"];
+    // A count of runs makes residuals; a source may be called so, too.
+    let residuals = table.get("runs").is_some_and(Value::is_integer);
+    residuals || own.iter().any(|key| table.contains_key(*key))
 }
 
 fn merge(into: &mut Table, from: Table) {
