@@ -4,15 +4,15 @@
 
 Needs torch, transformers, safetensors and numpy. The committed files were made with Python 3.11,
 torch 2.15.0, transformers 5.23.0, safetensors 0.8.0 and numpy 2.4.6, on one CPU thread; the same
-versions give the same files. No test needs Python: its output is committed.
+versions give the same weights and tokens, and the same files on the same kind of processor. No test
+needs Python: its output is committed.
 
 It writes:
 
-- `backend/tests/fixtures/tiny-opt/`: a small random OPT model in f32, a batch of prompts, and what
-  transformers computes from them (f32, eager attention, KV cache, greedy): `reference.json` for
-  reading, `reference.safetensors` with the logits at every generated position;
-- `backend/tests/fixtures/tiny-opt-f16/`: the same weights rounded to f16. Its reference is computed
-  in f32 arithmetic from those rounded weights;
+- `backend/tests/fixtures/<name>/`: small random models of each family that is executed, some in
+  several stored types, a batch of prompts, and what transformers computes from them (eager attention,
+  KV cache, greedy): `reference.json` for reading, `reference.safetensors` with the logits at every
+  generated position. Weights are rounded to the stored type first; the arithmetic is f32;
 - `core/tests/data/checkpoints/<name>/`: a small model of each family: `config.json` as transformers
   writes it, and `tensors.csv`, the names and shapes that its checkpoint holds;
 - `core/tests/data/parameter_counts.csv`: the distinct parameters of every model in
@@ -23,6 +23,7 @@ import csv
 import json
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
@@ -30,7 +31,7 @@ import safetensors.torch
 import torch
 import transformers
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, OPTConfig, OPTForCausalLM
+from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,70 +39,219 @@ FIXTURES = ROOT / "backend" / "tests" / "fixtures"
 CORE_DATA = ROOT / "core" / "tests" / "data"
 MODELS = ROOT / "core" / "models"
 
-PROMPTS, PROMPT_TOKENS, STEPS = 6, 12, 16
+WORDS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
-# Greedy decoding is only a fair test of another implementation where the best token leads clearly,
-# and where tokens vary. The first seed that meets both is taken.
-GAP_MIN = 0.02
-DISTINCT_TOKENS_MIN = 8
+PROMPT_TOKENS = 12
+# A long search means that a model's scales or its bounds are wrong.
 SEEDS_TRIED_MAX = 2_000
 
-OPT_SHAPE = dict(
-    vocab_size=512,
-    hidden_size=64,
-    word_embed_proj_dim=64,
-    num_hidden_layers=3,
+
+@dataclass(frozen=True)
+class Tiny:
+    """A small random model, and how it is tried.
+
+    Greedy decoding is only a fair test of another implementation where the best token leads clearly,
+    and where tokens vary. The first seed that meets both in all stored types is taken.
+    """
+
+    model_type: str
+    keys: dict
+    # Standard deviations of the embeddings with the head, and of the other matrices.
+    embedding_scale: float
+    layer_scale: float
+    prompts: int
+    steps: int
+    # By how much the best token leads: more than twice of what a logit may be off.
+    gap_min: float
+    distinct_tokens_min: int
+    # The stored types by folder.
+    folders: dict
+    shard_bytes: int = 2**30
+
+
+LLAMA_SHAPE = dict(
+    vocab_size=160,
+    hidden_size=48,
+    num_hidden_layers=2,
     num_attention_heads=4,
-    ffn_dim=256,
-    max_position_embeddings=128,
-    do_layer_norm_before=True,
-    activation_function="relu",
-    bos_token_id=2,
-    eos_token_id=2,
-    pad_token_id=1,
+    intermediate_size=80,
+    max_position_embeddings=64,
+    rms_norm_eps=1e-5,
+    tie_word_embeddings=False,
 )
 
+TINY = [
+    Tiny(
+        model_type="opt",
+        keys=dict(
+            vocab_size=512,
+            hidden_size=64,
+            word_embed_proj_dim=64,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            ffn_dim=256,
+            max_position_embeddings=128,
+            do_layer_norm_before=True,
+            activation_function="relu",
+            bos_token_id=2,
+            eos_token_id=2,
+            pad_token_id=1,
+        ),
+        # The token embedding is the head too: its size sets how far logits lie apart. The layers, not
+        # the tied embedding, decide the next token.
+        embedding_scale=0.25,
+        layer_scale=0.2,
+        prompts=6,
+        steps=16,
+        gap_min=0.02,
+        distinct_tokens_min=8,
+        folders={"tiny-opt": torch.float32, "tiny-opt-f16": torch.float16},
+    ),
+    # As opt-350m: narrow embeddings that are projected, norms behind the residual. The norms take what
+    # the layers add down again, so these are large for tokens to vary.
+    Tiny(
+        model_type="opt",
+        keys=dict(
+            vocab_size=160,
+            hidden_size=48,
+            word_embed_proj_dim=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            ffn_dim=96,
+            max_position_embeddings=64,
+            do_layer_norm_before=False,
+            activation_function="relu",
+            bos_token_id=2,
+            eos_token_id=2,
+            pad_token_id=1,
+        ),
+        embedding_scale=0.25,
+        layer_scale=0.4,
+        prompts=4,
+        steps=16,
+        gap_min=1e-3,
+        distinct_tokens_min=10,
+        folders={"tiny-opt-projected": torch.float32},
+    ),
+    # As Llama 1 and 2: all heads with keys of their own, an untied head. Embeddings of the size that
+    # transformers gives to new models.
+    Tiny(
+        model_type="llama",
+        keys=LLAMA_SHAPE,
+        embedding_scale=0.02,
+        layer_scale=0.12,
+        prompts=4,
+        steps=8,
+        gap_min=0.005,
+        distinct_tokens_min=5,
+        folders={
+            "tiny-llama": torch.float32,
+            "tiny-llama-f16": torch.float16,
+            "tiny-llama-bf16": torch.bfloat16,
+        },
+    ),
+    # As Llama 3.2: grouped queries, stretched rotary frequencies (all three kinds of them), a tied
+    # head; heads that are wider together than the layer; two shards.
+    Tiny(
+        model_type="llama",
+        keys=dict(
+            LLAMA_SHAPE,
+            num_attention_heads=6,
+            num_key_value_heads=2,
+            head_dim=16,
+            max_position_embeddings=128,
+            tie_word_embeddings=True,
+            eos_token_id=[2, 3],
+            rope_parameters=dict(
+                rope_type="llama3",
+                rope_theta=10000.0,
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=64,
+            ),
+        ),
+        embedding_scale=0.04,
+        layer_scale=0.15,
+        prompts=4,
+        steps=16,
+        gap_min=1e-3,
+        distinct_tokens_min=8,
+        folders={"tiny-llama-3": torch.float32},
+        shard_bytes=150_000,
+    ),
+    # As Mistral 7B: grouped queries, and a window that is shorter than the prompt.
+    Tiny(
+        model_type="mistral",
+        keys=dict(LLAMA_SHAPE, num_key_value_heads=2, head_dim=16, sliding_window=5),
+        embedding_scale=0.04,
+        layer_scale=0.15,
+        prompts=4,
+        steps=16,
+        gap_min=1e-3,
+        distinct_tokens_min=8,
+        folders={"tiny-mistral": torch.float32},
+    ),
+]
 
-# --- the tiny OPT model ---------------------------------------------------------------------------
+
+# --- the tiny models ------------------------------------------------------------------------------
 
 
-def tiny_opt(seed):
+def tiny_model(tiny, seed):
     """A model whose every parameter is random: also norms and biases, which are usually 1 and 0."""
-    model = OPTForCausalLM._from_config(OPTConfig(**OPT_SHAPE), attn_implementation="eager")
+    config = CONFIG_MAPPING[tiny.model_type](**tiny.keys)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             noise = torch.randn(parameter.shape, generator=generator)
-            if "layer_norm.weight" in name:
+            if "norm.weight" in name:
                 parameter.copy_(1.0 + 0.2 * noise)
             elif name.endswith(".bias"):
                 parameter.copy_(0.1 * noise)
-            elif "embed" in name:
-                # The token embedding is the head too: its size sets how far logits lie apart.
-                parameter.copy_(0.25 * noise)
+            elif "embed" in name or "lm_head" in name:
+                parameter.copy_(tiny.embedding_scale * noise)
             else:
-                # Large enough that the layers, not the tied embedding, decide the next token.
-                parameter.copy_(0.2 * noise)
+                parameter.copy_(tiny.layer_scale * noise)
     return model.eval()
 
 
-def tiny_prompts(seed):
+@torch.no_grad()
+def rounded(model, dtype):
+    """The model with its parameters rounded; what is computed from the configuration stays in f32."""
+    for parameter in model.parameters():
+        parameter.copy_(parameter.to(dtype))
+    return model
+
+
+def read_checkpoint(folder, dtype):
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager"
+    ).eval()
+
+
+def tiny_prompts(tiny, seed):
     """Prompts of equal length, of ordinary tokens (the first four ids are special)."""
     generator = torch.Generator().manual_seed(seed)
-    shape = (PROMPTS, PROMPT_TOKENS)
-    return torch.randint(4, OPT_SHAPE["vocab_size"], shape, generator=generator)
+    shape = (tiny.prompts, PROMPT_TOKENS)
+    return torch.randint(4, tiny.keys["vocab_size"], shape, generator=generator)
 
 
 @torch.no_grad()
-def greedy(model, prompts):
-    """STEPS tokens a prompt, end-of-text ignored: (tokens, logits at each generated position)."""
+def generate(model, prompts, steps, given=None):
+    """So many tokens a prompt, end-of-text ignored: (tokens, logits at each generated position).
+
+    Greedy, or with the tokens that are given.
+    """
     cache, fed, tokens, logits = None, prompts, [], []
-    for _ in range(STEPS):
+    for step in range(steps):
         out = model(input_ids=fed, past_key_values=cache, use_cache=True)
         cache = out.past_key_values
         last = out.logits[:, -1, :].float()
-        fed = last.argmax(dim=-1, keepdim=True)
-        tokens.append(fed)
+        best = last.argmax(dim=-1, keepdim=True)
+        fed = best if given is None else given[:, step : step + 1]
+        tokens.append(best)
         logits.append(last)
     return torch.cat(tokens, dim=1), torch.stack(logits, dim=1).contiguous()
 
@@ -112,59 +262,63 @@ def smallest_gap(logits):
     return (best[..., 0] - best[..., 1]).min().item()
 
 
-def is_clear_and_varied(model, prompts):
-    tokens, logits = greedy(model, prompts)
+def is_clear_and_varied(tiny, model, prompts):
+    tokens, logits = generate(model, prompts, tiny.steps)
     distinct = min(len(set(row.tolist())) for row in tokens)
-    return smallest_gap(logits) >= GAP_MIN and distinct >= DISTINCT_TOKENS_MIN
+    return smallest_gap(logits) >= tiny.gap_min and distinct >= tiny.distinct_tokens_min
 
 
-def choose_seed():
-    """The first seed with clear and varied tokens, from both precisions of the weights."""
+def choose_seed(tiny):
+    """The first seed with clear and varied tokens, from the weights in each stored type."""
     for seed in range(SEEDS_TRIED_MAX):
-        prompts = tiny_prompts(seed)
-        if is_clear_and_varied(tiny_opt(seed), prompts):
-            if is_clear_and_varied(tiny_opt(seed).half().float(), prompts):
-                return seed
-    raise SystemExit("no seed gives clear and varied tokens: relax GAP_MIN")
+        prompts = tiny_prompts(tiny, seed)
+        models = (rounded(tiny_model(tiny, seed), dtype) for dtype in tiny.folders.values())
+        if all(is_clear_and_varied(tiny, model, prompts) for model in models):
+            return seed
+    raise SystemExit(f"{list(tiny.folders)}: no seed gives clear and varied tokens: relax gap_min")
 
 
 def write_json(path, value):
     path.write_text(json.dumps(value, indent=1) + "\n")
 
 
-def write_tiny_opt(folder, seed, half):
-    folder.mkdir(parents=True, exist_ok=True)
-    model = tiny_opt(seed)
-    if half:
-        model = model.half()
+def write_checkpoint(model, folder, shard_bytes):
     with tempfile.TemporaryDirectory() as scratch:
-        model.save_pretrained(scratch)
-        for name in ("config.json", "model.safetensors"):
-            shutil.copyfile(Path(scratch) / name, folder / name)
-    prompts = tiny_prompts(seed)
-    tokens, logits = greedy(model.float(), prompts)
-    gap = smallest_gap(logits)
+        model.save_pretrained(scratch, max_shard_size=shard_bytes)
+        for path in Path(scratch).iterdir():
+            if path.name == "config.json" or path.name.startswith("model"):
+                shutil.copyfile(path, folder / path.name)
+
+
+def write_tiny(tiny, seed, name, dtype):
+    folder = FIXTURES / name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(tiny_model(tiny, seed).to(dtype), folder, tiny.shard_bytes)
+    prompts = tiny_prompts(tiny, seed)
+    tokens, logits = generate(read_checkpoint(folder, torch.float32), prompts, tiny.steps)
     reference = {
         "prompts": prompts.to(torch.int32),
         "tokens": tokens.to(torch.int32),
         "logits": logits,
     }
     (folder / "reference.safetensors").write_bytes(safetensors.torch.save(reference))
-    write_json(
-        folder / "reference.json",
-        {
-            "made_by": "scripts/make-fixtures.py",
-            "torch": torch.__version__.split("+")[0],
-            "transformers": transformers.__version__,
-            "seed": seed,
-            "weights": "f16" if half else "f32",
-            "arithmetic": "f32",
-            "smallest_top1_top2_gap": round(gap, 6),
-            "prompts": prompts.tolist(),
-            "tokens": tokens.tolist(),
-        },
-    )
-    print(f"{folder.relative_to(ROOT)}: seed {seed}, smallest gap {gap:.4f}")
+    report = {
+        "made_by": "scripts/make-fixtures.py",
+        "torch": torch.__version__.split("+")[0],
+        "transformers": transformers.__version__,
+        "seed": seed,
+        "weights": WORDS[dtype],
+        "arithmetic": "f32",
+        "smallest_top1_top2_gap": round(smallest_gap(logits), 6),
+        "prompts": prompts.tolist(),
+        "tokens": tokens.tolist(),
+    }
+    if dtype != torch.float32:
+        # What the same model gives where transformers computes in the stored type as well.
+        _, own = generate(read_checkpoint(folder, dtype), prompts, tiny.steps, tokens)
+        report["largest_difference_in_that_type"] = round((own - logits).abs().max().item(), 6)
+    write_json(folder / "reference.json", report)
+    print(f"{name}: seed {seed}, smallest gap {smallest_gap(logits):.4f}")
 
 
 # --- names and shapes of each family --------------------------------------------------------------
@@ -295,9 +449,10 @@ def main():
     write_parameter_counts()
     for name, (model_type, keys) in FAMILIES.items():
         write_checkpoint_shapes(name, model_type, keys)
-    seed = choose_seed()
-    write_tiny_opt(FIXTURES / "tiny-opt", seed, half=False)
-    write_tiny_opt(FIXTURES / "tiny-opt-f16", seed, half=True)
+    for tiny in TINY:
+        seed = choose_seed(tiny)
+        for name, dtype in tiny.folders.items():
+            write_tiny(tiny, seed, name, dtype)
 
 
 if __name__ == "__main__":

@@ -835,9 +835,9 @@ fn a_disk_that_is_cut_short_costs_no_tokens() {
 #[test]
 fn a_model_that_cannot_be_computed_here_says_so() {
     let place = Place::new();
-    let plan = format!("simulate --hw t4 --model llama-7b {POLICY} -o plan.json");
+    let plan = format!("simulate --hw t4 --model gpt-j-6b {POLICY} -o plan.json");
     place.text(&plan);
-    place.refused("run --plan plan.json", 5, &["llama-7b"]);
+    place.refused("run --plan plan.json", 5, &["gpt-j-6b"]);
 }
 
 #[test]

@@ -233,8 +233,8 @@ fn what_can_be_refused_is_refused_before_anything_is_measured() {
     );
     let shape = &GRID[GRID.find("hidden_size").expect("a shape")..];
     let shape = &shape[..shape.find("\n\n").expect("its end")];
-    let place = Place::new(&GRID.replace(shape, "model = \"llama-7b\""));
-    place.refused("", 5, &["case `tiny / host", "llama-7b"]);
+    let place = Place::new(&GRID.replace(shape, "model = \"gpt-j-6b\""));
+    place.refused("", 5, &["case `tiny / host", "gpt-j-6b"]);
 }
 
 #[test]

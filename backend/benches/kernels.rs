@@ -10,7 +10,7 @@ use plimsoll_backend::kernels::attention::{
     AttentionScratch, AttentionSpec, CacheType, KvSegment, attend, record_bytes,
 };
 use plimsoll_backend::kernels::groups::{self, PackedMatrix};
-use plimsoll_backend::kernels::linear::{LinearShape, LinearWeight, linear, to_half};
+use plimsoll_backend::kernels::linear::{LinearShape, LinearWeight, linear, to_brain, to_half};
 use plimsoll_backend::kernels::{Elements, Matrix};
 use plimsoll_core::Dtype;
 
@@ -42,7 +42,7 @@ fn packed(elements: &[f32], columns: usize) -> Vec<f16> {
 fn linears(c: &mut Criterion) {
     let (n, k) = (2048, 2048);
     let w32 = noise(LAYERS * n * k);
-    let w16: Vec<f16> = to_half(&w32);
+    let (w16, wb16) = (to_half(&w32), to_brain(&w32));
     let w4 = packed(&w32, k);
     let w4 = PackedMatrix::new(bytemuck::cast_slice(&w4), LAYERS * n, k).unwrap();
     let mut group = c.benchmark_group("linear_2048x2048");
@@ -54,6 +54,7 @@ fn linears(c: &mut Criterion) {
         for (name, all) in [
             ("f32", Matrix::Whole(Elements::F32(&w32))),
             ("f16", Matrix::Whole(Elements::F16(&w16))),
+            ("bf16", Matrix::Whole(Elements::Bf16(&wb16))),
             ("4bit", Matrix::Packed(w4)),
         ] {
             group.throughput(if m < 16 {
@@ -104,12 +105,14 @@ fn decode(c: &mut Criterion) {
             query_len: 1,
             context_len,
             scale: 0.125,
+            window: None,
             picks: None,
         };
         let rows = batch * kv_heads;
         for (name, stored) in [
             ("f32", CacheType::Whole(Dtype::F32)),
             ("f16", CacheType::Whole(Dtype::F16)),
+            ("bf16", CacheType::Whole(Dtype::Bf16)),
             ("4bit", CacheType::Packed),
         ] {
             let record_bytes = record_bytes(rows, spec.head_dim, stored);
@@ -159,6 +162,7 @@ fn prefill(c: &mut Criterion) {
         query_len: 512,
         context_len: 512,
         scale: 0.125,
+        window: None,
         picks: None,
     };
     let record_bytes = record_bytes(32, 64, CacheType::Whole(Dtype::F16));

@@ -17,7 +17,7 @@ use plimsoll_core::compression::Compression;
 use plimsoll_core::control::drive;
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
 use plimsoll_core::lower::Lowering;
-use plimsoll_core::model::{Family, ModelSpec, TensorSpec, registry};
+use plimsoll_core::model::{ModelSpec, TensorSpec, registry};
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
@@ -48,7 +48,7 @@ fn placement(plan: &Plan) -> WeightPlacement {
 /// Runs a plan with weights from a folder; the error that the first piece meets.
 fn first_error(model: &ModelSpec, folder: &Path) -> String {
     let plan = plan(model, Dtype::F32, mixed().policy, WORKLOAD);
-    let source = match Safetensors::open(folder, Family::Opt) {
+    let source = match Safetensors::open(folder, model) {
         Ok(source) => source,
         Err(error) => return error.to_string(),
     };
@@ -164,7 +164,7 @@ fn sharded_names_without_prefix_and_other_types_are_read() {
         index.to_string(),
     )
     .expect("written");
-    let source = Safetensors::open(dir.path(), Family::Opt).expect("a checkpoint");
+    let source = Safetensors::open(dir.path(), &tiny_opt()).expect("a checkpoint");
     let mut words = vec![0_u32; tensor.elements() as usize];
     source
         .load(tensor, Dtype::F32, bytemuck::cast_slice_mut(&mut words))
@@ -215,7 +215,7 @@ fn a_disk_directory_that_cannot_be_written_is_named() {
 
 #[test]
 fn a_model_that_is_only_simulated_says_what_is_missing() {
-    let model = registry::find("llama-7b").expect("registered");
+    let model = registry::find("gpt-neox-20b").expect("registered");
     let mut plan = mixed();
     let weights = placement(&plan);
     plan.model = model;
@@ -224,11 +224,11 @@ fn a_model_that_is_only_simulated_says_what_is_missing() {
     let source = Synthetic { seed: 1 };
     let error = CpuExecutor::new(&plan, &weights, &source, &options)
         .err()
-        .expect("no rotary");
+        .expect("fused matrices");
     assert!(
         error
             .to_string()
-            .contains("not executed: rotary positions, RMSNorm"),
+            .contains("not executed: fused query, key and value matrices, a parallel residual"),
         "{error}"
     );
 }
@@ -474,6 +474,7 @@ fn copies_and_a_bad_task(machine: &Machine) -> Program {
         head_dim: 16,
         query_len: 2,
         context_len: 1,
+        seen_len: 1,
         value_len: 1,
         element_bytes: 4,
         compressed: false,

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{execute, plan, prompts, tiny_opt};
+use common::{checkpoint, execute, model, plan, prompts, tiny_opt};
 use plimsoll_backend::cpu::CpuOptions;
-use plimsoll_backend::weights::Synthetic;
+use plimsoll_backend::weights::{Synthetic, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::model::{ModelSpec, NormPosition};
@@ -82,18 +82,30 @@ const PLACEMENTS: [((u32, u32), [f64; 6], &str); 32] = [
     ((1, 6), DISK, "diagonal cpu"),
 ];
 
+/// Weights of no model.
+const SYNTHETIC: Synthetic = Synthetic { seed: 7 };
+
+/// What changes tokens: nothing.
+const EXACT: (Compression, f64) = (
+    Compression {
+        weights: false,
+        cache: false,
+    },
+    1.0,
+);
+
 fn same_everywhere(model: &ModelSpec, dtype: Dtype) {
-    compressed_is_the_same_everywhere(model, dtype, Compression::default());
+    approximated_is_the_same_everywhere((model, &SYNTHETIC), dtype, EXACT);
 }
 
 fn compressed_is_the_same_everywhere(model: &ModelSpec, dtype: Dtype, compression: Compression) {
-    approximated_is_the_same_everywhere(model, dtype, (compression, 1.0));
+    approximated_is_the_same_everywhere((model, &SYNTHETIC), dtype, (compression, 1.0));
 }
 
 /// The CPU does not attend to a packed cache, so placements where it would are left out then. Returns
 /// the tokens.
 fn approximated_is_the_same_everywhere(
-    model: &ModelSpec,
+    (model, source): (&ModelSpec, &dyn WeightSource),
     dtype: Dtype,
     (compression, sparse_attention): (Compression, f64),
 ) -> Vec<Vec<u32>> {
@@ -112,7 +124,7 @@ fn approximated_is_the_same_everywhere(
             continue;
         }
         let plan = plan(model, dtype, policy, WORKLOAD);
-        let tokens = execute(&plan, &Synthetic { seed: 7 }, &prompts, &options).tokens;
+        let tokens = execute(&plan, source, &prompts, &options).tokens;
         assert!(
             tokens.iter().all(|t| t.len() == WORKLOAD.gen_len as usize),
             "{placement:?}"
@@ -185,6 +197,54 @@ fn grouped_heads_are_the_same_everywhere() {
     same_everywhere(&model, Dtype::F16);
 }
 
+/// The fixture's own weights, in f32, bf16 and with all that approximates.
+fn fixture_is_the_same_everywhere(name: &str) {
+    let (model, source) = (model(name), checkpoint(name));
+    let all = (Compression::of(true, true), 0.4);
+    for (dtype, approximations) in [
+        (Dtype::F32, EXACT),
+        (Dtype::Bf16, EXACT),
+        (Dtype::F16, all),
+        (Dtype::Bf16, all),
+    ] {
+        approximated_is_the_same_everywhere((&model, &source), dtype, approximations);
+    }
+}
+
+#[test]
+fn a_projected_opt_is_the_same_everywhere() {
+    fixture_is_the_same_everywhere("tiny-opt-projected");
+}
+
+#[test]
+fn a_llama_is_the_same_everywhere() {
+    fixture_is_the_same_everywhere("tiny-llama");
+}
+
+#[test]
+fn a_llama_3_is_the_same_everywhere() {
+    fixture_is_the_same_everywhere("tiny-llama-3");
+}
+
+#[test]
+fn a_mistral_is_the_same_everywhere() {
+    fixture_is_the_same_everywhere("tiny-mistral");
+}
+
+/// Long after its window, a Mistral sees other tokens than one without.
+#[test]
+fn a_window_that_slides_tells() {
+    let windowed = model("tiny-mistral");
+    let open = ModelSpec {
+        sliding_window: None,
+        ..windowed.clone()
+    };
+    let source = checkpoint("tiny-mistral");
+    let [windowed, open] = [windowed, open]
+        .map(|model| approximated_is_the_same_everywhere((&model, &source), Dtype::F32, EXACT));
+    assert_ne!(windowed, open);
+}
+
 #[test]
 fn tokens_of_sparse_attention_are_the_same_everywhere() {
     let grouped = ModelSpec {
@@ -192,7 +252,7 @@ fn tokens_of_sparse_attention_are_the_same_everywhere() {
         ..tiny_opt()
     };
     let dense = |model: &ModelSpec, dtype| {
-        approximated_is_the_same_everywhere(model, dtype, (Compression::default(), 1.0))
+        approximated_is_the_same_everywhere((model, &SYNTHETIC), dtype, EXACT)
     };
     for (model, dtype, cache) in [
         (tiny_opt(), Dtype::F32, false),
@@ -200,7 +260,8 @@ fn tokens_of_sparse_attention_are_the_same_everywhere() {
         (grouped, Dtype::F16, false),
     ] {
         let approximations = (Compression::of(false, cache), 0.2);
-        let sparse = approximated_is_the_same_everywhere(&model, dtype, approximations);
+        let sparse =
+            approximated_is_the_same_everywhere((&model, &SYNTHETIC), dtype, approximations);
         assert_ne!(sparse, dense(&model, dtype), "a fifth of the values tells");
     }
 }
@@ -222,14 +283,14 @@ fn several_threads_and_paced_links_change_nothing() {
         };
         let plan = plan(&model, Dtype::F32, policy, WORKLOAD);
         let mut options = CpuOptions::new(dir.path());
-        let plain = execute(&plan, &Synthetic { seed: 7 }, &prompts, &options).tokens;
+        let plain = execute(&plan, &SYNTHETIC, &prompts, &options).tokens;
         options.device_threads = 3;
         options.pin_cores = true;
         options.throttles.h2d = Some(plimsoll_core::units::BytesPerSecond(1e9));
         options.throttles.d2h = Some(plimsoll_core::units::BytesPerSecond(1e9));
         options.throttles.disk_read = Some(plimsoll_core::units::BytesPerSecond(1e9));
         options.throttles.disk_write = Some(plimsoll_core::units::BytesPerSecond(1e9));
-        let other = execute(&plan, &Synthetic { seed: 7 }, &prompts, &options).tokens;
+        let other = execute(&plan, &SYNTHETIC, &prompts, &options).tokens;
         assert_eq!(plain, other);
     }
 }
@@ -246,7 +307,7 @@ fn shares() -> impl Strategy<Value = (f64, f64)> {
 proptest! {
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
-        ..ProptestConfig::with_cases(40)
+        ..ProptestConfig::with_cases(60)
     })]
 
     #[test]
@@ -257,6 +318,11 @@ proptest! {
         schedule in 0..3usize,
         compression in prop::sample::select(Compression::ALL.to_vec()),
         sparse_attention in prop::sample::select(vec![1.0, 0.5, 0.1]),
+        (name, dtype) in prop::sample::select(vec![
+            ("tiny-opt", Dtype::F16),
+            ("tiny-llama-3", Dtype::F32),
+            ("tiny-mistral", Dtype::Bf16),
+        ]),
         (prompt_len, gen_len, count) in (1u32..14, 1u32..5, 1u32..12),
     ) {
         let [overlap, barrier, cpu_attention, spread] = switches;
@@ -271,15 +337,15 @@ proptest! {
             ..policy(gbs, batches, [w.0, w.1, c.0, c.1, h.0, h.1])
         };
         let workload = Workload { prompt_len, gen_len, num_prompts: Some(u64::from(count)) };
-        let model = tiny_opt();
+        let model = model(name);
         let dir = tempfile::tempdir().expect("a directory");
         let options = CpuOptions::new(dir.path());
         let prompts = prompts(count, prompt_len, model.vocab_size);
-        let source = Synthetic { seed: 3 };
+        let source = checkpoint(name);
         let simple = Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0]).expect("one");
         let simple = Policy { compression, sparse_attention, ..simple };
-        let alone = plan(&model, Dtype::F16, simple, workload);
-        let given = plan(&model, Dtype::F16, policy, workload);
+        let alone = plan(&model, dtype, simple, workload);
+        let given = plan(&model, dtype, policy, workload);
         let expected = execute(&alone, &source, &prompts, &options).tokens;
         let found = execute(&given, &source, &prompts, &options).tokens;
         prop_assert_eq!(expected, found);

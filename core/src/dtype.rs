@@ -10,14 +10,19 @@ pub enum Dtype {
     F32,
     /// IEEE 754 binary16.
     F16,
+    /// bfloat16: the upper half of a binary32.
+    Bf16,
 }
 
 impl Dtype {
+    /// Every type.
+    pub const ALL: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+
     /// Bytes an element.
     pub const fn size_bytes(self) -> u64 {
         match self {
             Dtype::F32 => 4,
-            Dtype::F16 => 2,
+            Dtype::F16 | Dtype::Bf16 => 2,
         }
     }
 
@@ -26,6 +31,7 @@ impl Dtype {
         match self {
             Dtype::F32 => "f32",
             Dtype::F16 => "f16",
+            Dtype::Bf16 => "bf16",
         }
     }
 }

@@ -385,8 +385,10 @@ pub enum Op {
         head_dim: u32,
         /// New tokens a sequence.
         query_len: u32,
-        /// Tokens that the newest sees, whose keys are read.
+        /// Tokens up to the newest, itself among them.
         context_len: u32,
+        /// Tokens that a query sees at most, whose keys are read: all, unless a window slides.
+        seen_len: u32,
         /// Tokens whose values are read: as many, unless attention is sparse.
         value_len: u32,
         /// Bytes a cache element, unpacked.
@@ -413,12 +415,12 @@ impl Op {
         match *self {
             Op::Attention {
                 part,
-                context_len,
+                seen_len,
                 value_len,
                 ..
             } => Some(match part {
-                AttentionPart::Whole => (context_len, value_len),
-                AttentionPart::Scores => (context_len, 0),
+                AttentionPart::Whole => (seen_len, value_len),
+                AttentionPart::Scores => (seen_len, 0),
                 AttentionPart::Values => (0, value_len),
             }),
             _ => None,
@@ -466,8 +468,8 @@ impl Op {
         }
     }
 
-    /// Operations of an attention's scores and of their product with the values, two a multiply-add;
-    /// a query sees on average half of the new tokens. None for other operations.
+    /// Operations of an attention's scores and of their product with the values, two a multiply-add.
+    /// None for other operations.
     pub fn attention_flops(&self) -> Option<Flops> {
         let (keys, values) = self.tokens_read()?;
         match *self {
@@ -476,17 +478,20 @@ impl Op {
                 group,
                 head_dim,
                 query_len,
+                context_len,
                 ..
             } => {
+                let past = f64::from(context_len.saturating_sub(query_len));
                 let queries = f64::from(query_len);
-                let unseen = (queries - 1.0) / 2.0;
-                let seen = |tokens: u32| match tokens {
-                    0 => 0.0,
-                    tokens => f64::from(tokens) - unseen,
+                // All queries together, each of which sees the tokens up to itself, at most so many.
+                let seen = |most: u32| {
+                    let most = f64::from(most);
+                    let growing = (most - past).clamp(0.0, queries);
+                    growing * (past + (growing + 1.0) / 2.0) + (queries - growing) * most
                 };
                 let heads = f64::from(rows) * f64::from(group);
                 let seen = seen(keys) + seen(values);
-                Some(Flops(2.0 * heads * f64::from(head_dim) * queries * seen))
+                Some(Flops(2.0 * heads * f64::from(head_dim) * seen))
             }
             _ => None,
         }

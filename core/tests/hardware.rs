@@ -310,7 +310,7 @@ fn wrong_types_and_words_say_what_to_write() {
         "dtype = \"f32\"",
         "dtype = \"f8\"",
         "compute.gemm[0].dtype",
-        &["`f8`", "f16, f32"],
+        &["`f8`", "f32, f16, bf16"],
     );
     refuses(
         "beside = \"d2h\"",

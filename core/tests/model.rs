@@ -258,6 +258,18 @@ fn a_wrong_key_is_named_with_its_remedy() {
     );
     wrong(json!({"rope_theta": -1.0}), &["`rope_theta`", "above 0"]);
     wrong(
+        json!({"rope_scaling": {"type": "linear", "factor": 0.0}}),
+        &["`rope_scaling.factor` is 0", "above 0"],
+    );
+    wrong(
+        json!({"rope_scaling": {"type": "llama3", "factor": 8.0, "low_freq_factor": 4.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 16}}),
+        &[
+            "`rope_scaling.high_freq_factor` is 4",
+            "low_freq_factor = 4",
+        ],
+    );
+    wrong(
         json!({"rope_scaling": {"type": "linear"}}),
         &["`rope_scaling`", "`factor`"],
     );

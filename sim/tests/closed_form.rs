@@ -52,8 +52,12 @@ struct Ratios {
 }
 
 fn ratios(name: &str, policy: Policy) -> Ratios {
+    ratios_of(model(name), policy)
+}
+
+fn ratios_of(model: ModelSpec, policy: Policy) -> Ratios {
     let profile = quiet_t4();
-    let plan = plan(model(name), WORKLOAD, policy);
+    let plan = plan(model, WORKLOAD, policy);
     let forms = ClosedForms::new(
         &profile,
         &plan.model,
@@ -184,6 +188,35 @@ fn agrees_with_the_simulator() {
         dominated > 5,
         "few cases are dominated by one resource: {dominated}"
     );
+}
+
+/// Where the CPU attends, it decides decode; through a window it has less to read, and less to pick from.
+#[test]
+fn agrees_where_a_window_slides() {
+    let windowed = ModelSpec {
+        sliding_window: Some(128),
+        ..model("mistral-7b")
+    };
+    let cpu = policy(32, 8, [100.0, 0.0, 0.0, 100.0, 100.0, 0.0], true);
+    for share in [DENSE, 0.2] {
+        let policy = Policy {
+            sparse_attention: share,
+            ..cpu
+        };
+        let decode = |model: &ModelSpec| {
+            let plan = plan(model.clone(), WORKLOAD, policy);
+            predict(&plan, &quiet_t4()).expect("fits").decode_s.0
+        };
+        let (seen, all) = (decode(&windowed), decode(&model("mistral-7b")));
+        assert!(seen < 0.7 * all, "{seen} of {all}");
+        let found = ratios_of(windowed.clone(), policy);
+        let (prefill, decode) = (found.prefill, found.decode);
+        let case = format!("share {share}: prefill {prefill:.3}, decode {decode:.3}");
+        assert!(
+            (prefill - 1.0).abs() < 0.1 && (decode - 1.0).abs() < 0.1,
+            "{case}"
+        );
+    }
 }
 
 /// Where values are collected a batch's path is long, and several engines have their part of it.

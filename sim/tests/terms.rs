@@ -41,6 +41,7 @@ fn attention() -> Op {
         head_dim: 128,
         query_len: 1,
         context_len: 528,
+        seen_len: 528,
         element_bytes: 2,
         compressed: false,
     }

@@ -42,6 +42,8 @@ impl Switch {
 pub(super) enum DtypeName {
     /// IEEE 754 binary16.
     F16,
+    /// bfloat16: the upper half of a binary32.
+    Bf16,
     /// IEEE 754 binary32.
     F32,
 }
@@ -50,6 +52,7 @@ impl From<DtypeName> for Dtype {
     fn from(name: DtypeName) -> Dtype {
         match name {
             DtypeName::F16 => Dtype::F16,
+            DtypeName::Bf16 => Dtype::Bf16,
             DtypeName::F32 => Dtype::F32,
         }
     }

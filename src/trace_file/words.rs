@@ -113,15 +113,18 @@ pub(super) fn op_in_words(op: &Op) -> String {
             head_dim,
             query_len,
             context_len,
+            seen_len,
             value_len,
             ..
         } => {
-            let sparse = match value_len == context_len {
+            let unless = |len, all, words: &str| match len == all {
                 true => String::new(),
-                false => format!(", values of {value_len}"),
+                false => format!(", {words} {len}"),
             };
+            let window = unless(seen_len, context_len, "a window of");
+            let sparse = unless(value_len, seen_len, "values of");
             format!(
-                "attention of {query_len} tokens over {context_len}{sparse}: {rows} cache rows, \
+                "attention of {query_len} tokens over {context_len}{window}{sparse}: {rows} cache rows, \
                  {group} query heads each, head_dim {head_dim}"
             )
         }

@@ -26,6 +26,7 @@ impl Decoder {
             query_len,
             context_len,
             scale: 1.0 / (self.head_dim() as f32).sqrt(),
+            window: self.model.sliding_window.map(|window| window as usize),
             picks: None,
         }
     }

@@ -12,7 +12,7 @@ pub enum DecoderError {
     /// The model has parts that are only planned and simulated yet.
     #[error(
         "{model} can be planned and simulated, but not executed: {missing} (family {family}) are not \
-         implemented; execute an OPT model"
+         implemented; execute an OPT, Llama or Mistral model"
     )]
     Unsupported {
         /// The model.

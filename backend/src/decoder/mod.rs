@@ -1,8 +1,8 @@
 //! A decoder's stages over operands that lie in pieces: which stage does what with which tensor.
 //!
-//! The stages are driven by the model's spec (kind and place of norms, biases, activation, gate), not
-//! by its family. Everything is stored in one type, matrices and cache perhaps packed in 4 bits, and
-//! computed in f32.
+//! The stages are driven by the model's spec (kind and place of norms, positions, biases, activation,
+//! gate, window), not by its family. Everything is stored in one type, matrices and cache perhaps packed
+//! in 4 bits, and computed in f32.
 //!
 //! # Private memory
 //!
@@ -11,8 +11,8 @@
 //!
 //! | stage | elements |
 //! |---|---|
-//! | [`Decoder::project`] | `T * (2 * hidden_size + q_size + 2 * kv_size)` |
-//! | [`Decoder::finish`] | `T * (3 * hidden_size + q_size + 2 * intermediate_size)` |
+//! | [`Decoder::project`] | `T * (2 * hidden_size + q_size + 2 * kv_size + rotary_dim)` |
+//! | [`Decoder::finish`] | `T * (4 * hidden_size + q_size + 2 * intermediate_size)` |
 //! | [`Decoder::head`] | `T * (2 * hidden_size + vocab_size)` |
 //! | [`Decoder::attend_prompt`] | `2 * query_len * group * head_dim + 2 * C * head_dim + 32 * C`, and one row of the cache as stored |
 //! | [`Decoder::attend_step`] | `2 * rows * group * head_dim`, and scores of at most 128 Ki or of one row; sparse, also what one row picks |
@@ -32,7 +32,7 @@ mod stages;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
-use plimsoll_core::model::{Activation, ModelSpec, Norm, Positions, QkvLayout};
+use plimsoll_core::model::{Activation, ModelSpec, Positions, QkvLayout};
 
 pub use block::BlockTensors;
 pub use cache::{CachePart, NewCachePart};
@@ -42,6 +42,7 @@ pub use stages::{Batch, HeadOutput};
 
 use crate::kernels::activation::Activation as ActivationKernel;
 use crate::kernels::attention::CacheType;
+use crate::kernels::rotary::Rotary;
 
 /// Rows of tokens that are computed together: what one pass over a weight serves.
 pub const TILE: usize = crate::kernels::linear::ROW_BLOCK;
@@ -51,6 +52,8 @@ pub const TILE: usize = crate::kernels::linear::ROW_BLOCK;
 pub struct Decoder {
     model: ModelSpec,
     dtype: Dtype,
+    /// How queries and keys are turned, where positions are told so.
+    rotary: Option<Rotary>,
     /// What the cache is stored as.
     stored: CacheType,
     threads: usize,
@@ -79,6 +82,15 @@ impl Decoder {
         Ok(Decoder {
             model: model.clone(),
             dtype,
+            rotary: match model.positions {
+                Positions::Rotary {
+                    rotary_dim,
+                    theta,
+                    pairs,
+                    scaling,
+                } => Some(Rotary::new(rotary_dim as usize, theta, pairs, scaling)),
+                Positions::Learned { .. } | Positions::Alibi => None,
+            },
             stored: match compression.cache {
                 true => CacheType::Packed,
                 false => CacheType::Whole(dtype),
@@ -123,15 +135,13 @@ impl Decoder {
 fn missing_parts(model: &ModelSpec) -> Vec<&'static str> {
     let parts = [
         (
-            matches!(model.positions, Positions::Rotary { .. }),
-            "rotary positions",
-        ),
-        (
             model.positions == Positions::Alibi,
             "linear position penalties (ALiBi)",
         ),
-        (model.norm == Norm::RmsNorm, "RMSNorm layers"),
-        (model.gated_mlp, "a gated MLP"),
+        (
+            model.gated_mlp && model.fused_gate_up,
+            "a fused gate and up matrix",
+        ),
         (
             model.qkv_layout != QkvLayout::Separate,
             "fused query, key and value matrices",
@@ -139,7 +149,6 @@ fn missing_parts(model: &ModelSpec) -> Vec<&'static str> {
         (model.parallel_residual, "a parallel residual"),
         (!model.mlp_norm, "an MLP without a norm of its own"),
         (model.embedding_norm, "a norm of the embedding"),
-        (model.sliding_window.is_some(), "a sliding window"),
     ];
     let missing = parts.into_iter().filter(|(needed, _)| *needed);
     missing.map(|(_, part)| part).collect()

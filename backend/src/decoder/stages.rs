@@ -1,15 +1,15 @@
 //! The stages that are matrix products and what stands around them, and the embedding.
 
-use plimsoll_core::model::{NormPosition, Positions, TensorRole};
+use plimsoll_core::model::{Norm, NormPosition, Positions, TensorRole};
 
 use super::error::at_least;
 use super::parallel::linear_on;
 use super::{BlockTensors, Decoder, DecoderError, NewCachePart, Split, SplitMut, TILE};
-use crate::kernels::activation::activate;
+use crate::kernels::activation::{activate, activate_gate};
 use crate::kernels::argmax::argmax;
 use crate::kernels::embed::{Table, embed};
 use crate::kernels::linear::{LinearShape, LinearWeight};
-use crate::kernels::norm::{NormWeight, layer_norm};
+use crate::kernels::norm::{NormWeight, layer_norm, rms_norm};
 use crate::kernels::residual;
 
 /// The tokens that a stage computes.
@@ -37,6 +37,11 @@ impl Batch {
         self.sequences * self.query_len
     }
 
+    /// A token's position in its own text.
+    fn place(&self, token: usize) -> usize {
+        self.position + token % self.query_len
+    }
+
     /// First tokens and counts of the tiles.
     fn tiles(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
         let tokens = self.tokens();
@@ -59,9 +64,12 @@ impl Decoder {
         Ok(y)
     }
 
-    fn normalised(x: &[f32], norm: NormWeight<'_>) -> Result<Vec<f32>, DecoderError> {
+    fn normalised(&self, x: &[f32], norm: NormWeight<'_>) -> Result<Vec<f32>, DecoderError> {
         let mut y = vec![0.0; x.len()];
-        layer_norm(x, norm, &mut y)?;
+        match self.model.norm {
+            Norm::LayerNorm => layer_norm(x, norm, &mut y),
+            Norm::RmsNorm => rms_norm(x, norm, &mut y),
+        }?;
         Ok(y)
     }
 
@@ -92,10 +100,7 @@ impl Decoder {
                 x = self.linear(m, &x, LinearWeight { weight, bias: None })?;
             }
             if let Positions::Learned { offset } = self.model.positions {
-                let places = tile.clone().map(|token| {
-                    let place = batch.position + token % batch.query_len;
-                    place as u32 + offset
-                });
+                let places = tile.clone().map(|token| batch.place(token) as u32 + offset);
                 let places: Vec<u32> = places.collect();
                 let matrix = block.get(TensorRole::PositionEmbedding)?;
                 let mut rows = vec![0.0; m * width];
@@ -108,7 +113,7 @@ impl Decoder {
     }
 
     /// Normalises, projects to queries, `[sequence][token][heads * head_dim]`, and appends keys and
-    /// values to the parts of the cache.
+    /// values to the parts of the cache. Queries and keys are turned where positions are rotary.
     ///
     /// # Errors
     /// Where operands do not fit each other.
@@ -137,11 +142,16 @@ impl Decoder {
             hidden.load(tile.start * width..tile.end * width, &mut x);
             if self.model.norm_position == NormPosition::Before {
                 let norm = block.norm(AttnNormWeight, AttnNormBias, self.model.norm_eps)?;
-                x = Decoder::normalised(&x, norm)?;
+                x = self.normalised(&x, norm)?;
             }
-            let q = self.linear(m, &x, block.linear(QWeight, QBias)?)?;
+            let mut q = self.linear(m, &x, block.linear(QWeight, QBias)?)?;
+            let mut k = self.linear(m, &x, block.linear(KWeight, KBias)?)?;
+            if let Some(rotary) = &self.rotary {
+                let turns = rotary.turns(tile.clone().map(|token| batch.place(token)));
+                turns.apply(&mut q, head_dim)?;
+                turns.apply(&mut k, head_dim)?;
+            }
             queries.store(tile.start * q_size..tile.end * q_size, &q);
-            let k = self.linear(m, &x, block.linear(KWeight, KBias)?)?;
             let v = self.linear(m, &x, block.linear(VWeight, VBias)?)?;
             let heads = k.chunks_exact(kv_size).zip(v.chunks_exact(kv_size));
             for (token, new) in tile.zip(heads) {
@@ -166,8 +176,7 @@ impl Decoder {
         hidden: &mut SplitMut<'_>,
     ) -> Result<(), DecoderError> {
         use TensorRole::{
-            AttnNormBias, AttnNormWeight, DownBias, DownWeight, MlpNormBias, MlpNormWeight, OBias,
-            OWeight, UpBias, UpWeight,
+            AttnNormBias, AttnNormWeight, MlpNormBias, MlpNormWeight, OBias, OWeight,
         };
         let width = self.hidden_size();
         let q_size = self.group() * self.kv_heads() * self.head_dim();
@@ -189,23 +198,35 @@ impl Decoder {
             let o = self.linear(m, &a, block.linear(OWeight, OBias)?)?;
             residual::add(&mut x, &o)?;
             let mlp_norm = block.norm(MlpNormWeight, MlpNormBias, epsilon)?;
-            let mut inner = if before {
-                let y = Decoder::normalised(&x, mlp_norm)?;
-                self.linear(m, &y, block.linear(UpWeight, UpBias)?)?
+            let mlp = if before {
+                let y = self.normalised(&x, mlp_norm)?;
+                self.mlp(block, m, &y)?
             } else {
                 let norm = block.norm(AttnNormWeight, AttnNormBias, epsilon)?;
-                x = Decoder::normalised(&x, norm)?;
-                self.linear(m, &x, block.linear(UpWeight, UpBias)?)?
+                x = self.normalised(&x, norm)?;
+                self.mlp(block, m, &x)?
             };
-            activate(self.activation(), &mut inner);
-            let down = self.linear(m, &inner, block.linear(DownWeight, DownBias)?)?;
-            residual::add(&mut x, &down)?;
+            residual::add(&mut x, &mlp)?;
             if !before {
-                x = Decoder::normalised(&x, mlp_norm)?;
+                x = self.normalised(&x, mlp_norm)?;
             }
             hidden.store(rows, &x);
         }
         Ok(())
+    }
+
+    /// The MLP of `m` rows: `down(act(up(x)))`, or where it is gated `down(act(gate(x)) * up(x))`.
+    fn mlp(&self, block: &BlockTensors<'_>, m: usize, x: &[f32]) -> Result<Vec<f32>, DecoderError> {
+        use TensorRole::{DownBias, DownWeight, GateBias, GateWeight, UpBias, UpWeight};
+        let mut inner = self.linear(m, x, block.linear(UpWeight, UpBias)?)?;
+        if self.model.gated_mlp {
+            let mut gate = self.linear(m, x, block.linear(GateWeight, GateBias)?)?;
+            activate_gate(self.activation(), &mut gate, &inner)?;
+            inner = gate;
+        } else {
+            activate(self.activation(), &mut inner);
+        }
+        self.linear(m, &inner, block.linear(DownWeight, DownBias)?)
     }
 
     /// The likeliest next token of each sequence, by its last token's activations.
@@ -233,7 +254,7 @@ impl Decoder {
             if self.model.final_norm {
                 let epsilon = self.model.norm_eps;
                 let norm = block.norm(FinalNormWeight, FinalNormBias, epsilon)?;
-                x = Decoder::normalised(&x, norm)?;
+                x = self.normalised(&x, norm)?;
             }
             if let Some(weight) = block.optional(ProjectOut)? {
                 x = self.linear(m, &x, LinearWeight { weight, bias: None })?;

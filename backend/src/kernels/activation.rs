@@ -1,5 +1,7 @@
 //! Activations, element by element, in place.
 
+use super::KernelError;
+use super::error::expect;
 use super::exp::exp;
 use super::simd::{Kernel, LANES, Lanes, dispatch};
 
@@ -21,13 +23,18 @@ pub fn activate(activation: Activation, values: &mut [f32]) {
     dispatch(Activate { activation, values });
 }
 
-/// `gate = silu(gate) * up`, element by element (the gated feed-forward of Llama).
+/// `gate = activation(gate) * up`, element by element: the gated MLP, SwiGLU where the activation is
+/// SiLU (Shazeer 2020, "GLU Variants Improve Transformer").
 ///
 /// # Errors
-/// [`super::KernelError::Shape`] where the lengths differ.
-pub fn silu_gate(gate: &mut [f32], up: &[f32]) -> Result<(), super::KernelError> {
-    super::error::expect("the upper half of a gate", gate.len(), up.len())?;
-    activate(Activation::Silu, gate);
+/// [`KernelError::Shape`] where the lengths differ.
+pub fn activate_gate(
+    activation: Activation,
+    gate: &mut [f32],
+    up: &[f32],
+) -> Result<(), KernelError> {
+    expect("what a gate is multiplied with", gate.len(), up.len())?;
+    activate(activation, gate);
     gate.iter_mut().zip(up).for_each(|(gate, up)| *gate *= up);
     Ok(())
 }
@@ -127,9 +134,14 @@ mod tests {
     #[test]
     fn a_gate_multiplies() {
         let mut gate = [1.0, 0.0];
-        silu_gate(&mut gate, &[2.0, 5.0]).unwrap();
+        activate_gate(Activation::Silu, &mut gate, &[2.0, 5.0]).unwrap();
         assert_near(gate[0], 1.462_117_2);
         assert_eq!(gate[1], 0.0);
-        assert!(silu_gate(&mut gate, &[1.0]).is_err());
+        let mut gate = [-1.0, 3.0];
+        activate_gate(Activation::Relu, &mut gate, &[2.0, 5.0]).unwrap();
+        assert_eq!(gate, [0.0, 15.0]);
+        let error = activate_gate(Activation::Silu, &mut gate, &[1.0]).unwrap_err();
+        let expected = "what a gate is multiplied with: 1 given, 2 needed";
+        assert_eq!(error.to_string(), expected);
     }
 }

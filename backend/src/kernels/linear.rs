@@ -13,7 +13,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::error::expect;
 use super::matrix::{Rows, WholeRows};
@@ -51,7 +51,7 @@ impl LinearShape {
 pub struct LinearWeight<'a> {
     /// `[n, k]`, row-major.
     pub weight: Matrix<'a>,
-    /// `[n]`, where there is one; stored in either type.
+    /// `[n]`, where there is one; stored in any type.
     pub bias: Option<Elements<'a>>,
 }
 
@@ -104,6 +104,10 @@ pub fn linear_with(
             let w = WholeRows { elements, columns };
             multiply(set, Operands { shape, x, w, y }, &mut packed);
         }
+        Matrix::Whole(Elements::Bf16(elements)) => {
+            let w = WholeRows { elements, columns };
+            multiply(set, Operands { shape, x, w, y }, &mut packed);
+        }
         Matrix::Packed(w) => multiply(set, Operands { shape, x, w, y }, &mut packed),
     }
     PACKED.set(packed);
@@ -124,7 +128,7 @@ fn add_bias(bias: Elements<'_>, n: usize, y: &mut [f32]) {
                 row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
             }
         }
-        Elements::F16(_) => add_bias(Elements::F32(&bias.to_vec()), n, y),
+        Elements::F16(_) | Elements::Bf16(_) => add_bias(Elements::F32(&bias.to_vec()), n, y),
     }
 }
 
@@ -364,6 +368,11 @@ pub fn to_half(values: &[f32]) -> Vec<f16> {
     values.iter().map(|&value| f16::from_f32(value)).collect()
 }
 
+/// The same for bf16.
+pub fn to_brain(values: &[f32]) -> Vec<bf16> {
+    values.iter().map(|&value| bf16::from_f32(value)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -389,7 +398,8 @@ mod tests {
     /// What weights are stored as.
     const SINGLE: usize = 0;
     const HALF: usize = 1;
-    const GROUPS: usize = 2;
+    const BRAIN: usize = 2;
+    const GROUPS: usize = 3;
 
     fn packed(w: &[f32], n: usize, k: usize) -> Vec<f16> {
         let mut halves = vec![f16::NAN; n.div_ceil(groups::ELEMENTS) * k * groups::BYTES / 2];
@@ -402,11 +412,12 @@ mod tests {
         let LinearShape { m, n, k } = shape;
         let (x, w) = (values(m * k, seed), values(n * k, seed + 1));
         let (w16, bias) = (to_half(&w), values(n, seed + 2));
-        let w4 = packed(&w, n, k);
+        let (wb16, w4) = (to_brain(&w), packed(&w, n, k));
         let weight = LinearWeight {
             weight: match stored {
                 SINGLE => Elements::F32(&w).into(),
                 HALF => Elements::F16(&w16).into(),
+                BRAIN => Elements::Bf16(&wb16).into(),
                 _ => Matrix::Packed(
                     groups::PackedMatrix::new(bytemuck::cast_slice(&w4), n, k).unwrap(),
                 ),
@@ -451,7 +462,7 @@ mod tests {
         #[test]
         fn every_path_agrees_with_the_reference_and_bit_for_bit_with_the_others(
             m in 1_usize..30, n in 1_usize..100, k in 1_usize..300,
-            stored in 0_usize..3, with_bias: bool, seed in 0_u64..1000,
+            stored in 0..=GROUPS, with_bias: bool, seed in 0_u64..1000,
         ) {
             check(LinearShape { m, n, k }, stored, with_bias, seed);
         }

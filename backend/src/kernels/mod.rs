@@ -1,4 +1,4 @@
-//! The arithmetic of a decoder, in f32 over f32, f16 or 4-bit storage, on the calling thread.
+//! The arithmetic of a decoder, in f32 over f32, f16, bf16 or 4-bit storage, on the calling thread.
 //!
 //! # One order of summation
 //!
@@ -27,6 +27,7 @@ pub mod linear;
 mod matrix;
 pub mod norm;
 pub mod residual;
+pub mod rotary;
 mod row;
 pub mod simd;
 pub mod softmax;

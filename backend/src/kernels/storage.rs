@@ -1,9 +1,9 @@
-//! Elements as they are stored: f32 or f16, seen through the bytes of a tier.
+//! Elements as they are stored: f32, f16 or bf16, seen through the bytes of a tier.
 
 use std::ops::Range;
 
-use half::f16;
 use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 use plimsoll_core::Dtype;
 
 use super::KernelError;
@@ -15,6 +15,8 @@ pub enum Elements<'a> {
     F32(&'a [f32]),
     /// Stored as binary16.
     F16(&'a [f16]),
+    /// Stored as bfloat16.
+    Bf16(&'a [bf16]),
 }
 
 /// A view of stored elements that can be written.
@@ -24,6 +26,8 @@ pub enum ElementsMut<'a> {
     F32(&'a mut [f32]),
     /// Stored as binary16.
     F16(&'a mut [f16]),
+    /// Stored as bfloat16.
+    Bf16(&'a mut [bf16]),
 }
 
 fn cast_error(bytes: &[u8], dtype: Dtype) -> KernelError {
@@ -45,6 +49,11 @@ pub(super) fn halves(bytes: &[u8]) -> Result<&[f16], KernelError> {
     bytemuck::try_cast_slice(bytes).map_err(|_| cast_error(bytes, Dtype::F16))
 }
 
+/// Sees `bytes` as bf16, without a copy.
+pub(super) fn brains(bytes: &[u8]) -> Result<&[bf16], KernelError> {
+    bytemuck::try_cast_slice(bytes).map_err(|_| cast_error(bytes, Dtype::Bf16))
+}
+
 impl<'a> Elements<'a> {
     /// Sees `bytes` as elements of `dtype`, without a copy.
     ///
@@ -54,6 +63,7 @@ impl<'a> Elements<'a> {
         match dtype {
             Dtype::F32 => singles(bytes).map(Elements::F32),
             Dtype::F16 => halves(bytes).map(Elements::F16),
+            Dtype::Bf16 => brains(bytes).map(Elements::Bf16),
         }
     }
 
@@ -62,6 +72,7 @@ impl<'a> Elements<'a> {
         match self {
             Elements::F32(_) => Dtype::F32,
             Elements::F16(_) => Dtype::F16,
+            Elements::Bf16(_) => Dtype::Bf16,
         }
     }
 
@@ -70,6 +81,7 @@ impl<'a> Elements<'a> {
         match self {
             Elements::F32(values) => values.len(),
             Elements::F16(values) => values.len(),
+            Elements::Bf16(values) => values.len(),
         }
     }
 
@@ -86,6 +98,7 @@ impl<'a> Elements<'a> {
         match self {
             Elements::F32(values) => Elements::F32(&values[range]),
             Elements::F16(values) => Elements::F16(&values[range]),
+            Elements::Bf16(values) => Elements::Bf16(&values[range]),
         }
     }
 
@@ -97,10 +110,11 @@ impl<'a> Elements<'a> {
         match self {
             Elements::F32(values) => values[index],
             Elements::F16(values) => values[index].to_f32(),
+            Elements::Bf16(values) => values[index].to_f32(),
         }
     }
 
-    /// Copies the elements of `range` to `into` as f32 (exact for both types).
+    /// Copies the elements of `range` to `into` as f32 (exact for all types).
     ///
     /// # Panics
     /// Where `range` reaches past the end, or `into` has another length.
@@ -108,6 +122,7 @@ impl<'a> Elements<'a> {
         match self {
             Elements::F32(values) => into.copy_from_slice(&values[range]),
             Elements::F16(values) => values[range].convert_to_f32_slice(into),
+            Elements::Bf16(values) => values[range].convert_to_f32_slice(into),
         }
     }
 
@@ -129,6 +144,7 @@ impl<'a> ElementsMut<'a> {
         let seen = match dtype {
             Dtype::F32 => bytemuck::try_cast_slice_mut(bytes).map(ElementsMut::F32),
             Dtype::F16 => bytemuck::try_cast_slice_mut(bytes).map(ElementsMut::F16),
+            Dtype::Bf16 => bytemuck::try_cast_slice_mut(bytes).map(ElementsMut::Bf16),
         };
         seen.map_err(|_| error)
     }
@@ -138,6 +154,7 @@ impl<'a> ElementsMut<'a> {
         match self {
             ElementsMut::F32(values) => Elements::F32(values),
             ElementsMut::F16(values) => Elements::F16(values),
+            ElementsMut::Bf16(values) => Elements::Bf16(values),
         }
     }
 
@@ -149,6 +166,7 @@ impl<'a> ElementsMut<'a> {
         match self {
             ElementsMut::F32(elements) => elements[range].copy_from_slice(values),
             ElementsMut::F16(elements) => elements[range].convert_from_f32_slice(values),
+            ElementsMut::Bf16(elements) => elements[range].convert_from_f32_slice(values),
         }
     }
 }
@@ -159,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_stored_value_is_loaded_again() {
-        for dtype in [Dtype::F32, Dtype::F16] {
+        for dtype in Dtype::ALL {
             let mut words = [0_u64; 8];
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
             let mut elements = ElementsMut::from_bytes(bytes, dtype).unwrap();

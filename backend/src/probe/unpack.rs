@@ -74,6 +74,7 @@ mod tests {
                 head_dim: 10,
                 query_len: 1,
                 context_len,
+                seen_len: context_len,
                 value_len: context_len,
                 element_bytes: 2,
                 compressed,

@@ -1,9 +1,10 @@
 //! Checkpoints in the safetensors format, whole or in shards.
 //!
-//! Files are read, not mapped: a file that is cut while it is used is then an error and not a signal,
-//! and the read goes straight to where the tensor lives.
+//! Files are read by offset, not mapped: a file that is cut while it is used is then an error and not a
+//! signal. A tensor goes straight to where it lives; where the types differ, 64 Ki elements at a time. So
+//! no more of a checkpoint is in memory than its tiers hold there, and one that is larger than memory loads.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -11,13 +12,15 @@ use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use plimsoll_core::Dtype;
-use plimsoll_core::model::{Family, TensorRole, TensorSpec};
+use plimsoll_core::model::{ModelSpec, TensorRole, TensorSpec};
 use safetensors::tensor::{Dtype as Stored, Metadata, TensorInfo};
 use serde_json::Value;
 
 use super::{WeightError, WeightSource, place_of};
 use crate::kernels::ElementsMut;
 
+/// Says which shard has which tensor.
+pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// A longer header is a lie: the format's own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Bytes in front of the header: its length.
@@ -33,6 +36,8 @@ pub struct Safetensors {
     /// The shard of each tensor.
     places: HashMap<String, usize>,
     optional_prefix: &'static str,
+    /// Whether embedding and head are one tensor.
+    tied: bool,
 }
 
 /// One file.
@@ -45,38 +50,35 @@ struct Shard {
 }
 
 impl Safetensors {
-    /// Opens a checkpoint of a family and reads its headers; tensors are read when they are asked for.
+    /// Opens a model's checkpoint and reads its headers; tensors are read when they are asked for.
     ///
     /// # Errors
-    /// A file that is absent, cut short, or that contradicts itself.
-    pub fn open(directory: &Path, family: Family) -> Result<Safetensors, WeightError> {
-        let index = directory.join("model.safetensors.index.json");
-        let names = if index.exists() {
-            shard_names(&index)?
+    /// A file that is absent, cut short, or that contradicts itself or the index.
+    pub fn open(directory: &Path, model: &ModelSpec) -> Result<Safetensors, WeightError> {
+        let index = directory.join(INDEX);
+        let (shards, places) = if index.exists() {
+            open_shards(directory, weight_map(&index)?)?
         } else {
-            vec!["model.safetensors".to_owned()]
+            let shard = Shard::open(directory.join("model.safetensors"))?;
+            let names = shard.metadata.offset_keys().into_iter();
+            let places = names.map(|name| (name, 0)).collect();
+            (vec![shard], places)
         };
-        let mut shards = Vec::new();
-        let mut places = HashMap::new();
-        for name in names {
-            let shard = Shard::open(directory.join(name))?;
-            let known = shard.metadata.offset_keys();
-            places.extend(known.into_iter().map(|tensor| (tensor, shards.len())));
-            shards.push(shard);
-        }
         Ok(Safetensors {
             directory: directory.to_owned(),
             shards,
             places,
-            optional_prefix: family.optional_prefix(),
+            optional_prefix: model.family.optional_prefix(),
+            tied: model.tie_word_embeddings,
         })
     }
 
-    /// The tensor under its name, with or without the prefix that some checkpoints leave off. A tied
-    /// head asks for the embedding; a checkpoint that stores the head alone is as good.
+    /// The tensor under its name, with or without the prefix that some checkpoints leave off. Where
+    /// embedding and head are tied, a checkpoint has either's name.
     fn find(&self, tensor: &TensorSpec) -> Option<(&Shard, &TensorInfo, String)> {
         let bare = tensor.name.strip_prefix(self.optional_prefix);
-        let head = (tensor.role == TensorRole::LmHead).then_some("lm_head.weight");
+        let may_be_head = matches!(tensor.role, TensorRole::TokenEmbedding | TensorRole::LmHead);
+        let head = (self.tied && may_be_head).then_some("lm_head.weight");
         let names = [Some(tensor.name.as_str()), bare, head];
         names.into_iter().flatten().find_map(|name| {
             let shard = &self.shards[*self.places.get(name)?];
@@ -85,8 +87,38 @@ impl Safetensors {
     }
 }
 
-/// The files that an index names, each once, in order.
-fn shard_names(index: &Path) -> Result<Vec<String>, WeightError> {
+/// The files that an index names, each once, and the number of the one that has each tensor.
+fn open_shards(
+    directory: &Path,
+    map: BTreeMap<String, String>,
+) -> Result<(Vec<Shard>, HashMap<String, usize>), WeightError> {
+    let mut shards = Vec::new();
+    let mut numbers = HashMap::new();
+    let mut places = HashMap::new();
+    for (tensor, name) in map {
+        let number = match numbers.get(&name) {
+            Some(number) => *number,
+            None => {
+                shards.push(Shard::open(directory.join(&name)).map_err(WeightError::of_shard)?);
+                let number = shards.len() - 1;
+                numbers.insert(name, number);
+                number
+            }
+        };
+        let shard: &Shard = &shards[number];
+        if shard.metadata.info(&tensor).is_none() {
+            return Err(WeightError::NotInShard {
+                file: shard.path.clone(),
+                tensor,
+            });
+        }
+        places.insert(tensor, number);
+    }
+    Ok((shards, places))
+}
+
+/// The file of each tensor, as an index says.
+fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, WeightError> {
     let text = fs::read_to_string(index).map_err(|source| WeightError::Io {
         file: index.to_owned(),
         source,
@@ -100,17 +132,14 @@ fn shard_names(index: &Path) -> Result<Vec<String>, WeightError> {
         why: "it has no `weight_map` from tensors to files of this folder".to_owned(),
     };
     let map = parsed.get("weight_map").and_then(Value::as_object);
-    let mut names = Vec::new();
-    for name in map.ok_or_else(damaged)?.values() {
+    let entries = map.ok_or_else(damaged)?.iter().map(|(tensor, name)| {
         let name = name.as_str().ok_or_else(damaged)?;
-        if Path::new(name).file_name().is_none_or(|file| file != name) {
-            return Err(damaged());
+        match Path::new(name).file_name().is_some_and(|file| file == name) {
+            true => Ok((tensor.clone(), name.to_owned())),
+            false => Err(damaged()),
         }
-        names.push(name.to_owned());
-    }
-    names.sort_unstable();
-    names.dedup();
-    Ok(names)
+    });
+    entries.collect()
 }
 
 impl Shard {
@@ -200,7 +229,7 @@ impl WeightSource for Safetensors {
             dtype,
         };
         match (info.dtype, dtype) {
-            (Stored::F32, Dtype::F32) | (Stored::F16, Dtype::F16) => {
+            (Stored::F32, Dtype::F32) | (Stored::F16, Dtype::F16) | (Stored::BF16, Dtype::Bf16) => {
                 shard.read(start, into)?;
                 converter.check(into)
             }
@@ -253,16 +282,18 @@ impl Converter<'_> {
 
     /// That all elements are numbers: exponents that are all ones are infinities and NaNs.
     fn check(&self, stored: &[u8]) -> Result<(), WeightError> {
+        let halves_without = |exponent: u16| {
+            let mut elements = stored.as_chunks().0.iter();
+            elements.all(|b| u16::from_le_bytes(*b) & exponent != exponent)
+        };
         let finite = match self.dtype {
             Dtype::F32 => stored
                 .as_chunks()
                 .0
                 .iter()
                 .all(|b| f32::from_le_bytes(*b).is_finite()),
-            Dtype::F16 => {
-                let mut elements = stored.as_chunks().0.iter();
-                elements.all(|b| u16::from_le_bytes(*b) & 0x7c00 != 0x7c00)
-            }
+            Dtype::F16 => halves_without(0x7c00),
+            Dtype::Bf16 => halves_without(0x7f80),
         };
         if finite {
             Ok(())

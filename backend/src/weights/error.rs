@@ -35,6 +35,22 @@ pub enum WeightError {
         /// What the JSON parser says.
         source: serde_json::Error,
     },
+    /// A shard that the index names is not there.
+    #[error("{}: {source}; {} names it: fetch the checkpoint completely", file.display(), super::checkpoint::INDEX)]
+    NoShard {
+        /// The file.
+        file: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A shard does not have what the index says.
+    #[error("{}: no tensor `{tensor}`, which {} says is there; fetch both again", file.display(), super::checkpoint::INDEX)]
+    NotInShard {
+        /// The file.
+        file: PathBuf,
+        /// The name.
+        tensor: String,
+    },
     /// No file has the tensor.
     #[error("{}: no tensor `{tensor}`; the checkpoint is of another model, or a shard is missing: fetch it completely", directory.display())]
     Missing {
@@ -66,7 +82,7 @@ pub enum WeightError {
         found: String,
     },
     /// An element that the plan's type cannot hold, or that is no number.
-    #[error("{}: tensor `{tensor}` holds an element that is not finite as {dtype}; plan with f32, or fetch the file again", file.display())]
+    #[error("{}: tensor `{tensor}` holds an element that is not finite as {dtype}; plan with bf16 or f32, or fetch the file again", file.display())]
     NotFinite {
         /// The file.
         file: PathBuf,
@@ -83,4 +99,14 @@ pub enum WeightError {
         /// How.
         source: KernelError,
     },
+}
+
+impl WeightError {
+    /// The same, of a file that an index names.
+    pub(super) fn of_shard(self) -> WeightError {
+        match self {
+            WeightError::Io { file, source } => WeightError::NoShard { file, source },
+            other => other,
+        }
+    }
 }

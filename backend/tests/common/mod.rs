@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use plimsoll_backend::cpu::{CapturedLogits, CpuExecutor, CpuOptions};
-use plimsoll_backend::weights::WeightSource;
+use plimsoll_backend::weights::{Safetensors, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::control::{Run, drive};
 use plimsoll_core::lower::{Lowering, footprint};
@@ -20,10 +20,20 @@ pub fn fixture(name: &str) -> PathBuf {
         .join(name)
 }
 
-pub fn tiny_opt() -> ModelSpec {
-    let path = fixture("tiny-opt").join("config.json");
+/// The model of a fixture.
+pub fn model(name: &str) -> ModelSpec {
+    let path = fixture(name).join("config.json");
     let text = std::fs::read_to_string(path).expect("the fixture");
-    ModelSpec::from_hf_config("tiny-opt", &text).expect("a model")
+    ModelSpec::from_hf_config(name, &text).expect("a model")
+}
+
+pub fn tiny_opt() -> ModelSpec {
+    model("tiny-opt")
+}
+
+/// The checkpoint of a fixture.
+pub fn checkpoint(name: &str) -> Safetensors {
+    Safetensors::open(&fixture(name), &model(name)).expect("a checkpoint")
 }
 
 /// A plan whose tiers are as large as it needs.

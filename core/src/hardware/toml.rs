@@ -248,7 +248,7 @@ fn read_pace(reader: &Reader<'_>) -> Result<Option<Pace>, Fault> {
 }
 
 fn read_gemm(reader: &Reader<'_>) -> Result<GemmCurve, Fault> {
-    let dtypes = [Dtype::F16, Dtype::F32].map(|dtype| (dtype.name(), dtype));
+    let dtypes = Dtype::ALL.map(|dtype| (dtype.name(), dtype));
     Ok(GemmCurve {
         dtype: reader.word("dtype", &dtypes)?,
         n: reader.whole("n")?,

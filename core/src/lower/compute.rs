@@ -390,10 +390,10 @@ impl Lowering {
 
     pub(super) fn attention(&self, unit: &Unit, part: AttentionPart, rows: u32) -> Op {
         let context_len = unit.position + unit.query_len;
-        let picks = if unit.is_prefill() {
-            None
-        } else {
-            self.plan.policy.picks(unit.position)
+        let past = self.plan.model.past_seen(context_len - 1);
+        let picks = match unit.is_prefill() {
+            true => None,
+            false => self.plan.policy.picks(past),
         };
         Op::Attention {
             part,
@@ -402,8 +402,9 @@ impl Lowering {
             head_dim: self.plan.model.head_dim,
             query_len: unit.query_len,
             context_len,
+            seen_len: past + 1,
             // The newest token's values are at hand.
-            value_len: picks.map_or(context_len, |picks| picks + 1),
+            value_len: picks.unwrap_or(past) + 1,
             element_bytes: self.plan.dtype.size_bytes() as u32,
             compressed: self.plan.policy.compression.cache,
         }

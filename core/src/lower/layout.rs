@@ -233,10 +233,10 @@ fn mid_bytes(plan: &Plan, shape: &BatchShape) -> (Bytes, Bytes) {
         return (prefill, Bytes::ZERO);
     }
     if plan.policy.gathers_values() {
-        let past = plan.workload.cache_len().saturating_sub(1);
+        let last = plan.workload.cache_len().saturating_sub(1);
         let all = shape.sequences * model.num_key_value_heads;
         let queries = Bytes(u64::from(shape.sequences) * model.q_size() * element);
-        let of = |rows| picked(plan, rows, past);
+        let of = |rows| picked(plan, rows, last);
         let decode = queries + of(all).positions_bytes() + of(all).weights_bytes();
         let off = of(shape.rows_off_device());
         let host = off.positions_bytes() + off.values_bytes(shape.head);
@@ -253,8 +253,9 @@ fn mid_bytes(plan: &Plan, shape: &BatchShape) -> (Bytes, Bytes) {
     )
 }
 
-/// What rows off the device pick of `past` tokens.
-pub(super) fn picked(plan: &Plan, rows: u32, past: u32) -> Picked {
+/// What rows off the device pick of the past of a token at `position`.
+pub(super) fn picked(plan: &Plan, rows: u32, position: u32) -> Picked {
+    let past = plan.model.past_seen(position);
     Picked {
         rows,
         group: group(&plan.model),

@@ -194,6 +194,12 @@ impl ModelSpec {
         u64::from(self.num_key_value_heads) * u64::from(self.head_dim)
     }
 
+    /// Tokens before one at `position` that it sees: all, unless a window slides.
+    pub fn past_seen(&self, position: u32) -> u32 {
+        let window = self.sliding_window.unwrap_or(u32::MAX);
+        position.min(window.saturating_sub(1))
+    }
+
     /// Bytes of the distinct weights stored plainly in `dtype`.
     pub fn weight_bytes(&self, dtype: Dtype) -> Bytes {
         Bytes(self.parameters().saturating_mul(dtype.size_bytes()))

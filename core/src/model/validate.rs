@@ -1,6 +1,6 @@
 //! What must hold of every model, wherever its spec was read.
 
-use super::{ModelError, ModelSpec, Positions};
+use super::{ModelError, ModelSpec, Positions, RotaryScaling};
 
 /// More layers than this is a mistake in the file, not a model.
 const LAYERS_MAX: u32 = 1 << 16;
@@ -62,7 +62,10 @@ impl ModelSpec {
 
     fn validate_positions(&self) -> Result<(), ModelError> {
         let Positions::Rotary {
-            rotary_dim, theta, ..
+            rotary_dim,
+            theta,
+            scaling,
+            ..
         } = self.positions
         else {
             return Ok(());
@@ -77,6 +80,25 @@ impl ModelSpec {
         if !(theta > 0.0 && theta.is_finite()) {
             let rule = "it must be a number above 0".to_owned();
             return Err(self.invalid("rope_theta", theta, rule));
+        }
+        scaling.map_or(Ok(()), |scaling| self.validate_scaling(scaling))
+    }
+
+    fn validate_scaling(&self, scaling: RotaryScaling) -> Result<(), ModelError> {
+        let (RotaryScaling::Linear { factor } | RotaryScaling::Llama3 { factor, .. }) = scaling;
+        if !(factor > 0.0 && factor.is_finite()) {
+            let rule = "it must be a number above 0".to_owned();
+            return Err(self.invalid("rope_scaling.factor", factor, rule));
+        }
+        if let RotaryScaling::Llama3 {
+            low_freq_factor: low,
+            high_freq_factor: high,
+            ..
+        } = scaling
+            && !(low < high && high.is_finite())
+        {
+            let rule = format!("it must be a number above low_freq_factor = {low}");
+            return Err(self.invalid("rope_scaling.high_freq_factor", high, rule));
         }
         Ok(())
     }

@@ -215,10 +215,16 @@ impl Pass<'_> {
         self.policy.cpu_attention && !self.is_prefill()
     }
 
+    /// Tokens that the newest sees before itself.
+    fn past_seen(&self) -> u32 {
+        self.forms.model.past_seen(self.context_len - 1)
+    }
+
     /// Past tokens whose values are read; none where attention is dense.
     fn picks(&self) -> Option<u32> {
-        let past = self.context_len - self.query_len;
-        self.policy.picks(past).filter(|_| !self.is_prefill())
+        self.policy
+            .picks(self.past_seen())
+            .filter(|_| !self.is_prefill())
     }
 
     /// Whether values of rows off the device are collected on the host and weighed on the device.
@@ -286,7 +292,8 @@ impl Pass<'_> {
             head_dim: model.head_dim,
             query_len: self.query_len,
             context_len: self.context_len,
-            value_len: self.picks().map_or(self.context_len, |picks| picks + 1),
+            seen_len: self.past_seen() + 1,
+            value_len: self.picks().unwrap_or(self.past_seen()) + 1,
             element_bytes: self.forms.dtype.size_bytes() as u32,
             compressed: self.policy.compression.cache,
         };

@@ -181,7 +181,7 @@ fn weights(
 ) -> anyhow::Result<(Box<dyn WeightSource>, String)> {
     match model.and_then(FoundModel::checkpoint) {
         Some(folder) => {
-            let checkpoint = Safetensors::open(folder, plan.model.family)?;
+            let checkpoint = Safetensors::open(folder, &plan.model)?;
             let words = format!("the checkpoint {}", folder.display());
             Ok((Box::new(checkpoint), words))
         }

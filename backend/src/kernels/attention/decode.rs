@@ -34,7 +34,7 @@ pub fn run<L: Lanes, U: Unit>(lanes: L, attention: Attention<'_>, cache: Cache<'
         let width = spec.group() * spec.head_dim;
         out[block.start * width..block.end * width].fill(0.0);
         for page in cache.pages {
-            for span in spans(page) {
+            for span in spans(page, spec.seen(0)) {
                 for (row, scores) in block.clone().zip(scores.chunks_exact(row_scores)) {
                     let out = &mut out[row * width..(row + 1) * width];
                     weigh_group(lanes, spec, scores, cache.values(page, row), span, out);
@@ -44,11 +44,11 @@ pub fn run<L: Lanes, U: Unit>(lanes: L, attention: Attention<'_>, cache: Cache<'
     }
 }
 
-/// The positions of a page, some at a time.
+/// The positions of a page that are seen, some at a time.
 #[inline(always)]
-fn spans<U>(page: &Page<'_, U>) -> impl Iterator<Item = Span> {
-    let end = page.end;
-    (page.start..end).step_by(POSITIONS).map(move |from| Span {
+fn spans<U>(page: &Page<'_, U>, seen: Range<usize>) -> impl Iterator<Item = Span> {
+    let (start, end) = (page.start.max(seen.start), page.end.min(seen.end));
+    (start..end).step_by(POSITIONS).map(move |from| Span {
         from,
         to: end.min(from + POSITIONS),
     })
@@ -62,7 +62,8 @@ pub fn blocks(spec: &AttentionSpec, rows: Range<usize>) -> impl Iterator<Item = 
         .map(move |start| start..end.min(start + block_rows))
 }
 
-/// The weights of all positions for a block of rows, [row, group, context_len].
+/// The weights of the positions that are seen, for a block of rows: [row, group, context_len], of which
+/// the others mean nothing.
 #[inline(always)]
 pub fn weights<'s, L: Lanes, U: Unit>(
     lanes: L,
@@ -76,7 +77,7 @@ pub fn weights<'s, L: Lanes, U: Unit>(
     scratch.scores.resize(scratch.scores.len().max(needed), 0.0);
     let scores = &mut scratch.scores[..needed];
     for page in cache.pages {
-        for span in spans(page) {
+        for span in spans(page, spec.seen(0)) {
             for (row, scores) in block.clone().zip(scores.chunks_exact_mut(row_scores)) {
                 let keys = cache.keys(page, row);
                 score_group(lanes, spec, queries(spec, q, row), keys, span, scores);
@@ -84,7 +85,7 @@ pub fn weights<'s, L: Lanes, U: Unit>(
         }
     }
     for scores in scores.chunks_exact_mut(spec.context_len) {
-        softmax(lanes, scores, spec.scale);
+        softmax(lanes, &mut scores[spec.seen(0)], spec.scale);
     }
     scores
 }

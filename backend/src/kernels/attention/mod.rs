@@ -26,7 +26,7 @@ pub use stored::CacheType;
 use super::KernelError;
 use super::error::expect;
 use super::simd::{InstructionSet, Kernel, Lanes, dispatch_to};
-use super::storage::{halves, singles};
+use super::storage::{brains, halves, singles};
 use super::tile::DOT_PIECE;
 use stored::Unit;
 
@@ -41,8 +41,11 @@ pub struct AttentionSpec {
     pub head_dim: usize,
     /// Queries a sequence: 1 in decode.
     pub query_len: usize,
-    /// Positions that the last query sees. Query t sees `context_len - query_len + t + 1`.
+    /// Positions up to the last query's own. Query t sees those up to its own,
+    /// `context_len - query_len + t`.
     pub context_len: usize,
+    /// How many positions a query sees, counted back from its own; none: all.
+    pub window: Option<usize>,
     /// The factor of the scores, usually 1 / sqrt(head_dim). The queries come unscaled.
     pub scale: f32,
     /// Past positions whose values a row reads in decode, beside the query's own; none: all. See
@@ -62,8 +65,9 @@ impl AttentionSpec {
     }
 
     /// Positions that query `t` sees.
-    fn visible(&self, t: usize) -> usize {
-        self.start() + t + 1
+    fn seen(&self, t: usize) -> Range<usize> {
+        let end = self.start() + t + 1;
+        end.saturating_sub(self.window.unwrap_or(end))..end
     }
 
     /// Elements of queries (and of the result) a sequence.
@@ -73,7 +77,10 @@ impl AttentionSpec {
 
     /// Values that a row reads in decode.
     fn value_len(&self) -> usize {
-        self.picks.map_or(self.context_len, |picks| picks + 1)
+        match self.picks {
+            Some(picks) => picks + 1,
+            None => self.seen(self.query_len - 1).len(),
+        }
     }
 
     fn check(&self) -> Result<(), KernelError> {
@@ -81,9 +88,10 @@ impl AttentionSpec {
             .kv_heads
             .min(self.head_dim)
             .min(self.query_len)
-            .min(self.heads);
+            .min(self.heads)
+            .min(self.window.unwrap_or(1));
         if positive == 0 {
-            return expect("a head count, head size or query length", 1, 0);
+            return expect("a head count, head size, query length or window", 1, 0);
         }
         expect(
             "query heads",
@@ -102,7 +110,7 @@ impl AttentionSpec {
         )?;
         expect(
             "picked positions",
-            self.value_len().min(self.context_len),
+            self.value_len().min(self.seen(self.query_len - 1).len()),
             self.value_len(),
         )?;
         let queries = self.picks.map_or(self.query_len, |_| 1);
@@ -244,6 +252,7 @@ impl Attention<'_> {
         match segment.stored {
             CacheType::Whole(Dtype::F32) => self.over(set, segment, singles),
             CacheType::Whole(Dtype::F16) => self.over(set, segment, halves),
+            CacheType::Whole(Dtype::Bf16) => self.over(set, segment, brains),
             CacheType::Packed => self.over(set, segment, Ok),
         }
     }

@@ -83,9 +83,16 @@ impl Block<'_> {
         (token * spec.heads + head) * spec.head_dim
     }
 
+    /// Positions that a query sees.
     #[inline(always)]
-    fn visible(&self, query: usize) -> usize {
-        self.spec.visible(query / self.spec.group())
+    fn seen(&self, query: usize) -> Range<usize> {
+        self.spec.seen(query / self.spec.group())
+    }
+
+    /// Positions that any query of the block sees.
+    #[inline(always)]
+    fn all_seen(&self) -> Range<usize> {
+        self.seen(self.queries.start).start..self.seen(self.queries.end - 1).end
     }
 
     #[inline(always)]
@@ -103,15 +110,16 @@ impl Block<'_> {
         let values = strided(&scratch.values[..panel]);
         let scores = &mut scratch.scores[..self.queries.len() * spec.context_len];
         self.score(lanes, keys, scores);
-        let furthest = self.visible(self.queries.end - 1);
+        let all = self.all_seen();
         for (query, scores) in self
             .queries
             .clone()
             .zip(scores.chunks_mut(spec.context_len))
         {
-            let (seen, unseen) = scores[..furthest].split_at_mut(self.visible(query));
-            softmax(lanes, seen, spec.scale);
-            unseen.fill(0.0);
+            let seen = self.seen(query);
+            softmax(lanes, &mut scores[seen.clone()], spec.scale);
+            scores[all.start..seen.start].fill(0.0);
+            scores[seen.end..all.end].fill(0.0);
             let place = self.place(query);
             out[place..place + spec.head_dim].fill(0.0);
         }
@@ -120,8 +128,8 @@ impl Block<'_> {
 
     #[inline(always)]
     fn score<L: Lanes>(&self, lanes: L, keys: Strided<'_, f32>, scores: &mut [f32]) {
-        let furthest = self.visible(self.queries.end - 1);
-        let mut position = 0;
+        let all = self.all_seen();
+        let (mut position, furthest) = (all.start, all.end);
         while L::TILE_N >= 4 && position + 4 <= furthest {
             let tile = [
                 keys.at(position),
@@ -142,7 +150,7 @@ impl Block<'_> {
         }
     }
 
-    /// Scores of `N` positions for all queries of the block that see the first of them.
+    /// Scores of `N` positions for the queries of the block that see the first of them, or later ones.
     #[inline(always)]
     fn score_tile<L: Lanes, const N: usize>(
         &self,
@@ -153,11 +161,17 @@ impl Block<'_> {
     ) {
         let (width, context) = (self.spec.head_dim, self.spec.context_len);
         let query_of = |query| &self.q[self.place(query)..self.place(query) + width];
-        let mut query = self.queries.start;
-        while query < self.queries.end && self.visible(query) <= position {
+        let Range {
+            start: mut query,
+            mut end,
+        } = self.queries;
+        while query < end && self.seen(query).end <= position {
             query += 1;
         }
-        while L::TILE_M >= TILE && query + TILE <= self.queries.end {
+        while query < end && position + N <= self.seen(end - 1).start {
+            end -= 1;
+        }
+        while L::TILE_M >= TILE && query + TILE <= end {
             let tile = [
                 query_of(query),
                 query_of(query + 1),
@@ -171,7 +185,7 @@ impl Block<'_> {
             }
             query += TILE;
         }
-        while query < self.queries.end {
+        while query < end {
             let sums = dots::<L, &[f32], 1, N>(lanes, [query_of(query)], keys, width);
             let at = (query - self.queries.start) * context + position;
             scores[at..at + N].copy_from_slice(&sums[0]);
@@ -188,25 +202,31 @@ impl Block<'_> {
         out: &mut [f32],
     ) {
         let context = self.spec.context_len;
-        let furthest = self.visible(self.queries.end - 1);
         let weights_of = |query: usize| {
             let at = (query - self.queries.start) * context;
             &weights[at..at + context]
         };
-        for from in (0..furthest).step_by(POSITIONS) {
+        for from in self.all_seen().step_by(POSITIONS) {
+            // Those of the positions from here that some of the queries see.
+            let span = |first: usize, last: usize| {
+                let from_seen = self.seen(first).start.max(from);
+                let to = self.seen(last).end.min(from + POSITIONS);
+                Span {
+                    from: from_seen,
+                    to: to.max(from_seen),
+                }
+            };
             let mut query = self.queries.start;
             while L::TILE_M >= TILE && query + TILE <= self.queries.end {
                 let last = query + TILE - 1;
-                let to = self.visible(last).min(from + POSITIONS).max(from);
                 let tile = [query, query + 1, query + 2, last];
                 let (weights, places) = (tile.map(weights_of), tile.map(|query| self.place(query)));
-                add_weighted(lanes, weights, values, Span { from, to }, places, out);
+                add_weighted(lanes, weights, values, span(query, last), places, out);
                 query += TILE;
             }
             while query < self.queries.end {
-                let to = self.visible(query).min(from + POSITIONS).max(from);
                 let (weights, place) = (weights_of(query), self.place(query));
-                add_weighted(lanes, [weights], values, Span { from, to }, [place], out);
+                add_weighted(lanes, [weights], values, span(query, query), [place], out);
                 query += 1;
             }
         }

@@ -92,22 +92,25 @@ pub fn run<L: Lanes, U: Unit>(lanes: L, attention: Attention<'_>, cache: Cache<'
     (scratch.order, scratch.picks) = (order, own);
 }
 
-/// Picks the past positions with the largest weights, added up over the group, of equal ones the
-/// earliest; `weights` is [group, context_len].
+/// Picks, of the past positions that are seen, those with the largest weights, added up over the group,
+/// of equal ones the earliest; `weights` is [group, context_len].
 fn pick(
     spec: &AttentionSpec,
     weights: &[f32],
     order: &mut Vec<(f32, u32)>,
     (into, row): (&mut Picks, usize),
 ) {
-    let (past, count) = (spec.start(), spec.value_len() - 1);
+    let (past, count) = (spec.seen(0).start..spec.start(), spec.value_len() - 1);
     let sum = |position: usize| -> f32 {
         let heads = weights.chunks_exact(spec.context_len);
         heads.map(|weights| weights[position]).sum()
     };
     order.clear();
-    order.extend((0..past).map(|position| (sum(position), position as u32)));
-    if 0 < count && count < past {
+    order.extend(
+        past.clone()
+            .map(|position| (sum(position), position as u32)),
+    );
+    if 0 < count && count < past.len() {
         let larger = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
         order.select_nth_unstable_by(count - 1, larger);
     }
@@ -125,7 +128,7 @@ fn pick(
         for (kept, position) in kept.iter_mut().zip(positions.iter()) {
             *kept = weights[*position as usize];
         }
-        kept[count] = weights[past];
+        kept[count] = weights[past.end];
     }
 }
 

@@ -162,12 +162,12 @@ fn reference(spec: &AttentionSpec, q: &[f32], k: &[f32], v: &[f32]) -> Vec<f64> 
                 .map(|(a, b)| f64::from(*a) * f64::from(*b));
             products.sum::<f64>() * f64::from(spec.scale)
         };
-        let scores: Vec<f64> = (0..spec.visible(t)).map(score).collect();
+        let scores: Vec<f64> = spec.seen(t).map(score).collect();
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
         let sum: f64 = weights.iter().sum();
         let terms = |column: usize| {
-            let weighted = weights.iter().enumerate();
+            let weighted = spec.seen(t).zip(&weights);
             weighted.map(move |(p, w)| w * f64::from(v[at(p)][column]))
         };
         out.extend((0..spec.head_dim).map(|column| terms(column).sum::<f64>() / sum));
@@ -300,7 +300,8 @@ proptest! {
     fn attention_is_right_and_the_same_however_it_is_cut(
         kv_heads in 1_usize..4, group in 1_usize..7, head_dim in 1_usize..100,
         query_len in 1_usize..40, before in 0_usize..40,
-        batch in 1_usize..4, cut in 0_usize..100, stored in 0_usize..3, padded: bool,
+        batch in 1_usize..4, cut in 0_usize..100, stored in 0_usize..4, padded: bool,
+        window in prop::option::of(1_usize..60),
     ) {
         let spec = AttentionSpec {
             heads: kv_heads * group,
@@ -309,11 +310,13 @@ proptest! {
             query_len,
             context_len: query_len + before,
             scale: 1.0 / (head_dim as f32).sqrt(),
+            window,
             picks: None,
         };
         let stored = [
             CacheType::Whole(Dtype::F32),
             CacheType::Whole(Dtype::F16),
+            CacheType::Whole(Dtype::Bf16),
             CacheType::Packed,
         ][stored];
         check(spec, batch, cut, stored, if padded { 24 } else { 0 });
@@ -329,6 +332,7 @@ fn several_blocks_of_rows_and_positions() {
         query_len: 1,
         context_len: 9001,
         scale: 0.1,
+        window: None,
         picks: None,
     };
     let (k, v) = (values(2 * 9001 * 320, 1), values(2 * 9001 * 320, 2));
@@ -357,6 +361,7 @@ fn only_the_asked_rows_are_written() {
         query_len: 1,
         context_len: 1,
         scale: 1.0,
+        window: None,
         picks: None,
     };
     let buffer = [0_u64; 16];
@@ -432,9 +437,11 @@ proptest! {
     #[test]
     fn sparse_attention_is_dense_attention_with_the_largest_weights(
         kv_heads in 1_usize..3, group in 1_usize..6, head_dim in 1_usize..70,
-        past in 1_usize..30, share in 0.0_f64..1.0, batch in 1_usize..3, stored in 0_usize..3,
+        past in 1_usize..30, share in 0.0_f64..1.0, batch in 1_usize..3, stored in 0_usize..4,
+        window in prop::option::of(2_usize..40),
     ) {
-        let picks = ((past as f64 * share).ceil() as usize).clamp(1, past);
+        let seen = past.min(window.map_or(past, |window| window - 1));
+        let picks = ((seen as f64 * share).ceil() as usize).clamp(1, seen);
         let spec = AttentionSpec {
             heads: kv_heads * group,
             kv_heads,
@@ -442,11 +449,13 @@ proptest! {
             query_len: 1,
             context_len: past + 1,
             scale: 1.0 / (head_dim as f32).sqrt(),
+            window,
             picks: Some(picks),
         };
         let stored = [
             CacheType::Whole(Dtype::F32),
             CacheType::Whole(Dtype::F16),
+            CacheType::Whole(Dtype::Bf16),
             CacheType::Packed,
         ][stored];
         check_sparse(&spec, batch, stored);
@@ -495,7 +504,7 @@ fn check_sparse(spec: &AttentionSpec, batch: usize, stored: CacheType) {
         let positions = &picks.positions[row * count..(row + 1) * count];
         assert!(positions.is_sorted_by(|a, b| a < b), "{positions:?}");
         let is_picked = |p: usize| positions.contains(&(p as u32));
-        let past = 0..spec.start();
+        let past = spec.seen(0).start..spec.start();
         let least = past.clone().filter(|p| is_picked(*p)).map(|p| weights[p]);
         let left = past.filter(|p| !is_picked(*p)).map(|p| weights[p]);
         let (least, left) = (least.fold(f64::MAX, f64::min), left.fold(0.0, f64::max));
@@ -512,7 +521,7 @@ fn check_sparse(spec: &AttentionSpec, batch: usize, stored: CacheType) {
     weigh(&picks, &segment, spec, 0..rows, &mut scratch, &mut apart).unwrap();
     assert_eq!(bits(&apart), bits(&out), "{spec:?}");
     let whole = AttentionSpec {
-        picks: Some(spec.start()),
+        picks: Some(spec.seen(0).len() - 1),
         ..*spec
     };
     let [whole, dense] =
@@ -559,6 +568,7 @@ fn sparse_attention_is_for_one_query_and_the_past() {
         query_len: 1,
         context_len: 3,
         scale: 1.0,
+        window: None,
         picks: Some(3),
     };
     let buffer = [0_u64; 16];

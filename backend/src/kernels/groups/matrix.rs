@@ -146,6 +146,7 @@ pub(super) fn pack_matrix_with(
     match elements {
         Elements::F32(elements) => pack_bands(set, elements, columns, into),
         Elements::F16(elements) => pack_bands(set, elements, columns, into),
+        Elements::Bf16(elements) => pack_bands(set, elements, columns, into),
     }
     Ok(())
 }

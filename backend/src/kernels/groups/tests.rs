@@ -1,11 +1,12 @@
 //! Packed bytes against the plain form, for each instruction set; unpacked elements bit for bit.
 
+use plimsoll_core::Dtype;
 use proptest::prelude::*;
 
 use super::head::pack_heads_with;
 use super::matrix::pack_matrix_with;
 use super::*;
-use crate::kernels::linear::to_half;
+use crate::kernels::linear::{to_brain, to_half};
 use crate::kernels::row::{Row, widen};
 use crate::kernels::simd::{InstructionSet, Kernel, Lanes, dispatch_to};
 use crate::kernels::{Elements, Matrix};
@@ -78,12 +79,13 @@ fn check_heads(heads: usize, head_dim: usize, seed: u64) {
     }
 }
 
-fn check_matrix(rows: usize, columns: usize, half: bool, seed: u64) {
+fn check_matrix(rows: usize, columns: usize, dtype: Dtype, seed: u64) {
     let elements = values(rows * columns, seed);
-    let halves = to_half(&elements);
-    let stored = match half {
-        true => Elements::F16(&halves),
-        false => Elements::F32(&elements),
+    let (halves, brains) = (to_half(&elements), to_brain(&elements));
+    let stored = match dtype {
+        Dtype::F32 => Elements::F32(&elements),
+        Dtype::F16 => Elements::F16(&halves),
+        Dtype::Bf16 => Elements::Bf16(&brains),
     };
     let elements = stored.to_vec();
     let mut expected = vec![f32::NAN; rows * columns];
@@ -132,9 +134,10 @@ proptest! {
 
     #[test]
     fn a_packed_matrix_is_its_plain_groups(
-        rows in 1_usize..150, columns in 1_usize..70, half: bool, seed in 0_u64..1000,
+        rows in 1_usize..150, columns in 1_usize..70,
+        dtype in prop::sample::select(Dtype::ALL.to_vec()), seed in 0_u64..1000,
     ) {
-        check_matrix(rows, columns, half, seed);
+        check_matrix(rows, columns, dtype, seed);
     }
 }
 
@@ -195,7 +198,6 @@ fn what_is_not_finite_is_not_hidden() {
 
 #[test]
 fn sizes_are_those_that_plans_count_with() {
-    use plimsoll_core::Dtype;
     use plimsoll_core::compression::Compression;
     use plimsoll_core::model::{TensorRole, TensorSpec};
     for (rows, cols) in [(2, 5), (64, 16), (65, 17), (512, 64)] {

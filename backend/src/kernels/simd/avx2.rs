@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::{Kernel, LANES, Lanes};
 
@@ -79,6 +79,21 @@ impl Lanes for Avx2 {
             (
                 _mm256_cvtph_ps(_mm_loadu_si128(from)),
                 _mm256_cvtph_ps(_mm_loadu_si128(from.add(1))),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn load_brain(self, from: &[bf16; LANES]) -> Pair {
+        let from: *const __m128i = from.as_ptr().cast();
+        // SAFETY: `self` proves AVX2; sixteen bf16 (twice 16 bytes) lie behind the reference; no
+        // alignment is asked.
+        unsafe {
+            let widen =
+                |eight| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(eight)));
+            (
+                widen(_mm_loadu_si128(from)),
+                widen(_mm_loadu_si128(from.add(1))),
             )
         }
     }

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::{Kernel, LANES, Lanes};
 
@@ -70,6 +70,16 @@ impl Lanes for Avx512 {
         // SAFETY: `self` proves AVX-512; sixteen f16 (32 bytes) lie behind the reference; no alignment
         // is asked.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_brain(self, from: &[bf16; LANES]) -> __m512 {
+        // SAFETY: `self` proves AVX-512; sixteen bf16 (32 bytes) lie behind the reference; no alignment
+        // is asked.
+        unsafe {
+            let upper = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(upper))
+        }
     }
 
     #[inline(always)]

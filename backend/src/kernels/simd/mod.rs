@@ -10,7 +10,7 @@ mod avx2;
 mod avx512;
 mod plain;
 
-use half::f16;
+use half::{bf16, f16};
 
 /// Lanes of a vector.
 pub const LANES: usize = 16;
@@ -35,6 +35,8 @@ pub trait Lanes: Copy {
     fn load(self, from: &[f32; LANES]) -> Self::V;
     /// Sixteen f16, widened.
     fn load_half(self, from: &[f16; LANES]) -> Self::V;
+    /// Sixteen bf16, widened.
+    fn load_brain(self, from: &[bf16; LANES]) -> Self::V;
     /// Sixteen 4-bit codes: those that lie `shift` (0 or 4) bits up in each byte.
     fn load_codes(self, from: &[u8; LANES], shift: u32) -> Self::V;
     /// Writes the lanes.
@@ -86,6 +88,21 @@ impl Stored for f16 {
     #[inline(always)]
     fn widen(self) -> f32 {
         self.to_f32()
+    }
+}
+
+impl Stored for bf16 {
+    const NARROW: bool = true;
+    const ZERO: bf16 = bf16::ZERO;
+
+    #[inline(always)]
+    fn load<L: Lanes>(lanes: L, from: &[bf16; LANES]) -> L::V {
+        lanes.load_brain(from)
+    }
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
     }
 }
 
@@ -175,21 +192,28 @@ pub fn dispatch_to<K: Kernel>(set: InstructionSet, kernel: K) {
 mod tests {
     use super::*;
 
-    type Input<'a> = (&'a [f32; LANES], &'a [f16; LANES], &'a [u8; LANES]);
+    #[derive(Clone, Copy)]
+    struct Input {
+        single: [f32; LANES],
+        half: [f16; LANES],
+        brain: [bf16; LANES],
+        codes: [u8; LANES],
+    }
 
-    struct Sums<'a>(Input<'a>, &'a mut [f32; 69]);
+    struct Sums<'a>(Input, &'a mut [f32; 85]);
 
     impl Kernel for Sums<'_> {
         #[inline(always)]
         fn run<L: Lanes>(self, lanes: L) {
-            let Sums((a, b, codes), into) = self;
-            let (a, b) = (lanes.load(a), lanes.load_half(b));
+            let Sums(input, into) = self;
+            let (a, b) = (lanes.load(&input.single), lanes.load_half(&input.half));
             let c = lanes.fma(a, b, lanes.splat(0.3));
             let (each, rest) = into.as_chunks_mut::<LANES>();
             lanes.store(c, &mut each[0]);
-            lanes.store(lanes.load_codes(codes, 0), &mut each[1]);
-            lanes.store(lanes.load_codes(codes, 4), &mut each[2]);
+            lanes.store(lanes.load_codes(&input.codes, 0), &mut each[1]);
+            lanes.store(lanes.load_codes(&input.codes, 4), &mut each[2]);
             lanes.store(lanes.splat_half(f16::MIN), &mut each[3]);
+            lanes.store(lanes.load_brain(&input.brain), &mut each[4]);
             rest[0] = lanes.sum(c);
             rest[1..].copy_from_slice(&lanes.sum_four([a, b, c, lanes.zero()]));
         }
@@ -197,24 +221,28 @@ mod tests {
 
     #[test]
     fn every_instruction_set_gives_the_same_bits() {
-        let a = std::array::from_fn(|i| (i as f32 * 1.7).sin() * 10.0);
-        let b = std::array::from_fn(|i| f16::from_f32((i as f32 * 0.9).cos()));
-        let codes = std::array::from_fn(|i| (i * 89 + 3) as u8);
-        let input = (&a, &b, &codes);
-        let mut expected = [0.0; 69];
+        let input = Input {
+            single: std::array::from_fn(|i| (i as f32 * 1.7).sin() * 10.0),
+            half: std::array::from_fn(|i| f16::from_f32((i as f32 * 0.9).cos())),
+            brain: std::array::from_fn(|i| bf16::from_bits((i * 4001) as u16)),
+            codes: std::array::from_fn(|i| (i * 89 + 3) as u8),
+        };
+        let codes = input.codes;
+        let mut expected = [0.0; 85];
         dispatch_to(InstructionSet::Plain, Sums(input, &mut expected));
         assert_eq!(expected[16..32], codes.map(|byte| f32::from(byte % 16)));
         assert_eq!(expected[32..48], codes.map(|byte| f32::from(byte / 16)));
         assert_eq!(expected[48..64], [f16::MIN.to_f32(); LANES]);
+        assert_eq!(expected[64..80], input.brain.map(bf16::to_f32));
         let mut lanes: Vec<f32> = expected[..16].to_vec();
         while lanes.len() > 1 {
             let half = lanes.len() / 2;
             lanes = (0..half).map(|i| lanes[i] + lanes[i + half]).collect();
         }
-        assert_eq!(expected[64], lanes[0]);
-        assert_eq!(expected[64], expected[67]);
+        assert_eq!(expected[80], lanes[0]);
+        assert_eq!(expected[80], expected[83]);
         for set in InstructionSet::ALL {
-            let mut found = [0.0; 69];
+            let mut found = [0.0; 85];
             dispatch_to(set, Sums(input, &mut found));
             assert_eq!(
                 found.map(f32::to_bits),

@@ -1,8 +1,8 @@
 //! Lanes without any instruction set in particular: the reference that the others are held to.
 
-use half::f16;
+use half::{bf16, f16};
 
-use super::{LANES, Lanes};
+use super::{LANES, Lanes, Stored};
 
 /// Sixteen f32 in an array; needs nothing. Slow where the target lacks a fused multiply-add.
 #[derive(Clone, Copy)]
@@ -36,6 +36,11 @@ impl Lanes for Plain {
     #[inline(always)]
     fn load_half(self, from: &[f16; LANES]) -> Self::V {
         from.map(f16::to_f32)
+    }
+
+    #[inline(always)]
+    fn load_brain(self, from: &[bf16; LANES]) -> Self::V {
+        from.map(Stored::widen)
     }
 
     #[inline(always)]
