@@ -38,6 +38,11 @@ pub enum DecoderError {
         /// What was given.
         found: usize,
     },
+    /// The system gave no threads.
+    #[error(
+        "the threads of the emulated device could not be started: {0}; give --device-threads 1"
+    )]
+    Threads(String),
     /// A kernel refused its operands.
     #[error(transparent)]
     Kernel(#[from] KernelError),

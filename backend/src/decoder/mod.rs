@@ -40,6 +40,8 @@ pub use error::DecoderError;
 pub use split::{Split, SplitMut};
 pub use stages::{Batch, HeadOutput};
 
+use parallel::Team;
+
 use crate::kernels::activation::Activation as ActivationKernel;
 use crate::kernels::attention::CacheType;
 use crate::kernels::rotary::Rotary;
@@ -56,7 +58,7 @@ pub struct Decoder {
     rotary: Option<Rotary>,
     /// What the cache is stored as.
     stored: CacheType,
-    threads: usize,
+    team: Team,
 }
 
 impl Decoder {
@@ -95,7 +97,7 @@ impl Decoder {
                 true => CacheType::Packed,
                 false => CacheType::Whole(dtype),
             },
-            threads: threads.max(1),
+            team: Team::new(threads),
         })
     }
 

@@ -3,64 +3,96 @@
 //! Each thread computes some outputs of every row. An output depends on its own operands alone, so
 //! the result is the same on any number of threads.
 
-use std::thread;
+use std::sync::{Arc, OnceLock};
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::DecoderError;
 use crate::kernels::KernelError;
 use crate::kernels::linear::{LinearShape, LinearWeight, linear};
 
-/// Less work than this is not worth a thread: starting one takes tens of microseconds.
-const FLOPS_MIN: u64 = 4_000_000;
+/// Less work than this is not worth another thread: waking one takes microseconds.
+const FLOPS_MIN: u64 = 500_000;
 
-/// [`linear`] on at most `threads` threads.
-pub(super) fn linear_on(
+/// The threads of a decoder: the one that calls, and others that wait for it.
+#[derive(Debug, Clone)]
+pub(super) struct Team {
     threads: usize,
-    shape: LinearShape,
-    x: &[f32],
-    weight: LinearWeight<'_>,
-    y: &mut [f32],
-) -> Result<(), DecoderError> {
-    let worth = usize::try_from(shape.flops() / FLOPS_MIN).unwrap_or(usize::MAX);
-    let threads = threads.min(worth).min(shape.n);
-    if threads < 2 || weight.weight.len() != shape.n * shape.k {
-        return Ok(linear(shape, x, weight, y)?);
-    }
-    let columns = shape.n.div_ceil(threads);
-    let part = |start: usize| -> Result<Vec<f32>, KernelError> {
-        let end = shape.n.min(start + columns);
-        let shape = LinearShape {
-            n: end - start,
-            ..shape
-        };
-        let weight = LinearWeight {
-            weight: weight.weight.rows(start..end, shape.k),
-            bias: weight.bias.map(|bias| bias.slice(start..end)),
-        };
-        let mut y = vec![0.0; shape.m * shape.n];
-        linear(shape, x, weight, &mut y).map(|()| y)
-    };
-    let part = &part;
-    let starts: Vec<usize> = (0..shape.n).step_by(columns).collect();
-    let parts: Vec<_> = thread::scope(|scope| {
-        let others: Vec<_> = starts[1..]
-            .iter()
-            .map(|start| scope.spawn(move || part(*start)))
-            .collect();
-        let own = part(0);
-        let others = others.into_iter().map(|other| match other.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        std::iter::once(own).chain(others).collect()
-    });
-    for (start, part) in starts.into_iter().zip(parts) {
-        let part = part?;
-        let width = part.len() / shape.m;
-        for (from, into) in part.chunks_exact(width).zip(y.chunks_exact_mut(shape.n)) {
-            into[start..start + width].copy_from_slice(from);
+    /// Started by the first work, so that they have the cores of the thread that calls.
+    others: Arc<OnceLock<ThreadPool>>,
+}
+
+impl Team {
+    /// So many threads, the caller counted.
+    pub fn new(threads: usize) -> Team {
+        Team {
+            threads: threads.max(1),
+            others: Arc::default(),
         }
     }
-    Ok(())
+
+    /// How many of the threads are worth their waking for so much work.
+    fn worth(&self, flops: u64) -> usize {
+        let worth = usize::try_from(flops / FLOPS_MIN).unwrap_or(usize::MAX);
+        self.threads.min(worth).max(1)
+    }
+
+    fn others(&self) -> Result<&ThreadPool, DecoderError> {
+        if let Some(pool) = self.others.get() {
+            return Ok(pool);
+        }
+        let name = |index| format!("gpu {}", index + 1);
+        let builder = ThreadPoolBuilder::new().num_threads(self.threads - 1);
+        let pool = builder.thread_name(name).build();
+        let pool = pool.map_err(|error| DecoderError::Threads(error.to_string()))?;
+        Ok(self.others.get_or_init(|| pool))
+    }
+
+    /// [`linear`], each thread some outputs of every row.
+    pub fn linear(
+        &self,
+        shape: LinearShape,
+        x: &[f32],
+        weight: LinearWeight<'_>,
+        y: &mut [f32],
+    ) -> Result<(), DecoderError> {
+        let threads = self.worth(shape.flops()).min(shape.n);
+        if threads < 2 || weight.weight.len() != shape.n * shape.k {
+            return Ok(linear(shape, x, weight, y)?);
+        }
+        let columns = shape.n.div_ceil(threads);
+        let part = |start: usize| -> Result<Vec<f32>, KernelError> {
+            let end = shape.n.min(start + columns);
+            let shape = LinearShape {
+                n: end - start,
+                ..shape
+            };
+            let weight = LinearWeight {
+                weight: weight.weight.rows(start..end, shape.k),
+                bias: weight.bias.map(|bias| bias.slice(start..end)),
+            };
+            let mut y = vec![0.0; shape.m * shape.n];
+            linear(shape, x, weight, &mut y).map(|()| y)
+        };
+        let starts = (0..shape.n).step_by(columns);
+        let mut parts: Vec<_> = starts.map(|start| (start, Ok(Vec::new()))).collect();
+        let (own, others) = parts.split_first_mut().expect("there are outputs");
+        let part = &part;
+        self.others()?.in_place_scope(|scope| {
+            for (start, into) in others {
+                scope.spawn(move |_| *into = part(*start));
+            }
+            own.1 = part(own.0);
+        });
+        for (start, part) in parts {
+            let part = part?;
+            let width = part.len() / shape.m;
+            for (from, into) in part.chunks_exact(width).zip(y.chunks_exact_mut(shape.n)) {
+                into[start..start + width].copy_from_slice(from);
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -85,7 +117,8 @@ mod tests {
         };
         let run = |threads| {
             let mut y = vec![f32::NAN; shape.m * shape.n];
-            linear_on(threads, shape, &x, weight, &mut y).expect("it fits");
+            let team = Team::new(threads);
+            team.linear(shape, &x, weight, &mut y).expect("it fits");
             y.into_iter().map(f32::to_bits).collect::<Vec<_>>()
         };
         assert_eq!(run(1), run(3));

@@ -3,7 +3,6 @@
 use plimsoll_core::model::{Norm, NormPosition, Positions, TensorRole};
 
 use super::error::at_least;
-use super::parallel::linear_on;
 use super::{BlockTensors, Decoder, DecoderError, NewCachePart, Split, SplitMut, TILE};
 use crate::kernels::activation::{activate, activate_gate};
 use crate::kernels::argmax::argmax;
@@ -60,7 +59,8 @@ impl Decoder {
         let k = x.len() / m.max(1);
         let n = weight.weight.len() / k.max(1);
         let mut y = vec![0.0; m * n];
-        linear_on(self.threads, LinearShape { m, n, k }, x, weight, &mut y)?;
+        let shape = LinearShape { m, n, k };
+        self.team.linear(shape, x, weight, &mut y)?;
         Ok(y)
     }
 

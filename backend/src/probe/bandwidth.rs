@@ -7,7 +7,7 @@ use std::time::Instant;
 const WORDS: usize = (512 << 20) / size_of::<u64>();
 
 /// Bytes/s of repeated reads of the same memory, each core a part of it.
-pub(super) fn host_read_rates(repeats: usize) -> Vec<f64> {
+pub fn host_read_rates(repeats: usize) -> Vec<f64> {
     let memory = vec![1_u64; WORDS];
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let parts: Vec<&[u64]> = memory.chunks(WORDS.div_ceil(cores)).collect();

@@ -10,6 +10,7 @@ mod compute;
 mod contention;
 mod moves;
 mod pace;
+mod peak;
 mod samples;
 mod stats;
 mod unpack;
@@ -33,7 +34,9 @@ use crate::weights::{Remembered, Synthetic, WeightSource};
 use compute::Kind;
 use contention::Losses;
 use moves::Moves;
+pub use bandwidth::host_read_rates;
 pub use pace::{Moment, PaceMeter, Paced};
+pub use peak::fma_flops_per_s;
 use samples::{Timed, timed};
 
 /// Why a machine could not be measured.
