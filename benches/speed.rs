@@ -81,7 +81,8 @@ impl Case {
         let read = parameters(model, 1..layers + 2) * self.plan.dtype.size_bytes() as f64;
         let steps_s = f64::from(GEN_LEN - 1) / summary.decode_s.0;
         let flops = 2.0 * parameters(model, 1..layers + 1) * batch * f64::from(PROMPT_LEN);
-        self.prefill_tok_s.push(batch * f64::from(PROMPT_LEN) / summary.prefill_s.0);
+        self.prefill_tok_s
+            .push(batch * f64::from(PROMPT_LEN) / summary.prefill_s.0);
         self.decode_tok_s.push(batch * steps_s);
         self.of_peak.push(flops / summary.prefill_s.0 / peak);
         self.of_stream.push(read * steps_s / stream);
@@ -127,7 +128,9 @@ fn main() -> anyhow::Result<()> {
             case.run(&weights)?;
         }
     }
-    println!("| model | type | batch | prefill tok/s | of FMA peak | decode tok/s | of stream read |");
+    println!(
+        "| model | type | batch | prefill tok/s | of FMA peak | decode tok/s | of stream read |"
+    );
     println!("|---|---|--:|--:|--:|--:|--:|");
     for case in &cases {
         let median = |values: &[f64]| quantile(values, 0.5);

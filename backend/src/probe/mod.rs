@@ -31,10 +31,10 @@ use thiserror::Error;
 use crate::cpu::{CpuError, CpuExecutor, CpuOptions};
 use crate::tiers::free_bytes;
 use crate::weights::{Remembered, Synthetic, WeightSource};
+pub use bandwidth::host_read_rates;
 use compute::Kind;
 use contention::Losses;
 use moves::Moves;
-pub use bandwidth::host_read_rates;
 pub use pace::{Moment, PaceMeter, Paced};
 pub use peak::fma_flops_per_s;
 use samples::{Timed, timed};
@@ -189,7 +189,7 @@ fn cpu_options(options: &ProbeOptions) -> CpuOptions {
 
 fn measure_host_reads(options: &ProbeOptions, measured: &mut Measured) {
     let repeats = if options.quick { 5 } else { 15 };
-    let rates = bandwidth::host_read_rates(repeats);
+    let rates = host_read_rates(repeats);
     let slowness = measured.meter.now().relative_to(&measured.base).copy;
     measured.host_reads = rates.into_iter().map(|rate| rate * slowness).collect();
 }

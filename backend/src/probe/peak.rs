@@ -15,14 +15,19 @@ struct Chains<'a>(&'a mut [f32; LANES]);
 impl Kernel for Chains<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let (a, b) = (lanes.splat(black_box(0.999_999)), lanes.splat(black_box(1e-6)));
+        let (a, b) = (
+            lanes.splat(black_box(0.999_999)),
+            lanes.splat(black_box(1e-6)),
+        );
         let mut chains = [lanes.splat(1.0); CHAINS];
         for _ in 0..STEPS {
             for chain in &mut chains {
                 *chain = lanes.fma(*chain, a, b);
             }
         }
-        let sum = chains.into_iter().fold(lanes.zero(), |sum, chain| lanes.fma(chain, a, sum));
+        let sum = chains
+            .into_iter()
+            .fold(lanes.zero(), |sum, chain| lanes.fma(chain, a, sum));
         lanes.store(sum, self.0);
     }
 }
