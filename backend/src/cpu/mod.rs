@@ -11,16 +11,16 @@ mod load;
 mod memory;
 pub(crate) mod pin;
 mod scheduler;
+mod texts;
 mod worker;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
-use plimsoll_core::lower::{Texts, footprint, schedule};
+use plimsoll_core::lower::{footprint, schedule};
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::program::{Access, Arg, Buffer, BufferId, Cell, Machine, Program, ResourceKind};
@@ -37,6 +37,7 @@ use scheduler::Scheduler;
 
 pub use error::CpuError;
 pub use load::Progress;
+pub use texts::Outlet;
 
 /// The most that each link carries; none: as fast as it goes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -118,8 +119,8 @@ pub struct CpuExecutor<'s> {
     source: &'s dyn WeightSource,
     progress: Box<Progress<'s>>,
     interrupt: Arc<AtomicBool>,
-    /// Prompts by the buffer they go to, until that is declared.
-    prompts: Option<HashMap<BufferId, Vec<u32>>>,
+    /// None before they are set.
+    prompts: Option<texts::Placed>,
 }
 
 impl<'s> CpuExecutor<'s> {
@@ -163,6 +164,7 @@ impl<'s> CpuExecutor<'s> {
             rounds: schedule::rounds(&plan.policy, &plan.workload),
             throttles: options.throttles,
             capture_logits: options.capture_logits,
+            padding: RwLock::default(),
             buffers: RwLock::default(),
             logits: Mutex::default(),
             results: Mutex::default(),
@@ -214,92 +216,6 @@ impl<'s> CpuExecutor<'s> {
             self.workers.push(handle.map_err(CpuError::Thread)?);
         }
         Ok(())
-    }
-
-    /// Says what the prompts are, in the order of rounds, batches and sequences; they are put in place
-    /// with the first piece.
-    ///
-    /// # Errors
-    /// Prompts that are not as many, as long, or in the vocabulary as the plan says.
-    pub fn set_prompts(&mut self, texts: &Texts, prompts: &[Vec<u32>]) -> Result<(), CpuError> {
-        let engine = &self.engine;
-        let model = &engine.plan.model;
-        let sizes = engine.rounds.iter().flat_map(|round| &round.batches);
-        let check = |what, expected, found| match expected == found {
-            true => Ok(()),
-            false => Err(CpuError::Prompts {
-                what,
-                expected,
-                found,
-            }),
-        };
-        let total: u32 = sizes.clone().sum();
-        check("prompts", total as usize, prompts.len())?;
-        for prompt in prompts {
-            let length = engine.plan.workload.prompt_len as usize;
-            check("tokens in a prompt", length, prompt.len())?;
-            if let Some(id) = prompt.iter().find(|id| **id >= model.vocab_size) {
-                let last = model.vocab_size as usize - 1;
-                return check("the largest token id", last, *id as usize);
-            }
-        }
-        let mut rest = prompts;
-        let mut placed = HashMap::new();
-        for ((prompt, _), size) in texts.iter().flatten().zip(sizes) {
-            let (own, others) = rest.split_at(*size as usize);
-            placed.insert(*prompt, own.concat());
-            rest = others;
-        }
-        self.prompts = Some(placed);
-        Ok(())
-    }
-
-    /// What was generated for each prompt, in the order of [`CpuExecutor::set_prompts`]; after an
-    /// interruption, as far as it went. Waits until nothing runs.
-    pub fn generated(&self, texts: &Texts) -> Vec<Vec<u32>> {
-        self.scheduler.quiet();
-        let sizes = self.engine.rounds.iter().flat_map(|round| &round.batches);
-        let mut all = Vec::new();
-        for ((_, generated), size) in texts.iter().flatten().zip(sizes) {
-            let ids = self.result(*generated);
-            let sequences = (0..*size as usize).map(|sequence| {
-                ids.iter()
-                    .skip(sequence)
-                    .step_by(*size as usize)
-                    .copied()
-                    .collect()
-            });
-            all.extend(sequences);
-        }
-        all
-    }
-
-    /// What has reached a buffer of results.
-    fn result(&self, id: BufferId) -> Vec<u32> {
-        let results = self
-            .engine
-            .results
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let bytes = results.get(&id).copied().unwrap_or(0) as usize;
-        let buffers = self
-            .engine
-            .buffers
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        let read = Arg {
-            buffer: id,
-            access: Access::Read,
-        };
-        // SAFETY: no task runs.
-        #[allow(unsafe_code)]
-        let operands = unsafe { Operands::new(&self.engine.memory, &buffers, &[read]) };
-        let read = operands.and_then(|operands| operands.read(0));
-        let ids = read.map(|all| all[..bytes.min(all.len())].as_chunks().0);
-        ids.unwrap_or_default()
-            .iter()
-            .map(|id| u32::from_le_bytes(*id))
-            .collect()
     }
 
     /// The logits of every head, in the order in which they were computed, if they were asked for.

@@ -4,7 +4,7 @@ use plimsoll_core::model::{NormPosition, Positions, TensorRole};
 
 use super::error::at_least;
 use super::parallel::linear_on;
-use super::{BlockTensors, Decoder, DecoderError, NewCachePart, Split, SplitMut, TILE};
+use super::{BlockTensors, Decoder, DecoderError, NewCachePart, Padding, Split, SplitMut, TILE};
 use crate::kernels::activation::activate;
 use crate::kernels::argmax::argmax;
 use crate::kernels::embed::{Table, embed};
@@ -14,13 +14,15 @@ use crate::kernels::residual;
 
 /// The tokens that a stage computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Batch {
+pub struct Batch<'a> {
     /// Sequences.
     pub sequences: usize,
     /// New tokens of each.
     pub query_len: usize,
-    /// Position of the first new token of each.
+    /// Position of the first new token of each in the cache.
     pub position: usize,
+    /// Padding in front of each sequence, in tokens.
+    pub padding: Padding<'a>,
 }
 
 /// What a head gives.
@@ -32,9 +34,15 @@ pub struct HeadOutput {
     pub logits: Vec<f32>,
 }
 
-impl Batch {
+impl Batch<'_> {
     fn tokens(&self) -> usize {
         self.sequences * self.query_len
+    }
+
+    /// A token's position in its own text, which begins after the padding; that of padding is 0.
+    fn place(&self, token: usize) -> usize {
+        let (sequence, t) = (token / self.query_len, token % self.query_len);
+        (self.position + t).saturating_sub(self.padding.of(sequence))
     }
 
     /// First tokens and counts of the tiles.
@@ -72,7 +80,7 @@ impl Decoder {
     pub fn embed(
         &self,
         block: &BlockTensors<'_>,
-        batch: Batch,
+        batch: Batch<'_>,
         ids: &[u32],
         hidden: &mut SplitMut<'_>,
     ) -> Result<(), DecoderError> {
@@ -92,10 +100,7 @@ impl Decoder {
                 x = self.linear(m, &x, LinearWeight { weight, bias: None })?;
             }
             if let Positions::Learned { offset } = self.model.positions {
-                let places = tile.clone().map(|token| {
-                    let place = batch.position + token % batch.query_len;
-                    place as u32 + offset
-                });
+                let places = tile.clone().map(|token| batch.place(token) as u32 + offset);
                 let places: Vec<u32> = places.collect();
                 let matrix = block.get(TensorRole::PositionEmbedding)?;
                 let mut rows = vec![0.0; m * width];
@@ -115,7 +120,7 @@ impl Decoder {
     pub fn project(
         &self,
         block: &BlockTensors<'_>,
-        batch: Batch,
+        batch: Batch<'_>,
         hidden: &Split<'_>,
         queries: &mut SplitMut<'_>,
         parts: &mut [NewCachePart<'_>],
@@ -161,7 +166,7 @@ impl Decoder {
     pub fn finish(
         &self,
         block: &BlockTensors<'_>,
-        batch: Batch,
+        batch: Batch<'_>,
         attended: &Split<'_>,
         hidden: &mut SplitMut<'_>,
     ) -> Result<(), DecoderError> {
@@ -215,7 +220,7 @@ impl Decoder {
     pub fn head(
         &self,
         block: &BlockTensors<'_>,
-        batch: Batch,
+        batch: Batch<'_>,
         hidden: &Split<'_>,
         with_logits: bool,
     ) -> Result<HeadOutput, DecoderError> {
