@@ -16,9 +16,9 @@ use plimsoll_core::units::Bytes;
 
 use super::error::TaskError;
 use super::memory::{Memory, Operands};
-use super::{CapturedLogits, Throttles};
+use super::{CapturedLogits, Draws, Throttles};
 use crate::decoder::{
-    Batch, BlockTensors, CachePart, Decoder, NewCachePart, Padding, Sight, Split, SplitMut,
+    Batch, BlockTensors, CachePart, Choice, Decoder, NewCachePart, Padding, Sight, Split, SplitMut,
 };
 use crate::kernels::attention::AttentionScratch;
 use crate::tiers::{Pace, copy};
@@ -32,6 +32,7 @@ pub(super) struct Engine {
     pub placement: WeightPlacement,
     pub rounds: Vec<Round>,
     pub throttles: Throttles,
+    pub draws: Option<Draws>,
     pub capture_logits: bool,
     /// Padding in front of each text, by round and GPU batch.
     pub padding: RwLock<Vec<Vec<Arc<[u32]>>>>,
@@ -580,14 +581,36 @@ impl<'a> Turn<'a> {
         Ok(decoder.finish(&self.tensors()?, batch, &attended, &mut hidden)?)
     }
 
+    /// The numbers that decide the next tokens of the batch, where tokens are drawn.
+    fn uniforms(&self) -> Vec<f64> {
+        let Some(draws) = &self.engine.draws else {
+            return Vec::new();
+        };
+        let cell = self.cell;
+        let (earlier, rest) = self.engine.rounds.split_at(cell.round as usize);
+        let round = rest.iter().flat_map(|round| &round.batches);
+        let before = earlier.iter().flat_map(|round| &round.batches);
+        let before = before.chain(round.take(cell.batch as usize));
+        let first = draws.first_prompt + before.map(|n| u64::from(*n)).sum::<u64>();
+        let prompts = first..first + u64::from(self.shape.sequences);
+        let token = u64::from(cell.pass);
+        prompts
+            .map(|prompt| draws.sampling.uniform(prompt, token))
+            .collect()
+    }
+
     fn head(&self, position: u32) -> Result<(), TaskError> {
         let batch = self.batch(position);
         let hidden = self.hidden(batch)?;
         let captures = self.engine.capture_logits;
-        let output = self
-            .engine
-            .decoder
-            .head(&self.tensors()?, batch, &hidden, captures)?;
+        let uniforms = self.uniforms();
+        let choice = match &self.engine.draws {
+            Some(draws) => Choice::Drawn(&draws.sampling, &uniforms),
+            None => Choice::Greedy,
+        };
+        let what = (choice, captures);
+        let decoder = &self.engine.decoder;
+        let output = decoder.head(&self.tensors()?, batch, &hidden, what)?;
         let index = self.need("a buffer of next tokens", |content| {
             matches!(content, Content::Tokens { .. })
         })?;

@@ -29,6 +29,7 @@ use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
 use crate::decoder::Decoder;
+use crate::kernels::draw::Sampling;
 use crate::tiers::{DiskMode, check_memory};
 use crate::weights::WeightSource;
 use engine::Engine;
@@ -64,6 +65,16 @@ impl Throttles {
     }
 }
 
+/// How tokens are drawn, and for whom.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Draws {
+    /// How.
+    pub sampling: Sampling,
+    /// The number that the first prompt has among all that are to be answered, of which these may be the
+    /// last: prompts are told apart by theirs.
+    pub first_prompt: u64,
+}
+
 /// How to emulate.
 #[derive(Debug, Clone)]
 pub struct CpuOptions {
@@ -75,6 +86,8 @@ pub struct CpuOptions {
     pub device_threads: usize,
     /// Whether the accelerator has cores of its own, and all else the others.
     pub pin_cores: bool,
+    /// How tokens are drawn; none: the likeliest is taken.
+    pub draws: Option<Draws>,
     /// Whether every head's logits are kept.
     pub capture_logits: bool,
     /// Whether memory is taken for the plan's whole capacity, not only for what its program keeps.
@@ -91,6 +104,7 @@ impl CpuOptions {
             throttles: Throttles::default(),
             device_threads: 1,
             pin_cores: false,
+            draws: None,
             capture_logits: false,
             whole_tiers: false,
             interrupt: Arc::default(),
@@ -163,6 +177,7 @@ impl<'s> CpuExecutor<'s> {
             placement: placement.clone(),
             rounds: schedule::rounds(&plan.policy, &plan.workload),
             throttles: options.throttles,
+            draws: options.draws,
             capture_logits: options.capture_logits,
             padding: RwLock::default(),
             buffers: RwLock::default(),

@@ -40,7 +40,7 @@ pub use cache::{CachePart, NewCachePart};
 pub use error::DecoderError;
 pub use padding::{Padding, Sight};
 pub use split::{Split, SplitMut};
-pub use stages::{Batch, HeadOutput};
+pub use stages::{Batch, Choice, HeadOutput};
 
 use crate::kernels::activation::Activation as ActivationKernel;
 use crate::kernels::attention::CacheType;

@@ -7,6 +7,7 @@ use super::parallel::linear_on;
 use super::{BlockTensors, Decoder, DecoderError, NewCachePart, Padding, Split, SplitMut, TILE};
 use crate::kernels::activation::activate;
 use crate::kernels::argmax::argmax;
+use crate::kernels::draw::Sampling;
 use crate::kernels::embed::{Table, embed};
 use crate::kernels::linear::{LinearShape, LinearWeight};
 use crate::kernels::norm::{NormWeight, layer_norm};
@@ -23,6 +24,34 @@ pub struct Batch<'a> {
     pub position: usize,
     /// Padding in front of each sequence, in tokens.
     pub padding: Padding<'a>,
+}
+
+/// How the next token of each sequence is chosen.
+#[derive(Debug, Clone, Copy)]
+pub enum Choice<'a> {
+    /// The likeliest.
+    Greedy,
+    /// Drawn, by a number in 0..1 for each sequence.
+    Drawn(&'a Sampling, &'a [f64]),
+}
+
+impl Choice<'_> {
+    /// The next tokens of sequences from `first` on, by their logits, `[sequence][vocabulary]`.
+    fn tokens(
+        self,
+        first: usize,
+        logits: &[f32],
+        vocabulary: usize,
+    ) -> Result<Vec<u32>, DecoderError> {
+        let Choice::Drawn(sampling, uniforms) = self else {
+            return Ok(argmax(logits, vocabulary)?);
+        };
+        let rows = logits.chunks_exact(vocabulary);
+        at_least("random numbers", first + rows.len(), uniforms.len())?;
+        let drawn = rows.zip(&uniforms[first..]);
+        let drawn = drawn.map(|(logits, uniform)| sampling.draw(logits, *uniform));
+        Ok(drawn.collect::<Result<_, _>>()?)
+    }
 }
 
 /// What a head gives.
@@ -213,7 +242,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The likeliest next token of each sequence, by its last token's activations.
+    /// The next token of each sequence, by its last token's activations.
     ///
     /// # Errors
     /// Where operands do not fit each other, or a logit is no number.
@@ -222,7 +251,7 @@ impl Decoder {
         block: &BlockTensors<'_>,
         batch: Batch<'_>,
         hidden: &Split<'_>,
-        with_logits: bool,
+        (choice, with_logits): (Choice<'_>, bool),
     ) -> Result<HeadOutput, DecoderError> {
         use TensorRole::{FinalNormBias, FinalNormWeight, LmHead, LmHeadBias, ProjectOut};
         let width = self.hidden_size();
@@ -244,9 +273,10 @@ impl Decoder {
                 x = self.linear(m, &x, LinearWeight { weight, bias: None })?;
             }
             let logits = self.linear(m, &x, block.linear(LmHead, LmHeadBias)?)?;
+            let vocabulary = self.model.vocab_size as usize;
             output
                 .tokens
-                .extend(argmax(&logits, self.model.vocab_size as usize)?);
+                .extend(choice.tokens(start, &logits, vocabulary)?);
             if with_logits {
                 output.logits.extend(logits);
             }
