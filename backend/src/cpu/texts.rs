@@ -103,8 +103,8 @@ impl CpuExecutor<'_> {
     pub fn so_far(&self, outlet: &Outlet) -> Vec<u32> {
         let results = &self.engine.results;
         let results = results.lock().unwrap_or_else(PoisonError::into_inner);
-        let ids = results.get(&outlet.buffer).into_iter().flatten();
-        let own = ids.skip(outlet.sequence).step_by(outlet.sequences);
+        let ids = results.get(&outlet.buffer).map_or(&[][..], Vec::as_slice);
+        let own = ids.iter().skip(outlet.sequence).step_by(outlet.sequences);
         own.copied().collect()
     }
 
