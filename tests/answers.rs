@@ -202,6 +202,8 @@ fn killed_at_ten_moments_and_gone_on_with_it_is_the_same_to_the_byte() {
         again.contains("all 24 answers are there already"),
         "{again}"
     );
+    let again = place.json(&format!("{run} -o out.jsonl --resume --format json"));
+    assert_eq!(again["answers_kept"], 24);
     assert_eq!(place.read("out.jsonl"), whole);
 }
 
@@ -413,6 +415,10 @@ fn a_machine_that_nothing_is_known_of_is_measured_first() {
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(
         said.starts_with("measuring this machine, since neither"),
+        "{said}"
+    );
+    assert!(
+        said.ends_with("error: interrupted; nothing was run\n"),
         "{said}"
     );
     assert!(!place.path("out.jsonl").exists());

@@ -20,7 +20,7 @@ use plimsoll_core::units::BytesPerSecond;
 use super::Progress;
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
-use super::output::{check_outputs, print};
+use super::output::check_outputs;
 use super::profile::{DEVICE_THREADS, cpu_options};
 use answers::Answers;
 use choice::ChoiceArgs;
@@ -127,8 +127,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let cpu = cpu_options(&args.disk_dir)?;
     let prepared = Prepared::new(args, &cpu)?;
     if prepared.prompts.is_empty() {
-        let rows = prepared.kept.rows();
-        return print(&format!("all {rows} answers are there already\n"));
+        return report::print_nothing_left(args.format, prepared.kept.rows());
     }
     let options = CpuOptions {
         throttles: args.throttles(),

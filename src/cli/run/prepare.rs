@@ -1,6 +1,7 @@
 //! What a run needs before it starts: plan, weights, prompts.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use plimsoll_backend::cpu::{CpuError, CpuOptions, Draws, Throttles};
 use plimsoll_backend::decoder::Decoder;
@@ -150,12 +151,17 @@ fn profile(
                 "measuring this machine, since neither --plan nor --hw is given; `plimsoll profile -o \
                  my.toml` does it once, for --hw my.toml",
             );
-            measure_with_progress(&ProbeOptions {
+            let options = ProbeOptions {
                 cpu: cpu.clone(),
                 quick: true,
                 dtypes: vec![args.dtype.into()],
                 name: "this-machine".to_owned(),
                 date: today(),
+            };
+            let measured = measure_with_progress(&options);
+            measured.map_err(|error| match cpu.interrupt.load(Ordering::Relaxed) {
+                true => Failure::new(Exit::Interrupted, "interrupted; nothing was run").into(),
+                false => error,
             })?
         }
     };
@@ -266,10 +272,10 @@ fn went_on(args: &Args, plan: &Plan, model: &ModelSpec) -> anyhow::Result<Plan> 
         ("--compress-cache", packed.cache && !asked.compression.cache),
     ];
     if let Some((flag, _)) = differs.iter().find(|(_, differs)| *differs) {
-        let line = format!(
-            "{flag} is not what the rows were made with; give it as then, or run again without --resume"
-        );
-        return Err(InputError::BadFile(line).into());
+        let rows = args.output.as_deref().unwrap_or(Path::new("--output"));
+        let problem = "is not what the rows were made with";
+        let remedy = "give it as then, or run again without --resume";
+        return Err(InputError::bad_file(rows, flag, problem, remedy).into());
     }
     check_plan(plan, None)?;
     Ok(plan.clone())

@@ -6,6 +6,7 @@ use std::path::Path;
 use plimsoll_core::control::Run;
 use plimsoll_core::summary::Summary;
 use serde::Serialize;
+use serde_json::json;
 
 use super::super::Format;
 use super::super::output::{print, print_json};
@@ -61,6 +62,14 @@ pub(super) fn write_and_print(
     let printed = print_result(args, prepared, done);
     lost.map_or(Ok(()), Err).and(trace)?;
     printed
+}
+
+/// Of a run that finds all its answers there.
+pub(super) fn print_nothing_left(format: Format, rows: usize) -> anyhow::Result<()> {
+    match format {
+        Format::Json => print_json(&json!({ "answers_kept": rows, "outputs": [] })),
+        Format::Text => print(&format!("all {rows} answers are there already\n")),
+    }
 }
 
 fn print_result(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result<()> {
