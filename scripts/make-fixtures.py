@@ -2,17 +2,19 @@
 
     python scripts/make-fixtures.py            # from the root of the repository
 
-Needs torch, transformers, safetensors and numpy. The committed files were made with Python 3.11,
-torch 2.15.0, transformers 5.23.0, safetensors 0.8.0 and numpy 2.4.6, on one CPU thread; the same
-versions give the same weights and tokens, and the same files on the same kind of processor. No test
-needs Python: its output is committed.
+Needs torch, transformers, tokenizers, safetensors and numpy. The committed files were made with Python
+3.11, torch 2.15.0, transformers 5.23.0, tokenizers 0.23.3, safetensors 0.8.0 and numpy 2.4.6, on one CPU
+thread; the same versions give the same weights and tokens, and the same files on the same kind of
+processor. No test needs Python: its output is committed.
 
 It writes:
 
 - `backend/tests/fixtures/<name>/`: small random models of each family that is executed, some in
   several stored types, a batch of prompts, and what transformers computes from them (eager attention,
   KV cache, greedy): `reference.json` for reading, `reference.safetensors` with the logits at every
-  generated position. Weights are rounded to the stored type first; the arithmetic is f32;
+  generated position. Weights are rounded to the stored type first; the arithmetic is f32. In `tiny-opt`
+  also a tokenizer of OPT's kind (`tokenizer.json`), trained on a licence, and what it makes of some texts
+  (`tokenizer-reference.json`);
 - `core/tests/data/checkpoints/<name>/`: a small model of each family: `config.json` as transformers
   writes it, and `tensors.csv`, the names and shapes that its checkpoint holds;
 - `core/tests/data/parameter_counts.csv`: the distinct parameters of every model in
@@ -31,6 +33,7 @@ import safetensors.torch
 import torch
 import transformers
 from safetensors import safe_open
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -321,6 +324,42 @@ def write_tiny(tiny, seed, name, dtype):
     print(f"{name}: seed {seed}, smallest gap {smallest_gap(logits):.4f}")
 
 
+# --- the tiny tokenizer ----------------------------------------------------------------------------
+
+SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
+
+TEXTS = [
+    "Once upon a time",
+    "  two spaces, and a line\nbreak",
+    "A Licence: the Work, \"Derivative Works\" & 1234567890.",
+    "Grüße aus Köln, Ωμέγα, 日本語 and 🚢",
+    "x",
+    "",
+]
+
+
+def write_tokenizer(folder):
+    """Byte-level BPE that begins a text with `</s>`, as OPT's does; its ids fit the tiny model."""
+    tokenizer = Tokenizer(models.BPE(unk_token=None))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=TINY[0].keys["vocab_size"],
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train([str(ROOT / "LICENSE-APACHE")], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="</s> $A", special_tokens=[("</s>", tokenizer.token_to_id("</s>"))]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    cases = [dict(text=text, ids=tokenizer.encode(text).ids) for text in TEXTS]
+    for case in cases:
+        assert tokenizer.decode(case["ids"], skip_special_tokens=True) == case["text"]
+    write_json(folder / "tokenizer-reference.json", cases)
+
+
 # --- names and shapes of each family --------------------------------------------------------------
 
 SMALL = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
@@ -453,6 +492,7 @@ def main():
         seed = choose_seed(tiny)
         for name, dtype in tiny.folders.items():
             write_tiny(tiny, seed, name, dtype)
+    write_tokenizer(FIXTURES / "tiny-opt")
 
 
 if __name__ == "__main__":

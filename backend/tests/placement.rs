@@ -3,7 +3,8 @@
 mod common;
 
 use common::{checkpoint, execute, model, plan, prompts, tiny_opt};
-use plimsoll_backend::cpu::CpuOptions;
+use plimsoll_backend::cpu::{CpuOptions, Draws};
+use plimsoll_backend::kernels::draw::Sampling;
 use plimsoll_backend::weights::{Synthetic, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
@@ -293,6 +294,59 @@ fn several_threads_and_paced_links_change_nothing() {
         let other = execute(&plan, &SYNTHETIC, &prompts, &options).tokens;
         assert_eq!(plain, other);
     }
+}
+
+#[test]
+fn drawn_tokens_are_the_same_everywhere_and_of_their_prompt() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let model = tiny_opt();
+    let prompts = prompts(8, WORKLOAD.prompt_len, model.vocab_size);
+    let drawn = |count: u32, policy: Policy| {
+        let first = 8 - count;
+        let sampling = Sampling {
+            temperature: 0.9,
+            top_k: Some(50),
+            top_p: 0.95,
+            seed: 11,
+        };
+        let options = CpuOptions {
+            draws: Some(Draws {
+                sampling,
+                first_prompt: u64::from(first),
+            }),
+            ..CpuOptions::new(dir.path())
+        };
+        let workload = Workload {
+            num_prompts: Some(u64::from(count)),
+            ..WORKLOAD
+        };
+        let plan = plan(&model, Dtype::F32, policy, workload);
+        execute(
+            &plan,
+            &Synthetic { seed: 7 },
+            &prompts[first as usize..],
+            &options,
+        )
+        .tokens
+    };
+    let all = drawn(8, policy(8, 1, DEVICE));
+    for (gbs, batches, percent, changes) in [
+        (3, 3, MIXED, "free"),
+        (1, 4, HOST, "diagonal cpu free"),
+        (3, 2, DISK, "row"),
+    ] {
+        let policy = changed(policy(gbs, batches, percent), changes);
+        assert_eq!(drawn(8, policy), all, "{changes}");
+        assert_eq!(drawn(5, policy), all[3..], "{changes}");
+    }
+    let plan = plan(&model, Dtype::F32, policy(8, 1, DEVICE), WORKLOAD);
+    let greedy = execute(
+        &plan,
+        &Synthetic { seed: 7 },
+        &prompts,
+        &CpuOptions::new(dir.path()),
+    );
+    assert_ne!(greedy.tokens, all);
 }
 
 fn shares() -> impl Strategy<Value = (f64, f64)> {

@@ -1,40 +1,46 @@
 //! `plimsoll run`: a plan on real memory tiers of this machine.
 
+mod answers;
+mod choice;
 mod prepare;
+mod record;
 mod report;
 mod stopped;
+mod watched;
 
 use std::path::PathBuf;
 
 use plimsoll_backend::cpu::{CpuExecutor, CpuOptions, Throttles};
 use plimsoll_backend::weights::WeightSource;
-use plimsoll_core::control::{Controller, Decision, DriveError, drive};
+use plimsoll_core::control::{DriveError, drive};
 use plimsoll_core::executor::ExecutionError;
 use plimsoll_core::lower::Lowering;
-use plimsoll_core::program::Machine;
-use plimsoll_core::trace::Trace;
-use plimsoll_core::units::{BytesPerSecond, Seconds};
+use plimsoll_core::units::BytesPerSecond;
 
 use super::Progress;
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
 use super::output::check_outputs;
 use super::profile::{DEVICE_THREADS, cpu_options};
+use answers::Answers;
+use choice::ChoiceArgs;
 use prepare::Prepared;
 use report::Done;
+use watched::Watched;
 
 /// A plan, or what makes one, and how to run it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The plan to run; without it, one is made for --hw and --model
+    /// The plan to run; without it, one is made for --hw, --model and the prompts
     #[arg(long, value_name = "FILE", conflicts_with_all = PLANNING_FLAGS)]
     plan: Option<PathBuf>,
     /// The machine to plan for, or to predict for beside --plan; only for a profile that was measured
-    /// with `plimsoll profile` is the prediction one of this run
-    #[arg(long, value_name = "PROFILE", required_unless_present = "plan")]
+    /// with `plimsoll profile` is the prediction one of this run [default: measured quickly, where a plan
+    /// is to be made]
+    #[arg(long, value_name = "PROFILE")]
     hw: Option<String>,
-    /// The model: a folder with a Hugging Face checkpoint, else a name or a config.json and
-    /// synthetic weights [default: the plan's, synthetic]
+    /// The model: a folder with a Hugging Face checkpoint (tokenizer.json and generation_config.json are
+    /// used, too), else a name or a config.json and synthetic weights [default: the plan's, synthetic]
     #[arg(long, required_unless_present = "plan")]
     model: Option<String>,
     #[command(flatten)]
@@ -44,10 +50,13 @@ pub struct Args {
     /// The type of weights, cache and activations
     #[arg(long, value_enum, default_value_t = DtypeName::F16)]
     dtype: DtypeName,
-    /// Prompts, a line each: {"id": 1, "prompt_token_ids": [2, 100]} [default: random]
-    #[arg(long, value_name = "FILE")]
+    /// Prompts, a line each: {"id": 1, "prompt": "Once"} or {"id": 1, "prompt_token_ids": [2, 100]}, of any
+    /// lengths; the longest is the plan's prompt length where one is made [default: random]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt_len", "num_prompts"])]
     prompts: Option<PathBuf>,
-    /// For random prompts and synthetic weights
+    #[command(flatten)]
+    choice: ChoiceArgs,
+    /// For drawn tokens, random prompts and synthetic weights
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Where the disk tier's file goes
@@ -76,9 +85,13 @@ pub struct Args {
     /// How to print the result
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// Write each prompt's tokens, a line each: {"id": 1, "token_ids": [5, 7]}
+    /// Write each prompt's answer as soon as it has ended, a line each: {"id": 1, "prompt_tokens": 4,
+    /// "generated_token_ids": [5, 7], "text": "upon a", "finish_reason": "length"}
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Go on behind the answers that --output has from a run that was stopped, or killed
+    #[arg(long, requires = "output")]
+    resume: bool,
 }
 
 const PLANNING_FLAGS: [&str; 9] = [
@@ -111,71 +124,65 @@ impl Args {
 /// Input that is wrong, a machine that lacks what the plan needs, or an interruption.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     check_outputs(args.output.as_deref(), args.trace.as_deref())?;
-    let prepared = Prepared::new(args)?;
+    let cpu = cpu_options(&args.disk_dir)?;
+    let prepared = Prepared::new(args, &cpu)?;
+    if prepared.prompts.is_empty() {
+        return report::print_nothing_left(args.format, prepared.kept.rows());
+    }
     let options = CpuOptions {
         throttles: args.throttles(),
         device_threads: args.device_threads,
-        ..cpu_options(&args.disk_dir)?
+        draws: prepared.draws(),
+        ..cpu
     };
-    let done = execute(args, &prepared, &options)?;
-    report::write_and_print(args, &prepared, &done)
+    let mut answers = Answers::new(&prepared, args.output.clone());
+    let done = execute(args, &prepared, &options, &mut answers)?;
+    report::write_and_print(args, &prepared, &done, answers.failure())
 }
 
-fn execute(args: &Args, prepared: &Prepared, options: &CpuOptions) -> anyhow::Result<Done> {
+fn execute(
+    args: &Args,
+    prepared: &Prepared,
+    options: &CpuOptions,
+    answers: &mut Answers<'_>,
+) -> anyhow::Result<Done> {
     let plan = &prepared.plan;
     let mut lowering = Lowering::new(plan)?;
     let (placement, texts) = (lowering.placement().clone(), lowering.texts().clone());
     let source: &dyn WeightSource = &*prepared.source;
-    let passes = lowering.passes().count();
-    let progress = Progress::new("passes", passes);
+    let passes = lowering.passes().clone();
+    let progress = Progress::new("passes", passes.count());
     let mut executor = CpuExecutor::new(plan, &placement, source, options)?;
     executor.on_progress(|done, all| progress.say(&format!("weights, {done} of {all}")));
     executor.set_prompts(&texts, &prepared.prompt_ids())?;
+    let outlets = executor.outlets(&texts);
     let mut watched = Watched {
-        lowering: &mut lowering,
+        executor: &mut executor,
+        outlets: &outlets,
+        answers,
+        interrupt: &options.interrupt,
         progress: &progress,
-        waits: 0,
+        passes: &passes,
+        ended: 0,
+        tokens: 0,
     };
-    match drive(&mut watched, &mut executor) {
+    match drive(&mut lowering, &mut watched) {
         Ok(run) => Ok(Done {
             run,
             tokens: executor.generated(&texts),
             disk: executor.disk_mode().map(|mode| mode.describe()),
         }),
         Err(DriveError::Execution(ExecutionError::Interrupted)) => {
-            let kept = stopped::keep(args, prepared, &texts, &mut executor);
-            let line = format!("interrupted; {kept}");
-            Err(Failure::new(Exit::Interrupted, line).into())
+            let kept = stopped::keep(args, answers, &texts, &mut executor);
+            Err(match answers.failure() {
+                Some(error) => Failure::noted(&error.into(), &kept).into(),
+                None => Failure::new(Exit::Interrupted, format!("interrupted; {kept}")).into(),
+            })
         }
         Err(DriveError::Execution(failed @ ExecutionError::Task { .. })) => {
-            let kept = stopped::keep(args, prepared, &texts, &mut executor);
+            let kept = stopped::keep(args, answers, &texts, &mut executor);
             Err(Failure::noted(&failed.into(), &kept).into())
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-/// The plan's own decisions, with a look at how far they are.
-struct Watched<'a> {
-    lowering: &'a mut Lowering,
-    progress: &'a Progress,
-    waits: u64,
-}
-
-impl Controller for Watched<'_> {
-    fn machine(&self) -> &Machine {
-        self.lowering.machine()
-    }
-
-    fn decide(&mut self, now: Seconds, trace: &Trace) -> Decision {
-        let decision = self.lowering.decide(now, trace);
-        if let Decision::Wait(_) = decision {
-            if self.waits == 0 {
-                self.progress.say("passes");
-            }
-            self.progress.set(self.waits);
-            self.waits += 1;
-        }
-        decision
     }
 }

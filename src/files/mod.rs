@@ -1,27 +1,36 @@
-//! What is read from files and written to them: profiles, models, plans, prompts.
+//! What is read from files and written to them: profiles, models, plans, prompts, answers.
 //!
-//! Every refusal is one line: file, key, problem, remedy. What is written is whole or not there.
+//! Every refusal is one line: file, key, problem, remedy. What is written is whole or not there; of answers,
+//! each row is.
 
+mod digest;
 mod error;
+mod generation;
 mod hardware;
 mod json_place;
 mod lengths;
 mod model;
 mod plan;
 mod prompts;
+mod rows;
 mod serde_words;
+mod tokenizer;
 mod toml_place;
 mod write;
 
+pub use digest::{digest, digest_of_checkpoint};
 pub use error::InputError;
+pub use generation::GenerationConfig;
 pub use hardware::{Listed, find_profile, list_profiles};
 pub use lengths::read_lengths;
 pub use model::{FoundModel, find_model, first_difference};
 pub use plan::{PlanFile, SearchNote, plan_json, read_plan};
-pub use prompts::{Prompt, random_prompts, read_prompts};
+pub use prompts::{Prompt, Room, random_prompts, read_prompts};
+pub use rows::Rows;
+pub use tokenizer::Tokenizer;
 pub use toml_place::TomlText;
 pub use write::{
-    Unwritten, check_writable, same_file, write_atomically, write_text, write_through_path,
+    Unwritten, check_writable, is_file, same_file, write_atomically, write_text, write_through_path,
 };
 
 use std::path::Path;

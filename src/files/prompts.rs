@@ -1,31 +1,81 @@
-//! Prompts: a JSON object a line, `{"id": ..., "prompt_token_ids": [...]}`, or seeded random ones.
+//! Prompts: a JSON object a line, `{"id": ..., "prompt": "..."}` or `{"id": ..., "prompt_token_ids":
+//! [...]}`; or seeded random ones.
 
 use std::path::Path;
 
 use plimsoll_core::model::ModelSpec;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::Value;
 
 use super::json_place::explain;
-use super::{InputError, read_text};
+use super::{InputError, Tokenizer, read_text};
 
 /// One prompt.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
     /// What the output calls it: any text or number.
-    pub id: serde_json::Value,
+    pub id: Value,
     /// Its tokens.
     pub prompt_token_ids: Vec<u32>,
 }
 
-/// Reads prompts for a model. All have the same length: the plan says which.
+/// A line of the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    id: Value,
+    prompt: Option<String>,
+    prompt_token_ids: Option<Vec<u32>>,
+}
+
+/// What bounds the length of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// A plan, to this many tokens.
+    Plan(u32),
+    /// The model's positions, some of which the answer takes.
+    Model {
+        /// Tokens that are generated.
+        gen_len: u32,
+    },
+}
+
+impl Room {
+    /// The longest prompt that fits, in tokens.
+    fn longest(self, model: &ModelSpec) -> u32 {
+        match self {
+            Room::Plan(longest) => longest,
+            Room::Model { gen_len } => model.max_position_embeddings.saturating_sub(gen_len),
+        }
+    }
+
+    /// Why a prompt of so many tokens does not fit, and what helps.
+    fn refusal(self, found: usize, model: &ModelSpec) -> (String, String) {
+        match self {
+            Room::Plan(longest) => (
+                format!("has {found} tokens, the plan is for at most {longest}"),
+                format!("shorten it, or plan with --prompt-len {found}"),
+            ),
+            Room::Model { gen_len } => (
+                format!(
+                    "has {found} tokens, and {} sees {} with the {gen_len} that are generated",
+                    model.name, model.max_position_embeddings
+                ),
+                "shorten it, or lower --gen-len".to_owned(),
+            ),
+        }
+    }
+}
+
+/// Reads prompts for a model, texts among them where there is a tokenizer.
 ///
 /// # Errors
 /// What is wrong, with its line and key.
 pub fn read_prompts(
     path: &Path,
     model: &ModelSpec,
-    prompt_len: u32,
+    tokenizer: Option<&Tokenizer>,
+    room: Room,
 ) -> Result<Vec<Prompt>, InputError> {
     let text = read_text(path)?;
     let mut prompts = Vec::new();
@@ -34,41 +84,77 @@ pub fn read_prompts(
             continue;
         }
         let place = format!("line {}", index + 1);
-        let prompt: Prompt = serde_json::from_str(line).map_err(|error| {
+        let line: Line = serde_json::from_str(line).map_err(|error| {
             let said = explain(line, &error);
             let key = said.key.replacen("line 1", &place, 1);
             InputError::bad_file(path, key, said.problem, said.remedy)
         })?;
-        check(path, &place, &prompt, model, prompt_len)?;
-        prompts.push(prompt);
+        let wrong = |(key, problem, remedy): Wrong| {
+            InputError::bad_file(path, format!("{place}{key}"), problem, remedy)
+        };
+        let id = line.id.clone();
+        let (key, prompt_token_ids) = tokens(line, model, tokenizer).map_err(wrong)?;
+        check(key, &prompt_token_ids, model, room).map_err(wrong)?;
+        prompts.push(Prompt {
+            id,
+            prompt_token_ids,
+        });
     }
     if prompts.is_empty() {
-        let remedy = r#"write lines like {"id": 1, "prompt_token_ids": [2, 100]}"#;
+        let remedy = r#"write lines like {"id": 1, "prompt": "Once upon a time"}"#;
         return Err(InputError::bad_file(path, "line 1", "no prompts", remedy));
     }
     Ok(prompts)
 }
 
-fn check(
-    path: &Path,
-    place: &str,
-    prompt: &Prompt,
+/// Key, problem and remedy.
+type Wrong = (&'static str, String, String);
+
+const TEXT: &str = ": prompt";
+const TOKENS: &str = ": prompt_token_ids";
+
+/// A line's tokens, and the key that they come from.
+fn tokens(
+    line: Line,
     model: &ModelSpec,
-    prompt_len: u32,
-) -> Result<(), InputError> {
-    let key = format!("{place}: prompt_token_ids");
-    let found = prompt.prompt_token_ids.len();
-    if found != prompt_len as usize {
-        let problem = format!("has {found} tokens, the plan is for {prompt_len}");
-        let remedy = format!("give {prompt_len}, or plan with --prompt-len {found}");
-        return Err(InputError::bad_file(path, key, problem, remedy));
+    tokenizer: Option<&Tokenizer>,
+) -> Result<(&'static str, Vec<u32>), Wrong> {
+    match (line.prompt, line.prompt_token_ids) {
+        (None, Some(ids)) => Ok((TOKENS, ids)),
+        (Some(text), None) => {
+            let Some(tokenizer) = tokenizer else {
+                let problem = format!("is a text, and {} has no tokenizer.json", model.name);
+                let remedy = "give --model a folder that holds one, or give prompt_token_ids";
+                return Err((TEXT, problem, remedy.to_owned()));
+            };
+            let ids = tokenizer.encode(&text);
+            let remedy = || "correct the text, or the tokenizer.json".to_owned();
+            Ok((TEXT, ids.map_err(|why| (TEXT, why, remedy()))?))
+        }
+        (both, _) => {
+            let problem = match both {
+                Some(_) => "has both prompt and prompt_token_ids",
+                None => "has neither prompt nor prompt_token_ids",
+            };
+            Err(("", problem.to_owned(), "give one of the two".to_owned()))
+        }
+    }
+}
+
+fn check(key: &'static str, ids: &[u32], model: &ModelSpec, room: Room) -> Result<(), Wrong> {
+    if ids.is_empty() {
+        let remedy = "give at least one token, such as the one that begins a text";
+        return Err((key, "is empty".to_owned(), remedy.to_owned()));
+    }
+    if ids.len() > room.longest(model) as usize {
+        let (problem, remedy) = room.refusal(ids.len(), model);
+        return Err((key, problem, remedy));
     }
     let vocabulary = model.vocab_size;
-    match prompt.prompt_token_ids.iter().find(|id| **id >= vocabulary) {
+    match ids.iter().find(|id| **id >= vocabulary) {
         Some(id) => {
             let problem = format!("token {id} is outside of {}'s vocabulary", model.name);
-            let remedy = format!("give ids below {vocabulary}");
-            Err(InputError::bad_file(path, key, problem, remedy))
+            Err((key, problem, format!("give ids below {vocabulary}")))
         }
         None => Ok(()),
     }

@@ -95,6 +95,11 @@ pub fn check_writable(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Whether a path leads to a regular file, there or to be made: no pipe and no device.
+pub fn is_file(path: &Path) -> bool {
+    matches!(Place::of(path), Ok(Place::File(_)))
+}
+
 /// Whether two paths lead to one regular file, there or to be made, so that the second that is written
 /// would take the place of the first.
 pub fn same_file(one: &Path, other: &Path) -> bool {
@@ -110,7 +115,7 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
 }
 
 /// What a path leads to.
-enum Place {
+pub(super) enum Place {
     /// A regular file, there or to be made, behind all links.
     File(PathBuf),
     /// A device, or our own output.
@@ -120,7 +125,7 @@ enum Place {
 }
 
 impl Place {
-    fn of(path: &Path) -> io::Result<Place> {
+    pub(super) fn of(path: &Path) -> io::Result<Place> {
         let there = match fs::metadata(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return Ok(Place::File(end_of_links(path)));
@@ -140,7 +145,7 @@ impl Place {
     }
 }
 
-fn open(path: &Path) -> io::Result<File> {
+pub(super) fn open(path: &Path) -> io::Result<File> {
     File::options().write(true).open(path)
 }
 
@@ -201,7 +206,7 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-fn context(path: &Path, error: io::Error) -> io::Error {
+pub(super) fn context(path: &Path, error: io::Error) -> io::Error {
     let path = path.to_owned();
     io::Error::new(error.kind(), Unwritten { path, error })
 }

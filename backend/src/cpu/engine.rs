@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use plimsoll_core::lower::schedule::Round;
 use plimsoll_core::placement::{PAGE_BYTES, WeightPlacement, split_whole};
@@ -10,14 +10,16 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::program::{
     AttentionPart, Buffer, BufferId, Cell, Content, Op, Program, ResourceKind, Stage, Strided,
 };
-use plimsoll_core::sparse::Picked;
+use plimsoll_core::sparse::{DENSE, Picked};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 
 use super::error::TaskError;
 use super::memory::{Memory, Operands};
-use super::{CapturedLogits, Throttles};
-use crate::decoder::{Batch, BlockTensors, CachePart, Decoder, NewCachePart, Split, SplitMut};
+use super::{CapturedLogits, Draws, Throttles};
+use crate::decoder::{
+    Batch, BlockTensors, CachePart, Choice, Decoder, NewCachePart, Padding, Sight, Split, SplitMut,
+};
 use crate::kernels::attention::AttentionScratch;
 use crate::tiers::{Pace, copy};
 
@@ -30,12 +32,15 @@ pub(super) struct Engine {
     pub placement: WeightPlacement,
     pub rounds: Vec<Round>,
     pub throttles: Throttles,
+    pub draws: Option<Draws>,
     pub capture_logits: bool,
+    /// Padding in front of each text, by round and GPU batch.
+    pub padding: RwLock<Vec<Vec<Arc<[u32]>>>>,
     /// All buffers of all pieces, by number.
     pub buffers: RwLock<Vec<Buffer>>,
     pub logits: Mutex<Vec<CapturedLogits>>,
-    /// Bytes of results that have reached the host, by buffer.
-    pub results: Mutex<HashMap<BufferId, u64>>,
+    /// Token ids that have reached the host, by buffer of results.
+    pub results: Mutex<HashMap<BufferId, Vec<u32>>>,
 }
 
 /// A task with its operands at hand.
@@ -45,6 +50,8 @@ struct Turn<'a> {
     operands: Operands<'a>,
     /// How the batch is split over the tiers.
     shape: Shape,
+    /// Padding in front of each sequence.
+    padding: Arc<[u32]>,
 }
 
 /// A batch's split, as the lowering splits it.
@@ -81,8 +88,8 @@ impl Engine {
             bytes, from, to, ..
         } = *op
         {
-            make_move(&operands, pace.as_ref(), (bytes, from, to))?;
-            self.note_result(args.get(1).map(|arg| arg.buffer), &operands, (to, bytes));
+            let moved = make_move(&operands, pace.as_ref(), (bytes, from, to))?;
+            self.note_result(args.get(1).map(|arg| arg.buffer), &operands, moved);
             return Ok(());
         }
         if matches!(op, Op::MoveParts { .. }) {
@@ -96,6 +103,7 @@ impl Engine {
             cell: task.cell,
             operands,
             shape: self.shape(task.cell)?,
+            padding: self.padding(task.cell),
         };
         match *op {
             Op::Embed { position, .. } => turn.embed(position),
@@ -135,18 +143,23 @@ impl Engine {
         })
     }
 
-    /// Remembers how much of the results is there.
-    fn note_result(
-        &self,
-        target: Option<BufferId>,
-        operands: &Operands<'_>,
-        (to, bytes): (Bytes, Bytes),
-    ) {
+    /// The padding of a cell's batch; empty where no prompts were set.
+    fn padding(&self, cell: Cell) -> Arc<[u32]> {
+        let padding = self.padding.read().unwrap_or_else(PoisonError::into_inner);
+        let round = padding.get(cell.round as usize);
+        let batch = round.and_then(|round| round.get(cell.batch as usize));
+        batch.cloned().unwrap_or_default()
+    }
+
+    /// Remembers results that were moved to the host; a batch's come token by token.
+    fn note_result(&self, target: Option<BufferId>, operands: &Operands<'_>, moved: &[u8]) {
         if let (Some(id), Ok(operand)) = (target, operands.get(1))
             && matches!(operand.content, Content::Generated { .. })
         {
+            let ids = moved.as_chunks().0.iter();
             let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
-            results.insert(id, to.0 + bytes.0);
+            let result = results.entry(id).or_default();
+            result.extend(ids.map(|id| u32::from_le_bytes(*id)));
         }
     }
 
@@ -165,38 +178,39 @@ impl Engine {
     }
 }
 
-fn make_move(
-    operands: &Operands<'_>,
+/// Returns what now is in the second operand, where that is memory.
+fn make_move<'m>(
+    operands: &Operands<'m>,
     pace: Option<&Pace<'_>>,
     (bytes, from, to): (Bytes, Bytes, Bytes),
-) -> Result<(), TaskError> {
+) -> Result<&'m [u8], TaskError> {
     let (source, target) = (operands.get(0)?, operands.get(1)?);
     match (source.tier, target.tier) {
-        (Tier::Disk, Tier::Disk) => {
-            return Err(TaskError::NoLink {
-                from: source.tier,
-                to: target.tier,
-            });
-        }
+        (Tier::Disk, Tier::Disk) => Err(TaskError::NoLink {
+            from: source.tier,
+            to: target.tier,
+        }),
         (Tier::Disk, _) => {
             let at = source.part(from, bytes)?.offset;
             let into = operands.write_part(1, to, bytes)?;
             operands.disk()?.read_at(at, into)?;
             pace.map_or(Ok(()), |pace| pace.end(bytes))?;
+            Ok(into)
         }
         (_, Tier::Disk) => {
             let at = target.part(to, bytes)?.offset;
             let from = operands.read_part(0, from, bytes)?;
             operands.disk()?.write_at(at, from)?;
             pace.map_or(Ok(()), |pace| pace.end(bytes))?;
+            Ok(&[])
         }
         _ => {
             let from = operands.read_part(0, from, bytes)?;
             let into = operands.write_part(1, to, bytes)?;
             copy(from, into, pace)?;
+            Ok(into)
         }
     }
-    Ok(())
 }
 
 fn move_parts(operands: &Operands<'_>, pace: Option<&Pace<'_>>, op: &Op) -> Result<(), TaskError> {
@@ -242,7 +256,7 @@ impl Shape {
 }
 
 impl<'a> Turn<'a> {
-    fn batch(&self, position: u32) -> Batch {
+    fn batch(&self, position: u32) -> Batch<'_> {
         let query_len = match position {
             0 => self.engine.plan.workload.prompt_len,
             _ => 1,
@@ -251,6 +265,19 @@ impl<'a> Turn<'a> {
             sequences: self.shape.sequences as usize,
             query_len: query_len as usize,
             position: position as usize,
+            padding: Padding(&self.padding),
+        }
+    }
+
+    /// What a decode step sees, by what its operation says.
+    fn sight(&self, context_len: u32, (seen_len, value_len): (u32, u32)) -> Sight<'_> {
+        Sight {
+            context_len: context_len as usize,
+            share: match value_len < seen_len {
+                true => self.engine.plan.policy.sparse_attention,
+                false => DENSE,
+            },
+            padding: Padding(&self.padding),
         }
     }
 
@@ -284,7 +311,7 @@ impl<'a> Turn<'a> {
     }
 
     /// The activations in each tier, and how many elements of each buffer are meant.
-    fn hidden_parts(&self, batch: Batch) -> impl Iterator<Item = (Option<usize>, usize)> + '_ {
+    fn hidden_parts(&self, batch: Batch<'_>) -> impl Iterator<Item = (Option<usize>, usize)> + '_ {
         let width = batch.query_len * self.engine.plan.model.hidden_size as usize;
         let tiers = Tier::ALL
             .into_iter()
@@ -295,7 +322,7 @@ impl<'a> Turn<'a> {
         })
     }
 
-    fn hidden(&self, batch: Batch) -> Result<Split<'a>, TaskError> {
+    fn hidden(&self, batch: Batch<'_>) -> Result<Split<'a>, TaskError> {
         let mut split = Split::default();
         for (index, elements) in self.hidden_parts(batch) {
             let index = index.ok_or(TaskError::NoOperand("a buffer of activations"))?;
@@ -304,7 +331,7 @@ impl<'a> Turn<'a> {
         Ok(split)
     }
 
-    fn hidden_mut(&self, batch: Batch) -> Result<SplitMut<'a>, TaskError> {
+    fn hidden_mut(&self, batch: Batch<'_>) -> Result<SplitMut<'a>, TaskError> {
         let mut split = SplitMut::default();
         for (index, elements) in self.hidden_parts(batch) {
             let index = index.ok_or(TaskError::NoOperand("a buffer of activations"))?;
@@ -380,7 +407,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Elements of queries in the device's own buffer.
-    fn mid_elements(&self, batch: Batch) -> usize {
+    fn mid_elements(&self, batch: Batch<'_>) -> usize {
         let rows = match self.mid(Tier::Host) {
             Some(_) => self.shape.rows_in(Tier::Device).len(),
             None => batch.sequences * self.engine.plan.model.num_key_value_heads as usize,
@@ -452,23 +479,22 @@ impl<'a> Turn<'a> {
             rows,
             query_len,
             context_len,
+            seen_len,
             value_len,
             ..
         } = *op
         else {
             return Err(TaskError::NoOperand("an attention"));
         };
-        let picks = (value_len < context_len).then(|| value_len as usize - 1);
+        let sight = self.sight(context_len, (seen_len, value_len));
         match part {
-            AttentionPart::Whole if kind == ResourceKind::Cpu => {
-                self.attend_on_cpu((context_len as usize, picks), scratch)
-            }
-            AttentionPart::Whole => self.attend(context_len - query_len, picks, scratch),
+            AttentionPart::Whole if kind == ResourceKind::Cpu => self.attend_on_cpu(sight, scratch),
+            AttentionPart::Whole => self.attend(context_len - query_len, sight, scratch),
             AttentionPart::Scores | AttentionPart::Values => {
                 let parts = self.cache_parts()?;
                 let picked = self.picked(rows, value_len - 1);
                 let mid = self.operands.write(self.mid_off_device()?)?;
-                let what = (context_len as usize, &picked);
+                let what = (sight, &picked);
                 let decoder = &self.engine.decoder;
                 Ok(match part {
                     AttentionPart::Values => decoder.weigh_step(mid, &parts, what, scratch),
@@ -503,7 +529,7 @@ impl<'a> Turn<'a> {
     fn attend(
         &self,
         position: u32,
-        picks: Option<usize>,
+        sight: Sight<'_>,
         scratch: &mut AttentionScratch,
     ) -> Result<(), TaskError> {
         let batch = self.batch(position);
@@ -524,21 +550,20 @@ impl<'a> Turn<'a> {
         if position == 0 {
             decoder.attend_prompt(batch, &mut queries, &parts, scratch)?;
         } else {
-            let seen = (batch.position + 1, picks);
-            decoder.attend_step(&mut queries, &parts, seen, scratch)?;
+            decoder.attend_step(&mut queries, &parts, sight, scratch)?;
         }
         Ok(())
     }
 
     fn attend_on_cpu(
         &self,
-        seen: (usize, Option<usize>),
+        sight: Sight<'_>,
         scratch: &mut AttentionScratch,
     ) -> Result<(), TaskError> {
         let mid = self.operands.write(self.mid_off_device()?)?;
-        let mut parts = self.new_cache_parts(seen.0 - 1)?;
+        let mut parts = self.new_cache_parts(sight.context_len - 1)?;
         let decoder = &self.engine.decoder;
-        Ok(decoder.append_and_attend(mid, &mut parts, seen, scratch)?)
+        Ok(decoder.append_and_attend(mid, &mut parts, sight, scratch)?)
     }
 
     fn finish(&self, position: u32) -> Result<(), TaskError> {
@@ -557,14 +582,36 @@ impl<'a> Turn<'a> {
         Ok(decoder.finish(&self.tensors()?, batch, &attended, &mut hidden)?)
     }
 
+    /// The numbers that decide the next tokens of the batch, where tokens are drawn.
+    fn uniforms(&self) -> Vec<f64> {
+        let Some(draws) = &self.engine.draws else {
+            return Vec::new();
+        };
+        let cell = self.cell;
+        let (earlier, rest) = self.engine.rounds.split_at(cell.round as usize);
+        let round = rest.iter().flat_map(|round| &round.batches);
+        let before = earlier.iter().flat_map(|round| &round.batches);
+        let before = before.chain(round.take(cell.batch as usize));
+        let first = draws.first_prompt + before.map(|n| u64::from(*n)).sum::<u64>();
+        let prompts = first..first + u64::from(self.shape.sequences);
+        let token = u64::from(cell.pass);
+        prompts
+            .map(|prompt| draws.sampling.uniform(prompt, token))
+            .collect()
+    }
+
     fn head(&self, position: u32) -> Result<(), TaskError> {
         let batch = self.batch(position);
         let hidden = self.hidden(batch)?;
         let captures = self.engine.capture_logits;
-        let output = self
-            .engine
-            .decoder
-            .head(&self.tensors()?, batch, &hidden, captures)?;
+        let uniforms = self.uniforms();
+        let choice = match &self.engine.draws {
+            Some(draws) => Choice::Drawn(&draws.sampling, &uniforms),
+            None => Choice::Greedy,
+        };
+        let what = (choice, captures);
+        let decoder = &self.engine.decoder;
+        let output = decoder.head(&self.tensors()?, batch, &hidden, what)?;
         let index = self.need("a buffer of next tokens", |content| {
             matches!(content, Content::Tokens { .. })
         })?;

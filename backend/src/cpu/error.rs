@@ -37,9 +37,9 @@ pub enum CpuError {
     /// Weights cannot be had.
     #[error(transparent)]
     Weights(#[from] WeightError),
-    /// The prompts are not those that the plan was made for.
+    /// The prompts are not such as the plan was made for.
     #[error(
-        "{what}: {found} given, the plan has {expected}; give the prompts that were planned for"
+        "{what}: {found} given, the plan has {expected}; give prompts such as were planned for"
     )]
     Prompts {
         /// What is counted.

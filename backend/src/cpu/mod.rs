@@ -11,16 +11,16 @@ mod load;
 mod memory;
 pub(crate) mod pin;
 mod scheduler;
+mod texts;
 mod worker;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
-use plimsoll_core::lower::{Texts, footprint, schedule};
+use plimsoll_core::lower::{footprint, schedule};
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::program::{Access, Arg, Buffer, BufferId, Cell, Machine, Program, ResourceKind};
@@ -29,6 +29,7 @@ use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
 use crate::decoder::Decoder;
+use crate::kernels::draw::Sampling;
 use crate::tiers::{DiskMode, check_memory};
 use crate::weights::WeightSource;
 use engine::Engine;
@@ -37,6 +38,7 @@ use scheduler::Scheduler;
 
 pub use error::CpuError;
 pub use load::Progress;
+pub use texts::Outlet;
 
 /// The most that each link carries; none: as fast as it goes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -63,6 +65,16 @@ impl Throttles {
     }
 }
 
+/// How tokens are drawn, and for whom.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Draws {
+    /// How.
+    pub sampling: Sampling,
+    /// The number that the first prompt has among all that are to be answered, of which these may be the
+    /// last: prompts are told apart by theirs.
+    pub first_prompt: u64,
+}
+
 /// How to emulate.
 #[derive(Debug, Clone)]
 pub struct CpuOptions {
@@ -74,6 +86,8 @@ pub struct CpuOptions {
     pub device_threads: usize,
     /// Whether the accelerator has cores of its own, and all else the others.
     pub pin_cores: bool,
+    /// How tokens are drawn; none: the likeliest is taken.
+    pub draws: Option<Draws>,
     /// Whether every head's logits are kept.
     pub capture_logits: bool,
     /// Whether memory is taken for the plan's whole capacity, not only for what its program keeps.
@@ -90,6 +104,7 @@ impl CpuOptions {
             throttles: Throttles::default(),
             device_threads: 1,
             pin_cores: false,
+            draws: None,
             capture_logits: false,
             whole_tiers: false,
             interrupt: Arc::default(),
@@ -118,8 +133,8 @@ pub struct CpuExecutor<'s> {
     source: &'s dyn WeightSource,
     progress: Box<Progress<'s>>,
     interrupt: Arc<AtomicBool>,
-    /// Prompts by the buffer they go to, until that is declared.
-    prompts: Option<HashMap<BufferId, Vec<u32>>>,
+    /// None before they are set.
+    prompts: Option<texts::Placed>,
 }
 
 impl<'s> CpuExecutor<'s> {
@@ -162,7 +177,9 @@ impl<'s> CpuExecutor<'s> {
             placement: placement.clone(),
             rounds: schedule::rounds(&plan.policy, &plan.workload),
             throttles: options.throttles,
+            draws: options.draws,
             capture_logits: options.capture_logits,
+            padding: RwLock::default(),
             buffers: RwLock::default(),
             logits: Mutex::default(),
             results: Mutex::default(),
@@ -214,92 +231,6 @@ impl<'s> CpuExecutor<'s> {
             self.workers.push(handle.map_err(CpuError::Thread)?);
         }
         Ok(())
-    }
-
-    /// Says what the prompts are, in the order of rounds, batches and sequences; they are put in place
-    /// with the first piece.
-    ///
-    /// # Errors
-    /// Prompts that are not as many, as long, or in the vocabulary as the plan says.
-    pub fn set_prompts(&mut self, texts: &Texts, prompts: &[Vec<u32>]) -> Result<(), CpuError> {
-        let engine = &self.engine;
-        let model = &engine.plan.model;
-        let sizes = engine.rounds.iter().flat_map(|round| &round.batches);
-        let check = |what, expected, found| match expected == found {
-            true => Ok(()),
-            false => Err(CpuError::Prompts {
-                what,
-                expected,
-                found,
-            }),
-        };
-        let total: u32 = sizes.clone().sum();
-        check("prompts", total as usize, prompts.len())?;
-        for prompt in prompts {
-            let length = engine.plan.workload.prompt_len as usize;
-            check("tokens in a prompt", length, prompt.len())?;
-            if let Some(id) = prompt.iter().find(|id| **id >= model.vocab_size) {
-                let last = model.vocab_size as usize - 1;
-                return check("the largest token id", last, *id as usize);
-            }
-        }
-        let mut rest = prompts;
-        let mut placed = HashMap::new();
-        for ((prompt, _), size) in texts.iter().flatten().zip(sizes) {
-            let (own, others) = rest.split_at(*size as usize);
-            placed.insert(*prompt, own.concat());
-            rest = others;
-        }
-        self.prompts = Some(placed);
-        Ok(())
-    }
-
-    /// What was generated for each prompt, in the order of [`CpuExecutor::set_prompts`]; after an
-    /// interruption, as far as it went. Waits until nothing runs.
-    pub fn generated(&self, texts: &Texts) -> Vec<Vec<u32>> {
-        self.scheduler.quiet();
-        let sizes = self.engine.rounds.iter().flat_map(|round| &round.batches);
-        let mut all = Vec::new();
-        for ((_, generated), size) in texts.iter().flatten().zip(sizes) {
-            let ids = self.result(*generated);
-            let sequences = (0..*size as usize).map(|sequence| {
-                ids.iter()
-                    .skip(sequence)
-                    .step_by(*size as usize)
-                    .copied()
-                    .collect()
-            });
-            all.extend(sequences);
-        }
-        all
-    }
-
-    /// What has reached a buffer of results.
-    fn result(&self, id: BufferId) -> Vec<u32> {
-        let results = self
-            .engine
-            .results
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let bytes = results.get(&id).copied().unwrap_or(0) as usize;
-        let buffers = self
-            .engine
-            .buffers
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        let read = Arg {
-            buffer: id,
-            access: Access::Read,
-        };
-        // SAFETY: no task runs.
-        #[allow(unsafe_code)]
-        let operands = unsafe { Operands::new(&self.engine.memory, &buffers, &[read]) };
-        let read = operands.and_then(|operands| operands.read(0));
-        let ids = read.map(|all| all[..bytes.min(all.len())].as_chunks().0);
-        ids.unwrap_or_default()
-            .iter()
-            .map(|id| u32::from_le_bytes(*id))
-            .collect()
     }
 
     /// The logits of every head, in the order in which they were computed, if they were asked for.

@@ -3,7 +3,7 @@
 use super::cache::{CachePart, NewCachePart};
 use super::error::at_least;
 use super::stages::Batch;
-use super::{Decoder, DecoderError, SplitMut};
+use super::{Decoder, DecoderError, Sight, SplitMut};
 use crate::kernels::attention::{AttentionScratch, AttentionSpec, CacheType, KvSegment, attend};
 
 /// Rows of a batch for which there is no cache buffer.
@@ -32,7 +32,7 @@ impl Decoder {
     }
 
     /// A decode step's attention: `queries` is `[row][group * head_dim]` of the parts' rows, in order,
-    /// and is replaced by the result. With `picks`, only so many values of the past are read.
+    /// and is replaced by the result.
     ///
     /// # Errors
     /// Where operands do not fit each other.
@@ -40,7 +40,7 @@ impl Decoder {
         &self,
         queries: &mut SplitMut<'_>,
         parts: &[CachePart<'_>],
-        (context_len, picks): (usize, Option<usize>),
+        sight: Sight<'_>,
         scratch: &mut AttentionScratch,
     ) -> Result<(), DecoderError> {
         let first_row = parts.first().map_or(0, |part| part.rows.start);
@@ -50,27 +50,31 @@ impl Decoder {
         let mut q = vec![0.0; elements];
         let mut out = vec![0.0; elements];
         queries.load(0..elements, &mut q);
-        let spec = AttentionSpec {
-            picks,
-            ..self.row_spec(1, context_len)
-        };
         for part in parts {
-            let segment = part.segment(first_row, self.stored);
-            let rows = segment.row_start..segment.row_end;
-            attend(&q, &segment, &spec, rows, scratch, &mut out)?;
+            for (run, padding) in sight.padding.runs(part.rows.clone(), self.kv_heads()) {
+                let (context_len, picks) = sight.after(padding, &self.model);
+                let spec = AttentionSpec {
+                    picks,
+                    ..self.row_spec(1, context_len)
+                };
+                let part = part.starting_at(padding, self.head_bytes());
+                let segment = part.segment(first_row, self.stored);
+                let rows = run.start - first_row..run.end - first_row;
+                attend(&q, &segment, &spec, rows, scratch, &mut out)?;
+            }
         }
         queries.store(0..elements, &out);
         Ok(())
     }
 
     /// A prompt's attention: `queries` is `[sequence][token][heads * head_dim]` of the whole batch, and
-    /// is replaced by the result. Rows are gathered and attended to one by one.
+    /// is replaced by the result; those of padding are left. Rows are gathered and attended to one by one.
     ///
     /// # Errors
     /// Where operands do not fit each other.
     pub fn attend_prompt(
         &self,
-        batch: Batch,
+        batch: Batch<'_>,
         queries: &mut SplitMut<'_>,
         parts: &[CachePart<'_>],
         scratch: &mut AttentionScratch,
@@ -92,22 +96,26 @@ impl Decoder {
         let head_bytes = self.head_bytes();
         // As words, so that elements of any stored type are aligned.
         let mut gathered = vec![0_u64; (context_len * 2 * head_bytes).div_ceil(8)];
-        let gathered = &mut bytemuck::cast_slice_mut(&mut gathered)[..context_len * 2 * head_bytes];
         let mut q = vec![0.0; tokens * width];
         let mut out = vec![0.0; tokens * width];
-        let spec = self.row_spec(tokens, context_len);
         for part in parts {
             for row in part.rows.clone() {
-                part.gather(row, context_len, (head_dim, self.stored), gathered)?;
+                let padding = batch.padding.of(row / kv_heads);
+                let spec = self.row_spec(tokens - padding, context_len - padding);
+                let bytes = spec.context_len * 2 * head_bytes;
+                let gathered = &mut bytemuck::cast_slice_mut(&mut gathered)[..bytes];
+                let own = part.starting_at(padding, head_bytes);
+                own.gather(row, spec.context_len, (head_dim, self.stored), gathered)?;
                 let first = row / kv_heads * tokens * token + row % kv_heads * width;
                 let place = |t: usize| first + t * token..first + t * token + width;
-                for (t, q) in q.chunks_exact_mut(width).enumerate() {
+                let (q, out) = (&mut q[padding * width..], &mut out[padding * width..]);
+                for (t, q) in (padding..).zip(q.chunks_exact_mut(width)) {
                     queries.load(place(t), q);
                 }
                 let page = [&*gathered];
                 let segment = one_row(&page, head_bytes, self.stored);
-                attend(&q, &segment, &spec, 0..1, scratch, &mut out)?;
-                for (t, out) in out.chunks_exact(width).enumerate() {
+                attend(q, &segment, &spec, 0..1, scratch, out)?;
+                for (t, out) in (padding..).zip(out.chunks_exact(width)) {
                     queries.store(place(t), out);
                 }
             }
@@ -125,7 +133,7 @@ impl Decoder {
         &self,
         mid: &mut [u8],
         parts: &mut [NewCachePart<'_>],
-        (context_len, picks): (usize, Option<usize>),
+        sight: Sight<'_>,
         scratch: &mut AttentionScratch,
     ) -> Result<(), DecoderError> {
         let head_bytes = self.head_dim() * self.dtype.size_bytes() as usize;
@@ -147,7 +155,7 @@ impl Decoder {
         let parts: Vec<CachePart<'_>> = parts.iter().map(NewCachePart::as_part).collect();
         let mut split = SplitMut::default();
         split.push(queries, rows * self.group() * self.head_dim(), self.dtype)?;
-        self.attend_step(&mut split, &parts, (context_len, picks), scratch)
+        self.attend_step(&mut split, &parts, sight, scratch)
     }
 }
 

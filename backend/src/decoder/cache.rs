@@ -44,6 +44,31 @@ impl<'a> CachePart<'a> {
         }
     }
 
+    /// The same rows as if their first position were `first`.
+    pub(super) fn starting_at(&self, mut first: usize, head_bytes: usize) -> CachePart<'a> {
+        let record = 2 * self.rows.len() * head_bytes;
+        let mut pages = Vec::with_capacity(self.pages.len());
+        for page in &self.pages {
+            let held = self.held(page, record);
+            let skipped = first.min(held);
+            first -= skipped;
+            if skipped < held {
+                pages.push(&page[skipped * self.record_bytes..]);
+            }
+        }
+        CachePart {
+            rows: self.rows.clone(),
+            record_bytes: self.record_bytes,
+            pages,
+        }
+    }
+
+    /// Positions that a page has, with records of so many bytes without padding.
+    fn held(&self, page: &[u8], record: usize) -> usize {
+        // The last record need not be padded.
+        (page.len() + self.record_bytes).saturating_sub(record) / self.record_bytes.max(1)
+    }
+
     /// One row's value at a position, as stored; `row` counts from the part's first.
     pub(super) fn value(
         &self,
@@ -54,8 +79,7 @@ impl<'a> CachePart<'a> {
         let record = 2 * self.rows.len() * head_bytes;
         let mut first = 0;
         for page in &self.pages {
-            // The last record need not be padded.
-            let held = (page.len() + self.record_bytes).saturating_sub(record) / self.record_bytes;
+            let held = self.held(page, record);
             if position < first + held {
                 let record = (position - first) * self.record_bytes;
                 let start = record + (self.rows.len() + row) * head_bytes;

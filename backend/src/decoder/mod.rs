@@ -25,6 +25,7 @@ mod attend;
 mod block;
 mod cache;
 mod error;
+mod padding;
 mod parallel;
 mod sparse;
 mod split;
@@ -37,8 +38,9 @@ use plimsoll_core::model::{Activation, ModelSpec, Positions, QkvLayout};
 pub use block::BlockTensors;
 pub use cache::{CachePart, NewCachePart};
 pub use error::DecoderError;
+pub use padding::{Padding, Sight};
 pub use split::{Split, SplitMut};
-pub use stages::{Batch, HeadOutput};
+pub use stages::{Batch, Choice, HeadOutput};
 
 use parallel::Team;
 

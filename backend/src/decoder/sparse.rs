@@ -5,13 +5,14 @@ use plimsoll_core::sparse::Picked;
 
 use super::cache::CachePart;
 use super::error::at_least;
-use super::{Decoder, DecoderError, SplitMut};
+use super::{Decoder, DecoderError, Sight, SplitMut};
 use crate::kernels::attention::{AttentionScratch, AttentionSpec, Picks, score, weigh};
 
 impl Decoder {
-    fn sparse_spec(&self, context_len: usize, picked: &Picked) -> AttentionSpec {
+    /// The attention of rows that see so much and pick so many.
+    fn sparse_spec(&self, (context_len, picks): (usize, Option<usize>)) -> AttentionSpec {
         AttentionSpec {
-            picks: Some(picked.picks as usize),
+            picks: Some(picks.unwrap_or(context_len - 1)),
             ..self.row_spec(1, context_len)
         }
     }
@@ -26,7 +27,8 @@ impl Decoder {
     }
 
     /// Scores all keys of the parts' rows. `mid` has their queries, `[row][group * head_dim]`; behind
-    /// them go the positions that are picked, and weights.
+    /// them go the positions that are picked, and weights. A row that has padding picks fewer than there
+    /// is room for; its first position fills the rest.
     ///
     /// # Errors
     /// Where operands do not fit each other.
@@ -34,7 +36,7 @@ impl Decoder {
         &self,
         mid: &mut [u8],
         parts: &[CachePart<'_>],
-        (context_len, picked): (usize, &Picked),
+        (sight, picked): (Sight<'_>, &Picked),
         scratch: &mut AttentionScratch,
     ) -> Result<(), DecoderError> {
         let [queries, positions, weights] = self.sections(mid, picked)?;
@@ -43,19 +45,29 @@ impl Decoder {
         split.push(queries, elements, self.dtype)?;
         let mut q = vec![0.0; elements];
         split.load(0..elements, &mut q);
-        let spec = self.sparse_spec(context_len, picked);
+        let [position_bytes, weight_bytes] = row_bytes(picked);
         let first_row = parts.first().map_or(0, |part| part.rows.start);
         let mut picks = Picks::default();
         for part in parts {
-            let segment = part.segment(first_row, self.stored);
-            let rows = segment.row_start..segment.row_end;
-            score(&q, &segment, &spec, rows, scratch, &mut picks)?;
-        }
-        for (into, position) in words_mut(positions).zip(&picks.positions) {
-            *into = position.to_le_bytes();
-        }
-        for (into, weight) in words_mut(weights).zip(&picks.weights) {
-            *into = weight.to_le_bytes();
+            for (run, padding) in sight.padding.runs(part.rows.clone(), self.kv_heads()) {
+                let spec = self.sparse_spec(sight.after(padding, &self.model));
+                let part = part.starting_at(padding, self.head_bytes());
+                let segment = part.segment(first_row, self.stored);
+                let rows = run.start - first_row..run.end - first_row;
+                score(&q, &segment, &spec, rows.clone(), scratch, &mut picks)?;
+                for row in rows {
+                    let (own, row_weights) = picks.of(&spec, row);
+                    let own = own.iter().copied().chain(std::iter::repeat(0));
+                    let into = &mut positions[row * position_bytes..][..position_bytes];
+                    for (into, position) in words_mut(into).zip(own) {
+                        *into = (position + padding as u32).to_le_bytes();
+                    }
+                    let into = &mut weights[row * weight_bytes..][..weight_bytes];
+                    for (into, weight) in words_mut(into).zip(row_weights) {
+                        *into = weight.to_le_bytes();
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -69,24 +81,34 @@ impl Decoder {
         &self,
         mid: &mut [u8],
         parts: &[CachePart<'_>],
-        (context_len, picked): (usize, &Picked),
+        (sight, picked): (Sight<'_>, &Picked),
         scratch: &mut AttentionScratch,
     ) -> Result<(), DecoderError> {
-        let [queries, positions, weights] = self.sections(mid, picked)?;
-        let picks = Picks {
-            positions: words_mut(positions)
-                .map(|w| u32::from_le_bytes(*w))
-                .collect(),
-            weights: words_mut(weights).map(|w| f32::from_le_bytes(*w)).collect(),
-        };
+        let [queries, _, weights] = self.sections(mid, picked)?;
         let elements = self.query_elements(picked);
         let mut out = vec![0.0; elements];
-        let spec = self.sparse_spec(context_len, picked);
+        let [_, weight_bytes] = row_bytes(picked);
         let first_row = parts.first().map_or(0, |part| part.rows.start);
+        let mut picks = Picks::default();
         for part in parts {
-            let segment = part.segment(first_row, self.stored);
-            let rows = segment.row_start..segment.row_end;
-            weigh(&picks, &segment, &spec, rows, scratch, &mut out)?;
+            for (run, padding) in sight.padding.runs(part.rows.clone(), self.kv_heads()) {
+                let (_, own) = sight.after(padding, &self.model);
+                let spec = self.sparse_spec((sight.context_len, own));
+                picks.resize(&spec, picked.rows as usize);
+                let rows = run.start - first_row..run.end - first_row;
+                for row in rows.clone() {
+                    let from = &mut weights[row * weight_bytes..][..weight_bytes];
+                    for (into, from) in picks
+                        .weights_mut(&spec, row)
+                        .iter_mut()
+                        .zip(words_mut(from))
+                    {
+                        *into = f32::from_le_bytes(*from);
+                    }
+                }
+                let segment = part.segment(first_row, self.stored);
+                weigh(&picks, &segment, &spec, rows, scratch, &mut out)?;
+            }
         }
         let mut split = SplitMut::default();
         split.push(queries, elements, self.dtype)?;
@@ -147,6 +169,12 @@ impl Decoder {
         }
         Ok(())
     }
+}
+
+/// Bytes of a row's positions and of its weights.
+fn row_bytes(picked: &Picked) -> [usize; 2] {
+    let one = Picked { rows: 1, ..*picked };
+    [one.positions_bytes(), one.weights_bytes()].map(|bytes| bytes.0 as usize)
 }
 
 fn words_mut(bytes: &mut [u8]) -> impl Iterator<Item = &mut [u8; 4]> {

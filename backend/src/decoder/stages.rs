@@ -3,9 +3,10 @@
 use plimsoll_core::model::{Norm, NormPosition, Positions, TensorRole};
 
 use super::error::at_least;
-use super::{BlockTensors, Decoder, DecoderError, NewCachePart, Split, SplitMut, TILE};
+use super::{BlockTensors, Decoder, DecoderError, NewCachePart, Padding, Split, SplitMut, TILE};
 use crate::kernels::activation::{activate, activate_gate};
 use crate::kernels::argmax::argmax;
+use crate::kernels::draw::Sampling;
 use crate::kernels::embed::{Table, embed};
 use crate::kernels::linear::{LinearShape, LinearWeight};
 use crate::kernels::norm::{NormWeight, layer_norm, rms_norm};
@@ -13,13 +14,43 @@ use crate::kernels::residual;
 
 /// The tokens that a stage computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Batch {
+pub struct Batch<'a> {
     /// Sequences.
     pub sequences: usize,
     /// New tokens of each.
     pub query_len: usize,
-    /// Position of the first new token of each.
+    /// Position of the first new token of each in the cache.
     pub position: usize,
+    /// Padding in front of each sequence, in tokens.
+    pub padding: Padding<'a>,
+}
+
+/// How the next token of each sequence is chosen.
+#[derive(Debug, Clone, Copy)]
+pub enum Choice<'a> {
+    /// The likeliest.
+    Greedy,
+    /// Drawn, by a number in 0..1 for each sequence.
+    Drawn(&'a Sampling, &'a [f64]),
+}
+
+impl Choice<'_> {
+    /// The next tokens of sequences from `first` on, by their logits, `[sequence][vocabulary]`.
+    fn tokens(
+        self,
+        first: usize,
+        logits: &[f32],
+        vocabulary: usize,
+    ) -> Result<Vec<u32>, DecoderError> {
+        let Choice::Drawn(sampling, uniforms) = self else {
+            return Ok(argmax(logits, vocabulary)?);
+        };
+        let rows = logits.chunks_exact(vocabulary);
+        at_least("random numbers", first + rows.len(), uniforms.len())?;
+        let drawn = rows.zip(&uniforms[first..]);
+        let drawn = drawn.map(|(logits, uniform)| sampling.draw(logits, *uniform));
+        Ok(drawn.collect::<Result<_, _>>()?)
+    }
 }
 
 /// What a head gives.
@@ -31,14 +62,15 @@ pub struct HeadOutput {
     pub logits: Vec<f32>,
 }
 
-impl Batch {
+impl Batch<'_> {
     fn tokens(&self) -> usize {
         self.sequences * self.query_len
     }
 
-    /// A token's position in its own text.
+    /// A token's position in its own text, which begins after the padding; that of padding is 0.
     fn place(&self, token: usize) -> usize {
-        self.position + token % self.query_len
+        let (sequence, t) = (token / self.query_len, token % self.query_len);
+        (self.position + t).saturating_sub(self.padding.of(sequence))
     }
 
     /// First tokens and counts of the tiles.
@@ -80,7 +112,7 @@ impl Decoder {
     pub fn embed(
         &self,
         block: &BlockTensors<'_>,
-        batch: Batch,
+        batch: Batch<'_>,
         ids: &[u32],
         hidden: &mut SplitMut<'_>,
     ) -> Result<(), DecoderError> {
@@ -120,7 +152,7 @@ impl Decoder {
     pub fn project(
         &self,
         block: &BlockTensors<'_>,
-        batch: Batch,
+        batch: Batch<'_>,
         hidden: &Split<'_>,
         queries: &mut SplitMut<'_>,
         parts: &mut [NewCachePart<'_>],
@@ -171,7 +203,7 @@ impl Decoder {
     pub fn finish(
         &self,
         block: &BlockTensors<'_>,
-        batch: Batch,
+        batch: Batch<'_>,
         attended: &Split<'_>,
         hidden: &mut SplitMut<'_>,
     ) -> Result<(), DecoderError> {
@@ -229,16 +261,16 @@ impl Decoder {
         self.linear(m, &inner, block.linear(DownWeight, DownBias)?)
     }
 
-    /// The likeliest next token of each sequence, by its last token's activations.
+    /// The next token of each sequence, by its last token's activations.
     ///
     /// # Errors
     /// Where operands do not fit each other, or a logit is no number.
     pub fn head(
         &self,
         block: &BlockTensors<'_>,
-        batch: Batch,
+        batch: Batch<'_>,
         hidden: &Split<'_>,
-        with_logits: bool,
+        (choice, with_logits): (Choice<'_>, bool),
     ) -> Result<HeadOutput, DecoderError> {
         use TensorRole::{FinalNormBias, FinalNormWeight, LmHead, LmHeadBias, ProjectOut};
         let width = self.hidden_size();
@@ -260,9 +292,10 @@ impl Decoder {
                 x = self.linear(m, &x, LinearWeight { weight, bias: None })?;
             }
             let logits = self.linear(m, &x, block.linear(LmHead, LmHeadBias)?)?;
+            let vocabulary = self.model.vocab_size as usize;
             output
                 .tokens
-                .extend(argmax(&logits, self.model.vocab_size as usize)?);
+                .extend(choice.tokens(start, &logits, vocabulary)?);
             if with_logits {
                 output.logits.extend(logits);
             }

@@ -19,6 +19,7 @@
 pub mod activation;
 pub mod argmax;
 pub mod attention;
+pub mod draw;
 pub mod embed;
 mod error;
 mod exp;

@@ -1,22 +1,33 @@
 //! What a run needs before it starts: plan, weights, prompts.
 
-use plimsoll_backend::cpu::Throttles;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use plimsoll_backend::cpu::{CpuError, CpuOptions, Draws, Throttles};
+use plimsoll_backend::decoder::Decoder;
+use plimsoll_backend::probe::ProbeOptions;
 use plimsoll_backend::weights::{Safetensors, Synthetic, WeightSource};
+use plimsoll_core::compression::Compression;
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
 use plimsoll_core::lower::schedule::rounds;
+use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
+use plimsoll_core::workload::Workload;
 
 use super::super::exit::{Exit, Failure};
 use super::super::input::check_plan;
+use super::super::output::complain;
 use super::super::plan::{found, refused};
-use super::super::profile::DEVICE_THREADS;
+use super::super::profile::{DEVICE_THREADS, measure_with_progress, today};
 use super::Args;
+use super::choice::Choice;
+use super::record::{Inputs, Kept, Record};
 use crate::files::{
-    FoundModel, InputError, Prompt, find_model, find_profile, first_difference, random_prompts,
-    read_plan, read_prompts,
+    FoundModel, GenerationConfig, InputError, Prompt, Room, Tokenizer, digest_of_checkpoint,
+    find_model, find_profile, first_difference, random_prompts, read_plan, read_prompts,
 };
-use crate::planner::search;
+use crate::planner::{Request, search};
 
 /// Everything that a run starts from.
 pub(super) struct Prepared {
@@ -24,36 +35,85 @@ pub(super) struct Prepared {
     pub source: Box<dyn WeightSource>,
     /// What the weights are, in words.
     pub weights: String,
+    /// Those without an answer yet.
     pub prompts: Vec<Prompt>,
-    /// The run in modelled time, where the machine's profile is given.
+    pub tokenizer: Option<Tokenizer>,
+    pub choice: Choice,
+    /// What an earlier run left.
+    pub kept: Kept,
+    /// What makes the rows.
+    pub record: Record,
+    /// The run in modelled time, where the machine's profile is known.
     pub predicted: Option<Run>,
     /// Why there is no prediction although one could have been made.
     pub left_out: Option<String>,
 }
 
 impl Prepared {
-    pub fn new(args: &Args) -> anyhow::Result<Prepared> {
-        let profile = args.hw.as_deref().map(find_profile).transpose()?;
-        let throttles = args.throttles();
-        let throttled = |profile: HardwareProfile| {
-            profile
-                .with_link_cap(throttles.h2d, throttles.d2h)
-                .with_disk_cap(throttles.disk_read, throttles.disk_write)
-        };
-        let profile = profile.map(throttled);
+    pub fn new(args: &Args, cpu: &CpuOptions) -> anyhow::Result<Prepared> {
         let model = args.model.as_deref().map(find_model).transpose()?;
-        let mut plan = plan(args, profile.as_ref(), model.as_ref())?;
-        let prompts = prompts(args, &mut plan)?;
-        let (predicted, left_out) = predict(args, profile.as_ref(), &mut plan)?;
-        let (source, weights) = weights(args.seed, &plan, model.as_ref())?;
-        Ok(Prepared {
+        let given = match &args.plan {
+            Some(path) => Some(given_plan(args, path, model.as_ref())?),
+            None => None,
+        };
+        let kept = match (&args.output, args.resume) {
+            (Some(path), true) => Kept::read(path)?,
+            _ => Kept::default(),
+        };
+        let known = given.is_some() || kept.record.is_some();
+        let folder = model.as_ref().and_then(|model| model.folder.as_deref());
+        let tokenizer = folder.map(Tokenizer::find).transpose()?.flatten();
+        let spec = model.as_ref().map(|model| &model.spec);
+        let spec = spec.or(given.as_ref().map(|plan| &plan.model));
+        let spec = spec.expect("clap has asked for one of them").clone();
+        let prompts = read(args, &spec, tokenizer.as_ref(), given.as_ref())?;
+        let choice = args.choice.resolve(args.seed, &generation(folder)?, &spec);
+        // Before a machine is measured, which takes minutes.
+        let (source, weights, identity) = weights(args.seed, &spec, model.as_ref())?;
+        let profile = profile(args, known, &spec, cpu)?;
+        let mut plan = match (given, &kept.record) {
+            (Some(plan), _) => plan,
+            (None, Some(record)) => went_on(args, &record.plan, &spec)?,
+            (None, None) => planned(args, profile.as_ref(), &spec, prompts.as_deref())?,
+        };
+        let prompts = for_plan(args, prompts, &mut plan)?;
+        let inputs = Inputs {
+            weights: &identity,
+            choice: &choice,
+            tokenizer: tokenizer.as_ref(),
+            prompts: &prompts,
+        };
+        let record = Record::new(&plan, &inputs);
+        let mut prepared = Prepared {
             plan,
             source,
             weights,
             prompts,
-            predicted,
-            left_out,
-        })
+            tokenizer,
+            choice,
+            kept,
+            record,
+            predicted: None,
+            left_out: None,
+        };
+        prepared.leave_out_kept(args)?;
+        if !prepared.prompts.is_empty() {
+            let plan = &mut prepared.plan;
+            (prepared.predicted, prepared.left_out) = predict(args, profile.as_ref(), plan)?;
+        }
+        Ok(prepared)
+    }
+
+    /// Takes those prompts out that have their rows.
+    fn leave_out_kept(&mut self, args: &Args) -> Result<(), InputError> {
+        let Some(path) = args.output.as_deref().filter(|_| self.kept.rows() > 0) else {
+            return Ok(());
+        };
+        self.kept.check(path, &self.record, &self.prompts)?;
+        self.prompts.drain(..self.kept.rows());
+        self.plan.workload.num_prompts = Some(self.prompts.len() as u64);
+        self.plan.prediction = None;
+        Ok(())
     }
 
     pub fn prompt_ids(&self) -> Vec<Vec<u32>> {
@@ -62,6 +122,82 @@ impl Prepared {
             .map(|prompt| prompt.prompt_token_ids.clone())
             .collect()
     }
+
+    /// How the executor draws tokens, if it does.
+    pub fn draws(&self) -> Option<Draws> {
+        let sampling = self.choice.sampling?;
+        Some(Draws {
+            sampling,
+            first_prompt: self.kept.rows() as u64,
+        })
+    }
+}
+
+/// The machine's profile: that which is given, or measured where nothing else says how to run.
+fn profile(
+    args: &Args,
+    known: bool,
+    model: &ModelSpec,
+    cpu: &CpuOptions,
+) -> anyhow::Result<Option<HardwareProfile>> {
+    let profile = match args.hw.as_deref() {
+        Some(wanted) => find_profile(wanted)?,
+        None if known => return Ok(None),
+        None => {
+            // A model that cannot be run is not worth the minutes.
+            let decoder = Decoder::new(model, args.dtype.into(), Compression::default(), 1);
+            decoder.map_err(CpuError::from)?;
+            complain(
+                "measuring this machine, since neither --plan nor --hw is given; `plimsoll profile -o \
+                 my.toml` does it once, for --hw my.toml",
+            );
+            let options = ProbeOptions {
+                cpu: cpu.clone(),
+                quick: true,
+                dtypes: vec![args.dtype.into()],
+                name: "this-machine".to_owned(),
+                date: today(),
+            };
+            let measured = measure_with_progress(&options);
+            measured.map_err(|error| match cpu.interrupt.load(Ordering::Relaxed) {
+                true => Failure::new(Exit::Interrupted, "interrupted; nothing was run").into(),
+                false => error,
+            })?
+        }
+    };
+    let throttles = args.throttles();
+    let profile = profile.with_link_cap(throttles.h2d, throttles.d2h);
+    let profile = profile.with_disk_cap(throttles.disk_read, throttles.disk_write);
+    Ok(Some(profile))
+}
+
+/// The prompts of the file, if there is one.
+fn read(
+    args: &Args,
+    model: &ModelSpec,
+    tokenizer: Option<&Tokenizer>,
+    plan: Option<&Plan>,
+) -> Result<Option<Vec<Prompt>>, InputError> {
+    let room = match plan {
+        Some(plan) => Room::Plan(plan.workload.prompt_len),
+        None => Room::Model {
+            gen_len: args.workload.gen_len,
+        },
+    };
+    let path = args.prompts.as_deref();
+    path.map(|path| read_prompts(path, model, tokenizer, room))
+        .transpose()
+}
+
+/// What the checkpoint says of the choice of tokens; what is not applied of it is said.
+fn generation(folder: Option<&Path>) -> Result<GenerationConfig, InputError> {
+    let config = folder.map(GenerationConfig::find).transpose()?;
+    let config = config.unwrap_or_default();
+    if !config.not_applied.is_empty() {
+        let keys = config.not_applied.join(", ");
+        complain(&format!("generation_config.json: not applied: {keys}"));
+    }
+    Ok(config)
 }
 
 /// The run in modelled time, where a profile for it is given, and why there is no prediction where one
@@ -108,23 +244,64 @@ fn incomparable(args: &Args, profile: Option<&HardwareProfile>, plan: &Plan) -> 
     unknown.then(|| "the plan's own knows nothing of slower links; give --hw as well".to_owned())
 }
 
-fn plan(
+fn given_plan(args: &Args, path: &Path, model: Option<&FoundModel>) -> anyhow::Result<Plan> {
+    let plan = read_plan(path)?;
+    check_plan(&plan, Some(&path.display().to_string()))?;
+    if let Some(model) = model {
+        same_model(args, &plan, model)?;
+    }
+    Ok(plan)
+}
+
+/// The plan of the run that is gone on with, which the flags must not contradict.
+fn went_on(args: &Args, plan: &Plan, model: &ModelSpec) -> anyhow::Result<Plan> {
+    let asked = args.wish.request(args.workload);
+    let packed = plan.policy.compression;
+    let differs = [
+        ("--model", first_difference(&plan.model, model).is_some()),
+        ("--gen-len", asked.workload.gen_len != plan.workload.gen_len),
+        ("--dtype", plan.dtype != args.dtype.into()),
+        (
+            "--sparse-attention",
+            asked.sparse_attention != plan.policy.sparse_attention,
+        ),
+        (
+            "--compress-weight",
+            packed.weights && !asked.compression.weights,
+        ),
+        ("--compress-cache", packed.cache && !asked.compression.cache),
+    ];
+    if let Some((flag, _)) = differs.iter().find(|(_, differs)| *differs) {
+        let rows = args.output.as_deref().unwrap_or(Path::new("--output"));
+        let problem = "is not what the rows were made with";
+        let remedy = "give it as then, or run again without --resume";
+        return Err(InputError::bad_file(rows, flag, problem, remedy).into());
+    }
+    check_plan(plan, None)?;
+    Ok(plan.clone())
+}
+
+/// The best plan for the machine and these prompts.
+fn planned(
     args: &Args,
     profile: Option<&HardwareProfile>,
-    model: Option<&FoundModel>,
+    model: &ModelSpec,
+    prompts: Option<&[Prompt]>,
 ) -> anyhow::Result<Plan> {
-    if let Some(path) = &args.plan {
-        let plan = read_plan(path)?;
-        let file = path.display().to_string();
-        check_plan(&plan, Some(&file))?;
-        if let Some(model) = model {
-            same_model(args, &plan, model)?;
+    let asked = args.wish.request(args.workload);
+    let workload = match prompts {
+        Some(prompts) => {
+            let lengths = prompts.iter().map(|prompt| prompt.prompt_token_ids.len());
+            Workload {
+                prompt_len: lengths.max().unwrap_or(0) as u32,
+                num_prompts: Some(prompts.len() as u64),
+                ..asked.workload
+            }
         }
-        return Ok(plan);
-    }
-    let given = "clap has asked for it";
-    let (profile, model) = (profile.expect(given), &model.expect(given).spec);
-    let request = args.wish.request(args.workload);
+        None => asked.workload,
+    };
+    let request = Request { workload, ..asked };
+    let profile = profile.expect("it is given or measured where a plan is made");
     let answer = search(profile, model, args.dtype.into(), &request).map_err(refused)?;
     match found(answer) {
         Ok(planned) => Ok(planned.plan),
@@ -144,28 +321,27 @@ fn same_model(args: &Args, plan: &Plan, model: &FoundModel) -> Result<(), InputE
     )))
 }
 
-/// Reads or makes the prompts. A plan without a number of prompts takes as many as there are.
-fn prompts(args: &Args, plan: &mut Plan) -> anyhow::Result<Vec<Prompt>> {
+/// The prompts, which are made up where none are given. A plan without a number of prompts takes as many
+/// as there are.
+fn for_plan(
+    args: &Args,
+    prompts: Option<Vec<Prompt>>,
+    plan: &mut Plan,
+) -> Result<Vec<Prompt>, InputError> {
     let workload = plan.workload;
     let batches = rounds(&plan.policy, &workload);
     let sequences = batches.iter().flat_map(|round| &round.batches);
     let planned: u64 = sequences.map(|n| u64::from(*n)).sum();
-    let Some(path) = &args.prompts else {
-        let vocabulary = plan.model.vocab_size;
-        return Ok(random_prompts(
-            args.seed,
-            planned,
-            workload.prompt_len,
-            vocabulary,
-        ));
+    let (Some(path), Some(prompts)) = (&args.prompts, prompts) else {
+        let (length, vocabulary) = (workload.prompt_len, plan.model.vocab_size);
+        return Ok(random_prompts(args.seed, planned, length, vocabulary));
     };
-    let prompts = read_prompts(path, &plan.model, workload.prompt_len)?;
     let found = prompts.len() as u64;
     if found != planned {
         if workload.num_prompts.is_some() {
             let problem = format!("{found} prompts, the plan is for {planned}");
             let remedy = format!("give {planned}, or plan with --num-prompts {found}");
-            return Err(InputError::bad_file(path, "all lines", problem, remedy).into());
+            return Err(InputError::bad_file(path, "all lines", problem, remedy));
         }
         plan.workload.num_prompts = Some(found);
         // What was expected of a full block says nothing about this many.
@@ -174,20 +350,23 @@ fn prompts(args: &Args, plan: &mut Plan) -> anyhow::Result<Vec<Prompt>> {
     Ok(prompts)
 }
 
+/// Where weights come from, what they are in words, and what tells them from others.
 fn weights(
     seed: u64,
-    plan: &Plan,
+    spec: &ModelSpec,
     model: Option<&FoundModel>,
-) -> anyhow::Result<(Box<dyn WeightSource>, String)> {
+) -> anyhow::Result<(Box<dyn WeightSource>, String, String)> {
     match model.and_then(FoundModel::checkpoint) {
         Some(folder) => {
-            let checkpoint = Safetensors::open(folder, &plan.model)?;
+            let checkpoint = Safetensors::open(folder, spec)?;
             let words = format!("the checkpoint {}", folder.display());
-            Ok((Box::new(checkpoint), words))
+            let identity = digest_of_checkpoint(folder);
+            let identity = identity.map_err(|error| InputError::unreadable(folder, &error))?;
+            Ok((Box::new(checkpoint), words, identity))
         }
         None => {
             let words = format!("synthetic, seed {seed}");
-            Ok((Box::new(Synthetic { seed }), words))
+            Ok((Box::new(Synthetic { seed }), words.clone(), words))
         }
     }
 }

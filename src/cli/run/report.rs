@@ -1,16 +1,19 @@
 //! What a run leaves: tokens, a trace, and its figures beside the prediction's.
 
+use std::io;
 use std::path::Path;
 
 use plimsoll_core::control::Run;
 use plimsoll_core::summary::Summary;
 use serde::Serialize;
+use serde_json::json;
 
 use super::super::Format;
 use super::super::output::{print, print_json};
 use super::Args;
+use super::answers::Answer;
 use super::prepare::Prepared;
-use crate::files::{write_atomically, write_text};
+use crate::files::write_atomically;
 use crate::report::plan::durations;
 use crate::report::run::comparison;
 use crate::trace_file::{Process, write_run, write_side_by_side};
@@ -22,16 +25,6 @@ pub(super) struct Done {
     pub tokens: Vec<Vec<u32>>,
     /// How the disk was read and written, where there was one.
     pub disk: Option<&'static str>,
-}
-
-/// One answer.
-#[derive(Serialize)]
-struct Output<'a> {
-    id: &'a serde_json::Value,
-    token_ids: &'a [u32],
-    /// Stated where a run did not come to its end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    complete: Option<bool>,
 }
 
 /// What `--format json` prints.
@@ -48,25 +41,35 @@ struct Report<'a> {
     /// Why there is no prediction, where one could have been made.
     prediction_left_out: Option<&'a str>,
     measured: Summary,
-    outputs: Vec<Output<'a>>,
+    outputs: Vec<Answer<'a>>,
 }
 
 /// Answers that are printed for people.
 const SHOWN: usize = 4;
 
-pub(super) fn write_and_print(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result<()> {
+/// `lost` is why answers could not be written.
+pub(super) fn write_and_print(
+    args: &Args,
+    prepared: &Prepared,
+    done: &Done,
+    lost: Option<io::Error>,
+) -> anyhow::Result<()> {
     // One that fails does not keep the others from their place.
-    let tokens = match &args.output {
-        Some(path) => write_text(path, &lines(prepared, &done.tokens, None)?),
-        None => Ok(()),
-    };
     let trace = match &args.trace {
         Some(path) => write_trace(path, prepared, &done.run),
         None => Ok(()),
     };
     let printed = print_result(args, prepared, done);
-    tokens.and(trace)?;
+    lost.map_or(Ok(()), Err).and(trace)?;
     printed
+}
+
+/// Of a run that finds all its answers there.
+pub(super) fn print_nothing_left(format: Format, rows: usize) -> anyhow::Result<()> {
+    match format {
+        Format::Json => print_json(&json!({ "answers_kept": rows, "outputs": [] })),
+        Format::Text => print(&format!("all {rows} answers are there already\n")),
+    }
 }
 
 fn print_result(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result<()> {
@@ -84,43 +87,21 @@ fn print_result(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result
             prediction: plan.prediction.as_ref(),
             prediction_left_out: prepared.left_out.as_deref(),
             measured,
-            outputs: outputs(prepared, &done.tokens, None),
+            outputs: outputs(prepared, &done.tokens)?,
         }),
-        Format::Text => print(&text(prepared, done, &measured)),
+        Format::Text => print(&text(prepared, done, &measured)?),
     }
 }
 
-fn outputs<'a>(
-    prepared: &'a Prepared,
-    tokens: &'a [Vec<u32>],
-    complete: Option<bool>,
-) -> Vec<Output<'a>> {
+fn outputs<'a>(prepared: &'a Prepared, tokens: &[Vec<u32>]) -> io::Result<Vec<Answer<'a>>> {
     let pairs = prepared.prompts.iter().zip(tokens);
     pairs
-        .map(|(prompt, token_ids)| Output {
-            id: &prompt.id,
-            token_ids,
-            complete,
-        })
+        .map(|(prompt, ids)| prepared.answer(prompt, ids.clone()))
         .collect()
 }
 
-/// Answers, a line each.
-pub(super) fn lines(
-    prepared: &Prepared,
-    tokens: &[Vec<u32>],
-    complete: Option<bool>,
-) -> serde_json::Result<String> {
-    let mut lines = String::new();
-    for output in outputs(prepared, tokens, complete) {
-        lines.push_str(&serde_json::to_string(&output)?);
-        lines.push('\n');
-    }
-    Ok(lines)
-}
-
 /// Writes a run, below its prediction where there is one.
-pub(super) fn write_trace(path: &Path, prepared: &Prepared, run: &Run) -> std::io::Result<()> {
+pub(super) fn write_trace(path: &Path, prepared: &Prepared, run: &Run) -> io::Result<()> {
     let process = |name, run| Process { name, run };
     let measured = process("measured, emulated device", run);
     write_atomically(path, |out| match &prepared.predicted {
@@ -129,7 +110,7 @@ pub(super) fn write_trace(path: &Path, prepared: &Prepared, run: &Run) -> std::i
     })
 }
 
-fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> String {
+fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> io::Result<String> {
     let plan = &prepared.plan;
     let disk = done
         .disk
@@ -157,14 +138,16 @@ fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> String {
     if let Some(why) = &prepared.left_out {
         text.push_str(&format!("no prediction: {why}\n"));
     }
-    let shown = prepared.prompts.iter().zip(&done.tokens).take(SHOWN);
-    for (prompt, tokens) in shown {
-        let tokens: Vec<String> = tokens.iter().map(u32::to_string).collect();
-        text.push_str(&format!("{}: {}\n", prompt.id, tokens.join(" ")));
+    let shown = SHOWN.min(done.tokens.len());
+    for answer in outputs(prepared, &done.tokens[..shown])? {
+        let tokens = answer.generated_token_ids.iter().map(u32::to_string);
+        let tokens = || tokens.collect::<Vec<_>>().join(" ");
+        let said = answer.text.map_or_else(tokens, |text| format!("{text:?}"));
+        text.push_str(&format!("{}: {said}\n", answer.id));
     }
     if done.tokens.len() > SHOWN {
         let more = done.tokens.len() - SHOWN;
         text.push_str(&format!("and {more} more; -o FILE writes all\n"));
     }
-    text
+    Ok(text)
 }

@@ -11,28 +11,28 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::units::Seconds;
 
 use super::Args;
+use super::answers::Answers;
 use super::prepare::Prepared;
-use super::report::{lines, write_trace};
-use crate::files::write_text;
+use super::report::write_trace;
 
 /// Writes what there is to the files that were asked for, and says what became of it. A file for which
 /// there is nothing stays as it is.
 pub(super) fn keep(
     args: &Args,
-    prepared: &Prepared,
+    answers: &mut Answers<'_>,
     texts: &Texts,
     executor: &mut CpuExecutor<'_>,
 ) -> String {
     let tokens = executor.generated(texts);
-    let mut said = keep_tokens(args.output.as_deref(), prepared, &tokens);
+    let mut said = keep_tokens(args.output.as_deref(), answers, &tokens);
     if let Some(path) = &args.trace {
         said += "; ";
-        said += &keep_trace(path, prepared, executor);
+        said += &keep_trace(path, answers.prepared, executor);
     }
     said
 }
 
-fn keep_tokens(path: Option<&Path>, prepared: &Prepared, tokens: &[Vec<u32>]) -> String {
+fn keep_tokens(path: Option<&Path>, answers: &mut Answers<'_>, tokens: &[Vec<u32>]) -> String {
     let count: usize = tokens.iter().map(Vec::len).sum();
     let Some(path) = path else {
         return format!("{count} tokens were generated; -o FILE keeps them");
@@ -41,10 +41,14 @@ fn keep_tokens(path: Option<&Path>, prepared: &Prepared, tokens: &[Vec<u32>]) ->
     if count == 0 {
         return format!("no token was generated, so {file} is left as it was");
     }
-    let text = lines(prepared, tokens, Some(false)).map_err(std::io::Error::from);
-    match text.and_then(|text| write_text(path, &text)) {
-        Ok(()) => format!("{count} tokens are kept in {file}"),
-        Err(error) => format!("{count} tokens are lost: {error}"),
+    // Where rows could not be written before, that is said by whoever asks for the failure.
+    let tried = answers.has_failed();
+    answers.take_rest(|prompt| tokens[prompt].clone());
+    let kept = answers.tokens();
+    let kept = format!("{kept} tokens are kept in {file}; --resume goes on");
+    match answers.failure_after(tried) {
+        Some(error) => format!("{kept}; the others are lost: {error}"),
+        None => kept,
     }
 }
 

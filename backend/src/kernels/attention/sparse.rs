@@ -25,7 +25,7 @@ impl Picks {
     }
 
     /// Has room for so many rows.
-    pub(super) fn resize(&mut self, spec: &AttentionSpec, rows: usize) {
+    pub fn resize(&mut self, spec: &AttentionSpec, rows: usize) {
         let (positions, weights) = Picks::lengths(spec, rows);
         self.positions.resize(positions, 0);
         self.weights.resize(weights, 0.0);
@@ -37,8 +37,14 @@ impl Picks {
         expect("weights of picked positions", weights, self.weights.len())
     }
 
+    /// A row's weights, to write.
+    pub fn weights_mut(&mut self, spec: &AttentionSpec, row: usize) -> &mut [f32] {
+        let (_, weights) = Picks::lengths(spec, 1);
+        &mut self.weights[row * weights..(row + 1) * weights]
+    }
+
     /// A row's positions and weights.
-    fn of(&self, spec: &AttentionSpec, row: usize) -> (&[u32], &[f32]) {
+    pub fn of(&self, spec: &AttentionSpec, row: usize) -> (&[u32], &[f32]) {
         let (positions, weights) = Picks::lengths(spec, 1);
         (
             &self.positions[row * positions..(row + 1) * positions],

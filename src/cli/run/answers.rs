@@ -1,0 +1,191 @@
+//! Answers: what came out for each prompt, written a row each as soon as it has ended.
+//!
+//! Rows are in the order of the prompts: a row waits for those before it. So the file is at any time the
+//! beginning of the file of an uninterrupted run, however the plan puts prompts together.
+
+use std::io;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::prepare::Prepared;
+use crate::files::{Prompt, Rows};
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Finish {
+    /// A token came that ends a text.
+    Stop,
+    /// It has as many tokens as were asked for.
+    Length,
+}
+
+/// A row.
+#[derive(Debug, Serialize)]
+pub(super) struct Answer<'a> {
+    pub id: &'a Value,
+    /// How many the prompt has.
+    pub prompt_tokens: usize,
+    /// With the token that ended it.
+    pub generated_token_ids: Vec<u32>,
+    /// None without a tokenizer.
+    pub text: Option<String>,
+    /// None where the run stopped before its end.
+    pub finish_reason: Option<Finish>,
+}
+
+/// Tokens up to the first that ends an answer, and why it ended, if it has.
+pub(super) fn ended(mut ids: Vec<u32>, stop: &[u32], gen_len: u32) -> (Vec<u32>, Option<Finish>) {
+    let stopped = ids.iter().position(|id| stop.contains(id));
+    if let Some(last) = stopped {
+        ids.truncate(last + 1);
+    }
+    let finish = match stopped {
+        Some(_) => Some(Finish::Stop),
+        None => (ids.len() >= gen_len as usize).then_some(Finish::Length),
+    };
+    (ids, finish)
+}
+
+impl Prepared {
+    /// The answer to a prompt, by all tokens that came out for it.
+    pub fn answer<'a>(&self, prompt: &'a Prompt, ids: Vec<u32>) -> io::Result<Answer<'a>> {
+        let (ids, finish_reason) = ended(ids, &self.choice.stop, self.plan.workload.gen_len);
+        let text = self.tokenizer.as_ref().map(|it| it.decode(&ids));
+        Ok(Answer {
+            id: &prompt.id,
+            prompt_tokens: prompt.prompt_token_ids.len(),
+            text: text.transpose().map_err(io::Error::other)?,
+            generated_token_ids: ids,
+            finish_reason,
+        })
+    }
+
+    fn has_ended(&self, ids: Vec<u32>) -> bool {
+        let gen_len = self.plan.workload.gen_len;
+        ended(ids, &self.choice.stop, gen_len).1.is_some()
+    }
+}
+
+/// Where answers go.
+pub(super) struct Answers<'a> {
+    pub prepared: &'a Prepared,
+    /// None where nobody asked for them.
+    output: Option<Output>,
+    /// Prompts of this run whose rows are written.
+    written: usize,
+    /// Tokens in these rows.
+    tokens: usize,
+    /// Why rows could not be written; none are tried after that.
+    failed: Option<io::Error>,
+}
+
+struct Output {
+    path: PathBuf,
+    /// Not opened before there is a row: until then an earlier file stays as it is.
+    rows: Option<Rows>,
+}
+
+impl<'a> Answers<'a> {
+    pub fn new(prepared: &'a Prepared, path: Option<PathBuf>) -> Answers<'a> {
+        Answers {
+            prepared,
+            output: path.map(|path| Output { path, rows: None }),
+            written: 0,
+            tokens: 0,
+            failed: None,
+        }
+    }
+
+    /// Writes the rows that have ended since, `so_far` being what came out for a prompt of this run.
+    pub fn take(&mut self, so_far: impl Fn(usize) -> Vec<u32>) {
+        let next = self.written..self.prepared.prompts.len();
+        let ended = next.take_while(|at| self.prepared.has_ended(so_far(*at)));
+        self.put(&ended.collect::<Vec<_>>(), so_far);
+    }
+
+    /// Writes, behind the rows that have ended in turn, all else that came out: a run that stopped has no
+    /// better.
+    pub fn take_rest(&mut self, so_far: impl Fn(usize) -> Vec<u32>) {
+        self.take(&so_far);
+        let rest = self.written..self.prepared.prompts.len();
+        let rest = rest.filter(|at| !so_far(*at).is_empty());
+        self.put(&rest.collect::<Vec<_>>(), so_far);
+    }
+
+    fn put(&mut self, which: &[usize], so_far: impl Fn(usize) -> Vec<u32>) {
+        if self.failed.is_some() || which.is_empty() {
+            return;
+        }
+        match self.write(which, so_far) {
+            Ok(()) => self.written += which.len(),
+            Err(error) => self.failed = Some(error),
+        }
+    }
+
+    fn write(&mut self, which: &[usize], so_far: impl Fn(usize) -> Vec<u32>) -> io::Result<()> {
+        let Some(output) = &mut self.output else {
+            return Ok(());
+        };
+        let mut text = String::new();
+        let mut tokens = 0;
+        for at in which {
+            let prompt = &self.prepared.prompts[*at];
+            let answer = self.prepared.answer(prompt, so_far(*at))?;
+            tokens += answer.generated_token_ids.len();
+            text.push_str(&serde_json::to_string(&answer)?);
+            text.push('\n');
+        }
+        let rows = match &mut output.rows {
+            Some(rows) => rows,
+            none => none.insert(
+                self.prepared
+                    .kept
+                    .open(&self.prepared.record, &output.path)?,
+            ),
+        };
+        rows.push(&text)?;
+        self.tokens += tokens;
+        Ok(())
+    }
+
+    /// Why rows could not be written.
+    pub fn failure(&mut self) -> Option<io::Error> {
+        self.failed.take()
+    }
+
+    /// The same, unless it was `known` before.
+    pub fn failure_after(&mut self, known: bool) -> Option<io::Error> {
+        self.failed.take_if(|_| !known)
+    }
+
+    /// Whether rows could not be written.
+    pub fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Tokens in the rows that this run has written.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_ends_with_the_first_token_that_ends_a_text_or_is_long_enough() {
+        let of = |ids: &[u32], stop: &[u32]| ended(ids.to_vec(), stop, 4);
+        assert_eq!(of(&[5, 6], &[2]), (vec![5, 6], None));
+        assert_eq!(of(&[5, 2, 6, 2], &[2]), (vec![5, 2], Some(Finish::Stop)));
+        assert_eq!(of(&[5, 6, 7, 2], &[2, 9]).1, Some(Finish::Stop));
+        assert_eq!(of(&[5, 6, 7, 8], &[2]).1, Some(Finish::Length));
+        assert_eq!(
+            of(&[5, 2, 7, 8], &[]),
+            (vec![5, 2, 7, 8], Some(Finish::Length))
+        );
+    }
+}

@@ -1,0 +1,91 @@
+//! A file of rows that grows: each row is there whole, on disk, before the next is begun.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::write::{Place, context, open};
+
+/// Rows that are written as they come.
+#[derive(Debug)]
+pub struct Rows {
+    path: PathBuf,
+    file: File,
+    /// Where the last whole row ends; none for a pipe or a device.
+    end: Option<u64>,
+}
+
+impl Rows {
+    /// Opens a file to write behind its first `kept` bytes; what comes after them goes.
+    ///
+    /// # Errors
+    /// What the system says, with the path in front.
+    pub fn open(path: &Path, kept: u64) -> io::Result<Rows> {
+        let attempt = || match Place::of(path)? {
+            Place::File(place) => {
+                let options = File::options().append(true).create(true).open(place);
+                let file = options?;
+                file.set_len(kept)?;
+                Ok((file, Some(kept)))
+            }
+            Place::Stream(file) => Ok((file, None)),
+            Place::Pipe => Ok((open(path)?, None)),
+        };
+        let (file, end) = attempt().map_err(|error| context(path, error))?;
+        Ok(Rows {
+            path: path.to_owned(),
+            file,
+            end,
+        })
+    }
+
+    /// Writes whole rows, each with its line end. On an error none of these is left.
+    ///
+    /// # Errors
+    /// As [`Rows::open`].
+    pub fn push(&mut self, rows: &str) -> io::Result<()> {
+        let written = self.write(rows);
+        if let (Err(_), Some(end)) = (&written, self.end) {
+            // A torn row is found when it is read again, too.
+            let _ = self.file.set_len(end);
+        }
+        written.map_err(|error| context(&self.path, error))
+    }
+
+    fn write(&mut self, rows: &str) -> io::Result<()> {
+        self.file.write_all(rows.as_bytes())?;
+        if let Some(end) = &mut self.end {
+            self.file.sync_data()?;
+            *end += rows.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_go_behind_what_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.jsonl");
+        std::fs::write(&path, "1\n2\n3 is to").unwrap();
+        let mut rows = Rows::open(&path, 4).unwrap();
+        rows.push("3\n").unwrap();
+        rows.push("4\n5\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n2\n3\n4\n5\n");
+        Rows::open(&path, 0).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
+    }
+
+    #[test]
+    fn a_device_that_is_full_is_said_with_its_path() {
+        let mut rows = Rows::open(Path::new("/dev/full"), 0).unwrap();
+        let said = rows.push("1\n").unwrap_err().to_string();
+        assert!(
+            said.starts_with("/dev/full: cannot be written: No space"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,425 @@
+//! `plimsoll run --prompts`: texts in, answers out, a row each; killed, gone on with, and refused.
+
+mod common;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::{Place, SMALL, small_machine, tiny_opt};
+use serde_json::{Value, json};
+
+/// Texts of several lengths, some as ids.
+fn prompts(count: usize) -> String {
+    let words = "the Work shall mean of any Licence or Contribution to You and under";
+    let words: Vec<&str> = words.split(' ').collect();
+    let line = |i: usize| {
+        let chosen = (0..1 + i * 7 % 5).map(|w| words[(i * 3 + w * 5) % words.len()]);
+        let text = chosen.collect::<Vec<_>>().join(" ");
+        match i % 4 {
+            3 => json!({ "id": i, "prompt_token_ids": [2, 100 + i % 100] }),
+            _ => json!({ "id": format!("p{i}"), "prompt": text }),
+        }
+    };
+    let lines = (0..count).map(|i| line(i).to_string() + "\n");
+    lines.collect()
+}
+
+/// The first flags of a run of `prompts.jsonl`, which has four prompts a round.
+fn rounds_of_four(place: &Place, count: usize, gen_len: u32) -> String {
+    place.write("small.toml", &small_machine(SMALL));
+    place.write("prompts.jsonl", &prompts(count));
+    place.text(&format!(
+        "simulate --hw small.toml --model {} --dtype f32 --prompt-len 30 --gen-len {gen_len} \
+         --gpu-batch-size 2 --num-gpu-batches 2 --percent 20 80 50 50 0 100 -o plan.json",
+        tiny_opt()
+    ));
+    format!(
+        "run --plan plan.json --model {} --prompts prompts.jsonl",
+        tiny_opt()
+    )
+}
+
+/// A copy of the checkpoint, with what is to be changed about it.
+fn checkpoint(place: &Place, generation: &Value) {
+    let folder = place.path("model");
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(format!("{}/{name}", tiny_opt()), folder.join(name)).unwrap();
+    }
+    std::fs::write(
+        folder.join("generation_config.json"),
+        generation.to_string(),
+    )
+    .unwrap();
+}
+
+fn rows(place: &Place, name: &str) -> Vec<Value> {
+    let text = place.read(name);
+    let rows = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    rows.collect()
+}
+
+fn ids(row: &Value) -> Vec<u64> {
+    let ids = row["generated_token_ids"].as_array().unwrap().iter();
+    ids.map(|id| id.as_u64().unwrap()).collect()
+}
+
+#[test]
+fn each_prompt_has_the_answer_that_it_has_alone() {
+    let place = Place::new();
+    place.write("small.toml", &small_machine(SMALL));
+    place.write("prompts.jsonl", &prompts(9));
+    let run = format!(
+        "run --hw small.toml --model {} --dtype f32 --gen-len 6 --prompts",
+        tiny_opt()
+    );
+    place.text(&format!("{run} prompts.jsonl -o out.jsonl"));
+    let rows = rows(&place, "out.jsonl");
+    assert_eq!(rows.len(), 9);
+    let mut lengths = Vec::new();
+    for (line, row) in prompts(9).lines().zip(&rows) {
+        place.write("one.jsonl", line);
+        place.text(&format!("{run} one.jsonl -o one.out"));
+        let prompt: Value = serde_json::from_str(line).unwrap();
+        let alone: Value = serde_json::from_str(&place.read("one.out")).unwrap();
+        assert_eq!(&alone, row);
+        assert_eq!(row["id"], prompt["id"]);
+        assert!(row["text"].is_string() && row["finish_reason"].is_string());
+        lengths.push(row["prompt_tokens"].as_u64().unwrap());
+        let of_ids = prompt["prompt_token_ids"].as_array();
+        assert!(of_ids.is_none_or(|ids| ids.len() as u64 == lengths[lengths.len() - 1]));
+    }
+    lengths.sort_unstable();
+    lengths.dedup();
+    assert!(lengths.len() > 4, "{lengths:?}");
+}
+
+#[test]
+fn an_answer_ends_where_the_checkpoint_says_unless_that_is_ignored() {
+    let place = Place::new();
+    let run = rounds_of_four(&place, 6, 8).replace(&tiny_opt(), "model");
+    checkpoint(&place, &json!({}));
+    place.text(&format!("{run} -o long.jsonl"));
+    let long = rows(&place, "long.jsonl");
+    let end = ids(&long[0])[3];
+    checkpoint(&place, &json!({ "eos_token_id": [end, 2] }));
+    place.text(&format!("{run} -o short.jsonl"));
+    let short = rows(&place, "short.jsonl");
+    for (long, short) in long.iter().zip(&short) {
+        let (all, kept) = (ids(long), ids(short));
+        let stopped = all.iter().position(|id| *id == end || *id == 2);
+        assert_eq!(kept, all[..stopped.map_or(8, |last| last + 1)]);
+        let reason = if stopped.is_some() { "stop" } else { "length" };
+        assert_eq!(short["finish_reason"], reason);
+    }
+    assert_eq!(short[0]["finish_reason"], "stop");
+    place.text(&format!("{run} -o all.jsonl --ignore-eos"));
+    let ignored = rows(&place, "all.jsonl");
+    assert!(ignored.iter().all(|row| ids(row).len() == 8));
+}
+
+#[test]
+fn drawn_tokens_are_those_of_their_seed_whatever_the_plan() {
+    let place = Place::new();
+    let run = rounds_of_four(&place, 6, 8);
+    let drawn = |flags: &str| {
+        place.text(&format!("{run} -o out.jsonl {flags}"));
+        place.read("out.jsonl")
+    };
+    let hot = "--temperature 0.9 --top-k 40 --top-p 0.95";
+    let one = drawn(&format!("{hot} --seed 5"));
+    assert_ne!(one, drawn(&format!("{hot} --seed 6")));
+    assert_ne!(one, drawn(""));
+    assert_eq!(drawn(""), drawn("--temperature 0"));
+    let other = run.replace(
+        "--plan plan.json",
+        "--hw small.toml --dtype f32 --gen-len 8",
+    );
+    place.text(&format!("{other} {hot} --seed 5 -o out.jsonl"));
+    assert_eq!(one, place.read("out.jsonl"));
+    let checkpoint_says = run.replace(&tiny_opt(), "model");
+    checkpoint(
+        &place,
+        &json!({ "do_sample": true, "temperature": 0.9, "top_k": 40, "top_p": 0.95 }),
+    );
+    place.text(&format!("{checkpoint_says} --seed 5 -o out.jsonl"));
+    assert_eq!(one, place.read("out.jsonl"));
+}
+
+/// Runs a line, and kills it after a time if it has not ended.
+fn killed_after(place: &Place, line: &str, after: Duration) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(line.split_whitespace());
+    command.current_dir(place.folder.path());
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    sleep(after);
+    child.kill().expect("killed, or it had ended");
+    let output = child.wait_with_output().expect("it ended");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let killed = output.status.signal() == Some(9);
+    assert!(killed || output.status.success(), "{said}");
+}
+
+/// Numbers in 0..1 that differ from run to run.
+fn at_random() -> impl FnMut() -> f64 {
+    use std::hash::{BuildHasher, RandomState};
+    let state = RandomState::new();
+    let mut count = 0_u64;
+    move || {
+        count += 1;
+        state.hash_one(count) as f64 / u64::MAX as f64
+    }
+}
+
+#[test]
+fn killed_at_ten_moments_and_gone_on_with_it_is_the_same_to_the_byte() {
+    let place = Place::new();
+    let run = rounds_of_four(&place, 24, 12) + " --temperature 0.8 --h2d-gb-s 0.05";
+    let begun = Instant::now();
+    place.text(&format!("{run} -o whole.jsonl"));
+    let took = begun.elapsed();
+    let whole = place.read("whole.jsonl");
+    assert_eq!(whole.lines().count(), 24);
+    let mut random = at_random();
+    for _ in 0..10 {
+        let after = took.mul_f64(0.5 * random());
+        killed_after(&place, &format!("{run} -o out.jsonl --resume"), after);
+        let so_far = std::fs::read_to_string(place.path("out.jsonl")).unwrap_or_default();
+        assert!(whole.starts_with(&so_far), "{so_far}");
+        // As a system leaves it that fails in the middle of a row.
+        if !so_far.is_empty() && so_far != whole {
+            let torn = &whole[..so_far.len() + 10];
+            place.write("out.jsonl", torn);
+        }
+    }
+    place.text(&format!("{run} -o out.jsonl --resume"));
+    assert_eq!(place.read("out.jsonl"), whole);
+    let again = place.text(&format!("{run} -o out.jsonl --resume"));
+    assert!(
+        again.contains("all 24 answers are there already"),
+        "{again}"
+    );
+    let again = place.json(&format!("{run} -o out.jsonl --resume --format json"));
+    assert_eq!(again["answers_kept"], 24);
+    assert_eq!(place.read("out.jsonl"), whole);
+}
+
+#[test]
+fn a_run_goes_on_without_a_plan_and_with_another() {
+    let place = Place::new();
+    let planned = rounds_of_four(&place, 10, 5);
+    let own = planned.replace("--plan plan.json", "--dtype f32 --gen-len 5");
+    place.text(&format!("{own} --hw small.toml -o whole.jsonl"));
+    let whole = place.read("whole.jsonl");
+    let half: String = whole.split_inclusive('\n').take(3).collect();
+    let left = |rows: &str| {
+        place.write("out.jsonl", rows);
+        std::fs::copy(
+            place.path("whole.jsonl.run.json"),
+            place.path("out.jsonl.run.json"),
+        )
+        .unwrap();
+    };
+    // Without a machine: it is not measured again.
+    for line in [&own, &planned] {
+        left(&half);
+        place.text(&format!("{line} -o out.jsonl --resume"));
+        assert_eq!(place.read("out.jsonl"), whole, "{line}");
+    }
+    left(&half);
+    let longer = own.replace("--gen-len 5", "--gen-len 6");
+    place.refused(
+        &format!("{longer} -o out.jsonl --resume"),
+        4,
+        &["--gen-len"],
+    );
+    let seeded = format!("{own} --temperature 0.5 -o out.jsonl --resume");
+    place.refused(&seeded, 4, &["out.jsonl", "sampling"]);
+    place.write("prompts.jsonl", &prompts(11));
+    place.refused(&format!("{own} -o out.jsonl --resume"), 4, &["prompts"]);
+    assert_eq!(place.read("out.jsonl"), half);
+    std::fs::remove_file(place.path("out.jsonl.run.json")).unwrap();
+    let words = ["out.jsonl", "out.jsonl.run.json", "without --resume"];
+    place.refused(&format!("{own} -o out.jsonl --resume"), 4, &words);
+    place.refused(&format!("{own} --resume"), 2, &["--output"]);
+}
+
+#[test]
+fn wrong_prompts_are_refused_by_line_and_lose_nothing() {
+    let place = Place::new();
+    let planned = rounds_of_four(&place, 1, 5);
+    let own = planned.replace("--plan plan.json", "--hw small.toml --gen-len 30");
+    place.write("out.jsonl", "earlier\n");
+    let refused = |run: &str, line: &str, words: &[&str]| {
+        let good = json!({ "id": 1, "prompt_token_ids": [5] });
+        place.write("prompts.jsonl", &format!("{good}\n{line}\n"));
+        let all: Vec<&str> = ["prompts.jsonl: line 2"]
+            .iter()
+            .chain(words)
+            .copied()
+            .collect();
+        place.refused(&format!("{run} -o out.jsonl"), 4, &all);
+    };
+    let ids = |count: usize| json!({ "id": 2, "prompt_token_ids": vec![7; count] }).to_string();
+    refused(&planned, &ids(31), &["31 tokens", "at most 30"]);
+    refused(
+        &own,
+        &ids(99),
+        &["99 tokens", "tiny-opt sees 128", "--gen-len"],
+    );
+    refused(&own, &ids(0), &["prompt_token_ids: is empty"]);
+    let long = json!({ "id": 2, "prompt": "long ".repeat(200) }).to_string();
+    refused(&own, &long, &["prompt: has", "shorten it"]);
+    refused(&own, r#"{"id": 2}"#, &["neither prompt nor"]);
+    refused(
+        &own,
+        r#"{"id": 2, "prompt": "x", "prompt_token_ids": [5]}"#,
+        &["both"],
+    );
+    refused(
+        &own,
+        r#"{"id": 2, "promt": "x"}"#,
+        &["did you mean `prompt`"],
+    );
+    let synthetic = own.replace(&tiny_opt(), "opt-125m");
+    refused(
+        &synthetic,
+        r#"{"id": 2, "prompt": "x"}"#,
+        &["opt-125m has no tokenizer.json"],
+    );
+    assert_eq!(place.read("out.jsonl"), "earlier\n");
+    // The special token that begins a text is a prompt.
+    place.write(
+        "prompts.jsonl",
+        &json!({ "id": 2, "prompt": "" }).to_string(),
+    );
+    place.text(&format!("{planned} -o out.jsonl"));
+    assert_eq!(rows(&place, "out.jsonl")[0]["prompt_tokens"], 1);
+}
+
+#[test]
+fn a_damaged_checkpoint_is_refused_and_loses_nothing() {
+    let place = Place::new();
+    let run = rounds_of_four(&place, 2, 5).replace(&tiny_opt(), "model");
+    place.write("out.jsonl", "earlier\n");
+    let weights = place.path("model/model.safetensors");
+    let damaged = |harm: &dyn Fn(&mut Vec<u8>), words: &[&str]| {
+        checkpoint(&place, &json!({}));
+        let mut bytes = std::fs::read(&weights).unwrap();
+        harm(&mut bytes);
+        std::fs::write(&weights, bytes).unwrap();
+        place.refused(&format!("{run} -o out.jsonl"), 4, words);
+    };
+    let nan = |bytes: &mut Vec<u8>| {
+        let end = bytes.len();
+        bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    };
+    damaged(&nan, &["model.safetensors", "not finite"]);
+    let cut = |bytes: &mut Vec<u8>| bytes.truncate(100_000);
+    damaged(&cut, &["model.safetensors", "fetch it again"]);
+    let torn = |bytes: &mut Vec<u8>| bytes[..4].fill(0xff);
+    damaged(&torn, &["model.safetensors"]);
+    // Before the machine is measured.
+    let unplanned = run.replace("--plan plan.json", "--dtype f32");
+    place.refused(&unplanned, 4, &["model.safetensors"]);
+    checkpoint(&place, &json!({ "temperature": "hot" }));
+    let words = ["generation_config.json", "temperature"];
+    place.refused(&format!("{run} -o out.jsonl"), 4, &words);
+    checkpoint(&place, &json!({}));
+    place.write("model/tokenizer.json", "{");
+    place.refused(&format!("{run} -o out.jsonl"), 4, &["tokenizer.json"]);
+    assert_eq!(place.read("out.jsonl"), "earlier\n");
+}
+
+/// Runs a line that may write files of so many bytes only.
+fn with_small_files(place: &Place, line: &str, bytes: u64) -> Output {
+    let mut command = Command::new("sh");
+    // As it is by default, a write beyond the limit would end the process by a signal.
+    command.args(["-c", "trap '' XFSZ; exec prlimit --fsize=\"$0\" \"$@\""]);
+    command.arg(bytes.to_string());
+    command.arg(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(line.split_whitespace());
+    command.current_dir(place.folder.path());
+    command.output().expect("a shell")
+}
+
+#[test]
+fn where_no_more_rows_fit_the_run_stops_and_goes_on_later() {
+    let place = Place::new();
+    let run = rounds_of_four(&place, 60, 8);
+    place.text(&format!("{run} -o whole.jsonl"));
+    let whole = place.read("whole.jsonl");
+    assert!(whole.len() > 8_000, "{}", whole.len());
+    let output = with_small_files(&place, &format!("{run} -o out.jsonl"), 6_000);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for words in [
+        "out.jsonl: cannot be written",
+        "tokens are kept in out.jsonl; --resume goes on",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+    let kept = place.read("out.jsonl");
+    assert!(whole.starts_with(&kept) && kept.ends_with('\n'), "{kept}");
+    assert!(kept.lines().count() >= 4, "{kept}");
+    place.text(&format!("{run} -o out.jsonl --resume"));
+    assert_eq!(place.read("out.jsonl"), whole);
+}
+
+#[test]
+fn ten_thousand_prompts_are_answered() {
+    let place = Place::new();
+    place.write("small.toml", &small_machine(SMALL));
+    let line = |i: usize| {
+        let ids: Vec<usize> = (0..1 + i % 3).map(|t| 4 + (i * 31 + t * 7) % 500).collect();
+        json!({ "id": i, "prompt_token_ids": ids }).to_string() + "\n"
+    };
+    let text: String = (0..10_000).map(line).collect();
+    place.write("prompts.jsonl", &text);
+    place.text(&format!(
+        "run --hw small.toml --model {} --dtype f32 --gen-len 2 --prompts prompts.jsonl -o out.jsonl",
+        tiny_opt()
+    ));
+    let rows = rows(&place, "out.jsonl");
+    assert_eq!(rows.len(), 10_000);
+    assert!(rows.iter().enumerate().all(|(i, row)| row["id"] == i));
+    let last = 9_999;
+    place.write("one.jsonl", &line(last));
+    let one = format!(
+        "run --hw small.toml --model {} --dtype f32 --gen-len 2 --prompts one.jsonl -o one.out",
+        tiny_opt()
+    );
+    place.text(&one);
+    assert_eq!(
+        ids(&rows[last]),
+        ids(&serde_json::from_str(&place.read("one.out")).unwrap())
+    );
+}
+
+#[test]
+fn a_machine_that_nothing_is_known_of_is_measured_first() {
+    let place = Place::new();
+    place.write("prompts.jsonl", &prompts(2));
+    let line = format!(
+        "run --model {} --prompts prompts.jsonl -o out.jsonl",
+        tiny_opt()
+    );
+    let run = common::SlowRun::of(&place, &line);
+    sleep(Duration::from_millis(200));
+    run.tell("kill", &["-INT"]);
+    let output = run.child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(
+        said.starts_with("measuring this machine, since neither"),
+        "{said}"
+    );
+    assert!(
+        said.ends_with("error: interrupted; nothing was run\n"),
+        "{said}"
+    );
+    assert!(!place.path("out.jsonl").exists());
+}
