@@ -126,7 +126,7 @@ fn execute(args: &Args, prepared: &Prepared, options: &CpuOptions) -> anyhow::Re
     let mut lowering = Lowering::new(plan)?;
     let (placement, texts) = (lowering.placement().clone(), lowering.texts().clone());
     let source: &dyn WeightSource = &*prepared.source;
-    let passes = lowering.passes().count();
+    let passes = lowering.num_pieces();
     let progress = Progress::new("passes", passes);
     let mut executor = CpuExecutor::new(plan, &placement, source, options)?;
     executor.on_progress(|done, all| progress.say(&format!("weights, {done} of {all}")));

@@ -3,6 +3,7 @@
 //! Row by row is not enumerated: it is the zig-zag with one GPU batch a block.
 
 use plimsoll_core::compression::Compression;
+use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::tier::{PerTier, Tier};
@@ -71,6 +72,7 @@ pub(super) fn blank() -> Policy {
         page_locked: PageLocked::ALL,
         compression: Compression::default(),
         sparse_attention: DENSE,
+        pipeline: Pipeline::default(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a run needs before it starts: plan, weights, prompts.
 
+use std::path::Path;
+
 use plimsoll_backend::cpu::Throttles;
 use plimsoll_backend::weights::{Safetensors, Synthetic, WeightSource};
 use plimsoll_core::control::Run;
@@ -8,7 +10,7 @@ use plimsoll_core::lower::schedule::rounds;
 use plimsoll_core::plan::Plan;
 
 use super::super::exit::{Exit, Failure};
-use super::super::input::check_plan;
+use super::super::input::{check_gpus, check_plan};
 use super::super::plan::{found, refused};
 use super::super::profile::DEVICE_THREADS;
 use super::Args;
@@ -78,6 +80,7 @@ fn predict(
     let Some(profile) = profile else {
         return Ok((None, None));
     };
+    check_gpus(plan, profile, args.plan.as_deref().and_then(Path::to_str))?;
     let run = plimsoll_sim::simulate(plan, profile)?;
     plan.prediction = Some(plimsoll_sim::prediction(plan, profile, &run));
     Ok((Some(run), None))
