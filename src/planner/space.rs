@@ -77,8 +77,12 @@ pub(super) fn blank() -> Policy {
 }
 
 /// Where attention runs, what is compressed and the schedule: what goes together. The share of values
-/// that attention reads is the same in all.
-pub(super) fn choices(compressions: &[Compression], sparse_attention: f64) -> Vec<Policy> {
+/// that attention reads and the pipeline are the same in all.
+pub(super) fn choices(
+    compressions: &[Compression],
+    sparse_attention: f64,
+    pipeline: Pipeline,
+) -> Vec<Policy> {
     let mut choices = Vec::new();
     for &compression in compressions {
         for cpu_attention in [false, true] {
@@ -86,18 +90,12 @@ pub(super) fn choices(compressions: &[Compression], sparse_attention: f64) -> Ve
                 cpu_attention,
                 compression,
                 sparse_attention,
+                pipeline,
                 ..blank()
             };
-            if policy.validate().is_ok() {
-                let diagonal = Schedule::Diagonal;
-                choices.extend([
-                    policy,
-                    Policy {
-                        schedule: diagonal,
-                        ..policy
-                    },
-                ]);
-            }
+            let schedules = [Schedule::ZigZag, Schedule::Diagonal];
+            let policies = schedules.map(|schedule| Policy { schedule, ..policy });
+            choices.extend(policies.into_iter().filter(|p| p.validate().is_ok()));
         }
     }
     choices
