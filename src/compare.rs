@@ -17,7 +17,7 @@ struct Decision {
 
 /// Each field of a policy is in one of these. What a machine's software decides comes first, what is
 /// limited by memory later, so that most policies between two that fit will fit as well.
-const DECISIONS: [Decision; 8] = [
+const DECISIONS: [Decision; 9] = [
     Decision {
         what: "page-locked host memory",
         take: |policy, other| policy.page_locked = other.page_locked,
@@ -43,6 +43,10 @@ const DECISIONS: [Decision; 8] = [
     Decision {
         what: "attention on the CPU",
         take: |policy, other| policy.cpu_attention = other.cpu_attention,
+    },
+    Decision {
+        what: "stages and micro-batches",
+        take: |policy, other| policy.pipeline = other.pipeline,
     },
     Decision {
         what: "GPU batches and where tensors live",

@@ -9,6 +9,7 @@ use plimsoll_core::control::{Run, drive};
 use plimsoll_core::hardware::{HardwareProfile, ProfileError};
 use plimsoll_core::lower::{Lowering, footprint};
 use plimsoll_core::model::ModelSpec;
+use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::program::TaskId;
@@ -45,6 +46,8 @@ struct Golden {
     num_prompts: Option<u64>,
     #[serde(default = "dense")]
     sparse_attention: f64,
+    #[serde(default)]
+    pipeline: Pipeline,
 }
 
 fn dense() -> f64 {
@@ -109,6 +112,7 @@ fn goldens() -> Vec<(String, Plan)> {
             cpu_attention: golden.cpu_attention,
             overlap: golden.overlap,
             sparse_attention: golden.sparse_attention,
+            pipeline: golden.pipeline,
             ..policy
         };
         (golden.name, plan(policy, golden.num_prompts))

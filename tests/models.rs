@@ -63,7 +63,7 @@ fn a_checkpoint_of_each_family_runs_as_planned() {
             let said = plimsoll(
                 &folder,
                 &format!(
-                    "run --plan plan.json --model {} --prompts prompts.jsonl -o out.jsonl",
+                    "run --plan plan.json --model {} --prompts prompts.jsonl --ignore-eos -o out.jsonl",
                     fixture.display()
                 ),
             );
@@ -73,7 +73,10 @@ fn a_checkpoint_of_each_family_runs_as_planned() {
                 .lines()
                 .map(|line| serde_json::from_str(line).expect("JSON"))
                 .collect();
-            let found: Vec<&Value> = found.iter().map(|row| &row["token_ids"]).collect();
+            let found: Vec<&Value> = found
+                .iter()
+                .map(|row| &row["generated_token_ids"])
+                .collect();
             assert_eq!(
                 found,
                 tokens.iter().collect::<Vec<_>>(),

@@ -340,3 +340,25 @@ fn sparse_attention_is_applied_as_asked_and_helps_where_the_cache_is_large() {
     let error = search(&profile, &model("opt-30b"), Dtype::F16, &none).expect_err("no share");
     assert!(error.to_string().contains("sparse_attention"), "{error}");
 }
+
+#[test]
+fn two_gpus_are_better_than_one_and_a_pipeline_of_them_fits() {
+    let mut two = embedded::profile("t4x4").expect("embedded");
+    two.cluster.as_mut().expect("a cluster").hosts.value = 2;
+    let model = model("opt-6.7b");
+    let workload = Workload {
+        gen_len: 8,
+        ..FLEXGEN
+    };
+    let alone = planned(&t4(), &model, &request(workload));
+    let planned = planned(&two, &model, &request(workload));
+    assert_fits(&planned.plan);
+    let pipeline = planned.plan.policy.pipeline;
+    assert_eq!((pipeline.stages, pipeline.stages_per_host), (2, 1));
+    assert!(pipeline.micro_batches >= 2, "{pipeline:?}");
+    let gain = throughput(&planned.plan) / throughput(&alone.plan);
+    assert!(gain > 1.2, "{gain}: {:?}", planned.plan.policy);
+    assert!(planned.considered > alone.considered);
+    let again = predict(&planned.plan, &two).expect("simulates");
+    assert_eq!(Some(again), planned.plan.prediction);
+}

@@ -9,6 +9,7 @@ use plimsoll_backend::weights::{Synthetic, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::model::{ModelSpec, NormPosition};
+use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
 use plimsoll_core::workload::Workload;
 use proptest::prelude::*;
@@ -347,6 +348,68 @@ fn drawn_tokens_are_the_same_everywhere_and_of_their_prompt() {
         &CpuOptions::new(dir.path()),
     );
     assert_ne!(greedy.tokens, all);
+}
+
+/// Stages, micro-batches and stages a host; GPU batches; changes of a policy.
+type PipelineCase = ((u32, u32, u32), Comm, (u32, u32), [f64; 6], &'static str);
+
+/// With the way between stages and where tensors live.
+const PIPELINES: [PipelineCase; 12] = [
+    ((2, 2, 1), Comm::Device, (1, 2), DEVICE, ""),
+    ((2, 2, 1), Comm::Host, (1, 2), DEVICE, "free"),
+    ((2, 1, 1), Comm::Host, (4, 1), HOST, "free"),
+    ((2, 2, 2), Comm::Device, (2, 1), HOST, "cpu free"),
+    ((3, 3, 1), Comm::Host, (1, 1), MIXED, "free"),
+    ((3, 3, 1), Comm::Device, (1, 2), MIXED, "cpu free"),
+    ((3, 2, 3), Comm::Host, (1, 2), MIXED, "cpu"),
+    ((3, 4, 2), Comm::Device, (1, 1), DISK, "free"),
+    ((3, 3, 3), Comm::Host, (2, 1), DISK, "serial spread"),
+    ((2, 3, 1), Comm::Host, (1, 3), ACTIVATIONS_ON_DISK, ""),
+    ((1, 3, 1), Comm::Host, (1, 1), MIXED, "free"),
+    ((4, 5, 2), Comm::Host, (1, 1), HOST, "cpu"),
+];
+
+#[test]
+fn tokens_of_a_pipeline_are_those_of_one_stage() {
+    let model = ModelSpec {
+        num_hidden_layers: 4,
+        ..tiny_opt()
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CpuOptions::new(dir.path());
+    let prompts = prompts(8, WORKLOAD.prompt_len, model.vocab_size);
+    let source = Synthetic { seed: 7 };
+    for (compression, sparse_attention) in [
+        (Compression::default(), 1.0),
+        (Compression::of(true, false), 1.0),
+        (Compression::default(), 0.3),
+    ] {
+        let tokens = |policy: Policy| {
+            let policy = Policy {
+                compression,
+                sparse_attention,
+                ..policy
+            };
+            let plan = plan(&model, Dtype::F16, policy, WORKLOAD);
+            execute(&plan, &source, &prompts, &options).tokens
+        };
+        let expected = tokens(policy(8, 1, DEVICE));
+        for case in PIPELINES {
+            let ((stages, micro_batches, stages_per_host), comm, batches, percent, changes) = case;
+            let pipeline = Pipeline {
+                stages,
+                micro_batches,
+                stages_per_host,
+                comm,
+                last_stage_layers: (stages == 2).then_some(1),
+            };
+            let policy = Policy {
+                pipeline,
+                ..changed(policy(batches.0, batches.1, percent), changes)
+            };
+            assert_eq!(tokens(policy), expected, "{case:?}");
+        }
+    }
 }
 
 fn shares() -> impl Strategy<Value = (f64, f64)> {

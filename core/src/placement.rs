@@ -44,9 +44,15 @@ impl WeightPlacement {
     /// Places every tensor of a model as a policy's shares of the weights ask.
     pub fn new(model: &ModelSpec, dtype: Dtype, policy: &Policy) -> WeightPlacement {
         let shares = &policy.weights;
+        let stages = policy.pipeline.blocks(model.num_hidden_layers);
+        let begins_stage = |block| stages.iter().any(|stage| stage.start == block);
         let mut spread = Spread::new(*shares);
         let blocks = (0..model.num_blocks())
             .map(|block| {
+                if begins_stage(block) {
+                    // A stage's tiers are its own.
+                    spread = Spread::new(*shares);
+                }
                 let tensors = model.tensors(block);
                 let homes = match policy.granularity {
                     Granularity::Layer => by_halves(&tensors, shares),

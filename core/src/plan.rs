@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Dtype;
+use crate::machine::Machine;
 use crate::model::ModelSpec;
 use crate::policy::Policy;
 use crate::summary::Summary;
@@ -27,13 +28,30 @@ pub struct Plan {
     pub workload: Workload,
     /// What was decided.
     pub policy: Policy,
-    /// What tensors may fill in each tier.
+    /// What tensors may fill in each tier: of a GPU, and of a host.
     pub capacity_bytes: PerTier<Bytes>,
     /// What the simulator expects; none before it was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prediction: Option<Summary>,
     /// Where the plan comes from.
     pub provenance: Provenance,
+}
+
+impl Plan {
+    /// The machine that its program is written for. A plan of more stages than resources can be numbered
+    /// has no program; see [`check_fits`](crate::lower::check_fits).
+    pub fn machine(&self) -> Machine {
+        let pipeline = &self.policy.pipeline;
+        let number = |count: u32| u8::try_from(count).unwrap_or(u8::MAX);
+        match pipeline.stages {
+            1 => Machine::single_gpu(self.capacity_bytes),
+            stages => Machine::several_gpus(
+                self.capacity_bytes,
+                number(stages),
+                number(pipeline.stages_per_host),
+            ),
+        }
+    }
 }
 
 /// Where a plan comes from.

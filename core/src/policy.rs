@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::compression::Compression;
+use crate::pipeline::Pipeline;
 use crate::sparse;
 use crate::tier::{PerTier, Tier};
 
@@ -41,7 +42,7 @@ pub enum Granularity {
 pub struct Policy {
     /// Sequences computed together on the GPU (FlexGen's gbs).
     pub gpu_batch_size: u32,
-    /// GPU batches in a block; their product is the block size, or effective batch size.
+    /// GPU batches that share a load of the weights: of a block, or of each of its micro-batches.
     pub num_gpu_batches: u32,
     /// Where weights live.
     pub weights: Fractions,
@@ -68,6 +69,9 @@ pub struct Policy {
     /// dense. It changes what comes out, so it is asked for and never searched.
     #[serde(default = "dense", skip_serializing_if = "is_dense")]
     pub sparse_attention: f64,
+    /// How the model is spread over GPUs.
+    #[serde(default, skip_serializing_if = "Pipeline::is_default")]
+    pub pipeline: Pipeline,
 }
 
 fn dense() -> f64 {
@@ -147,6 +151,16 @@ pub enum PolicyError {
         /// What was given.
         share: f64,
     },
+    /// Stages follow each other micro-batch by micro-batch, and these schedules have none.
+    #[error(
+        "{stages} stages and {micro_batches} micro-batches need the zig-zag schedule; give that, or one of each"
+    )]
+    PipelineSchedule {
+        /// Asked.
+        stages: u32,
+        /// Asked.
+        micro_batches: u32,
+    },
     /// The CPU would have to unpack the cache for every token.
     #[error(
         "the CPU cannot attend to a compressed cache; turn CPU attention off, or keep the cache as it is"
@@ -187,6 +201,7 @@ impl Policy {
             page_locked: PageLocked::FLEXGEN,
             compression: Compression::default(),
             sparse_attention: sparse::DENSE,
+            pipeline: Pipeline::default(),
         };
         policy.validate()?;
         Ok(policy)
@@ -198,9 +213,14 @@ impl Policy {
         self.barrier || !self.overlap
     }
 
-    /// Sequences in a full block.
+    /// GPU batches in a full block: those of all its micro-batches.
+    pub fn batches_in_block(&self) -> u64 {
+        u64::from(self.num_gpu_batches) * u64::from(self.pipeline.micro_batches)
+    }
+
+    /// Sequences in a full block, the block size or effective batch size: all that are in flight.
     pub fn block_size(&self) -> u64 {
-        u64::from(self.gpu_batch_size) * u64::from(self.num_gpu_batches)
+        u64::from(self.gpu_batch_size).saturating_mul(self.batches_in_block())
     }
 
     /// Past tokens whose values a decode step reads, of `past`; none where attention is dense.
@@ -222,6 +242,9 @@ impl Policy {
         for (key, count) in [
             ("gpu_batch_size", self.gpu_batch_size),
             ("num_gpu_batches", self.num_gpu_batches),
+            ("pipeline.stages", self.pipeline.stages),
+            ("pipeline.micro_batches", self.pipeline.micro_batches),
+            ("pipeline.stages_per_host", self.pipeline.stages_per_host),
         ] {
             if count == 0 {
                 return Err(PolicyError::Zero { key });
@@ -236,6 +259,17 @@ impl Policy {
         }
         if self.cpu_attention && self.compression.cache {
             return Err(PolicyError::CompressedOnCpu);
+        }
+        let Pipeline {
+            stages,
+            micro_batches,
+            ..
+        } = self.pipeline;
+        if stages.max(micro_batches) > 1 && self.schedule != Schedule::ZigZag {
+            return Err(PolicyError::PipelineSchedule {
+                stages,
+                micro_batches,
+            });
         }
         let share = self.sparse_attention;
         if !(share > 0.0 && share <= sparse::DENSE) {
@@ -319,6 +353,47 @@ mod tests {
         };
         let text = serde_json::to_string(&sparse).unwrap();
         assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), sparse);
+    }
+
+    #[test]
+    fn a_policy_for_one_gpu_says_nothing_of_stages() {
+        let one = weights(100.0, 0.0).unwrap();
+        let text = serde_json::to_string(&one).unwrap();
+        assert!(!text.contains("pipeline"), "{text}");
+        assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), one);
+        let pipeline = Pipeline {
+            stages: 4,
+            micro_batches: 8,
+            last_stage_layers: Some(3),
+            ..Pipeline::default()
+        };
+        let four = Policy { pipeline, ..one };
+        let text = serde_json::to_string(&four).unwrap();
+        assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), four);
+        assert_eq!(four.block_size(), 8);
+    }
+
+    #[test]
+    fn only_the_zigzag_has_stages() {
+        let pipeline = |stages, micro_batches| Pipeline {
+            stages,
+            micro_batches,
+            ..Pipeline::default()
+        };
+        let of = |schedule, pipeline| Policy {
+            schedule,
+            pipeline,
+            ..weights(100.0, 0.0).unwrap()
+        };
+        assert!(of(Schedule::ZigZag, pipeline(2, 2)).validate().is_ok());
+        assert!(of(Schedule::Row, pipeline(1, 1)).validate().is_ok());
+        for (stages, micro_batches) in [(2, 1), (1, 2)] {
+            let said = of(Schedule::Diagonal, pipeline(stages, micro_batches)).validate();
+            let said = said.unwrap_err().to_string();
+            assert!(said.contains("need the zig-zag schedule"), "{said}");
+        }
+        let said = of(Schedule::ZigZag, pipeline(0, 1)).validate().unwrap_err();
+        assert!(said.to_string().starts_with("pipeline.stages is 0"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 
+pub use crate::machine::{Arena, ArenaId, Machine, Resource, ResourceId, ResourceKind};
 use crate::tier::Tier;
 use crate::units::{Bytes, Flops};
 
@@ -21,121 +22,6 @@ pub struct BufferId(pub u32);
 /// An operation's number in its piece: tasks of the same shape share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId(pub u32);
-
-/// A resource's number in the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ResourceId(pub u8);
-
-/// An arena's number in the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ArenaId(pub u8);
-
-/// What kind of engine a resource is. Each runs its tasks one by one in program order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ResourceKind {
-    /// The accelerator's compute.
-    Gpu,
-    /// Copies from host to device.
-    H2d,
-    /// Copies from device to host.
-    D2h,
-    /// Disk reads into host memory.
-    DiskRead,
-    /// Disk writes from host memory.
-    DiskWrite,
-    /// The CPU's compute.
-    Cpu,
-    /// Copies into page-locked memory.
-    Pin,
-    /// Barriers: takes no engine, orders the others.
-    Sync,
-    /// The link to the next GPU.
-    PeerLink,
-}
-
-impl ResourceKind {
-    /// The name used in traces and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ResourceKind::Gpu => "gpu",
-            ResourceKind::H2d => "h2d",
-            ResourceKind::D2h => "d2h",
-            ResourceKind::DiskRead => "disk_read",
-            ResourceKind::DiskWrite => "disk_write",
-            ResourceKind::Cpu => "cpu",
-            ResourceKind::Pin => "pin",
-            ResourceKind::Sync => "sync",
-            ResourceKind::PeerLink => "peer_link",
-        }
-    }
-}
-
-/// One engine of the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Resource {
-    /// What it does.
-    pub kind: ResourceKind,
-    /// Which GPU it belongs to; 0 where there is one.
-    pub gpu: u8,
-}
-
-/// A bounded region of one tier. Buffers lie at fixed offsets in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arena {
-    /// Its tier.
-    pub tier: Tier,
-    /// Which GPU it belongs to; 0 for host and disk.
-    pub gpu: u8,
-    /// How much it holds.
-    pub capacity: Bytes,
-}
-
-/// The engines and memories that a program is written for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Machine {
-    /// By [`ResourceId`]. At most [`Machine::MAX_RESOURCES`].
-    pub resources: Vec<Resource>,
-    /// By [`ArenaId`].
-    pub arenas: Vec<Arena>,
-}
-
-impl Machine {
-    /// The verifier and the engine keep one slot a resource in fixed arrays.
-    pub const MAX_RESOURCES: usize = 16;
-
-    /// One GPU with its host and disk.
-    pub fn single_gpu(capacity: crate::tier::PerTier<Bytes>) -> Machine {
-        use ResourceKind::{Cpu, D2h, DiskRead, DiskWrite, Gpu, H2d, Pin, Sync};
-        Machine {
-            resources: [Gpu, H2d, D2h, DiskRead, DiskWrite, Cpu, Pin, Sync]
-                .map(|kind| Resource { kind, gpu: 0 })
-                .to_vec(),
-            arenas: Tier::ALL
-                .map(|tier| Arena {
-                    tier,
-                    gpu: 0,
-                    capacity: capacity[tier],
-                })
-                .to_vec(),
-        }
-    }
-
-    /// The resource of a kind on a GPU.
-    pub fn resource(&self, kind: ResourceKind, gpu: u8) -> Option<ResourceId> {
-        let wanted = Resource { kind, gpu };
-        let index = self.resources.iter().position(|r| *r == wanted)?;
-        Some(ResourceId(index as u8))
-    }
-
-    /// The arena of a tier on a GPU.
-    pub fn arena(&self, tier: Tier, gpu: u8) -> Option<ArenaId> {
-        let index = self
-            .arenas
-            .iter()
-            .position(|a| a.tier == tier && a.gpu == gpu)?;
-        Some(ArenaId(index as u8))
-    }
-}
 
 /// What a buffer holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -18,12 +18,24 @@ pub struct Timing {
     pub prefill_s: Seconds,
     /// Tokens generated in that time.
     pub generated_tokens: u64,
+    /// Of them, those that prefill chose: the first of each sequence. None where prefill and decode share
+    /// passes.
+    pub first_tokens: Option<u64>,
 }
 
 impl Timing {
     /// Generated tokens over the whole time, prefill included (FlexGen section 6).
     pub fn throughput_tok_s(&self) -> f64 {
         self.generated_tokens as f64 / self.latency_s.0.max(f64::MIN_POSITIVE)
+    }
+
+    /// Tokens after the first of each sequence over the time of decode (FlexGen section 6.1, decoding
+    /// throughput). In a pipeline that time begins when the last stage has the last first token: the first
+    /// stage decodes some of the micro-batches before. None where there is no such time.
+    pub fn decode_throughput_tok_s(&self) -> Option<f64> {
+        let later = self.generated_tokens - self.first_tokens?;
+        let decode_s = self.decode_s().0;
+        (later > 0 && decode_s > 0.0).then(|| later as f64 / decode_s)
     }
 
     /// What is not prefill.
@@ -39,6 +51,8 @@ impl Timing {
             latency_s: run.trace.makespan(),
             prefill_s: prefill_time(&rounds),
             generated_tokens: rounds.iter().map(|round| round.tokens).sum(),
+            first_tokens: apart(&rounds)
+                .then(|| rounds.iter().map(|round| round.first_tokens).sum()),
         }
     }
 
@@ -65,6 +79,7 @@ impl Timing {
             latency_s: this.end - before.end,
             prefill_s: (this.prefill_end - before.end).max(Seconds::ZERO),
             generated_tokens: this.tokens,
+            first_tokens: apart(&rounds).then_some(this.first_tokens),
         })
     }
 
@@ -83,6 +98,7 @@ impl Timing {
             latency_s: to - from,
             prefill_s: Seconds(durations.sum::<f64>() / admissions.len().max(1) as f64),
             generated_tokens: plan.policy.block_size() * u64::from(plan.workload.gen_len),
+            first_tokens: None,
         })
     }
 }
@@ -125,11 +141,26 @@ fn head_of(run: &Run, (id, op, _, cell): (TaskId, &Op, usize, Cell)) -> Option<H
     }
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct RoundTimes {
     prefill_end: Seconds,
     end: Seconds,
     tokens: u64,
+    first_tokens: u64,
+    /// When its first token of a later pass is there.
+    decodes_from: Seconds,
+}
+
+impl Default for RoundTimes {
+    fn default() -> RoundTimes {
+        RoundTimes {
+            prefill_end: Seconds::ZERO,
+            end: Seconds::ZERO,
+            tokens: 0,
+            first_tokens: 0,
+            decodes_from: Seconds(f64::INFINITY),
+        }
+    }
 }
 
 impl RoundTimes {
@@ -137,6 +168,9 @@ impl RoundTimes {
         self.end = self.end.max(head.end);
         if head.cell.pass == 0 {
             self.prefill_end = self.prefill_end.max(head.end);
+            self.first_tokens += u64::from(head.sequences);
+        } else {
+            self.decodes_from = Seconds(self.decodes_from.0.min(head.end.0));
         }
         self.tokens += u64::from(head.sequences);
     }
@@ -150,6 +184,20 @@ fn round_times(run: &Run) -> Vec<RoundTimes> {
         rounds[round].see(&head);
     }
     rounds
+}
+
+/// When the first round has its first tokens.
+pub(crate) fn prefill_end(run: &Run) -> Seconds {
+    let rounds = round_times(run);
+    rounds
+        .first()
+        .map_or(Seconds::ZERO, |round| round.prefill_end)
+}
+
+/// Whether no round decodes while it prefills.
+fn apart(rounds: &[RoundTimes]) -> bool {
+    let mut rounds = rounds.iter();
+    rounds.all(|round| round.prefill_end <= round.decodes_from)
 }
 
 /// Until each round's first tokens, summed over rounds.

@@ -149,6 +149,10 @@ fn round_trip_keeps_every_optional_part() {
         latency: Quantity::new(Seconds(1e-6), "lab").with_spread(0.02),
         rate: profile.links.d2h.page_locked.clone(),
     }];
+    profile.cluster = Some(plimsoll_core::hardware::Cluster {
+        hosts: Quantity::new(2, "lab"),
+        gpus_per_host: Quantity::new(3, "lab"),
+    });
     profile.compute.handoff = Some(Quantity::new(Seconds(0.0), "lab"));
     profile.compute.cpu_attention_prefill = Some(profile.compute.attention_prefill.clone());
     profile.compute.gemm[0].n = Some(4096);
@@ -604,4 +608,33 @@ proptest! {
         prop_assert!((capped.at(size) / expected - 1.0).abs() < 1e-6);
         prop_assert!(capped.peak() <= cap);
     }
+}
+
+/// Appended to `MINIMAL`: so many GPUs, and a link between the two.
+fn clustered(hosts: &str, from: u32, to: u32) -> String {
+    format!(
+        "{MINIMAL}\n[cluster]\nhosts = {{ value = {hosts}, source = \"lab\" }}\n\
+         gpus_per_host = {{ value = 2, source = \"lab\" }}\n\
+         [[links.peers]]\nfrom = {from}\nto = {to}\nlatency_s = {{ value = 1e-5, source = \"lab\" }}\n\
+         bytes_per_s = {{ points = [[1, 1e9]], source = \"lab\" }}\n"
+    )
+}
+
+#[test]
+fn a_cluster_has_gpus_and_links_between_them() {
+    assert_eq!((mini().num_gpus(), mini().gpus_per_host()), (1, 1));
+    let profile = parse(&clustered("3", 0, 1)).unwrap();
+    assert_eq!((profile.num_gpus(), profile.gpus_per_host()), (6, 2));
+    // Those that are not listed are as the first.
+    assert_eq!(profile.links.peer_from(4), profile.links.peer_from(0));
+    let text = clustered("0", 0, 1);
+    refuses_text(&text, "x.toml", "cluster.hosts", &["0 is no count"]);
+    let text = clustered("1.5", 0, 1);
+    refuses_text(&text, "x.toml", "cluster.hosts", &["1.5 is no count"]);
+    let text = clustered("1", 0, 2);
+    let said = ["from 0 to 2", "two of the 2 GPUs"];
+    refuses_text(&text, "x.toml", "links.peers[0]", &said);
+    let text = clustered("2", 0, 1);
+    let unlinked = &text[..text.find("[[links.peers]]").unwrap()];
+    refuses_text(unlinked, "x.toml", "links.peers", &["there are 4 GPUs"]);
 }

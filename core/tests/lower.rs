@@ -4,6 +4,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::lower::{Lowering, cache_positions, footprint};
 use plimsoll_core::model::{ModelSpec, registry};
+use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
 use plimsoll_core::program::{Content, Op, Program, ResourceKind};
@@ -115,6 +116,121 @@ proptest! {
     ) {
         verify(&plan(policy, Workload { prompt_len, gen_len, num_prompts: prompts }));
     }
+}
+
+fn pipelines() -> impl Strategy<Value = Pipeline> {
+    let comm = prop_oneof![Just(Comm::Device), Just(Comm::Host)];
+    let last = proptest::option::of(1u32..3);
+    (1u32..4, 1u32..6, 1u32..4, comm, last).prop_map(
+        |(stages, micro_batches, stages_per_host, comm, last)| {
+            let pipeline = Pipeline {
+                stages,
+                micro_batches,
+                stages_per_host,
+                comm,
+                last_stage_layers: last,
+            };
+            match pipeline.fills_stages(small_model().num_hidden_layers) {
+                true => pipeline,
+                false => Pipeline {
+                    last_stage_layers: None,
+                    ..pipeline
+                },
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_pipeline_verifies(
+        policy in policies(),
+        pipeline in pipelines(),
+        prompt_len in 1u32..20,
+        gen_len in 1u32..6,
+        prompts in proptest::option::of(1u64..60),
+    ) {
+        let policy = Policy { schedule: Schedule::ZigZag, pipeline, ..policy };
+        let plan = plan(policy, Workload { prompt_len, gen_len, num_prompts: prompts });
+        verify(&plan);
+    }
+}
+
+/// Every pass of every micro-batch goes through every stage once, and through one after the other.
+#[test]
+fn each_stage_has_each_micro_batch_once_a_token() {
+    for (stages, micro_batches, prompts) in [(3, 3, None), (2, 5, Some(19)), (3, 2, Some(4))] {
+        let policy = Policy {
+            pipeline: Pipeline {
+                stages,
+                micro_batches,
+                ..Pipeline::default()
+            },
+            ..Policy::from_percent(1, 2, [100.0, 0.0, 100.0, 0.0, 0.0, 100.0]).expect("in range")
+        };
+        let workload = Workload {
+            prompt_len: 4,
+            gen_len: 3,
+            num_prompts: prompts,
+        };
+        let plan = plan(policy, workload);
+        let machine = plan.machine();
+        let blocks = pipeline_blocks(&plan);
+        let mut seen = std::collections::BTreeMap::new();
+        for piece in pieces(&plan) {
+            for task in piece.tasks() {
+                let on = machine.resources[usize::from(task.resource.0)];
+                if let Op::Linear { stage, .. } = piece.op_of(task)
+                    && *stage != plimsoll_core::program::Stage::Project
+                {
+                    assert!(blocks[usize::from(on.gpu)].contains(&u32::from(task.cell.block)));
+                    let cell = (task.cell.round, task.cell.batch, task.cell.pass);
+                    seen.entry(cell)
+                        .or_insert_with(Vec::new)
+                        .push(task.cell.block);
+                }
+            }
+        }
+        let sequences = prompts.unwrap_or(policy.block_size());
+        assert_eq!(seen.len() as u64, sequences * 3, "one sequence a GPU batch");
+        // Three layers and the head.
+        assert!(seen.values().all(|blocks| *blocks == [1, 2, 3, 4]));
+    }
+}
+
+fn pipeline_blocks(plan: &Plan) -> Vec<std::ops::Range<u32>> {
+    let layers = plan.model.num_hidden_layers;
+    plan.policy.pipeline.blocks(layers)
+}
+
+#[test]
+fn more_stages_than_layers_are_refused() {
+    let policy = Policy {
+        pipeline: Pipeline {
+            stages: 4,
+            ..Pipeline::default()
+        },
+        ..Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0]).expect("in range")
+    };
+    let workload = Workload {
+        prompt_len: 4,
+        gen_len: 3,
+        num_prompts: None,
+    };
+    let plan = Plan {
+        policy,
+        ..plan(
+            Policy::from_percent(1, 1, [100.0; 6].map(|p| p / 2.0)).expect("halves"),
+            workload,
+        )
+    };
+    let said = footprint(&plan).unwrap_err().to_string();
+    assert!(
+        said.starts_with("4 stages have not a layer each of the 3"),
+        "{said}"
+    );
 }
 
 /// The most bytes of cache homes that are taken and not given back, by tier, if tasks ran in the

@@ -222,6 +222,23 @@ fn message(result: Result<ModelSpec, ModelError>, names: &[&str]) -> ModelError 
 }
 
 #[test]
+fn a_stretch_of_positions_that_cannot_be_is_refused() {
+    let wrong = |changes, names: &[&str]| message(llama_with(changes), names);
+    wrong(
+        json!({"rope_scaling": {"type": "linear", "factor": 0.0}}),
+        &["`rope_scaling.factor` is 0", "above 0"],
+    );
+    wrong(
+        json!({"rope_scaling": {"type": "llama3", "factor": 8.0, "low_freq_factor": 4.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 16}}),
+        &[
+            "`rope_scaling.high_freq_factor` is 4",
+            "low_freq_factor = 4",
+        ],
+    );
+}
+
+#[test]
 fn a_wrong_key_is_named_with_its_remedy() {
     let wrong = |changes, names: &[&str]| message(llama_with(changes), names);
     let error = wrong(
@@ -257,18 +274,6 @@ fn a_wrong_key_is_named_with_its_remedy() {
         &["`norm_eps`", "between 0 and 1"],
     );
     wrong(json!({"rope_theta": -1.0}), &["`rope_theta`", "above 0"]);
-    wrong(
-        json!({"rope_scaling": {"type": "linear", "factor": 0.0}}),
-        &["`rope_scaling.factor` is 0", "above 0"],
-    );
-    wrong(
-        json!({"rope_scaling": {"type": "llama3", "factor": 8.0, "low_freq_factor": 4.0,
-            "high_freq_factor": 4.0, "original_max_position_embeddings": 16}}),
-        &[
-            "`rope_scaling.high_freq_factor` is 4",
-            "low_freq_factor = 4",
-        ],
-    );
     wrong(
         json!({"rope_scaling": {"type": "linear"}}),
         &["`rope_scaling`", "`factor`"],

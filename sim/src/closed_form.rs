@@ -6,6 +6,9 @@
 //! of pure placements. What A.3 leaves out and the lowering has is here too: the embedding and the
 //! head, fixed costs, and the path of one GPU batch through a layer where batches are too few to
 //! hide it.
+//!
+//! Of a pipeline it is the form of one stage (section 4.4): a model of its layers on one GPU, whose passes
+//! follow each other micro-batch by micro-batch.
 
 mod linear;
 mod memory;
@@ -16,6 +19,7 @@ use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::{LowerError, Lowering};
 use plimsoll_core::model::ModelSpec;
+use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{Policy, PolicyError, Schedule};
 use plimsoll_core::program::{Gemms, Op, ResourceKind, Stage};
@@ -78,8 +82,15 @@ struct StageGemms {
     head: Gemms,
 }
 
+/// The model of which a pipeline's search is the search on one GPU (FlexGen section 4.4): as many layers as
+/// its largest stage, with the embedding and the head.
+pub fn stage_model(model: &ModelSpec, pipeline: &Pipeline) -> ModelSpec {
+    let layers = pipeline.layers(model.num_hidden_layers);
+    thinned(model, layers.into_iter().max().unwrap_or(1))
+}
+
 impl ClosedForms {
-    /// Prepares the closed forms of a workload, for policies with one of these compressions and this
+    /// Prepares the closed forms of a workload on a model, or on a pipeline's [`stage_model`], for policies with one of these compressions and this
     /// share of values in [sparse attention](plimsoll_core::sparse).
     ///
     /// # Errors
@@ -127,7 +138,11 @@ impl ClosedForms {
         } else {
             most.min(u64::from(policy.num_gpu_batches))
         };
-        let block = u64::from(sequences) * batches;
+        let pipeline = &policy.pipeline;
+        let micro_batches = most
+            .div_ceil(batches)
+            .min(u64::from(pipeline.micro_batches));
+        let block = u64::from(sequences) * batches * micro_batches;
         let pass = |query_len: u32, context_len: u32| {
             let pass = Pass {
                 forms: self,
@@ -142,6 +157,11 @@ impl ClosedForms {
         let mut prefill = pass(prompt_len, prompt_len);
         // A.3: the cache of a decode step is on average that of s + n/2 tokens.
         let decode = pass(1, prompt_len + (gen_len / 2).max(1));
+        // The last stage begins when the first has had as many micro-batches as come before it; a token
+        // later a stage has had all, and one micro-batch has gone through all.
+        let (stages, micro_batches) = (f64::from(pipeline.stages), micro_batches as f64);
+        prefill = prefill.times(micro_batches + stages - 1.0);
+        let decode = decode.times(micro_batches.max(stages));
         let mut decode_passes = f64::from(gen_len) - 1.0;
         if policy.schedule == Schedule::Diagonal {
             // Some passes prefill a batch beside the others' decode, the others are decode alone.
@@ -161,7 +181,9 @@ impl ClosedForms {
             decode_passes,
             rounds,
             tokens: asked as f64 * f64::from(gen_len),
-            memory: self.memory.of_block(policy, sequences, batches, asked),
+            memory: self
+                .memory
+                .of_block(policy, sequences, batches * micro_batches as u64, asked),
         }
     }
 }
@@ -183,12 +205,12 @@ impl ClosedForm {
         }
     }
 
-    /// A prefill pass over the model, for one block.
+    /// A prefill pass over the model, for one block; in a pipeline with its bubbles.
     pub fn prefill(&self) -> &Phase {
         &self.prefill
     }
 
-    /// An average decode pass over the model, for one block.
+    /// An average decode pass over the model, for one block; in a pipeline, of all micro-batches.
     pub fn decode(&self) -> &Phase {
         &self.decode
     }

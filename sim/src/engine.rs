@@ -10,13 +10,13 @@ use std::sync::Arc;
 use plimsoll_core::executor::{ExecutionError, Executor, NotSubmitted, Until};
 use plimsoll_core::hardware::contention::{delay_of, rate_of};
 use plimsoll_core::hardware::{Engine, HardwareProfile};
-use plimsoll_core::program::{Machine, Program, ResourceKind, TaskId};
+use plimsoll_core::program::{Machine, Program, Resource, ResourceKind, TaskId};
 use plimsoll_core::trace::{Span, Trace};
 use plimsoll_core::units::Seconds;
 
 use crate::cost::CostModel;
+use crate::lanes::LaneSet;
 
-const MAX: usize = Machine::MAX_RESOURCES;
 const NOBODY: u32 = u32::MAX;
 
 /// Interprets programs with the times of a [`CostModel`].
@@ -24,14 +24,14 @@ const NOBODY: u32 = u32::MAX;
 pub struct Simulator {
     cost: CostModel,
     lanes: Vec<Lane>,
-    /// `delays[victim][beside]`: seconds lost to each second of work.
-    delays: [[f64; MAX]; MAX],
+    /// By victim, then the lane beside it: seconds lost to each second of work.
+    delays: Vec<f64>,
     /// For each lane, the lanes that slow it.
-    slowed_by: [u32; MAX],
+    slowed_by: Vec<LaneSet>,
     handoff: f64,
-    running: u32,
+    running: LaneSet,
     /// For each lane, the first unfinished task that the head of its queue waits for, or [`NOBODY`].
-    blocked_on: [u32; MAX],
+    blocked_on: Vec<u32>,
     pieces: Vec<Piece>,
     done: Vec<bool>,
     now: f64,
@@ -41,7 +41,7 @@ pub struct Simulator {
 /// A resource with its queue.
 #[derive(Debug, Clone)]
 struct Lane {
-    kind: ResourceKind,
+    resource: Resource,
     queue: Vec<u32>,
     head: usize,
     /// The piece that the task ahead of the head is from; the head's is this one or a later one.
@@ -52,7 +52,7 @@ struct Lane {
     finish: f64,
     rate: f64,
     /// Which of the lanes that slow this one were running when its rate was set.
-    beside: u32,
+    beside: LaneSet,
 }
 
 /// What was submitted, with the times of its operations.
@@ -69,11 +69,7 @@ struct Piece {
 impl Simulator {
     /// An engine for programs on this machine.
     pub fn new(machine: &Machine, cost: CostModel) -> Simulator {
-        let lanes: Vec<Lane> = machine
-            .resources
-            .iter()
-            .map(|r| Lane::new(r.kind))
-            .collect();
+        let lanes: Vec<Lane> = machine.resources.iter().map(|r| Lane::new(*r)).collect();
         let (delays, slowed_by) = contention(machine, cost.profile());
         let handoff = cost
             .profile()
@@ -87,8 +83,8 @@ impl Simulator {
             lanes,
             delays,
             slowed_by,
-            running: 0,
-            blocked_on: [NOBODY; MAX],
+            running: LaneSet::default(),
+            blocked_on: vec![NOBODY; machine.resources.len()],
             pieces: Vec::new(),
             done: Vec::new(),
             now: 0.0,
@@ -120,48 +116,40 @@ impl Simulator {
         if missing.is_some() {
             return;
         }
-        let seconds = piece.seconds_of(index, (lane, this.kind), &self.cost);
+        let seconds = piece.seconds_of(index, (lane, this.resource), &self.cost);
         this.head += 1;
         this.task = task;
-        let woken = handed && this.kind != ResourceKind::Sync;
+        let woken = handed && this.resource.kind != ResourceKind::Sync;
         this.start = self.now + if woken { self.handoff } else { 0.0 };
         this.finish = this.start + seconds;
         this.rate = 1.0;
-        this.beside = 0;
-        self.running |= 1 << lane;
+        this.beside = LaneSet::default();
+        self.running.insert(lane);
     }
 
     /// Re-times what runs, where the lanes beside it have changed.
     fn retime(&mut self) {
-        let mut left = self.running;
-        while left != 0 {
-            let lane = left.trailing_zeros() as usize;
-            left &= left - 1;
-            let beside = self.running & self.slowed_by[lane];
+        let (running, num_lanes) = (self.running, self.lanes.len());
+        running.for_each(|lane| {
+            let beside = running.and(self.slowed_by[lane]);
             let this = &mut self.lanes[lane];
             if beside == this.beside {
-                continue;
+                return;
             }
+            let delays = &self.delays[lane * num_lanes..];
             let mut delay = 0.0;
-            let mut others = beside;
-            while others != 0 {
-                delay += self.delays[lane][others.trailing_zeros() as usize];
-                others &= others - 1;
-            }
+            beside.for_each(|other| delay += delays[other]);
             let rate = rate_of(delay);
             this.finish = self.now + (this.finish - self.now) * this.rate / rate;
             this.rate = rate;
             this.beside = beside;
-        }
+        });
     }
 
     /// The running task that ends next.
     fn next(&self) -> Option<usize> {
         let mut best: Option<(f64, u32, usize)> = None;
-        let mut left = self.running;
-        while left != 0 {
-            let lane = left.trailing_zeros() as usize;
-            left &= left - 1;
+        self.running.for_each(|lane| {
             let this = &self.lanes[lane];
             let sooner = best.is_none_or(|(finish, task, _)| {
                 this.finish < finish || (this.finish == finish && this.task < task)
@@ -169,7 +157,7 @@ impl Simulator {
             if sooner {
                 best = Some((this.finish, this.task, lane));
             }
-        }
+        });
         best.map(|(_, _, lane)| lane)
     }
 
@@ -185,18 +173,15 @@ impl Simulator {
         this.task = NOBODY;
         self.trace.record(TaskId(task), span);
         self.done[task as usize] = true;
-        self.running &= !(1 << lane);
+        self.running.remove(lane);
         self.start_ready(lane, false);
-        let waiting = self
-            .blocked_on
-            .iter()
-            .enumerate()
-            .filter(|(_, on)| **on == task);
-        let mut freed = waiting.fold(0u32, |lanes, (other, _)| lanes | 1 << other);
-        while freed != 0 {
-            self.start_ready(freed.trailing_zeros() as usize, true);
-            freed &= freed - 1;
+        let mut freed = LaneSet::default();
+        for (other, on) in self.blocked_on.iter().enumerate() {
+            if *on == task {
+                freed.insert(other);
+            }
         }
+        freed.for_each(|lane| self.start_ready(lane, true));
         self.retime();
     }
 
@@ -245,22 +230,22 @@ impl Piece {
     fn seconds_of(
         &mut self,
         index: usize,
-        (lane, kind): (usize, ResourceKind),
+        (lane, resource): (usize, Resource),
         cost: &CostModel,
     ) -> f64 {
         let op = self.program.tasks()[index].op.0 as usize;
         let known = &mut self.seconds[op * self.num_lanes + lane];
         if known.is_nan() {
-            *known = cost.seconds(kind, &self.program.ops()[op]).0;
+            *known = cost.seconds(resource, &self.program.ops()[op]).0;
         }
         *known
     }
 }
 
 impl Lane {
-    fn new(kind: ResourceKind) -> Lane {
+    fn new(resource: Resource) -> Lane {
         Lane {
-            kind,
+            resource,
             queue: Vec::new(),
             head: 0,
             piece: 0,
@@ -268,30 +253,28 @@ impl Lane {
             start: 0.0,
             finish: 0.0,
             rate: 1.0,
-            beside: 0,
+            beside: LaneSet::default(),
         }
     }
 }
 
-/// The profile's pairwise rates for the resources of a machine.
-fn contention(machine: &Machine, profile: &HardwareProfile) -> ([[f64; MAX]; MAX], [u32; MAX]) {
-    let mut delays = [[0.0; MAX]; MAX];
-    let mut slowed_by = [0; MAX];
-    let engines: Vec<Option<Engine>> = machine
-        .resources
-        .iter()
-        .map(|r| Engine::of(r.kind))
-        .collect();
-    for (victim, of) in engines.iter().enumerate() {
-        for (beside, with) in engines.iter().enumerate() {
-            if let (Some(of), Some(with)) = (of, with)
-                && victim != beside
-            {
-                let rate = profile.contention_factor(*of, *with);
-                delays[victim][beside] = delay_of(rate);
-                if rate < 1.0 {
-                    slowed_by[victim] |= 1 << beside;
+/// The profile's pairwise rates for the resources of a machine: delays by victim and by the lane beside
+/// it, and for each lane those that slow it.
+fn contention(machine: &Machine, profile: &HardwareProfile) -> (Vec<f64>, Vec<LaneSet>) {
+    let resources = &machine.resources;
+    let mut delays = Vec::with_capacity(resources.len() * resources.len());
+    let mut slowed_by = vec![LaneSet::default(); resources.len()];
+    for (victim, of) in resources.iter().enumerate() {
+        for (beside, with) in resources.iter().enumerate() {
+            let rate = match (Engine::of(of.kind), Engine::of(with.kind)) {
+                (Some(a), Some(b)) if victim != beside && machine.share_something(*of, *with) => {
+                    profile.contention_factor(a, b)
                 }
+                _ => 1.0,
+            };
+            delays.push(delay_of(rate));
+            if rate < 1.0 {
+                slowed_by[victim].insert(beside);
             }
         }
     }

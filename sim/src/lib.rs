@@ -3,6 +3,7 @@
 pub mod closed_form;
 pub mod cost;
 mod engine;
+mod lanes;
 mod reliance;
 mod repeat;
 mod simulate;

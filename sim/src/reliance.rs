@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use plimsoll_core::control::Run;
 use plimsoll_core::extrapolation::{Extrapolation, SizeUnit};
 use plimsoll_core::interval::Range;
-use plimsoll_core::program::{Op, ResourceKind, TaskId};
+use plimsoll_core::program::{Op, Resource, TaskId};
 use plimsoll_core::timing::Timing;
 
 use crate::cost::{Asked, CostModel, Part};
@@ -54,7 +54,10 @@ impl Reliance {
             latency_s: timing.latency_s.0.max(f64::MIN_POSITIVE),
             ..Reliance::default()
         };
+        // Stages run side by side and are much alike: what one rests on, all do.
+        let gpus = run.machine.num_gpus() as f64;
         for_each_operation(run, timing, |on, op, busy_s| {
+            let busy_s = busy_s / gpus;
             let alone = cost.seconds(on, op).0;
             if alone > 0.0 {
                 cost.parts(on, op, &mut |part| {
@@ -131,7 +134,7 @@ impl Reliance {
 
 /// Every distinct operation of a run, where it ran, and how long all of its tasks took within the timed
 /// part.
-fn for_each_operation(run: &Run, timing: Timing, mut each: impl FnMut(ResourceKind, &Op, f64)) {
+fn for_each_operation(run: &Run, timing: Timing, mut each: impl FnMut(Resource, &Op, f64)) {
     let (from, to) = (timing.from.0, (timing.from + timing.latency_s).0);
     let lanes = run.machine.resources.len();
     for piece in &run.pieces {
@@ -144,7 +147,7 @@ fn for_each_operation(run: &Run, timing: Timing, mut each: impl FnMut(ResourceKi
             }
         }
         for (slot, busy_s) in busy_s.into_iter().enumerate().filter(|(_, s)| *s > 0.0) {
-            let on = run.machine.resources[slot % lanes].kind;
+            let on = run.machine.resources[slot % lanes];
             each(on, &piece.ops()[slot / lanes], busy_s);
         }
     }

@@ -7,6 +7,7 @@ use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::is_slip_of;
 use plimsoll_core::model::ModelSpec;
+use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
@@ -33,15 +34,19 @@ const NEEDED: [&str; 11] = [
 ];
 
 /// Columns that it may have; all others are the reader's own notes.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 15] = [
     "compress_weight",
     "compress_cache",
     "sparse_attention",
     "overlap",
     "cpu_compute",
     "schedule",
+    "stages",
+    "micro_batches",
+    "comm",
     "num_prompts",
     "throughput_tok_s",
+    "decode_throughput_tok_s",
     "latency_s",
     "hw",
     "name",
@@ -78,6 +83,8 @@ pub struct RecordedRun {
     pub measured: Option<Measured>,
     /// The measured number as it was printed, if there is one.
     pub printed: Option<Printed>,
+    /// Decoding throughput as it was printed beside it, if it was.
+    pub printed_decode: Option<Printed>,
 }
 
 impl RecordedRun {
@@ -101,6 +108,8 @@ impl RecordedRun {
     /// The run as a plan for a machine.
     pub fn plan(&self, profile: &HardwareProfile) -> Plan {
         let mut policy = self.policy;
+        let pipeline = &mut policy.pipeline;
+        pipeline.stages_per_host = profile.gpus_per_host().min(pipeline.stages);
         policy.page_locked = flexgen::page_locked(profile, &self.model, Dtype::F16, &policy);
         given::plan(
             profile,
@@ -115,7 +124,9 @@ impl RecordedRun {
 /// Reads measured runs. Columns: `model, prompt_len, gen_len, gpu_batch_size, num_gpu_batches, wg,
 /// wc, cg, cc, hg, hc` (percentages on GPU and CPU of weights, cache and activations), and, if they
 /// are there, `compress_weight, compress_cache, sparse_attention` (the share of the values that decode
-/// reads), `overlap, cpu_compute, schedule, num_prompts`, what was measured (`throughput_tok_s`, a number or `OOM`, else `latency_s`), `hw` and `name`.
+/// reads), `overlap, cpu_compute, schedule, stages, micro_batches, comm` (`device` or `host`),
+/// `num_prompts`, what was measured (`throughput_tok_s`, a number or `OOM`, else `latency_s`; and
+/// `decode_throughput_tok_s`), `hw` and `name`.
 ///
 /// # Errors
 /// What is wrong, with its line and column.
@@ -204,6 +215,7 @@ impl Row<'_> {
             measured: self.measured()?,
             printed: Printed::parse(self.text("throughput_tok_s"))
                 .or_else(|| Printed::parse(self.text("latency_s"))),
+            printed_decode: self.printed_decode()?,
         })
     }
 
@@ -235,12 +247,42 @@ impl Row<'_> {
                 cache: self.switch("compress_cache", false)?,
             },
             sparse_attention: self.maybe("sparse_attention")?.unwrap_or(DENSE),
+            pipeline: self.pipeline()?,
             ..policy
         };
         policy
             .validate()
             .map_err(|error| self.wrong("policy", error.to_string(), "correct the line"))?;
         Ok(policy)
+    }
+
+    /// How many stages share a host depends on the machine.
+    fn pipeline(&self) -> Result<Pipeline, InputError> {
+        let stages = self.maybe("stages")?.unwrap_or(1);
+        Ok(Pipeline {
+            stages,
+            micro_batches: self.maybe("micro_batches")?.unwrap_or(stages),
+            comm: match self.text("comm") {
+                "" | "device" => Comm::Device,
+                "host" => Comm::Host,
+                other => {
+                    let problem = format!("`{other}` is no way between stages");
+                    return Err(self.wrong("comm", problem, "give device or host"));
+                }
+            },
+            ..Pipeline::default()
+        })
+    }
+
+    fn printed_decode(&self) -> Result<Option<Printed>, InputError> {
+        let column = "decode_throughput_tok_s";
+        match self.text(column) {
+            "" => Ok(None),
+            text => Printed::parse(text).map(Some).ok_or_else(|| {
+                let problem = format!("`{text}` is no number above 0");
+                self.wrong(column, problem, "give one, or nothing")
+            }),
+        }
     }
 
     fn schedule(&self) -> Result<Schedule, InputError> {
@@ -336,6 +378,9 @@ fn short_name(model: &ModelSpec, policy: &Policy, workload: &Workload) -> String
         if is {
             name.push_str(said);
         }
+    }
+    if policy.pipeline.stages > 1 {
+        name.push_str(&format!(" over {} stages", policy.pipeline.stages));
     }
     name
 }

@@ -38,7 +38,9 @@ pub struct RunRow {
     pub high: Option<f64>,
     /// Generated tokens a second as simulated.
     pub predicted_tok_s: f64,
-    /// Of it, the prompts.
+    /// Those after the first of each sequence over the time of decode, as simulated.
+    pub predicted_decode_tok_s: Option<f64>,
+    /// Of the time, the prompts.
     pub predicted_prefill_s: f64,
     /// Of it, the tokens after the first.
     pub predicted_decode_s: f64,
@@ -128,6 +130,7 @@ fn row(run: &RecordedRun, profile: &HardwareProfile) -> Result<RunRow, SimulateE
         low: range.map(|range| range.low),
         high: range.map(|range| range.high),
         predicted_tok_s: summary.throughput_tok_s,
+        predicted_decode_tok_s: summary.decode_throughput_tok_s,
         predicted_prefill_s: summary.prefill_s.0,
         predicted_decode_s: summary.decode_s.0,
         bottleneck: summary.bottleneck,

@@ -1,9 +1,11 @@
 //! From flags to nouns.
 
+use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::{LowerError, footprint};
 use plimsoll_core::plan::Plan;
 
 use super::exit::{Exit, Failure};
+use crate::report::count;
 
 /// Refuses a plan that means nothing, before anything starts. `source` is the file that it comes
 /// from; none for flags.
@@ -21,4 +23,32 @@ pub(super) fn check_plan(plan: &Plan, source: Option<&str>) -> anyhow::Result<()
         None => error.to_string(),
     };
     Err(Failure::new(exit, message).into())
+}
+
+/// Refuses a plan of more stages than a machine has GPUs, or of more on a host than it has. `source` is
+/// the file that it comes from; none for flags.
+pub(super) fn check_gpus(
+    plan: &Plan,
+    profile: &HardwareProfile,
+    source: Option<&str>,
+) -> anyhow::Result<()> {
+    let pipeline = &plan.policy.pipeline;
+    let gpus = profile.num_gpus();
+    let on_host = pipeline.stages.min(pipeline.stages_per_host);
+    let (key, asked, has) = match pipeline.stages > gpus {
+        true => ("stages", pipeline.stages, count(gpus.into(), "GPU")),
+        false if on_host == profile.gpus_per_host().min(pipeline.stages) => return Ok(()),
+        false => {
+            let has = count(profile.gpus_per_host().into(), "GPU");
+            ("stages_per_host", on_host, format!("{has} a host"))
+        }
+    };
+    let name = &profile.name;
+    let remedy = "give fewer, or the profile of a machine with more ([cluster], as in t4x4)";
+    let (exit, what) = match source {
+        Some(file) => (Exit::BadInput, format!("{file}: policy.pipeline.{key} is")),
+        None => (Exit::Usage, format!("--{key}")),
+    };
+    let line = format!("{what} {asked}: {name} has {has}; {remedy}");
+    Err(Failure::new(exit, line).into())
 }

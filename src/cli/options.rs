@@ -1,10 +1,11 @@
 //! Flags that several subcommands share.
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
+use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::term::Term;
@@ -121,6 +122,51 @@ impl PageLockName {
             PageLockName::All => PageLocked::ALL,
             PageLockName::None => PageLocked::NONE,
             PageLockName::Flexgen => flexgen::page_locked(profile, model, dtype, policy),
+        }
+    }
+}
+
+/// The ways between two stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum CommName {
+    /// From device to device.
+    Device,
+    /// By way of both hosts.
+    Host,
+}
+
+/// A model on several GPUs.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct PipelineArgs {
+    /// Stages that the model's layers are spread over, one a GPU
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_535))]
+    stages: u32,
+    /// Micro-batches in a block, each of --num-gpu-batches GPU batches [default: as many as stages]
+    #[arg(long, value_name = "N",
+          value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_535))]
+    micro_batches: Option<u32>,
+    /// Layers of the last stage, which has the head besides [default: as even as can be]
+    #[arg(long, value_name = "N",
+          value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_535))]
+    last_stage_layers: Option<u32>,
+    /// The way of activations on the device, and of tokens, to the next stage
+    #[arg(long, value_enum, default_value_t = CommName::Device)]
+    comm: CommName,
+}
+
+impl PipelineArgs {
+    /// The pipeline on a machine, whose hosts have GPUs in common as they do.
+    pub fn on(self, profile: &HardwareProfile) -> Pipeline {
+        Pipeline {
+            stages: self.stages,
+            micro_batches: self.micro_batches.unwrap_or(self.stages),
+            stages_per_host: profile.gpus_per_host().min(self.stages),
+            comm: match self.comm {
+                CommName::Device => Comm::Device,
+                CommName::Host => Comm::Host,
+            },
+            last_stage_layers: self.last_stage_layers,
         }
     }
 }

@@ -151,7 +151,7 @@ fn execute(
     let (placement, texts) = (lowering.placement().clone(), lowering.texts().clone());
     let source: &dyn WeightSource = &*prepared.source;
     let passes = lowering.passes().clone();
-    let progress = Progress::new("passes", passes.count());
+    let progress = Progress::new("passes", lowering.num_pieces());
     let mut executor = CpuExecutor::new(plan, &placement, source, options)?;
     executor.on_progress(|done, all| progress.say(&format!("weights, {done} of {all}")));
     executor.set_prompts(&texts, &prepared.prompt_ids())?;

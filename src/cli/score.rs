@@ -22,7 +22,7 @@ pub struct Args {
     hw: String,
     /// Measured runs (CSV): model, prompt_len, gen_len, gpu_batch_size, num_gpu_batches, wg, wc, cg,
     /// cc, hg, hc; if wanted compress_weight, compress_cache, sparse_attention, overlap, cpu_compute,
-    /// schedule, num_prompts, hw, name; and throughput_tok_s or latency_s
+    /// schedule, stages, micro_batches, comm, num_prompts, hw, name; and throughput_tok_s or latency_s
     #[arg(long, value_name = "FILE")]
     runs: PathBuf,
     /// Switch off a term of the cost model; may be given several times

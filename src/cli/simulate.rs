@@ -15,10 +15,10 @@ use plimsoll_core::summary::Summary;
 use plimsoll_core::term::Term;
 
 use super::exit::{Exit, Failure};
-use super::input::check_plan;
+use super::input::{check_gpus, check_plan};
 use super::options::{
-    DtypeName, Format, GranularityName, PageLockName, ScheduleName, Switch, WorkloadArgs,
-    share_of_values, term,
+    DtypeName, Format, GranularityName, PageLockName, PipelineArgs, ScheduleName, Switch,
+    WorkloadArgs, share_of_values, term,
 };
 use super::output::{check_outputs, print};
 use super::score::without_text;
@@ -48,10 +48,12 @@ pub struct Args {
     #[arg(long, value_name = "N", required_unless_present = "plan",
           value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_535))]
     gpu_batch_size: Option<u32>,
-    /// GPU batches in a block
+    /// GPU batches in a block, or in each of its micro-batches
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_535))]
     num_gpu_batches: u32,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
     /// Percentages on GPU and CPU of weights, cache and activations; the rest is on disk
     #[arg(long, num_args = 6, allow_negative_numbers = true, required_unless_present = "plan",
           value_names = ["W_GPU", "W_CPU", "C_GPU", "C_CPU", "A_GPU", "A_CPU"])]
@@ -102,13 +104,17 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-const POLICY_FLAGS: [&str; 17] = [
+const POLICY_FLAGS: [&str; 21] = [
     "model",
     "prompt_len",
     "gen_len",
     "num_prompts",
     "gpu_batch_size",
     "num_gpu_batches",
+    "stages",
+    "micro_batches",
+    "last_stage_layers",
+    "comm",
     "percent",
     "no_overlap",
     "cpu_compute",
@@ -186,6 +192,7 @@ fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
         plan.capacity_bytes = profile.usable();
         plan.provenance.hardware.clone_from(&profile.name);
     }
+    check_gpus(&plan, &profile, Some(&path.display().to_string()))?;
     Ok((plan, profile))
 }
 
@@ -193,15 +200,16 @@ fn from_flags(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     let given = "clap has asked for it";
     let profile = find_profile(args.hw.as_deref().expect(given))?;
     let model = find_model(args.model.as_deref().expect(given))?.spec;
-    let mut policy = policy(args)?;
+    let mut policy = policy(args, &profile)?;
     let (dtype, workload) = (args.dtype.into(), args.workload.into());
     policy.page_locked = args.page_lock.resolve(&profile, &model, dtype, &policy);
     let plan = given::plan(&profile, model, dtype, workload, policy);
     check_plan(&plan, None)?;
+    check_gpus(&plan, &profile, None)?;
     Ok((plan, profile))
 }
 
-fn policy(args: &Args) -> anyhow::Result<Policy> {
+fn policy(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Policy> {
     let given = "clap has asked for it";
     let percent = args.percent.as_deref().expect(given);
     let percent: [f64; 6] = percent.try_into().expect("clap has counted six");
@@ -216,6 +224,7 @@ fn policy(args: &Args) -> anyhow::Result<Policy> {
         cpu_attention: args.cpu_compute.is_on(),
         compression: Compression::of(args.compress_weight, args.compress_cache),
         sparse_attention: args.sparse_attention,
+        pipeline: args.pipeline.on(profile),
         ..policy
     };
     policy

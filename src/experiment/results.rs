@@ -10,7 +10,7 @@ use super::ablation::{AblationRow, ablation};
 use super::definition::{Definition, Kind, Use};
 use super::schedules::SchedulesRow;
 use crate::baseline::Baseline;
-use crate::calibrate::{Machines, Measured, RecordedRun, rate_error, score_runs, within};
+use crate::calibrate::{Machines, Measured, RecordedRun, RunRow, rate_error, score_runs, within};
 use crate::flexgen;
 use crate::parallel::on_all_processors;
 use crate::pareto::{Point, Setting, points};
@@ -25,7 +25,7 @@ pub struct Row {
     pub run: String,
     /// The machine that was simulated.
     pub hardware: String,
-    /// Which number: `throughput_tok_s`, `latency_s`, or `out_of_memory`.
+    /// Which number: `throughput_tok_s`, `latency_s`, `decode_throughput_tok_s`, or `out_of_memory`.
     pub metric: &'static str,
     /// As simulated; none where the prediction is that it does not fit.
     pub predicted: Option<f64>,
@@ -197,27 +197,54 @@ fn mark_fitted(outcomes: &mut [Outcome]) {
 
 fn run_rows(runs: &[RecordedRun], machines: &Machines) -> anyhow::Result<Vec<Row>> {
     let (rows, _) = score_runs(runs, &|run| machines.of(run).clone())?;
-    let row = |(run, row): (&RecordedRun, crate::calibrate::RunRow)| {
-        let did_not_fit = run.measured == Some(Measured::OutOfMemory);
-        Row {
-            run: row.name,
-            hardware: row.hardware,
-            metric: row.metric,
-            predicted: (!did_not_fit).then_some(row.predicted),
-            low: row.low.filter(|_| !did_not_fit),
-            high: row.high.filter(|_| !did_not_fit),
-            published: row.measured,
-            error: row.error,
-            error_beyond_rounding: run.printed.map(|p| too_fast(row.metric, p, row.predicted)),
-            fitted: false,
-            out_of_memory_agreed: did_not_fit.then_some(row.exceeds.is_some()),
-            note: match row.exceeds {
-                Some(tier) => format!("{tier} too small"),
-                None => row.bottleneck,
-            },
-        }
-    };
-    Ok(runs.iter().zip(rows).map(row).collect())
+    let rows = runs.iter().zip(rows);
+    Ok(rows
+        .flat_map(|(run, row)| {
+            let decode = decode_row(run, &row);
+            std::iter::once(run_row(run, row)).chain(decode)
+        })
+        .collect())
+}
+
+fn run_row(run: &RecordedRun, row: RunRow) -> Row {
+    let did_not_fit = run.measured == Some(Measured::OutOfMemory);
+    Row {
+        run: row.name,
+        hardware: row.hardware,
+        metric: row.metric,
+        predicted: (!did_not_fit).then_some(row.predicted),
+        low: row.low.filter(|_| !did_not_fit),
+        high: row.high.filter(|_| !did_not_fit),
+        published: row.measured,
+        error: row.error,
+        error_beyond_rounding: run.printed.map(|p| too_fast(row.metric, p, row.predicted)),
+        fitted: false,
+        out_of_memory_agreed: did_not_fit.then_some(row.exceeds.is_some()),
+        note: match row.exceeds {
+            Some(tier) => format!("{tier} too small"),
+            None => row.bottleneck,
+        },
+    }
+}
+
+/// The decoding throughput of a run beside what was published of it; an interval is of the whole time.
+fn decode_row(run: &RecordedRun, row: &RunRow) -> Option<Row> {
+    let metric = "decode_throughput_tok_s";
+    let (printed, predicted) = (run.printed_decode?, row.predicted_decode_tok_s?);
+    Some(Row {
+        run: row.name.clone(),
+        hardware: row.hardware.clone(),
+        metric,
+        predicted: Some(predicted),
+        low: None,
+        high: None,
+        published: Some(printed.value),
+        error: Some(rate_error(metric, predicted, printed.value)),
+        error_beyond_rounding: Some(too_fast(metric, printed, predicted)),
+        fitted: false,
+        out_of_memory_agreed: None,
+        note: "decode alone".to_owned(),
+    })
 }
 
 fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanError> {

@@ -46,6 +46,7 @@ pub(super) fn bottleneck(plan: &Plan) -> String {
         "d2h" => "the copy from the device",
         "disk_read" => "disk read",
         "disk_write" => "disk write",
+        "peer_link" => "the link between stages",
         other => other,
     };
     format!("{name} is busy {:.0}% of the time", share * 100.0)

@@ -5,6 +5,7 @@ use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::interval::Interval;
 use plimsoll_core::model::ModelSpec;
+use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
@@ -36,7 +37,7 @@ impl Rules {
     /// All that the planner has, with what may be compressed.
     pub fn free(compression: Compression) -> Rules {
         Rules {
-            choices: space::choices(&compression.choices(), DENSE),
+            choices: space::choices(&compression.choices(), DENSE, Pipeline::default()),
             granularities: vec![Granularity::Spread, Granularity::Layer],
             settle: |_, _| {},
         }

@@ -130,8 +130,12 @@ fn describe(plan: &Plan, needs: &PerTier<Bytes>) -> String {
             .collect();
         format!("{name} {}", percent.join(" + "))
     };
+    let stages = match policy.pipeline.stages {
+        1 => String::new(),
+        stages => format!(" over {stages} stages"),
+    };
     format!(
-        "one sequence at a time, {}, {}, {}: needs {} of device, {} of host and {} of disk",
+        "one sequence at a time{stages}, {}, {}, {}: needs {} of device, {} of host and {} of disk",
         shares("weights", &policy.weights),
         shares("cache", &policy.cache),
         shares("activations", &policy.activations),

@@ -12,7 +12,7 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Schedule;
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
-use plimsoll_sim::closed_form::{ClosedForms, Estimate};
+use plimsoll_sim::closed_form::{ClosedForms, Estimate, stage_model};
 use plimsoll_sim::{predict, time};
 
 use super::{Objective, PlanError};
@@ -116,7 +116,7 @@ impl Judged {
         let simulated = time(&short, profile)?;
         let short_forms = ClosedForms::new(
             profile,
-            &short.model,
+            &stage_model(&short.model, &short.policy.pipeline),
             short.dtype,
             short.workload,
             (&[short.policy.compression], short.policy.sparse_attention),
@@ -222,7 +222,10 @@ fn shortened(plan: &Plan, sample: Sample) -> Result<Plan, PlanError> {
     let workload = &plan.workload;
     let mut short = Plan {
         model: ModelSpec {
-            num_hidden_layers: plan.model.num_hidden_layers.min(sample.layers),
+            num_hidden_layers: plan
+                .model
+                .num_hidden_layers
+                .min(sample.layers.max(plan.policy.pipeline.stages)),
             ..plan.model.clone()
         },
         workload: Workload {

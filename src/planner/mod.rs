@@ -3,6 +3,7 @@
 //! `space` enumerates GPU batch sizes, GPU batches a block and where attention runs. For each, a
 //! linear program (`lp`) over the closed form places weights, cache and activations; the best are
 //! made whole so that they really fit (`whole`); the simulator says which is best (`judge`).
+//! Where there are several GPUs, that is done for each pipeline (`pipelines`), and the best one is taken.
 //! `blocks` asks the same for one block size after another, under the rules of some system.
 //! That no plan fits is an answer, not an error (`infeasible`).
 
@@ -11,6 +12,7 @@ mod blocks;
 mod infeasible;
 mod judge;
 mod lp;
+mod pipelines;
 mod space;
 mod whole;
 
@@ -19,12 +21,13 @@ use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::LowerError;
 use plimsoll_core::model::ModelSpec;
+use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::SimulateError;
-use plimsoll_sim::closed_form::ClosedForms;
+use plimsoll_sim::closed_form::{ClosedForms, stage_model};
 use thiserror::Error;
 
 pub use advice::Advice;
@@ -90,6 +93,10 @@ pub enum Answer {
 pub struct Planned {
     /// The simulator's winner, with its prediction; see [`choose`] for a winner without.
     pub plan: Plan,
+    /// The time of the whole workload as judged: by its prediction, or by the simulation of a part.
+    pub latency_s: Seconds,
+    /// Generated tokens over that time.
+    pub throughput_tok_s: f64,
     /// The next best, as the winner.
     pub runner_up: Option<Plan>,
     /// Shapes (GPU batch size, GPU batches, where attention runs) that were compared.
@@ -124,7 +131,40 @@ pub fn search(
     dtype: Dtype,
     request: &Request,
 ) -> Result<Answer, PlanError> {
-    Search::new(profile, model, dtype, request)?.answer(request, Verdict::Predicted)
+    let answers = answers((profile, model, dtype), request, Verdict::Predicted)?;
+    let best = pipelines::best(answers, request.objective);
+    match best.ok_or_else(no_pipeline)? {
+        Answer::Plan(planned) if request.objective == Objective::Throughput => {
+            pipelines::with_lighter_end(planned, profile).map(Answer::Plan)
+        }
+        answer => Ok(answer),
+    }
+}
+
+/// What a search on each of the machine's pipelines finds.
+fn answers(
+    (profile, model, dtype): (&HardwareProfile, &ModelSpec, Dtype),
+    request: &Request,
+    verdict: Verdict,
+) -> Result<Vec<Answer>, PlanError> {
+    let workload = workload_of(request);
+    let pipelines = pipelines::of_machine(profile, model, &workload).into_iter();
+    let answer =
+        |pipeline| Search::new(profile, model, dtype, request, pipeline)?.answer(request, verdict);
+    pipelines.map(answer).collect()
+}
+
+fn no_pipeline() -> PlanError {
+    PlanError::Solver("no pipeline was searched".to_owned())
+}
+
+/// What is asked for; endless prompts mean nothing to a latency, so that it is of one.
+fn workload_of(request: &Request) -> Workload {
+    let mut workload = request.workload;
+    if request.objective == Objective::Latency && workload.num_prompts.is_none() {
+        workload.num_prompts = Some(1);
+    }
+    workload
 }
 
 /// [`search`] without its last step, the full simulation of the best two plans, which takes most of
@@ -139,11 +179,12 @@ pub fn choose(
     dtype: Dtype,
     request: &Request,
 ) -> Result<Answer, PlanError> {
-    Search::new(profile, model, dtype, request)?.answer(request, Verdict::Ranked)
+    let answers = answers((profile, model, dtype), request, Verdict::Ranked)?;
+    pipelines::best(answers, request.objective).ok_or_else(no_pipeline)
 }
 
 /// The first half of [`search`]: the plans that linear programs propose, made whole so that they fit,
-/// best by the closed form first. Nothing is simulated, so none has a prediction.
+/// best by the closed form first, on one GPU. Nothing is simulated, so none has a prediction.
 ///
 /// # Errors
 /// As [`search`].
@@ -153,7 +194,7 @@ pub fn propose(
     dtype: Dtype,
     request: &Request,
 ) -> Result<Vec<Plan>, PlanError> {
-    let search = Search::new(profile, model, dtype, request)?;
+    let search = Search::new(profile, model, dtype, request, Pipeline::default())?;
     let shapes = search.shapes();
     let (plans, _) = search.propose(&shapes, request.objective, request.max_latency_s)?;
     Ok(plans)
@@ -162,6 +203,7 @@ pub fn propose(
 /// What all parts of one search share.
 struct Search<'a> {
     profile: &'a HardwareProfile,
+    pipeline: Pipeline,
     forms: ClosedForms,
     compressions: Vec<Compression>,
     sparse_attention: f64,
@@ -180,16 +222,16 @@ impl<'a> Search<'a> {
         model: &ModelSpec,
         dtype: Dtype,
         request: &Request,
+        pipeline: Pipeline,
     ) -> Result<Search<'a>, PlanError> {
-        let mut workload = request.workload;
-        if request.objective == Objective::Latency && workload.num_prompts.is_none() {
-            workload.num_prompts = Some(1);
-        }
+        let workload = workload_of(request);
+        let stage = stage_model(model, &pipeline);
         let compressions = request.compression.choices();
         let approximations = (compressions.as_slice(), request.sparse_attention);
         Ok(Search {
             profile,
-            forms: ClosedForms::new(profile, model, dtype, workload, approximations)?,
+            pipeline,
+            forms: ClosedForms::new(profile, &stage, dtype, workload, approximations)?,
             sparse_attention: request.sparse_attention,
             compressions,
             maker: Maker::new(profile, model, dtype, workload),
@@ -209,7 +251,7 @@ impl<'a> Search<'a> {
 
     /// The discrete choices besides sizes.
     fn open(&self) -> Vec<Policy> {
-        space::choices(&self.compressions, self.sparse_attention)
+        space::choices(&self.compressions, self.sparse_attention, self.pipeline)
     }
 
     fn shapes(&self) -> Vec<Shape> {
@@ -346,6 +388,7 @@ impl Found {
         let Some(winner) = plans.next() else {
             return Err(PlanError::Solver("no plan was judged".to_owned()));
         };
+        let (latency_s, throughput_tok_s) = (winner.latency_s(), winner.throughput_tok_s());
         let plan = winner.into_plan();
         let bottleneck = advice::bottleneck(&plan);
         Ok(Box::new(Planned {
@@ -353,6 +396,8 @@ impl Found {
             runner_up: plans.next().map(Judged::into_plan),
             considered: shapes.len(),
             bottleneck,
+            latency_s,
+            throughput_tok_s,
             plan,
         }))
     }

@@ -3,6 +3,7 @@
 //! Row by row is not enumerated: it is the zig-zag with one GPU batch a block.
 
 use plimsoll_core::compression::Compression;
+use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::tier::{PerTier, Tier};
@@ -71,12 +72,17 @@ pub(super) fn blank() -> Policy {
         page_locked: PageLocked::ALL,
         compression: Compression::default(),
         sparse_attention: DENSE,
+        pipeline: Pipeline::default(),
     }
 }
 
 /// Where attention runs, what is compressed and the schedule: what goes together. The share of values
-/// that attention reads is the same in all.
-pub(super) fn choices(compressions: &[Compression], sparse_attention: f64) -> Vec<Policy> {
+/// that attention reads and the pipeline are the same in all.
+pub(super) fn choices(
+    compressions: &[Compression],
+    sparse_attention: f64,
+    pipeline: Pipeline,
+) -> Vec<Policy> {
     let mut choices = Vec::new();
     for &compression in compressions {
         for cpu_attention in [false, true] {
@@ -84,18 +90,12 @@ pub(super) fn choices(compressions: &[Compression], sparse_attention: f64) -> Ve
                 cpu_attention,
                 compression,
                 sparse_attention,
+                pipeline,
                 ..blank()
             };
-            if policy.validate().is_ok() {
-                let diagonal = Schedule::Diagonal;
-                choices.extend([
-                    policy,
-                    Policy {
-                        schedule: diagonal,
-                        ..policy
-                    },
-                ]);
-            }
+            let schedules = [Schedule::ZigZag, Schedule::Diagonal];
+            let policies = schedules.map(|schedule| Policy { schedule, ..policy });
+            choices.extend(policies.into_iter().filter(|p| p.validate().is_ok()));
         }
     }
     choices

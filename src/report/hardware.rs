@@ -19,7 +19,7 @@ pub fn profile_text(profile: &HardwareProfile) -> String {
         ("source", Align::Left),
         ("spread", Align::Right),
     ]);
-    for section in ["tiers", "links", "compute", "contention"] {
+    for section in ["tiers", "links", "cluster", "compute", "contention"] {
         if let Some(value) = tree.get(section) {
             numbers(section, value, profile, &mut rows);
         }

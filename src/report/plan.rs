@@ -1,9 +1,11 @@
 //! Plans and predictions for people.
 
 use std::fmt::Write;
+use std::ops::Range;
 
 use plimsoll_core::compression::Compression;
-use plimsoll_core::interval::Range;
+use plimsoll_core::interval;
+use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
@@ -19,9 +21,13 @@ use super::{Align, Table, count, percent, three_digits};
 pub fn plan_text(plan: &Plan) -> String {
     let mut text = format!("{}\n\n{}", heading(plan), placement(plan));
     let _ = write!(text, "\n{}", decisions(&plan.policy));
+    text.push_str(&pipeline_text(plan));
     if let Some(prediction) = &plan.prediction {
         let _ = write!(text, "\npredicted\n{}", summary_text(prediction));
         text.push_str(&certainty_text(prediction));
+        if !prediction.stages.is_empty() {
+            let _ = write!(text, "\n{}", stages(plan, prediction));
+        }
         let _ = write!(
             text,
             "\n{}",
@@ -110,11 +116,15 @@ fn decisions(policy: &Policy) -> String {
         String::new()
     };
     format!(
-        "batch      {} x {} = {} a block\n\
+        "batch      {} x {}{} = {} a block\n\
          schedule   {}, overlap {}, barrier {}, attention on the CPU {}\n\
          tensors    made whole {granularity}, page-locked on the host: {}, in 4 bits: {}\n{sparse}",
         policy.gpu_batch_size,
         policy.num_gpu_batches,
+        match policy.pipeline.micro_batches {
+            1 => String::new(),
+            many => format!(" x {many} micro-batches"),
+        },
         count(policy.block_size(), "sequence"),
         schedule(policy.schedule),
         switch(policy.overlap),
@@ -123,6 +133,80 @@ fn decisions(policy: &Policy) -> String {
         page_locked(policy.page_locked),
         compressed(policy.compression),
     )
+}
+
+/// How the model lies on several GPUs; nothing where there is one.
+fn pipeline_text(plan: &Plan) -> String {
+    let pipeline = &plan.policy.pipeline;
+    if pipeline.stages == 1 {
+        return String::new();
+    }
+    let layers = pipeline.layers(plan.model.num_hidden_layers);
+    let layers: Vec<String> = layers.iter().map(u32::to_string).collect();
+    let comm = match pipeline.comm {
+        Comm::Device => "from device to device",
+        Comm::Host => "by way of their hosts",
+    };
+    let hosts = match pipeline.stages_per_host {
+        1 => "each with a host of its own".to_owned(),
+        some => format!("{some} on a host"),
+    };
+    format!(
+        "pipeline   {} stages {hosts}, {} layers, handed over {comm}\n",
+        pipeline.stages,
+        layers.join(" + "),
+    )
+}
+
+/// What each stage holds and does.
+fn stages(plan: &Plan, prediction: &Summary) -> Table {
+    let model = &plan.model;
+    let placed = WeightPlacement::new(model, plan.dtype, &plan.policy);
+    let blocks = plan.policy.pipeline.blocks(model.num_hidden_layers);
+    let mut table = Table::new(&[
+        ("stage", Align::Left),
+        ("holds", Align::Left),
+        ("weights", Align::Right),
+        ("device", Align::Right),
+        ("host", Align::Right),
+        ("disk", Align::Right),
+        ("GPU", Align::Right),
+        ("link", Align::Right),
+        ("prefill bubble", Align::Right),
+        ("decode bubble", Align::Right),
+    ]);
+    for (index, (blocks, stage)) in blocks.into_iter().zip(&prediction.stages).enumerate() {
+        let range = blocks.start as usize..blocks.end as usize;
+        let slabs = placed.blocks[range].iter().map(|block| block.slab);
+        let weights: Bytes = slabs.map(|s| s.device + s.host + s.disk).sum();
+        let peak = stage.peak_bytes;
+        let busy = &stage.busy_fraction;
+        table.row([
+            index.to_string(),
+            holds(blocks, model.num_hidden_layers),
+            weights.to_string(),
+            peak.device.to_string(),
+            peak.host.to_string(),
+            peak.disk.to_string(),
+            percent(busy.gpu),
+            percent(busy.peer_link),
+            percent(stage.prefill_bubble),
+            percent(stage.decode_bubble),
+        ]);
+    }
+    table
+}
+
+/// A stage's blocks in words; layers count from 0.
+fn holds(blocks: Range<u32>, num_layers: u32) -> String {
+    let layers = (blocks.start.max(1) - 1, blocks.end.min(num_layers + 1) - 2);
+    let embedding = if blocks.start == 0 { "embedding, " } else { "" };
+    let head = if blocks.end > num_layers + 1 {
+        ", head"
+    } else {
+        ""
+    };
+    format!("{embedding}layers {} to {}{head}", layers.0, layers.1)
 }
 
 fn page_locked(locked: PageLocked) -> String {
@@ -162,9 +246,13 @@ fn schedule(schedule: Schedule) -> &'static str {
 pub fn policy_in_short(policy: &Policy) -> String {
     let shares = |s: &PerTier<f64>| Tier::ALL.map(|t| percent(s[t])).join("/");
     format!(
-        "{} x {} {}, weights {}, cache {}, activations {} on device/host/disk{}",
+        "{} x {}{} {}, weights {}, cache {}, activations {} on device/host/disk{}",
         policy.gpu_batch_size,
         policy.num_gpu_batches,
+        match policy.pipeline {
+            Pipeline { stages: 1, .. } => String::new(),
+            it => format!(" x {} over {} stages", it.micro_batches, it.stages),
+        },
         schedule(policy.schedule),
         shares(&policy.weights),
         shares(&policy.cache),
@@ -196,6 +284,13 @@ pub fn summary_text(summary: &Summary) -> String {
         duration(summary.prefill_s),
         duration(summary.decode_s)
     );
+    if let Some(rate) = summary.decode_throughput_tok_s {
+        let _ = writeln!(
+            text,
+            "decoding   {} tok/s, the first tokens and the time until then left out",
+            three_digits(rate)
+        );
+    }
     let _ = writeln!(
         text,
         "bottleneck {}, busy {} of the time",
@@ -227,6 +322,7 @@ pub(super) fn in_words(resource: &str) -> &str {
         "d2h" => "device to host",
         "disk_read" => "disk read",
         "disk_write" => "disk write",
+        "peer_link" => "link between stages",
         other => other,
     }
 }
@@ -258,7 +354,7 @@ pub fn duration(time: Seconds) -> String {
 }
 
 /// Both ends of a range of seconds, in the unit of the upper.
-pub fn durations(range: Range) -> String {
+pub fn durations(range: interval::Range) -> String {
     let (unit_s, unit) = unit_of(range.high);
     let [low, high] = [range.low, range.high].map(|s| three_digits(s / unit_s));
     format!("{low} to {high} {unit}")

@@ -34,6 +34,10 @@ pub fn comparison(predicted: Option<&Summary>, measured: &Summary) -> Table {
         line(&name, &|s| s.peak_bytes[tier].as_f64(), &text);
     }
     for (index, (name, _)) in measured.busy_fraction.named().into_iter().enumerate() {
+        let linked = |s: &Summary| s.busy_fraction.peer_link > 0.0;
+        if name == "peer_link" && !linked(measured) {
+            continue;
+        }
         let cell = |s: &Summary| percent(s.busy_fraction.named()[index].1);
         let said = predicted.map(cell).unwrap_or_default();
         table.row([

@@ -1,23 +1,23 @@
-//! Bytes alive in each tier over time.
+//! Bytes alive in each memory over time.
 
 use std::io;
 
 use plimsoll_core::control::Run;
+use plimsoll_core::machine::Arena;
 use plimsoll_core::program::{Buffer, TaskId};
-use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Seconds;
 
 /// A buffer that comes to life, or is given back.
 struct Change {
     at: Seconds,
-    tier: Tier,
+    arena: usize,
     bytes: i128,
 }
 
-/// Calls `visit` with each tier's bytes at the start and whenever they change, in order of time.
+/// Calls `visit` with each arena's bytes at the start and whenever they change, in order of time.
 pub(super) fn each_change(
     run: &Run,
-    mut visit: impl FnMut(Tier, Seconds, u64) -> io::Result<()>,
+    mut visit: impl FnMut(&Arena, Seconds, u64) -> io::Result<()>,
 ) -> io::Result<()> {
     let buffers: Vec<Buffer> = run
         .pieces
@@ -25,20 +25,24 @@ pub(super) fn each_change(
         .flat_map(|p| p.buffers())
         .copied()
         .collect();
-    let tier_of = |buffer: &Buffer| run.machine.arenas[usize::from(buffer.arena.0)].tier;
-    let mut alive = PerTier::<i128>::default();
+    let arenas = &run.machine.arenas;
+    let arena_of = |buffer: &Buffer| usize::from(buffer.arena.0);
+    let mut alive = vec![0_i128; arenas.len()];
     for buffer in buffers.iter().filter(|buffer| buffer.resident) {
-        alive[tier_of(buffer)] += i128::from(buffer.bytes.0);
+        alive[arena_of(buffer)] += i128::from(buffer.bytes.0);
     }
     let bytes = |alive: i128| u64::try_from(alive).unwrap_or(0);
-    for tier in Tier::ALL {
-        visit(tier, Seconds::ZERO, bytes(alive[tier]))?;
+    for (arena, alive) in arenas.iter().zip(&alive) {
+        visit(arena, Seconds::ZERO, bytes(*alive))?;
     }
     let change = |at: Seconds, id: u32, sign: i128| {
         let buffer = &buffers[id as usize];
-        let tier = tier_of(buffer);
         let bytes = sign * i128::from(buffer.bytes.0);
-        Change { at, tier, bytes }
+        Change {
+            at,
+            arena: arena_of(buffer),
+            bytes,
+        }
     };
     let mut changes: Vec<Change> = Vec::new();
     for piece in &run.pieces {
@@ -53,13 +57,13 @@ pub(super) fn each_change(
             changes.extend(gives.map(|id| change(span.end, id.0, -1)));
         }
     }
-    changes.sort_by(|a, b| a.at.0.total_cmp(&b.at.0).then(a.tier.cmp(&b.tier)));
-    for same in changes.chunk_by(|a, b| a.at == b.at && a.tier == b.tier) {
-        let Change { at, tier, .. } = same[0];
-        let before = alive[tier];
-        alive[tier] += same.iter().map(|change| change.bytes).sum::<i128>();
-        if alive[tier] != before {
-            visit(tier, at, bytes(alive[tier]))?;
+    changes.sort_by(|a, b| a.at.0.total_cmp(&b.at.0).then(a.arena.cmp(&b.arena)));
+    for same in changes.chunk_by(|a, b| a.at == b.at && a.arena == b.arena) {
+        let Change { at, arena, .. } = same[0];
+        let before = alive[arena];
+        alive[arena] += same.iter().map(|change| change.bytes).sum::<i128>();
+        if alive[arena] != before {
+            visit(&arenas[arena], at, bytes(alive[arena]))?;
         }
     }
     Ok(())

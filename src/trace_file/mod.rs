@@ -1,6 +1,6 @@
 //! Runs as Chrome trace files, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 //!
-//! A process a run, a track a resource, an event a task, a counter a tier. Written event by event:
+//! A process a run, or of several GPUs one each, a track a resource, an event a task, a counter a tier. Written event by event:
 //! a run of a large model has a million of them.
 
 mod event;
@@ -53,22 +53,23 @@ pub fn write_side_by_side(
     }
     let mut events = Events::begin(out)?;
     write_process(&mut events, 1, predicted, Some(measured.run))?;
-    write_process(&mut events, 2, measured, Some(predicted.run))?;
+    let gpus = predicted.run.machine.num_gpus() as u32;
+    write_process(&mut events, 1 + gpus, measured, Some(predicted.run))?;
     events.end()
 }
 
 fn write_process(
     events: &mut Events<'_>,
-    pid: u32,
+    first_pid: u32,
     process: Process<'_>,
     other: Option<&Run>,
 ) -> io::Result<()> {
-    write_names(events, pid, process)?;
+    write_names(events, first_pid, process)?;
     let run = process.run;
     let last_block = run.tasks().map(|(_, _, _, cell)| cell.block).max();
     let buffers = run.pieces.iter().flat_map(|piece| piece.buffers());
     let view = View {
-        pid,
+        first_pid,
         run,
         other,
         last_block: last_block.unwrap_or(0),
@@ -79,12 +80,12 @@ fn write_process(
             view.write_task(events, piece, index)?;
         }
     }
-    memory::each_change(run, |tier, at, alive| {
+    memory::each_change(run, |arena, at, alive| {
         events.write(&Event {
             ph: Phase::Counter,
-            pid,
+            pid: first_pid + u32::from(arena.gpu),
             tid: 0,
-            name: tier.name(),
+            name: arena.tier.name(),
             cat: None,
             ts: Some(at.0 * MICROSECONDS),
             dur: None,
@@ -95,11 +96,11 @@ fn write_process(
 
 const MICROSECONDS: f64 = 1e6;
 
-fn write_names(events: &mut Events<'_>, pid: u32, process: Process<'_>) -> io::Result<()> {
-    let mut name = |tid: usize, what: &str, name: &str| {
+fn write_names(events: &mut Events<'_>, first_pid: u32, process: Process<'_>) -> io::Result<()> {
+    let mut name = |gpu: usize, tid: usize, what: &str, name: &str| {
         events.write(&Event {
             ph: Phase::Metadata,
-            pid,
+            pid: first_pid + gpu as u32,
             tid: tid as u32,
             name: what,
             cat: None,
@@ -108,23 +109,24 @@ fn write_names(events: &mut Events<'_>, pid: u32, process: Process<'_>) -> io::R
             args: Name { name },
         })
     };
-    name(0, "process_name", process.name)?;
-    let resources = &process.run.machine.resources;
-    let many_gpus = resources.iter().any(|resource| resource.gpu > 0);
-    for (index, resource) in resources.iter().enumerate() {
-        let kind = resource.kind.name();
-        let track = match many_gpus {
-            true => format!("{kind} {}", resource.gpu),
-            false => kind.to_owned(),
+    let machine = &process.run.machine;
+    for gpu in 0..machine.num_gpus() {
+        let title = match machine.num_gpus() {
+            1 => process.name.to_owned(),
+            _ => format!("{}, GPU {gpu}", process.name),
         };
-        name(index + 1, "thread_name", &track)?;
+        name(gpu, 0, "process_name", &title)?;
+    }
+    for (index, resource) in machine.resources.iter().enumerate() {
+        let gpu = usize::from(resource.gpu);
+        name(gpu, index + 1, "thread_name", resource.kind.name())?;
     }
     Ok(())
 }
 
-/// A run as one process of the file.
+/// A run as a process of the file, or one a GPU.
 struct View<'a> {
-    pid: u32,
+    first_pid: u32,
     run: &'a Run,
     other: Option<&'a Run>,
     last_block: u16,
@@ -146,7 +148,7 @@ impl View<'_> {
         let micros = |span: Span| span.duration().0 * MICROSECONDS;
         events.write(&Event {
             ph: Phase::Complete,
-            pid: self.pid,
+            pid: self.first_pid + u32::from(resource.gpu),
             tid: u32::from(task.resource.0) + 1,
             name: &task_name(op, content, task.cell, self.last_block),
             cat: Some(resource.kind.name()),

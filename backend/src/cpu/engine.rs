@@ -193,14 +193,14 @@ fn make_move<'m>(
         (Tier::Disk, _) => {
             let at = source.part(from, bytes)?.offset;
             let into = operands.write_part(1, to, bytes)?;
-            operands.disk()?.read_at(at, into)?;
+            operands.disk(0)?.read_at(at, into)?;
             pace.map_or(Ok(()), |pace| pace.end(bytes))?;
             Ok(into)
         }
         (_, Tier::Disk) => {
             let at = target.part(to, bytes)?.offset;
             let from = operands.read_part(0, from, bytes)?;
-            operands.disk()?.write_at(at, from)?;
+            operands.disk(1)?.write_at(at, from)?;
             pace.map_or(Ok(()), |pace| pace.end(bytes))?;
             Ok(&[])
         }

@@ -62,8 +62,8 @@ impl Loader<'_, '_> {
             };
             let place = (weights, home);
             if home == Tier::Disk {
-                let offset = buffers[id.0 as usize].offset.0;
-                self.load_disk(place, (offset, bytes(&id)), (&mut slab, &mut whole))?;
+                let buffer = &buffers[id.0 as usize];
+                self.load_disk(place, buffer, (&mut slab, &mut whole))?;
             } else {
                 let into = self.home(buffers, id)?;
                 self.fill(place, into, &mut whole)?;
@@ -136,16 +136,17 @@ impl Loader<'_, '_> {
     fn load_disk(
         &self,
         place: (&BlockWeights, Tier),
-        (offset, bytes): (u64, Bytes),
+        buffer: &Buffer,
         (slab, whole): (&mut Option<Arena>, &mut Option<Arena>),
     ) -> Result<(), CpuError> {
+        let bytes = buffer.bytes;
         let slab = at_least(slab, bytes)?;
         // SAFETY: the arena is this function's own.
         let memory = unsafe { slab.bytes_mut(0, bytes.0 as usize) }?;
         memory.fill(0);
         self.fill(place, memory, whole)?;
-        let disk = self.memory.disk().map_err(task_error)?;
-        disk.write_at(offset, memory)?;
+        let disk = self.memory.disk(buffer.arena).map_err(task_error)?;
+        disk.write_at(buffer.offset.0, memory)?;
         Ok(())
     }
 }

@@ -1,20 +1,27 @@
 //! The bytes of buffers: the one place where tasks get at tiers.
 #![allow(unsafe_code)]
 
+use plimsoll_core::machine::Machine;
 use plimsoll_core::program::{Access, ArenaId, Arg, Buffer, BufferId, Content};
-use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 
 use super::error::TaskError;
 use crate::tiers::{Arena, DiskTier, TierError};
 
-/// The real memory of an emulated machine.
+/// The real memory of an emulated machine, by the number of its arenas.
 #[derive(Debug)]
 pub(super) struct Memory {
-    device: Arena,
-    host: Arena,
-    /// None where the program keeps nothing on disk.
-    pub disk: Option<DiskTier>,
+    places: Vec<Place>,
+}
+
+/// What an arena of the program is here.
+#[derive(Debug)]
+enum Place {
+    /// Of a device or a host.
+    Memory(Tier, Arena),
+    /// None where the program keeps nothing there.
+    Disk(Option<DiskTier>),
 }
 
 /// A buffer as a task sees it.
@@ -22,6 +29,7 @@ pub(super) struct Memory {
 pub(super) struct Operand {
     /// Where it is.
     pub tier: Tier,
+    arena: ArenaId,
     /// Its first byte there.
     pub offset: u64,
     /// Its length.
@@ -32,21 +40,15 @@ pub(super) struct Operand {
     pub access: Access,
 }
 
-/// The tier of an arena of `Machine::single_gpu`.
-fn tier_of(arena: ArenaId) -> Option<Tier> {
-    Tier::ALL.get(arena.0 as usize).copied()
-}
-
 impl Operand {
     /// The buffer of an argument.
-    pub(super) fn of(buffers: &[Buffer], arg: Arg) -> Result<Operand, TaskError> {
+    fn of(memory: &Memory, buffers: &[Buffer], arg: Arg) -> Result<Operand, TaskError> {
         let BufferId(index) = arg.buffer;
-        let missing = TaskError::NoOperand("a declared buffer");
-        let Some(buffer) = buffers.get(index as usize) else {
-            return Err(missing);
-        };
+        let buffer = buffers.get(index as usize);
+        let buffer = buffer.ok_or(TaskError::NoOperand("a declared buffer"))?;
         Ok(Operand {
-            tier: tier_of(buffer.arena).ok_or(missing)?,
+            tier: memory.place(buffer.arena)?.tier(),
+            arena: buffer.arena,
             offset: buffer.offset.0,
             bytes: buffer.bytes.0,
             content: buffer.content,
@@ -69,33 +71,61 @@ impl Operand {
     }
 }
 
+impl Place {
+    fn tier(&self) -> Tier {
+        match self {
+            Place::Memory(tier, _) => *tier,
+            Place::Disk(_) => Tier::Disk,
+        }
+    }
+}
+
 impl Memory {
-    /// Tiers of these sizes.
+    /// The arenas of a machine, of these sizes.
     pub(super) fn new(
-        sizes: PerTier<Bytes>,
+        machine: &Machine,
+        sizes: &[Bytes],
         disk_dir: &std::path::Path,
     ) -> Result<Memory, TierError> {
+        let place = |(arena, bytes): (&plimsoll_core::machine::Arena, &Bytes)| {
+            Ok(match (arena.tier, *bytes) {
+                (Tier::Disk, Bytes::ZERO) => Place::Disk(None),
+                (Tier::Disk, bytes) => Place::Disk(Some(DiskTier::create(disk_dir, bytes)?)),
+                (tier, bytes) => Place::Memory(tier, Arena::new(tier.name(), bytes)?),
+            })
+        };
+        let places = machine.arenas.iter().zip(sizes).map(place);
         Ok(Memory {
-            device: Arena::new("device", sizes.device)?,
-            host: Arena::new("host", sizes.host)?,
-            disk: match sizes.disk {
-                Bytes::ZERO => None,
-                disk => Some(DiskTier::create(disk_dir, disk)?),
-            },
+            places: places.collect::<Result<_, TierError>>()?,
         })
     }
 
-    fn arena(&self, tier: Tier) -> Result<&Arena, TaskError> {
-        match tier {
-            Tier::Device => Ok(&self.device),
-            Tier::Host => Ok(&self.host),
-            Tier::Disk => Err(TaskError::NoOperand("a buffer in memory")),
+    fn place(&self, arena: ArenaId) -> Result<&Place, TaskError> {
+        let place = self.places.get(usize::from(arena.0));
+        place.ok_or(TaskError::NoOperand("an arena of the machine"))
+    }
+
+    fn arena(&self, arena: ArenaId) -> Result<&Arena, TaskError> {
+        match self.place(arena)? {
+            Place::Memory(_, arena) => Ok(arena),
+            Place::Disk(_) => Err(TaskError::NoOperand("a buffer in memory")),
         }
     }
 
-    /// The disk, where there is one.
-    pub(super) fn disk(&self) -> Result<&DiskTier, TaskError> {
-        self.disk.as_ref().ok_or(TaskError::NoOperand("a disk"))
+    /// The disk that an arena is.
+    pub(super) fn disk(&self, arena: ArenaId) -> Result<&DiskTier, TaskError> {
+        match self.place(arena)? {
+            Place::Disk(Some(disk)) => Ok(disk),
+            _ => Err(TaskError::NoOperand("a disk")),
+        }
+    }
+
+    /// The first disk, where there is one.
+    pub(super) fn first_disk(&self) -> Option<&DiskTier> {
+        self.places.iter().find_map(|place| match place {
+            Place::Disk(disk) => disk.as_ref(),
+            Place::Memory(..) => None,
+        })
     }
 
     /// A buffer's bytes, to read.
@@ -106,7 +136,7 @@ impl Memory {
     /// that touch the same bytes, one of them writing, are ordered by the program, and the scheduler
     /// keeps that order.
     pub(super) unsafe fn read(&self, operand: &Operand) -> Result<&[u8], TaskError> {
-        let arena = self.arena(operand.tier)?;
+        let arena = self.arena(operand.arena)?;
         // SAFETY: the caller's promise.
         Ok(unsafe { arena.bytes(operand.offset, operand.bytes as usize) }?)
     }
@@ -118,7 +148,7 @@ impl Memory {
     /// operands that it states as written or updated, each once; see [`Memory::read`].
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn write(&self, operand: &Operand) -> Result<&mut [u8], TaskError> {
-        let arena = self.arena(operand.tier)?;
+        let arena = self.arena(operand.arena)?;
         // SAFETY: the caller's promise.
         Ok(unsafe { arena.bytes_mut(operand.offset, operand.bytes as usize) }?)
     }
@@ -143,8 +173,10 @@ impl<'m> Operands<'m> {
         buffers: &[Buffer],
         args: &[Arg],
     ) -> Result<Operands<'m>, TaskError> {
-        let list: Result<Vec<Operand>, TaskError> =
-            args.iter().map(|arg| Operand::of(buffers, *arg)).collect();
+        let list: Result<Vec<Operand>, TaskError> = args
+            .iter()
+            .map(|arg| Operand::of(memory, buffers, *arg))
+            .collect();
         Ok(Operands {
             memory,
             list: list?,
@@ -201,9 +233,9 @@ impl<'m> Operands<'m> {
         Ok(())
     }
 
-    /// The disk, where there is one.
-    pub(super) fn disk(&self) -> Result<&'m DiskTier, TaskError> {
-        self.memory.disk()
+    /// The disk that an argument is on.
+    pub(super) fn disk(&self, index: usize) -> Result<&'m DiskTier, TaskError> {
+        self.memory.disk(self.get(index)?.arena)
     }
 
     /// A part of an argument in memory, to read, of a task that moves it.

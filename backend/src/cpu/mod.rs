@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
-use plimsoll_core::lower::{footprint, schedule};
+use plimsoll_core::lower::{arena_footprints, schedule};
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::program::{Access, Arg, Buffer, BufferId, Cell, Machine, Program, ResourceKind};
@@ -30,7 +30,7 @@ use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
 use crate::decoder::Decoder;
 use crate::kernels::draw::Sampling;
-use crate::tiers::{DiskMode, check_memory};
+use crate::tiers::{DiskMode, DiskTier, check_memory};
 use crate::weights::WeightSource;
 use engine::Engine;
 use memory::{Memory, Operands};
@@ -153,9 +153,13 @@ impl<'s> CpuExecutor<'s> {
         let compression = plan.policy.compression;
         let threads = options.device_threads;
         let decoder = Decoder::new(&plan.model, plan.dtype, compression, threads)?;
-        let needed = footprint(plan)?;
-        for tier in Tier::ALL {
-            let (needed, capacity) = (needed[tier], plan.capacity_bytes[tier]);
+        let machine = plan.machine();
+        let mut sizes = arena_footprints(plan)?;
+        for (arena, size) in machine.arenas.iter().zip(&mut sizes) {
+            let (tier, needed, capacity) = (arena.tier, *size, arena.capacity);
+            if options.whole_tiers {
+                *size = capacity;
+            }
             if needed > capacity {
                 return Err(CpuError::TooSmall {
                     tier,
@@ -164,14 +168,14 @@ impl<'s> CpuExecutor<'s> {
                 });
             }
         }
-        let sizes = match options.whole_tiers {
-            true => plan.capacity_bytes,
-            false => needed,
+        let in_all = |tier: Tier| {
+            let arenas = machine.arenas.iter().zip(&sizes);
+            let of_tier = arenas.filter(|(arena, _)| arena.tier == tier);
+            of_tier.map(|(_, size)| *size).sum::<Bytes>()
         };
-        check_memory(sizes.device, sizes.host)?;
-        let machine = Machine::single_gpu(plan.capacity_bytes);
+        check_memory(in_all(Tier::Device), in_all(Tier::Host))?;
         let engine = Arc::new(Engine {
-            memory: Memory::new(sizes, &options.disk_dir)?,
+            memory: Memory::new(&machine, &sizes, &options.disk_dir)?,
             decoder,
             plan: plan.clone(),
             placement: placement.clone(),
@@ -245,7 +249,7 @@ impl<'s> CpuExecutor<'s> {
 
     /// How the disk is read and written, where there is one.
     pub fn disk_mode(&self) -> Option<DiskMode> {
-        self.engine.memory.disk.as_ref().map(|disk| disk.mode())
+        self.engine.memory.first_disk().map(DiskTier::mode)
     }
 
     /// Declares a piece's buffers and fills those that are there from the start.
@@ -262,9 +266,7 @@ impl<'s> CpuExecutor<'s> {
                 buffers.len(),
             )));
         }
-        let machine = Machine::single_gpu(self.engine.plan.capacity_bytes)
-            .resources
-            .len();
+        let machine = self.engine.plan.machine().resources.len();
         let known = |task: &plimsoll_core::program::Task| (task.resource.0 as usize) < machine;
         if !piece.tasks().iter().all(known) {
             return Err(CpuError::Program("a task has no resource".to_owned()));

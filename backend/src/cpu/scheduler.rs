@@ -19,6 +19,8 @@ use super::error::CpuError;
 /// How often whoever waits for the program looks whether the user interrupted.
 const LOOK: Duration = Duration::from_millis(20);
 
+const _: () = assert!(Machine::MAX_RESOURCES <= u128::BITS as usize);
+
 /// A task whose turn it is.
 #[derive(Debug)]
 pub(super) struct Job {
@@ -78,7 +80,7 @@ struct State {
 /// Workers to wake once the lock is gone, one bit a resource.
 #[derive(Default)]
 struct Wake {
-    workers: u32,
+    workers: u128,
     watcher: bool,
 }
 

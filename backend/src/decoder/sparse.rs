@@ -9,10 +9,11 @@ use super::{Decoder, DecoderError, Sight, SplitMut};
 use crate::kernels::attention::{AttentionScratch, AttentionSpec, Picks, score, weigh};
 
 impl Decoder {
-    /// The attention of rows that see so much and pick so many.
+    /// The attention of rows of so many positions that pick so many; none: all that they see.
     fn sparse_spec(&self, (context_len, picks): (usize, Option<usize>)) -> AttentionSpec {
+        let past = self.model.past_seen(context_len as u32 - 1) as usize;
         AttentionSpec {
-            picks: Some(picks.unwrap_or(context_len - 1)),
+            picks: Some(picks.unwrap_or(past)),
             ..self.row_spec(1, context_len)
         }
     }

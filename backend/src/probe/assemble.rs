@@ -68,6 +68,7 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
         sources,
         tiers: tiers(measured),
         links: links(measured),
+        cluster: None,
         compute: compute_rates(options, measured),
         contention: measured.losses.contention(MEASURED),
         residuals: None,

@@ -21,6 +21,7 @@ const MACHINES: &[(&str, &str)] = profiles![
     "t4-page-cache-management",
     "t4-persistent-ssd",
     "t4-uncalibrated",
+    "t4x4",
 ];
 
 /// What machines extend; no machine of its own.

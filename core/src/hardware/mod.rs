@@ -22,7 +22,8 @@ pub use curve::{Curve, CurveError};
 pub use error::ProfileError;
 pub use pace::{Pace, Slowness};
 pub use profile::{
-    Compute, CopyLink, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, PeerLink, Tiers,
+    Cluster, Compute, CopyLink, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, PeerLink,
+    Tiers,
 };
 pub use provenance::{Quantity, Source, SourceKind};
 pub use residuals::Residuals;

@@ -28,6 +28,8 @@ pub struct HardwareProfile {
     pub tiers: Tiers,
     /// The paths between them.
     pub links: Links,
+    /// How many GPUs and hosts there are; none: one of each. What else is here is of one GPU and one host.
+    pub cluster: Option<Cluster>,
     /// The processors.
     pub compute: Compute,
     /// How engines slow each other; a pair not listed does not.
@@ -44,6 +46,15 @@ pub enum DeviceKind {
     Gpu,
     /// A part of host memory and host threads that plays the GPU.
     Emulated,
+}
+
+/// Hosts that are alike, each with GPUs that are alike.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cluster {
+    /// Hosts, each with memory, a disk and a CPU of its own.
+    pub hosts: Quantity<u32>,
+    /// GPUs of each.
+    pub gpus_per_host: Quantity<u32>,
 }
 
 /// The three memories and how fast the upper two are read.
@@ -97,8 +108,19 @@ pub struct Links {
     /// Copies from pageable into page-locked host memory, bytes/s over bytes; none where nobody
     /// measured it, and then host bandwidth bounds it.
     pub page_lock: Option<Curve>,
-    /// Paths between devices; empty with one device.
+    /// Paths between devices, or between their hosts; empty with one device. Those that are not listed are
+    /// as the first.
     pub peers: Vec<PeerLink>,
+}
+
+impl Links {
+    /// The path on which a device sends to the next; none where nobody says, and then a copy down and one
+    /// up stand for it.
+    pub fn peer_from(&self, device: u8) -> Option<&PeerLink> {
+        let mut peers = self.peers.iter();
+        let own = peers.find(|peer| peer.from == u32::from(device));
+        own.or(self.peers.first())
+    }
 }
 
 /// A path between host and device memory.
@@ -192,6 +214,18 @@ impl HardwareProfile {
             host: self.tiers.host_usable(),
             disk: self.tiers.disk_capacity_bytes.value,
         }
+    }
+
+    /// How many GPUs there are.
+    pub fn num_gpus(&self) -> u32 {
+        let count = |cluster: &Cluster| cluster.hosts.value * cluster.gpus_per_host.value;
+        self.cluster.as_ref().map_or(1, count)
+    }
+
+    /// How many GPUs share a host's memory, disk and CPU.
+    pub fn gpus_per_host(&self) -> u32 {
+        let cluster = self.cluster.as_ref();
+        cluster.map_or(1, |cluster| cluster.gpus_per_host.value)
     }
 
     /// The fraction of its rate that `victim` keeps beside `beside`: 1 where none is listed.

@@ -89,7 +89,6 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A whole number, or nothing.
     /// A switch; off where it is not stated.
     pub fn flag(&self, key: &'static str) -> Result<bool, Fault> {
         match self.get(key) {
@@ -99,6 +98,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A whole number, or nothing.
     pub fn whole(&self, key: &'static str) -> Result<Option<u32>, Fault> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -238,6 +238,22 @@ impl<'a> Reader<'a> {
     /// A rate with its source, or nothing.
     pub fn maybe_rate(&self, key: &'static str) -> Result<Option<Quantity<BytesPerSecond>>, Fault> {
         self.get(key).map(|_| self.rate(key)).transpose()
+    }
+
+    /// A count above 0 with its source.
+    pub fn count(&self, key: &'static str) -> Result<Quantity<u32>, Fault> {
+        let quantity = self.quantity(key)?;
+        let value = quantity.value;
+        let most = f64::from(u16::MAX);
+        if value.fract() == 0.0 && (1.0..=most).contains(&value) {
+            return Ok(map(quantity, |value| value as u32));
+        }
+        let remedy = "write a whole number, 1 or more";
+        Err(Fault::new(
+            self.key(key),
+            format!("{value} is no count"),
+            remedy,
+        ))
     }
 
     /// A count of bytes with its source, or nothing.

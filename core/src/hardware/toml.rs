@@ -10,7 +10,8 @@ use super::error::{Fault, ProfileError};
 use super::inherit::Layers;
 use super::pace::Pace;
 use super::profile::{
-    Compute, CopyLink, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, PeerLink, Tiers,
+    Cluster, Compute, CopyLink, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, PeerLink,
+    Tiers,
 };
 use super::provenance::{Quantity, Source, SourceKind};
 use super::reader::Reader;
@@ -26,6 +27,7 @@ const PROFILE: &[&str] = &[
     "sources",
     "tiers",
     "links",
+    "cluster",
     "compute",
     "contention",
     "residuals",
@@ -56,6 +58,7 @@ const COPY_LINK: &[&str] = &[
 ];
 const DISK_LINK: &[&str] = &["latency_s", "bytes_per_s", "nominal_bytes_per_s"];
 const PEER: &[&str] = &["from", "to", "latency_s", "bytes_per_s"];
+const CLUSTER: &[&str] = &["hosts", "gpus_per_host"];
 const COMPUTE: &[&str] = &[
     "launch_s",
     "handoff_s",
@@ -112,6 +115,9 @@ impl HardwareProfile {
         table.insert("sources".into(), Value::Table(sources.collect()));
         table.insert("tiers".into(), write_tiers(&self.tiers));
         table.insert("links".into(), write_links(&self.links));
+        if let Some(cluster) = &self.cluster {
+            table.insert("cluster".into(), write_cluster(cluster));
+        }
         table.insert("compute".into(), write_compute(&self.compute));
         let contention: Vec<Value> = self.contention.iter().map(write_contention).collect();
         table.insert("contention".into(), Value::Array(contention));
@@ -135,6 +141,10 @@ fn read_profile(table: &Table) -> Result<HardwareProfile, Fault> {
         sources,
         tiers: read_tiers(&top.table("tiers", TIERS)?)?,
         links: read_links(&top.table("links", LINKS)?)?,
+        cluster: top
+            .maybe("cluster", CLUSTER)?
+            .map(|reader| read_cluster(&reader))
+            .transpose()?,
         compute: read_compute(&top.table("compute", COMPUTE)?)?,
         contention: top
             .tables("contention", CONTENTION)?
@@ -211,6 +221,13 @@ fn read_peer(reader: &Reader<'_>) -> Result<PeerLink, Fault> {
         to: reader.need_whole("to")?,
         latency: reader.seconds("latency_s")?,
         rate: reader.curve("bytes_per_s")?,
+    })
+}
+
+fn read_cluster(reader: &Reader<'_>) -> Result<Cluster, Fault> {
+    Ok(Cluster {
+        hosts: reader.count("hosts")?,
+        gpus_per_host: reader.count("gpus_per_host")?,
     })
 }
 
@@ -378,6 +395,14 @@ fn write_links(links: &Links) -> Value {
             links.page_lock.as_ref().and_then(curve),
         ),
         ("peers", Some(peers)),
+    ])
+}
+
+fn write_cluster(cluster: &Cluster) -> Value {
+    let count = |q| quantity(q, |count: u32| i64::from(count).into());
+    record([
+        ("hosts", count(&cluster.hosts)),
+        ("gpus_per_host", count(&cluster.gpus_per_host)),
     ])
 }
 

@@ -39,6 +39,7 @@ impl HardwareProfile {
             self.check(&entry)?;
         }
         self.check_reserved()?;
+        self.check_cluster()?;
         self.check_gemm()?;
         self.check_contention()?;
         self.check_residuals()
@@ -124,6 +125,25 @@ impl HardwareProfile {
                 let problem = format!("leaves nothing, {reserved} of {capacity} are reserved");
                 let remedy = format!("write a {} above {}", key("capacity"), key("reserved"));
                 return Err(Fault::new(key("reserved"), problem, remedy).or_key(key("capacity")));
+            }
+        }
+        Ok(())
+    }
+
+    /// GPUs must have a link, and links must be of GPUs.
+    fn check_cluster(&self) -> Result<(), Fault> {
+        let (gpus, peers) = (self.num_gpus(), &self.links.peers);
+        if gpus > 1 && peers.is_empty() {
+            let problem = format!("is empty, and there are {gpus} GPUs");
+            let remedy = "write a [[links.peers]] with from, to, latency_s and bytes_per_s";
+            return Err(Fault::new("links.peers", problem, remedy));
+        }
+        for (index, peer) in peers.iter().enumerate() {
+            let (from, to) = (peer.from, peer.to);
+            if self.cluster.is_some() && (from == to || from.max(to) >= gpus) {
+                let problem = format!("goes from {from} to {to}");
+                let remedy = format!("name two of the {gpus} GPUs, from 0 on");
+                return Err(Fault::new(format!("links.peers[{index}]"), problem, remedy));
             }
         }
         Ok(())
@@ -216,6 +236,16 @@ impl HardwareProfile {
             let key = format!("links.{name}.nominal_bytes_per_s");
             let nominal = link.nominal.as_ref();
             all.extend(nominal.map(|q| entry(key, q, q.value.0, Range::Positive)));
+        }
+        if let Some(cluster) = &self.cluster {
+            let counts = [
+                ("hosts", &cluster.hosts),
+                ("gpus_per_host", &cluster.gpus_per_host),
+            ];
+            all.extend(counts.map(|(key, q)| {
+                let key = format!("cluster.{key}");
+                entry(key, q, f64::from(q.value), Range::Positive)
+            }));
         }
         let page_lock = links.page_lock.as_ref();
         all.extend(page_lock.map(|c| curve("links.page_lock_bytes_per_s", c)));

@@ -8,11 +8,12 @@
 use std::ops::Range;
 
 use super::emit::{Draft, Emitter};
-use super::layout::Layout;
+use super::layout::{Layout, slot_positions};
 use super::pages::{Cut, PageTable};
 use super::ring::{Lease, Released};
 use super::schedule::Turn;
-use super::unit::{Unit, declare, locked, move_at};
+use super::stages::StageBlocks;
+use super::unit::{Unit, locked, move_at};
 use crate::policy::Policy;
 use crate::program::{Access, BufferId, Content, Op, ResourceKind, Strided, TaskId};
 use crate::tier::{PerTier, Tier};
@@ -47,7 +48,10 @@ pub(super) struct Staged {
 pub(super) struct CacheStream {
     homes: Vec<PerTier<Home>>,
     num_batches: usize,
+    /// Of the stage.
     layers: u64,
+    /// The block of the first of them.
+    first_layer: u16,
     cut: Cut,
     pages: PageTable,
     /// By page and layer, after which its place is free.
@@ -63,23 +67,21 @@ impl CacheStream {
     pub(super) fn new(
         policy: &Policy,
         workload: &Workload,
-        layers: u32,
+        stage: &StageBlocks,
         (cut, pages): (Cut, PageTable),
     ) -> CacheStream {
+        let layers = stage.num_layers();
         let of_pages = vec![None; pages.count() * layers as usize];
         CacheStream {
             homes: vec![PerTier::default(); layers as usize * pages.places()],
             num_batches: pages.places(),
             layers: u64::from(layers),
+            first_layer: stage.first_layer() as u16,
             cut,
             pages,
             pages_released: PerTier::from_fn(|_| of_pages.clone()),
             positions: u64::from(workload.cache_len()),
-            slot_positions: u64::from(if policy.cpu_attention {
-                workload.prompt_len
-            } else {
-                workload.cache_len()
-            }),
+            slot_positions: slot_positions(policy, workload),
             cpu_attention: policy.cpu_attention,
             gathers_values: policy.gathers_values(),
             page_locked: policy.page_locked.cache,
@@ -103,7 +105,8 @@ impl CacheStream {
     }
 
     fn index(&self, unit: &Unit) -> usize {
-        (unit.cell.block as usize - 1) * self.num_batches + unit.cell.batch as usize
+        usize::from(unit.cell.block - self.first_layer) * self.num_batches
+            + unit.cell.batch as usize
     }
 
     fn content(unit: &Unit, home: Tier, start: u64) -> Content {
@@ -117,7 +120,7 @@ impl CacheStream {
 
     /// The number of a further page of a unit's home among those of all layers.
     fn place_of(&self, unit: &Unit, page: usize) -> u64 {
-        let layer = u64::from(unit.cell.block) - 1;
+        let layer = u64::from(unit.cell.block - self.first_layer);
         u64::from(self.pages.of(unit.cell.batch)[page - 1]) * self.layers + layer
     }
 
@@ -141,7 +144,7 @@ impl CacheStream {
         };
         let bytes = unit.shape.record[tier] * self.cut.length(page);
         let content = Self::content(unit, tier, self.cut.start(page));
-        let buffer = declare(&mut emitter.program, tier, offset, bytes, content);
+        let buffer = emitter.declare((tier, offset), bytes, content);
         self.homes[index][tier].pages.push(buffer);
         (buffer, released)
     }
@@ -343,13 +346,7 @@ impl CacheStream {
         let lease = layout.cache_staging.lease();
         let bytes = unit.shape.record.disk * self.positions;
         let content = Self::content(unit, Tier::Disk, 0);
-        let staging = declare(
-            &mut emitter.program,
-            Tier::Host,
-            lease.offset,
-            bytes,
-            content,
-        );
+        let staging = emitter.declare((Tier::Host, lease.offset), bytes, content);
         staged.staging = Some(lease);
         staged.host = Some(staging);
         staging
@@ -368,8 +365,8 @@ impl CacheStream {
             if unit.shape.rows[tier] > 0 {
                 let bytes = unit.shape.record[tier] * self.slot_positions;
                 let content = Self::content(unit, tier, 0);
-                let program = &mut emitter.program;
-                staged.device[tier] = Some(declare(program, Tier::Device, offset, bytes, content));
+                let place = (Tier::Device, offset);
+                staged.device[tier] = Some(emitter.declare(place, bytes, content));
                 offset += bytes;
             }
         }

@@ -1,12 +1,12 @@
 //! The computation of one unit: what runs on the GPU and on the CPU, and on which operands.
 
-use super::Lowering;
 use super::cache::Staged;
-use super::emit::Draft;
+use super::emit::{Draft, Emitter};
 use super::hidden::Work;
 use super::layout::group;
 use super::ring::Lease;
-use super::unit::{Unit, declare};
+use super::stage::StageLowering;
+use super::unit::Unit;
 use crate::model::{ModelSpec, TensorRole};
 use crate::program::{
     Access, AttentionPart, BufferId, Content, Gemm, Gemms, Op, ResourceKind, Stage, TaskId,
@@ -70,6 +70,11 @@ impl Pending {
     }
 }
 
+/// Bytes of a unit's next tokens: an id a sequence.
+pub(super) fn token_bytes(unit: &Unit) -> Bytes {
+    Bytes(u64::from(unit.shape.sequences) * 4)
+}
+
 /// Queries and attention output of a unit.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Mid {
@@ -82,9 +87,9 @@ pub(super) struct Mid {
     pub host: Option<(Lease, BufferId)>,
 }
 
-impl Lowering {
+impl StageLowering {
     /// Gathers a unit's embeddings. Returns the task that made its activations.
-    pub(super) fn embed(&mut self, unit: &Unit) -> (TaskId, Work) {
+    pub(super) fn embed(&mut self, out: &mut Emitter, unit: &Unit) -> (TaskId, Work) {
         let batch = unit.cell.batch as usize;
         let op = Op::Embed {
             tokens: unit.tokens(),
@@ -96,19 +101,23 @@ impl Lowering {
                 .attach(Draft::new(ResourceKind::Gpu, op, unit.cell), unit, true);
         let mut prompt = None;
         if unit.is_prefill() {
-            let (lease, ids, copied) = self.copy_prompt(unit);
+            let (lease, ids, copied) = self.copy_prompt(out, unit);
             draft = draft
                 .with(Access::Read, [Some(ids)])
                 .after([Some(copied)])
                 .giving([Some(ids)]);
             prompt = Some(lease);
         } else {
-            draft = draft.with(Access::Read, [self.tokens[batch].buffer]);
+            let tokens = &mut self.tokens[batch];
+            draft = draft
+                .with(Access::Read, [tokens.buffer])
+                .after([tokens.arrived.take()]);
+            if unit.last_pass && !self.blocks.is_last() {
+                draft = draft.giving([tokens.buffer.take()]);
+            }
         }
-        let (draft, work) =
-            self.hidden
-                .attach_new(&mut self.emitter, &mut self.layout, draft, unit);
-        let task = self.emitter.emit(draft);
+        let (draft, work) = self.hidden.attach_new(out, &mut self.layout, draft, unit);
+        let task = out.emit(draft);
         if let Some(lease) = prompt {
             self.layout.prompt_slots.release(lease, [Some(task), None]);
         }
@@ -116,14 +125,13 @@ impl Lowering {
         (task, work)
     }
 
-    fn copy_prompt(&mut self, unit: &Unit) -> (Lease, BufferId, TaskId) {
+    fn copy_prompt(&mut self, out: &mut Emitter, unit: &Unit) -> (Lease, BufferId, TaskId) {
         let lease = self.layout.prompt_slots.lease();
         let bytes = Bytes(u64::from(unit.tokens()) * 4);
         let content = Content::Prompt {
             batch: unit.cell.batch,
         };
-        let program = &mut self.emitter.program;
-        let ids = declare(program, Tier::Device, lease.offset, bytes, content);
+        let ids = out.declare((Tier::Device, lease.offset), bytes, content);
         let op = super::unit::move_at(bytes, Bytes::ZERO, self.plan.policy.page_locked.activations);
         let (prompt, _) = self.texts[unit.cell.round as usize][unit.cell.batch as usize];
         let copy = Draft::new(ResourceKind::H2d, op, unit.cell)
@@ -131,13 +139,19 @@ impl Lowering {
             .with(Access::Write, [Some(ids)])
             .taking([Some(ids)])
             .after(lease.free_after);
-        (lease, ids, self.emitter.emit(copy))
+        (lease, ids, out.emit(copy))
     }
 
-    /// Projects a unit's queries, keys and values and attends. What is left is [`Lowering::finish`].
-    pub(super) fn attend(&mut self, unit: &Unit, mut staged: Staged, work: Work) -> Pending {
+    /// Projects a unit's queries, keys and values and attends. What is left is [`StageLowering::finish`].
+    pub(super) fn attend(
+        &mut self,
+        out: &mut Emitter,
+        unit: &Unit,
+        mut staged: Staged,
+        work: Work,
+    ) -> Pending {
         let (on_cpu, gathers) = (self.cache.on_cpu(unit), self.cache.gathers(unit));
-        let mut mid = self.lease_mid(unit, on_cpu || gathers);
+        let mut mid = self.lease_mid(out, unit, on_cpu || gathers);
         let op = self.linear(Stage::Project, unit.tokens(), unit);
         let draft = Draft::new(ResourceKind::Gpu, op, unit.cell);
         let draft = self.weights.attach(draft, unit, false);
@@ -149,13 +163,11 @@ impl Lowering {
             .after(mid.slot.map(|s| s.free_after).unwrap_or_default())
             .with(Access::Update, [Some(self.workspace)]);
         let new = (unit, &mut staged);
-        let draft = self
-            .cache
-            .attach_new(&mut self.emitter, &mut self.layout, draft, new);
-        let projected = self.emitter.emit(draft);
+        let draft = self.cache.attach_new(out, &mut self.layout, draft, new);
+        let projected = out.emit(draft);
         self.cache.wrote_in_place(unit, Tier::Device, projected);
         if on_cpu {
-            self.send_to_cpu(unit, &mut mid, projected);
+            self.send_to_cpu(out, unit, &mut mid, projected);
         }
         let rows = if on_cpu || gathers {
             unit.shape.rows.device
@@ -170,12 +182,10 @@ impl Lowering {
                 .after([Some(projected)]);
             let past = (unit, &staged);
             let draft = self.cache.attach_past(draft, past);
-            attended = self
-                .emitter
-                .emit(draft.with(Access::Update, [Some(self.workspace)]));
+            attended = out.emit(draft.with(Access::Update, [Some(self.workspace)]));
         }
-        let cpu = on_cpu.then(|| self.attend_on_cpu(unit, &staged, &mid));
-        let gathered = gathers.then(|| self.pick(unit, &mut staged, &mid, projected));
+        let cpu = on_cpu.then(|| self.attend_on_cpu(out, unit, &staged, &mid));
+        let gathered = gathers.then(|| self.pick(out, unit, &mut staged, &mid, projected));
         Pending {
             unit: *unit,
             staged,
@@ -191,7 +201,7 @@ impl Lowering {
         unit.shape.sequences * self.plan.model.num_key_value_heads
     }
 
-    fn lease_mid(&mut self, unit: &Unit, apart: bool) -> Mid {
+    fn lease_mid(&mut self, out: &mut Emitter, unit: &Unit, apart: bool) -> Mid {
         let element = self.plan.dtype.size_bytes();
         let head = u64::from(self.plan.model.head_dim) * element;
         let group = u64::from(group(&self.plan.model));
@@ -207,13 +217,12 @@ impl Lowering {
         });
         let bytes = Bytes(rows * u64::from(unit.query_len) * group * head);
         let batch = unit.cell.batch;
-        let program = &mut self.emitter.program;
         if rows > 0 {
             let content = Content::Mid {
                 batch,
                 home: Tier::Device,
             };
-            mid.device = Some(declare(program, Tier::Device, lease.offset, bytes, content));
+            mid.device = Some(out.declare((Tier::Device, lease.offset), bytes, content));
         }
         if apart {
             let content = Content::Mid {
@@ -231,18 +240,17 @@ impl Lowering {
                     positions + picked.values_bytes(values),
                 ];
             }
-            let program = &mut self.emitter.program;
             let offset = lease.offset + bytes;
-            mid.off_device = Some(declare(program, Tier::Device, offset, room[0], content));
+            mid.off_device = Some(out.declare((Tier::Device, offset), room[0], content));
             let lease = self.layout.mid_staging.lease();
-            let host = declare(program, Tier::Host, lease.offset, room[1], content);
+            let host = out.declare((Tier::Host, lease.offset), room[1], content);
             mid.host = Some((lease, host));
         }
         mid
     }
 
     /// Copies queries and new keys and values of the rows that the CPU attends to.
-    fn send_to_cpu(&mut self, unit: &Unit, mid: &mut Mid, projected: TaskId) {
+    fn send_to_cpu(&mut self, out: &mut Emitter, unit: &Unit, mid: &mut Mid, projected: TaskId) {
         let Some((lease, host)) = mid.host else {
             return;
         };
@@ -257,31 +265,35 @@ impl Lowering {
             .taking([Some(host)])
             .after([Some(projected)])
             .after(lease.free_after);
-        self.sent = Some(self.emitter.emit(copy));
+        self.sent = Some(out.emit(copy));
     }
 
-    fn attend_on_cpu(&mut self, unit: &Unit, staged: &Staged, mid: &Mid) -> TaskId {
+    fn attend_on_cpu(
+        &mut self,
+        out: &mut Emitter,
+        unit: &Unit,
+        staged: &Staged,
+        mid: &Mid,
+    ) -> TaskId {
         let rows = unit.shape.rows_off_device();
         let op = self.attention(unit, AttentionPart::Whole, rows);
         let draft = Draft::new(ResourceKind::Cpu, op, unit.cell)
             .with(Access::Update, mid.host.map(|(_, host)| Some(host)))
             .after([self.sent]);
         let past = (unit, staged);
-        let draft = self
-            .cache
-            .attach_cpu(&mut self.emitter, &self.layout, draft, past);
-        let task = self.emitter.emit(draft);
+        let draft = self.cache.attach_cpu(out, &self.layout, draft, past);
+        let task = out.emit(draft);
         self.cache.wrote_in_place(unit, Tier::Host, task);
         task
     }
 
     /// Brings the CPU's attention, or the values that it collected, back and ends the layer. Returns the
     /// last task on the GPU.
-    pub(super) fn finish(&mut self, pending: &mut Pending) -> TaskId {
+    pub(super) fn finish(&mut self, out: &mut Emitter, pending: &mut Pending) -> TaskId {
         let unit = pending.unit;
         let mut back = None;
         if let Some(gathered) = pending.gathered {
-            pending.attended = Some(self.weigh(pending, gathered));
+            pending.attended = Some(self.weigh(out, pending, gathered));
         } else if let (Some(cpu), Some((lease, host))) = (pending.cpu, pending.mid.host) {
             let model = &self.plan.model;
             let row = u64::from(group(model)) * u64::from(model.head_dim);
@@ -294,7 +306,7 @@ impl Lowering {
                 .with(Access::Write, [pending.mid.off_device])
                 .after([Some(cpu)])
                 .giving([Some(host)]);
-            let copied = self.emitter.emit(copy);
+            let copied = out.emit(copy);
             self.layout.mid_staging.release(lease, [Some(copied), None]);
             back = Some(copied);
         }
@@ -310,7 +322,7 @@ impl Lowering {
             .giving(mids)
             .with(Access::Update, [Some(self.workspace)])
             .after([back, pending.attended]);
-        let task = self.emitter.emit(draft);
+        let task = out.emit(draft);
         if let Some(slot) = pending.mid.slot {
             self.layout.mid_slots.release(slot, [Some(task), None]);
         }
@@ -319,7 +331,7 @@ impl Lowering {
     }
 
     /// Chooses a unit's next tokens and copies them to the host.
-    pub(super) fn head(&mut self, unit: &Unit, work: Work) {
+    pub(super) fn head(&mut self, out: &mut Emitter, unit: &Unit, work: Work) {
         let batch = unit.cell.batch as usize;
         let op = self.linear(Stage::Head, unit.shape.sequences, unit);
         let draft = Draft::new(ResourceKind::Gpu, op, unit.cell);
@@ -330,20 +342,16 @@ impl Lowering {
             .giving_all(draft, unit, &work)
             .with(Access::Update, [Some(self.workspace)])
             .after([self.tokens[batch].copied]);
-        let bytes = Bytes(u64::from(unit.shape.sequences) * 4);
+        let bytes = token_bytes(unit);
         if self.tokens[batch].buffer.is_none() {
-            let offset = self.layout.token_homes.at(batch as u64);
-            let content = Content::Tokens {
-                batch: unit.cell.batch,
-            };
-            let program = &mut self.emitter.program;
-            let fresh = Some(declare(program, Tier::Device, offset, bytes, content));
+            let fresh = Some(self.declare_tokens(out, unit));
             self.tokens[batch].buffer = fresh;
             draft = draft.taking([fresh]);
         }
         let tokens = self.tokens[batch].buffer;
-        let task = self.emitter.emit(draft.with(Access::Write, [tokens]));
-        self.hidden.release(&mut self.layout, &work, task);
+        let task = out.emit(draft.with(Access::Write, [tokens]));
+        self.tokens[batch].written = Some(task);
+        self.hidden.release(&mut self.layout, (unit, &work), task);
         self.weights.end_visit(&mut self.layout, unit, task);
         let (_, generated) = self.texts[unit.cell.round as usize][batch];
         let op = Op::Move {
@@ -359,7 +367,15 @@ impl Lowering {
         if unit.last_pass {
             copy = copy.giving([self.tokens[batch].buffer.take()]);
         }
-        self.tokens[batch].copied = Some(self.emitter.emit(copy));
+        self.tokens[batch].copied = Some(out.emit(copy));
+    }
+
+    /// Declares the buffer of a unit's next tokens on the device.
+    pub(super) fn declare_tokens(&self, out: &mut Emitter, unit: &Unit) -> BufferId {
+        let batch = unit.cell.batch;
+        let place = (Tier::Device, self.layout.token_homes.at(u64::from(batch)));
+        let content = Content::Tokens { batch };
+        out.declare(place, token_bytes(unit), content)
     }
 
     fn linear(&self, stage: Stage, m: u32, unit: &Unit) -> Op {

@@ -4,8 +4,11 @@ use arrayvec::ArrayVec;
 
 use crate::policy::Policy;
 use crate::program::{
-    Access, Arg, BufferId, Cell, Machine, NewTask, Op, Program, ResourceId, ResourceKind, TaskId,
+    Access, ArenaId, Arg, Buffer, BufferId, Cell, Content, Machine, NewTask, Op, Program,
+    ResourceId, ResourceKind, TaskId,
 };
+use crate::tier::{PerTier, Tier};
+use crate::units::Bytes;
 
 /// How tasks of different resources are ordered, beyond what they need of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +83,17 @@ impl Draft {
         self
     }
 
+    /// Moves from this.
+    pub(super) fn from(mut self, source: BufferId) -> Draft {
+        let access = Access::Read;
+        let source = Arg {
+            buffer: source,
+            access,
+        };
+        self.lists.args.insert(0, source);
+        self
+    }
+
     /// Brings these to life.
     pub(super) fn taking(mut self, buffers: impl IntoIterator<Item = Option<BufferId>>) -> Draft {
         self.lists.takes.extend(buffers.into_iter().flatten());
@@ -93,29 +107,50 @@ impl Draft {
     }
 }
 
-/// Writes the program.
+/// Writes the program, for one GPU after another.
 #[derive(Debug)]
 pub(super) struct Emitter {
     pub program: Program,
     mode: Mode,
-    resources: [Option<ResourceId>; 9],
+    gpus: Vec<OnGpu>,
+    /// The GPU that is written for.
+    gpu: usize,
+}
+
+/// What serves a GPU, and how its tasks are ordered so far.
+#[derive(Debug)]
+struct OnGpu {
+    resources: [Option<ResourceId>; ResourceKind::COUNT],
+    arenas: PerTier<Option<ArenaId>>,
     computed: Option<TaskId>,
     barrier: Option<TaskId>,
-    /// The last task of each resource since a barrier, or since the last computation.
-    since_barrier: [Option<TaskId>; 9],
+    /// Since a barrier, or since the last computation, the last task of each resource, and behind them the
+    /// last that came from another stage.
+    since_barrier: [Option<TaskId>; ResourceKind::COUNT + 1],
+}
+
+const ARRIVAL: usize = ResourceKind::COUNT;
+
+impl OnGpu {
+    fn new(machine: &Machine, gpu: u8) -> OnGpu {
+        OnGpu {
+            resources: ResourceKind::ALL.map(|kind| machine.resource(kind, gpu)),
+            arenas: PerTier::from_fn(|tier| machine.arena(tier, gpu)),
+            computed: None,
+            barrier: None,
+            since_barrier: [None; ResourceKind::COUNT + 1],
+        }
+    }
 }
 
 impl Emitter {
     pub(super) fn new(machine: &Machine, mode: Mode) -> Emitter {
-        use ResourceKind::{Cpu, D2h, DiskRead, DiskWrite, Gpu, H2d, PeerLink, Pin, Sync};
-        let kinds = [Gpu, H2d, D2h, DiskRead, DiskWrite, Cpu, Pin, Sync, PeerLink];
+        let gpus = 0..machine.num_gpus() as u8;
         Emitter {
             program: Program::new(),
             mode,
-            resources: kinds.map(|kind| machine.resource(kind, 0)),
-            computed: None,
-            barrier: None,
-            since_barrier: [None; 9],
+            gpus: gpus.map(|gpu| OnGpu::new(machine, gpu)).collect(),
+            gpu: 0,
         }
     }
 
@@ -123,24 +158,66 @@ impl Emitter {
         self.mode
     }
 
+    /// What is written next is for this GPU.
+    pub(super) fn turn_to(&mut self, gpu: usize) {
+        self.gpu = gpu;
+    }
+
+    /// Declares a buffer in a tier of the GPU.
+    pub(super) fn declare(
+        &mut self,
+        (tier, offset): (Tier, Bytes),
+        bytes: Bytes,
+        content: Content,
+    ) -> BufferId {
+        self.buffer((tier, offset), bytes, (content, false))
+    }
+
+    /// Declares a buffer that is there as long as the program.
+    pub(super) fn declare_resident(
+        &mut self,
+        place: (Tier, Bytes),
+        bytes: Bytes,
+        content: Content,
+    ) -> BufferId {
+        self.buffer(place, bytes, (content, true))
+    }
+
+    fn buffer(
+        &mut self,
+        (tier, offset): (Tier, Bytes),
+        bytes: Bytes,
+        (content, resident): (Content, bool),
+    ) -> BufferId {
+        self.program.buffer(Buffer {
+            // The machine of a plan has every tier for every GPU.
+            arena: self.gpus[self.gpu].arenas[tier].unwrap_or(ArenaId(u8::MAX)),
+            offset,
+            bytes,
+            content,
+            resident,
+        })
+    }
+
     /// Appends a task.
     pub(super) fn emit(&mut self, draft: Draft) -> TaskId {
+        let on = &mut self.gpus[self.gpu];
         let order = match self.mode {
             Mode::Free => None,
-            Mode::Barrier => self.barrier,
-            Mode::Serial => self.computed,
+            Mode::Barrier => on.barrier,
+            Mode::Serial => on.computed,
         };
         let computes = matches!(draft.on, ResourceKind::Gpu | ResourceKind::Cpu);
         let mut draft = draft.after([order]);
         if self.mode == Mode::Serial && computes {
-            draft = draft.after(std::mem::take(&mut self.since_barrier));
+            draft = draft.after(std::mem::take(&mut on.since_barrier));
         }
         let op = self.program.op(draft.op);
         let slot = draft.on as usize;
         let task = self.program.push(NewTask {
             op,
-            // The machine of a plan has every kind that a lowering of one GPU uses.
-            resource: self.resources[slot].unwrap_or(ResourceId(u8::MAX)),
+            // The machine of a plan has every kind that a lowering for it uses.
+            resource: on.resources[slot].unwrap_or(ResourceId(u8::MAX)),
             cell: draft.cell,
             deps: &draft.lists.deps,
             args: &draft.lists.args,
@@ -148,22 +225,29 @@ impl Emitter {
             gives: &draft.lists.gives,
         });
         if self.mode == Mode::Serial && computes {
-            self.computed = Some(task);
+            on.computed = Some(task);
         } else {
-            self.since_barrier[slot] = Some(task);
+            on.since_barrier[slot] = Some(task);
         }
         task
     }
 
-    /// Ends the step of one GPU batch: in [`Mode::Barrier`], all resources meet.
+    /// Says that a task of another GPU brings something to this one, which counts as its own.
+    pub(super) fn arrives(&mut self, task: TaskId) {
+        self.gpus[self.gpu].since_barrier[ARRIVAL] = Some(task);
+    }
+
+    /// Ends the step of one GPU batch: in [`Mode::Barrier`], all resources of the GPU meet.
     pub(super) fn end_step(&mut self, cell: Cell) {
         if self.mode != Mode::Barrier {
             return;
         }
-        let met = std::mem::take(&mut self.since_barrier);
+        let met = std::mem::take(&mut self.gpus[self.gpu].since_barrier);
         let draft = Draft::new(ResourceKind::Sync, Op::Barrier, cell).after(met);
-        self.barrier = Some(self.emit(draft));
-        self.since_barrier = [None; 9];
+        let barrier = self.emit(draft);
+        let on = &mut self.gpus[self.gpu];
+        on.barrier = Some(barrier);
+        on.since_barrier = [None; ResourceKind::COUNT + 1];
     }
 
     /// Hands over what was written and begins the next piece.

@@ -6,7 +6,7 @@
 use super::emit::{Draft, Emitter};
 use super::layout::Layout;
 use super::ring::Lease;
-use super::unit::{Unit, declare, locked, move_at};
+use super::unit::{Unit, locked, move_at};
 use crate::placement::PAGE_BYTES;
 use crate::program::{Access, BufferId, Content, Op, ResourceKind, TaskId};
 use crate::tier::{PerTier, Tier};
@@ -15,7 +15,10 @@ use crate::units::Bytes;
 #[derive(Debug, Clone, Copy, Default)]
 struct Home {
     buffer: Option<BufferId>,
+    /// Off the device, or where another stage or this one's end wrote it: the last writer.
     written: Option<TaskId>,
+    /// After which the place is free again, where another stage took what was there.
+    released: Option<TaskId>,
 }
 
 /// Working copies for one unit, by the tier that the sequences live in.
@@ -33,6 +36,8 @@ pub(super) struct HiddenStream {
     token_bytes: u64,
     prompt_len: u64,
     page_locked: bool,
+    /// Whether they come from another stage, so that who gives back a home says so.
+    receives: bool,
 }
 
 impl HiddenStream {
@@ -40,42 +45,34 @@ impl HiddenStream {
         num_batches: usize,
         token_bytes: u64,
         prompt_len: u32,
-        page_locked: bool,
+        (page_locked, receives): (bool, bool),
     ) -> HiddenStream {
         HiddenStream {
             homes: vec![PerTier::default(); num_batches],
             token_bytes,
             prompt_len: u64::from(prompt_len),
             page_locked,
+            receives,
         }
     }
 
     /// Bytes of a unit's activations in a tier.
-    fn bytes(&self, unit: &Unit, tier: Tier) -> Bytes {
+    pub(super) fn bytes(&self, unit: &Unit, tier: Tier) -> Bytes {
         let tokens = u64::from(unit.shape.hidden[tier]) * u64::from(unit.query_len);
         Bytes(tokens * self.token_bytes)
     }
 
     /// Bytes that are set aside for a unit's activations in a tier: those of prefill, the most.
-    fn room(&self, unit: &Unit, tier: Tier) -> Bytes {
+    pub(super) fn room(&self, unit: &Unit, tier: Tier) -> Bytes {
         let tokens = u64::from(unit.shape.hidden[tier]) * self.prompt_len;
         Bytes(tokens * self.token_bytes).align_up(PAGE_BYTES)
     }
 
-    fn content(unit: &Unit, home: Tier) -> Content {
+    pub(super) fn content(unit: &Unit, home: Tier) -> Content {
         Content::Hidden {
             batch: unit.cell.batch,
             home,
         }
-    }
-
-    fn declare(
-        emitter: &mut Emitter,
-        (tier, offset): (Tier, Bytes),
-        bytes: Bytes,
-        content: Content,
-    ) -> BufferId {
-        declare(&mut emitter.program, tier, offset, bytes, content)
     }
 
     fn lease(&self, emitter: &mut Emitter, layout: &mut Layout, unit: &Unit) -> Work {
@@ -90,7 +87,7 @@ impl HiddenStream {
                 let content = Self::content(unit, tier);
                 let bytes = self.room(unit, tier);
                 let place = (Tier::Device, offset);
-                work.device[tier] = Some(Self::declare(emitter, place, bytes, content));
+                work.device[tier] = Some(emitter.declare(place, bytes, content));
                 offset += bytes;
             }
         }
@@ -124,6 +121,7 @@ impl HiddenStream {
             }
             let mut copy = Draft::new(ResourceKind::H2d, op, unit.cell);
             let mut staging = None;
+            let mut given = None;
             if tier == Tier::Host {
                 copy = copy
                     .with(Access::Read, [home.buffer])
@@ -133,7 +131,7 @@ impl HiddenStream {
                 let lease = layout.hidden_staging.lease();
                 let room = self.room(unit, tier);
                 let place = (Tier::Host, lease.offset);
-                let host = Self::declare(emitter, place, room, Self::content(unit, tier));
+                let host = emitter.declare(place, room, Self::content(unit, tier));
                 let read = Draft::new(ResourceKind::DiskRead, page_aligned(op), unit.cell)
                     .with(Access::Read, [home.buffer])
                     .with(Access::Write, [Some(host)])
@@ -142,6 +140,7 @@ impl HiddenStream {
                     .taking([Some(host)])
                     .giving([last]);
                 let read = emitter.emit(read);
+                given = Some(read);
                 copy = copy
                     .with(Access::Read, [Some(host)])
                     .after([Some(read)])
@@ -154,6 +153,9 @@ impl HiddenStream {
                 .after(work.slot.map(|s| s.free_after).unwrap_or_default());
             let copied = emitter.emit(copy);
             work.ready[tier] = Some(copied);
+            if last_block && self.receives {
+                self.homes[batch][tier].released = given.or(Some(copied));
+            }
             if let Some(lease) = staging {
                 layout.hidden_staging.release(lease, [Some(copied), None]);
             }
@@ -175,9 +177,13 @@ impl HiddenStream {
         if unit.shape.hidden.device > 0 {
             let place = (Tier::Device, layout.hidden_homes.device.at(batch as u64));
             let bytes = self.room(unit, Tier::Device);
-            let home = Self::declare(emitter, place, bytes, Self::content(unit, Tier::Device));
-            self.homes[batch].device.buffer = Some(home);
-            draft = draft.with(Access::Write, [Some(home)]).taking([Some(home)]);
+            let home = emitter.declare(place, bytes, Self::content(unit, Tier::Device));
+            let slot = &mut self.homes[batch].device;
+            slot.buffer = Some(home);
+            draft = draft
+                .with(Access::Write, [Some(home)])
+                .taking([Some(home)])
+                .after([slot.released]);
         }
         let fresh = [work.device.host, work.device.disk];
         let draft = draft
@@ -188,11 +194,18 @@ impl HiddenStream {
     }
 
     /// Adds a unit's activations to a task that reads or changes them.
-    pub(super) fn attach(&self, draft: Draft, unit: &Unit, work: &Work, access: Access) -> Draft {
-        let home = self.homes[unit.cell.batch as usize].device.buffer;
+    pub(super) fn attach(
+        &mut self,
+        draft: Draft,
+        unit: &Unit,
+        work: &Work,
+        access: Access,
+    ) -> Draft {
+        let home = &mut self.homes[unit.cell.batch as usize].device;
+        // Who comes first waits for what another stage wrote; the others come after it on the GPU.
         draft
-            .with(access, [home, work.device.host, work.device.disk])
-            .after([work.ready.host, work.ready.disk])
+            .with(access, [home.buffer, work.device.host, work.device.disk])
+            .after([work.ready.host, work.ready.disk, home.written.take()])
     }
 
     /// What the last task of a pass gives back.
@@ -201,11 +214,36 @@ impl HiddenStream {
         draft.giving([home, work.device.host, work.device.disk])
     }
 
-    /// Frees a slot whose contents a task gave back.
-    pub(super) fn release(&self, layout: &mut Layout, work: &Work, task: TaskId) {
+    /// Frees what a pass's last task gave back.
+    pub(super) fn release(
+        &mut self,
+        layout: &mut Layout,
+        (unit, work): (&Unit, &Work),
+        task: TaskId,
+    ) {
+        if self.receives {
+            self.homes[unit.cell.batch as usize].device.released = Some(task);
+        }
         if let Some(slot) = work.slot {
             layout.hidden_slots.release(slot, [Some(task), None]);
         }
+    }
+
+    /// A unit's home in a tier, for another stage to take what is there, and who wrote it; see
+    /// [`HiddenStream::released`].
+    pub(super) fn leave(&mut self, unit: &Unit, tier: Tier) -> (Option<BufferId>, Option<TaskId>) {
+        let home = &mut self.homes[unit.cell.batch as usize][tier];
+        (home.buffer.take(), home.written.take())
+    }
+
+    /// Says which task gave back a home.
+    pub(super) fn released(&mut self, unit: &Unit, tier: Tier, task: TaskId) {
+        self.homes[unit.cell.batch as usize][tier].released = Some(task);
+    }
+
+    /// Says which task wrote a home: the last of a stage, or what brought it from another.
+    pub(super) fn written(&mut self, unit: &Unit, tier: Tier, task: TaskId) {
+        self.homes[unit.cell.batch as usize][tier].written = Some(task);
     }
 
     /// Stores a unit's activations in their homes, after the task that changed them.
@@ -255,7 +293,7 @@ impl HiddenStream {
         let lease = layout.hidden_staging.lease();
         let room = self.room(unit, Tier::Disk);
         let place = (Tier::Host, lease.offset);
-        let host = Self::declare(emitter, place, room, Self::content(unit, Tier::Disk));
+        let host = emitter.declare(place, room, Self::content(unit, Tier::Disk));
         let write = Draft::new(ResourceKind::DiskWrite, page_aligned(copy.op), unit.cell);
         let copy = copy
             .with(Access::Write, [Some(host)])
@@ -273,7 +311,8 @@ impl HiddenStream {
         copied
     }
 
-    fn attach_home(
+    /// Adds a unit's home in a tier to the task that writes it, which takes it where there is none yet.
+    pub(super) fn attach_home(
         &mut self,
         emitter: &mut Emitter,
         layout: &Layout,
@@ -282,14 +321,15 @@ impl HiddenStream {
     ) -> Draft {
         let batch = unit.cell.batch as usize;
         let fresh = self.homes[batch][tier].buffer.is_none();
+        let released = self.homes[batch][tier].released;
         let room = self.room(unit, tier);
         let buffer = *self.homes[batch][tier].buffer.get_or_insert_with(|| {
             let place = (tier, layout.hidden_homes[tier].at(batch as u64));
-            Self::declare(emitter, place, room, Self::content(unit, tier))
+            emitter.declare(place, room, Self::content(unit, tier))
         });
         let draft = draft.with(Access::Write, [Some(buffer)]);
         if fresh {
-            draft.taking([Some(buffer)])
+            draft.taking([Some(buffer)]).after([released])
         } else {
             draft
         }
@@ -297,7 +337,7 @@ impl HiddenStream {
 }
 
 /// Disk moves are whole pages; the rest of the last page is not anybody's.
-fn page_aligned(op: Op) -> Op {
+pub(super) fn page_aligned(op: Op) -> Op {
     match op {
         Op::Move {
             bytes,

@@ -1,19 +1,24 @@
-//! Where everything lies: homes of weights, cache and activations, and the slots between them.
+//! Where everything of a stage lies: homes of weights, cache and activations, and the slots between them.
 //!
 //! Offsets are decided once. What the tiers must hold (FlexGen A.3's peak memory constraints) is
 //! then known before anything runs, and no executor allocates while it runs.
 
+use std::sync::Arc;
+
 use super::pages::Cut;
 use super::ring::Ring;
 use super::schedule::{Passes, Round};
+use super::stages::StageBlocks;
 use crate::Dtype;
 use crate::model::ModelSpec;
-use crate::placement::{PAGE_BYTES, WeightPlacement, split_whole};
+use crate::pipeline::Comm;
+use crate::placement::{BlockWeights, PAGE_BYTES, WeightPlacement, split_whole};
 use crate::plan::Plan;
 use crate::policy::Policy;
 use crate::sparse::Picked;
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
+use crate::workload::Workload;
 
 /// How the cache rows and sequences of one GPU batch are split over the tiers.
 #[derive(Debug, Clone, Copy)]
@@ -81,11 +86,12 @@ impl BatchShape {
     }
 }
 
-/// Offsets of all homes and slots, for full batches.
+/// Offsets of all homes and slots of a stage, for full batches.
 #[derive(Debug)]
 pub(super) struct Layout {
-    pub weights: WeightPlacement,
-    /// By tier, each block's slab.
+    /// Where the weights of the whole model live.
+    pub weights: Arc<WeightPlacement>,
+    /// By tier, the slab of each of the stage's blocks.
     pub weight_homes: PerTier<Vec<Bytes>>,
     pub weight_slots: Ring,
     pub weight_staging: Ring,
@@ -100,12 +106,14 @@ pub(super) struct Layout {
     pub hidden_homes: PerTier<Homes>,
     pub hidden_slots: Ring,
     pub hidden_staging: Ring,
+    /// On the host, for what comes from another stage or goes there and does not live there.
+    pub comm_staging: Ring,
     pub mid_slots: Ring,
     pub mid_staging: Ring,
     pub token_homes: Homes,
     pub prompt_slots: Ring,
     pub workspace: (Bytes, Bytes),
-    /// Where each tier's buffers end; prompts and results are behind it in the host tier.
+    /// Where each tier's buffers end; prompts and results are behind those of the host tier.
     pub end: PerTier<Bytes>,
 }
 
@@ -123,7 +131,6 @@ impl Homes {
 }
 
 /// Hands out regions of each tier, one after another.
-#[derive(Default)]
 struct Bump {
     end: PerTier<Bytes>,
 }
@@ -133,6 +140,14 @@ impl Bump {
         let start = self.end[tier];
         self.end[tier] = start + bytes.align_up(PAGE_BYTES);
         start
+    }
+
+    /// A home for each block's slab, by tier.
+    fn slabs(&mut self, blocks: &[BlockWeights]) -> PerTier<Vec<Bytes>> {
+        PerTier::from_fn(|tier| {
+            let slabs = blocks.iter().map(|b| b.slab[tier]);
+            slabs.map(|bytes| self.region(tier, bytes)).collect()
+        })
     }
 
     fn homes(&mut self, tier: Tier, count: u64, bytes: Bytes) -> Homes {
@@ -147,8 +162,13 @@ impl Bump {
 }
 
 impl Layout {
-    /// Lays out a plan for its rounds.
-    pub(super) fn new(plan: &Plan, passes: &Passes) -> Layout {
+    /// Lays out a stage of a plan for its rounds, behind what lies in its tiers already.
+    pub(super) fn new(
+        plan: &Plan,
+        passes: &Passes,
+        weights: Arc<WeightPlacement>,
+        (stage, taken): (&StageBlocks, PerTier<Bytes>),
+    ) -> Layout {
         let (model, policy, workload) = (&plan.model, &plan.policy, &plan.workload);
         let element = plan.dtype.size_bytes();
         let shape = BatchShape::most(plan, passes.rounds());
@@ -159,23 +179,15 @@ impl Layout {
         let positions = u64::from(workload.cache_len());
         let hidden = prompt_len * u64::from(model.hidden_size) * element;
         let hidden = |sequences: u32| Bytes(u64::from(sequences) * hidden).align_up(PAGE_BYTES);
-        let weights = WeightPlacement::new(model, plan.dtype, policy);
+        let own = &weights.blocks[stage.as_range()];
         let largest = |bytes: &dyn Fn(&PerTier<Bytes>) -> Bytes| {
-            let sizes = weights.blocks.iter().map(|b| bytes(&b.slab));
+            let sizes = own.iter().map(|b| bytes(&b.slab));
             sizes.max().unwrap_or_default()
         };
-        let slot_positions = if policy.cpu_attention {
-            prompt_len
-        } else {
-            positions
-        };
         let mid = mid_bytes(plan, &shape);
-        let layers = u64::from(model.num_hidden_layers);
-        let mut bump = Bump::default();
-        let weight_homes = PerTier::from_fn(|tier| {
-            let slabs = weights.blocks.iter().map(|b| b.slab[tier]);
-            slabs.map(|bytes| bump.region(tier, bytes)).collect()
-        });
+        let layers = u64::from(stage.num_layers());
+        let mut bump = Bump { end: taken };
+        let weight_homes = bump.slabs(own);
         let tokens = Bytes(u64::from(shape.sequences) * 4);
         let workspace =
             workspace_bytes(model, element, shape.sequences, prompt_len) + unpacked_bytes(plan);
@@ -193,7 +205,7 @@ impl Layout {
             cache_slots: bump.ring(
                 Tier::Device,
                 cache_slots(policy),
-                shape.record_off_device() * slot_positions,
+                shape.record_off_device() * slot_positions(policy, workload),
             ),
             cache_staging: bump.ring(Tier::Host, 3, shape.record.disk * positions),
             hidden_homes: PerTier::from_fn(|tier| {
@@ -205,6 +217,11 @@ impl Layout {
                 hidden(shape.hidden.host) + hidden(shape.hidden.disk),
             ),
             hidden_staging: bump.ring(Tier::Host, 3, hidden(shape.hidden.disk)),
+            comm_staging: bump.ring(
+                Tier::Host,
+                comm_slots(policy),
+                hidden(staged_sequences(policy, &shape)).max(tokens),
+            ),
             mid_slots: bump.ring(Tier::Device, 2, mid.0),
             mid_staging: bump.ring(Tier::Host, 2, mid.1),
             token_homes: bump.homes(Tier::Device, num_batches, tokens),
@@ -221,6 +238,28 @@ impl Layout {
 /// collected while another batch computes, that of the unit whose values they are.
 fn cache_slots(policy: &Policy) -> usize {
     if policy.gathers_values() { 3 } else { 2 }
+}
+
+/// Positions of a working copy of the cache on the device: where the CPU attends in decode, those of the
+/// prompt are the most that it has.
+pub(super) fn slot_positions(policy: &Policy, workload: &Workload) -> u64 {
+    u64::from(match policy.cpu_attention {
+        true => workload.prompt_len,
+        false => workload.cache_len(),
+    })
+}
+
+/// Places on a host for what is on its way to or from another stage: one each way, and the next one's.
+fn comm_slots(policy: &Policy) -> usize {
+    if policy.pipeline.stages > 1 { 4 } else { 0 }
+}
+
+/// Sequences of the largest part of a GPU batch that passes through such a place.
+fn staged_sequences(policy: &Policy, shape: &BatchShape) -> u32 {
+    match policy.pipeline.comm {
+        Comm::Device => shape.hidden.disk,
+        Comm::Host => shape.hidden.disk.max(shape.hidden.device),
+    }
 }
 
 /// Bytes of a slot for queries and attention output, on the device and on the host.

@@ -7,37 +7,38 @@
 mod cache;
 mod compute;
 mod emit;
+mod hand_over;
 mod hidden;
 mod layout;
 mod pages;
 mod ring;
 pub mod schedule;
 mod sparse;
+mod stage;
+mod stages;
 mod unit;
 mod weights;
+
+use std::sync::Arc;
 
 use thiserror::Error;
 
 use crate::control::{Controller, Decision};
 use crate::executor::Until;
+use crate::machine::Machine;
 use crate::placement::{PAGE_BYTES, WeightPlacement};
 use crate::plan::Plan;
 use crate::policy::PolicyError;
-use crate::program::{Buffer, BufferId, Cell, Content, Machine, Program, TaskId};
+use crate::program::{BufferId, Content, Program, TaskId};
 use crate::tier::{PerTier, Tier};
 use crate::trace::Trace;
 use crate::units::{Bytes, Seconds};
-use cache::{CacheStream, Staged};
-use compute::{Pending, StageGemms};
 use emit::{Emitter, Mode};
-use hidden::{HiddenStream, Work};
-use layout::{BatchShape, Layout};
 pub use pages::cache_positions;
-use pages::{Cut, PageTable};
-use schedule::{Passes, Round, Turn};
-use unit::{Unit, arena_of};
+use schedule::{Passes, Round};
+use stage::StageLowering;
+use stages::{Layouts, StageBlocks, arena_of};
 pub use weights::CHUNK_BYTES_MIN;
-use weights::WeightStream;
 
 /// Why a plan has no program.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -65,6 +66,21 @@ pub enum LowerError {
         /// Asked.
         gen_len: u32,
     },
+    /// A stage would have no layer.
+    #[error(
+        "{stages} stages{} have not a layer each of the {layers} of {model}; give fewer stages",
+        last.map_or(String::new(), |last| format!(", the last of {last} layers,"))
+    )]
+    Stages {
+        /// Asked.
+        stages: u32,
+        /// Layers of the last one, where they are stated.
+        last: Option<u32>,
+        /// What the model has.
+        layers: u32,
+        /// The model's name.
+        model: String,
+    },
     /// A count is past what a program can number.
     #[error("{what} is {value}, and a program has at most {max}; state less: rounds repeat")]
     TooMuch {
@@ -87,61 +103,64 @@ pub enum LowerError {
     },
 }
 
-/// The next token of each sequence of a batch, on the device.
-#[derive(Debug, Clone, Copy, Default)]
-struct Tokens {
-    buffer: Option<BufferId>,
-    copied: Option<TaskId>,
-}
-
 /// Where prompts and results are, by round and GPU batch: prompt ids, generated ids.
 pub type Texts = Vec<Vec<(BufferId, BufferId)>>;
 
 /// Writes a plan's program, pass by pass. It is the controller of a static plan.
+///
+/// With several stages a piece has a pass of each that is not idle: while a stage has a micro-batch, the
+/// stage before it has the next.
 #[derive(Debug)]
 pub struct Lowering {
-    plan: Plan,
+    plan: Arc<Plan>,
     machine: Machine,
     passes: Passes,
-    layout: Layout,
     emitter: Emitter,
-    weights: WeightStream,
-    cache: CacheStream,
-    hidden: HiddenStream,
-    gemms: StageGemms,
-    tokens: Vec<Tokens>,
-    texts: Texts,
-    workspace: BufferId,
-    /// The copy that the next CPU attention waits for.
-    sent: Option<TaskId>,
-    visits: u64,
-    pass: u64,
+    stages: Vec<StageLowering>,
+    texts: Arc<Texts>,
+    /// The next slot: see [`Lowering::pass_in`].
+    slot: u64,
     last_tasks: Vec<TaskId>,
     waited: usize,
 }
 
-/// What each tier must hold for a plan, homes and slots together.
+/// What each tier must hold for a plan, homes and slots together: of several GPUs and hosts, the fullest.
 ///
 /// # Errors
 /// A workload or policy that means nothing.
 pub fn footprint(plan: &Plan) -> Result<PerTier<Bytes>, LowerError> {
+    let mut most = PerTier::<Bytes>::default();
+    for (arena, bytes) in plan.machine().arenas.iter().zip(arena_footprints(plan)?) {
+        most[arena.tier] = most[arena.tier].max(bytes);
+    }
+    Ok(most)
+}
+
+/// What each arena of a plan's machine must hold, by [`ArenaId`](crate::machine::ArenaId).
+///
+/// # Errors
+/// A workload or policy that means nothing.
+pub fn arena_footprints(plan: &Plan) -> Result<Vec<Bytes>, LowerError> {
     check(plan)?;
+    let machine = plan.machine();
     let passes = Passes::new(&plan.policy, &plan.workload);
-    let layout = Layout::new(plan, &passes);
-    Ok(with_texts(plan, &layout, passes.rounds()))
+    let mut ends = Layouts::new(plan, &machine, &passes).ends;
+    let [prompts, results] = text_arenas(&machine);
+    for batch in passes.rounds().iter().flat_map(|r| &r.batches) {
+        let (prompt, generated) = text_bytes(plan, *batch);
+        ends[prompts] += prompt;
+        ends[results] += generated;
+    }
+    Ok(ends)
+}
+
+/// The arenas that prompts and results are in: the first stage's host and the last one's.
+fn text_arenas(machine: &Machine) -> [usize; 2] {
+    [0, machine.num_gpus() - 1].map(|gpu| arena_of(machine, Tier::Host, gpu))
 }
 
 fn most_batches(rounds: &[Round]) -> usize {
     rounds.iter().map(|r| r.batches.len()).max().unwrap_or(0)
-}
-
-fn with_texts(plan: &Plan, layout: &Layout, rounds: &[Round]) -> PerTier<Bytes> {
-    let mut end = layout.end;
-    for batch in rounds.iter().flat_map(|r| &r.batches) {
-        let (prompt, generated) = text_bytes(plan, *batch);
-        end.host = end.host + prompt + generated;
-    }
-    end
 }
 
 /// Room for the prompts and results of a GPU batch.
@@ -161,6 +180,15 @@ fn check(plan: &Plan) -> Result<(), LowerError> {
         if length == 0 {
             return Err(LowerError::EmptyWorkload { key });
         }
+    }
+    let (layers, pipeline) = (plan.model.num_hidden_layers, &plan.policy.pipeline);
+    if !pipeline.fills_stages(layers) {
+        return Err(LowerError::Stages {
+            stages: pipeline.stages,
+            last: pipeline.last_stage_layers,
+            layers,
+            model: plan.model.name.clone(),
+        });
     }
     check_counts(plan)?;
     if workload.cache_len() > plan.model.max_position_embeddings {
@@ -182,6 +210,7 @@ fn check_counts(plan: &Plan) -> Result<(), LowerError> {
     let passes = u64::from(workload.gen_len);
     let heads = u64::from(plan.model.num_attention_heads);
     let widest = u64::from(workload.prompt_len).max(heads);
+    let engines = plan.machine().resources.len() as u64;
     for (what, value, max) in [
         (
             "the number of tokens to generate",
@@ -195,8 +224,13 @@ fn check_counts(plan: &Plan) -> Result<(), LowerError> {
         ),
         (
             "the number of GPU batches",
-            u64::from(policy.num_gpu_batches),
+            policy.batches_in_block(),
             u64::from(u16::MAX),
+        ),
+        (
+            "the number of engines of all stages",
+            engines,
+            Machine::MAX_RESOURCES as u64,
         ),
         (
             "GPU batch size times tokens or heads",
@@ -260,46 +294,28 @@ impl Lowering {
         check_fits(plan)?;
         check_size(plan)?;
         let passes = Passes::new(&plan.policy, &plan.workload);
-        let rounds = passes.rounds();
-        let num_batches = most_batches(rounds);
-        let layout = Layout::new(plan, &passes);
-        let (model, policy, workload) = (&plan.model, &plan.policy, &plan.workload);
-        let machine = Machine::single_gpu(plan.capacity_bytes);
-        let mut emitter = Emitter::new(&machine, Mode::of(policy));
-        let weights = WeightStream::new(&mut emitter.program, &layout, policy.page_locked.weights);
-        let cut = Cut::new(policy, workload);
-        let pages = PageTable::new(cut, num_batches, layout.num_cache_pages, workload.gen_len);
-        let layers = model.num_hidden_layers;
-        let token_bytes = u64::from(model.hidden_size) * plan.dtype.size_bytes();
-        let texts = declare_texts(plan, &mut emitter.program, layout.end.host, rounds);
-        let workspace = emitter.program.buffer(Buffer {
-            arena: arena_of(Tier::Device),
-            offset: layout.workspace.0,
-            bytes: layout.workspace.1,
-            content: Content::Workspace,
-            resident: true,
-        });
+        let num_batches = most_batches(passes.rounds());
+        let machine = plan.machine();
+        let layouts = Layouts::new(plan, &machine, &passes);
+        let mut emitter = Emitter::new(&machine, Mode::of(&plan.policy));
+        let plan = Arc::new(plan.clone());
+        let texts = declare_texts(&plan, &mut emitter, layouts.ends, passes.rounds());
+        let texts = Arc::new(texts);
+        let blocks = StageBlocks::of_plan(&plan).into_iter();
+        let mut stages = Vec::new();
+        for (gpu, stage) in blocks.zip(layouts.stages).enumerate() {
+            emitter.turn_to(gpu);
+            let out = &mut emitter;
+            stages.push(StageLowering::new(out, &plan, stage, num_batches, &texts));
+        }
         Ok(Lowering {
-            cache: CacheStream::new(policy, workload, layers, (cut, pages)),
-            hidden: HiddenStream::new(
-                num_batches,
-                token_bytes,
-                workload.prompt_len,
-                policy.page_locked.activations,
-            ),
-            gemms: StageGemms::of(model),
-            tokens: vec![Tokens::default(); num_batches],
-            plan: plan.clone(),
+            plan,
             machine,
             passes,
-            layout,
             emitter,
-            weights,
+            stages,
             texts,
-            workspace,
-            sent: None,
-            visits: 0,
-            pass: 0,
+            slot: 0,
             last_tasks: Vec::new(),
             waited: 0,
         })
@@ -307,7 +323,7 @@ impl Lowering {
 
     /// Where every weight lives, for whoever fills the tiers.
     pub fn placement(&self) -> &WeightPlacement {
-        &self.layout.weights
+        &self.stages[0].layout.weights
     }
 
     /// Where prompts go and results come from.
@@ -325,229 +341,144 @@ impl Lowering {
         &self.passes
     }
 
-    /// The last task of each pass that was handed over so far.
+    /// The last task of each piece that was handed over so far.
     pub fn pass_ends(&self) -> &[TaskId] {
         &self.last_tasks
     }
 
-    /// The next piece: one pass over the model, or none when all rounds are done.
+    /// The pass that a stage has in a slot of the pipeline, if any. Each stage has a micro-batch a slot
+    /// after the one before. With fewer micro-batches than stages the first stage pauses until the last
+    /// has chosen a token.
+    fn pass_in(&self, slot: u64, stage: usize) -> Option<u64> {
+        let since = slot.checked_sub(stage as u64)?;
+        let micro_batches = self.passes.micro_batches();
+        let slots = micro_batches.max(self.stages.len() as u64);
+        let (token, turn) = (since / slots, since % slots);
+        let pass = token * micro_batches + turn;
+        (turn < micro_batches && pass < self.passes.count()).then_some(pass)
+    }
+
+    /// How many slots there are until the last pass has left the last stage.
+    fn slots(&self) -> u64 {
+        let micro_batches = self.passes.micro_batches();
+        let last = self.passes.count().saturating_sub(1);
+        let stages = self.stages.len() as u64;
+        let first_stage = last / micro_batches * micro_batches.max(stages) + last % micro_batches;
+        first_stage + stages
+    }
+
+    /// How many pieces there will be at most: passes, and where there are several stages those in which
+    /// the first ones have none any more.
+    pub fn num_pieces(&self) -> u64 {
+        self.slots()
+    }
+
+    /// The next piece: a pass over the model, or with several stages one over each that has a
+    /// micro-batch; none when all rounds are done.
     pub fn next_pass(&mut self) -> Option<Program> {
-        let turns = self.passes.turns(self.pass);
-        let units = self.units(&turns);
-        let first = units.first()?.cell;
-        if self.visits == 0 {
-            self.weights.announce(&self.layout, 0, first, 1);
-            self.weights.load_rest(&mut self.emitter, &mut self.layout);
-        }
-        self.cache.begin_pass(&turns);
-        self.pass += 1;
-        let last = self.pass == self.passes.count();
-        self.lower_pass(&units, turns.len(), last);
-        self.visits += u64::from(self.plan.model.num_blocks());
-        let piece = self.emitter.cut();
-        self.last_tasks.push(TaskId(piece.end_task().0 - 1));
-        Some(piece)
-    }
-
-    /// The squares of a pass, layer by layer.
-    fn units(&self, turns: &[Turn]) -> Vec<Unit> {
-        let plan = &self.plan;
-        let (prompt_len, gen_len) = (plan.workload.prompt_len, plan.workload.gen_len);
-        let blocks = plan.model.num_blocks();
-        let mut units = Vec::with_capacity(turns.len() * blocks as usize);
-        let shape =
-            |turn: &Turn| BatchShape::new(&plan.model, plan.dtype, &plan.policy, turn.sequences);
-        let shapes: Vec<BatchShape> = turns.iter().map(shape).collect();
-        for block in 0..blocks {
-            for (index, (turn, shape)) in turns.iter().zip(&shapes).enumerate() {
-                let (query_len, position) = match turn.token {
-                    0 => (prompt_len, 0),
-                    token => (1, prompt_len + token - 1),
-                };
-                units.push(Unit {
-                    cell: Cell {
-                        round: turn.round,
-                        pass: turn.token as u16,
-                        block: block as u16,
-                        batch: turn.batch,
-                    },
-                    visit: self.visits + u64::from(block),
-                    shape: *shape,
-                    query_len,
-                    position,
-                    last_pass: turn.token + 1 == gen_len,
-                    first_batch: index == 0,
-                    last_batch: index + 1 == turns.len(),
-                });
+        while self.slot < self.slots() {
+            let slot = self.slot;
+            self.slot += 1;
+            // A block that is not full may leave a slot empty.
+            let active = self.begin_slot(slot);
+            if active.is_empty() {
+                continue;
             }
+            self.lower_slot(&active);
+            let piece = self.emitter.cut();
+            self.last_tasks.push(TaskId(piece.end_task().0 - 1));
+            return Some(piece);
         }
-        units
+        None
     }
 
-    fn lower_pass(&mut self, units: &[Unit], num_batches: usize, last: bool) {
-        let mut pass = Pass {
-            holds_back: self.holds_back(units, num_batches),
-            direct: num_batches == 1,
-            cache: Staged::default(),
-            hidden: None,
-            held: None,
-            unstored: None,
-        };
-        for (index, unit) in units.iter().enumerate() {
-            if unit.first_batch {
-                let next = units.get(index + num_batches).map(|u| u.cell);
-                // After the head comes the embedding of the next pass, unless there is none.
-                let wraps = Cell {
-                    block: 0,
-                    pass: unit.cell.pass + 1,
-                    ..unit.cell
-                };
-                pass.prefetch(self, unit, next.or((!last).then_some(wraps)), num_batches);
-            }
-            self.lower_unit(&mut pass, unit, units.get(index + 1));
-            if unit.last_batch {
-                self.weights.load_rest(&mut self.emitter, &mut self.layout);
-            }
-            self.emitter.end_step(unit.cell);
-        }
-    }
-
-    /// Whether a layer's end is held back behind the next batch's projection, so that CPU attention, or
-    /// the CPU's collecting of values, has something to hide behind. A batch must not meet itself in the next layer before its end.
-    fn holds_back(&self, units: &[Unit], num_batches: usize) -> bool {
-        let apart = |unit: &&Unit| self.cache.on_cpu(unit) || self.cache.gathers(unit);
-        let Some(unit) = units.iter().find(apart) else {
-            return false;
-        };
-        let moves_hidden = unit.shape.hidden.host + unit.shape.hidden.disk > 0;
-        let enough = if moves_hidden { 3 } else { 2 };
-        self.emitter.mode() == Mode::Free && num_batches >= enough
-    }
-
-    fn lower_unit(&mut self, pass: &mut Pass, unit: &Unit, next: Option<&Unit>) {
-        let head = self.plan.model.num_blocks() - 1;
-        if let Some(mut before) = pass.unstored.take() {
-            self.store(&mut before.0, before.1, true);
-        }
-        let staged = std::mem::take(&mut pass.cache);
-        let mut work = pass.hidden.take();
-        if let Some(next) = next {
-            if u32::from(next.cell.block) != head && next.cell.block != 0 {
-                pass.cache = self.cache.load(&mut self.emitter, &mut self.layout, next);
-            }
-            if next.cell.block != 0 && !pass.direct {
-                pass.hidden = Some(self.load_hidden(next));
-            }
-        }
-        if pass.direct && unit.cell.block != 0 {
-            work = Some(self.load_hidden(unit));
-        }
-        if !pass.holds_back {
-            self.weights.load_chunk(&mut self.emitter, &mut self.layout);
-        }
-        let work = work.unwrap_or_default();
-        if unit.cell.block == 0 {
-            let (task, work) = self.embed(unit);
-            let layout = &mut self.layout;
-            self.hidden
-                .store(&mut self.emitter, layout, (unit, &work), task);
-        } else if u32::from(unit.cell.block) == head {
-            self.release_held(pass);
-            self.head(unit, work);
-        } else {
-            let pending = self.attend(unit, staged, work);
-            self.release_held(pass);
-            if pass.holds_back {
-                pass.held = Some(pending);
-            } else {
-                self.end_layer(pass, pending);
-            }
-        }
-        if pass.holds_back {
-            self.weights.load_chunk(&mut self.emitter, &mut self.layout);
-        }
-    }
-
-    fn load_hidden(&mut self, unit: &Unit) -> Work {
-        let last_block = u32::from(unit.cell.block) + 1 == self.plan.model.num_blocks();
-        self.hidden
-            .load(&mut self.emitter, &mut self.layout, unit, last_block)
-    }
-
-    fn release_held(&mut self, pass: &mut Pass) {
-        if let Some(held) = pass.held.take() {
-            self.end_layer(pass, held);
-        }
-    }
-
-    /// Ends a layer for a batch; with a barrier, what it stores goes with the next batch's step.
-    fn end_layer(&mut self, pass: &mut Pass, mut pending: Pending) {
-        let task = self.finish(&mut pending);
-        if self.emitter.mode() != Mode::Barrier {
-            self.store(&mut pending, task, true);
-        } else if pass.direct {
-            let stored = (&pending.unit, &pending.work);
-            self.hidden
-                .store(&mut self.emitter, &mut self.layout, stored, task);
-            pending.work = Work::default();
-            pass.unstored = Some((pending, task));
-        } else {
-            pass.unstored = Some((pending, task));
-        }
-    }
-
-    fn store(&mut self, pending: &mut Pending, after: TaskId, with_hidden: bool) {
-        let (emitter, layout) = (&mut self.emitter, &mut self.layout);
-        let unit = &pending.unit;
-        let after_cache = pending.last_cache_task().unwrap_or(after);
-        self.cache
-            .store(emitter, layout, (unit, pending.staged), after_cache);
-        if with_hidden {
-            self.hidden
-                .store(emitter, layout, (unit, &pending.work), after);
-        }
-    }
-}
-
-/// What is under way between the units of a pass.
-struct Pass {
-    holds_back: bool,
-    /// One GPU batch: the next unit needs the activations of this one, so nothing can be ahead.
-    direct: bool,
-    cache: Staged,
-    hidden: Option<Work>,
-    held: Option<Pending>,
-    unstored: Option<(Pending, TaskId)>,
-}
-
-impl Pass {
-    fn prefetch(&self, to: &mut Lowering, unit: &Unit, next: Option<Cell>, num_batches: usize) {
-        if let Some(mut cell) = next {
-            cell.batch = 0;
-            let chunks = if to.plan.policy.loads_weights_at_once() {
-                1
-            } else {
-                num_batches
+    /// Begins the pass of each stage that has one in a slot; returns those.
+    fn begin_slot(&mut self, slot: u64) -> Vec<usize> {
+        let mut active = Vec::new();
+        for stage in 0..self.stages.len() {
+            let Some(pass) = self.pass_in(slot, stage) else {
+                continue;
             };
-            to.weights
-                .announce(&to.layout, unit.visit + 1, cell, chunks);
+            let turns = self.passes.turns(pass);
+            if !turns.is_empty() {
+                let next = (pass + 1..self.passes.count()).map(|pass| self.passes.turns(pass));
+                let next = next.into_iter().find(|turns| !turns.is_empty());
+                self.emitter.turn_to(stage);
+                let next = next.unwrap_or_default();
+                self.stages[stage].begin_pass(&mut self.emitter, &turns, &next);
+                active.push(stage);
+            }
+        }
+        active
+    }
+
+    /// Writes a pass of each of these stages, square by square in turn, since stages may share a host,
+    /// whose engines take their tasks in the program's order.
+    fn lower_slot(&mut self, active: &[usize]) {
+        self.begin_with_hand_overs(active);
+        let squares = |stage: &usize| self.stages[*stage].pass_units().len();
+        let longest = active.iter().map(squares).max().unwrap_or(0);
+        for index in 0..longest {
+            for &stage in active {
+                // One ahead, as all loads of activations.
+                self.hand_over_ahead(stage, index + 1);
+                self.emitter.turn_to(stage);
+                self.stages[stage].step(&mut self.emitter, index);
+            }
+        }
+    }
+
+    /// With a barrier, stages meet with all that a pass begins with before it begins; else they begin with
+    /// what the first square needs.
+    fn begin_with_hand_overs(&mut self, active: &[usize]) {
+        if self.stages.len() == 1 {
+            return;
+        }
+        let barrier = self.emitter.mode() == Mode::Barrier;
+        for &stage in active {
+            let count = match barrier {
+                true => self.stages[stage].pass_units().len(),
+                false => 1,
+            };
+            for index in 0..count {
+                self.hand_over_square(stage, index);
+            }
+        }
+        for &stage in active {
+            let first = self.stages[stage].pass_units().first().map(|u| u.cell);
+            self.emitter.turn_to(stage);
+            self.emitter.end_step(first.unwrap_or_default());
+        }
+    }
+
+    fn hand_over_ahead(&mut self, stage: usize, index: usize) {
+        if self.stages.len() > 1 && self.emitter.mode() != Mode::Barrier {
+            self.hand_over_square(stage, index);
+        }
+    }
+
+    /// Hands over what a stage's `index`-th square begins with, if it is one of the first block.
+    fn hand_over_square(&mut self, stage: usize, index: usize) {
+        let unit = self.stages[stage].pass_units().get(index).copied();
+        if let Some(unit) = unit
+            && self.stages[stage].blocks.begins_with(unit.cell.block)
+        {
+            self.hand_over(stage, &unit);
         }
     }
 }
 
-fn declare_texts(plan: &Plan, program: &mut Program, end: Bytes, rounds: &[Round]) -> Texts {
-    let mut offset = end;
-    let mut text = |bytes: Bytes, content: Content| {
-        let id = program.buffer(Buffer {
-            arena: arena_of(Tier::Host),
-            offset,
-            bytes,
-            content,
-            resident: true,
-        });
-        offset += bytes;
+/// Prompts and results lie behind what else is on their hosts.
+fn declare_texts(plan: &Plan, out: &mut Emitter, mut ends: Vec<Bytes>, rounds: &[Round]) -> Texts {
+    let machine = plan.machine();
+    let arenas = text_arenas(&machine);
+    let mut text = |gpu: usize, arena: usize, bytes: Bytes, content: Content| {
+        out.turn_to(gpu);
+        let id = out.declare_resident((Tier::Host, ends[arena]), bytes, content);
+        ends[arena] += bytes;
         id
     };
+    let last = machine.num_gpus() - 1;
     let round = |round: &Round| {
         let batches = round.batches.iter().enumerate();
         batches
@@ -555,8 +486,8 @@ fn declare_texts(plan: &Plan, program: &mut Program, end: Bytes, rounds: &[Round
                 let (prompt, generated) = text_bytes(plan, *sequences);
                 let batch = batch as u16;
                 (
-                    text(prompt, Content::Prompt { batch }),
-                    text(generated, Content::Generated { batch }),
+                    text(0, arenas[0], prompt, Content::Prompt { batch }),
+                    text(last, arenas[1], generated, Content::Generated { batch }),
                 )
             })
             .collect()

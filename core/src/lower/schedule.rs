@@ -36,7 +36,9 @@ pub struct Passes {
     rounds: Vec<Round>,
     gen_len: u32,
     /// GPU batches that a block has room for.
-    places: u32,
+    places: u64,
+    /// Passes from one token of a GPU batch to its next: micro-batches take turns.
+    stride: u64,
     /// Passes after which each GPU batch is admitted, in the order of rounds and of batches in them.
     admitted: Vec<u64>,
 }
@@ -47,11 +49,17 @@ impl Passes {
     pub fn new(policy: &Policy, workload: &Workload) -> Passes {
         let rounds = rounds(policy, workload);
         let gen_len = u64::from(workload.gen_len);
+        let together = policy.num_gpu_batches as usize;
+        // A block that is not full may have fewer micro-batches.
+        let micro_batches = super::most_batches(&rounds).div_ceil(together);
+        let stride = micro_batches.max(1) as u64;
         let admitted = match policy.schedule {
             Schedule::Diagonal => diagonal::admitted(&rounds, policy.num_gpu_batches, gen_len),
             Schedule::Row | Schedule::ZigZag => {
                 let turn = |(index, round): (usize, &Round)| {
-                    vec![index as u64 * gen_len; round.batches.len()]
+                    let first = index as u64 * gen_len * stride;
+                    let batches = 0..round.batches.len();
+                    batches.map(move |batch| first + (batch / together) as u64)
                 };
                 rounds.iter().enumerate().flat_map(turn).collect()
             }
@@ -59,7 +67,8 @@ impl Passes {
         Passes {
             rounds,
             gen_len: workload.gen_len,
-            places: policy.num_gpu_batches,
+            places: policy.batches_in_block(),
+            stride,
             admitted,
         }
     }
@@ -72,7 +81,17 @@ impl Passes {
     /// How many passes there are.
     pub fn count(&self) -> u64 {
         let last = self.admitted.last();
-        last.map_or(0, |admitted| admitted + u64::from(self.gen_len))
+        last.map_or(0, |admitted| admitted + self.last_after() + 1)
+    }
+
+    /// Passes from the one that admits a GPU batch to its last.
+    fn last_after(&self) -> u64 {
+        u64::from(self.gen_len.saturating_sub(1)) * self.stride
+    }
+
+    /// Micro-batches that take turns; 1 where each pass is of all GPU batches.
+    pub fn micro_batches(&self) -> u64 {
+        self.stride
     }
 
     /// The pass in which a GPU batch has a token.
@@ -80,7 +99,7 @@ impl Passes {
         let earlier = self.rounds.get(..round as usize)?;
         let before: usize = earlier.iter().map(|r| r.batches.len()).sum();
         let admitted = self.admitted.get(before + usize::from(batch))?;
-        Some(admitted + u64::from(token))
+        Some(admitted + u64::from(token) * self.stride)
     }
 
     /// The most pages of the cache beside the first that all GPU batches hold in a pass. Admissions repeat
@@ -102,22 +121,24 @@ impl Passes {
         held.max().unwrap_or(0) as u64
     }
 
-    /// The turns of a pass, the batches that were admitted first in front; none after the last.
+    /// The turns of a pass, the batches that were admitted first in front; none after the last, nor where
+    /// a block that is not full lacks the micro-batch.
     pub fn turns(&self, pass: u64) -> Vec<Turn> {
-        let gen_len = u64::from(self.gen_len);
-        let first = self.admitted.partition_point(|at| at + gen_len <= pass);
+        let stay = self.last_after();
+        let first = self.admitted.partition_point(|at| at + stay < pass);
         let end = self.admitted.partition_point(|at| *at <= pass);
         let places = self.rounds.iter().enumerate().flat_map(|(round, r)| {
             let batches = r.batches.iter().enumerate();
             batches.map(move |(batch, sequences)| (round as u32, batch as u16, *sequences))
         });
-        let active = places.zip(&self.admitted).take(end).skip(first);
+        let present = places.zip(&self.admitted).take(end).skip(first);
+        let active = present.filter(|(_, admitted)| (pass - *admitted).is_multiple_of(self.stride));
         active
             .map(|((round, batch, sequences), admitted)| Turn {
                 round,
                 batch,
                 sequences,
-                token: (pass - admitted) as u32,
+                token: ((pass - admitted) / self.stride) as u32,
             })
             .collect()
     }

@@ -5,18 +5,18 @@
 //! or for rows on disk the staging slot that they were read into whole), and the values alone follow the
 //! keys. In the working copy they lie where the values of its first positions would.
 
-use super::Lowering;
 use super::cache::Staged;
 use super::compute::{Mid, Pending};
-use super::emit::Draft;
+use super::emit::{Draft, Emitter};
 use super::layout;
+use super::stage::StageLowering;
 use super::unit::Unit;
 use crate::program::{Access, AttentionPart, Op, ResourceKind, Strided, TaskId};
 use crate::sparse::Picked;
 use crate::tier::Tier;
 use crate::units::Bytes;
 
-impl Lowering {
+impl StageLowering {
     /// What a unit's rows off the device pick.
     pub(super) fn picked(&self, unit: &Unit) -> Picked {
         layout::picked(&self.plan, unit.shape.rows_off_device(), unit.position)
@@ -26,6 +26,7 @@ impl Lowering {
     /// Returns the task that has collected them.
     pub(super) fn pick(
         &mut self,
+        out: &mut Emitter,
         unit: &Unit,
         staged: &mut Staged,
         mid: &Mid,
@@ -38,7 +39,7 @@ impl Lowering {
             .with(Access::Read, [staged.device.host, staged.device.disk])
             .with(Access::Update, [Some(self.workspace)])
             .after([Some(projected)]);
-        let scored = self.emitter.emit(draft);
+        let scored = out.emit(draft);
         let host = mid.host.map(|(_, host)| host);
         let op = Op::Move {
             bytes: picked.positions_bytes(),
@@ -56,7 +57,7 @@ impl Lowering {
                     .map(|(lease, _)| lease.free_after)
                     .unwrap_or_default(),
             );
-        let sent = self.emitter.emit(copy);
+        let sent = out.emit(copy);
         let op = Op::Gather {
             rows: picked.rows,
             picks: picked.picks,
@@ -66,8 +67,7 @@ impl Lowering {
             .with(Access::Update, [host])
             .after([Some(sent)]);
         let from = (unit, staged);
-        self.cache
-            .gather_values(&mut self.emitter, &mut self.layout, draft, from)
+        self.cache.gather_values(out, &mut self.layout, draft, from)
     }
 
     /// Bytes of the queries of these rows.
@@ -79,7 +79,12 @@ impl Lowering {
 
     /// Brings the values that were collected to the device and weighs them. Returns the last task on
     /// the GPU.
-    pub(super) fn weigh(&mut self, pending: &mut Pending, gathered: TaskId) -> TaskId {
+    pub(super) fn weigh(
+        &mut self,
+        out: &mut Emitter,
+        pending: &mut Pending,
+        gathered: TaskId,
+    ) -> TaskId {
         let (unit, staged) = (pending.unit, pending.staged);
         let picked = self.picked(&unit);
         let off_device = pending.mid.off_device;
@@ -119,12 +124,12 @@ impl Lowering {
                 .with(Access::Update, [Some(device)])
                 .after([Some(gathered)])
                 .giving([buffer.filter(|_| is_last)]);
-            copied = Some(self.emitter.emit(copy));
+            copied = Some(out.emit(copy));
             draft = draft.with(Access::Read, [Some(device)]).after([copied]);
         }
         if let Some((lease, _)) = host {
             self.layout.mid_staging.release(lease, [copied, None]);
         }
-        self.emitter.emit(draft)
+        out.emit(draft)
     }
 }

@@ -1,7 +1,7 @@
 //! One square of FlexGen's figure 2: a block of the model on a GPU batch in a pass.
 
 use super::layout::BatchShape;
-use crate::program::{ArenaId, Buffer, BufferId, Cell, Content, Op, Program};
+use crate::program::{Cell, Op};
 use crate::tier::Tier;
 use crate::units::Bytes;
 
@@ -52,30 +52,4 @@ pub(super) fn move_at(bytes: Bytes, place: Bytes, page_locked: bool) -> Op {
         to: place,
         page_locked,
     }
-}
-
-/// Declares a buffer that lives while the program runs.
-pub(super) fn declare(
-    program: &mut Program,
-    tier: Tier,
-    offset: Bytes,
-    bytes: Bytes,
-    content: Content,
-) -> BufferId {
-    program.buffer(Buffer {
-        arena: arena_of(tier),
-        offset,
-        bytes,
-        content,
-        resident: false,
-    })
-}
-
-/// The arena of a tier in [`Machine::single_gpu`](crate::program::Machine::single_gpu).
-pub(super) fn arena_of(tier: Tier) -> ArenaId {
-    ArenaId(match tier {
-        Tier::Device => 0,
-        Tier::Host => 1,
-        Tier::Disk => 2,
-    })
 }

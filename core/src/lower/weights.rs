@@ -6,9 +6,10 @@
 use super::emit::{Draft, Emitter};
 use super::layout::Layout;
 use super::ring::Lease;
-use super::unit::{Unit, arena_of, declare, locked};
+use super::stages::StageBlocks;
+use super::unit::{Unit, locked};
 use crate::placement::PAGE_BYTES;
-use crate::program::{Access, Buffer, BufferId, Cell, Content, Op, Program, ResourceKind, TaskId};
+use crate::program::{Access, BufferId, Cell, Content, Op, ResourceKind, TaskId};
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
 
@@ -32,36 +33,42 @@ struct Visit {
 /// All weight traffic of a program.
 #[derive(Debug)]
 pub(super) struct WeightStream {
+    /// Of the stage's blocks.
     homes: Vec<PerTier<Option<BufferId>>>,
+    first_block: u16,
     visits: Vec<Visit>,
     page_locked: bool,
 }
 
 impl WeightStream {
-    /// Declares the weights' homes in the first piece.
-    pub(super) fn new(program: &mut Program, layout: &Layout, page_locked: bool) -> WeightStream {
-        let homes = layout.weights.blocks.iter().enumerate().map(|(block, b)| {
-            PerTier::from_fn(|tier| {
-                let bytes = b.slab[tier];
-                (bytes.0 > 0).then(|| {
-                    program.buffer(Buffer {
-                        arena: arena_of(tier),
-                        offset: layout.weight_homes[tier][block],
-                        bytes,
-                        content: Content::Weights {
-                            block: block as u16,
-                            home: tier,
-                        },
-                        resident: true,
-                    })
-                })
+    /// Declares the homes of a stage's weights in the first piece.
+    pub(super) fn new(
+        emitter: &mut Emitter,
+        layout: &Layout,
+        stage: &StageBlocks,
+        page_locked: bool,
+    ) -> WeightStream {
+        let mut declare = |(index, block): (usize, usize)| {
+            PerTier::from_fn(|home| {
+                let bytes = layout.weights.blocks[block].slab[home];
+                let content = Content::Weights {
+                    block: block as u16,
+                    home,
+                };
+                let place = (home, layout.weight_homes[home][index]);
+                (bytes.0 > 0).then(|| emitter.declare_resident(place, bytes, content))
             })
-        });
+        };
         WeightStream {
-            homes: homes.collect(),
+            homes: stage.as_range().enumerate().map(&mut declare).collect(),
+            first_block: stage.first() as u16,
             visits: Vec::new(),
             page_locked,
         }
+    }
+
+    fn homes_of(&self, block: u16) -> PerTier<Option<BufferId>> {
+        self.homes[usize::from(block - self.first_block)]
     }
 
     /// Announces the next visit; its weights come in at most `batches` chunks.
@@ -83,13 +90,13 @@ impl WeightStream {
     /// Loads the next chunk of the visit that was announced last, if one is missing.
     pub(super) fn load_chunk(&mut self, emitter: &mut Emitter, layout: &mut Layout) {
         let page_locked = self.page_locked;
-        let Some(visit) = self.visits.last_mut() else {
+        let Some(next) = self.visits.last().map(|visit| visit.cell.block) else {
             return;
         };
-        if visit.loaded == visit.chunks {
+        let homes = self.homes_of(next);
+        let Some(visit) = self.visits.last_mut().filter(|v| v.loaded < v.chunks) else {
             return;
-        }
-        let homes = &self.homes[visit.cell.block as usize];
+        };
         let slab = layout.weights.blocks[visit.cell.block as usize].slab;
         let slot = *visit
             .slot
@@ -122,7 +129,7 @@ impl WeightStream {
                     .giving([Some(staging)]);
             }
             let fresh = visit.staged[tier].is_none();
-            let device = visit.staged_buffer(&mut emitter.program, slot, tier, &slab);
+            let device = visit.staged_buffer(emitter, slot, tier, &slab);
             if fresh {
                 copy = copy.taking([Some(device)]).after(slot.free_after);
             }
@@ -149,7 +156,7 @@ impl WeightStream {
     /// Adds the weights that a unit computes with to its task. The last batch's task of a visit
     /// gives them back; tell [`WeightStream::end_visit`].
     pub(super) fn attach(&self, draft: Draft, unit: &Unit, last_use: bool) -> Draft {
-        let home = self.homes[unit.cell.block as usize].device;
+        let home = self.homes_of(unit.cell.block).device;
         let Some(visit) = self.visit(unit) else {
             return draft;
         };
@@ -210,7 +217,7 @@ impl Visit {
     /// The buffer on the device of the weights that live in `tier`: the host's first, then the disk's.
     fn staged_buffer(
         &mut self,
-        program: &mut Program,
+        emitter: &mut Emitter,
         slot: Lease,
         tier: Tier,
         slab: &PerTier<Bytes>,
@@ -224,15 +231,8 @@ impl Visit {
             block: self.cell.block,
             home: tier,
         };
-        *self.staged[tier].get_or_insert_with(|| {
-            declare(
-                program,
-                Tier::Device,
-                slot.offset + place,
-                slab[tier],
-                content,
-            )
-        })
+        let place = (Tier::Device, slot.offset + place);
+        *self.staged[tier].get_or_insert_with(|| emitter.declare(place, slab[tier], content))
     }
 
     /// Reads a chunk from disk into its place in the visit's staging slot. Each chunk is a buffer of
@@ -253,8 +253,7 @@ impl Visit {
             home: Tier::Disk,
         };
         let offset = lease.offset + chunk.start;
-        let program = &mut emitter.program;
-        let staging = declare(program, Tier::Host, offset, chunk.bytes, content);
+        let staging = emitter.declare((Tier::Host, offset), chunk.bytes, content);
         let op = chunk.moved(chunk.start, Bytes::ZERO, Tier::Disk);
         let mut read = Draft::new(ResourceKind::DiskRead, op, self.cell)
             .with(Access::Read, [Some(home)])

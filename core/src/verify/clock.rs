@@ -1,6 +1,6 @@
 //! Vector clocks: which tasks are known to have ended before another starts.
 
-use crate::program::{Machine, ResourceId, TaskId};
+use crate::program::{ResourceId, TaskId};
 
 /// A task's place: its resource, and its number among that resource's tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +18,8 @@ impl Position {
 }
 
 /// For each resource, how many of its tasks are known to have ended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Clock([u32; Machine::MAX_RESOURCES]);
+#[derive(Debug, Default)]
+pub(super) struct Clock(Vec<u32>);
 
 impl Clock {
     /// Whether the task there has ended.
@@ -38,6 +38,12 @@ impl Clock {
             .iter()
             .zip(other)
             .all(|(mine, theirs)| mine >= theirs)
+    }
+
+    /// Forgets all.
+    fn reset(&mut self, num_resources: usize) {
+        self.0.clear();
+        self.0.resize(num_resources, 0);
     }
 
     fn merge(&mut self, other: &[u32]) {
@@ -68,7 +74,7 @@ impl Packed {
 
     /// Appends a clock.
     pub(super) fn push(&mut self, clock: &Clock) {
-        self.counts.extend_from_slice(&clock.0[..self.width]);
+        self.counts.extend_from_slice(&clock.0);
     }
 
     /// Appends clocks that count nothing, up to `len`.
@@ -97,7 +103,6 @@ pub(super) struct Clocks {
 
 impl Clocks {
     pub(super) fn new(num_resources: usize) -> Clocks {
-        assert!(num_resources <= Machine::MAX_RESOURCES);
         Clocks {
             ends: Packed::new(num_resources),
             last: vec![None; num_resources],
@@ -110,10 +115,15 @@ impl Clocks {
         TaskId(self.ends.len() as u32)
     }
 
-    /// Adds the next task. Returns what has ended before it starts, and its position.
-    pub(super) fn advance(&mut self, resource: ResourceId, deps: &[TaskId]) -> (Clock, Position) {
+    /// Adds the next task. Writes what has ended before it starts to `before`, and returns its position.
+    pub(super) fn advance(
+        &mut self,
+        resource: ResourceId,
+        deps: &[TaskId],
+        before: &mut Clock,
+    ) -> Position {
         let r = resource.0 as usize;
-        let mut before = Clock::default();
+        before.reset(self.counts.len());
         for dep in deps.iter().copied().chain(self.last[r]) {
             before.merge(self.ends.get(dep.0 as usize));
         }
@@ -123,9 +133,9 @@ impl Clocks {
         };
         self.counts[r] += 1;
         self.last[r] = Some(self.end());
-        let mut end = before;
-        end.include(at);
-        self.ends.push(&end);
-        (before, at)
+        self.ends.push(before);
+        let end = self.ends.len() - 1;
+        at.include_in(self.ends.get_mut(end));
+        at
     }
 }

@@ -24,6 +24,8 @@ pub struct Verifier {
     /// For each buffer and resource, one past the last reader since the last write.
     readers: Packed,
     occupancy: Vec<Occupancy>,
+    /// What has ended before the task at hand; kept for its room.
+    before: Clock,
 }
 
 /// What has happened to a buffer.
@@ -46,6 +48,7 @@ impl Verifier {
             buffers: Vec::new(),
             states: Vec::new(),
             readers: Packed::new(machine.resources.len()),
+            before: Clock::default(),
         }
     }
 
@@ -127,15 +130,30 @@ impl Verifier {
                 return Err(VerifyError::Cycle { task: id, dep });
             }
         }
-        let (before, at) = self.clocks.advance(task.resource, piece.deps_at(index));
+        let mut before = std::mem::take(&mut self.before);
+        let deps = piece.deps_at(index);
+        let at = self.clocks.advance(task.resource, deps, &mut before);
+        let checked = self.check_buffers((id, at), (piece, index), &mut before);
+        self.before = before;
+        checked
+    }
+
+    fn check_buffers(
+        &mut self,
+        (id, at): (TaskId, Position),
+        (piece, index): (&Program, usize),
+        before: &mut Clock,
+    ) -> Result<(), VerifyError> {
         for &buffer in piece.takes_at(index) {
-            self.take(id, buffer, at, &before)?;
+            self.take(id, buffer, at, before)?;
         }
         for &arg in piece.args_at(index) {
-            self.touch(id, arg, at, &before)?;
+            self.touch(id, arg, at, before)?;
         }
+        // What is given back is given with the task's end.
+        before.include(at);
         for &buffer in piece.gives_at(index) {
-            self.give(id, buffer, at, &before)?;
+            self.give(id, buffer, at, before)?;
         }
         Ok(())
     }
@@ -228,15 +246,13 @@ impl Verifier {
         task: TaskId,
         buffer: BufferId,
         at: Position,
-        before: &Clock,
+        through: &Clock,
     ) -> Result<(), VerifyError> {
         let index = self.index_of(task, buffer)?;
         let state = &mut self.states[index];
         if state.given.is_some() || self.buffers[index].resident {
             return Err(VerifyError::GivenTwice { task, buffer });
         }
-        let mut through = *before;
-        through.include(at);
         let all_done = state.taken.is_some_and(|p| through.includes(p))
             && state.written.is_none_or(|p| through.includes(p))
             && (!state.read || through.covers(self.readers.get(index)));

@@ -108,7 +108,11 @@ impl Memory {
             if tier == Tier::Host {
                 row.constant += waiting;
             }
-            row
+            match tier {
+                Tier::Device => row,
+                // A host is its stages'.
+                Tier::Host | Tier::Disk => row * f64::from(policy.pipeline.stages_per_host),
+            }
         })
     }
 

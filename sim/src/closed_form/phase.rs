@@ -57,6 +57,16 @@ impl Phase {
         }
     }
 
+    /// This so many times, one after another.
+    pub(super) fn times(self, count: f64) -> Phase {
+        Phase {
+            terms: self.terms.map(|term| term * count),
+            paths: self.paths.into_iter().map(|path| path * count).collect(),
+            fixed: self.fixed * count,
+            ..self
+        }
+    }
+
     /// Seconds that each resource is busy, as functions of the shares.
     pub fn terms(&self) -> [(ResourceKind, &Linear); 6] {
         let mut terms = self.terms.iter();
@@ -181,7 +191,12 @@ impl Pass<'_> {
         for kind in KINDS {
             let h = *hidden.clone().on(kind);
             // Activations also go from the embedding to the first layer and from the last to the head.
-            *sums.on(kind) = (*terms.on(kind) + h) * layers + h + *ends.on(kind);
+            // A host's engines serve all of its stages.
+            let users = match kind.is_of_host() {
+                true => f64::from(self.policy.pipeline.stages_per_host),
+                false => 1.0,
+            };
+            *sums.on(kind) = ((*terms.on(kind) + h) * layers + h + *ends.on(kind)) * users;
         }
         let paths = self.paths(&mut sums, &hidden, mid);
         let barrier = self.forms.cost.seconds(ResourceKind::Sync, &Op::Barrier).0;

@@ -12,7 +12,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::hardware::{CopyLink, Curve, HardwareProfile, Quantity};
-use plimsoll_core::program::{Op, ResourceKind};
+use plimsoll_core::program::{Op, Resource, ResourceKind};
 use plimsoll_core::units::{Bytes, Seconds};
 
 use gemm::{GemmRates, Product};
@@ -42,15 +42,15 @@ impl CostModel {
     }
 
     /// How long a task takes on a resource with nothing beside it.
-    pub fn seconds(&self, on: ResourceKind, op: &Op) -> Seconds {
+    pub fn seconds(&self, on: impl Into<Resource>, op: &Op) -> Seconds {
         let mut all = Seconds::ZERO;
         self.parts(on, op, &mut |part| all += part.seconds);
         all
     }
 
     /// What a task's time consists of, part by part; [`CostModel::seconds`] is their sum.
-    pub fn parts(&self, on: ResourceKind, op: &Op, each: &mut impl FnMut(Part)) {
-        self.as_stored(on, op, each);
+    pub fn parts(&self, on: impl Into<Resource>, op: &Op, each: &mut impl FnMut(Part)) {
+        self.as_stored(on.into(), op, each);
         match op.packed_elements() {
             0 => {}
             elements => each(self.unpack(elements)),
@@ -83,7 +83,7 @@ impl CostModel {
         Part::fixed("compute.launch", &self.profile.compute.launch)
     }
 
-    fn as_stored(&self, on: ResourceKind, op: &Op, each: &mut impl FnMut(Part)) {
+    fn as_stored(&self, on: Resource, op: &Op, each: &mut impl FnMut(Part)) {
         match *op {
             Op::Move {
                 bytes, page_locked, ..
@@ -131,7 +131,7 @@ impl CostModel {
                 }
                 each(self.launch());
             }
-            Op::Attention { .. } => self.attention(on, op, each),
+            Op::Attention { .. } => self.attention(on.kind, op, each),
             Op::Barrier => each(Part::fixed(
                 "compute.barrier",
                 &self.profile.compute.barrier,
@@ -139,13 +139,7 @@ impl CostModel {
         }
     }
 
-    fn transfer(
-        &self,
-        on: ResourceKind,
-        bytes: Bytes,
-        page_locked: bool,
-        each: &mut impl FnMut(Part),
-    ) {
+    fn transfer(&self, on: Resource, bytes: Bytes, page_locked: bool, each: &mut impl FnMut(Part)) {
         let (links, tiers) = (&self.profile.links, &self.profile.tiers);
         let size = bytes.as_f64();
         let mut rated = |(fixed, latency): Named<'_, Quantity<Seconds>>,
@@ -160,7 +154,7 @@ impl CostModel {
             };
             rated((latency, &link.latency), (rate, curve));
         };
-        match on {
+        match on.kind {
             ResourceKind::H2d => copy(&links.h2d, H2D),
             ResourceKind::D2h => copy(&links.d2h, D2H),
             ResourceKind::DiskRead => {
@@ -173,7 +167,7 @@ impl CostModel {
                 let latency = ("links.disk_write.latency", &link.latency);
                 rated(latency, ("links.disk_write", &link.rate));
             }
-            ResourceKind::PeerLink => match links.peers.first() {
+            ResourceKind::PeerLink => match links.peer_from(on.gpu) {
                 Some(peer) => {
                     rated(
                         ("links.peers.latency", &peer.latency),

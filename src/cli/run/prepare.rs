@@ -16,7 +16,7 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::workload::Workload;
 
 use super::super::exit::{Exit, Failure};
-use super::super::input::check_plan;
+use super::super::input::{check_gpus, check_plan};
 use super::super::output::complain;
 use super::super::plan::{found, refused};
 use super::super::profile::{DEVICE_THREADS, measure_with_progress, today};
@@ -214,6 +214,7 @@ fn predict(
     let Some(profile) = profile else {
         return Ok((None, None));
     };
+    check_gpus(plan, profile, args.plan.as_deref().and_then(Path::to_str))?;
     let run = plimsoll_sim::simulate(plan, profile)?;
     plan.prediction = Some(plimsoll_sim::prediction(plan, profile, &run));
     Ok((Some(run), None))

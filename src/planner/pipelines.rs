@@ -1,0 +1,132 @@
+//! How many stages, and micro-batches through them: a search on one GPU for each (FlexGen section 4.4).
+
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::check_fits;
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::pipeline::Pipeline;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::Policy;
+use plimsoll_core::workload::Workload;
+use plimsoll_sim::predict;
+
+use super::{Answer, Objective, PlanError, Planned, advice};
+
+/// Micro-batches for each stage: as many keep all stages busy while tokens are chosen; more make the
+/// bubbles of prefill smaller, and each loads the weights once more.
+const MICRO_BATCHES: [u32; 3] = [1, 2, 4];
+
+/// Every pipeline that is searched on a machine: one GPU, then twice as many until there are no more; and
+/// with fewer prompts than stages one micro-batch. Activations go from device to device, which is never
+/// slower here.
+pub(super) fn of_machine(
+    profile: &HardwareProfile,
+    model: &ModelSpec,
+    workload: &Workload,
+) -> Vec<Pipeline> {
+    let most = profile.num_gpus().min(model.num_hidden_layers);
+    let doubled = std::iter::successors(Some(2_u32), |stages| stages.checked_mul(2));
+    let mut stages: Vec<u32> = doubled.take_while(|stages| *stages < most).collect();
+    stages.extend((most > 1).then_some(most));
+    let prompts = workload.num_prompts.unwrap_or(u64::MAX);
+    let of_stages = |stages: u32| {
+        let enough = MICRO_BATCHES.map(|each| stages * each);
+        let enough = enough.into_iter().filter(|m| u64::from(*m) <= prompts);
+        let few = (prompts < u64::from(stages)).then_some(1);
+        let micro_batches: Vec<u32> = few.into_iter().chain(enough).collect();
+        micro_batches
+            .into_iter()
+            .map(move |micro_batches| Pipeline {
+                stages,
+                micro_batches,
+                stages_per_host: profile.gpus_per_host().min(stages),
+                ..Pipeline::default()
+            })
+    };
+    let several = stages.into_iter().flat_map(of_stages);
+    std::iter::once(Pipeline::default())
+        .chain(several)
+        .collect()
+}
+
+/// The best of the answers for each pipeline; what was second in it or in another is the runner-up.
+pub(super) fn best(answers: Vec<Answer>, objective: Objective) -> Option<Answer> {
+    let cost = |planned: &Planned| match objective {
+        Objective::Throughput => -planned.throughput_tok_s,
+        Objective::Latency => planned.latency_s.0,
+    };
+    let mut plans = Vec::new();
+    let mut slow = Vec::new();
+    let mut infeasible = Vec::new();
+    for answer in answers {
+        match answer {
+            Answer::Plan(planned) => plans.push(planned),
+            Answer::TooSlow(planned) => slow.push(planned),
+            Answer::Infeasible(why) => infeasible.push(why),
+        }
+    }
+    let considered = |all: &[Box<Planned>]| all.iter().map(|p| p.considered).sum::<usize>();
+    let (planned, slowest) = (considered(&plans), considered(&slow));
+    plans.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
+    slow.sort_by(|a, b| a.latency_s.0.total_cmp(&b.latency_s.0));
+    let mut plans = plans.into_iter();
+    if let Some(mut winner) = plans.next() {
+        winner.considered = planned + slowest;
+        // Its own second is judged as it is; that of another pipeline may be better.
+        if let Some(second) = plans.next()
+            && winner
+                .runner_up
+                .as_ref()
+                .is_none_or(|own| is_better(&second.plan, own))
+        {
+            winner.runner_up = Some(second.plan);
+        }
+        return Some(Answer::Plan(winner));
+    }
+    let missing = |why: &super::Infeasible| why.needed.saturating_sub(why.capacity);
+    let fastest = slow.into_iter().next().map(Answer::TooSlow);
+    let nearest = infeasible.into_iter().min_by_key(|why| missing(why));
+    fastest.or(nearest.map(Answer::Infeasible))
+}
+
+fn is_better(plan: &Plan, than: &Plan) -> bool {
+    let rate = |plan: &Plan| plan.prediction.as_ref().map_or(0.0, |p| p.throughput_tok_s);
+    rate(plan) > rate(than)
+}
+
+/// A plan whose last stage has fewer layers, since it has the head besides, where that is faster.
+pub(super) fn with_lighter_end(
+    mut planned: Box<Planned>,
+    profile: &HardwareProfile,
+) -> Result<Box<Planned>, PlanError> {
+    let pipeline = planned.plan.policy.pipeline;
+    let layers = pipeline.layers(planned.plan.model.num_hidden_layers);
+    let Some(last) = layers.last().filter(|_| pipeline.stages > 1) else {
+        return Ok(planned);
+    };
+    for fewer in 1..*last {
+        let policy = Policy {
+            pipeline: Pipeline {
+                last_stage_layers: Some(last - fewer),
+                ..pipeline
+            },
+            ..planned.plan.policy
+        };
+        let mut plan = Plan {
+            policy,
+            ..planned.plan.clone()
+        };
+        if check_fits(&plan).is_err() {
+            break;
+        }
+        let prediction = predict(&plan, profile)?;
+        if prediction.throughput_tok_s <= planned.throughput_tok_s {
+            break;
+        }
+        planned.throughput_tok_s = prediction.throughput_tok_s;
+        planned.latency_s = prediction.latency_s;
+        plan.prediction = Some(prediction);
+        planned.bottleneck = advice::bottleneck(&plan);
+        planned.plan = plan;
+    }
+    Ok(planned)
+}
