@@ -75,8 +75,13 @@ fn a_pipeline_that_is_none_is_refused() {
         &["4 stages, the last of 22 layers", "24 of opt-1.3b"],
     );
     place.text(&on("t4x4", "--stages 4 -o plan.json"));
-    let elsewhere = ["plan.json: policy.pipeline.stages is 4", "t4 has 1 GPU"];
+    let elsewhere = ["plan.json: policy.pipeline.stages is 4", "t4 has 1 GPU;"];
     place.refused("simulate --plan plan.json --hw t4", 4, &elsewhere);
+    let plan = std::fs::read_to_string(place.path("plan.json")).unwrap();
+    let together = plan.replace("\"stages_per_host\": 1", "\"stages_per_host\": 2");
+    place.write("together.json", &together);
+    let crowded = ["stages_per_host is 2", "t4x4 has 4 GPUs, 1 on a host"];
+    place.refused("simulate --plan together.json --hw t4x4", 4, &crowded);
 }
 
 #[test]

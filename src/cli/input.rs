@@ -25,26 +25,28 @@ pub(super) fn check_plan(plan: &Plan, source: Option<&str>) -> anyhow::Result<()
     Err(Failure::new(exit, message).into())
 }
 
-/// Refuses a plan of more stages than a machine has GPUs, or of more on a host than it has. `source` is
-/// the file that it comes from; none for flags.
+/// Refuses a plan of more stages than a machine has GPUs, or of more on a host, or over more hosts.
+/// `source` is the file that it comes from; none for flags.
 pub(super) fn check_gpus(
     plan: &Plan,
     profile: &HardwareProfile,
     source: Option<&str>,
 ) -> anyhow::Result<()> {
     let pipeline = &plan.policy.pipeline;
-    let gpus = profile.num_gpus();
+    let (gpus, gpus_per_host) = (profile.num_gpus(), profile.gpus_per_host());
     let on_host = pipeline.stages.min(pipeline.stages_per_host);
-    let (key, asked, has) = match pipeline.stages > gpus {
-        true => ("stages", pipeline.stages, count(gpus.into(), "GPU")),
-        false if on_host == profile.gpus_per_host().min(pipeline.stages) => return Ok(()),
-        false => {
-            let has = count(profile.gpus_per_host().into(), "GPU");
-            ("stages_per_host", on_host, format!("{has} a host"))
-        }
+    let hosts = pipeline.stages.div_ceil(on_host);
+    let gpus_said = count(gpus.into(), "GPU");
+    let (key, asked, has) = if pipeline.stages > gpus {
+        ("stages", pipeline.stages, gpus_said)
+    } else if on_host > gpus_per_host || hosts > gpus / gpus_per_host {
+        let has = format!("{gpus_said}, {gpus_per_host} on a host");
+        ("stages_per_host", on_host, has)
+    } else {
+        return Ok(());
     };
     let name = &profile.name;
-    let remedy = "give fewer, or the profile of a machine with more ([cluster], as in t4x4)";
+    let remedy = "give what it has, or the profile of a machine with more ([cluster], as in t4x4)";
     let (exit, what) = match source {
         Some(file) => (Exit::BadInput, format!("{file}: policy.pipeline.{key} is")),
         None => (Exit::Usage, format!("--{key}")),
