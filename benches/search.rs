@@ -7,7 +7,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use plimsoll::planner::{Answer, Objective, Request, choose, propose, search};
+use plimsoll::planner::{Allowed, Answer, Objective, Request, choose, propose, search};
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::embedded;
@@ -25,8 +25,7 @@ fn opt_175b(c: &mut Criterion) {
         },
         objective: Objective::Throughput,
         max_latency_s: None,
-        compression: Compression::default(),
-        sparse_attention: plimsoll_core::sparse::DENSE,
+        allowed: Allowed::default(),
     };
     let answer = search(&profile, &model, Dtype::F16, &request).expect("a request");
     if let Answer::Plan(found) = &answer {
@@ -48,7 +47,10 @@ fn opt_175b(c: &mut Criterion) {
         b.iter(|| black_box(search(&profile, &model, Dtype::F16, &request)));
     });
     let with_compression = Request {
-        compression: Compression::of(true, true),
+        allowed: Allowed {
+            compression: Compression::of(true, true),
+            ..Allowed::default()
+        },
         ..request
     };
     group.bench_function("choose, 4 bits allowed", |b| {

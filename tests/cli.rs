@@ -841,3 +841,25 @@ fn a_wrong_experiment_is_refused_by_file_and_key() {
     place.write("exp/f.toml", table);
     place.refused("experiment exp", 4, &["t.csv"]);
 }
+
+#[test]
+fn prompts_beyond_number_are_refused_before_they_are_listed() {
+    let place = Place::new();
+    let line = "simulate --hw t4 --model opt-125m --prompt-len 8 --gen-len 2 --num-prompts 1000000000000 \
+                --gpu-batch-size 1 --percent 100 0 100 0 100 0";
+    place.refused(line, 2, &["GPU batches of all prompts", "state less"]);
+}
+
+#[test]
+fn many_rounds_are_simulated_as_they_are_planned() {
+    let place = Place::new();
+    let asked = "--hw t4 --model opt-1.3b --num-prompts 200000";
+    place.text(&format!("plan {asked} -o plan.json"));
+    let planned: Value =
+        serde_json::from_str(&std::fs::read_to_string(place.path("plan.json")).unwrap()).unwrap();
+    let again = place.json("simulate --hw t4 --plan plan.json --format json");
+    assert_eq!(
+        planned["prediction"]["latency_s"],
+        again["prediction"]["latency_s"]
+    );
+}

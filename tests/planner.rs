@@ -1,8 +1,7 @@
 //! The planner's promises: its plans fit, beat given ones, keep limits, and say no with a reason.
 
-use plimsoll::planner::{Answer, Objective, Planned, Request, choose, search};
+use plimsoll::planner::{Allowed, Answer, Objective, Planned, Request, choose, search};
 use plimsoll_core::Dtype;
-use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::{ModelSpec, registry};
@@ -35,8 +34,7 @@ fn request(workload: Workload) -> Request {
         workload,
         objective: Objective::Throughput,
         max_latency_s: None,
-        compression: Compression::default(),
-        sparse_attention: DENSE,
+        allowed: Allowed::default(),
     }
 }
 
@@ -243,6 +241,47 @@ fn a_latency_limit_is_kept_or_refused() {
 }
 
 #[test]
+fn what_is_not_allowed_is_not_decided() {
+    let (profile, model) = (t4(), model("opt-13b"));
+    let free = planned(&profile, &model, &request(FLEXGEN));
+    for (cpu_attention, schedule, overlap) in [
+        (Some(true), None, true),
+        (Some(false), Some(Schedule::ZigZag), true),
+        (None, Some(Schedule::Diagonal), true),
+        (None, Some(Schedule::Row), true),
+        (None, None, false),
+    ] {
+        let allowed = Allowed {
+            cpu_attention,
+            schedule,
+            overlap,
+            ..Allowed::default()
+        };
+        let limited = Request {
+            allowed,
+            ..request(FLEXGEN)
+        };
+        let found = planned(&profile, &model, &limited);
+        assert_fits(&found.plan);
+        let policy = &found.plan.policy;
+        assert!(
+            cpu_attention.is_none_or(|on| on == policy.cpu_attention),
+            "{allowed:?}"
+        );
+        assert!(schedule.is_none_or(|s| s == policy.schedule), "{allowed:?}");
+        assert_eq!(policy.overlap, overlap);
+        assert!(
+            throughput(&found.plan) <= throughput(&free.plan) * 1.02,
+            "{allowed:?}"
+        );
+        assert!(
+            throughput(&found.plan) >= throughput(&free.plan) * 0.7,
+            "{allowed:?}"
+        );
+    }
+}
+
+#[test]
 fn latency_of_endless_prompts_is_that_of_one() {
     let (profile, model) = (t4(), model("opt-13b"));
     let quick = Request {
@@ -323,7 +362,10 @@ fn sparse_attention_is_applied_as_asked_and_helps_where_the_cache_is_large() {
     let profile = t4();
     let dense = request(FLEXGEN);
     let sparse = Request {
-        sparse_attention: 0.1,
+        allowed: Allowed {
+            sparse_attention: 0.1,
+            ..Allowed::default()
+        },
         ..dense
     };
     let [dense, sparse] = [dense, sparse].map(|r| planned(&profile, &model("opt-30b"), &r));
@@ -334,7 +376,10 @@ fn sparse_attention_is_applied_as_asked_and_helps_where_the_cache_is_large() {
     assert!(gain > 1.1, "{gain}");
 
     let none = Request {
-        sparse_attention: f64::NAN,
+        allowed: Allowed {
+            sparse_attention: f64::NAN,
+            ..Allowed::default()
+        },
         ..request(FLEXGEN)
     };
     let error = search(&profile, &model("opt-30b"), Dtype::F16, &none).expect_err("no share");

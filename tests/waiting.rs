@@ -132,6 +132,8 @@ fn waits_rightly(executor: &mut dyn Executor, machine: &Machine) -> String {
         .wait(Until::Task(TaskId(2)))
         .expect_err("nobody submitted it");
     executor.wait(Until::Task(TaskId(0))).expect("it goes on");
+    let none = Until::Time(Seconds(f64::NAN));
+    executor.wait(none).expect("no wait");
     never.to_string()
 }
 

@@ -15,7 +15,7 @@ pub enum Until {
     /// A task's end. The task must have been submitted.
     Task(TaskId),
     /// A time on the executor's clock. What runs then stays in flight; where all has ended before, the
-    /// clock still goes on to this time, since more may arrive at it. A time that has passed is no wait.
+    /// clock still goes on to this time, since more may arrive at it. A time that has passed, or is not a number, is no wait.
     Time(Seconds),
     /// The end of all that was submitted.
     Idle,

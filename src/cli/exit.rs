@@ -130,11 +130,11 @@ fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         let unwritten = error.get_ref().is_some_and(|inner| inner.is::<Unwritten>());
         return unwritten.then_some(Exit::Usage);
     }
-    if let Some(SimulateError::Lower(LowerError::DoesNotFit { .. })) = cause.downcast_ref() {
-        return Some(Exit::Infeasible);
+    if let Some(SimulateError::Lower(error)) = cause.downcast_ref() {
+        return Some(exit_of_lowering(error));
     }
-    if let Some(LowerError::DoesNotFit { .. }) = cause.downcast_ref() {
-        return Some(Exit::Infeasible);
+    if let Some(error) = cause.downcast_ref() {
+        return Some(exit_of_lowering(error));
     }
     if let Some(error) = cause.downcast_ref() {
         return exit_of_backend(error);
@@ -154,6 +154,14 @@ fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         _ => {}
     }
     cause.downcast_ref().and_then(exit_of_execution)
+}
+
+/// What has no program was asked for wrongly, unless there is only too little room.
+fn exit_of_lowering(error: &LowerError) -> Exit {
+    match error {
+        LowerError::DoesNotFit { .. } => Exit::Infeasible,
+        _ => Exit::Usage,
+    }
 }
 
 fn exit_of_execution(error: &ExecutionError) -> Option<Exit> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::lower::LowerError;
+use plimsoll_core::policy::Schedule;
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::units::{Bytes, Seconds};
 use serde_json::json;
@@ -12,14 +13,16 @@ use serde_json::json;
 use super::against::{self, against};
 use super::exit::{Exit, Failure};
 use super::lengths::{self, LengthArgs};
-use super::options::{DtypeName, Format, WorkloadArgs, positive, share_of_values};
+use super::options::{
+    DtypeName, Format, ScheduleName, Switch, WorkloadArgs, positive, share_of_values,
+};
 use super::output::{check_output, print, print_json};
 use crate::compare::Comparison;
 use crate::files::{
     PlanFile, SearchNote, find_model, find_profile, plan_json, read_lengths, write_text,
 };
 use crate::padding::plan_lengths;
-use crate::planner::{Answer, Infeasible, Objective, PlanError, Planned, Request, search};
+use crate::planner::{Allowed, Answer, Infeasible, Objective, PlanError, Planned, Request, search};
 use crate::report::plan::{duration, plan_text, search_text};
 
 /// What to plan.
@@ -68,6 +71,16 @@ pub(super) struct Wish {
     #[arg(long, value_name = "SHARE", default_value_t = DENSE, value_parser = share_of_values,
           allow_negative_numbers = true)]
     sparse_attention: f64,
+    /// Compute decode attention over cache that is not on the device on the CPU, or never [default: what
+    /// is better]
+    #[arg(long, value_enum)]
+    cpu_compute: Option<Switch>,
+    /// The order of computation [default: zig-zag or diagonal, the better one]
+    #[arg(long, value_enum)]
+    schedule: Option<ScheduleName>,
+    /// Move nothing while anything computes
+    #[arg(long)]
+    no_overlap: bool,
     /// The longest that the whole workload may take, in seconds
     #[arg(long, value_name = "S", value_parser = positive, allow_negative_numbers = true)]
     max_latency_s: Option<f64>,
@@ -99,8 +112,13 @@ impl Wish {
                 ObjectiveName::Latency => Objective::Latency,
             },
             max_latency_s: self.max_latency_s.map(Seconds),
-            compression: Compression::of(self.compress_weight, self.compress_cache),
-            sparse_attention: self.sparse_attention,
+            allowed: Allowed {
+                compression: Compression::of(self.compress_weight, self.compress_cache),
+                sparse_attention: self.sparse_attention,
+                cpu_attention: self.cpu_compute.map(Switch::is_on),
+                schedule: self.schedule.map(Schedule::from),
+                overlap: !self.no_overlap,
+            },
         }
     }
 }

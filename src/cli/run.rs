@@ -94,10 +94,13 @@ pub struct Args {
     resume: bool,
 }
 
-const PLANNING_FLAGS: [&str; 9] = [
+const PLANNING_FLAGS: [&str; 12] = [
     "compress_weight",
     "compress_cache",
     "sparse_attention",
+    "cpu_compute",
+    "schedule",
+    "no_overlap",
     "prompt_len",
     "gen_len",
     "num_prompts",

@@ -142,13 +142,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     args.without
         .iter()
         .for_each(|term| term.off_in(&mut plan.policy));
-    let run = plimsoll_sim::simulate(&plan, &profile)?;
+    // A picture of all tasks needs them all; what they come to does not.
+    let run = match &args.trace {
+        Some(_) => Some(plimsoll_sim::simulate(&plan, &profile)?),
+        None => None,
+    };
+    let prediction = match &run {
+        Some(run) => plimsoll_sim::prediction(&plan, &profile, run),
+        None => plimsoll_sim::predict(&plan, &profile)?,
+    };
     plan.prediction = Some(Summary {
         without: args.without.clone(),
-        ..plimsoll_sim::prediction(&plan, &profile, &run)
+        ..prediction
     });
     // A file that cannot be written costs neither the answer nor the other file.
-    let trace = write_trace(args, &plan, &run);
+    let trace = run.map_or(Ok(()), |run| write_trace(args, &plan, &run));
     let json = plan_json(&PlanFile {
         plan: &plan,
         search: None,

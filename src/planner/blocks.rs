@@ -17,7 +17,7 @@ use plimsoll_sim::closed_form::ClosedForms;
 use super::judge::{self, Verdict};
 use super::space::{self, Shape};
 use super::whole::Maker;
-use super::{Objective, PlanError, infeasible, lp};
+use super::{Allowed, Objective, PlanError, infeasible, lp};
 
 /// How many proposals of a block are made whole and judged, best first.
 const PROPOSED: usize = 8;
@@ -36,8 +36,12 @@ pub struct Rules {
 impl Rules {
     /// All that the planner has, with what may be compressed.
     pub fn free(compression: Compression) -> Rules {
+        let allowed = Allowed {
+            compression,
+            ..Allowed::default()
+        };
         Rules {
-            choices: space::choices(&compression.choices(), DENSE, Pipeline::default()),
+            choices: space::choices(&allowed, Pipeline::default()),
             granularities: vec![Granularity::Spread, Granularity::Layer],
             settle: |_, _| {},
         }

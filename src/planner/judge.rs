@@ -183,7 +183,7 @@ fn finalists(judged: Vec<Judged>) -> Vec<Plan> {
     }
     let mut done = 0;
     let cheap = plans.iter().take_while(|plan| {
-        done += squares(plan);
+        done = squares(plan).saturating_add(done);
         done <= FEW_SQUARES
     });
     let count = cheap.count().max(FINALISTS);
@@ -206,7 +206,7 @@ fn all(
 
 /// Whether simulating all of them in full takes next to no time.
 pub(super) fn are_few(plans: &[Plan]) -> bool {
-    plans.iter().map(squares).sum::<u64>() <= FEW_SQUARES
+    plans.iter().map(squares).fold(0, u64::saturating_add) <= FEW_SQUARES
 }
 
 /// Squares of FlexGen's figure 2.
@@ -214,7 +214,8 @@ fn squares(plan: &Plan) -> u64 {
     let policy = &plan.policy;
     let prompts = plan.workload.num_prompts.unwrap_or(policy.block_size());
     let batches = prompts.div_ceil(u64::from(policy.gpu_batch_size));
-    u64::from(plan.model.num_blocks()) * batches * u64::from(plan.workload.gen_len)
+    let squares = u64::from(plan.model.num_blocks()).saturating_mul(batches);
+    squares.saturating_mul(u64::from(plan.workload.gen_len))
 }
 
 /// The same policy on one block of a smaller problem.

@@ -24,6 +24,7 @@ use plimsoll_core::model::ModelSpec;
 use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::sparse::DENSE;
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::SimulateError;
@@ -70,11 +71,38 @@ pub struct Request {
     /// The simulated time of the whole workload (of one block, where prompts are endless) must not
     /// be longer.
     pub max_latency_s: Option<Seconds>,
+    /// What may be decided.
+    pub allowed: Allowed,
+}
+
+/// What the search may choose from, besides sizes and where tensors live.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Allowed {
     /// What may be kept in 4 bits an element, where that is better.
     pub compression: Compression,
     /// The share of past tokens whose values a decode step reads; 1 is dense. It is not searched, since
     /// it changes what comes out.
     pub sparse_attention: f64,
+    /// Whether decode attention over cache that is not on the device runs on the CPU; none: where that is
+    /// better.
+    pub cpu_attention: Option<bool>,
+    /// The order of computation; none: zig-zag or diagonal, the better one.
+    pub schedule: Option<Schedule>,
+    /// Whether copies, disk and computation overlap.
+    pub overlap: bool,
+}
+
+impl Default for Allowed {
+    /// All that changes no token.
+    fn default() -> Allowed {
+        Allowed {
+            compression: Compression::default(),
+            sparse_attention: DENSE,
+            cpu_attention: None,
+            schedule: None,
+            overlap: true,
+        }
+    }
 }
 
 /// What the search finds.
@@ -205,8 +233,7 @@ struct Search<'a> {
     profile: &'a HardwareProfile,
     pipeline: Pipeline,
     forms: ClosedForms,
-    compressions: Vec<Compression>,
-    sparse_attention: f64,
+    allowed: Allowed,
     maker: Maker,
 }
 
@@ -226,14 +253,14 @@ impl<'a> Search<'a> {
     ) -> Result<Search<'a>, PlanError> {
         let workload = workload_of(request);
         let stage = stage_model(model, &pipeline);
-        let compressions = request.compression.choices();
-        let approximations = (compressions.as_slice(), request.sparse_attention);
+        let allowed = request.allowed;
+        let compressions = allowed.compression.choices();
+        let approximations = (compressions.as_slice(), allowed.sparse_attention);
         Ok(Search {
             profile,
             pipeline,
             forms: ClosedForms::new(profile, &stage, dtype, workload, approximations)?,
-            sparse_attention: request.sparse_attention,
-            compressions,
+            allowed,
             maker: Maker::new(profile, model, dtype, workload),
         })
     }
@@ -251,7 +278,7 @@ impl<'a> Search<'a> {
 
     /// The discrete choices besides sizes.
     fn open(&self) -> Vec<Policy> {
-        space::choices(&self.compressions, self.sparse_attention, self.pipeline)
+        space::choices(&self.allowed, self.pipeline)
     }
 
     fn shapes(&self) -> Vec<Shape> {
@@ -271,7 +298,7 @@ impl<'a> Search<'a> {
             let mut plans = Vec::new();
             let mut proposals = Vec::new();
             // The closed form errs differently on different schedules, so each has its candidates.
-            for schedule in [Schedule::ZigZag, Schedule::Diagonal] {
+            for schedule in [Schedule::Row, Schedule::ZigZag, Schedule::Diagonal] {
                 let of_it = |shape: &&Shape| shape.policy.schedule == schedule;
                 let shapes: Vec<&Shape> = shapes.iter().filter(of_it).collect();
                 let best = space::scan(&shapes, room, (objective, limit), count)?;

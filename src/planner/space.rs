@@ -1,6 +1,6 @@
 //! The outer level: GPU batch size, number of GPU batches, where attention runs, what is compressed.
 //!
-//! Row by row is not enumerated: it is the zig-zag with one GPU batch a block.
+//! Row by row is not enumerated unless asked for: it is the zig-zag with one GPU batch a block.
 
 use plimsoll_core::compression::Compression;
 use plimsoll_core::pipeline::Pipeline;
@@ -11,7 +11,7 @@ use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForm, ClosedForms, Linear};
 
-use super::{Objective, PlanError, lp};
+use super::{Allowed, Objective, PlanError, lp};
 use crate::parallel::on_all_processors;
 
 /// GPU batches a block: FlexGen's "less than 20", thinned.
@@ -78,24 +78,27 @@ pub(super) fn blank() -> Policy {
 
 /// Where attention runs, what is compressed and the schedule: what goes together. The share of values
 /// that attention reads and the pipeline are the same in all.
-pub(super) fn choices(
-    compressions: &[Compression],
-    sparse_attention: f64,
-    pipeline: Pipeline,
-) -> Vec<Policy> {
+pub(super) fn choices(allowed: &Allowed, pipeline: Pipeline) -> Vec<Policy> {
+    let attention = allowed
+        .cpu_attention
+        .map_or(vec![false, true], |on| vec![on]);
+    let both = vec![Schedule::ZigZag, Schedule::Diagonal];
+    let schedules = allowed.schedule.map_or(both, |schedule| vec![schedule]);
     let mut choices = Vec::new();
-    for &compression in compressions {
-        for cpu_attention in [false, true] {
+    for compression in allowed.compression.choices() {
+        for cpu_attention in attention.iter().copied() {
             let policy = Policy {
                 cpu_attention,
                 compression,
-                sparse_attention,
+                sparse_attention: allowed.sparse_attention,
+                overlap: allowed.overlap,
                 pipeline,
                 ..blank()
             };
-            let schedules = [Schedule::ZigZag, Schedule::Diagonal];
-            let policies = schedules.map(|schedule| Policy { schedule, ..policy });
-            choices.extend(policies.into_iter().filter(|p| p.validate().is_ok()));
+            let policies = schedules
+                .iter()
+                .map(|&schedule| Policy { schedule, ..policy });
+            choices.extend(policies.filter(|p| p.validate().is_ok()));
         }
     }
     choices
@@ -111,23 +114,34 @@ pub(super) fn shapes(
     let mut shapes = Vec::new();
     for (gpu_batch_size, num_gpu_batches) in pairs(workload) {
         let before = shapes.len();
-        for choice in choices {
-            let policy = Policy {
-                gpu_batch_size,
-                num_gpu_batches,
-                ..*choice
-            };
-            if policy.schedule == Schedule::Diagonal && !overlaps(&policy, workload) {
-                continue;
-            }
-            shapes.extend(Shape::that_may_fit(forms, policy, room));
+        let of_size = |choice: &Policy| Policy {
+            gpu_batch_size,
+            num_gpu_batches,
+            ..*choice
+        };
+        let policies: Vec<Policy> = choices.iter().map(of_size).collect();
+        let meant = policies.iter().filter(|policy| is_meant(policy, workload));
+        let mut tried = 0;
+        for policy in meant {
+            tried += 1;
+            shapes.extend(Shape::that_may_fit(forms, *policy, room));
         }
-        if shapes.len() == before && num_gpu_batches == 1 && workload.num_prompts.is_none() {
+        let none_fits = tried > 0 && shapes.len() == before;
+        if none_fits && num_gpu_batches == 1 && workload.num_prompts.is_none() {
             // Larger GPU batches take more.
             break;
         }
     }
     shapes
+}
+
+/// Whether a policy is not better called by another name.
+fn is_meant(policy: &Policy, workload: &Workload) -> bool {
+    match policy.schedule {
+        Schedule::Row => policy.num_gpu_batches == 1,
+        Schedule::ZigZag => true,
+        Schedule::Diagonal => overlaps(policy, workload),
+    }
 }
 
 /// Whether a diagonal schedule is anything but a slow start: several GPU batches at a time, and more

@@ -1,11 +1,9 @@
 //! One case: its plan, its prediction, and the runs that it has so far.
 
 use plimsoll_backend::probe::Moment;
-use plimsoll_core::compression::Compression;
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::plan::Plan;
-use plimsoll_core::sparse::DENSE;
 use plimsoll_sim::simulate;
 
 use super::bench::TimedRun;
@@ -103,8 +101,7 @@ fn planned(case: &Case, machine: &HardwareProfile) -> Result<Plan, Why> {
         workload: case.workload,
         objective: planner::Objective::Throughput,
         max_latency_s: None,
-        compression: Compression::default(),
-        sparse_attention: DENSE,
+        allowed: planner::Allowed::default(),
     };
     match planner::search(machine, &case.model, case.dtype, &request)? {
         planner::Answer::Plan(found) | planner::Answer::TooSlow(found) => Ok(found.plan),

@@ -107,7 +107,8 @@ impl State {
         match until {
             Until::Task(task) if task.0 as usize >= self.ended.len() => Err(NotSubmitted { task }),
             Until::Task(task) => Ok(self.is_ended(task)),
-            Until::Time(time) => Ok(time <= now),
+            // A time that is none is no wait.
+            Until::Time(time) => Ok(time.0.is_nan() || time <= now),
             Until::Idle => Ok(self.unfinished == 0),
         }
     }

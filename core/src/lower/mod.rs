@@ -211,6 +211,7 @@ fn check_counts(plan: &Plan) -> Result<(), LowerError> {
     let heads = u64::from(plan.model.num_attention_heads);
     let widest = u64::from(workload.prompt_len).max(heads);
     let engines = plan.machine().resources.len() as u64;
+    let batches = schedule::prompts(policy, workload).div_ceil(size.max(1));
     for (what, value, max) in [
         (
             "the number of tokens to generate",
@@ -226,6 +227,11 @@ fn check_counts(plan: &Plan) -> Result<(), LowerError> {
             "the number of GPU batches",
             policy.batches_in_block(),
             u64::from(u16::MAX),
+        ),
+        (
+            "the number of GPU batches of all prompts",
+            batches,
+            BATCHES_MAX,
         ),
         (
             "the number of engines of all stages",
@@ -244,6 +250,9 @@ fn check_counts(plan: &Plan) -> Result<(), LowerError> {
     }
     Ok(())
 }
+
+/// GPU batches of a whole run, which are listed round by round whether they are simulated or not.
+const BATCHES_MAX: u64 = 10_000_000;
 
 /// Squares (a block of the model on a GPU batch in a pass) of a whole run: about ten tasks each.
 const SQUARES_MAX: u64 = 20_000_000;

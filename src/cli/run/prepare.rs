@@ -264,13 +264,16 @@ fn went_on(args: &Args, plan: &Plan, model: &ModelSpec) -> anyhow::Result<Plan> 
         ("--dtype", plan.dtype != args.dtype.into()),
         (
             "--sparse-attention",
-            asked.sparse_attention != plan.policy.sparse_attention,
+            asked.allowed.sparse_attention != plan.policy.sparse_attention,
         ),
         (
             "--compress-weight",
-            packed.weights && !asked.compression.weights,
+            packed.weights && !asked.allowed.compression.weights,
         ),
-        ("--compress-cache", packed.cache && !asked.compression.cache),
+        (
+            "--compress-cache",
+            packed.cache && !asked.allowed.compression.cache,
+        ),
     ];
     if let Some((flag, _)) = differs.iter().find(|(_, differs)| *differs) {
         let rows = args.output.as_deref().unwrap_or(Path::new("--output"));
