@@ -23,13 +23,15 @@ use plimsoll_core::workload::Workload;
 const THREADS: usize = 2;
 const PROMPT_LEN: u32 = 128;
 const GEN_LEN: u32 = 32;
-const REPEATS: usize = 7;
+const REPEATS: usize = 5;
 
 /// A model in a type at a batch, and what its runs gave.
 struct Case {
     name: &'static str,
     plan: Plan,
     batch: u32,
+    /// Made up once.
+    weights: Remembered<Synthetic>,
     prefill_tok_s: Vec<f64>,
     decode_tok_s: Vec<f64>,
     of_peak: Vec<f64>,
@@ -60,14 +62,15 @@ fn parameters(model: &ModelSpec, blocks: Range<u32>) -> f64 {
 }
 
 impl Case {
-    fn run(&mut self, weights: &Remembered<Synthetic>) -> anyhow::Result<()> {
+    fn run(&mut self) -> anyhow::Result<()> {
         let before = (host_read_rates(1)[0], fma_flops_per_s(THREADS));
         let mut lowering = Lowering::new(&self.plan)?;
         let options = CpuOptions {
             device_threads: THREADS,
             ..CpuOptions::new(std::env::temp_dir())
         };
-        let mut executor = CpuExecutor::new(&self.plan, lowering.placement(), weights, &options)?;
+        let mut executor =
+            CpuExecutor::new(&self.plan, lowering.placement(), &self.weights, &options)?;
         let model = &self.plan.model;
         let prompts = random_prompts(1, u64::from(self.batch), PROMPT_LEN, model.vocab_size);
         let prompts: Vec<Vec<u32>> = prompts.into_iter().map(|p| p.prompt_token_ids).collect();
@@ -109,6 +112,7 @@ fn cases() -> anyhow::Result<Vec<Case>> {
                 name,
                 plan: plan(model.clone(), dtype, batch)?,
                 batch,
+                weights: Remembered::new(Synthetic { seed: 1 }),
                 prefill_tok_s: Vec::new(),
                 decode_tok_s: Vec::new(),
                 of_peak: Vec::new(),
@@ -124,8 +128,7 @@ fn main() -> anyhow::Result<()> {
     // Repeats are interleaved, since shared machines change their pace.
     for _ in 0..REPEATS {
         for case in &mut cases {
-            let weights = Remembered::new(Synthetic { seed: 1 });
-            case.run(&weights)?;
+            case.run()?;
         }
     }
     println!(
