@@ -863,3 +863,32 @@ fn many_rounds_are_simulated_as_they_are_planned() {
         again["prediction"]["latency_s"]
     );
 }
+
+#[test]
+fn an_output_does_not_take_an_inputs_place() {
+    let place = Place::new();
+    place.write("lengths.csv", "12\n30\n");
+    let asked =
+        "plan --hw t4 --model opt-125m --gen-len 4 --prompt-lens lengths.csv -o lengths.csv";
+    place.refused(asked, 2, &["--output", "--prompt-lens", "lengths.csv"]);
+    assert_eq!(
+        std::fs::read_to_string(place.path("lengths.csv")).unwrap(),
+        "12\n30\n"
+    );
+    place.write("p.jsonl", "{\"id\": 1, \"prompt_token_ids\": [2]}\n");
+    for out in ["-o p.jsonl", "--trace p.jsonl"] {
+        let asked = format!("run --hw t4 --model opt-125m --gen-len 2 --prompts p.jsonl {out}");
+        place.refused(&asked, 2, &["--prompts", "p.jsonl"]);
+    }
+}
+
+#[test]
+fn a_pipeline_is_a_zigzag_and_its_flags_ask_for_stages() {
+    let place = Place::new();
+    let asked = "plan --hw t4x4 --model opt-125m --num-prompts 8 --gen-len 4 --prompt-len 16";
+    let plan = place.json(&format!("{asked} --schedule row --format json"));
+    assert_eq!(plan["policy"]["schedule"], "row");
+    let lone = "simulate --hw t4 --model opt-125m --gpu-batch-size 1 --percent 100 0 100 0 100 0";
+    place.refused(&format!("{lone} --micro-batches 4"), 2, &["--stages"]);
+    place.refused(&format!("{lone} --comm host"), 2, &["--stages"]);
+}

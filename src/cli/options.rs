@@ -143,15 +143,15 @@ pub(super) struct PipelineArgs {
           value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_535))]
     stages: u32,
     /// Micro-batches in a block, each of --num-gpu-batches GPU batches [default: as many as stages]
-    #[arg(long, value_name = "N",
+    #[arg(long, value_name = "N", requires = "stages",
           value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_535))]
     micro_batches: Option<u32>,
     /// Layers of the last stage, which has the head besides [default: as even as can be]
-    #[arg(long, value_name = "N",
+    #[arg(long, value_name = "N", requires = "stages",
           value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_535))]
     last_stage_layers: Option<u32>,
     /// The way of activations on the device, and of tokens, to the next stage
-    #[arg(long, value_enum, default_value_t = CommName::Device)]
+    #[arg(long, value_enum, default_value_t = CommName::Device, requires = "stages")]
     comm: CommName,
 }
 

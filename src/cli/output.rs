@@ -70,6 +70,30 @@ pub(super) fn check_outputs(output: Option<&Path>, trace: Option<&Path>) -> Resu
     }
 }
 
+/// Refuses an output that is one of the inputs: it would take its place.
+///
+/// # Errors
+/// The flags, the file and what to do.
+pub(super) fn check_apart(
+    outputs: &[(&str, Option<&Path>)],
+    inputs: &[(&str, Option<&Path>)],
+) -> Result<(), Failure> {
+    for (output, into) in outputs {
+        for (input, from) in inputs {
+            if let (Some(into), Some(from)) = (into, from)
+                && same_file(into, from)
+            {
+                let file = into.display();
+                let line = format!(
+                    "{output} and {input} are the same file, {file}; give another {output}"
+                );
+                return Err(Failure::new(Exit::Usage, line));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A line on standard error; where even that is closed, nothing is left to be said.
 pub(super) fn complain(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");

@@ -16,7 +16,7 @@ use super::lengths::{self, LengthArgs};
 use super::options::{
     DtypeName, Format, ScheduleName, Switch, WorkloadArgs, positive, share_of_values,
 };
-use super::output::{check_output, print, print_json};
+use super::output::{check_apart, check_output, print, print_json};
 use crate::compare::Comparison;
 use crate::files::{
     PlanFile, SearchNote, find_model, find_profile, plan_json, read_lengths, write_text,
@@ -128,7 +128,15 @@ impl Wish {
 /// # Errors
 /// Input that is wrong, or that no plan fits.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    check_output("--output", args.output.as_deref())?;
+    let output = args.output.as_deref();
+    check_output("--output", output)?;
+    check_apart(
+        &[("--output", output)],
+        &[
+            ("--prompt-lens", args.lengths.prompt_lens.as_deref()),
+            ("--against", args.against.as_deref()),
+        ],
+    )?;
     let profile = find_profile(&args.hw)?;
     let model = find_model(&args.model)?.spec;
     let request = args.wish.request(args.workload);

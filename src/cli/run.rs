@@ -20,7 +20,7 @@ use plimsoll_core::units::BytesPerSecond;
 use super::Progress;
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
-use super::output::check_outputs;
+use super::output::{check_apart, check_outputs};
 use super::profile::{DEVICE_THREADS, cpu_options};
 use answers::Answers;
 use choice::ChoiceArgs;
@@ -126,7 +126,15 @@ impl Args {
 /// # Errors
 /// Input that is wrong, a machine that lacks what the plan needs, or an interruption.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    check_outputs(args.output.as_deref(), args.trace.as_deref())?;
+    let (output, trace) = (args.output.as_deref(), args.trace.as_deref());
+    check_outputs(output, trace)?;
+    check_apart(
+        &[("--output", output), ("--trace", trace)],
+        &[
+            ("--plan", args.plan.as_deref()),
+            ("--prompts", args.prompts.as_deref()),
+        ],
+    )?;
     let cpu = cpu_options(&args.disk_dir)?;
     let prepared = Prepared::new(args, &cpu)?;
     if prepared.prompts.is_empty() {

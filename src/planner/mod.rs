@@ -177,6 +177,12 @@ fn answers(
 ) -> Result<Vec<Answer>, PlanError> {
     let workload = workload_of(request);
     let pipelines = pipelines::of_machine(profile, model, &workload).into_iter();
+    // A pipeline's stages are zig-zags.
+    let zigzag = request
+        .allowed
+        .schedule
+        .is_none_or(|s| s == Schedule::ZigZag);
+    let pipelines = pipelines.filter(|pipeline| zigzag || pipeline.is_default());
     let answer =
         |pipeline| Search::new(profile, model, dtype, request, pipeline)?.answer(request, verdict);
     pipelines.map(answer).collect()

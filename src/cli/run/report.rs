@@ -89,7 +89,11 @@ fn print_result(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result
             measured,
             outputs: outputs(prepared, &done.tokens)?,
         }),
-        Format::Text => print(&text(prepared, done, &measured)?),
+        Format::Text => {
+            let text = text(prepared, done, &measured)?;
+            let all = where_all_are(args.output.as_deref(), done.tokens.len());
+            print(&(text + &all))
+        }
     }
 }
 
@@ -145,9 +149,14 @@ fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> io::Result<Stri
         let said = answer.text.map_or_else(tokens, |text| format!("{text:?}"));
         text.push_str(&format!("{}: {said}\n", answer.id));
     }
-    if done.tokens.len() > SHOWN {
-        let more = done.tokens.len() - SHOWN;
-        text.push_str(&format!("and {more} more; -o FILE writes all\n"));
-    }
     Ok(text)
+}
+
+/// Where the answers are that are not shown.
+fn where_all_are(output: Option<&Path>, answers: usize) -> String {
+    match (output, answers.checked_sub(SHOWN)) {
+        (Some(file), _) => format!("all are in {}\n", file.display()),
+        (None, Some(more)) if more > 0 => format!("and {more} more; -o FILE writes all\n"),
+        (None, _) => String::new(),
+    }
 }
