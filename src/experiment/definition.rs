@@ -77,7 +77,8 @@ pub enum Use {
     PrintedPolicies,
     /// Validation: the policies are in code that was released beside it, runs are of one block.
     ReleasedPolicies,
-    /// Validation: such policies again, and what was timed is a whole application, with what it does beside the model.
+    /// Validation: such policies again, and what was timed is a whole application, with what it does
+    /// beside the model.
     Applications,
     /// Validation: policies that nobody published, made by a system's rules.
     MadePolicies,

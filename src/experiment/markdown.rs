@@ -60,7 +60,8 @@ pub fn results_text(definitions: &[Definition], outcomes: &[Outcome], made: &str
     text
 }
 
-/// All tables of a use together, and all whose policies were given, whoever printed them. A run that tables repeat counts once.
+/// All tables of a use together, and all whose policies were given, whoever printed them. A run that
+/// tables repeat counts once.
 fn in_short(outcomes: &[Outcome]) -> String {
     let mut text = format!("| all tables used for |{SCORE_HEAD}\n|---|{SCORE_RULE}\n");
     let mut line = |title: &str, wanted: &dyn Fn(Use) -> bool| {
