@@ -2,8 +2,10 @@
 //!
 //! Simulating a large plan takes longer than finding it, so where there is much to simulate, plans
 //! are first compared by a short simulation of a model of fewer layers and tokens: by how much it
-//! takes longer than its closed form says is by how much the whole plan would. The best two are then
+//! takes longer than its closed form says is by how much the whole plan would. The best of each kind are then
 //! compared by a longer one or, for a prediction, simulated in full.
+
+use std::cmp::Ordering;
 
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::footprint;
@@ -15,6 +17,7 @@ use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForms, Estimate, stage_model};
 use plimsoll_sim::{predict, time};
 
+use super::kind::first_of_each;
 use super::{Objective, PlanError};
 use crate::parallel::on_all_processors;
 
@@ -51,8 +54,7 @@ impl Length {
     }
 }
 
-/// How many plans at least are compared by more than a short simulation: where there are two schedules,
-/// the best of each, since short simulations err differently on them.
+/// How many plans at least are compared by more than a short simulation.
 const FINALISTS: usize = 2;
 
 /// How closely the best plans are looked at.
@@ -64,8 +66,8 @@ pub(super) enum Verdict {
     Predicted,
 }
 
-/// A plan with its prediction.
-#[derive(Debug)]
+/// A plan and how it was judged: its own prediction, or by the simulation of a part.
+#[derive(Debug, Clone)]
 pub(super) struct Judged {
     plan: Plan,
     latency_s: Seconds,
@@ -83,19 +85,31 @@ impl Judged {
         self.throughput_tok_s
     }
 
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     pub(super) fn into_plan(self) -> Plan {
         self.plan
     }
 
-    /// Less is better.
-    fn cost(&self, objective: Objective) -> f64 {
+    /// Seconds a token, or seconds: less is better.
+    pub(super) fn cost(&self, objective: Objective) -> f64 {
         match objective {
-            Objective::Throughput => -self.throughput_tok_s,
+            Objective::Throughput => 1.0 / self.throughput_tok_s,
             Objective::Latency => self.latency_s.0,
         }
     }
 
-    fn in_full(mut plan: Plan, profile: &HardwareProfile) -> Result<Judged, PlanError> {
+    /// With a prediction, if it has none yet.
+    pub(super) fn predicted(self, profile: &HardwareProfile) -> Result<Judged, PlanError> {
+        match self.plan.prediction {
+            Some(_) => Ok(self),
+            None => Judged::in_full(self.plan, profile),
+        }
+    }
+
+    pub(super) fn in_full(mut plan: Plan, profile: &HardwareProfile) -> Result<Judged, PlanError> {
         let prediction = predict(&plan, profile)?;
         let (latency_s, throughput_tok_s) = (prediction.latency_s, prediction.throughput_tok_s);
         plan.prediction = Some(prediction);
@@ -171,29 +185,29 @@ pub(super) fn judge(
     Ok(sorted(judged, objective))
 }
 
-/// Of plans, best first: the best, the best of another schedule or the next where there is none, and as
-/// many of the others as are simulated without a thought.
+/// Of plans, best first: the best of each kind, and as many of the others as are simulated without a
+/// thought.
 fn finalists(judged: Vec<Judged>) -> Vec<Plan> {
-    let mut plans: Vec<Plan> = judged.into_iter().map(Judged::into_plan).collect();
-    if let Some(best) = plans.first().map(|plan| plan.policy.schedule)
-        && let Some(other) = plans.iter().position(|p| p.policy.schedule != best)
-    {
-        let other = plans.remove(other);
-        plans.insert(1, other);
-    }
+    let plans = judged.into_iter().map(Judged::into_plan).collect();
+    let (mut plans, kinds) = first_of_each(plans, |plan: &Plan| &plan.policy);
     let mut done = 0;
     let cheap = plans.iter().take_while(|plan| {
         done = squares(plan).saturating_add(done);
         done <= FEW_SQUARES
     });
-    let count = cheap.count().max(FINALISTS);
+    let count = cheap.count().max(kinds).max(FINALISTS);
     plans.truncate(count);
     plans
 }
 
-fn sorted(mut judged: Vec<Judged>, objective: Objective) -> Vec<Judged> {
-    judged.sort_by(|a, b| a.cost(objective).total_cmp(&b.cost(objective)));
+pub(super) fn sorted(mut judged: Vec<Judged>, objective: Objective) -> Vec<Judged> {
+    judged.sort_by(|a, b| better_first(a, b, objective));
     judged
+}
+
+/// The order of plans, best first.
+pub(super) fn better_first(a: &Judged, b: &Judged, objective: Objective) -> Ordering {
+    a.cost(objective).total_cmp(&b.cost(objective))
 }
 
 /// Judges each plan; the order stays.

@@ -3,7 +3,8 @@
 //! `space` enumerates GPU batch sizes, GPU batches a block and where attention runs. For each, a
 //! linear program (`lp`) over the closed form places weights, cache and activations; the best are
 //! made whole so that they really fit (`whole`); the simulator says which is best (`judge`).
-//! Where there are several GPUs, that is done for each pipeline (`pipelines`), and the best one is taken.
+//! Where there are several GPUs, that is done for each pipeline (`pipelines`). Of what all of them found the
+//! best few are simulated in full, and the best one is taken (`pool`).
 //! `blocks` asks the same for one block size after another, under the rules of some system.
 //! That no plan fits is an answer, not an error (`infeasible`).
 
@@ -11,8 +12,10 @@ mod advice;
 mod blocks;
 mod infeasible;
 mod judge;
+mod kind;
 mod lp;
 mod pipelines;
+mod pool;
 mod space;
 mod whole;
 
@@ -27,14 +30,16 @@ use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
-use plimsoll_sim::SimulateError;
 use plimsoll_sim::closed_form::{ClosedForms, stage_model};
+use plimsoll_sim::{SimulateError, predict};
 use thiserror::Error;
 
 pub use advice::Advice;
 pub use blocks::{Block, Blocks, Excess, Outcome, Rules};
 pub use infeasible::Infeasible;
 use judge::{Judged, Verdict};
+pub use kind::Kind;
+use pool::Pool;
 use space::{Proposal, Shape};
 use whole::Maker;
 
@@ -44,7 +49,7 @@ const PROPOSED: usize = 16;
 /// How many are where none of those can be.
 const PROPOSED_AT_MOST: usize = 100;
 
-/// How many whole plans of each schedule the simulator judges at least, both ways to make a proposal
+/// How many whole plans of each kind the simulator judges at least, both ways to make a proposal
 /// whole counted.
 const JUDGED: usize = 6;
 
@@ -125,7 +130,7 @@ pub struct Planned {
     pub latency_s: Seconds,
     /// Generated tokens over that time.
     pub throughput_tok_s: f64,
-    /// The next best, as the winner.
+    /// The best of another [`Kind`], as the winner; none where no other kind is allowed, or fits.
     pub runner_up: Option<Plan>,
     /// Shapes (GPU batch size, GPU batches, where attention runs) that were compared.
     pub considered: usize,
@@ -159,37 +164,89 @@ pub fn search(
     dtype: Dtype,
     request: &Request,
 ) -> Result<Answer, PlanError> {
-    let answers = answers((profile, model, dtype), request, Verdict::Predicted)?;
-    let best = pipelines::best(answers, request.objective);
-    match best.ok_or_else(no_pipeline)? {
-        Answer::Plan(planned) if request.objective == Objective::Throughput => {
-            pipelines::with_lighter_end(planned, profile).map(Answer::Plan)
-        }
-        answer => Ok(answer),
-    }
+    search_watched((profile, model, dtype), request, &mut |_, _| ())
 }
 
-/// What a search on each of the machine's pipelines finds.
-fn answers(
-    (profile, model, dtype): (&HardwareProfile, &ModelSpec, Dtype),
+/// [`search`], which says after each of its steps how many of how many are done.
+///
+/// # Errors
+/// As [`search`].
+pub fn search_watched(
+    machine: (&HardwareProfile, &ModelSpec, Dtype),
     request: &Request,
-    verdict: Verdict,
-) -> Result<Vec<Answer>, PlanError> {
-    let workload = workload_of(request);
-    let pipelines = pipelines::of_machine(profile, model, &workload).into_iter();
-    // A pipeline's stages are zig-zags.
-    let zigzag = request
-        .allowed
-        .schedule
-        .is_none_or(|s| s == Schedule::ZigZag);
-    let pipelines = pipelines.filter(|pipeline| zigzag || pipeline.is_default());
-    let answer =
-        |pipeline| Search::new(profile, model, dtype, request, pipeline)?.answer(request, verdict);
-    pipelines.map(answer).collect()
+    watch: &mut dyn FnMut(u64, u64),
+) -> Result<Answer, PlanError> {
+    let answer = answer(machine, request, (Verdict::Predicted, watch))?;
+    let answer = match (answer, request.max_latency_s) {
+        (Answer::Plan(planned), _) if request.objective == Objective::Throughput => {
+            Answer::Plan(pipelines::with_lighter_end(planned, machine.0)?)
+        }
+        (Answer::TooSlow(slow), Some(limit)) => quickest(machine, request, (slow, limit))?,
+        (answer, _) => answer,
+    };
+    Ok(answer)
 }
 
-fn no_pipeline() -> PlanError {
-    PlanError::Solver("no pipeline was searched".to_owned())
+/// The answer of the searches on all of the machine's pipelines.
+fn answer(
+    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    request: &Request,
+    (verdict, watch): (Verdict, &mut dyn FnMut(u64, u64)),
+) -> Result<Answer, PlanError> {
+    let (profile, model, dtype) = machine;
+    let pipelines = pipelines::of_machine(profile, model, request).into_iter();
+    // A pipeline's stages are zig-zags.
+    let schedule = request.allowed.schedule;
+    let zigzag = schedule.is_none_or(|s| s == Schedule::ZigZag);
+    let pipelines = pipelines.filter(|pipeline| zigzag || pipeline.is_default());
+    let pipelines: Vec<Pipeline> = pipelines.collect();
+    // The finalists are a step of their own.
+    let steps = pipelines.len() as u64 + 1;
+    let mut pool = Pool::new(profile, request.objective);
+    watch(0, steps);
+    for (done, pipeline) in (1..).zip(pipelines) {
+        let search = Search::new(profile, model, dtype, request, pipeline)?;
+        let found = search.found(request)?;
+        pool.add(search, found);
+        watch(done, steps);
+    }
+    pool.answer(verdict)
+}
+
+/// Where no plan was in time: the plan that a search for the least latency finds, if that is quicker. What
+/// that search finds of one prompt is the block of that one where prompts are endless.
+fn quickest(
+    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    request: &Request,
+    (slow, limit): (Box<Planned>, Seconds),
+) -> Result<Answer, PlanError> {
+    let hurried = Request {
+        objective: Objective::Latency,
+        max_latency_s: None,
+        ..*request
+    };
+    let mut planned = match answer(machine, &hurried, (Verdict::Predicted, &mut |_, _| ()))? {
+        Answer::Plan(planned) if planned.latency_s < slow.latency_s => planned,
+        _ => return Ok(Answer::TooSlow(slow)),
+    };
+    planned.considered += slow.considered;
+    let workload = workload_of(request);
+    for plan in [Some(&mut planned.plan), planned.runner_up.as_mut()] {
+        let other = plan.filter(|plan| plan.workload != workload);
+        if let Some(plan) = other {
+            plan.workload = workload;
+            plan.prediction = Some(predict(plan, machine.0)?);
+        }
+    }
+    let in_time = |plan: &Plan| {
+        let prediction = plan.prediction.as_ref();
+        prediction.is_some_and(|prediction| prediction.latency_s <= limit)
+    };
+    planned.runner_up = planned.runner_up.filter(in_time);
+    Ok(match in_time(&planned.plan) {
+        true => Answer::Plan(planned),
+        false => Answer::TooSlow(planned),
+    })
 }
 
 /// What is asked for; endless prompts mean nothing to a latency, so that it is of one.
@@ -201,7 +258,7 @@ fn workload_of(request: &Request) -> Workload {
     workload
 }
 
-/// [`search`] without its last step, the full simulation of the best two plans, which takes most of
+/// [`search`] without its last step, the full simulation of the best plans, which takes most of
 /// its time: they are ranked by simulations of a part, and a plan has a prediction only if it is
 /// small or a limit on its latency had to be held. The full simulation may still change their order.
 ///
@@ -213,8 +270,8 @@ pub fn choose(
     dtype: Dtype,
     request: &Request,
 ) -> Result<Answer, PlanError> {
-    let answers = answers((profile, model, dtype), request, Verdict::Ranked)?;
-    pipelines::best(answers, request.objective).ok_or_else(no_pipeline)
+    let machine = (profile, model, dtype);
+    answer(machine, request, (Verdict::Ranked, &mut |_, _| ()))
 }
 
 /// The first half of [`search`]: the plans that linear programs propose, made whole so that they fit,
@@ -243,10 +300,23 @@ struct Search<'a> {
     maker: Maker,
 }
 
-/// Judged plans, best first, and the proposals that they come from.
+/// What a search on one pipeline comes to.
 struct Found {
-    plans: Vec<Judged>,
+    verdict: Fit,
+    /// What the plans come from, best first.
     proposals: Vec<Proposal>,
+    /// Shapes that were compared.
+    considered: usize,
+}
+
+/// Judged plans, best first, or why there are none.
+enum Fit {
+    /// They fit, and are in time.
+    Plans(Vec<Judged>),
+    /// They fit, and none is in time.
+    TooSlow(Vec<Judged>),
+    /// None fits.
+    Infeasible(Box<Infeasible>),
 }
 
 impl<'a> Search<'a> {
@@ -271,15 +341,22 @@ impl<'a> Search<'a> {
         })
     }
 
-    fn answer(&self, request: &Request, verdict: Verdict) -> Result<Answer, PlanError> {
+    fn found(&self, request: &Request) -> Result<Found, PlanError> {
         let shapes = self.shapes();
-        if let Some(limit) = request.max_latency_s {
-            return self.within(&shapes, request.objective, limit);
-        }
-        match self.best(&shapes, (request.objective, verdict), None)? {
-            Some(found) => found.answer(self, &shapes).map(Answer::Plan),
-            None => self.nearest(&shapes, request.objective, None),
-        }
+        let objective = request.objective;
+        let found = match request.max_latency_s {
+            Some(limit) => self.within(&shapes, objective, limit)?,
+            None => self.best(&shapes, (objective, Verdict::Ranked), None)?,
+        };
+        let (verdict, proposals) = match found {
+            Some(found) => found,
+            None => (self.nearest(request)?, Vec::new()),
+        };
+        Ok(Found {
+            verdict,
+            proposals,
+            considered: shapes.len(),
+        })
     }
 
     /// The discrete choices besides sizes.
@@ -303,9 +380,9 @@ impl<'a> Search<'a> {
             let room = self.maker.room();
             let mut plans = Vec::new();
             let mut proposals = Vec::new();
-            // The closed form errs differently on different schedules, so each has its candidates.
-            for schedule in [Schedule::Row, Schedule::ZigZag, Schedule::Diagonal] {
-                let of_it = |shape: &&Shape| shape.policy.schedule == schedule;
+            // The closed form errs differently on plans of different kinds, so each has its candidates.
+            for kind in self.kinds() {
+                let of_it = |shape: &&Shape| Kind::of(&shape.policy) == kind;
                 let shapes: Vec<&Shape> = shapes.iter().filter(of_it).collect();
                 let best = space::scan(&shapes, room, (objective, limit), count)?;
                 let before = plans.len();
@@ -325,113 +402,86 @@ impl<'a> Search<'a> {
         Ok((Vec::new(), Vec::new()))
     }
 
+    /// Each kind of plan that may be chosen.
+    fn kinds(&self) -> Vec<Kind> {
+        let mut kinds: Vec<Kind> = Vec::new();
+        for kind in self.open().iter().map(Kind::of) {
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
+        kinds
+    }
+
     /// The judged best, or none where nothing fits within the closed form's limit.
     fn best(
         &self,
         shapes: &[Shape],
         (objective, verdict): (Objective, Verdict),
         limit: Option<Seconds>,
-    ) -> Result<Option<Found>, PlanError> {
+    ) -> Result<Option<(Fit, Vec<Proposal>)>, PlanError> {
         let (plans, proposals) = self.propose(shapes, objective, limit)?;
         let wanted = (objective, verdict);
         let plans = judge::judge(plans, self.profile, &self.forms, wanted)?;
-        Ok((!plans.is_empty()).then_some(Found { plans, proposals }))
+        Ok((!plans.is_empty()).then_some((Fit::Plans(plans), proposals)))
     }
 
-    /// The best plan whose simulated latency is within a limit.
+    /// The best plans whose simulated latency is within a limit, or else the quickest; none where none was found
+    /// that fits.
     fn within(
         &self,
         shapes: &[Shape],
         objective: Objective,
         limit: Seconds,
-    ) -> Result<Answer, PlanError> {
-        let predicted = |objective| (objective, Verdict::Predicted);
-        let mut asked = limit;
-        let mut fastest: Option<Found> = None;
-        for _ in 0..LIMITS_TRIED {
-            let Some(mut found) = self.best(shapes, predicted(objective), Some(asked))? else {
-                break;
+    ) -> Result<Option<(Fit, Vec<Proposal>)>, PlanError> {
+        let mut asked = Some(limit);
+        let mut slow: Option<(Vec<Judged>, Vec<Proposal>)> = None;
+        for tried in 0..=LIMITS_TRIED {
+            // At last, the quickest of all: the closed form may think that none is in time.
+            let (wanted, at_most) = match asked.filter(|_| tried < LIMITS_TRIED) {
+                Some(asked) => (objective, Some(asked)),
+                None => (Objective::Latency, None),
             };
-            let quickest = found.quickest();
-            if quickest <= limit {
-                found.plans.retain(|judged| judged.latency_s() <= limit);
-                return found.answer(self, shapes).map(Answer::Plan);
+            let found = self.best(shapes, (wanted, Verdict::Predicted), at_most)?;
+            if let Some((Fit::Plans(plans), proposals)) = found {
+                let latency = quickest_of(&plans);
+                let (in_time, _): (Vec<_>, Vec<_>) =
+                    plans.iter().cloned().partition(|p| p.latency_s() <= limit);
+                if !in_time.is_empty() {
+                    let plans = judge::sorted(in_time, objective);
+                    return Ok(Some((Fit::Plans(plans), proposals)));
+                }
+                asked = asked.map(|asked| asked * (0.99 * limit.0 / latency.0));
+                if slow.as_ref().is_none_or(|(s, _)| latency < quickest_of(s)) {
+                    slow = Some((judge::sorted(plans, Objective::Latency), proposals));
+                }
+            } else {
+                asked = None;
             }
-            asked = asked * (0.99 * limit.0 / quickest.0);
-            if fastest.as_ref().is_none_or(|f| quickest < f.quickest()) {
-                fastest = Some(found);
+            if at_most.is_none() {
+                break;
             }
         }
-        let hurried = self.best(shapes, predicted(Objective::Latency), None)?;
-        let found = [fastest, hurried].into_iter().flatten();
-        match found.min_by(|a, b| a.quickest().0.total_cmp(&b.quickest().0)) {
-            Some(mut found) => {
-                let latency = |judged: &Judged| judged.latency_s().0;
-                found
-                    .plans
-                    .sort_by(|a, b| latency(a).total_cmp(&latency(b)));
-                let in_time = found.quickest() <= limit;
-                let answer = if in_time {
-                    Answer::Plan
-                } else {
-                    Answer::TooSlow
-                };
-                found.answer(self, shapes).map(answer)
-            }
-            None => self.nearest(shapes, objective, Some(limit)),
-        }
+        Ok(slow.map(|(plans, proposals)| (Fit::TooSlow(plans), proposals)))
     }
 
     /// The nearest plan; where it fits after all, it is the answer.
-    fn nearest(
-        &self,
-        shapes: &[Shape],
-        objective: Objective,
-        limit: Option<Seconds>,
-    ) -> Result<Answer, PlanError> {
+    fn nearest(&self, request: &Request) -> Result<Fit, PlanError> {
         let nearest = infeasible::nearest(self)?;
         if nearest.needed > nearest.capacity {
-            return Ok(Answer::Infeasible(Box::new(nearest)));
+            return Ok(Fit::Infeasible(Box::new(nearest)));
         }
-        let wanted = (objective, Verdict::Predicted);
-        let plans = judge::judge(vec![nearest.nearest], self.profile, &self.forms, wanted)?;
-        let found = Found {
-            plans,
-            proposals: Vec::new(),
-        };
-        let in_time = limit.is_none_or(|limit| found.quickest() <= limit);
-        let answer = if in_time {
-            Answer::Plan
-        } else {
-            Answer::TooSlow
-        };
-        found.answer(self, shapes).map(answer)
+        let plan = Judged::in_full(nearest.nearest, self.profile)?;
+        let limit = request.max_latency_s;
+        let in_time = limit.is_none_or(|limit| plan.latency_s() <= limit);
+        Ok(match in_time {
+            true => Fit::Plans(vec![plan]),
+            false => Fit::TooSlow(vec![plan]),
+        })
     }
 }
 
-impl Found {
-    fn quickest(&self) -> Seconds {
-        let latencies = self.plans.iter().map(Judged::latency_s);
-        Seconds(latencies.fold(f64::INFINITY, |least, s| least.min(s.0)))
-    }
-
-    fn answer(mut self, search: &Search<'_>, shapes: &[Shape]) -> Result<Box<Planned>, PlanError> {
-        self.plans.truncate(2);
-        let mut plans = self.plans.into_iter();
-        let Some(winner) = plans.next() else {
-            return Err(PlanError::Solver("no plan was judged".to_owned()));
-        };
-        let (latency_s, throughput_tok_s) = (winner.latency_s(), winner.throughput_tok_s());
-        let plan = winner.into_plan();
-        let bottleneck = advice::bottleneck(&plan);
-        Ok(Box::new(Planned {
-            advice: advice::best(search, &self.proposals, &plan)?,
-            runner_up: plans.next().map(Judged::into_plan),
-            considered: shapes.len(),
-            bottleneck,
-            latency_s,
-            throughput_tok_s,
-            plan,
-        }))
-    }
+fn quickest_of(plans: &[Judged]) -> Seconds {
+    let latencies = plans.iter().map(Judged::latency_s);
+    Seconds(latencies.fold(f64::INFINITY, |least, s| least.min(s.0)))
 }

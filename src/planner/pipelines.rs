@@ -6,32 +6,32 @@ use plimsoll_core::model::ModelSpec;
 use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
-use plimsoll_core::workload::Workload;
 use plimsoll_sim::predict;
 
-use super::{Answer, Objective, PlanError, Planned, advice};
+use super::{PlanError, Planned, Request, advice, workload_of};
 
 /// Micro-batches for each stage: as many keep all stages busy while tokens are chosen; more make the
 /// bubbles of prefill smaller, and each loads the weights once more.
 const MICRO_BATCHES: [u32; 3] = [1, 2, 4];
 
 /// Every pipeline that is searched on a machine: one GPU, then twice as many until there are no more; and
-/// with fewer prompts than stages one micro-batch. Activations go from device to device, which is never
-/// slower here.
+/// with fewer prompts than stages, or where a latency is limited, one micro-batch. Activations go from
+/// device to device, which is never slower here.
 pub(super) fn of_machine(
     profile: &HardwareProfile,
     model: &ModelSpec,
-    workload: &Workload,
+    request: &Request,
 ) -> Vec<Pipeline> {
     let most = profile.num_gpus().min(model.num_hidden_layers);
     let doubled = std::iter::successors(Some(2_u32), |stages| stages.checked_mul(2));
     let mut stages: Vec<u32> = doubled.take_while(|stages| *stages < most).collect();
     stages.extend((most > 1).then_some(most));
-    let prompts = workload.num_prompts.unwrap_or(u64::MAX);
+    let prompts = workload_of(request).num_prompts.unwrap_or(u64::MAX);
+    let hurried = request.max_latency_s.is_some();
     let of_stages = |stages: u32| {
         let enough = MICRO_BATCHES.map(|each| stages * each);
         let enough = enough.into_iter().filter(|m| u64::from(*m) <= prompts);
-        let few = (prompts < u64::from(stages)).then_some(1);
+        let few = (hurried || prompts < u64::from(stages)).then_some(1);
         let micro_batches: Vec<u32> = few.into_iter().chain(enough).collect();
         micro_batches
             .into_iter()
@@ -46,51 +46,6 @@ pub(super) fn of_machine(
     std::iter::once(Pipeline::default())
         .chain(several)
         .collect()
-}
-
-/// The best of the answers for each pipeline; what was second in it or in another is the runner-up.
-pub(super) fn best(answers: Vec<Answer>, objective: Objective) -> Option<Answer> {
-    let cost = |planned: &Planned| match objective {
-        Objective::Throughput => -planned.throughput_tok_s,
-        Objective::Latency => planned.latency_s.0,
-    };
-    let mut plans = Vec::new();
-    let mut slow = Vec::new();
-    let mut infeasible = Vec::new();
-    for answer in answers {
-        match answer {
-            Answer::Plan(planned) => plans.push(planned),
-            Answer::TooSlow(planned) => slow.push(planned),
-            Answer::Infeasible(why) => infeasible.push(why),
-        }
-    }
-    let considered = |all: &[Box<Planned>]| all.iter().map(|p| p.considered).sum::<usize>();
-    let (planned, slowest) = (considered(&plans), considered(&slow));
-    plans.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
-    slow.sort_by(|a, b| a.latency_s.0.total_cmp(&b.latency_s.0));
-    let mut plans = plans.into_iter();
-    if let Some(mut winner) = plans.next() {
-        winner.considered = planned + slowest;
-        // Its own second is judged as it is; that of another pipeline may be better.
-        if let Some(second) = plans.next()
-            && winner
-                .runner_up
-                .as_ref()
-                .is_none_or(|own| is_better(&second.plan, own))
-        {
-            winner.runner_up = Some(second.plan);
-        }
-        return Some(Answer::Plan(winner));
-    }
-    let missing = |why: &super::Infeasible| why.needed.saturating_sub(why.capacity);
-    let fastest = slow.into_iter().next().map(Answer::TooSlow);
-    let nearest = infeasible.into_iter().min_by_key(|why| missing(why));
-    fastest.or(nearest.map(Answer::Infeasible))
-}
-
-fn is_better(plan: &Plan, than: &Plan) -> bool {
-    let rate = |plan: &Plan| plan.prediction.as_ref().map_or(0.0, |p| p.throughput_tok_s);
-    rate(plan) > rate(than)
 }
 
 /// A plan whose last stage has fewer layers, since it has the head besides, where that is faster.

@@ -1,0 +1,43 @@
+//! What tells plans apart that are not merely the same one with other numbers.
+
+use plimsoll_core::policy::{Policy, Schedule};
+
+/// The order of computation, where attention runs, over how many GPUs: plans that differ in one of these
+/// are of different kinds. Simulations of a part, and the closed form, err alike on plans of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    /// The order of computation.
+    pub schedule: Schedule,
+    /// Whether the CPU attends to cache that is not on the device.
+    pub cpu_attention: bool,
+    /// GPUs that the model is spread over.
+    pub stages: u32,
+}
+
+impl Kind {
+    /// That of a policy.
+    pub fn of(policy: &Policy) -> Kind {
+        Kind {
+            schedule: policy.schedule,
+            cpu_attention: policy.cpu_attention,
+            stages: policy.pipeline.stages,
+        }
+    }
+}
+
+/// The first of each kind in front, in their order, then the others; and how many kinds there are.
+pub(super) fn first_of_each<T>(items: Vec<T>, policy: impl Fn(&T) -> &Policy) -> (Vec<T>, usize) {
+    let (mut first, mut rest) = (Vec::new(), Vec::new());
+    let mut seen = Vec::new();
+    for item in items {
+        let kind = Kind::of(policy(&item));
+        if seen.contains(&kind) {
+            rest.push(item);
+        } else {
+            seen.push(kind);
+            first.push(item);
+        }
+    }
+    first.append(&mut rest);
+    (first, seen.len())
+}
