@@ -82,7 +82,8 @@ impl Case {
         let layers = model.num_hidden_layers;
         // A step looks rows of the embedding up and reads all else.
         let read = parameters(model, 1..layers + 2) * self.plan.dtype.size_bytes() as f64;
-        let steps_s = f64::from(GEN_LEN - 1) / summary.decode_s.0;
+        let decode_s = summary.decode_s.expect("several tokens").0;
+        let steps_s = f64::from(GEN_LEN - 1) / decode_s;
         let flops = 2.0 * parameters(model, 1..layers + 1) * batch * f64::from(PROMPT_LEN);
         self.prefill_tok_s
             .push(batch * f64::from(PROMPT_LEN) / summary.prefill_s.0);

@@ -284,6 +284,18 @@ fn wrong_prompts_are_refused_by_line_and_lose_nothing() {
         r#"{"id": 2, "promt": "x"}"#,
         &["did you mean `prompt`"],
     );
+    let twice = r#"{"id": 1, "prompt": "x"}"#;
+    refused(
+        &own,
+        twice,
+        &["id: 1 is the id of line 1 as well", "of its own"],
+    );
+    refused(&own, r#"{"id": null, "prompt": "x"}"#, &["id: is null"]);
+    refused(
+        &own,
+        r#"{"id": 2, "prompt_token_ids": ["x"]}"#,
+        &["a whole number"],
+    );
     let synthetic = own.replace(&tiny_opt(), "opt-125m");
     refused(
         &synthetic,
@@ -294,7 +306,8 @@ fn wrong_prompts_are_refused_by_line_and_lose_nothing() {
     // The special token that begins a text is a prompt.
     place.write(
         "prompts.jsonl",
-        &json!({ "id": 2, "prompt": "" }).to_string(),
+        // Some editors begin a file with a byte order mark.
+        &format!("\u{feff}{}", json!({ "id": 2, "prompt": "" })),
     );
     place.text(&format!("{planned} -o out.jsonl"));
     assert_eq!(rows(&place, "out.jsonl")[0]["prompt_tokens"], 1);

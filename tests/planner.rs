@@ -1,6 +1,6 @@
 //! The planner's promises: its plans fit, beat given ones, keep limits, and say no with a reason.
 
-use plimsoll::planner::{Allowed, Answer, Objective, Planned, Request, choose, search};
+use plimsoll::planner::{Allowed, Answer, Kind, Objective, Planned, Request, choose, search};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_core::lower::footprint;
@@ -11,7 +11,7 @@ use plimsoll_core::sparse::DENSE;
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
-use plimsoll_sim::predict;
+use plimsoll_sim::{predict, simulate};
 use proptest::prelude::*;
 
 /// FlexGen's main experiment (section 6).
@@ -148,11 +148,12 @@ fn where_memory_binds_a_diagonal_holds_what_a_zigzag_cannot() {
 }
 
 #[test]
-fn a_runner_up_fits_and_is_not_better() {
+fn a_runner_up_fits_is_of_another_kind_and_not_better() {
     let found = planned(&t4(), &model("opt-30b"), &request(FLEXGEN));
-    let second = found.runner_up.expect("more than one shape fits");
+    let second = found.runner_up.expect("more than one kind fits");
     assert_fits(&second);
     assert!(throughput(&second) <= throughput(&found.plan));
+    assert_ne!(Kind::of(&second.policy), Kind::of(&found.plan.policy));
 }
 
 #[test]
@@ -166,6 +167,8 @@ fn a_prediction_is_what_the_simulator_says_of_the_plan() {
         {
             let simulated = predict(plan, &profile).expect("fits");
             assert_eq!(plan.prediction.as_ref(), Some(&simulated), "{name}");
+            // Predictions are made of programs that nobody verified.
+            simulate(plan, &profile).expect("it verifies");
         }
     }
 }
@@ -238,6 +241,42 @@ fn a_latency_limit_is_kept_or_refused() {
         panic!("{answer:?}")
     };
     assert_fits(&fastest.plan);
+}
+
+/// Endless prompts, and so many.
+#[test]
+fn a_little_more_than_the_least_latency_is_never_too_short() {
+    for (machine, name, num_prompts) in [
+        ("t4", "opt-6.7b", None),
+        ("t4", "opt-30b", None),
+        ("t4", "opt-30b", Some(3)),
+        ("t4x4", "opt-30b", None),
+        ("t4x4", "opt-13b", Some(2)),
+    ] {
+        let profile = embedded::profile(machine).expect("embedded");
+        let model = model(name);
+        let workload = Workload {
+            gen_len: 8,
+            num_prompts,
+            ..FLEXGEN
+        };
+        let soonest = Request {
+            objective: Objective::Latency,
+            ..request(workload)
+        };
+        let least = planned(&profile, &model, &soonest).latency_s;
+        let limit = Seconds(least.0 * 1.001);
+        let hurried = Request {
+            max_latency_s: Some(limit),
+            ..request(workload)
+        };
+        let found = planned(&profile, &model, &hurried);
+        let what = format!("{name} on {machine}: {:?}", found.plan.policy);
+        let prediction = found.plan.prediction.as_ref().expect("judged");
+        assert!(prediction.latency_s <= limit, "{what}");
+        assert_eq!(found.plan.workload, workload, "{what}");
+        assert_fits(&found.plan);
+    }
 }
 
 #[test]

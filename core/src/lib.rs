@@ -21,6 +21,7 @@ pub mod policy;
 pub mod program;
 pub mod sparse;
 pub mod summary;
+pub mod tally;
 pub mod term;
 pub mod tier;
 pub mod timing;

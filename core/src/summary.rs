@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::control::Run;
 use crate::extrapolation::Extrapolation;
 use crate::interval::Interval;
-use crate::machine::{Arena, Resource, ResourceKind};
+use crate::machine::{Machine, Resource, ResourceKind};
 use crate::plan::Plan;
-use crate::program::{BufferId, TaskId};
+use crate::tally::Tally;
 use crate::term::Term;
 use crate::tier::PerTier;
-use crate::timing::{Timing, prefill_end};
+use crate::timing::Timing;
 use crate::units::{Bytes, Seconds};
 
 /// Times, rates, memory and the bottleneck of a run, predicted or measured.
@@ -23,8 +23,8 @@ pub struct Summary {
     pub latency_s: Seconds,
     /// Until each round's first tokens, summed over rounds.
     pub prefill_s: Seconds,
-    /// The rest.
-    pub decode_s: Seconds,
+    /// The rest; none where each sequence has one token, which prefill chooses.
+    pub decode_s: Option<Seconds>,
     /// Tokens after the first of each sequence, over the rest (FlexGen section 6.1); none where there are
     /// none, or where prefill and decode share passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,8 +59,8 @@ pub struct StageSummary {
     /// Share of prefill, until the last stage has the first round's last first token, in which it had no
     /// pass under way: the pipeline's bubbles as it fills and drains (FlexGen section 6.1).
     pub prefill_bubble: f64,
-    /// The same of the time after it.
-    pub decode_bubble: f64,
+    /// The same of the time after it; none where nothing is decoded.
+    pub decode_bubble: Option<f64>,
     /// Share of the time that its engines were busy. Those of a host that it shares count for the first
     /// stage there.
     pub busy_fraction: BusyFraction,
@@ -102,30 +102,22 @@ impl BusyFraction {
     }
 
     /// The resource that was busy longest.
-    fn longest(&self) -> &'static str {
+    pub(crate) fn longest(&self) -> &'static str {
         let longer = |best: (&'static str, f64), next: (&'static str, f64)| {
             if next.1 > best.1 { next } else { best }
         };
         self.named().into_iter().fold(("gpu", 0.0), longer).0
     }
 
-    /// Shares of a stretch of time, by resource.
-    fn of_resources(run: &Run, from: Seconds, to: Seconds) -> Vec<f64> {
-        let all = (to - from).0.max(f64::MIN_POSITIVE);
-        let mut busy = vec![0.0; run.machine.resources.len()];
-        for (id, _, resource, _) in run.tasks() {
-            if let Some(span) = run.trace.span(id) {
-                busy[resource] += (span.end.0.min(to.0) - span.start.0.max(from.0)).max(0.0) / all;
-            }
-        }
-        busy
-    }
-
     /// The mean of each kind's resources among those that count.
-    fn mean(run: &Run, busy: &[f64], counts: impl Fn(&Resource) -> bool) -> BusyFraction {
+    pub(crate) fn mean(
+        machine: &Machine,
+        busy: &[f64],
+        counts: impl Fn(&Resource) -> bool,
+    ) -> BusyFraction {
         let mut mean = BusyFraction::default();
         for kind in ResourceKind::ALL {
-            let resources = run.machine.resources.iter().zip(busy);
+            let resources = machine.resources.iter().zip(busy);
             let of_kind = resources.filter(|(r, _)| r.kind == kind && counts(r));
             let shares: Vec<f64> = of_kind.map(|(_, share)| *share).collect();
             if let Some(slot) = mean.slot(kind)
@@ -196,7 +188,7 @@ impl Summary {
             throughput_tok_s: generated / latency.0.max(f64::MIN_POSITIVE),
             latency_s: latency,
             prefill_s: self.prefill_s + next.prefill_s * times,
-            decode_s: self.decode_s + next.decode_s * times,
+            decode_s: self.decode_s_with(next, times),
             decode_throughput_tok_s: self.decode_rate_with(next, times),
             generated_tokens: generated as u64,
             peak_bytes: self.peak_bytes,
@@ -209,159 +201,24 @@ impl Summary {
         }
     }
 
+    fn decode_s_with(&self, next: &Summary, times: f64) -> Option<Seconds> {
+        Some(self.decode_s? + next.decode_s? * times)
+    }
+
     fn decode_rate_with(&self, next: &Summary, times: f64) -> Option<f64> {
         let tokens =
-            |summary: &Summary| Some(summary.decode_throughput_tok_s? * summary.decode_s.0);
-        let decode_s = self.decode_s + next.decode_s * times;
+            |summary: &Summary| Some(summary.decode_throughput_tok_s? * summary.decode_s?.0);
+        let decode_s = self.decode_s_with(next, times)?;
         let tokens = tokens(self)? + tokens(next)? * times;
         Some(tokens / decode_s.0.max(f64::MIN_POSITIVE))
     }
 
     /// Sums up the part of a run that was timed; the peak is that of all of it.
     pub fn timed(run: &Run, timing: Timing) -> Summary {
-        let to = timing.from + timing.latency_s;
-        let resources = BusyFraction::of_resources(run, timing.from, to);
-        let busy = BusyFraction::mean(run, &resources, |_| true);
-        let peaks = peak_bytes_of_arenas(run);
-        Summary {
-            throughput_tok_s: timing.throughput_tok_s(),
-            latency_s: timing.latency_s,
-            prefill_s: timing.prefill_s,
-            decode_s: timing.decode_s(),
-            decode_throughput_tok_s: timing.decode_throughput_tok_s(),
-            generated_tokens: timing.generated_tokens,
-            peak_bytes: fullest(run, &peaks, |_| true),
-            busy_fraction: busy,
-            bottleneck: busy.longest().to_owned(),
-            stages: stages(run, &resources, &peaks),
-            interval: None,
-            extrapolates: Vec::new(),
-            without: Vec::new(),
+        let mut tally = Tally::new(&run.machine);
+        for piece in &run.pieces {
+            tally.see(piece, &run.trace, (timing.from, timing.to()));
         }
+        tally.summary(timing)
     }
-}
-
-/// The most bytes of buffers alive at once in each tier, by when tasks really ran: of several GPUs and
-/// hosts, on the fullest.
-pub fn peak_bytes(run: &Run) -> PerTier<Bytes> {
-    fullest(run, &peak_bytes_of_arenas(run), |_| true)
-}
-
-/// The most of each tier's arenas among those that count.
-fn fullest(run: &Run, peaks: &[Bytes], counts: impl Fn(&Arena) -> bool) -> PerTier<Bytes> {
-    let mut most = PerTier::<Bytes>::default();
-    for (arena, peak) in run.machine.arenas.iter().zip(peaks) {
-        if counts(arena) {
-            most[arena.tier] = most[arena.tier].max(*peak);
-        }
-    }
-    most
-}
-
-fn peak_bytes_of_arenas(run: &Run) -> Vec<Bytes> {
-    let mut now = vec![0_i64; run.machine.arenas.len()];
-    let mut sizes: Vec<(usize, i64)> = Vec::new();
-    for buffer in run.pieces.iter().flat_map(|p| p.buffers()) {
-        let arena = usize::from(buffer.arena.0);
-        let bytes = i64::try_from(buffer.bytes.0).unwrap_or(i64::MAX);
-        sizes.push((arena, bytes));
-        if buffer.resident {
-            now[arena] += bytes;
-        }
-    }
-    let mut peak = now.clone();
-    for change in changes(run) {
-        let (arena, bytes) = sizes[change.buffer.0 as usize];
-        if change.taken {
-            now[arena] += bytes;
-            peak[arena] = peak[arena].max(now[arena]);
-        } else {
-            now[arena] -= bytes;
-        }
-    }
-    let bytes = peak.into_iter().map(u64::try_from);
-    bytes.map(|bytes| Bytes(bytes.unwrap_or(0))).collect()
-}
-
-/// What each stage did, where there are several.
-fn stages(run: &Run, resources: &[f64], peaks: &[Bytes]) -> Vec<StageSummary> {
-    let gpus = run.machine.num_gpus();
-    if gpus == 1 {
-        return Vec::new();
-    }
-    let passes = passes_of_stages(run, gpus);
-    let (prefill_end, end) = (prefill_end(run).0, run.trace.makespan().0);
-    let idle = |gpu: usize, from: f64, to: f64| {
-        let passes = passes[gpu].iter();
-        let within = passes.map(|(start, end)| (end.min(to) - start.max(from)).max(0.0));
-        1.0 - within.sum::<f64>() / (to - from).max(f64::MIN_POSITIVE)
-    };
-    let stage = |gpu: usize| StageSummary {
-        prefill_bubble: idle(gpu, 0.0, prefill_end).clamp(0.0, 1.0),
-        decode_bubble: idle(gpu, prefill_end, end).clamp(0.0, 1.0),
-        busy_fraction: BusyFraction::mean(run, resources, |r| usize::from(r.gpu) == gpu),
-        peak_bytes: fullest(run, peaks, |a| usize::from(a.gpu) == gpu),
-    };
-    (0..gpus).map(stage).collect()
-}
-
-/// When each stage's GPU began and ended its part of each piece, which has a pass of a stage at most.
-fn passes_of_stages(run: &Run, gpus: usize) -> Vec<Vec<(f64, f64)>> {
-    let mut passes = vec![Vec::new(); gpus];
-    for piece in &run.pieces {
-        let mut within = vec![None::<(f64, f64)>; gpus];
-        for (index, task) in piece.tasks().iter().enumerate() {
-            let resource = &run.machine.resources[usize::from(task.resource.0)];
-            let id = TaskId(piece.first_task().0 + index as u32);
-            let Some(span) = run.trace.span(id) else {
-                continue;
-            };
-            if resource.kind == ResourceKind::Gpu {
-                let pass = &mut within[usize::from(resource.gpu)];
-                let begun = pass.map_or(span.start.0, |(start, _)| start);
-                *pass = Some((begun, span.end.0));
-            }
-        }
-        for (all, pass) in passes.iter_mut().zip(within) {
-            all.extend(pass);
-        }
-    }
-    passes
-}
-
-/// A buffer that comes to life or is given back.
-#[derive(Debug, Clone, Copy)]
-struct Change {
-    at: Seconds,
-    taken: bool,
-    buffer: BufferId,
-}
-
-/// All changes by time. What is given back at an instant makes room for what is taken then.
-fn changes(run: &Run) -> Vec<Change> {
-    // A resource starts its tasks in order and ends them in order, so each of these lists is in
-    // order as it is filled, and the stable sort only has to merge them.
-    let mut lists = vec![(Vec::new(), Vec::new()); run.machine.resources.len()];
-    for piece in &run.pieces {
-        for (index, task) in piece.tasks().iter().enumerate() {
-            let id = TaskId(piece.first_task().0 + index as u32);
-            let Some(span) = run.trace.span(id) else {
-                continue;
-            };
-            let (takes, gives) = &mut lists[task.resource.0 as usize];
-            let change = |at, taken| {
-                move |buffer: &BufferId| Change {
-                    at,
-                    taken,
-                    buffer: *buffer,
-                }
-            };
-            takes.extend(piece.takes_at(index).iter().map(change(span.start, true)));
-            gives.extend(piece.gives_at(index).iter().map(change(span.end, false)));
-        }
-    }
-    let lists = lists.into_iter().flat_map(|(takes, gives)| [takes, gives]);
-    let mut changes = lists.collect::<Vec<_>>().concat();
-    changes.sort_by(|a, b| a.at.0.total_cmp(&b.at.0).then(a.taken.cmp(&b.taken)));
-    changes
 }

@@ -4,7 +4,9 @@ use crate::control::Run;
 use crate::lower::schedule::Passes;
 use crate::plan::Plan;
 use crate::policy::Schedule;
-use crate::program::{Cell, Op, Stage, TaskId};
+use crate::program::{Cell, Op, Program, Stage, TaskId};
+use crate::tally::Tally;
+use crate::trace::Trace;
 use crate::units::Seconds;
 
 /// How long generating a number of tokens took.
@@ -23,6 +25,36 @@ pub struct Timing {
     pub first_tokens: Option<u64>,
 }
 
+/// Where a run of a plan is timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// From its start to its end.
+    Whole,
+    /// From the end of one pass to the end of another.
+    Passes {
+        /// The pass before the first that counts.
+        after: u64,
+        /// The last one.
+        to: u64,
+    },
+}
+
+impl Part {
+    /// Where prompts are endless, the diagonal schedule has no block that begins and ends, so its steady
+    /// state is timed: as many passes as a GPU batch stays, from when every place is taken.
+    pub fn of(plan: &Plan) -> Part {
+        let endless = plan.workload.num_prompts.is_none();
+        let stay = u64::from(plan.workload.gen_len);
+        match plan.policy.schedule == Schedule::Diagonal && endless {
+            true => Part::Passes {
+                after: stay - 1,
+                to: 2 * stay - 1,
+            },
+            false => Part::Whole,
+        }
+    }
+}
+
 impl Timing {
     /// Generated tokens over the whole time, prefill included (FlexGen section 6).
     pub fn throughput_tok_s(&self) -> f64 {
@@ -34,21 +66,31 @@ impl Timing {
     /// stage decodes some of the micro-batches before. None where there is no such time.
     pub fn decode_throughput_tok_s(&self) -> Option<f64> {
         let later = self.generated_tokens - self.first_tokens?;
-        let decode_s = self.decode_s().0;
+        let decode_s = self.decode_s()?.0;
         (later > 0 && decode_s > 0.0).then(|| later as f64 / decode_s)
     }
 
-    /// What is not prefill.
-    pub fn decode_s(&self) -> Seconds {
-        self.latency_s - self.prefill_s
+    /// What is not prefill; none where prefill chose all tokens.
+    pub fn decode_s(&self) -> Option<Seconds> {
+        let decodes = self.first_tokens != Some(self.generated_tokens);
+        decodes.then(|| self.latency_s - self.prefill_s)
+    }
+
+    /// When what is timed ends.
+    pub fn to(&self) -> Seconds {
+        self.from + self.latency_s
     }
 
     /// Times all of a run.
     pub fn of(run: &Run) -> Timing {
-        let rounds = round_times(run);
+        Timing::of_heads(&heads(run), run.trace.makespan())
+    }
+
+    fn of_heads(heads: &[Head], end: Seconds) -> Timing {
+        let rounds = round_times(heads);
         Timing {
             from: Seconds::ZERO,
-            latency_s: run.trace.makespan(),
+            latency_s: end,
             prefill_s: prefill_time(&rounds),
             generated_tokens: rounds.iter().map(|round| round.tokens).sum(),
             first_tokens: apart(&rounds)
@@ -56,22 +98,30 @@ impl Timing {
         }
     }
 
-    /// Times a run of a plan. Where prompts are endless, the diagonal schedule has no block that
-    /// begins and ends, so its steady state is timed: as many passes as a GPU batch stays, from when
-    /// every place is taken. A block's tokens come out in them; a latency is from a batch's admission
-    /// to its last token, and its prefill a pass that admits one. A run that was cut short before is
-    /// timed as a whole.
+    /// Times a run of a plan, the [`Part`] of it that counts: of a steady state, a block's tokens come
+    /// out in it; a latency is from a batch's admission to its last token, and its prefill a pass that
+    /// admits one. A run that was cut short before is timed as a whole.
     pub fn of_plan(plan: &Plan, run: &Run) -> Timing {
-        let endless = plan.workload.num_prompts.is_none();
-        let steady = plan.policy.schedule == Schedule::Diagonal && endless;
-        let timing = steady.then(|| Timing::of_steady_state(plan, run)).flatten();
-        timing.unwrap_or_else(|| Timing::of(run))
+        Timing::of_plan_by(plan, &heads(run), run.trace.makespan())
+    }
+
+    /// The same of what a tally has seen, once that is all.
+    pub fn of_tally(plan: &Plan, tally: &Tally) -> Timing {
+        Timing::of_plan_by(plan, tally.heads(), tally.end())
+    }
+
+    fn of_plan_by(plan: &Plan, heads: &[Head], end: Seconds) -> Timing {
+        let timing = match Part::of(plan) {
+            Part::Whole => None,
+            Part::Passes { after, to } => Timing::of_steady_state(plan, heads, (after, to)),
+        };
+        timing.unwrap_or_else(|| Timing::of_heads(heads, end))
     }
 
     /// Times one round of a run, from when the round before has its last tokens. None where the run
     /// did not get so far.
     pub fn of_round(run: &Run, round: usize) -> Option<Timing> {
-        let rounds = round_times(run);
+        let rounds = round_times(&heads(run));
         let before = rounds.get(round.checked_sub(1)?)?;
         let this = rounds.get(round)?;
         Some(Timing {
@@ -83,31 +133,33 @@ impl Timing {
         })
     }
 
-    fn of_steady_state(plan: &Plan, run: &Run) -> Option<Timing> {
+    fn of_steady_state(plan: &Plan, heads: &[Head], (after, to): (u64, u64)) -> Option<Timing> {
         let passes = Passes::new(&plan.policy, &plan.workload);
-        let ends = pass_ends(run, &passes);
-        let stay = plan.workload.gen_len as usize;
-        let (from, to) = (*ends.get(stay - 1)?, *ends.get(2 * stay - 1)?);
-        let admitting = |pass: &usize| passes.turns(*pass as u64).iter().any(|t| t.token == 0);
-        let admissions: Vec<usize> = (stay..2 * stay).filter(admitting).collect();
-        let durations = admissions
-            .iter()
-            .map(|pass| ends[*pass].0 - ends[pass - 1].0);
+        let ends = pass_ends(heads, &passes);
+        let end = |pass: u64| ends.get(pass as usize).copied();
+        let (from, end) = (end(after)?, end(to)?);
+        let admitting = |pass: &u64| passes.turns(*pass).iter().any(|t| t.token == 0);
+        let admissions: Vec<u64> = (after + 1..=to).filter(admitting).collect();
+        let durations = admissions.iter().map(|pass| {
+            let pass = *pass as usize;
+            ends[pass].0 - ends[pass - 1].0
+        });
+        let generated_tokens = plan.policy.block_size() * u64::from(plan.workload.gen_len);
         Some(Timing {
             from,
-            latency_s: to - from,
+            latency_s: end - from,
             prefill_s: Seconds(durations.sum::<f64>() / admissions.len().max(1) as f64),
-            generated_tokens: plan.policy.block_size() * u64::from(plan.workload.gen_len),
-            first_tokens: None,
+            generated_tokens,
+            first_tokens: (plan.workload.gen_len == 1).then_some(generated_tokens),
         })
     }
 }
 
 /// When the tokens of each pass are there.
-fn pass_ends(run: &Run, passes: &Passes) -> Vec<Seconds> {
+fn pass_ends(heads: &[Head], passes: &Passes) -> Vec<Seconds> {
     let mut ends = vec![Seconds::ZERO; passes.count() as usize];
     let mut done = 0;
-    for head in run.tasks().filter_map(|task| head_of(run, task)) {
+    for head in heads {
         let pass = passes.pass_of(head.cell.round, head.cell.batch, u32::from(head.cell.pass));
         if let Some(end) = pass.and_then(|pass| ends.get_mut(pass as usize)) {
             *end = end.max(head.end);
@@ -120,25 +172,48 @@ fn pass_ends(run: &Run, passes: &Passes) -> Vec<Seconds> {
 
 /// The end of a GPU batch's pass, when its tokens are there.
 #[derive(Debug, Clone, Copy)]
-struct Head {
+pub(crate) struct Head {
     cell: Cell,
     sequences: u32,
     end: Seconds,
 }
 
-fn head_of(run: &Run, (id, op, _, cell): (TaskId, &Op, usize, Cell)) -> Option<Head> {
-    match op {
+/// Those of a piece that have ended.
+pub(crate) fn heads_of<'a>(
+    piece: &'a Program,
+    trace: &'a Trace,
+) -> impl Iterator<Item = Head> + 'a {
+    heads_with_ids(piece).filter_map(|(id, cell, sequences)| {
+        Some(Head {
+            cell,
+            sequences,
+            end: trace.span(id)?.end,
+        })
+    })
+}
+
+/// The tasks after which the tokens of a piece's passes are there.
+pub fn last_of_passes(piece: &Program) -> impl Iterator<Item = TaskId> + '_ {
+    heads_with_ids(piece).map(|(id, ..)| id)
+}
+
+fn heads_with_ids(piece: &Program) -> impl Iterator<Item = (TaskId, Cell, u32)> + '_ {
+    let tasks = piece.tasks().iter().zip(piece.first_task().0..);
+    tasks.filter_map(|(task, id)| match piece.op_of(task) {
         Op::Linear {
             stage: Stage::Head,
             m,
             ..
-        } => Some(Head {
-            cell,
-            sequences: *m,
-            end: run.trace.span(id)?.end,
-        }),
+        } => Some((TaskId(id), task.cell, *m)),
         _ => None,
-    }
+    })
+}
+
+fn heads(run: &Run) -> Vec<Head> {
+    let pieces = run.pieces.iter();
+    pieces
+        .flat_map(|piece| heads_of(piece, &run.trace))
+        .collect()
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -176,19 +251,19 @@ impl RoundTimes {
     }
 }
 
-fn round_times(run: &Run) -> Vec<RoundTimes> {
+fn round_times(heads: &[Head]) -> Vec<RoundTimes> {
     let mut rounds: Vec<RoundTimes> = Vec::new();
-    for head in run.tasks().filter_map(|task| head_of(run, task)) {
+    for head in heads {
         let round = head.cell.round as usize;
         rounds.resize(rounds.len().max(round + 1), RoundTimes::default());
-        rounds[round].see(&head);
+        rounds[round].see(head);
     }
     rounds
 }
 
 /// When the first round has its first tokens.
-pub(crate) fn prefill_end(run: &Run) -> Seconds {
-    let rounds = round_times(run);
+pub(crate) fn prefill_end(heads: &[Head]) -> Seconds {
+    let rounds = round_times(heads);
     rounds
         .first()
         .map_or(Seconds::ZERO, |round| round.prefill_end)

@@ -36,6 +36,7 @@ pub struct Simulator {
     done: Vec<bool>,
     now: f64,
     trace: Trace,
+    came_late: bool,
 }
 
 /// A resource with its queue.
@@ -89,7 +90,27 @@ impl Simulator {
             done: Vec::new(),
             now: 0.0,
             trace: Trace::default(),
+            came_late: false,
         }
+    }
+
+    /// Whether a task of a piece that was submitted after the start could begin at once. It may have been
+    /// able to before, so a run that is to be as if all had been submitted at first may not be.
+    pub(crate) fn came_late(&self) -> bool {
+        self.came_late
+    }
+
+    /// No task that is running, or has not begun, began before this time.
+    pub(crate) fn running_since(&self) -> Seconds {
+        let running = self.lanes.iter().filter(|lane| lane.task != NOBODY);
+        Seconds(running.fold(self.now, |since, lane| since.min(lane.start)))
+    }
+
+    /// Lets go of a piece, by its number, all tasks of which have ended.
+    pub(crate) fn forget(&mut self, piece: usize) {
+        let piece = &mut self.pieces[piece];
+        piece.program = Arc::default();
+        piece.seconds = Vec::new();
     }
 
     /// Tasks submitted so far.
@@ -289,7 +310,9 @@ impl Executor for Simulator {
         self.done.resize(piece.end_task().0 as usize, false);
         self.trace.extend_to(piece.end_task());
         self.pieces.push(Piece::new(piece, self.lanes.len()));
+        let before = self.running;
         self.start_idle();
+        self.came_late |= self.now > 0.0 && self.running != before;
         Ok(())
     }
 

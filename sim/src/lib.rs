@@ -7,6 +7,7 @@ mod lanes;
 mod reliance;
 mod repeat;
 mod simulate;
+mod stream;
 
 pub use cost::CostModel;
 pub use engine::Simulator;

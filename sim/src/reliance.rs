@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use plimsoll_core::control::Run;
 use plimsoll_core::extrapolation::{Extrapolation, SizeUnit};
 use plimsoll_core::interval::Range;
-use plimsoll_core::program::{Op, Resource, TaskId};
+use plimsoll_core::program::{Machine, Op, Program, Resource, TaskId};
 use plimsoll_core::timing::Timing;
+use plimsoll_core::trace::Trace;
+use plimsoll_core::units::Seconds;
 
 use crate::cost::{Asked, CostModel, Part};
 
@@ -50,22 +52,41 @@ const REPEATED_MIN: f64 = 0.5;
 impl Reliance {
     /// What the timed part of a run rests on.
     pub(crate) fn of(run: &Run, timing: Timing, cost: &CostModel) -> Reliance {
-        let mut reliance = Reliance {
-            latency_s: timing.latency_s.0.max(f64::MIN_POSITIVE),
-            ..Reliance::default()
-        };
+        let mut reliance = Reliance::default();
+        for piece in &run.pieces {
+            let part = (timing.from, timing.to());
+            reliance.see(piece, (&run.machine, &run.trace), part, cost);
+        }
+        reliance.timed(timing)
+    }
+
+    /// Counts what a piece was busy with from one time to another.
+    pub(crate) fn see(
+        &mut self,
+        piece: &Program,
+        (machine, trace): (&Machine, &Trace),
+        part: (Seconds, Seconds),
+        cost: &CostModel,
+    ) {
         // Stages run side by side and are much alike: what one rests on, all do.
-        let gpus = run.machine.num_gpus() as f64;
-        for_each_operation(run, timing, |on, op, busy_s| {
+        let gpus = machine.num_gpus() as f64;
+        for_each_operation(piece, (machine, trace), part, |on, op, busy_s| {
             let busy_s = busy_s / gpus;
             let alone = cost.seconds(on, op).0;
             if alone > 0.0 {
                 cost.parts(on, op, &mut |part| {
-                    reliance.add(&part, busy_s * part.seconds.0 / alone);
+                    self.add(&part, busy_s * part.seconds.0 / alone);
                 });
             }
         });
-        reliance
+    }
+
+    /// Once all pieces have been seen: how long that was in all.
+    pub(crate) fn timed(self, timing: Timing) -> Reliance {
+        Reliance {
+            latency_s: timing.latency_s.0.max(f64::MIN_POSITIVE),
+            ..self
+        }
     }
 
     fn add(&mut self, part: &Part, busy_s: f64) {
@@ -93,9 +114,12 @@ impl Reliance {
             busy_s: 0.0,
         });
         outside.asked = outside.asked.with(asked.size);
-        // Of curves that share a key, what all of them know.
-        outside.known.low = outside.known.low.max(asked.first);
-        outside.known.high = outside.known.high.min(asked.last);
+        // Of curves that share a key, what all of them know; where that is nothing, what the first knows.
+        let low = outside.known.low.max(asked.first);
+        let high = outside.known.high.min(asked.last);
+        if low <= high {
+            outside.known = Range { low, high };
+        }
         outside.busy_s += busy_s;
     }
 
@@ -132,23 +156,25 @@ impl Reliance {
     }
 }
 
-/// Every distinct operation of a run, where it ran, and how long all of its tasks took within the timed
-/// part.
-fn for_each_operation(run: &Run, timing: Timing, mut each: impl FnMut(Resource, &Op, f64)) {
-    let (from, to) = (timing.from.0, (timing.from + timing.latency_s).0);
-    let lanes = run.machine.resources.len();
-    for piece in &run.pieces {
-        let mut busy_s = vec![0.0; piece.ops().len() * lanes];
-        for (task, id) in piece.tasks().iter().zip(piece.first_task().0..) {
-            if let Some(span) = run.trace.span(TaskId(id)) {
-                let within = span.end.0.min(to) - span.start.0.max(from);
-                let slot = task.op.0 as usize * lanes + task.resource.0 as usize;
-                busy_s[slot] += within.max(0.0);
-            }
+/// Every distinct operation of a piece, where it ran, and how long all of its tasks took from one time to
+/// another.
+fn for_each_operation(
+    piece: &Program,
+    (machine, trace): (&Machine, &Trace),
+    (from, to): (Seconds, Seconds),
+    mut each: impl FnMut(Resource, &Op, f64),
+) {
+    let lanes = machine.resources.len();
+    let mut busy_s = vec![0.0; piece.ops().len() * lanes];
+    for (task, id) in piece.tasks().iter().zip(piece.first_task().0..) {
+        if let Some(span) = trace.span(TaskId(id)) {
+            let within = span.end.0.min(to.0) - span.start.0.max(from.0);
+            let slot = task.op.0 as usize * lanes + task.resource.0 as usize;
+            busy_s[slot] += within.max(0.0);
         }
-        for (slot, busy_s) in busy_s.into_iter().enumerate().filter(|(_, s)| *s > 0.0) {
-            let on = run.machine.resources[slot % lanes];
-            each(on, &piece.ops()[slot / lanes], busy_s);
-        }
+    }
+    for (slot, busy_s) in busy_s.into_iter().enumerate().filter(|(_, s)| *s > 0.0) {
+        let on = machine.resources[slot % lanes];
+        each(on, &piece.ops()[slot / lanes], busy_s);
     }
 }

@@ -9,7 +9,7 @@ use plimsoll_core::summary::Summary;
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
-use crate::simulate::{SimulateError, simulate};
+use crate::simulate::{SimulateError, run_unverified};
 
 /// Rounds that are simulated besides a last one that is not full: one that begins, one that stands for
 /// the others, and one more, which a diagonal schedule admits beside it.
@@ -63,7 +63,7 @@ pub(crate) fn predict_repeated(
         return Ok(None);
     };
     check_fits(plan)?;
-    let run = simulate(&shortened.plan, profile)?;
+    let run = run_unverified(&shortened.plan, profile)?;
     let Some(mut summary) = Summary::of_repeated(&run, shortened.missing) else {
         return Ok(None);
     };

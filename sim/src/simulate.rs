@@ -14,6 +14,7 @@ use crate::cost::CostModel;
 use crate::engine::Simulator;
 use crate::reliance::Reliance;
 use crate::repeat::predict_repeated;
+use crate::stream::predict_streamed;
 
 /// Why a plan has no prediction.
 #[derive(Debug, Error)]
@@ -35,7 +36,8 @@ pub fn simulate(plan: &Plan, profile: &HardwareProfile) -> Result<Run, SimulateE
 }
 
 /// What a plan's run in modelled time amounts to, and how sure that is. Of many rounds only a few are
-/// simulated.
+/// simulated, and no piece is kept longer than it takes. Its program is not verified: that takes longer than
+/// all else, and whoever executes it does so.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -49,7 +51,10 @@ pub fn predict(plan: &Plan, profile: &HardwareProfile) -> Result<Summary, Simula
             Timing::of(&few),
         ));
     }
-    Ok(prediction(plan, profile, &simulate(plan, profile)?))
+    match predict_streamed(plan, profile)? {
+        Some(summary) => Ok(summary),
+        None => Ok(prediction(plan, profile, &run_unverified(plan, profile)?)),
+    }
 }
 
 /// The prediction that a plan's simulated run on this machine is: its figures, the interval around them,
@@ -68,6 +73,15 @@ fn with_certainty(
     timing: Timing,
 ) -> Summary {
     let reliance = Reliance::of(run, timing, &CostModel::new(profile, plan.dtype));
+    resting_on(summary, profile, &reliance)
+}
+
+/// Figures with how sure they are, by the numbers that they rest on.
+pub(crate) fn resting_on(
+    summary: Summary,
+    profile: &HardwareProfile,
+    reliance: &Reliance,
+) -> Summary {
     Summary {
         interval: Interval::of(
             (summary.throughput_tok_s, summary.latency_s),
@@ -79,15 +93,16 @@ fn with_certainty(
     }
 }
 
-/// The part of [`predict`] that plans are ranked by, in half the time: its program is not verified.
+/// The part of [`predict`] that plans are ranked by.
 ///
 /// # Errors
 /// As [`simulate`].
 pub fn time(plan: &Plan, profile: &HardwareProfile) -> Result<Timing, SimulateError> {
-    Ok(Timing::of_plan(
-        plan,
-        &run(plan, profile, drive_unverified)?,
-    ))
+    Ok(Timing::of_plan(plan, &run_unverified(plan, profile)?))
+}
+
+pub(crate) fn run_unverified(plan: &Plan, profile: &HardwareProfile) -> Result<Run, SimulateError> {
+    run(plan, profile, drive_unverified)
 }
 
 /// How a controller's decisions get to an executor.

@@ -42,8 +42,8 @@ pub struct RunRow {
     pub predicted_decode_tok_s: Option<f64>,
     /// Of the time, the prompts.
     pub predicted_prefill_s: f64,
-    /// Of it, the tokens after the first.
-    pub predicted_decode_s: f64,
+    /// Of it, the tokens after the first; none where there are none.
+    pub predicted_decode_s: Option<f64>,
     /// The busiest resource as simulated.
     pub bottleneck: String,
     /// The tier that the plan asks more of than it has; the simulation went on as if it had it.
@@ -132,7 +132,7 @@ fn row(run: &RecordedRun, profile: &HardwareProfile) -> Result<RunRow, SimulateE
         predicted_tok_s: summary.throughput_tok_s,
         predicted_decode_tok_s: summary.decode_throughput_tok_s,
         predicted_prefill_s: summary.prefill_s.0,
-        predicted_decode_s: summary.decode_s.0,
+        predicted_decode_s: summary.decode_s.map(|s| s.0),
         bottleneck: summary.bottleneck,
         exceeds,
         exceeds_bytes: exceeds.map_or(0, |tier| more[tier].0),

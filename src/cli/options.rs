@@ -156,6 +156,11 @@ pub(super) struct PipelineArgs {
 }
 
 impl PipelineArgs {
+    /// Whether the model is on one GPU.
+    pub fn is_one_stage(self) -> bool {
+        self.stages == 1
+    }
+
     /// The pipeline on a machine, whose hosts have GPUs in common as they do.
     pub fn on(self, profile: &HardwareProfile) -> Pipeline {
         Pipeline {

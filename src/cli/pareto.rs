@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::workload::Workload;
 use serde::Serialize;
 
@@ -78,6 +79,9 @@ struct Lengths {
 #[derive(Serialize)]
 struct Report<'a> {
     hardware: &'a str,
+    /// Of those that the machine has.
+    gpus_used: u32,
+    gpus: u32,
     model: &'a str,
     prompt_len: u32,
     gen_len: u32,
@@ -120,6 +124,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match args.format {
         Format::Json => print_json(&Report {
             hardware: &profile.name,
+            gpus_used: 1,
+            gpus: profile.num_gpus(),
             model: &model.name,
             prompt_len: workload.prompt_len,
             gen_len: workload.gen_len,
@@ -127,10 +133,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             points: &points,
         }),
         Format::Text => print(&format!(
-            "{title}\n\n{}\n{} points in {computed_in_s:.2} s\n",
+            "{title}\n\n{}\n{}{} points in {computed_in_s:.2} s\n",
             frontier_table(&points),
+            one_of(&profile),
             points.len()
         )),
+    }
+}
+
+/// Says that a machine of several GPUs is not used whole.
+fn one_of(profile: &HardwareProfile) -> String {
+    match profile.num_gpus() {
+        1 => String::new(),
+        gpus => format!(
+            "All points are of one GPU: {} has {gpus}, which `plimsoll plan` and `simulate` can use.\n",
+            profile.name
+        ),
     }
 }
 

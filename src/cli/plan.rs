@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
+use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::LowerError;
+use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::Schedule;
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::units::{Bytes, Seconds};
@@ -17,13 +20,16 @@ use super::options::{
     DtypeName, Format, ScheduleName, Switch, WorkloadArgs, positive, share_of_values,
 };
 use super::output::{check_apart, check_output, print, print_json};
+use super::progress::Progress;
 use crate::compare::Comparison;
 use crate::files::{
     PlanFile, SearchNote, find_model, find_profile, plan_json, read_lengths, write_text,
 };
 use crate::padding::plan_lengths;
-use crate::planner::{Allowed, Answer, Infeasible, Objective, PlanError, Planned, Request, search};
-use crate::report::plan::{duration, plan_text, search_text};
+use crate::planner::{
+    Allowed, Answer, Infeasible, Objective, PlanError, Planned, Request, search_watched,
+};
+use crate::report::plan::{bottleneck_text, duration, plan_text, search_text};
 
 /// What to plan.
 #[derive(Debug, clap::Args)]
@@ -149,7 +155,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Err(answer) => found(answer).map_or_else(|refusal| args.refuse(&refusal), |_| Ok(())),
         };
     }
-    let answer = search(&profile, &model, args.dtype.into(), &request).map_err(refused)?;
+    let answer = searched((&profile, &model, args.dtype.into()), &request)?;
     match found(answer) {
         Ok(planned) => {
             let file = args.against.as_deref();
@@ -167,6 +173,16 @@ impl Args {
         }
         Err(Failure::new(Exit::Infeasible, refusal.line.clone()).into())
     }
+}
+
+/// The planner's answer, with its progress where a person looks.
+pub(super) fn searched(
+    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    request: &Request,
+) -> anyhow::Result<Answer> {
+    let bar = Progress::new("searching", 1);
+    let mut watch = |done, steps| bar.set_of(done, steps);
+    search_watched(machine, request, &mut watch).map_err(refused)
 }
 
 /// Flags that make no request are wrong usage.
@@ -219,15 +235,16 @@ fn does_not_fit(infeasible: &Infeasible) -> Refusal {
 fn too_slow(planned: &Planned) -> Refusal {
     let prediction = planned.plan.prediction.as_ref();
     let latency = prediction.map(|summary| summary.latency_s);
+    let bottleneck = prediction.map_or(String::new(), bottleneck_text);
     let line = format!(
         "no plan is fast enough: the fastest that was found takes {} ({}); \
          allow a longer --max-latency-s or ask for less",
         latency.map_or("too long".to_owned(), duration),
-        planned.bottleneck
+        bottleneck
     );
     let json = json!({ "infeasible": {
         "fastest_latency_s": latency,
-        "bottleneck": planned.bottleneck,
+        "bottleneck": bottleneck,
         "nearest": planned.plan,
     }});
     Refusal { line, json }
@@ -260,7 +277,8 @@ fn report(
         Format::Json => print(&json),
         Format::Text => {
             let runner_up = planned.runner_up.as_ref();
-            let search = search_text(planned.considered, runner_up, &advice);
+            let plans = (&planned.plan, runner_up);
+            let search = search_text(plans, planned.considered, &advice);
             let compared = args.against.as_deref().zip(compared);
             let compared = compared.map(|(file, it)| against::text(file, it));
             let search = search + &compared.unwrap_or_default();
@@ -279,5 +297,7 @@ fn advice(planned: &Planned) -> Vec<String> {
         format!("{change} would give {gain:.1}x the throughput")
     });
     let helps = helps.unwrap_or_else(|| "no single change that was tried helps".to_owned());
-    vec![format!("{}; {helps}", planned.bottleneck)]
+    let prediction = planned.plan.prediction.as_ref();
+    let bottleneck = prediction.map_or(String::new(), bottleneck_text);
+    vec![format!("{bottleneck}; {helps}")]
 }

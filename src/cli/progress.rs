@@ -1,6 +1,11 @@
 //! Progress of long work, on standard error and only where a person looks.
 
+use std::time::Duration;
+
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// How often a bar is drawn anew while nothing is done.
+const TICK: Duration = Duration::from_millis(500);
 
 /// A bar that counts up. It vanishes when dropped.
 #[derive(Debug)]
@@ -18,6 +23,8 @@ impl Progress {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_message(what.to_owned());
+        // The clock goes on while a step takes long.
+        bar.enable_steady_tick(TICK);
         Progress { bar }
     }
 

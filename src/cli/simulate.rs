@@ -8,6 +8,7 @@ use clap::builder::RangedU64ValueParser;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::{LowerError, check_fits};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::sparse::DENSE;
@@ -143,6 +144,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .iter()
         .for_each(|term| term.off_in(&mut plan.policy));
     // A picture of all tasks needs them all; what they come to does not.
+    check_fits(&plan).map_err(|error| does_not_fit(error, args, &profile))?;
     let run = match &args.trace {
         Some(_) => Some(plimsoll_sim::simulate(&plan, &profile)?),
         None => None,
@@ -171,6 +173,28 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     output.and(trace)?;
     printed
+}
+
+/// What does not fit, with what may help.
+fn does_not_fit(error: LowerError, args: &Args, profile: &HardwareProfile) -> anyhow::Error {
+    if !matches!(error, LowerError::DoesNotFit { .. }) {
+        return error.into();
+    }
+    let less = match &args.plan {
+        Some(_) => "plan again for this machine",
+        None => {
+            "lower --gpu-batch-size or --num-gpu-batches, or move more to the tiers below (--percent)"
+        }
+    };
+    let gpus = profile.num_gpus();
+    let spread = match gpus > 1 && args.plan.is_none() && args.pipeline.is_one_stage() {
+        true => format!(
+            ", or spread the model over the {gpus} GPUs of {} (--stages {gpus})",
+            profile.name
+        ),
+        false => String::new(),
+    };
+    Failure::new(Exit::Infeasible, format!("{error}; {less}{spread}")).into()
 }
 
 fn write_trace(args: &Args, plan: &Plan, run: &Run) -> io::Result<()> {

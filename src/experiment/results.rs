@@ -288,7 +288,7 @@ fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanErr
         fitted: false,
         out_of_memory_agreed: predicted.is_none().then_some(false),
         note: match &planned {
-            Planned::Fits(block) => policy_in_short(&block.plan.policy),
+            Planned::Fits(block) => tuple_with_cpu(&block.plan.policy),
             Planned::DoesNotFit(excess) => format!("{} too small", excess.tier),
         },
     })
@@ -305,7 +305,8 @@ fn too_fast(metric: &str, printed: Printed, predicted: f64) -> f64 {
     }
 }
 
-fn policy_in_short(policy: &Policy) -> String {
+/// FlexGen's tuple, and whether the CPU attends.
+fn tuple_with_cpu(policy: &Policy) -> String {
     let cpu = match policy.cpu_attention && policy.cache.device < 1.0 {
         true => " cpu",
         false => "",

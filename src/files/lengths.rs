@@ -30,6 +30,9 @@ pub fn read_lengths(path: &Path) -> Result<Lengths, InputError> {
         let remedy = "give a whole number of tokens, at least 1, in each line";
         InputError::bad_file(path, place, problem, remedy)
     };
+    if text.trim().is_empty() {
+        return Err(broken("line 1".into(), "the file is empty".into()));
+    }
     let mut column = 0;
     if has_header {
         let headers = reader

@@ -35,12 +35,18 @@ pub use write::{
 
 use std::path::Path;
 
-/// The text of a file.
+/// What some editors write before a text in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// The text of a file, without a byte order mark.
 ///
 /// # Errors
 /// A file that is not there, cannot be read, or is no UTF-8 text.
 pub fn read_text(path: &Path) -> Result<String, InputError> {
-    let bytes = std::fs::read(path).map_err(|error| InputError::unreadable(path, &error))?;
+    let mut bytes = std::fs::read(path).map_err(|error| InputError::unreadable(path, &error))?;
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
+    }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         InputError::bad_file(

@@ -34,7 +34,7 @@ pub struct SearchNote<'a> {
     pub considered: usize,
     /// What would help.
     pub advice: &'a [String],
-    /// The next best plan.
+    /// The best plan of another kind.
     pub runner_up: Option<&'a Plan>,
     /// Why it is better than a plan that it was to be compared with.
     #[serde(skip_serializing_if = "Option::is_none")]

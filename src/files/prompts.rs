@@ -1,6 +1,7 @@
 //! Prompts: a JSON object a line, `{"id": ..., "prompt": "..."}` or `{"id": ..., "prompt_token_ids":
 //! [...]}`; or seeded random ones.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use plimsoll_core::model::ModelSpec;
@@ -79,6 +80,7 @@ pub fn read_prompts(
 ) -> Result<Vec<Prompt>, InputError> {
     let text = read_text(path)?;
     let mut prompts = Vec::new();
+    let mut ids = Ids::default();
     for (index, line) in text.lines().enumerate() {
         if line.trim().is_empty() {
             continue;
@@ -93,6 +95,7 @@ pub fn read_prompts(
             InputError::bad_file(path, format!("{place}{key}"), problem, remedy)
         };
         let id = line.id.clone();
+        ids.add(&id, index + 1).map_err(wrong)?;
         let (key, prompt_token_ids) = tokens(line, model, tokenizer).map_err(wrong)?;
         check(key, &prompt_token_ids, model, room).map_err(wrong)?;
         prompts.push(Prompt {
@@ -110,6 +113,28 @@ pub fn read_prompts(
 /// Key, problem and remedy.
 type Wrong = (&'static str, String, String);
 
+/// The prompts so far by what they are called, with their lines.
+#[derive(Default)]
+struct Ids(HashMap<String, usize>);
+
+impl Ids {
+    /// An answer is told from the others by its prompt's id alone.
+    fn add(&mut self, id: &Value, line: usize) -> Result<(), Wrong> {
+        let wrong = |problem: String| {
+            let remedy = "give each prompt a text or a number of its own";
+            Err((ID, problem, remedy.to_owned()))
+        };
+        if id.is_null() {
+            return wrong("is null".to_owned());
+        }
+        match self.0.insert(id.to_string(), line) {
+            Some(before) => wrong(format!("{id} is the id of line {before} as well")),
+            None => Ok(()),
+        }
+    }
+}
+
+const ID: &str = ": id";
 const TEXT: &str = ": prompt";
 const TOKENS: &str = ": prompt_token_ids";
 

@@ -114,7 +114,7 @@ mod tests {
             ),
             (
                 "[[batch]]\n\nprompt_len = -1\n",
-                "grid.toml: line 3: prompt_len: invalid value: integer `-1`, expected u32; mend the line",
+                "grid.toml: line 3: prompt_len: is -1, and not a whole number that is not negative; mend the line",
             ),
             (
                 "[[batch]]\nprompt_len = 3\n",

@@ -1,4 +1,4 @@
-//! What binds a plan and what would help: the search's closed form on a changed machine.
+//! What would help a plan: the search's closed form on a changed machine.
 
 use std::collections::HashSet;
 
@@ -26,30 +26,6 @@ pub struct Advice {
     pub change: String,
     /// Tokens a second with it over those without, both by the closed form at its best placement.
     pub gain: f64,
-}
-
-/// The busiest resource of a plan's prediction, in words.
-pub(super) fn bottleneck(plan: &Plan) -> String {
-    let Some(prediction) = &plan.prediction else {
-        return String::new();
-    };
-    let busy = prediction.busy_fraction.named();
-    let (name, share) =
-        busy.into_iter().fold(
-            ("gpu", 0.0),
-            |best, next| {
-                if next.1 > best.1 { next } else { best }
-            },
-        );
-    let name = match name {
-        "h2d" => "the copy to the device",
-        "d2h" => "the copy from the device",
-        "disk_read" => "disk read",
-        "disk_write" => "disk write",
-        "peer_link" => "the link between stages",
-        other => other,
-    };
-    format!("{name} is busy {:.0}% of the time", share * 100.0)
 }
 
 /// The change that helps most of those tried; none where none helps.

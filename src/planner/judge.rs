@@ -145,12 +145,13 @@ impl Judged {
                 whole
             }
         };
+        let decoded = simulated.decode_s().unwrap_or(Seconds::ZERO);
         let latency_s = if plan.policy.schedule == Schedule::Diagonal {
             // Prefill and decode share passes.
             corrected(whole.latency_s, simulated.latency_s, expected.latency_s)
         } else {
             corrected(whole.prefill_s, simulated.prefill_s, expected.prefill_s)
-                + corrected(whole.decode_s, simulated.decode_s(), expected.decode_s)
+                + corrected(whole.decode_s, decoded, expected.decode_s)
         };
         let tokens = whole.throughput_tok_s * whole.latency_s.0;
         Ok(Judged {

@@ -134,8 +134,6 @@ pub struct Planned {
     pub runner_up: Option<Plan>,
     /// Shapes (GPU batch size, GPU batches, where attention runs) that were compared.
     pub considered: usize,
-    /// The busiest resource of the prediction, in words; empty where there is none.
-    pub bottleneck: String,
     /// The change of the machine that would help most, of those tried.
     pub advice: Option<Advice>,
 }

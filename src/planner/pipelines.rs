@@ -8,7 +8,7 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_sim::predict;
 
-use super::{PlanError, Planned, Request, advice, workload_of};
+use super::{PlanError, Planned, Request, workload_of};
 
 /// Micro-batches for each stage: as many keep all stages busy while tokens are chosen; more make the
 /// bubbles of prefill smaller, and each loads the weights once more.
@@ -80,7 +80,6 @@ pub(super) fn with_lighter_end(
         planned.throughput_tok_s = prediction.throughput_tok_s;
         planned.latency_s = prediction.latency_s;
         plan.prediction = Some(prediction);
-        planned.bottleneck = advice::bottleneck(&plan);
         planned.plan = plan;
     }
     Ok(planned)

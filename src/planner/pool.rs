@@ -5,7 +5,9 @@ use plimsoll_core::plan::Plan;
 
 use super::judge::{self, Judged, Verdict};
 use super::kind::{Kind, first_of_each};
-use super::{Answer, Fit, Found, Infeasible, Objective, PlanError, Planned, Proposal, Search, advice};
+use super::{
+    Answer, Fit, Found, Infeasible, Objective, PlanError, Planned, Proposal, Search, advice,
+};
 use crate::parallel::on_all_processors;
 
 /// A plan that costs more than so many times the best one is not worth a simulation in full.
@@ -88,11 +90,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Those that come first, simulated in full where that is asked.
-    fn judged(
-        &self,
-        plans: Vec<Candidate>,
-        verdict: Verdict,
-    ) -> Result<Vec<Candidate>, PlanError> {
+    fn judged(&self, plans: Vec<Candidate>, verdict: Verdict) -> Result<Vec<Candidate>, PlanError> {
         if verdict == Verdict::Ranked {
             return Ok(plans);
         }
@@ -154,7 +152,6 @@ impl<'a> Pool<'a> {
             advice: advice::best(search, proposals, &plan)?,
             runner_up: second.map(|second| second.judged.into_plan()),
             considered: self.considered,
-            bottleneck: advice::bottleneck(&plan),
             latency_s,
             throughput_tok_s,
             plan,

@@ -32,6 +32,13 @@ pub(super) fn certainty_text(prediction: &Summary) -> String {
         true => where_from(prediction.interval.as_ref()),
         false => "not of the whole model, since a term is switched off",
     };
+    // Runs that are measured so far are of one GPU each.
+    let said = match prediction.interval.is_some() && !prediction.stages.is_empty() {
+        true => {
+            format!("{said}; they are of one GPU, and know nothing of what lies between stages")
+        }
+        false => said.to_owned(),
+    };
     let mut text = format!("interval   {said}\n");
     let worth = |e: &&Extrapolation| e.busy_fraction >= WORTH_A_LINE;
     let (constants, curves): (Vec<_>, Vec<_>) = prediction

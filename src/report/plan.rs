@@ -10,12 +10,13 @@ use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
-use plimsoll_core::summary::{BusyFraction, Summary};
+use plimsoll_core::summary::{BusyFraction, StageSummary, Summary};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::{Bytes, Seconds};
 
 use super::certainty::{certainty_text, ninety_percent, numbers};
 use super::{Align, Table, count, percent, three_digits};
+use crate::planner::Kind;
 
 /// A plan with its prediction, if it has one.
 pub fn plan_text(plan: &Plan) -> String {
@@ -37,21 +38,48 @@ pub fn plan_text(plan: &Plan) -> String {
     text
 }
 
-/// What the planner adds: the next best plan and what would help.
-pub fn search_text(considered: usize, runner_up: Option<&Plan>, advice: &[String]) -> String {
+/// What the planner adds: the best plan of another kind and what would help.
+pub fn search_text(
+    (winner, runner_up): (&Plan, Option<&Plan>),
+    considered: usize,
+    advice: &[String],
+) -> String {
     let mut text = String::new();
     if let Some(plan) = runner_up {
         let rate = plan.prediction.as_ref().map_or(String::new(), |p| {
             let rate = three_digits(p.throughput_tok_s);
-            format!("{rate} tok/s, {} in all: ", duration(p.latency_s))
+            format!("{rate} tok/s, {} in all, ", duration(p.latency_s))
         });
-        let _ = writeln!(text, "next best  {rate}{}", policy_in_short(&plan.policy));
+        let (kind, policy) = (another_kind(&winner.policy, &plan.policy), &plan.policy);
+        let _ = writeln!(text, "next best  {rate}{kind}: {}", policy_in_short(policy));
     }
     let _ = writeln!(text, "searched   {considered} policies");
     for line in advice {
         let _ = writeln!(text, "advice     {line}");
     }
     text
+}
+
+/// What makes a policy another kind of policy than the winner's, in words.
+fn another_kind(winner: &Policy, policy: &Policy) -> String {
+    let (was, is) = (Kind::of(winner), Kind::of(policy));
+    let mut said = Vec::new();
+    if was.schedule != is.schedule {
+        let (was, is) = (schedule(was.schedule), schedule(is.schedule));
+        said.push(format!("{is} instead of {was}"));
+    }
+    if was.cpu_attention != is.cpu_attention {
+        let with = if is.cpu_attention { "with" } else { "without" };
+        said.push(format!("{with} attention on the CPU"));
+    }
+    if was.stages != is.stages {
+        said.push(format!(
+            "on {} instead of {}",
+            count(is.stages.into(), "GPU"),
+            was.stages
+        ));
+    }
+    said.join(", ")
 }
 
 fn heading(plan: &Plan) -> String {
@@ -130,8 +158,8 @@ fn decisions(policy: &Policy) -> String {
         switch(policy.overlap),
         switch(policy.barrier),
         switch(policy.cpu_attention),
-        page_locked(policy.page_locked),
-        compressed(policy.compression),
+        page_locked(policy.page_locked).unwrap_or(NOTHING.to_owned()),
+        compressed(policy.compression).unwrap_or(NOTHING.to_owned()),
     )
 }
 
@@ -191,7 +219,7 @@ fn stages(plan: &Plan, prediction: &Summary) -> Table {
             percent(busy.gpu),
             percent(busy.peer_link),
             percent(stage.prefill_bubble),
-            percent(stage.decode_bubble),
+            stage.decode_bubble.map_or("-".to_owned(), percent),
         ]);
     }
     table
@@ -209,7 +237,9 @@ fn holds(blocks: Range<u32>, num_layers: u32) -> String {
     format!("{embedding}layers {} to {}{head}", layers.0, layers.1)
 }
 
-fn page_locked(locked: PageLocked) -> String {
+const NOTHING: &str = "nothing";
+
+fn page_locked(locked: PageLocked) -> Option<String> {
     named([
         ("weights", locked.weights),
         ("cache", locked.cache),
@@ -217,21 +247,17 @@ fn page_locked(locked: PageLocked) -> String {
     ])
 }
 
-fn compressed(compression: Compression) -> String {
+fn compressed(compression: Compression) -> Option<String> {
     named([
         ("weights", compression.weights),
         ("cache", compression.cache),
     ])
 }
 
-/// Those that are so, or "nothing".
-fn named<const N: usize>(all: [(&str, bool); N]) -> String {
+/// Those that are so, if any.
+fn named<const N: usize>(all: [(&str, bool); N]) -> Option<String> {
     let names: Vec<&str> = all.iter().filter(|(_, is)| *is).map(|(n, _)| *n).collect();
-    if names.is_empty() {
-        "nothing".to_owned()
-    } else {
-        names.join(", ")
-    }
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 fn schedule(schedule: Schedule) -> &'static str {
@@ -246,7 +272,7 @@ fn schedule(schedule: Schedule) -> &'static str {
 pub fn policy_in_short(policy: &Policy) -> String {
     let shares = |s: &PerTier<f64>| Tier::ALL.map(|t| percent(s[t])).join("/");
     format!(
-        "{} x {}{} {}, weights {}, cache {}, activations {} on device/host/disk{}",
+        "{} x {}{} {}, weights {}, cache {}, activations {} on device/host/disk{}{}{}",
         policy.gpu_batch_size,
         policy.num_gpu_batches,
         match policy.pipeline {
@@ -261,6 +287,15 @@ pub fn policy_in_short(policy: &Policy) -> String {
             ", CPU attention"
         } else {
             ""
+        },
+        match compressed(policy.compression) {
+            Some(names) => format!(", {names} in 4 bits"),
+            None => String::new(),
+        },
+        if policy.sparse_attention < DENSE {
+            format!(", {} of the values read", percent(policy.sparse_attention))
+        } else {
+            String::new()
         },
     )
 }
@@ -278,11 +313,10 @@ pub fn summary_text(summary: &Summary) -> String {
     );
     let _ = writeln!(
         text,
-        "latency    {} ({}prefill {}, decode {})",
+        "latency    {} ({}{})",
         duration(summary.latency_s),
         ninety_percent(interval.map(|i| durations(i.latency_s))),
-        duration(summary.prefill_s),
-        duration(summary.decode_s)
+        phases(summary)
     );
     if let Some(rate) = summary.decode_throughput_tok_s {
         let _ = writeln!(
@@ -304,6 +338,46 @@ pub fn summary_text(summary: &Summary) -> String {
         .collect();
     let _ = writeln!(text, "busy       {}", shares.join(", "));
     text
+}
+
+/// What a latency is made of.
+fn phases(summary: &Summary) -> String {
+    let prefill = duration(summary.prefill_s);
+    match summary.decode_s {
+        Some(decode) => format!("prefill {prefill}, decode {}", duration(decode)),
+        None => "all of it prefill, which gives the one token of each prompt".to_owned(),
+    }
+}
+
+/// What binds a prediction, in a sentence: the busiest resource, and what stages lose by waiting for each
+/// other where that is most of what their GPUs do not work.
+pub fn bottleneck_text(summary: &Summary) -> String {
+    let share = percent(busy(&summary.busy_fraction, &summary.bottleneck));
+    let busiest = format!(
+        "{} is busy {share} of the time",
+        in_words(&summary.bottleneck)
+    );
+    let bubbles = bubbles(summary);
+    let idle = 1.0 - summary.busy_fraction.gpu;
+    if bubbles <= idle / 2.0 || summary.stages.is_empty() {
+        return busiest;
+    }
+    format!(
+        "{busiest}, and stages have nothing to do for {} of it (bubbles, which more micro-batches or \
+         fewer stages make shorter)",
+        percent(bubbles)
+    )
+}
+
+/// Share of the time in which a stage has no pass under way, on average.
+fn bubbles(summary: &Summary) -> f64 {
+    let decode_s = summary.decode_s.map_or(0.0, |s| s.0);
+    let of_stage = |stage: &StageSummary| {
+        let decode = stage.decode_bubble.unwrap_or(0.0) * decode_s;
+        (stage.prefill_bubble * summary.prefill_s.0 + decode) / summary.latency_s.0
+    };
+    let all: f64 = summary.stages.iter().map(of_stage).sum();
+    all / summary.stages.len().max(1) as f64
 }
 
 fn busy(fractions: &BusyFraction, name: &str) -> f64 {

@@ -26,7 +26,10 @@ pub fn comparison(predicted: Option<&Summary>, measured: &Summary) -> Table {
     let time = |s: f64| duration(plimsoll_core::units::Seconds(s));
     line("latency", &|s| s.latency_s.0, &time);
     line("prefill", &|s| s.prefill_s.0, &time);
-    line("decode", &|s| s.decode_s.0, &time);
+    if let Some(decode) = measured.decode_s {
+        let value = |s: &Summary| s.decode_s.unwrap_or(decode).0;
+        line("decode", &value, &time);
+    }
     line("tokens/s", &|s| s.throughput_tok_s, &three_digits);
     for tier in Tier::ALL {
         let name = format!("{tier} peak");

@@ -18,7 +18,7 @@ use plimsoll_core::workload::Workload;
 use super::super::exit::{Exit, Failure};
 use super::super::input::{check_gpus, check_plan};
 use super::super::output::complain;
-use super::super::plan::{found, refused};
+use super::super::plan::{found, searched};
 use super::super::profile::{DEVICE_THREADS, measure_with_progress, today};
 use super::Args;
 use super::choice::Choice;
@@ -27,7 +27,7 @@ use crate::files::{
     FoundModel, GenerationConfig, InputError, Prompt, Room, Tokenizer, digest_of_checkpoint,
     find_model, find_profile, first_difference, random_prompts, read_plan, read_prompts,
 };
-use crate::planner::{Request, search};
+use crate::planner::Request;
 
 /// Everything that a run starts from.
 pub(super) struct Prepared {
@@ -306,7 +306,7 @@ fn planned(
     };
     let request = Request { workload, ..asked };
     let profile = profile.expect("it is given or measured where a plan is made");
-    let answer = search(profile, model, args.dtype.into(), &request).map_err(refused)?;
+    let answer = searched((profile, model, args.dtype.into()), &request)?;
     match found(answer) {
         Ok(planned) => Ok(planned.plan),
         Err(refusal) => Err(Failure::new(Exit::Infeasible, refusal.line).into()),

@@ -44,6 +44,10 @@ struct Report<'a> {
     outputs: Vec<Answer<'a>>,
 }
 
+/// Why there is no prediction, where nothing was asked for one.
+const NOT_PREDICTED: &str =
+    "the plan has none of these prompts; give --hw with what `plimsoll profile` wrote here";
+
 /// Answers that are printed for people.
 const SHOWN: usize = 4;
 
@@ -119,8 +123,12 @@ fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> io::Result<Stri
     let disk = done
         .disk
         .map_or(String::new(), |mode| format!(", disk by {mode}"));
+    let device = match plan.policy.pipeline.stages {
+        1 => "an emulated device".to_owned(),
+        stages => format!("{stages} emulated devices, a stage each"),
+    };
     let mut text = format!(
-        "{} in {}, planned for {}, run on an emulated device{disk}; weights: {}\n\n{}\n",
+        "{} in {}, planned for {}, run on {device}{disk}; weights: {}\n\n{}\n",
         plan.model.name,
         plan.dtype.name(),
         plan.provenance.hardware,
@@ -139,17 +147,23 @@ fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> io::Result<Stri
             "90% interval of latency: {ends}; the measured one lies {lies} it\n"
         ));
     }
-    if let Some(why) = &prepared.left_out {
+    if predicted.is_none() {
+        let why = prepared.left_out.as_deref().unwrap_or(NOT_PREDICTED);
         text.push_str(&format!("no prediction: {why}\n"));
     }
     let shown = SHOWN.min(done.tokens.len());
     for answer in outputs(prepared, &done.tokens[..shown])? {
         let tokens = answer.generated_token_ids.iter().map(u32::to_string);
         let tokens = || tokens.collect::<Vec<_>>().join(" ");
-        let said = answer.text.map_or_else(tokens, |text| format!("{text:?}"));
+        let said = answer.text.map_or_else(tokens, |text| quoted(&text));
         text.push_str(&format!("{}: {said}\n", answer.id));
     }
     Ok(text)
+}
+
+/// A text in a line: as JSON writes it, which all may read.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 /// Where the answers are that are not shown.
