@@ -192,12 +192,12 @@ fn finalists(judged: Vec<Judged>) -> Vec<Plan> {
     let plans = judged.into_iter().map(Judged::into_plan).collect();
     let (mut plans, kinds) = first_of_each(plans, |plan: &Plan| &plan.policy);
     let mut done = 0;
-    let cheap = plans.iter().take_while(|plan| {
+    let others = plans.iter().skip(kinds).take_while(|plan| {
         done = squares(plan).saturating_add(done);
         done <= FEW_SQUARES
     });
-    let count = cheap.count().max(kinds).max(FINALISTS);
-    plans.truncate(count);
+    let count = kinds + others.count();
+    plans.truncate(count.max(FINALISTS));
     plans
 }
 

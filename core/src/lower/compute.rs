@@ -3,7 +3,7 @@
 use super::cache::Staged;
 use super::emit::{Draft, Emitter};
 use super::hidden::Work;
-use super::layout::group;
+use super::layout::{group, mid_off_device, queries_bytes};
 use super::ring::Lease;
 use super::stage::StageLowering;
 use super::unit::Unit;
@@ -58,7 +58,7 @@ pub(super) struct Pending {
     pub staged: Staged,
     pub work: Work,
     pub(super) mid: Mid,
-    attended: Option<TaskId>,
+    attended: TaskId,
     cpu: Option<TaskId>,
     gathered: Option<TaskId>,
 }
@@ -66,7 +66,7 @@ pub(super) struct Pending {
 impl Pending {
     /// The last task that used the unit's working copies of the cache.
     pub(super) fn last_cache_task(&self) -> Option<TaskId> {
-        self.cpu.or(self.attended)
+        Some(self.cpu.unwrap_or(self.attended))
     }
 }
 
@@ -191,7 +191,7 @@ impl StageLowering {
             staged,
             work,
             mid,
-            attended: Some(attended),
+            attended,
             cpu,
             gathered,
         }
@@ -202,20 +202,16 @@ impl StageLowering {
     }
 
     fn lease_mid(&mut self, out: &mut Emitter, unit: &Unit, apart: bool) -> Mid {
-        let element = self.plan.dtype.size_bytes();
-        let head = u64::from(self.plan.model.head_dim) * element;
-        let group = u64::from(group(&self.plan.model));
         let lease = self.layout.mid_slots.lease();
         let mut mid = Mid {
             slot: Some(lease),
             ..Mid::default()
         };
-        let rows = u64::from(if apart {
-            unit.shape.rows.device
-        } else {
-            self.rows(unit)
-        });
-        let bytes = Bytes(rows * u64::from(unit.query_len) * group * head);
+        let rows = match apart {
+            true => unit.shape.rows.device,
+            false => self.rows(unit),
+        };
+        let bytes = queries_bytes(&self.plan, rows) * u64::from(unit.query_len);
         let batch = unit.cell.batch;
         if rows > 0 {
             let content = Content::Mid {
@@ -229,17 +225,9 @@ impl StageLowering {
                 batch,
                 home: Tier::Host,
             };
-            let off_device = u64::from(unit.shape.rows_off_device());
-            let mut room = [Bytes(off_device * (group + 2) * head); 2];
-            if self.cache.gathers(unit) {
-                let queries = Bytes(off_device * group * head);
-                let picked = self.picked(unit);
-                let (positions, values) = (picked.positions_bytes(), unit.shape.head);
-                room = [
-                    queries + positions + picked.weights_bytes(),
-                    positions + picked.values_bytes(values),
-                ];
-            }
+            let picked = self.cache.gathers(unit).then(|| self.picked(unit));
+            let rows = unit.shape.rows_off_device();
+            let room = mid_off_device(&self.plan, rows, picked.map(|it| (it, unit.shape.head)));
             let offset = lease.offset + bytes;
             mid.off_device = Some(out.declare((Tier::Device, offset), room[0], content));
             let lease = self.layout.mid_staging.lease();
@@ -293,7 +281,7 @@ impl StageLowering {
         let unit = pending.unit;
         let mut back = None;
         if let Some(gathered) = pending.gathered {
-            pending.attended = Some(self.weigh(out, pending, gathered));
+            pending.attended = self.weigh(out, pending, gathered);
         } else if let (Some(cpu), Some((lease, host))) = (pending.cpu, pending.mid.host) {
             let model = &self.plan.model;
             let row = u64::from(group(model)) * u64::from(model.head_dim);
@@ -321,7 +309,7 @@ impl StageLowering {
             .with(Access::Read, mids)
             .giving(mids)
             .with(Access::Update, [Some(self.workspace)])
-            .after([back, pending.attended]);
+            .after([back, Some(pending.attended)]);
         let task = out.emit(draft);
         if let Some(slot) = pending.mid.slot {
             self.layout.mid_slots.release(slot, [Some(task), None]);

@@ -271,25 +271,50 @@ fn mid_bytes(plan: &Plan, shape: &BatchShape) -> (Bytes, Bytes) {
     if shape.rows_off_device() == 0 {
         return (prefill, Bytes::ZERO);
     }
-    if plan.policy.gathers_values() {
-        let last = plan.workload.cache_len().saturating_sub(1);
-        let all = shape.sequences * model.num_key_value_heads;
-        let queries = Bytes(u64::from(shape.sequences) * model.q_size() * element);
-        let of = |rows| picked(plan, rows, last);
-        let decode = queries + of(all).positions_bytes() + of(all).weights_bytes();
-        let off = of(shape.rows_off_device());
-        let host = off.positions_bytes() + off.values_bytes(shape.head);
-        return (prefill.max(decode), host);
-    }
-    if !plan.policy.cpu_attention {
+    let gathers = plan.policy.gathers_values();
+    if !gathers && !plan.policy.cpu_attention {
         return (prefill, Bytes::ZERO);
     }
-    let row = (u64::from(group(model)) + 2) * u64::from(model.head_dim) * element;
-    let decode = Bytes(u64::from(shape.sequences * model.num_key_value_heads) * row);
-    (
-        prefill.max(decode),
-        Bytes(u64::from(shape.rows_off_device()) * row),
-    )
+    let last = plan.workload.cache_len().saturating_sub(1);
+    let room = |rows| {
+        let picked = gathers.then(|| (picked(plan, rows, last), shape.head));
+        mid_off_device(plan, rows, picked)
+    };
+    // Rows on the device take no more of it than those off it.
+    let [decode, _] = room(shape.sequences * model.num_key_value_heads);
+    let [_, host] = room(shape.rows_off_device());
+    (prefill.max(decode), host)
+}
+
+/// What lies on the device, and on the host, between the parts of a decode step's attention over rows of the
+/// cache that are off the device: queries, with new keys and values where the CPU attends; else what they
+/// pick, with the size of a value as stored.
+pub(super) fn mid_off_device(
+    plan: &Plan,
+    rows: u32,
+    picked: Option<(Picked, Bytes)>,
+) -> [Bytes; 2] {
+    let queries = queries_bytes(plan, rows);
+    match picked {
+        Some((picked, value)) => {
+            let positions = picked.positions_bytes();
+            [
+                queries + positions + picked.weights_bytes(),
+                positions + picked.values_bytes(value),
+            ]
+        }
+        None => {
+            let head = u64::from(plan.model.head_dim) * plan.dtype.size_bytes();
+            let new = Bytes(u64::from(rows) * 2 * head);
+            [queries + new; 2]
+        }
+    }
+}
+
+/// Bytes of a token's queries for rows of the cache.
+pub(super) fn queries_bytes(plan: &Plan, rows: u32) -> Bytes {
+    let heads = u64::from(rows) * u64::from(group(&plan.model));
+    Bytes(heads * u64::from(plan.model.head_dim) * plan.dtype.size_bytes())
 }
 
 /// What rows off the device pick of the past of a token at `position`.

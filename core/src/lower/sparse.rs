@@ -43,7 +43,7 @@ impl StageLowering {
         let host = mid.host.map(|(_, host)| host);
         let op = Op::Move {
             bytes: picked.positions_bytes(),
-            from: self.queries_bytes(&picked),
+            from: layout::queries_bytes(&self.plan, picked.rows),
             to: Bytes::ZERO,
             page_locked: self.plan.policy.page_locked.activations,
         };
@@ -68,13 +68,6 @@ impl StageLowering {
             .after([Some(sent)]);
         let from = (unit, staged);
         self.cache.gather_values(out, &mut self.layout, draft, from)
-    }
-
-    /// Bytes of the queries of these rows.
-    fn queries_bytes(&self, picked: &Picked) -> Bytes {
-        let elements = u64::from(picked.rows) * u64::from(picked.group);
-        let head = u64::from(self.plan.model.head_dim) * self.plan.dtype.size_bytes();
-        Bytes(elements * head)
     }
 
     /// Brings the values that were collected to the device and weighs them. Returns the last task on

@@ -1,0 +1,89 @@
+//! `plimsoll pareto`: what it draws, and what it refuses.
+
+mod common;
+
+use common::{Place, SMALL, small_machine};
+
+#[test]
+fn pareto_draws_each_system_and_says_what_does_not_fit() {
+    let place = Place::new();
+    place.write(
+        "small.toml",
+        &small_machine(&SMALL.replace("60e6", "400e6")),
+    );
+    let line = "pareto --hw small.toml --model opt-125m --prompt-len 16 --gen-len 3";
+    let files = "-o p.svg -o p.png -o p.csv";
+    let said = place.text(&format!(
+        "{line} {files} --systems flexgen,deepspeed,accelerate --batches 1,2,4096"
+    ));
+    for words in [
+        "deepspeed",
+        "OOM",
+        "out of memory: device needs",
+        "points in",
+    ] {
+        assert!(said.contains(words), "no `{words}` in\n{said}");
+    }
+    let csv = std::fs::read_to_string(place.path("p.csv")).unwrap();
+    let header = "system,effective_batch,latency_s,throughput_tok_s,low_tok_s,high_tok_s,on_frontier,\
+                  gpu_batch_size,num_gpu_batches,wg,wc,cg,cc,hg,hc,cpu_compute,schedule,overlap,barrier,\
+                  granularity,page_lock,compress_weight,compress_cache,exceeds,needed_bytes,capacity_bytes";
+    assert_eq!(csv.lines().next(), Some(header));
+    assert_eq!(csv.lines().count(), 1 + 3 * 3);
+    let svg = std::fs::read_to_string(place.path("p.svg")).unwrap();
+    assert!(svg.contains("out of memory at 4096 (device)"));
+    let png = std::fs::read(place.path("p.png")).unwrap();
+    assert!(png.starts_with(b"\x89PNG"));
+    let report = place.json(&format!("{line} --systems accelerate --format json"));
+    assert_eq!(report["points"][0]["on_frontier"], true);
+    assert_eq!(report["points"][0]["wc"], 0.0);
+}
+
+#[test]
+fn points_of_a_frontier_can_be_simulated_again() {
+    let place = Place::new();
+    let asked = "--hw t4 --model opt-30b --prompt-len 64 --gen-len 8";
+    let points = "--systems plimsoll,flexgen --batches 64 --format json";
+    let report = place.json(&format!("pareto {asked} {points}"));
+    for point in report["points"].as_array().unwrap() {
+        let word = |key: &str| point[key].to_string().replace('"', "");
+        let switch = |key: &str| if point[key] == true { "on" } else { "off" };
+        let percent = ["wg", "wc", "cg", "cc", "hg", "hc"].map(word).join(" ");
+        let (cpu, barrier) = (switch("cpu_compute"), switch("barrier"));
+        let mut line =
+            format!("simulate {asked} --percent {percent} --cpu-compute {cpu} --barrier {barrier}");
+        for (flag, key) in [
+            ("--gpu-batch-size", "gpu_batch_size"),
+            ("--num-gpu-batches", "num_gpu_batches"),
+            ("--schedule", "schedule"),
+            ("--granularity", "granularity"),
+            ("--page-lock", "page_lock"),
+        ] {
+            line += &format!(" {flag} {}", word(key));
+        }
+        assert_eq!(point["overlap"], true);
+        assert_eq!(point["compress_weight"], false);
+        let again = place.json(&format!("{line} --format json"));
+        let again = again["prediction"]["throughput_tok_s"].as_f64().unwrap();
+        let there = point["throughput_tok_s"].as_f64().unwrap();
+        // A diagonal's block by itself is not quite one among many.
+        assert!(
+            (again / there - 1.0).abs() < 0.02,
+            "{line}: {again}, not {there}"
+        );
+    }
+}
+
+#[test]
+fn pareto_refuses_what_it_does_not_know() {
+    let place = Place::new();
+    let line = "pareto --hw t4 --model opt-125m";
+    let words = ["--systems", "flexgenn", "did you mean `flexgen`"];
+    place.refused(&format!("{line} --systems flexgenn"), 2, &words);
+    place.refused(&format!("{line} --systems zzz"), 2, &["deepspeed"]);
+    place.refused(&format!("{line} -o p.gif"), 2, &["p.gif", ".svg"]);
+    place.refused(&format!("{line} -o no/p.svg"), 2, &["no/p.svg", "folder"]);
+    place.refused(&format!("{line} --batches 0"), 2, &["--batches"]);
+    place.refused(&format!("{line} --prompt-len 9000"), 2, &["positions"]);
+    place.refused(&format!("{line} --published p.csv"), 4, &["p.csv"]);
+}

@@ -1,0 +1,112 @@
+//! Pipelines on the command line: simulated, run, and refused where they are none.
+
+mod common;
+
+use common::{Place, tiny_opt};
+use serde_json::Value;
+
+/// Four GPUs, and a policy for them.
+const PIPELINE: &str = "--prompt-len 32 --gen-len 4 --gpu-batch-size 2 --percent 100 0 100 0 50 50";
+
+#[test]
+fn a_pipeline_is_simulated_and_says_what_each_stage_does() {
+    let place = Place::new();
+    let line = format!(
+        "simulate --hw t4x4 --model opt-1.3b {PIPELINE} --stages 4 --comm host -o plan.json"
+    );
+    let text = place.text(&format!("{line} --trace trace.json"));
+    for words in [
+        "2 x 1 x 4 micro-batches = 8 sequences",
+        "4 stages each with a host of its own, 6 + 6 + 6 + 6 layers, handed over by way of",
+        "prefill bubble",
+        "layers 18 to 23, head",
+        "decoding ",
+    ] {
+        assert!(text.contains(words), "no `{words}` in\n{text}");
+    }
+    let plan = place.json("simulate --plan plan.json --format json");
+    assert_eq!(plan["policy"]["pipeline"]["stages"], 4);
+    assert_eq!(plan["policy"]["pipeline"]["micro_batches"], 4);
+    let prediction = &plan["prediction"];
+    let number = |key: &str| prediction[key].as_f64().expect("a number");
+    assert!(number("decode_throughput_tok_s") > number("throughput_tok_s"));
+    let stages = prediction["stages"].as_array().expect("stages");
+    assert_eq!(stages.len(), 4);
+    for stage in stages {
+        let bubble = stage["prefill_bubble"].as_f64().expect("a share");
+        assert!((0.05..0.7).contains(&bubble), "{stage}");
+    }
+    let trace = std::fs::read_to_string(place.path("trace.json")).unwrap();
+    let trace: Value = serde_json::from_str(&trace).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let links = |pid: u64| {
+        let of = |e: &&Value| e["pid"] == pid && e["cat"] == "peer_link";
+        events.iter().filter(of).count()
+    };
+    // Each of four micro-batches passes on four times, the host's part and the device's; the last stage
+    // sends the tokens but the last.
+    assert_eq!([links(1), links(2), links(3), links(4)], [32, 32, 32, 12]);
+    assert!(
+        events
+            .iter()
+            .any(|e| e["args"]["name"] == "opt-1.3b on t4x4, predicted, GPU 3")
+    );
+}
+
+#[test]
+fn a_pipeline_that_is_none_is_refused() {
+    let place = Place::new();
+    let on =
+        |hw: &str, flags: &str| format!("simulate --hw {hw} --model opt-1.3b {PIPELINE} {flags}");
+    place.refused(
+        &on("t4x4", "--stages 5"),
+        2,
+        &["--stages 5", "t4x4 has 4 GPUs"],
+    );
+    place.refused(&on("t4", "--stages 2"), 2, &["t4 has 1 GPU;", "[cluster]"]);
+    place.refused(&on("t4x4", "--stages 4 --schedule row"), 2, &["zig-zag"]);
+    let last = on("t4x4", "--stages 4 --last-stage-layers 22");
+    place.refused(
+        &last,
+        2,
+        &["4 stages, the last of 22 layers", "24 of opt-1.3b"],
+    );
+    place.text(&on("t4x4", "--stages 4 -o plan.json"));
+    let elsewhere = ["plan.json: policy.pipeline.stages is 4", "t4 has 1 GPU;"];
+    place.refused("simulate --plan plan.json --hw t4", 4, &elsewhere);
+    let plan = std::fs::read_to_string(place.path("plan.json")).unwrap();
+    let together = plan.replace("\"stages_per_host\": 1", "\"stages_per_host\": 2");
+    place.write("together.json", &together);
+    let crowded = ["stages_per_host is 2", "t4x4 has 4 GPUs, 1 on a host"];
+    place.refused("simulate --plan together.json --hw t4x4", 4, &crowded);
+}
+
+#[test]
+fn a_pipelines_plan_is_run() {
+    let place = Place::new();
+    let policy = "--prompt-len 8 --gen-len 3 --gpu-batch-size 1 --percent 0 100 0 100 50 50";
+    let tokens = |stages: &str| {
+        let model = tiny_opt();
+        place.text(&format!(
+            "simulate --hw t4x4 --model {model} --dtype f32 {policy} {stages} --num-prompts 4 -o plan.json"
+        ));
+        place.text(&format!(
+            "run --plan plan.json --model {model} -o out.jsonl"
+        ));
+        std::fs::read_to_string(place.path("out.jsonl")).expect("tokens")
+    };
+    let alone = tokens("--stages 1");
+    assert_eq!(alone.lines().count(), 4);
+    assert_eq!(tokens("--stages 2 --micro-batches 2"), alone);
+}
+
+#[test]
+fn a_pipeline_is_a_zigzag_and_its_flags_ask_for_stages() {
+    let place = Place::new();
+    let asked = "plan --hw t4x4 --model opt-125m --num-prompts 8 --gen-len 4 --prompt-len 16";
+    let plan = place.json(&format!("{asked} --schedule row --format json"));
+    assert_eq!(plan["policy"]["schedule"], "row");
+    let lone = "simulate --hw t4 --model opt-125m --gpu-batch-size 1 --percent 100 0 100 0 100 0";
+    place.refused(&format!("{lone} --micro-batches 4"), 2, &["--stages"]);
+    place.refused(&format!("{lone} --comm host"), 2, &["--stages"]);
+}

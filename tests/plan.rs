@@ -1,0 +1,143 @@
+//! `plimsoll plan`: what does not fit, and files that are written and read again.
+
+mod common;
+
+use common::{Place, SMALL, small_machine, tiny_plan};
+use serde_json::Value;
+
+#[test]
+fn what_does_not_fit_is_infeasible_and_names_the_tier() {
+    let place = Place::new();
+    place.write("small.toml", &small_machine(SMALL));
+    let line = "simulate --hw small.toml --model opt-1.3b --gpu-batch-size 2 --percent";
+    place.refused(&format!("{line} 100 0 100 0 100 0"), 3, &["device"]);
+    place.refused(&format!("{line} 0 100 0 100 0 100"), 3, &["tier"]);
+    place.refused(
+        "plan --hw small.toml --model opt-175b -o plan.json",
+        3,
+        &["tier", "nearest"],
+    );
+    assert!(!place.path("plan.json").exists());
+    let output = place.run("plan --hw small.toml --model opt-175b --format json");
+    assert_eq!(output.status.code(), Some(3));
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(said["infeasible"]["missing_bytes"].as_u64().unwrap() > 0);
+    let slow = "plan --hw t4 --model opt-30b --max-latency-s 0.001";
+    place.refused(slow, 3, &["--max-latency-s", "fastest"]);
+}
+
+#[test]
+fn a_plan_is_written_and_read_again() {
+    let place = Place::new();
+    let text = place.text("plan --hw t4.toml --model opt-6.7b --gen-len 8 -o plan.json");
+    for words in [
+        "weights",
+        "cache",
+        "activations",
+        "tok/s",
+        "bottleneck",
+        "usable",
+        "next best",
+    ] {
+        assert!(text.contains(words), "{words} in\n{text}");
+    }
+    let printed = place.json("plan --hw t4.toml --model opt-6.7b --gen-len 8 --format json");
+    let written = std::fs::read_to_string(place.path("plan.json")).unwrap();
+    assert_eq!(printed, serde_json::from_str::<Value>(&written).unwrap());
+    let again = place.json("simulate --plan plan.json --format json");
+    assert_eq!(again["prediction"], printed["prediction"]);
+    // As plans were written before predictions said how sure they are.
+    let mut older = printed.clone();
+    let prediction = older["prediction"].as_object_mut().unwrap();
+    for key in ["interval", "extrapolates"] {
+        assert!(prediction.remove(key).is_some(), "{key}");
+    }
+    place.write("older.json", &older.to_string());
+    let again = place.json("simulate --plan older.json --format json");
+    assert_eq!(again["prediction"], printed["prediction"]);
+    let elsewhere = place.json("simulate --plan plan.json --hw a100-80 --format json");
+    assert_ne!(elsewhere["prediction"], printed["prediction"]);
+    place.refused(
+        "simulate --plan plan.json --gen-len 9",
+        2,
+        &["--gen-len", "--plan"],
+    );
+}
+
+#[test]
+fn a_plan_for_latency_says_for_how_many_prompts() {
+    let place = Place::new();
+    let line = "plan --hw t4 --model opt-125m --gen-len 4 --objective latency";
+    let one = place.text(line);
+    assert!(one.contains("generated, 1 prompt\n"), "{one}");
+    assert!(
+        one.contains("for 1 prompt, as --objective latency"),
+        "{one}"
+    );
+    let two = place.text(&format!("{line} --num-prompts 2"));
+    assert!(two.contains("generated, 2 prompts\n"), "{two}");
+    assert!(!two.contains("as --objective latency"), "{two}");
+    assert!(place.text("plan --help").contains("of one prompt"));
+}
+
+#[test]
+fn a_damaged_plan_is_refused_by_key() {
+    let place = Place::new();
+    tiny_plan(&place);
+    let whole = std::fs::read_to_string(place.path("plan.json")).unwrap();
+    let damaged = |from: &str, to: &str, words: &[&str]| {
+        assert!(whole.contains(from), "{from}");
+        place.write("damaged.json", &whole.replacen(from, to, 1));
+        let mut all = vec!["damaged.json"];
+        all.extend(words);
+        place.refused("simulate --plan damaged.json --hw small.toml", 4, &all);
+    };
+    let sise = ["policy.gpu_batch_sise", "did you mean `gpu_batch_size`"];
+    damaged("\"gpu_batch_size\"", "\"gpu_batch_sise\"", &sise);
+    damaged(
+        "\"schema_version\": 1",
+        "\"schema_version\": 9",
+        &["schema_version", "9"],
+    );
+    damaged("\"schema_version\": 1,", "", &["schema_version"]);
+    damaged(
+        "\"gpu_batch_size\": 2",
+        "\"gpu_batch_size\": -2",
+        &["policy.gpu_batch_size"],
+    );
+    damaged(
+        "\"gpu_batch_size\": 2",
+        "\"gpu_batch_size\": 0",
+        &["gpu_batch_size"],
+    );
+    damaged("\"host\": 0.8", "\"host\": 1.8", &["weights", "180%"]);
+    damaged("\"gen_len\": 3", "\"gen_len\": 0", &["workload.gen_len"]);
+    damaged(
+        "\"schedule\": \"zigzag\"",
+        "\"schedule\": \"zig\"",
+        &["policy.schedule"],
+    );
+    place.write("damaged.json", &whole[..whole.len() / 2]);
+    let words = ["damaged.json", "line", "cut short"];
+    place.refused("simulate --plan damaged.json --hw small.toml", 4, &words);
+    place.refused(
+        "simulate --plan none.json",
+        4,
+        &["none.json", "check the path"],
+    );
+}
+
+#[test]
+fn one_token_is_no_decode() {
+    let place = Place::new();
+    let line = "plan --hw t4x4 --model opt-1.3b --prompt-len 64 --gen-len 1";
+    let text = place.text(line);
+    assert!(text.contains("all of it prefill"), "{text}");
+    assert!(!text.contains("decoding "), "{text}");
+    let json = place.json(&format!("{line} --format json"));
+    let prediction = &json["prediction"];
+    assert!(prediction["decode_s"].is_null(), "{prediction}");
+    for stage in prediction["stages"].as_array().into_iter().flatten() {
+        assert!(stage["decode_bubble"].is_null(), "{stage}");
+    }
+}
