@@ -1,13 +1,14 @@
 //! `plan --against`: why a plan is better than a published one.
 
-use std::path::Path;
-use std::process::{Command, Output};
+mod common;
 
-use assert_cmd::cargo::CommandCargoExt;
+use std::path::Path;
+use std::process::Output;
+
 use serde_json::Value;
 
 fn plimsoll(folder: &Path, line: &str) -> Output {
-    let mut command = Command::cargo_bin("plimsoll").expect("the program is built");
+    let mut command = common::program();
     command.current_dir(folder);
     command.args(line.split_whitespace());
     command.output().expect("the program starts")

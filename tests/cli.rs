@@ -2,9 +2,8 @@
 
 mod common;
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use assert_cmd::cargo::CommandCargoExt;
 use common::{POLICY, Place, SlowRun, tiny_plan};
 use serde_json::Value;
 
@@ -137,7 +136,7 @@ fn a_file_may_be_our_own_output() {
     let line = format!("simulate --hw t4 --model opt-125m {POLICY} -o out");
     let piped = place.text(&line);
     assert!(piped.starts_with('{') && piped.contains("\npredicted\n"));
-    let mut command = Command::cargo_bin("plimsoll").unwrap();
+    let mut command = common::program();
     command.current_dir(place.folder.path());
     command.args(line.split_whitespace());
     command.stdout(std::fs::File::create(place.path("all")).unwrap());
@@ -155,7 +154,7 @@ fn a_reader_that_leaves_is_no_error() {
         "completions bash",
         "--help",
     ] {
-        let mut command = Command::cargo_bin("plimsoll").unwrap();
+        let mut command = common::program();
         command.args(line.split_whitespace());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();

@@ -1,9 +1,10 @@
 //! `plan --prompt-lens`: prompts of different lengths, padded to the longest or in buckets.
 
-use std::path::Path;
-use std::process::{Command, Output};
+mod common;
 
-use assert_cmd::cargo::CommandCargoExt;
+use std::path::Path;
+use std::process::Output;
+
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -25,7 +26,7 @@ fn folder() -> TempDir {
 }
 
 fn plan(folder: &Path, flags: &str) -> Output {
-    let mut command = Command::cargo_bin("plimsoll").expect("the program is built");
+    let mut command = common::program();
     command.current_dir(folder);
     command.args(["plan", "--hw", "t4", "--model", "opt-6.7b"]);
     command.args(flags.split_whitespace());

@@ -1,9 +1,9 @@
 //! Published checkpoints through the command line: what is planned is executed, with the reference's tokens.
 
-use std::path::Path;
-use std::process::Command;
+mod common;
 
-use assert_cmd::cargo::CommandCargoExt;
+use std::path::Path;
+
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -19,7 +19,7 @@ const FIXTURES: [(&str, &[&str]); 7] = [
 ];
 
 fn plimsoll(folder: &TempDir, line: &str) -> String {
-    let mut command = Command::cargo_bin("plimsoll").expect("the program is built");
+    let mut command = common::program();
     command.current_dir(folder.path());
     command.args(line.split_whitespace());
     let output = command.output().expect("the program starts");

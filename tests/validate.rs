@@ -1,11 +1,12 @@
 //! `plimsoll validate` from a grid file to its reports, on a machine profile that is given.
 
+mod common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use assert_cmd::cargo::CommandCargoExt;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -70,7 +71,7 @@ impl Place {
     }
 
     fn command(&self, line: &str) -> Command {
-        let mut command = Command::cargo_bin("plimsoll").expect("built");
+        let mut command = common::program();
         command.current_dir(self.folder.path());
         command.args(["validate", "--grid", "grid.toml"]);
         command.args(line.split_whitespace());

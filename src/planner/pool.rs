@@ -23,7 +23,7 @@ pub(super) struct Pool<'a> {
     searches: Vec<(Search<'a>, Vec<Proposal>)>,
     plans: Vec<Candidate>,
     slow: Vec<Candidate>,
-    infeasible: Vec<Box<Infeasible>>,
+    infeasible: Vec<Infeasible>,
     considered: usize,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Pool<'a> {
         match found.verdict {
             Fit::Plans(plans) => self.plans.extend(plans.into_iter().map(candidate)),
             Fit::TooSlow(plans) => self.slow.extend(plans.into_iter().map(candidate)),
-            Fit::Infeasible(why) => self.infeasible.push(why),
+            Fit::Infeasible(why) => self.infeasible.push(*why),
         }
         self.considered += found.considered;
         self.searches.push((search, found.proposals));
@@ -84,7 +84,7 @@ impl<'a> Pool<'a> {
         }
         let lacks = |why: &Infeasible| why.needed.saturating_sub(why.capacity);
         let infeasible = std::mem::take(&mut self.infeasible).into_iter();
-        let nearest = infeasible.min_by_key(|why| lacks(why));
+        let nearest = infeasible.min_by_key(lacks).map(Box::new);
         let none = || PlanError::Solver("no pipeline was searched".to_owned());
         nearest.map(Answer::Infeasible).ok_or_else(none)
     }

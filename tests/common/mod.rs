@@ -11,6 +11,11 @@ use assert_cmd::cargo::CommandCargoExt;
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// The program as it was built.
+pub fn program() -> Command {
+    Command::cargo_bin("plimsoll").expect("the program is built")
+}
+
 /// The program in an empty folder of its own.
 pub struct Place {
     pub folder: TempDir,
@@ -35,7 +40,7 @@ impl Place {
     }
 
     pub fn run(&self, line: &str) -> Output {
-        let mut command = Command::cargo_bin("plimsoll").expect("the program is built");
+        let mut command = program();
         command.current_dir(self.folder.path());
         command.args(line.split_whitespace());
         command.output().expect("the program starts")
