@@ -177,7 +177,7 @@ fn what_cannot_be_measured_is_refused() {
         &["text.txt", "outside of bare's vocabulary"],
     );
     place.refused(
-        &format!("perplexity --model bare --text none.txt"),
+        "perplexity --model bare --text none.txt",
         4,
         &["none.txt", "check the path"],
     );

@@ -140,7 +140,9 @@ fn checkpoint(args: &Args, model: &FoundModel) -> anyhow::Result<(Safetensors, T
     let folder = model.checkpoint();
     let folder = folder.ok_or_else(|| lacks("weights (model.safetensors)"))?;
     let tokenizer = Tokenizer::find(folder)?.ok_or_else(|| lacks("tokenizer.json"))?;
-    Ok((Safetensors::open(folder, &model.spec)?, tokenizer))
+    let checkpoint = Safetensors::open(folder, &model.spec)?;
+    checkpoint.check(&model.spec)?;
+    Ok((checkpoint, tokenizer))
 }
 
 fn tokens(path: &Path, tokenizer: &Tokenizer, model: &ModelSpec) -> Result<Vec<u32>, InputError> {
