@@ -11,6 +11,7 @@ pub mod given;
 pub mod padding;
 mod parallel;
 pub mod pareto;
+pub mod perplexity;
 pub mod planner;
 pub mod published;
 pub mod report;

@@ -16,6 +16,8 @@ fn obey(command: &Command) -> anyhow::Result<()> {
         Command::Simulate(args) => cli::simulate::run(args),
         // Plan -> the same program -> real time.
         Command::Run(args) => cli::run::run(args),
+        // Text -> the same program, its own tokens forced -> how well it is predicted.
+        Command::Perplexity(args) => cli::perplexity::run(args),
         // This machine -> profile.
         Command::Profile(args) => cli::profile::run(args),
         // Both, side by side.

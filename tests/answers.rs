@@ -3,7 +3,7 @@
 mod common;
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -347,18 +347,6 @@ fn a_damaged_checkpoint_is_refused_and_loses_nothing() {
     assert_eq!(place.read("out.jsonl"), "earlier\n");
 }
 
-/// Runs a line that may write files of so many bytes only.
-fn with_small_files(place: &Place, line: &str, bytes: u64) -> Output {
-    let mut command = Command::new("sh");
-    // As it is by default, a write beyond the limit would end the process by a signal.
-    command.args(["-c", "trap '' XFSZ; exec prlimit --fsize=\"$0\" \"$@\""]);
-    command.arg(bytes.to_string());
-    command.arg(env!("CARGO_BIN_EXE_plimsoll"));
-    command.args(line.split_whitespace());
-    command.current_dir(place.folder.path());
-    command.output().expect("a shell")
-}
-
 #[test]
 fn where_no_more_rows_fit_the_run_stops_and_goes_on_later() {
     let place = Place::new();
@@ -366,7 +354,7 @@ fn where_no_more_rows_fit_the_run_stops_and_goes_on_later() {
     place.text(&format!("{run} -o whole.jsonl"));
     let whole = place.read("whole.jsonl");
     assert!(whole.len() > 8_000, "{}", whole.len());
-    let output = with_small_files(&place, &format!("{run} -o out.jsonl"), 6_000);
+    let output = place.run_with_small_files(&format!("{run} -o out.jsonl"), 6_000);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");
     for words in [
@@ -377,7 +365,9 @@ fn where_no_more_rows_fit_the_run_stops_and_goes_on_later() {
     }
     let kept = place.read("out.jsonl");
     assert!(whole.starts_with(&kept) && kept.ends_with('\n'), "{kept}");
-    assert!(kept.lines().count() >= 4, "{kept}");
+    // All that fit: also of those that ended together with the one that did not.
+    let next = whole[kept.len()..].lines().next().unwrap().len() + 1;
+    assert!(kept.len() + next > 6_000, "{} bytes and {next}", kept.len());
     place.text(&format!("{run} -o out.jsonl --resume"));
     assert_eq!(place.read("out.jsonl"), whole);
 }
@@ -392,24 +382,25 @@ fn ten_thousand_prompts_are_answered() {
     };
     let text: String = (0..10_000).map(line).collect();
     place.write("prompts.jsonl", &text);
-    place.text(&format!(
-        "run --hw small.toml --model {} --dtype f32 --gen-len 2 --prompts prompts.jsonl -o out.jsonl",
-        tiny_opt()
-    ));
-    let rows = rows(&place, "out.jsonl");
-    assert_eq!(rows.len(), 10_000);
-    assert!(rows.iter().enumerate().all(|(i, row)| row["id"] == i));
-    let last = 9_999;
-    place.write("one.jsonl", &line(last));
-    let one = format!(
-        "run --hw small.toml --model {} --dtype f32 --gen-len 2 --prompts one.jsonl -o one.out",
-        tiny_opt()
+    let flags = format!("run --hw small.toml --model {} --dtype f32", tiny_opt());
+    let run = format!("{flags} --gen-len 2 --prompts prompts.jsonl -o");
+    let peak = common::SlowRun::of(&place, &format!("{run} out.jsonl")).peak_bytes();
+    let found = rows(&place, "out.jsonl");
+    assert_eq!(found.len(), 10_000);
+    assert!(found.iter().enumerate().all(|(i, row)| row["id"] == i));
+    println!("10,000 prompts: {} MB at most", peak >> 20);
+    // The tiers take 40 MB of it.
+    assert!(peak < 200 << 20, "{peak} bytes");
+    // The prompts are 1500 different ones, again and again.
+    let answers: Vec<Vec<u64>> = found.iter().map(ids).collect();
+    assert!(answers.iter().zip(&answers[1500..]).all(|(a, b)| a == b));
+    place.write(
+        "prompts.jsonl",
+        &text.split_inclusive('\n').take(1500).collect::<String>(),
     );
-    place.text(&one);
-    assert_eq!(
-        ids(&rows[last]),
-        ids(&serde_json::from_str(&place.read("one.out")).unwrap())
-    );
+    place.text(&format!("{run} fewer.jsonl"));
+    let fewer = rows(&place, "fewer.jsonl");
+    assert!(fewer.iter().map(ids).eq(answers[..1500].iter().cloned()));
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! What goes wrong is an error that says what and where, and leaves nothing behind.
+#![allow(unsafe_code)] // an open file is swapped for one that cannot be read
 
 mod common;
 
 use std::error::Error;
 use std::fs;
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -406,17 +408,39 @@ fn an_interruption_keeps_what_was_generated() {
     assert!(executor.trace().span(end).is_some());
 }
 
-/// The nameless file that this process has open in a folder.
-fn disk_file(dir: &Path) -> fs::File {
+/// The nameless file that this process has open in a folder, as /proc names it.
+fn disk_file(dir: &Path) -> PathBuf {
     let open = fs::read_dir("/proc/self/fd").expect("this process's files");
     let ours = open.filter_map(|entry| Some(entry.ok()?.path()));
     let mut ours = ours.filter(|path| fs::read_link(path).is_ok_and(|to| to.starts_with(dir)));
-    let path = ours.next().expect("the disk tier's file");
-    fs::File::options().write(true).open(path).expect("opened")
+    ours.next().expect("the disk tier's file")
 }
 
 #[test]
-fn a_disk_that_fails_while_it_runs_is_named_with_its_task() {
+fn a_disk_that_is_cut_while_it_runs_is_named_with_its_task() {
+    let cut = |disk: &Path| {
+        let file = fs::File::options().write(true).open(disk);
+        file.expect("opened").set_len(0).expect("truncated");
+    };
+    assert_disk_failure_is_named(&cut, "was it truncated?");
+}
+
+#[test]
+fn a_disk_that_cannot_be_read_while_it_runs_is_named_with_its_task() {
+    // Every read of a folder fails, as every read of a broken disk does.
+    let broken = |disk: &Path| {
+        let number = disk.file_name().and_then(|name| name.to_str());
+        let number: i32 = number.expect("a name").parse().expect("a number");
+        let folder = fs::File::open("/").expect("a folder");
+        // SAFETY: the number is that of the executor's open file, which stays open under it.
+        let code = unsafe { libc::dup2(folder.as_raw_fd(), number) };
+        assert_eq!(code, number);
+    };
+    assert_disk_failure_is_named(&broken, "read at byte");
+}
+
+/// Does `harm` to the disk tier of a run whose first piece is submitted.
+fn assert_disk_failure_is_named(harm: &dyn Fn(&Path), expected: &str) {
     let plan = mixed();
     let mut lowering = Lowering::new(&plan).expect("it fits");
     let dir = tempfile::tempdir().expect("a directory");
@@ -429,13 +453,13 @@ fn a_disk_that_fails_while_it_runs_is_named_with_its_task() {
         .expect("prompts");
     let piece = lowering.next_pass().expect("a pass");
     executor.submit(Arc::new(piece)).expect("taken");
-    disk_file(dir.path()).set_len(0).expect("truncated");
+    harm(&disk_file(dir.path()));
     let error = executor.wait(Until::Idle).expect_err("nothing to read");
     assert!(matches!(error, ExecutionError::Task { .. }), "{error}");
     let text = error.to_string();
     for words in [
         "on disk_read, round 0",
-        "was it truncated?",
+        expected,
         &dir.path().display().to_string(),
     ] {
         assert!(text.contains(words), "`{words}` is not in: {text}");

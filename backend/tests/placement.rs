@@ -48,7 +48,7 @@ fn changed(mut policy: Policy, changes: &str) -> Policy {
 }
 
 /// For eight prompts, so that with three sequences a GPU batch the last is not full.
-const PLACEMENTS: [((u32, u32), [f64; 6], &str); 32] = [
+const PLACEMENTS: [((u32, u32), [f64; 6], &str); 34] = [
     ((3, 3), DEVICE, ""),
     ((3, 3), HOST, ""),
     ((3, 3), DISK, ""),
@@ -58,6 +58,8 @@ const PLACEMENTS: [((u32, u32), [f64; 6], &str); 32] = [
     ((3, 3), MIXED, "serial"),
     ((3, 3), MIXED, "row"),
     ((3, 3), MIXED, "row free"),
+    ((2, 2), DISK, "row serial"),
+    ((2, 4), MIXED, "row cpu free"),
     ((3, 1), MIXED, ""),
     ((3, 1), MIXED, "free"),
     ((3, 2), MIXED, "free"),
@@ -104,8 +106,11 @@ fn compressed_is_the_same_everywhere(model: &ModelSpec, dtype: Dtype, compressio
     approximated_is_the_same_everywhere((model, &SYNTHETIC), dtype, (compression, 1.0));
 }
 
-/// The CPU does not attend to a packed cache, so placements where it would are left out then. Returns
-/// the tokens.
+/// Placements that must be compared, and those where the cache is packed: the CPU does not attend to one, so
+/// those where it would are left out.
+const COMPARED_MIN: (u32, u32) = (24, 12);
+
+/// Returns the tokens, which are the same in all placements.
 fn approximated_is_the_same_everywhere(
     (model, source): (&ModelSpec, &dyn WeightSource),
     dtype: Dtype,
@@ -115,6 +120,7 @@ fn approximated_is_the_same_everywhere(
     let options = CpuOptions::new(dir.path());
     let prompts = prompts(8, WORKLOAD.prompt_len, model.vocab_size);
     let mut first: Option<Vec<Vec<u32>>> = None;
+    let mut compared = 0;
     for placement in PLACEMENTS {
         let ((gbs, batches), percent, changes) = placement;
         let policy = Policy {
@@ -133,7 +139,18 @@ fn approximated_is_the_same_everywhere(
         );
         let first = first.get_or_insert_with(|| tokens.clone());
         assert_eq!(*first, tokens, "{placement:?}");
+        compared += 1;
     }
+    let what = format!(
+        "{}, {dtype:?}, {compression:?}, {sparse_attention}",
+        model.name
+    );
+    println!("the same tokens in {compared} placements: {what}");
+    let (all, packed) = COMPARED_MIN;
+    assert!(
+        compared >= if compression.cache { packed } else { all },
+        "{what}"
+    );
     let first = first.expect("placements");
     let mut distinct: Vec<u32> = first.concat();
     distinct.sort_unstable();
@@ -199,18 +216,25 @@ fn grouped_heads_are_the_same_everywhere() {
     same_everywhere(&model, Dtype::F16);
 }
 
-/// The fixture's own weights, in f32, bf16 and with all that approximates.
+/// The fixture's own weights, in f32, bf16, in 4 bits and with all that approximates.
 fn fixture_is_the_same_everywhere(name: &str) {
     let (model, source) = (model(name), checkpoint(name));
+    let packed = (Compression::of(true, true), 1.0);
     let all = (Compression::of(true, true), 0.4);
     for (dtype, approximations) in [
         (Dtype::F32, EXACT),
+        (Dtype::F32, packed),
         (Dtype::Bf16, EXACT),
         (Dtype::F16, all),
         (Dtype::Bf16, all),
     ] {
         approximated_is_the_same_everywhere((&model, &source), dtype, approximations);
     }
+}
+
+#[test]
+fn an_opt_is_the_same_everywhere() {
+    fixture_is_the_same_everywhere("tiny-opt");
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub mod models;
 mod options;
 mod output;
 pub mod pareto;
+pub mod perplexity;
 pub mod plan;
 pub mod profile;
 mod progress;
@@ -51,6 +52,8 @@ pub enum Command {
     Simulate(simulate::Args),
     /// Execute a plan on real memory tiers of this machine
     Run(run::Args),
+    /// Measure what compression and sparse attention do to a model's predictions of a text
+    Perplexity(perplexity::Args),
     /// Measure this machine and write its hardware profile
     Profile(profile::Args),
     /// Simulate and execute a grid of plans on this machine, and compare

@@ -39,17 +39,16 @@ impl Rows {
         })
     }
 
-    /// Writes whole rows, each with its line end. On an error none of these is left.
-    ///
-    /// # Errors
-    /// As [`Rows::open`].
-    pub fn push(&mut self, rows: &str) -> io::Result<()> {
+    /// Writes whole rows, each with its line end. Says how many of them are there, which on an error are
+    /// those that fitted, and what the error is, with the path in front.
+    pub fn push(&mut self, rows: &str) -> (usize, io::Result<()>) {
         let written = self.write(rows);
-        if let (Err(_), Some(end)) = (&written, self.end) {
-            // A torn row is found when it is read again, too.
-            let _ = self.file.set_len(end);
-        }
-        written.map_err(|error| context(&self.path, error))
+        let there = match &written {
+            Ok(()) => rows,
+            Err(_) => self.keep_whole(rows).unwrap_or_default(),
+        };
+        let count = there.lines().count();
+        (count, written.map_err(|error| context(&self.path, error)))
     }
 
     fn write(&mut self, rows: &str) -> io::Result<()> {
@@ -59,6 +58,20 @@ impl Rows {
             *end += rows.len() as u64;
         }
         Ok(())
+    }
+
+    /// Of rows that could not all be written, leaves those that are whole. Where that fails as well, none
+    /// count; a torn row is found when it is read again, too.
+    fn keep_whole<'a>(&mut self, rows: &'a str) -> Option<&'a str> {
+        let end = self.end.as_mut()?;
+        let arrived = self.file.metadata().ok()?.len().checked_sub(*end)?;
+        let arrived = &rows.as_bytes()[..rows.len().min(arrived as usize)];
+        let whole = arrived.iter().rposition(|byte| *byte == b'\n');
+        let whole = &rows[..whole.map_or(0, |last| last + 1)];
+        self.file.set_len(*end + whole.len() as u64).ok()?;
+        self.file.sync_data().ok()?;
+        *end += whole.len() as u64;
+        Some(whole)
     }
 }
 
@@ -72,8 +85,11 @@ mod tests {
         let path = folder.path().join("out.jsonl");
         std::fs::write(&path, "1\n2\n3 is to").unwrap();
         let mut rows = Rows::open(&path, 4).unwrap();
-        rows.push("3\n").unwrap();
-        rows.push("4\n5\n").unwrap();
+        for (text, count) in [("3\n", 1), ("4\n5\n", 2)] {
+            let (there, written) = rows.push(text);
+            written.unwrap();
+            assert_eq!(there, count);
+        }
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n2\n3\n4\n5\n");
         Rows::open(&path, 0).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
@@ -82,7 +98,9 @@ mod tests {
     #[test]
     fn a_device_that_is_full_is_said_with_its_path() {
         let mut rows = Rows::open(Path::new("/dev/full"), 0).unwrap();
-        let said = rows.push("1\n").unwrap_err().to_string();
+        let (there, written) = rows.push("1\n");
+        assert_eq!(there, 0);
+        let said = written.unwrap_err().to_string();
         assert!(
             said.starts_with("/dev/full: cannot be written: No space"),
             "{said}"

@@ -46,6 +46,18 @@ impl Place {
         command.output().expect("the program starts")
     }
 
+    /// Runs a line that may write files of so many bytes only.
+    pub fn run_with_small_files(&self, line: &str, bytes: u64) -> Output {
+        let mut command = Command::new("sh");
+        // As it is by default, a write beyond the limit would end the process by a signal.
+        command.args(["-c", "trap '' XFSZ; exec prlimit --fsize=\"$0\" \"$@\""]);
+        command.arg(bytes.to_string());
+        command.arg(env!("CARGO_BIN_EXE_plimsoll"));
+        command.args(line.split_whitespace());
+        command.current_dir(self.folder.path());
+        command.output().expect("a shell")
+    }
+
     /// What a command prints that must work.
     pub fn text(&self, line: &str) -> String {
         let output = self.run(line);
@@ -180,6 +192,22 @@ impl SlowRun {
         let mut command = Command::new(tool);
         command.args(flags).arg(self.child.id().to_string());
         assert!(command.status().expect(tool).success());
+    }
+
+    /// The most memory that it had, once it has ended well.
+    pub fn peak_bytes(mut self) -> u64 {
+        let mut peak = 0;
+        while self.child.try_wait().expect("a child").is_none() {
+            let status = std::fs::read_to_string(self.proc("status")).unwrap_or_default();
+            let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+            let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+            peak = kib.map_or(peak, |kib| kib << 10);
+            sleep(Duration::from_millis(5));
+        }
+        let output = self.child.wait_with_output().expect("it ended");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        peak
     }
 
     /// Its one line, once it has ended with `code`.

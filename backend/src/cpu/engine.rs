@@ -33,6 +33,8 @@ pub(super) struct Engine {
     pub rounds: Vec<Round>,
     pub throttles: Throttles,
     pub draws: Option<Draws>,
+    /// As many answers as prompts, each of as many tokens as are generated.
+    pub given: Option<Arc<[Vec<u32>]>>,
     pub capture_logits: bool,
     /// Padding in front of each text, by round and GPU batch.
     pub padding: RwLock<Vec<Vec<Arc<[u32]>>>>,
@@ -582,32 +584,46 @@ impl<'a> Turn<'a> {
         Ok(decoder.finish(&self.tensors()?, batch, &attended, &mut hidden)?)
     }
 
-    /// The numbers that decide the next tokens of the batch, where tokens are drawn.
-    fn uniforms(&self) -> Vec<f64> {
-        let Some(draws) = &self.engine.draws else {
-            return Vec::new();
-        };
+    /// The numbers of the batch's prompts among those of the run.
+    fn prompts(&self) -> Range<u64> {
         let cell = self.cell;
         let (earlier, rest) = self.engine.rounds.split_at(cell.round as usize);
         let round = rest.iter().flat_map(|round| &round.batches);
         let before = earlier.iter().flat_map(|round| &round.batches);
         let before = before.chain(round.take(cell.batch as usize));
-        let first = draws.first_prompt + before.map(|n| u64::from(*n)).sum::<u64>();
-        let prompts = first..first + u64::from(self.shape.sequences);
-        let token = u64::from(cell.pass);
+        let first = before.map(|n| u64::from(*n)).sum::<u64>();
+        first..first + u64::from(self.shape.sequences)
+    }
+
+    /// The numbers that decide the next tokens of the batch, where tokens are drawn.
+    fn uniforms(&self) -> Vec<f64> {
+        let Some(draws) = &self.engine.draws else {
+            return Vec::new();
+        };
+        let token = u64::from(self.cell.pass);
+        let prompts = self.prompts().map(|prompt| draws.first_prompt + prompt);
         prompts
             .map(|prompt| draws.sampling.uniform(prompt, token))
             .collect()
+    }
+
+    /// The next tokens of the batch, where they are given.
+    fn given(&self) -> Option<Vec<u32>> {
+        let answers = self.engine.given.as_ref()?;
+        let of_batch = self.prompts().map(|prompt| answers.get(prompt as usize));
+        let token = self.cell.pass as usize;
+        of_batch.map(|answer| answer?.get(token).copied()).collect()
     }
 
     fn head(&self, position: u32) -> Result<(), TaskError> {
         let batch = self.batch(position);
         let hidden = self.hidden(batch)?;
         let captures = self.engine.capture_logits;
-        let uniforms = self.uniforms();
-        let choice = match &self.engine.draws {
-            Some(draws) => Choice::Drawn(&draws.sampling, &uniforms),
-            None => Choice::Greedy,
+        let (given, uniforms) = (self.given(), self.uniforms());
+        let choice = match (&given, &self.engine.draws) {
+            (Some(tokens), _) => Choice::Given(tokens),
+            (None, Some(draws)) => Choice::Drawn(&draws.sampling, &uniforms),
+            (None, None) => Choice::Greedy,
         };
         let what = (choice, captures);
         let decoder = &self.engine.decoder;

@@ -88,6 +88,9 @@ pub struct CpuOptions {
     pub pin_cores: bool,
     /// How tokens are drawn; none: the likeliest is taken.
     pub draws: Option<Draws>,
+    /// Tokens that each prompt goes on with, whatever the model makes likely: by prompt, then by place in
+    /// its answer.
+    pub given: Option<Arc<[Vec<u32>]>>,
     /// Whether every head's logits are kept.
     pub capture_logits: bool,
     /// Whether memory is taken for the plan's whole capacity, not only for what its program keeps.
@@ -105,6 +108,7 @@ impl CpuOptions {
             device_threads: 1,
             pin_cores: false,
             draws: None,
+            given: None,
             capture_logits: false,
             whole_tiers: false,
             interrupt: Arc::default(),
@@ -182,6 +186,7 @@ impl<'s> CpuExecutor<'s> {
             rounds: schedule::rounds(&plan.policy, &plan.workload),
             throttles: options.throttles,
             draws: options.draws,
+            given: options.given.clone(),
             capture_logits: options.capture_logits,
             padding: RwLock::default(),
             buffers: RwLock::default(),

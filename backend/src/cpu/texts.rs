@@ -30,7 +30,8 @@ impl CpuExecutor<'_> {
     /// tokens that it gives alone.
     ///
     /// # Errors
-    /// Prompts that are not as many as the plan says, empty, longer, or not in the vocabulary.
+    /// Prompts that are not as many as the plan says, empty, longer, or not in the vocabulary; given answers
+    /// that are not as many, or as long, or not in the vocabulary.
     pub fn set_prompts(&mut self, texts: &Texts, prompts: &[Vec<u32>]) -> Result<(), CpuError> {
         self.check_prompts(prompts)?;
         let length = self.engine.plan.workload.prompt_len as usize;
@@ -77,10 +78,24 @@ impl CpuExecutor<'_> {
             let found = prompt.len();
             let fits = (1..=longest).contains(&found);
             check("tokens in a prompt", longest, found, fits)?;
-            if let Some(id) = prompt.iter().find(|id| **id >= vocabulary) {
-                let last = vocabulary as usize - 1;
-                check("the largest token id", last, *id as usize, false)?;
+        }
+        let gen_len = plan.workload.gen_len as usize;
+        let given = self.engine.given.as_deref();
+        if let Some(answers) = given {
+            check(
+                "given answers",
+                total,
+                answers.len(),
+                answers.len() == total,
+            )?;
+            for found in answers.iter().map(Vec::len) {
+                check("tokens in a given answer", gen_len, found, found == gen_len)?;
             }
+        }
+        let all = prompts.iter().chain(given.unwrap_or_default()).flatten();
+        if let Some(id) = all.into_iter().find(|id| **id >= vocabulary) {
+            let last = vocabulary as usize - 1;
+            check("the largest token id", last, *id as usize, false)?;
         }
         Ok(())
     }

@@ -76,8 +76,9 @@ impl Worker {
                 cell.batch
             ),
             source: match error {
-                // The tier's own error is what callers tell apart.
+                // What tiers and stages say themselves is what callers tell apart.
                 TaskError::Tier(error) => Box::new(error),
+                TaskError::Decoder(error) => Box::new(error),
                 error => Box::new(error),
             },
         }

@@ -32,6 +32,8 @@ pub enum Choice<'a> {
     Greedy,
     /// Drawn, by a number in 0..1 for each sequence.
     Drawn(&'a Sampling, &'a [f64]),
+    /// These, a token for each sequence.
+    Given(&'a [u32]),
 }
 
 impl Choice<'_> {
@@ -42,14 +44,23 @@ impl Choice<'_> {
         logits: &[f32],
         vocabulary: usize,
     ) -> Result<Vec<u32>, DecoderError> {
-        let Choice::Drawn(sampling, uniforms) = self else {
-            return Ok(argmax(logits, vocabulary)?);
-        };
         let rows = logits.chunks_exact(vocabulary);
-        at_least("random numbers", first + rows.len(), uniforms.len())?;
-        let drawn = rows.zip(&uniforms[first..]);
-        let drawn = drawn.map(|(logits, uniform)| sampling.draw(logits, *uniform));
-        Ok(drawn.collect::<Result<_, _>>()?)
+        let end = first + rows.len();
+        match self {
+            Choice::Greedy => Ok(argmax(logits, vocabulary)?),
+            Choice::Drawn(sampling, uniforms) => {
+                at_least("random numbers", end, uniforms.len())?;
+                let drawn = rows.zip(&uniforms[first..]);
+                let drawn = drawn.map(|(logits, uniform)| sampling.draw(logits, *uniform));
+                Ok(drawn.collect::<Result<_, _>>()?)
+            }
+            Choice::Given(tokens) => {
+                at_least("given tokens", end, tokens.len())?;
+                // Whoever looks at the logits is told as well where one is no number.
+                argmax(logits, vocabulary)?;
+                Ok(tokens[first..end].to_vec())
+            }
+        }
     }
 }
 

@@ -59,7 +59,11 @@ mod tests {
     fn a_nan_is_an_error() {
         let error = argmax(&[0.0, 1.0, 0.0, f32::NAN], 2).unwrap_err();
         assert_eq!(error, KernelError::NotANumber { row: 1, column: 1 });
-        assert_eq!(error.to_string(), "logit 1 of row 1 is not a number");
+        let said = error.to_string();
+        assert!(
+            said.starts_with("logit 1 of row 1 is not a number"),
+            "{said}"
+        );
     }
 
     #[test]

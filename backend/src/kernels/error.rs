@@ -26,7 +26,10 @@ pub enum KernelError {
         misaligned_by: usize,
     },
     /// A row of logits holds a NaN, so no token is the largest.
-    #[error("logit {column} of row {row} is not a number")]
+    #[error(
+        "logit {column} of row {row} is not a number: activations went past what their type holds; run in \
+         bf16 or f32, or get other weights"
+    )]
     NotANumber {
         /// The row of logits.
         row: usize,

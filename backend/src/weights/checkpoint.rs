@@ -73,6 +73,47 @@ impl Safetensors {
         })
     }
 
+    /// That all tensors of a model are there, in their shapes and in types that are read. Only headers are
+    /// looked at.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn check(&self, model: &ModelSpec) -> Result<(), WeightError> {
+        let blocks = 0..model.num_blocks();
+        let mut tensors = blocks.flat_map(|block| model.tensors(block));
+        tensors.try_for_each(|tensor| self.stored(&tensor).map(|_| ()))
+    }
+
+    /// The tensor as it is stored, which is as the model needs it.
+    fn stored(&self, tensor: &TensorSpec) -> Result<(&Shard, &TensorInfo, String), WeightError> {
+        let missing = || WeightError::Missing {
+            directory: self.directory.clone(),
+            tensor: tensor.name.clone(),
+        };
+        let (shard, info, name) = self.find(tensor).ok_or_else(missing)?;
+        let expected = match tensor.is_vector() && info.shape.len() == 1 {
+            true => vec![tensor.cols],
+            false => vec![tensor.rows, tensor.cols],
+        };
+        let found = info.shape.iter().map(|n| *n as u64);
+        if !found.eq(expected.iter().copied()) {
+            return Err(WeightError::Shape {
+                file: shard.path.clone(),
+                tensor: name,
+                expected,
+                found: info.shape.clone(),
+            });
+        }
+        match info.dtype {
+            Stored::F32 | Stored::F16 | Stored::BF16 => Ok((shard, info, name)),
+            other => Err(WeightError::Type {
+                file: shard.path.clone(),
+                tensor: name,
+                found: format!("{other:?}"),
+            }),
+        }
+    }
+
     /// The tensor under its name, with or without the prefix that some checkpoints leave off. Where
     /// embedding and head are tied, a checkpoint has either's name.
     fn find(&self, tensor: &TensorSpec) -> Option<(&Shard, &TensorInfo, String)> {
@@ -199,28 +240,7 @@ impl Shard {
 
 impl WeightSource for Safetensors {
     fn load(&self, tensor: &TensorSpec, dtype: Dtype, into: &mut [u8]) -> Result<(), WeightError> {
-        let missing = || WeightError::Missing {
-            directory: self.directory.clone(),
-            tensor: tensor.name.clone(),
-        };
-        let (shard, info, name) = self.find(tensor).ok_or_else(missing)?;
-        let expected = match tensor.is_vector() && info.shape.len() == 1 {
-            true => vec![tensor.cols],
-            false => vec![tensor.rows, tensor.cols],
-        };
-        if !info
-            .shape
-            .iter()
-            .map(|n| *n as u64)
-            .eq(expected.iter().copied())
-        {
-            return Err(WeightError::Shape {
-                file: shard.path.clone(),
-                tensor: name,
-                expected,
-                found: info.shape.clone(),
-            });
-        }
+        let (shard, info, name) = self.stored(tensor)?;
         place_of(tensor, dtype, into)?;
         let start = info.data_offsets.0 as u64;
         let converter = Converter {
@@ -235,12 +255,8 @@ impl WeightSource for Safetensors {
             }
             (Stored::F32, _) => converter.convert(start, into, 4, widen_f32),
             (Stored::F16, _) => converter.convert(start, into, 2, widen_f16),
-            (Stored::BF16, _) => converter.convert(start, into, 2, widen_bf16),
-            (other, _) => Err(WeightError::Type {
-                file: shard.path.clone(),
-                tensor: name,
-                found: format!("{other:?}"),
-            }),
+            // No other type is read.
+            _ => converter.convert(start, into, 2, widen_bf16),
         }
     }
 }

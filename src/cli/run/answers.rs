@@ -130,11 +130,11 @@ impl<'a> Answers<'a> {
             return Ok(());
         };
         let mut text = String::new();
-        let mut tokens = 0;
+        let mut tokens = Vec::new();
         for at in which {
             let prompt = &self.prepared.prompts[*at];
             let answer = self.prepared.answer(prompt, so_far(*at))?;
-            tokens += answer.generated_token_ids.len();
+            tokens.push(answer.generated_token_ids.len());
             text.push_str(&serde_json::to_string(&answer)?);
             text.push('\n');
         }
@@ -146,9 +146,10 @@ impl<'a> Answers<'a> {
                     .open(&self.prepared.record, &output.path)?,
             ),
         };
-        rows.push(&text)?;
-        self.tokens += tokens;
-        Ok(())
+        // Of several rows those that fit are there, even where not all do.
+        let (there, written) = rows.push(&text);
+        self.tokens += tokens[..there].iter().sum::<usize>();
+        written
     }
 
     /// Why rows could not be written.

@@ -363,6 +363,7 @@ fn weights(
     match model.and_then(FoundModel::checkpoint) {
         Some(folder) => {
             let checkpoint = Safetensors::open(folder, spec)?;
+            checkpoint.check(spec)?;
             let words = format!("the checkpoint {}", folder.display());
             let identity = digest_of_checkpoint(folder);
             let identity = identity.map_err(|error| InputError::unreadable(folder, &error))?;

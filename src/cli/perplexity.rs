@@ -1,0 +1,202 @@
+//! `plimsoll perplexity`: what compression and sparse attention do to a model's predictions of a text.
+
+use std::path::{Path, PathBuf};
+use std::thread::available_parallelism;
+
+use clap::ValueEnum;
+use clap::builder::RangedU64ValueParser;
+use plimsoll_backend::cpu::CpuOptions;
+use plimsoll_backend::weights::Safetensors;
+use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
+use plimsoll_core::model::ModelSpec;
+use serde::Serialize;
+
+use super::Progress;
+use super::exit::{Exit, Failure};
+use super::options::{DtypeName, share_of_values};
+use super::output::{print, print_json};
+use super::profile::cpu_options;
+use crate::files::{FoundModel, InputError, Tokenizer, find_model, read_text};
+use crate::perplexity::{Row, Setting, Subject, Windows, measure, settings};
+use crate::report::{Align, Table, count, three_digits, to_csv};
+
+/// A checkpoint, a text, and what to compare.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A folder with a Hugging Face checkpoint and its tokenizer.json
+    #[arg(long, value_name = "DIR")]
+    model: String,
+    /// The text (UTF-8), best one that the model was not trained on
+    #[arg(long, value_name = "FILE")]
+    text: PathBuf,
+    /// Types of weights, cache and activations; the first is what all else is compared with
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["f16"])]
+    dtype: Vec<DtypeName>,
+    /// Tokens of a window, of which half are prefilled and the rest decoded one by one [default: 512, or
+    /// what the model sees if that is less]
+    #[arg(long, value_name = "TOKENS",
+          value_parser = RangedU64ValueParser::<u32>::new().range(u64::from(Windows::CONTEXT_MIN)..))]
+    context: Option<u32>,
+    /// Compare 4-bit weights
+    #[arg(long)]
+    compress_weight: bool,
+    /// Compare a 4-bit KV cache
+    #[arg(long)]
+    compress_cache: bool,
+    /// Compare decode that reads only this share of the values, those of the largest weights; several
+    /// may be given
+    #[arg(long, value_name = "SHARE", value_parser = share_of_values, value_delimiter = ',',
+          allow_negative_numbers = true)]
+    sparse_attention: Vec<f64>,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = TableFormat::Text)]
+    format: TableFormat,
+}
+
+/// How a table is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TableFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+    /// For spreadsheets.
+    Csv,
+}
+
+const CONTEXT: u32 = 512;
+
+/// What `--format json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    device: &'static str,
+    model: &'a str,
+    text: String,
+    tokens: usize,
+    context: u32,
+    windows: usize,
+    rows: &'a [Row],
+}
+
+/// Executes and prints.
+///
+/// # Errors
+/// Input that is wrong, a model that cannot be executed, or an interruption.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let model = find_model(&args.model)?;
+    let (source, tokenizer) = checkpoint(args, &model)?;
+    let ids = tokens(&args.text, &tokenizer, &model.spec)?;
+    let context = context(args, &model.spec)?;
+    let windows = Windows::of(&ids, context);
+    if windows.is_empty() {
+        let problem = format!("has {} tokens, a window has {context}", ids.len());
+        let remedy = "give a longer text, or lower --context";
+        return Err(InputError::bad_file(&args.text, "all", problem, remedy).into());
+    }
+    let settings = asked(args);
+    let cpu = CpuOptions {
+        device_threads: available_parallelism().map_or(1, usize::from),
+        ..cpu_options(Path::new("."))?
+    };
+    let progress = Progress::new("windows", (windows.len() * settings.len()) as u64);
+    let subject = Subject {
+        model: &model.spec,
+        source: &source,
+        cpu: &cpu,
+    };
+    let rows = measure(&subject, &windows, &settings, &mut |done| {
+        progress.set(done)
+    })?;
+    drop(progress);
+    let report = Report {
+        device: "emulated",
+        model: &model.spec.name,
+        text: args.text.display().to_string(),
+        tokens: ids.len(),
+        context,
+        windows: windows.len(),
+        rows: &rows,
+    };
+    match args.format {
+        TableFormat::Json => print_json(&report),
+        TableFormat::Csv => print(&String::from_utf8(to_csv(&rows)?)?),
+        TableFormat::Text => print(&text(&report)),
+    }
+}
+
+fn asked(args: &Args) -> Vec<Setting> {
+    let dtypes: Vec<Dtype> = args.dtype.iter().map(|name| Dtype::from(*name)).collect();
+    let compression = Compression::of(args.compress_weight, args.compress_cache);
+    settings(&dtypes, compression, &args.sparse_attention)
+}
+
+/// Weights and tokenizer, both of which must be there.
+fn checkpoint(args: &Args, model: &FoundModel) -> anyhow::Result<(Safetensors, Tokenizer)> {
+    let lacks = |what: &str| {
+        let remedy = "give a folder with a trained model's files";
+        InputError::BadFile(format!("--model {}: has no {what}; {remedy}", args.model))
+    };
+    let folder = model.checkpoint();
+    let folder = folder.ok_or_else(|| lacks("weights (model.safetensors)"))?;
+    let tokenizer = Tokenizer::find(folder)?.ok_or_else(|| lacks("tokenizer.json"))?;
+    let checkpoint = Safetensors::open(folder, &model.spec)?;
+    checkpoint.check(&model.spec)?;
+    Ok((checkpoint, tokenizer))
+}
+
+fn tokens(path: &Path, tokenizer: &Tokenizer, model: &ModelSpec) -> Result<Vec<u32>, InputError> {
+    let ids = tokenizer.encode(&read_text(path)?);
+    let wrong = |problem: String, remedy: &str| InputError::bad_file(path, "all", problem, remedy);
+    let ids = ids.map_err(|why| wrong(why, "correct the text, or the tokenizer.json"))?;
+    match ids.iter().find(|id| **id >= model.vocab_size) {
+        Some(id) => {
+            let problem = format!("token {id} is outside of {}'s vocabulary", model.name);
+            Err(wrong(problem, "give the model its own tokenizer.json"))
+        }
+        None => Ok(ids),
+    }
+}
+
+fn context(args: &Args, model: &ModelSpec) -> Result<u32, Failure> {
+    let sees = model.max_position_embeddings;
+    match args.context {
+        Some(asked) if asked > sees => {
+            let line = format!("--context {asked}: {} sees {sees}; lower it", model.name);
+            Err(Failure::new(Exit::Usage, line))
+        }
+        Some(asked) => Ok(asked),
+        None => Ok(CONTEXT.min(sees)),
+    }
+}
+
+fn text(report: &Report<'_>) -> String {
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("perplexity", Align::Right),
+        ("change", Align::Right),
+        ("KL, nats", Align::Right),
+        ("same token", Align::Right),
+    ]);
+    for row in report.rows {
+        table.row([
+            row.setting.clone(),
+            format!("{:.3}", row.perplexity),
+            format!("{:+.2}%", 100.0 * row.change),
+            three_digits(row.kl_divergence),
+            format!("{:.1}%", 100.0 * row.same_token),
+        ]);
+    }
+    let scored = report.rows.first().map_or(0, |row| row.scored_tokens);
+    let first = report.rows.first().map_or("", |row| &row.setting);
+    format!(
+        "{} on {}: {}, of which {scored} are scored; {} of {}, the second half decoded token by token\n\
+         change, KL divergence and same likeliest token: beside {first}; all executed on an emulated device\n\n\
+         {table}",
+        report.model,
+        report.text,
+        count(report.tokens as u64, "token"),
+        count(report.windows as u64, "window"),
+        report.context,
+    )
+}
