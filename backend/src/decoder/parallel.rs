@@ -1,14 +1,14 @@
-//! Linear layers on several threads.
+//! Work on several threads.
 //!
-//! Each thread computes some outputs of every row. An output depends on its own operands alone, so
-//! the result is the same on any number of threads.
+//! Each thread computes some outputs of every row of a linear layer, or some rows of the cache. An output
+//! depends on its own operands alone, so the result is the same on any number of threads.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::DecoderError;
-use crate::kernels::KernelError;
 use crate::kernels::linear::{LinearShape, LinearWeight, linear};
 
 /// Less work than this is not worth another thread: waking one takes microseconds.
@@ -31,6 +31,11 @@ impl Team {
         }
     }
 
+    /// How many there are.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
     /// How many of the threads are worth their waking for so much work.
     fn worth(&self, flops: u64) -> usize {
         let worth = usize::try_from(flops / FLOPS_MIN).unwrap_or(usize::MAX);
@@ -48,6 +53,39 @@ impl Team {
         Ok(self.others.get_or_init(|| pool))
     }
 
+    /// Does `count` equal pieces of work of so many operations in all, each thread some in a row. Gives
+    /// what came of each thread's.
+    ///
+    /// # Errors
+    /// Those of the work; [`DecoderError::Threads`].
+    pub fn share<T: Send>(
+        &self,
+        (count, flops): (usize, u64),
+        work: impl Fn(Range<usize>) -> Result<T, DecoderError> + Sync,
+    ) -> Result<Vec<(Range<usize>, T)>, DecoderError> {
+        let each = count.div_ceil(self.worth(flops)).max(1);
+        let mut shares: Vec<_> = (0..count)
+            .step_by(each)
+            .map(|start| (start..count.min(start + each), None))
+            .collect();
+        if let Some((own, others)) = shares.split_first_mut() {
+            let work = &work;
+            let mut do_own = || own.1 = Some(work(own.0.clone()));
+            match others {
+                [] => do_own(),
+                others => self.others()?.in_place_scope(|scope| {
+                    for (range, into) in others {
+                        scope.spawn(move |_| *into = Some(work(range.clone())));
+                    }
+                    do_own();
+                }),
+            }
+        }
+        let done = shares.into_iter();
+        let done = done.filter_map(|(range, result)| Some((range, result?)));
+        done.map(|(range, result)| Ok((range, result?))).collect()
+    }
+
     /// [`linear`], each thread some outputs of every row.
     pub fn linear(
         &self,
@@ -56,39 +94,27 @@ impl Team {
         weight: LinearWeight<'_>,
         y: &mut [f32],
     ) -> Result<(), DecoderError> {
-        let threads = self.worth(shape.flops()).min(shape.n);
-        if threads < 2 || weight.weight.len() != shape.n * shape.k {
+        let flops = shape.flops();
+        if self.worth(flops) < 2 || weight.weight.len() != shape.n * shape.k {
             return Ok(linear(shape, x, weight, y)?);
         }
-        let columns = shape.n.div_ceil(threads);
-        let part = |start: usize| -> Result<Vec<f32>, KernelError> {
-            let end = shape.n.min(start + columns);
+        let parts = self.share((shape.n, flops), |range| {
             let shape = LinearShape {
-                n: end - start,
+                n: range.len(),
                 ..shape
             };
             let weight = LinearWeight {
-                weight: weight.weight.rows(start..end, shape.k),
-                bias: weight.bias.map(|bias| bias.slice(start..end)),
+                weight: weight.weight.rows(range.clone(), shape.k),
+                bias: weight.bias.map(|bias| bias.slice(range)),
             };
             let mut y = vec![0.0; shape.m * shape.n];
-            linear(shape, x, weight, &mut y).map(|()| y)
-        };
-        let starts = (0..shape.n).step_by(columns);
-        let mut parts: Vec<_> = starts.map(|start| (start, Ok(Vec::new()))).collect();
-        let (own, others) = parts.split_first_mut().expect("there are outputs");
-        let part = &part;
-        self.others()?.in_place_scope(|scope| {
-            for (start, into) in others {
-                scope.spawn(move |_| *into = part(*start));
-            }
-            own.1 = part(own.0);
-        });
-        for (start, part) in parts {
-            let part = part?;
-            let width = part.len() / shape.m;
-            for (from, into) in part.chunks_exact(width).zip(y.chunks_exact_mut(shape.n)) {
-                into[start..start + width].copy_from_slice(from);
+            linear(shape, x, weight, &mut y)?;
+            Ok(y)
+        })?;
+        for (range, part) in parts {
+            let rows = part.chunks_exact(range.len());
+            for (from, into) in rows.zip(y.chunks_exact_mut(shape.n)) {
+                into[range.clone()].copy_from_slice(from);
             }
         }
         Ok(())
