@@ -169,6 +169,7 @@ fn emulated(wanted: &str) -> anyhow::Result<HardwareProfile> {
 
 fn measured(grid: &Grid, cpu: &CpuOptions) -> anyhow::Result<HardwareProfile> {
     let mut dtypes: Vec<Dtype> = grid.cases.iter().map(|c| c.dtype).collect();
+    dtypes.sort_by_key(|dtype| dtype.name());
     dtypes.dedup();
     measure_with_progress(&ProbeOptions {
         cpu: cpu.clone(),

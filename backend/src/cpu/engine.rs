@@ -20,7 +20,6 @@ use super::{CapturedLogits, Draws, Throttles};
 use crate::decoder::{
     Batch, BlockTensors, CachePart, Choice, Decoder, NewCachePart, Padding, Sight, Split, SplitMut,
 };
-use crate::kernels::attention::AttentionScratch;
 use crate::tiers::{Pace, copy};
 
 /// Everything that tasks need and that does not change while they run.
@@ -72,7 +71,6 @@ impl Engine {
         &self,
         (piece, index): (&Program, usize),
         kind: ResourceKind,
-        scratch: &mut AttentionScratch,
         is_over: &dyn Fn() -> bool,
     ) -> Result<(), TaskError> {
         let task = &piece.tasks()[index];
@@ -124,7 +122,7 @@ impl Engine {
                 position,
                 ..
             } => turn.head(position),
-            Op::Attention { .. } => turn.attention(op, kind, scratch),
+            Op::Attention { .. } => turn.attention(op, kind),
             Op::Gather { rows, picks, .. } => turn.gather(rows, picks),
             Op::Move { .. } | Op::MoveParts { .. } | Op::Barrier => Ok(()),
         }
@@ -470,12 +468,7 @@ impl<'a> Turn<'a> {
     }
 
     /// An attention, or a part of one, where `kind` computes.
-    fn attention(
-        &self,
-        op: &Op,
-        kind: ResourceKind,
-        scratch: &mut AttentionScratch,
-    ) -> Result<(), TaskError> {
+    fn attention(&self, op: &Op, kind: ResourceKind) -> Result<(), TaskError> {
         let Op::Attention {
             part,
             rows,
@@ -490,8 +483,8 @@ impl<'a> Turn<'a> {
         };
         let sight = self.sight(context_len, (seen_len, value_len));
         match part {
-            AttentionPart::Whole if kind == ResourceKind::Cpu => self.attend_on_cpu(sight, scratch),
-            AttentionPart::Whole => self.attend(context_len - query_len, sight, scratch),
+            AttentionPart::Whole if kind == ResourceKind::Cpu => self.attend_on_cpu(sight),
+            AttentionPart::Whole => self.attend(context_len - query_len, sight),
             AttentionPart::Scores | AttentionPart::Values => {
                 let parts = self.cache_parts()?;
                 let picked = self.picked(rows, value_len - 1);
@@ -499,8 +492,8 @@ impl<'a> Turn<'a> {
                 let what = (sight, &picked);
                 let decoder = &self.engine.decoder;
                 Ok(match part {
-                    AttentionPart::Values => decoder.weigh_step(mid, &parts, what, scratch),
-                    _ => decoder.score_step(mid, &parts, what, scratch),
+                    AttentionPart::Values => decoder.weigh_step(mid, &parts, what),
+                    _ => decoder.score_step(mid, &parts, what),
                 }?)
             }
         }
@@ -528,12 +521,7 @@ impl<'a> Turn<'a> {
             .ok_or(TaskError::NoOperand("a buffer of queries"))
     }
 
-    fn attend(
-        &self,
-        position: u32,
-        sight: Sight<'_>,
-        scratch: &mut AttentionScratch,
-    ) -> Result<(), TaskError> {
+    fn attend(&self, position: u32, sight: Sight<'_>) -> Result<(), TaskError> {
         let batch = self.batch(position);
         let index = self
             .mid(Tier::Device)
@@ -550,22 +538,18 @@ impl<'a> Turn<'a> {
         )?;
         let decoder = &self.engine.decoder;
         if position == 0 {
-            decoder.attend_prompt(batch, &mut queries, &parts, scratch)?;
+            decoder.attend_prompt(batch, &mut queries, &parts)?;
         } else {
-            decoder.attend_step(&mut queries, &parts, sight, scratch)?;
+            decoder.attend_step(&mut queries, &parts, sight)?;
         }
         Ok(())
     }
 
-    fn attend_on_cpu(
-        &self,
-        sight: Sight<'_>,
-        scratch: &mut AttentionScratch,
-    ) -> Result<(), TaskError> {
+    fn attend_on_cpu(&self, sight: Sight<'_>) -> Result<(), TaskError> {
         let mid = self.operands.write(self.mid_off_device()?)?;
         let mut parts = self.new_cache_parts(sight.context_len - 1)?;
         let decoder = &self.engine.decoder;
-        Ok(decoder.append_and_attend(mid, &mut parts, sight, scratch)?)
+        Ok(decoder.append_and_attend(mid, &mut parts, sight)?)
     }
 
     fn finish(&self, position: u32) -> Result<(), TaskError> {

@@ -11,7 +11,6 @@ use super::engine::Engine;
 use super::error::TaskError;
 use super::pin;
 use super::scheduler::{Failure, Job, Scheduler};
-use crate::kernels::attention::AttentionScratch;
 use crate::tiers::{TierError, sharpen_timers};
 
 /// A resource's thread, before it starts.
@@ -29,12 +28,11 @@ impl Worker {
     pub(super) fn run(self) {
         pin::pin_to(&self.cores);
         sharpen_timers();
-        let mut scratch = AttentionScratch::default();
         let is_over = || self.scheduler.is_over();
         let mut ended = None;
         while let Some(job) = self.scheduler.next(self.resource, ended.take()) {
             let task = (&*job.piece, job.index);
-            let run = AssertUnwindSafe(|| self.engine.run(task, self.kind, &mut scratch, &is_over));
+            let run = AssertUnwindSafe(|| self.engine.run(task, self.kind, &is_over));
             let result = catch_unwind(run).unwrap_or_else(|panic| Err(panicked(&*panic)));
             let end = self.scheduler.now();
             match result {

@@ -1,10 +1,21 @@
 //! Attention over a cache that lies in several buffers.
 
+use std::cell::RefCell;
+use std::ops::Range;
+
 use super::cache::{CachePart, NewCachePart};
 use super::error::at_least;
 use super::stages::Batch;
 use super::{Decoder, DecoderError, Sight, SplitMut};
 use crate::kernels::attention::{AttentionScratch, AttentionSpec, CacheType, KvSegment, attend};
+
+/// Rows of a prompt's attention that a thread computes at once.
+const PROMPT_ROWS: usize = 8;
+
+thread_local! {
+    /// What this thread's attention works in.
+    pub(super) static SCRATCH: RefCell<AttentionScratch> = RefCell::default();
+}
 
 /// Rows of a batch for which there is no cache buffer.
 fn no_rows(expected: usize, found: usize) -> DecoderError {
@@ -41,17 +52,37 @@ impl Decoder {
         queries: &mut SplitMut<'_>,
         parts: &[CachePart<'_>],
         sight: Sight<'_>,
-        scratch: &mut AttentionScratch,
     ) -> Result<(), DecoderError> {
         let first_row = parts.first().map_or(0, |part| part.rows.start);
         let rows: usize = parts.iter().map(|part| part.rows.len()).sum();
-        let elements = rows * self.group() * self.head_dim();
-        at_least("the queries of a step", elements, queries.len())?;
-        let mut q = vec![0.0; elements];
-        let mut out = vec![0.0; elements];
-        queries.load(0..elements, &mut q);
+        let width = self.group() * self.head_dim();
+        at_least("the queries of a step", rows * width, queries.len())?;
+        let mut q = vec![0.0; rows * width];
+        queries.load(0..rows * width, &mut q);
+        let flops = 4 * (rows * width * sight.context_len) as u64;
+        let attended = self.team.share((rows, flops), |range| {
+            let rows = first_row + range.start..first_row + range.end;
+            self.attend_rows(&q, parts, (first_row, rows), sight)
+        })?;
+        for (range, out) in attended {
+            let elements = range.start * width..range.end * width;
+            queries.store(elements.clone(), &out[elements]);
+        }
+        Ok(())
+    }
+
+    /// What some rows of the parts attend to; the others' results are zero.
+    fn attend_rows(
+        &self,
+        q: &[f32],
+        parts: &[CachePart<'_>],
+        (first_row, wanted): (usize, Range<usize>),
+        sight: Sight<'_>,
+    ) -> Result<Vec<f32>, DecoderError> {
+        let mut out = vec![0.0; q.len()];
         for part in parts {
-            for (run, padding) in sight.padding.runs(part.rows.clone(), self.kv_heads()) {
+            let rows = part.rows.start.max(wanted.start)..part.rows.end.min(wanted.end);
+            for (run, padding) in sight.padding.runs(rows, self.kv_heads()) {
                 let (context_len, picks) = sight.after(padding, &self.model);
                 let spec = AttentionSpec {
                     picks,
@@ -60,15 +91,16 @@ impl Decoder {
                 let part = part.starting_at(padding, self.head_bytes());
                 let segment = part.segment(first_row, self.stored);
                 let rows = run.start - first_row..run.end - first_row;
-                attend(&q, &segment, &spec, rows, scratch, &mut out)?;
+                SCRATCH.with_borrow_mut(|scratch| {
+                    attend(q, &segment, &spec, rows, scratch, &mut out)
+                })?;
             }
         }
-        queries.store(0..elements, &out);
-        Ok(())
+        Ok(out)
     }
 
     /// A prompt's attention: `queries` is `[sequence][token][heads * head_dim]` of the whole batch, and
-    /// is replaced by the result; those of padding are left. Rows are gathered and attended to one by one.
+    /// is replaced by the result; those of padding are left.
     ///
     /// # Errors
     /// Where operands do not fit each other.
@@ -77,50 +109,81 @@ impl Decoder {
         batch: Batch<'_>,
         queries: &mut SplitMut<'_>,
         parts: &[CachePart<'_>],
-        scratch: &mut AttentionScratch,
     ) -> Result<(), DecoderError> {
-        let (group, head_dim, kv_heads) = (self.group(), self.head_dim(), self.kv_heads());
-        let width = group * head_dim;
+        let (width, kv_heads) = (self.group() * self.head_dim(), self.kv_heads());
         let token = kv_heads * width;
         let (tokens, context_len) = (batch.query_len, batch.position + batch.query_len);
         let rows = batch.sequences * kv_heads;
-        at_least(
-            "the queries of a prompt",
-            batch.sequences * tokens * token,
-            queries.len(),
-        )?;
+        let elements = rows * tokens * width;
+        at_least("the queries of a prompt", elements, queries.len())?;
         let found: usize = parts.iter().map(|part| part.rows.len()).sum();
         if found != rows {
             return Err(no_rows(rows, found));
         }
-        let head_bytes = self.head_bytes();
-        // As words, so that elements of any stored type are aligned.
-        let mut gathered = vec![0_u64; (context_len * 2 * head_bytes).div_ceil(8)];
-        let mut q = vec![0.0; tokens * width];
-        let mut out = vec![0.0; tokens * width];
-        for part in parts {
-            for row in part.rows.clone() {
-                let padding = batch.padding.of(row / kv_heads);
-                let spec = self.row_spec(tokens - padding, context_len - padding);
-                let bytes = spec.context_len * 2 * head_bytes;
-                let gathered = &mut bytemuck::cast_slice_mut(&mut gathered)[..bytes];
-                let own = part.starting_at(padding, head_bytes);
-                own.gather(row, spec.context_len, (head_dim, self.stored), gathered)?;
-                let first = row / kv_heads * tokens * token + row % kv_heads * width;
-                let place = |t: usize| first + t * token..first + t * token + width;
-                let (q, out) = (&mut q[padding * width..], &mut out[padding * width..]);
-                for (t, q) in (padding..).zip(q.chunks_exact_mut(width)) {
-                    queries.load(place(t), q);
+        // Where a row's query of a token lies, for the tokens of its text.
+        let places = |row: usize| {
+            let first = row / kv_heads * tokens * token + row % kv_heads * width;
+            let own = batch.padding.of(row / kv_heads)..tokens;
+            own.map(move |t| first + t * token..first + t * token + width)
+        };
+        let all: Vec<_> = parts
+            .iter()
+            .flat_map(|part| part.rows.clone().map(move |row| (part, row)))
+            .collect();
+        for some in all.chunks(self.team.threads() * PROMPT_ROWS) {
+            let q = some.iter().map(|(_, row)| {
+                let mut q = vec![0.0; places(*row).len() * width];
+                for (place, q) in places(*row).zip(q.chunks_exact_mut(width)) {
+                    queries.load(place, q);
                 }
-                let page = [&*gathered];
-                let segment = one_row(&page, head_bytes, self.stored);
-                attend(q, &segment, &spec, 0..1, scratch, out)?;
-                for (t, out) in (padding..).zip(out.chunks_exact(width)) {
-                    queries.store(place(t), out);
+                q
+            });
+            let q: Vec<Vec<f32>> = q.collect();
+            let flops = 2 * (some.len() * tokens * context_len * width) as u64;
+            let attended = self.team.share((some.len(), flops), |range| {
+                let rows = some[range.clone()].iter().zip(&q[range]);
+                let out = rows.map(|((part, row), q)| self.attend_text(part, *row, q, batch));
+                out.collect::<Result<Vec<_>, _>>()
+            })?;
+            let out = attended.iter().flat_map(|(_, out)| out);
+            for ((_, row), out) in some.iter().zip(out) {
+                for (place, out) in places(*row).zip(out.chunks_exact(width)) {
+                    queries.store(place, out);
                 }
             }
         }
         Ok(())
+    }
+
+    /// What the queries of one row's text attend to. The row is gathered first, since each of its
+    /// keys and values is read for many queries.
+    fn attend_text(
+        &self,
+        part: &CachePart<'_>,
+        row: usize,
+        q: &[f32],
+        batch: Batch<'_>,
+    ) -> Result<Vec<f32>, DecoderError> {
+        let padding = batch.padding.of(row / self.kv_heads());
+        let (tokens, context_len) = (batch.query_len, batch.position + batch.query_len);
+        let spec = self.row_spec(tokens - padding, context_len - padding);
+        let head_bytes = self.head_bytes();
+        let bytes = spec.context_len * 2 * head_bytes;
+        // As words, so that elements of any stored type are aligned.
+        let mut gathered = vec![0_u64; bytes.div_ceil(8)];
+        let gathered = &mut bytemuck::cast_slice_mut(&mut gathered)[..bytes];
+        let own = part.starting_at(padding, head_bytes);
+        own.gather(
+            row,
+            spec.context_len,
+            (self.head_dim(), self.stored),
+            gathered,
+        )?;
+        let page = [&*gathered];
+        let segment = one_row(&page, head_bytes, self.stored);
+        let mut out = vec![0.0; q.len()];
+        SCRATCH.with_borrow_mut(|scratch| attend(q, &segment, &spec, 0..1, scratch, &mut out))?;
+        Ok(out)
     }
 
     /// A decode step's attention where the cache is: appends the new keys and values that lie behind
@@ -134,7 +197,6 @@ impl Decoder {
         mid: &mut [u8],
         parts: &mut [NewCachePart<'_>],
         sight: Sight<'_>,
-        scratch: &mut AttentionScratch,
     ) -> Result<(), DecoderError> {
         let head_bytes = self.head_dim() * self.dtype.size_bytes() as usize;
         let rows: usize = parts.iter().map(|part| part.rows.len()).sum();
@@ -155,7 +217,7 @@ impl Decoder {
         let parts: Vec<CachePart<'_>> = parts.iter().map(NewCachePart::as_part).collect();
         let mut split = SplitMut::default();
         split.push(queries, rows * self.group() * self.head_dim(), self.dtype)?;
-        self.attend_step(&mut split, &parts, sight, scratch)
+        self.attend_step(&mut split, &parts, sight)
     }
 }
 

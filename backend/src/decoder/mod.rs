@@ -14,12 +14,13 @@
 //! | [`Decoder::project`] | `T * (2 * hidden_size + q_size + 2 * kv_size + rotary_dim)` |
 //! | [`Decoder::finish`] | `T * (4 * hidden_size + q_size + 2 * intermediate_size)` |
 //! | [`Decoder::head`] | `T * (2 * hidden_size + vocab_size)` |
-//! | [`Decoder::attend_prompt`] | `2 * query_len * group * head_dim + 2 * C * head_dim + 32 * C`, and one row of the cache as stored |
+//! | [`Decoder::attend_prompt`] | `16 * query_len * group * head_dim + 2 * C * head_dim + 32 * C`, and one row of the cache as stored |
 //! | [`Decoder::attend_step`] | `2 * rows * group * head_dim`, and scores of at most 128 Ki or of one row; sparse, also what one row picks |
 //! | [`Decoder::score_step`] | `rows * group * head_dim`, scores as above, and what the rows pick |
 //! | [`Decoder::weigh_step`] | `rows * group * head_dim`, and what the rows pick |
 //!
-//! Each further thread packs its own input, `T * k`, and has its part of the result twice.
+//! Each further thread packs its own input, `T * k`, and has its part of the result twice; in attention it has
+//! as much as the first.
 
 mod attend;
 mod block;

@@ -1,18 +1,23 @@
-//! Linear layers on several threads.
+//! Work on several threads.
 //!
-//! Each thread computes some outputs of every row. An output depends on its own operands alone, so
-//! the result is the same on any number of threads.
+//! Each thread computes some outputs of every row of a linear layer, or some rows of the cache. An output
+//! depends on its own operands alone, so the result is the same on any number of threads.
 
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::DecoderError;
-use crate::kernels::KernelError;
 use crate::kernels::linear::{LinearShape, LinearWeight, linear};
 
 /// Less work than this is not worth another thread: waking one takes microseconds.
 const FLOPS_MIN: u64 = 500_000;
+
+/// How long a thread that has done its part looks for more.
+const IDLE: Duration = Duration::from_micros(200);
 
 /// The threads of a decoder: the one that calls, and others that wait for it.
 #[derive(Debug, Clone)]
@@ -20,15 +25,24 @@ pub(super) struct Team {
     threads: usize,
     /// Started by the first work, so that they have the cores of the thread that calls.
     others: Arc<OnceLock<ThreadPool>>,
+    /// Which of them look for work, and do not sleep.
+    awake: Arc<[AtomicBool]>,
 }
 
 impl Team {
     /// So many threads, the caller counted.
     pub fn new(threads: usize) -> Team {
+        let threads = threads.max(1);
         Team {
-            threads: threads.max(1),
+            threads,
             others: Arc::default(),
+            awake: (1..threads).map(|_| AtomicBool::new(false)).collect(),
         }
+    }
+
+    /// How many there are.
+    pub fn threads(&self) -> usize {
+        self.threads
     }
 
     /// How many of the threads are worth their waking for so much work.
@@ -48,50 +62,135 @@ impl Team {
         Ok(self.others.get_or_init(|| pool))
     }
 
-    /// [`linear`], each thread some outputs of every row.
-    pub fn linear(
+    /// The other threads, awake.
+    fn awake(&self) -> Result<&ThreadPool, DecoderError> {
+        let pool = self.others()?;
+        if self.awake.iter().any(|awake| !awake.load(Relaxed)) {
+            let awake = Arc::clone(&self.awake);
+            pool.spawn_broadcast(move |thread| {
+                let awake = &awake[thread.index()];
+                if !awake.swap(true, Relaxed) {
+                    stay_awake();
+                    awake.store(false, Relaxed);
+                }
+            });
+        }
+        Ok(pool)
+    }
+
+    /// Does `count` equal pieces of work of so many operations in all, each thread some in a row. Gives
+    /// what came of each thread's.
+    ///
+    /// # Errors
+    /// Those of the work; [`DecoderError::Threads`].
+    pub fn share<T: Send>(
         &self,
-        shape: LinearShape,
+        (count, flops): (usize, u64),
+        work: impl Fn(Range<usize>) -> Result<T, DecoderError> + Sync,
+    ) -> Result<Vec<(Range<usize>, T)>, DecoderError> {
+        let each = count.div_ceil(self.worth(flops)).max(1);
+        let mut shares: Vec<_> = (0..count)
+            .step_by(each)
+            .map(|start| (start..count.min(start + each), None))
+            .collect();
+        if let Some((own, others)) = shares.split_first_mut() {
+            let work = &work;
+            let mut do_own = || own.1 = Some(work(own.0.clone()));
+            match others {
+                [] => do_own(),
+                others => self.awake()?.in_place_scope(|scope| {
+                    for (range, into) in others {
+                        scope.spawn(move |_| *into = Some(work(range.clone())));
+                    }
+                    do_own();
+                }),
+            }
+        }
+        let done = shares.into_iter();
+        let done = done.filter_map(|(range, result)| Some((range, result?)));
+        done.map(|(range, result)| Ok((range, result?))).collect()
+    }
+
+    /// The outputs of linear layers that have one input, `m` rows: each thread some outputs of every row,
+    /// counted through all layers, so that threads meet once.
+    ///
+    /// # Errors
+    /// Where operands do not fit each other.
+    pub fn linears<const N: usize>(
+        &self,
+        m: usize,
         x: &[f32],
-        weight: LinearWeight<'_>,
-        y: &mut [f32],
-    ) -> Result<(), DecoderError> {
-        let threads = self.worth(shape.flops()).min(shape.n);
-        if threads < 2 || weight.weight.len() != shape.n * shape.k {
-            return Ok(linear(shape, x, weight, y)?);
-        }
-        let columns = shape.n.div_ceil(threads);
-        let part = |start: usize| -> Result<Vec<f32>, KernelError> {
-            let end = shape.n.min(start + columns);
-            let shape = LinearShape {
-                n: end - start,
-                ..shape
-            };
-            let weight = LinearWeight {
-                weight: weight.weight.rows(start..end, shape.k),
-                bias: weight.bias.map(|bias| bias.slice(start..end)),
-            };
-            let mut y = vec![0.0; shape.m * shape.n];
-            linear(shape, x, weight, &mut y).map(|()| y)
+        weights: [LinearWeight<'_>; N],
+    ) -> Result<[Vec<f32>; N], DecoderError> {
+        let k = x.len() / m.max(1);
+        let widths = weights.map(|weight| weight.weight.len() / k.max(1));
+        let mut y = widths.map(|n| vec![0.0; m * n]);
+        let shape = LinearShape {
+            m,
+            n: widths.iter().sum(),
+            k,
         };
-        let starts = (0..shape.n).step_by(columns);
-        let mut parts: Vec<_> = starts.map(|start| (start, Ok(Vec::new()))).collect();
-        let (own, others) = parts.split_first_mut().expect("there are outputs");
-        let part = &part;
-        self.others()?.in_place_scope(|scope| {
-            for (start, into) in others {
-                scope.spawn(move |_| *into = part(*start));
+        let odd = weights
+            .iter()
+            .zip(widths)
+            .any(|(weight, n)| weight.weight.len() != n * k);
+        if odd || self.worth(shape.flops()) < 2 {
+            for ((y, weight), n) in y.iter_mut().zip(weights).zip(widths) {
+                linear(LinearShape { n, ..shape }, x, weight, y)?;
             }
-            own.1 = part(own.0);
-        });
-        for (start, part) in parts {
-            let part = part?;
-            let width = part.len() / shape.m;
-            for (from, into) in part.chunks_exact(width).zip(y.chunks_exact_mut(shape.n)) {
-                into[start..start + width].copy_from_slice(from);
+            return Ok(y);
+        }
+        let mut firsts = [0; N];
+        for layer in 1..N {
+            firsts[layer] = firsts[layer - 1] + widths[layer - 1];
+        }
+        // What of a range of all outputs belongs to a layer.
+        let of_layer = |layer: usize, range: &Range<usize>| {
+            let clamp = |at: usize| at.saturating_sub(firsts[layer]).min(widths[layer]);
+            clamp(range.start)..clamp(range.end)
+        };
+        let shares = self.share((shape.n, shape.flops()), |range| {
+            let mut parts = [const { Vec::new() }; N];
+            for (layer, part) in parts.iter_mut().enumerate() {
+                let own = of_layer(layer, &range);
+                if own.is_empty() {
+                    continue;
+                }
+                let shape = LinearShape {
+                    n: own.len(),
+                    ..shape
+                };
+                let weight = LinearWeight {
+                    weight: weights[layer].weight.rows(own.clone(), k),
+                    bias: weights[layer].bias.map(|bias| bias.slice(own)),
+                };
+                *part = vec![0.0; m * shape.n];
+                linear(shape, x, weight, part)?;
+            }
+            Ok(parts)
+        })?;
+        for (range, parts) in shares {
+            for (layer, part) in parts.iter().enumerate() {
+                let own = of_layer(layer, &range);
+                let rows = y[layer].chunks_exact_mut(widths[layer].max(1));
+                for (into, from) in rows.zip(part.chunks_exact(own.len().max(1))) {
+                    into[own.clone()].copy_from_slice(from);
+                }
             }
         }
-        Ok(())
+        Ok(y)
+    }
+}
+
+/// Keeps a thread of a pool from sleeping until it has found nothing to do for [`IDLE`]: the threads of a
+/// decoder meet many times a layer, and waking one takes as long as a small product.
+fn stay_awake() {
+    let mut last = Instant::now();
+    while last.elapsed() < IDLE {
+        match rayon::yield_now() {
+            Some(rayon::Yield::Executed) => last = Instant::now(),
+            _ => std::hint::spin_loop(),
+        }
     }
 }
 
@@ -115,12 +214,19 @@ mod tests {
             weight: Elements::F32(&w).into(),
             bias: Some(Elements::F32(&bias)),
         };
-        let run = |threads| {
-            let mut y = vec![f32::NAN; shape.m * shape.n];
-            let team = Team::new(threads);
-            team.linear(shape, &x, weight, &mut y).expect("it fits");
-            y.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        let narrow = LinearWeight {
+            weight: Elements::F32(&w[..70 * shape.k]).into(),
+            bias: None,
         };
-        assert_eq!(run(1), run(3));
+        let run = |threads| {
+            let team = Team::new(threads);
+            let y = team
+                .linears(shape.m, &x, [weight, narrow])
+                .expect("it fits");
+            y.map(|y| y.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+        };
+        let [wide, few] = run(1);
+        assert_eq!([wide.len(), few.len()], [shape.m * shape.n, shape.m * 70]);
+        assert_eq!([wide, few], run(3));
     }
 }

@@ -3,10 +3,11 @@
 
 use plimsoll_core::sparse::Picked;
 
+use super::attend::SCRATCH;
 use super::cache::CachePart;
 use super::error::at_least;
 use super::{Decoder, DecoderError, Sight, SplitMut};
-use crate::kernels::attention::{AttentionScratch, AttentionSpec, Picks, score, weigh};
+use crate::kernels::attention::{AttentionSpec, Picks, score, weigh};
 
 impl Decoder {
     /// The attention of rows of so many positions that pick so many; none: all that they see.
@@ -38,7 +39,6 @@ impl Decoder {
         mid: &mut [u8],
         parts: &[CachePart<'_>],
         (sight, picked): (Sight<'_>, &Picked),
-        scratch: &mut AttentionScratch,
     ) -> Result<(), DecoderError> {
         let [queries, positions, weights] = self.sections(mid, picked)?;
         let elements = self.query_elements(picked);
@@ -55,7 +55,9 @@ impl Decoder {
                 let part = part.starting_at(padding, self.head_bytes());
                 let segment = part.segment(first_row, self.stored);
                 let rows = run.start - first_row..run.end - first_row;
-                score(&q, &segment, &spec, rows.clone(), scratch, &mut picks)?;
+                SCRATCH.with_borrow_mut(|scratch| {
+                    score(&q, &segment, &spec, rows.clone(), scratch, &mut picks)
+                })?;
                 for row in rows {
                     let (own, row_weights) = picks.of(&spec, row);
                     let own = own.iter().copied().chain(std::iter::repeat(0));
@@ -83,7 +85,6 @@ impl Decoder {
         mid: &mut [u8],
         parts: &[CachePart<'_>],
         (sight, picked): (Sight<'_>, &Picked),
-        scratch: &mut AttentionScratch,
     ) -> Result<(), DecoderError> {
         let [queries, _, weights] = self.sections(mid, picked)?;
         let elements = self.query_elements(picked);
@@ -108,7 +109,9 @@ impl Decoder {
                     }
                 }
                 let segment = part.segment(first_row, self.stored);
-                weigh(&picks, &segment, &spec, rows, scratch, &mut out)?;
+                SCRATCH.with_borrow_mut(|scratch| {
+                    weigh(&picks, &segment, &spec, rows, scratch, &mut out)
+                })?;
             }
         }
         let mut split = SplitMut::default();

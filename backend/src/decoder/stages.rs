@@ -8,7 +8,7 @@ use crate::kernels::activation::{activate, activate_gate};
 use crate::kernels::argmax::argmax;
 use crate::kernels::draw::Sampling;
 use crate::kernels::embed::{Table, embed};
-use crate::kernels::linear::{LinearShape, LinearWeight};
+use crate::kernels::linear::LinearWeight;
 use crate::kernels::norm::{NormWeight, layer_norm, rms_norm};
 use crate::kernels::residual;
 
@@ -99,11 +99,7 @@ impl Decoder {
         x: &[f32],
         weight: LinearWeight<'_>,
     ) -> Result<Vec<f32>, DecoderError> {
-        let k = x.len() / m.max(1);
-        let n = weight.weight.len() / k.max(1);
-        let mut y = vec![0.0; m * n];
-        let shape = LinearShape { m, n, k };
-        self.team.linear(shape, x, weight, &mut y)?;
+        let [y] = self.team.linears(m, x, [weight])?;
         Ok(y)
     }
 
@@ -187,15 +183,18 @@ impl Decoder {
                 let norm = block.norm(AttnNormWeight, AttnNormBias, self.model.norm_eps)?;
                 x = self.normalised(&x, norm)?;
             }
-            let mut q = self.linear(m, &x, block.linear(QWeight, QBias)?)?;
-            let mut k = self.linear(m, &x, block.linear(KWeight, KBias)?)?;
+            let weights = [
+                block.linear(QWeight, QBias)?,
+                block.linear(KWeight, KBias)?,
+                block.linear(VWeight, VBias)?,
+            ];
+            let [mut q, mut k, v] = self.team.linears(m, &x, weights)?;
             if let Some(rotary) = &self.rotary {
                 let turns = rotary.turns(tile.clone().map(|token| batch.place(token)));
                 turns.apply(&mut q, head_dim)?;
                 turns.apply(&mut k, head_dim)?;
             }
             queries.store(tile.start * q_size..tile.end * q_size, &q);
-            let v = self.linear(m, &x, block.linear(VWeight, VBias)?)?;
             let heads = k.chunks_exact(kv_size).zip(v.chunks_exact(kv_size));
             for (token, new) in tile.zip(heads) {
                 let (sequence, t) = (token / batch.query_len, token % batch.query_len);
@@ -261,14 +260,17 @@ impl Decoder {
     /// The MLP of `m` rows: `down(act(up(x)))`, or where it is gated `down(act(gate(x)) * up(x))`.
     fn mlp(&self, block: &BlockTensors<'_>, m: usize, x: &[f32]) -> Result<Vec<f32>, DecoderError> {
         use TensorRole::{DownBias, DownWeight, GateBias, GateWeight, UpBias, UpWeight};
-        let mut inner = self.linear(m, x, block.linear(UpWeight, UpBias)?)?;
-        if self.model.gated_mlp {
-            let mut gate = self.linear(m, x, block.linear(GateWeight, GateBias)?)?;
-            activate_gate(self.activation(), &mut gate, &inner)?;
-            inner = gate;
+        let up = block.linear(UpWeight, UpBias)?;
+        let inner = if self.model.gated_mlp {
+            let weights = [up, block.linear(GateWeight, GateBias)?];
+            let [up, mut gate] = self.team.linears(m, x, weights)?;
+            activate_gate(self.activation(), &mut gate, &up)?;
+            gate
         } else {
+            let mut inner = self.linear(m, x, up)?;
             activate(self.activation(), &mut inner);
-        }
+            inner
+        };
         self.linear(m, &inner, block.linear(DownWeight, DownBias)?)
     }
 

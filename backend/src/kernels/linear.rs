@@ -17,6 +17,7 @@ use half::{bf16, f16};
 
 use super::error::expect;
 use super::matrix::{Rows, WholeRows};
+use super::row::Row;
 use super::simd::{InstructionSet, Kernel, LANES, Lanes, dispatch_to};
 use super::tile::{DOT_PIECE, Line, dots, pack, packed_dots};
 use super::{Elements, KernelError, Matrix};
@@ -176,7 +177,11 @@ type PackedWeight = [Line; TILE_N_MAX * DOT_PIECE / LANES];
 impl<W: Rows> Kernel for Product<'_, W> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        match L::TILE_N {
+        let rows = match self.operands.shape.m {
+            1 => L::TILE_N_ALONE,
+            _ => L::TILE_N,
+        };
+        match rows {
             6 => self.blocks::<L, 6>(lanes),
             4 => self.blocks::<L, 4>(lanes),
             _ => self.blocks::<L, 2>(lanes),
@@ -302,24 +307,60 @@ impl<W: Rows> Operands<'_, W> {
         packed: &mut [Line],
         weight: &mut PackedWeight,
     ) {
+        let w = self.weight::<N>(block);
+        let ahead = self.weight::<N>(self.after::<N>(block));
+        // Each tile asks for its share, so that memory is busy for as long as the sums take.
+        let tiles = block.rows.div_ceil(L::TILE_M);
+        let ask = |tile: usize, step: usize| {
+            if step % tiles == tile {
+                ahead.iter().for_each(|row| row.prefetch(lanes, step));
+            }
+        };
+        let mut tile = 0;
+        if block.rows <= L::TILE_M {
+            for_each_tile!(block.rows, L::TILE_M, |row, M| {
+                let x = self.input::<M>(block, row);
+                let sums = dots(lanes, x, w, block.length(), |step| ask(tile, step));
+                self.add(block, row, &sums);
+                tile += 1;
+            });
+            return;
+        }
+        let weight = &mut weight.as_chunks_mut::<N>().0[..block.steps()];
+        pack(lanes, w, block.length(), weight);
+        for_each_tile!(block.rows, L::TILE_M, |row, M| {
+            let x = tile_of::<M>(packed, block, row);
+            let sums = packed_dots(lanes, x, weight, |step| ask(tile, step));
+            self.add(block, row, &sums);
+            tile += 1;
+        });
+    }
+
+    /// The piece of `N` rows of weight that a block is of.
+    #[inline(always)]
+    fn weight<const N: usize>(&self, block: Block) -> [W::Row; N] {
         let piece = block.k_start..block.k_end;
         let mut w = [self.w.piece(block.first_column, piece.clone()); N];
         for n in 1..N {
             w[n] = self.w.piece(block.first_column + n, piece.clone());
         }
-        if block.rows <= L::TILE_M {
-            for_each_tile!(block.rows, L::TILE_M, |row, M| {
-                let sums = dots(lanes, self.input::<M>(block, row), w, block.length());
-                self.add(block, row, &sums);
-            });
-        } else {
-            let weight = &mut weight.as_chunks_mut::<N>().0[..block.steps()];
-            pack(lanes, w, block.length(), weight);
-            for_each_tile!(block.rows, L::TILE_M, |row, M| {
-                let sums = packed_dots(lanes, tile_of::<M>(packed, block, row), weight);
-                self.add(block, row, &sums);
-            });
+        w
+    }
+
+    /// The block whose weight is read after a block's; itself at the end.
+    #[inline(always)]
+    fn after<const N: usize>(&self, block: Block) -> Block {
+        let LinearShape { n, k, .. } = self.shape;
+        let to_the_end = block.rows <= FEW_ROWS;
+        let mut after = block;
+        if to_the_end && block.k_end < k {
+            after.k_start = block.k_end;
+        } else if block.first_column + 2 * N <= n {
+            after.first_column += N;
+            after.k_start = if to_the_end { 0 } else { block.k_start };
         }
+        after.k_end = k.min(after.k_start + DOT_PIECE);
+        after
     }
 
     #[inline(always)]

@@ -8,6 +8,9 @@ pub trait Row: Copy {
     fn upto(self, length: usize) -> Self;
     /// Sixteen elements, of which there must be as many, from `step * LANES` on.
     fn vector<L: Lanes>(self, lanes: L, step: usize) -> L::V;
+    /// Asks for what [`Row::vector`] would read at a step, which may lie past the end: a hint.
+    #[inline(always)]
+    fn prefetch<L: Lanes>(self, _lanes: L, _step: usize) {}
     /// One element.
     fn element(self, index: usize) -> f32;
 
@@ -32,6 +35,11 @@ impl<W: Stored> Row for &[W] {
     #[inline(always)]
     fn vector<L: Lanes>(self, lanes: L, step: usize) -> L::V {
         W::load(lanes, &self.as_chunks::<LANES>().0[step])
+    }
+
+    #[inline(always)]
+    fn prefetch<L: Lanes>(self, lanes: L, step: usize) {
+        lanes.prefetch(self.as_ptr().wrapping_add(step * LANES).cast());
     }
 
     #[inline(always)]

@@ -13,12 +13,14 @@ pub const DOT_PIECE: usize = 1024;
 
 /// The dot products of `M` rows with `N` rows over the first `length` elements of each, at most
 /// [`DOT_PIECE`]. `sums[m][n]` belongs to `x[m]` and `w[n]`; its value depends on these two alone.
+/// `meanwhile` is called at each step.
 #[inline(always)]
 pub fn dots<L: Lanes, R: Row, const M: usize, const N: usize>(
     lanes: L,
     mut x: [&[f32]; M],
     mut w: [R; N],
     length: usize,
+    meanwhile: impl Fn(usize),
 ) -> [[f32; N]; M] {
     for m in 0..M {
         x[m] = x[m].upto(length);
@@ -28,6 +30,7 @@ pub fn dots<L: Lanes, R: Row, const M: usize, const N: usize>(
     }
     let mut sums = [[lanes.zero(); N]; M];
     for step in 0..length / LANES {
+        meanwhile(step);
         let mut right = [lanes.zero(); N];
         for n in 0..N {
             right[n] = w[n].vector(lanes, step);
@@ -95,9 +98,11 @@ pub fn packed_dots<L: Lanes, const M: usize, const N: usize>(
     lanes: L,
     x: &[[Line; M]],
     w: &[[Line; N]],
+    meanwhile: impl Fn(usize),
 ) -> [[f32; N]; M] {
     let mut sums = [[lanes.zero(); N]; M];
-    for (x, w) in x.iter().zip(w) {
+    for (step, (x, w)) in x.iter().zip(w).enumerate() {
+        meanwhile(step);
         let mut right = [lanes.zero(); N];
         for n in 0..N {
             right[n] = lanes.load(&w[n].0);

@@ -60,17 +60,30 @@ parts!(
     MachineEntry: "machine"
 );
 
-/// A registry name or path, or the shape of an OPT decoder.
+/// A registry name or path, or the shape of a decoder.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ModelEntry {
     pub name: String,
     pub model: Option<String>,
+    /// What its tensors are stored in; the file's type, if none.
+    pub dtype: Option<Dtype>,
+    pub family: Option<ShapeFamily>,
     pub num_hidden_layers: Option<u32>,
     pub hidden_size: Option<u32>,
     pub num_attention_heads: Option<u32>,
+    pub num_key_value_heads: Option<u32>,
     pub ffn_dim: Option<u32>,
     pub vocab_size: Option<u32>,
+}
+
+/// The families of which a shape can be stated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ShapeFamily {
+    #[default]
+    Opt,
+    Llama,
 }
 
 #[derive(Debug, Deserialize)]
@@ -82,6 +95,12 @@ pub(super) struct PlacementEntry {
     #[serde(default)]
     pub cpu_attention: bool,
     pub granularity: Option<Granularity>,
+    #[serde(default)]
+    pub compress_weight: bool,
+    #[serde(default)]
+    pub compress_cache: bool,
+    /// The share of past tokens whose values are read; all, if none.
+    pub sparse_attention: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -110,6 +129,8 @@ pub(super) struct BatchEntry {
     pub num_prompts: Option<u64>,
     /// Runs on this machine only.
     pub machine: Option<String>,
+    /// Runs with this model only.
+    pub model: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -2,6 +2,7 @@
 
 use plimsoll_backend::cpu::Throttles;
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::lower::{LowerError, footprint};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::{Policy, PolicyError};
@@ -12,6 +13,7 @@ use toml::Spanned;
 use super::check::{bad, find, says};
 use super::file::{
     BatchEntry, CaseEntry, GridFile, MachineEntry, ModelEntry, Part, PlacementEntry, ScheduleEntry,
+    ShapeFamily,
 };
 use super::{Case, Limits};
 use crate::files::{InputError, TomlText, find_model};
@@ -44,13 +46,13 @@ struct Parts<'a> {
     machine: &'a Spanned<MachineEntry>,
 }
 
-/// All of them, but each batch on its own machine only, where it names one.
+/// All of them, but each batch on its own machine and with its own model only, where it names one.
 fn combinations(file: &GridFile) -> Vec<Parts<'_>> {
     let mut all = Vec::new();
     for model in &file.model {
         for placement in &file.placement {
             for schedule in &file.schedule {
-                for batch in &file.batch {
+                for batch in file.batch.iter().filter(|b| may_run_with(b, model)) {
                     let machines = file.machine.iter();
                     for machine in machines.filter(|m| may_run_on(batch, m)) {
                         all.push(Parts {
@@ -71,6 +73,11 @@ fn combinations(file: &GridFile) -> Vec<Parts<'_>> {
 fn may_run_on(batch: &Spanned<BatchEntry>, machine: &Spanned<MachineEntry>) -> bool {
     let only = batch.get_ref().machine.as_ref();
     only.is_none_or(|only| *only == machine.get_ref().name)
+}
+
+fn may_run_with(batch: &Spanned<BatchEntry>, model: &Spanned<ModelEntry>) -> bool {
+    let only = batch.get_ref().model.as_ref();
+    only.is_none_or(|only| *only == model.get_ref().name)
 }
 
 impl<'a> Parts<'a> {
@@ -114,7 +121,7 @@ impl<'a> Parts<'a> {
             name: names.join(" / "),
             group: placement.name.clone(),
             model: spec(text, self.model)?,
-            dtype,
+            dtype: self.model.get_ref().dtype.unwrap_or(dtype),
             workload: Workload {
                 prompt_len: batch.prompt_len,
                 gen_len: batch.gen_len,
@@ -141,6 +148,8 @@ impl<'a> Parts<'a> {
             schedule: schedule.schedule,
             overlap: schedule.overlap,
             barrier: schedule.barrier,
+            compression: Compression::of(placement.compress_weight, placement.compress_cache),
+            sparse_attention: placement.sparse_attention.unwrap_or(base.sparse_attention),
             ..base
         })
     }
@@ -181,6 +190,8 @@ fn spec(text: &TomlText<'_>, entry: &Spanned<ModelEntry>) -> Result<ModelSpec, I
         ("num_attention_heads", model.num_attention_heads),
         ("vocab_size", model.vocab_size),
         ("ffn_dim", model.ffn_dim),
+        ("num_key_value_heads", model.num_key_value_heads),
+        ("family", model.family.map(|_| 0)),
     ];
     if let Some(name) = &model.model {
         if let Some((key, _)) = shape.iter().find(|(_, value)| value.is_some()) {
@@ -196,23 +207,52 @@ fn spec(text: &TomlText<'_>, entry: &Spanned<ModelEntry>) -> Result<ModelSpec, I
             Err(file) => Err(file),
         };
     }
-    // The last one has a default.
+    // The others have defaults.
     for (key, value) in &shape[..4] {
         if value.is_none() {
             let remedy = "state it, or the name of a known `model`";
             return Err(bad(text, entry, key, "is missing", remedy));
         }
     }
-    let config = serde_json::json!({
-        "model_type": "opt",
-        "hidden_size": model.hidden_size,
-        "num_hidden_layers": model.num_hidden_layers,
-        "num_attention_heads": model.num_attention_heads,
-        "vocab_size": model.vocab_size,
-        "ffn_dim": model.ffn_dim.or(model.hidden_size.map(|hidden| hidden.saturating_mul(4))),
-        "max_position_embeddings": 2048,
-        "word_embed_proj_dim": model.hidden_size,
-    });
+    let family = model.family.unwrap_or_default();
+    if let (ShapeFamily::Opt, Some(_)) = (family, model.num_key_value_heads) {
+        let (problem, remedy) = (
+            "OPT has none of its own",
+            "leave it out, or set family to \"llama\"",
+        );
+        return Err(bad(text, entry, "num_key_value_heads", problem, remedy));
+    }
+    let config = config(family, model);
     ModelSpec::from_hf_config(&model.name, &config.to_string())
         .map_err(|error| says(text, entry, "", error))
+}
+
+/// The shape as `config.json` would say it.
+fn config(family: ShapeFamily, model: &ModelEntry) -> serde_json::Value {
+    let ffn = model.ffn_dim;
+    let ffn = ffn.or(model.hidden_size.map(|hidden| hidden.saturating_mul(4)));
+    match family {
+        ShapeFamily::Opt => serde_json::json!({
+            "model_type": "opt",
+            "hidden_size": model.hidden_size,
+            "num_hidden_layers": model.num_hidden_layers,
+            "num_attention_heads": model.num_attention_heads,
+            "vocab_size": model.vocab_size,
+            "ffn_dim": ffn,
+            "max_position_embeddings": 2048,
+            "word_embed_proj_dim": model.hidden_size,
+        }),
+        ShapeFamily::Llama => serde_json::json!({
+            "model_type": "llama",
+            "hidden_size": model.hidden_size,
+            "num_hidden_layers": model.num_hidden_layers,
+            "num_attention_heads": model.num_attention_heads,
+            "num_key_value_heads": model.num_key_value_heads.or(model.num_attention_heads),
+            "vocab_size": model.vocab_size,
+            "intermediate_size": ffn,
+            "max_position_embeddings": 2048,
+            "rms_norm_eps": 1e-5,
+            "hidden_act": "silu",
+        }),
+    }
 }

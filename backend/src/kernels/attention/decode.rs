@@ -138,7 +138,7 @@ fn score_tile<L: Lanes, R: Row, const N: usize>(
     while L::TILE_N >= 4 && g + 4 <= spec.group() {
         let query = |i: usize| &queries[(g + i) * width..(g + i + 1) * width];
         let tile = [query(0), query(1), query(2), query(3)];
-        let sums = dots::<L, R, 4, N>(lanes, tile, keys, width);
+        let sums = dots::<L, R, 4, N>(lanes, tile, keys, width, |_| ());
         for (i, sums) in sums.iter().enumerate() {
             let at = (g + i) * context + position;
             scores[at..at + N].copy_from_slice(sums);
@@ -147,7 +147,7 @@ fn score_tile<L: Lanes, R: Row, const N: usize>(
     }
     while g < spec.group() {
         let query = &queries[g * width..(g + 1) * width];
-        let sums = dots::<L, R, 1, N>(lanes, [query], keys, width);
+        let sums = dots::<L, R, 1, N>(lanes, [query], keys, width, |_| ());
         let at = g * context + position;
         scores[at..at + N].copy_from_slice(&sums[0]);
         g += 1;

@@ -178,7 +178,7 @@ impl Block<'_> {
                 query_of(query + 2),
                 query_of(query + 3),
             ];
-            let sums = dots::<L, &[f32], TILE, N>(lanes, tile, keys, width);
+            let sums = dots::<L, &[f32], TILE, N>(lanes, tile, keys, width, |_| ());
             for (i, sums) in sums.iter().enumerate() {
                 let at = (query - self.queries.start + i) * context + position;
                 scores[at..at + N].copy_from_slice(sums);
@@ -186,7 +186,7 @@ impl Block<'_> {
             query += TILE;
         }
         while query < end {
-            let sums = dots::<L, &[f32], 1, N>(lanes, [query_of(query)], keys, width);
+            let sums = dots::<L, &[f32], 1, N>(lanes, [query_of(query)], keys, width, |_| ());
             let at = (query - self.queries.start) * context + position;
             scores[at..at + N].copy_from_slice(&sums[0]);
             query += 1;

@@ -114,6 +114,11 @@ impl Row for PackedRow<'_> {
     }
 
     #[inline(always)]
+    fn prefetch<L: Lanes>(self, lanes: L, step: usize) {
+        lanes.prefetch(self.codes.as_ptr().wrapping_add(step * LANES));
+    }
+
+    #[inline(always)]
     fn element(self, index: usize) -> f32 {
         let code = self.codes[index] >> self.shift & 15;
         let (scale, minimum) = (self.scales[index], self.minima[index]);

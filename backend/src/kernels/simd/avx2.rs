@@ -39,6 +39,13 @@ impl Lanes for Avx2 {
     type V = Pair;
     const TILE_M: usize = 3;
     const TILE_N: usize = 2;
+    const TILE_N_ALONE: usize = 4;
+
+    #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        // SAFETY: a prefetch reads nothing and cannot fault, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
 
     #[inline(always)]
     fn zero(self) -> Pair {

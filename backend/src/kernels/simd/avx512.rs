@@ -40,6 +40,13 @@ impl Lanes for Avx512 {
     type V = __m512;
     const TILE_M: usize = 4;
     const TILE_N: usize = 6;
+    const TILE_N_ALONE: usize = 6;
+
+    #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        // SAFETY: a prefetch reads nothing and cannot fault, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
 
     #[inline(always)]
     fn zero(self) -> __m512 {

@@ -24,7 +24,11 @@ pub trait Lanes: Copy {
     const TILE_M: usize;
     /// Rows of the right operand that such a tile holds (2, 4 or 6).
     const TILE_N: usize;
+    /// The same where the left operand has one row: enough sums to hide how long each takes.
+    const TILE_N_ALONE: usize;
 
+    /// Asks for the cache line at an address, which need not be one of ours: a hint.
+    fn prefetch(self, at: *const u8);
     /// All lanes zero.
     fn zero(self) -> Self::V;
     /// All lanes `value`.

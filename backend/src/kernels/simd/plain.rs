@@ -12,6 +12,10 @@ impl Lanes for Plain {
     type V = [f32; LANES];
     const TILE_M: usize = 1;
     const TILE_N: usize = 2;
+    const TILE_N_ALONE: usize = 2;
+
+    #[inline(always)]
+    fn prefetch(self, _: *const u8) {}
 
     #[inline(always)]
     fn zero(self) -> Self::V {
