@@ -493,7 +493,10 @@ fn every_matrix_product_has_a_rate() {
         curve,
         &format!("{curve}\nreused = true"),
         "compute.gemm",
-        &["reused weights only", "without `reused`"],
+        &[
+            "reused or packed weights only",
+            "without `reused` and `packed`",
+        ],
     );
     for shape in ["n = 0\nk = 8", "n = 8"] {
         refuses(
@@ -512,7 +515,7 @@ fn validate_names_the_profile_where_there_is_no_file() {
     let error = profile.validate().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "mini: compute.gemm: is empty; write at least one [[compute.gemm]] without `reused`"
+        "mini: compute.gemm: is empty; write at least one [[compute.gemm]] without `reused` and `packed`"
     );
 }
 

@@ -173,17 +173,13 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         }
     }
     let launch = quantity(&measured.gaps, GAPS);
-    let unpack = unpack::rates(&measured.compute, &measured.packed);
+    let unpack = unpack::rates(&measured.compute, &measured.packed_caches);
     Compute {
         launch: launch.clone(),
         handoff: Some(quantity(&measured.handoffs, MEASURED)),
         barrier: quantity(&measured.barriers, MEASURED),
         pace: Some(pace(measured)),
-        gemm: options
-            .dtypes
-            .iter()
-            .flat_map(|d| gemm_curves(*d, measured))
-            .collect(),
+        gemm: gemm_curves(options, measured),
         attention_prefill: curve(&prefill),
         attention_decode: curve(&thin(decode)),
         cpu_launch: launch,
@@ -222,10 +218,19 @@ fn thin(rates: Rates) -> Rates {
         .collect()
 }
 
+fn gemm_curves(options: &ProbeOptions, measured: &Measured) -> Vec<GemmCurve> {
+    let of = |tasks: &[(Dtype, Timed)], packed: bool| -> Vec<GemmCurve> {
+        let dtypes = options.dtypes.iter();
+        dtypes.flat_map(|d| curves_of(*d, tasks, packed)).collect()
+    };
+    let mut curves = of(&measured.compute, false);
+    curves.extend(of(&measured.packed_weights, true));
+    curves
+}
+
 /// One curve over M for each size of matrix.
-fn gemm_curves(dtype: Dtype, measured: &Measured) -> Vec<GemmCurve> {
-    let tasks: Vec<&Timed> = measured
-        .compute
+fn curves_of(dtype: Dtype, tasks: &[(Dtype, Timed)], packed: bool) -> Vec<GemmCurve> {
+    let tasks: Vec<&Timed> = tasks
         .iter()
         .filter(|(d, _)| *d == dtype)
         .map(|(_, t)| t)
@@ -252,6 +257,7 @@ fn gemm_curves(dtype: Dtype, measured: &Measured) -> Vec<GemmCurve> {
             n: Some(side),
             k: Some(side),
             reused: matrix.reused,
+            packed,
             rate: curve(&rates),
         }
     };

@@ -51,8 +51,12 @@ pub(super) const BATCHES: [(u32, u32); 9] = [
     (24, 20),
 ];
 
-/// Those of them that are run with weights and cache in 4 bits as well.
-pub(super) const PACKED_BATCHES: [(u32, u32); 2] = [BATCHES[0], BATCHES[3]];
+/// Those of them that are run with weights in 4 bits as well.
+pub(super) const PACKED_WEIGHTS: [(u32, u32); 5] =
+    [BATCHES[0], BATCHES[2], BATCHES[3], BATCHES[5], BATCHES[7]];
+
+/// Those that are run with the cache in 4 bits.
+pub(super) const PACKED_CACHES: [(u32, u32); 2] = [BATCHES[0], BATCHES[3]];
 
 /// What a calibration plan is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +65,8 @@ pub(super) enum Kind {
     OnDevice,
     /// The cache on the host, and attention beside it.
     CpuAttention,
-    /// Everything on the device, weights and cache in 4 bits an element.
-    Compressed,
+    /// Everything on the device, some of it in 4 bits an element.
+    Compressed(Compression),
 }
 
 fn model(shape: Shape) -> ModelSpec {
@@ -88,7 +92,7 @@ pub(super) fn plan(
 ) -> Result<Plan, LowerError> {
     // CPU attention has nothing beside it only where there is one batch.
     let (cache, batches) = match kind {
-        Kind::OnDevice | Kind::Compressed => ([100.0, 0.0], 3),
+        Kind::OnDevice | Kind::Compressed(_) => ([100.0, 0.0], 3),
         Kind::CpuAttention => ([0.0, 100.0], 1),
     };
     let percent = [100.0, 0.0, cache[0], cache[1], 100.0, 0.0];
@@ -96,7 +100,7 @@ pub(super) fn plan(
         barrier: false,
         cpu_attention: kind == Kind::CpuAttention,
         compression: match kind {
-            Kind::Compressed => Compression::of(true, true),
+            Kind::Compressed(compression) => compression,
             Kind::OnDevice | Kind::CpuAttention => Compression::default(),
         },
         ..Policy::from_percent(sequences, batches, percent)?

@@ -16,6 +16,7 @@ mod stats;
 mod unpack;
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::control::{Controller, DriveError, Run, drive};
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
 use plimsoll_core::hardware::{Contention, HardwareProfile};
@@ -85,8 +86,10 @@ struct Measured {
     moments: Vec<Moment>,
     moves: Vec<Timed>,
     compute: Vec<(Dtype, Timed)>,
-    /// Some of the tasks of `compute` again, with weights and cache in 4 bits.
-    packed: Vec<(Dtype, Timed)>,
+    /// Some of the tasks of `compute` again, with weights in 4 bits.
+    packed_weights: Vec<(Dtype, Timed)>,
+    /// And with the cache in 4 bits.
+    packed_caches: Vec<(Dtype, Timed)>,
     gaps: Vec<f64>,
     handoffs: Vec<f64>,
     barriers: Vec<f64>,
@@ -106,7 +109,8 @@ impl Measured {
             moments: Vec::new(),
             moves: Vec::new(),
             compute: Vec::new(),
-            packed: Vec::new(),
+            packed_weights: Vec::new(),
+            packed_caches: Vec::new(),
             gaps: Vec::new(),
             handoffs: Vec::new(),
             barriers: Vec::new(),
@@ -300,17 +304,28 @@ fn measure_compute(
     Ok(())
 }
 
-/// What 4-bit groups cost, beside the narrowest type: what it saves of memory is least there.
+/// Products with weights in 4-bit groups, and what groups in the cache cost beside the narrowest type:
+/// what they save of memory is least there.
 fn measure_unpack(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
     let Some(dtype) = options.dtypes.iter().min_by_key(|d| d.size_bytes()) else {
         return Ok(());
     };
+    let mut run = |shape, batch, compression| {
+        let plan = compute::plan(shape, batch, 5, *dtype, Kind::Compressed(compression))?;
+        let (_, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
+        let tasks = tasks.into_iter().map(|t| (*dtype, t));
+        match compression.weights {
+            true => measured.packed_weights.extend(tasks),
+            false => measured.packed_caches.extend(tasks),
+        }
+        Ok::<_, ProbeError>(())
+    };
     for shape in compute::SHAPES {
-        for batch in compute::PACKED_BATCHES {
-            let plan = compute::plan(shape, batch, 5, *dtype, Kind::Compressed)?;
-            let (_, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
-            let tasks = tasks.into_iter().map(|t| (*dtype, t));
-            measured.packed.extend(tasks);
+        for batch in compute::PACKED_WEIGHTS {
+            run(shape, batch, Compression::of(true, false))?;
+        }
+        for batch in compute::PACKED_CACHES {
+            run(shape, batch, Compression::of(false, true))?;
         }
     }
     Ok(())

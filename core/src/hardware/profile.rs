@@ -202,6 +202,9 @@ pub struct GemmCurve {
     /// Whether it is for weights that the task before used as well, of which a cache may hold some;
     /// where a profile has no such curve, the others serve.
     pub reused: bool,
+    /// Whether it is for weights in groups of 4-bit codes, their unpacking counted; where a profile has no
+    /// such curve, the others serve and `unpack` is added.
+    pub packed: bool,
     /// FLOP/s over M, the rows (tokens in the batch).
     pub rate: Curve,
 }

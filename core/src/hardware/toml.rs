@@ -74,7 +74,7 @@ const COMPUTE: &[&str] = &[
     "cpu_attention_bytes_per_s",
     "cpu_attention_prefill_flops_per_s",
 ];
-const GEMM: &[&str] = &["dtype", "n", "k", "reused", "flops_per_s"];
+const GEMM: &[&str] = &["dtype", "n", "k", "reused", "packed", "flops_per_s"];
 const CONTENTION: &[&str] = &["victim", "beside", "rate"];
 const RESIDUALS: &[&str] = &[
     "median_log_error",
@@ -271,6 +271,7 @@ fn read_gemm(reader: &Reader<'_>) -> Result<GemmCurve, Fault> {
         n: reader.whole("n")?,
         k: reader.whole("k")?,
         reused: reader.flag("reused")?,
+        packed: reader.flag("packed")?,
         rate: reader.curve("flops_per_s")?,
     })
 }
@@ -413,6 +414,7 @@ fn write_compute(compute: &Compute) -> Value {
             ("n", gemm.n.map(|n| i64::from(n).into())),
             ("k", gemm.k.map(|k| i64::from(k).into())),
             ("reused", gemm.reused.then_some(Value::Boolean(true))),
+            ("packed", gemm.packed.then_some(Value::Boolean(true))),
             ("flops_per_s", curve(&gemm.rate)),
         ])
     };

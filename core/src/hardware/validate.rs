@@ -45,7 +45,7 @@ impl HardwareProfile {
         self.check_residuals()
     }
 
-    /// Every product must have a rate: curves of reused weights serve no others, the others serve all.
+    /// Every product must have a rate: curves of reused or packed weights serve no others, the others serve all.
     fn check_gemm(&self) -> Result<(), Fault> {
         let gemm = &self.compute.gemm;
         for (index, curve) in gemm.iter().enumerate() {
@@ -55,14 +55,14 @@ impl HardwareProfile {
                 return Err(Fault::new(key, "has a shape without n or k", remedy));
             }
         }
-        if gemm.iter().any(|curve| !curve.reused) {
+        if gemm.iter().any(|curve| !curve.reused && !curve.packed) {
             return Ok(());
         }
         let problem = match gemm.is_empty() {
             true => "is empty",
-            false => "has curves of reused weights only",
+            false => "has curves of reused or packed weights only",
         };
-        let remedy = "write at least one [[compute.gemm]] without `reused`";
+        let remedy = "write at least one [[compute.gemm]] without `reused` and `packed`";
         Err(Fault::new("compute.gemm", problem, remedy))
     }
 

@@ -15,18 +15,41 @@ type BySize = Vec<(Option<f64>, Curve)>;
 pub(super) struct GemmRates {
     /// Their key in the profile.
     number: &'static str,
+    whole: Curves,
+    /// For weights in 4-bit groups, where a profile has such.
+    packed: Option<Curves>,
+}
+
+#[derive(Debug, Clone)]
+struct Curves {
     fresh: BySize,
     /// For weights that the task before used; the same as the others where a profile has none.
     reused: BySize,
 }
 
-/// A product `[m, k] x [n, k]^T`, and whether the task before used the same weights.
+impl Curves {
+    fn new(compute: &Compute, dtype: Dtype, packed: bool) -> Option<Curves> {
+        let of = |reused| by_size(compute, (dtype, reused, packed));
+        let (fresh, reused) = (of(false), of(true));
+        (!fresh.is_empty()).then(|| Curves {
+            reused: match reused.is_empty() {
+                true => fresh.clone(),
+                false => reused,
+            },
+            fresh,
+        })
+    }
+}
+
+/// A product `[m, k] x [n, k]^T`, whether the task before used the same weights, and how they are stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Product {
     pub m: u32,
     pub n: u32,
     pub k: u32,
     pub reused: bool,
+    /// Whether the weights are in 4-bit groups.
+    pub packed: bool,
 }
 
 impl Product {
@@ -45,38 +68,47 @@ impl GemmRates {
     pub(super) fn new(compute: &Compute, dtype: Dtype) -> GemmRates {
         let known = stand_ins(dtype)
             .into_iter()
-            .find(|known| !by_size(compute, *known, false).is_empty());
+            .find(|known| Curves::new(compute, *known, false).is_some());
         let known = known.unwrap_or(dtype);
-        let fresh = by_size(compute, known, false);
-        let reused = by_size(compute, known, true);
+        let none = || Curves {
+            fresh: Vec::new(),
+            reused: Vec::new(),
+        };
+        let packed = stand_ins(dtype).into_iter();
         GemmRates {
             number: match known {
                 Dtype::F32 => "compute.gemm.f32",
                 Dtype::F16 => "compute.gemm.f16",
                 Dtype::Bf16 => "compute.gemm.bf16",
             },
-            reused: if reused.is_empty() {
-                fresh.clone()
-            } else {
-                reused
-            },
-            fresh,
+            whole: Curves::new(compute, known, false).unwrap_or_else(none),
+            // Codes are the same beside every type, and so is most of the time.
+            packed: packed
+                .filter_map(|known| Curves::new(compute, known, true))
+                .next(),
         }
+    }
+
+    /// Whether products with packed weights were measured, their unpacking in them.
+    pub(super) fn measured_packed(&self) -> bool {
+        self.packed.is_some()
     }
 
     /// Whether rates were measured at stated shapes.
     pub(super) fn measured_by_shape(&self) -> bool {
-        self.fresh
+        self.whole
+            .fresh
             .first()
             .is_some_and(|(elements, _)| elements.is_some())
     }
 
     /// The time of a product's arithmetic, by the nearest measured sizes of weights: one part, or two.
     pub(super) fn parts(&self, product: Product) -> [Option<Part>; 2] {
-        let curves = if product.reused {
-            &self.reused
-        } else {
-            &self.fresh
+        let packed = self.packed.as_ref().filter(|_| product.packed);
+        let curves = packed.unwrap_or(&self.whole);
+        let curves = match product.reused {
+            true => &curves.reused,
+            false => &curves.fresh,
         };
         let Some(Neighbours { low, high }) = neighbours(curves, product.elements()) else {
             return [None, None];
@@ -142,11 +174,11 @@ fn asked_weights(curves: &BySize, elements: f64) -> Option<Asked> {
     })
 }
 
-fn by_size(compute: &Compute, dtype: Dtype, reused: bool) -> BySize {
+fn by_size(compute: &Compute, kind: (Dtype, bool, bool)) -> BySize {
     let known = compute
         .gemm
         .iter()
-        .filter(|c| c.dtype == dtype && c.reused == reused);
+        .filter(|c| (c.dtype, c.reused, c.packed) == kind);
     let mut curves: BySize = known
         .map(|c| {
             let elements = c.n.zip(c.k).map(|(n, k)| f64::from(n) * f64::from(k));

@@ -51,9 +51,19 @@ impl CostModel {
     /// What a task's time consists of, part by part; [`CostModel::seconds`] is their sum.
     pub fn parts(&self, on: impl Into<Resource>, op: &Op, each: &mut impl FnMut(Part)) {
         self.as_stored(on.into(), op, each);
-        match op.packed_elements() {
+        match self.unpacked_apart(op) {
             0 => {}
             elements => each(self.unpack(elements)),
+        }
+    }
+
+    /// Elements whose unpacking or packing no rate of the operation's own has in it.
+    fn unpacked_apart(&self, op: &Op) -> u64 {
+        match *op {
+            Op::Linear {
+                packed_elements, ..
+            } if self.gemm.measured_packed() => packed_elements,
+            _ => op.packed_elements(),
         }
     }
 
@@ -123,11 +133,19 @@ impl CostModel {
                 m,
                 ref gemms,
                 reused,
+                compressed: packed,
                 ..
             } => {
                 for gemm in gemms.iter() {
                     let (n, k) = (gemm.n, gemm.k);
-                    self.gemm(Product { m, n, k, reused }, each);
+                    let product = Product {
+                        m,
+                        n,
+                        k,
+                        reused,
+                        packed,
+                    };
+                    self.gemm(product, each);
                 }
                 each(self.launch());
             }

@@ -22,9 +22,8 @@ pub(super) fn check(text: &TomlText<'_>, file: &GridFile) -> Result<(), InputErr
     names(text, &file.machine)?;
     for batch in &file.batch {
         counts(text, batch)?;
-        let machine = batch.get_ref().machine.as_deref();
+        let (machine, model) = batch.get_ref().only();
         find(text, batch.span().start, &file.machine, machine)?;
-        let model = batch.get_ref().model.as_deref();
         find(text, batch.span().start, &file.model, model)?;
     }
     for machine in &file.machine {

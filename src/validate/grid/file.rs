@@ -157,6 +157,13 @@ pub(super) struct CaseEntry {
     pub machine: Option<String>,
 }
 
+impl BatchEntry {
+    /// The machine that it is for, and the model.
+    pub fn only(&self) -> (Option<&str>, Option<&str>) {
+        (self.machine.as_deref(), self.model.as_deref())
+    }
+}
+
 impl GridFile {
     /// One schedule and one machine, where the file has none.
     pub fn with_defaults(mut self) -> GridFile {

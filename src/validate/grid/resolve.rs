@@ -71,13 +71,13 @@ fn combinations(file: &GridFile) -> Vec<Parts<'_>> {
 }
 
 fn may_run_on(batch: &Spanned<BatchEntry>, machine: &Spanned<MachineEntry>) -> bool {
-    let only = batch.get_ref().machine.as_ref();
-    only.is_none_or(|only| *only == machine.get_ref().name)
+    let (only, _) = batch.get_ref().only();
+    only.is_none_or(|only| only == machine.get_ref().name)
 }
 
 fn may_run_with(batch: &Spanned<BatchEntry>, model: &Spanned<ModelEntry>) -> bool {
-    let only = batch.get_ref().model.as_ref();
-    only.is_none_or(|only| *only == model.get_ref().name)
+    let (_, only) = batch.get_ref().only();
+    only.is_none_or(|only| only == model.get_ref().name)
 }
 
 impl<'a> Parts<'a> {
@@ -88,22 +88,26 @@ impl<'a> Parts<'a> {
     ) -> Result<Parts<'a>, InputError> {
         let (at, case) = (entry.span().start, entry.get_ref());
         let batch = find(text, at, &file.batch, case.batch.as_deref())?;
-        let only = batch.get_ref().machine.as_ref();
-        let machine = case.machine.as_ref().or(only).map(String::as_str);
+        let (machine_only, model_only) = batch.get_ref().only();
+        let machine = case.machine.as_deref().or(machine_only);
+        let model = case.model.as_deref().or(model_only);
         let parts = Parts {
-            model: find(text, at, &file.model, case.model.as_deref())?,
+            model: find(text, at, &file.model, model)?,
             placement: find(text, at, &file.placement, case.placement.as_deref())?,
             schedule: find(text, at, &file.schedule, case.schedule.as_deref())?,
             batch,
             machine: find(text, at, &file.machine, machine)?,
         };
-        match only.filter(|_| !may_run_on(batch, parts.machine)) {
-            None => Ok(parts),
-            Some(only) => {
-                let problem = format!("batch `{}` runs on `{only}` only", batch.get_ref().name);
-                Err(text.bad(at, "machine", problem, "name that, or another batch"))
+        let machine = machine_only.filter(|_| !may_run_on(batch, parts.machine));
+        let model = model_only.filter(|_| !may_run_with(batch, parts.model));
+        for (key, only) in [("machine", machine), ("model", model)] {
+            if let Some(only) = only {
+                let batch = batch.get_ref().name();
+                let problem = format!("batch `{batch}` is for `{only}` only");
+                return Err(text.bad(at, key, problem, "name that, or another batch"));
             }
         }
+        Ok(parts)
     }
 
     fn case(&self, text: &TomlText<'_>, dtype: Dtype) -> Result<Case, InputError> {

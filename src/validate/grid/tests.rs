@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
+
 use super::{BUILT_IN, Grid};
 
 const GRID: &str = "\
@@ -63,7 +66,7 @@ fn a_grid_is_multiplied_out() {
     assert_eq!(all.len(), 2 * 3);
     assert_eq!(all[0], "tiny / host / zigzag / 2x2 / fast");
     assert_eq!(all[5], "tiny / planned / zigzag / 4x1 / slow");
-    assert_eq!(names(BUILT_IN).len(), 32);
+    assert_eq!(names(BUILT_IN).len(), 3 * 6 * 3);
 }
 
 #[test]
@@ -72,6 +75,35 @@ fn a_case_takes_the_first_of_what_it_does_not_name() {
     assert_eq!(case(""), "tiny / host / zigzag / 2x2 / fast");
     let own_machine = case("batch = \"4x1\"\n");
     assert_eq!(own_machine, "tiny / host / zigzag / 4x1 / slow");
+}
+
+#[test]
+fn a_model_has_its_type_family_and_batches() {
+    let llama = "name = \"tiny\"\ndtype = \"bf16\"\nfamily = \"llama\"\nnum_key_value_heads = 2";
+    let packed =
+        "percent = [0, 100, 0, 100, 100, 0]\ncompress_weight = true\nsparse_attention = 0.5";
+    let text = GRID
+        .replacen("name = \"tiny\"", llama, 1)
+        .replacen("percent = [0, 100, 0, 100, 100, 0]", packed, 1)
+        .replacen("\"slow\"\n\n", "\"slow\"\nmodel = \"tiny\"\n\n", 1);
+    let opt = "\n[[model]]\nname = \"other\"\nhidden_size = 64\nnum_hidden_layers = 2\n\
+               num_attention_heads = 4\nvocab_size = 128\n";
+    let grid = Grid::parse(&format!("{text}{opt}"), Path::new("grid.toml")).expect("a grid");
+    let cases = |model: &str| {
+        grid.cases
+            .iter()
+            .filter(|c| c.name.starts_with(model))
+            .count()
+    };
+    assert_eq!([cases("tiny"), cases("other")], [6, 4]);
+    let [first, last] = [&grid.cases[0], &grid.cases[9]];
+    assert_eq!([first.dtype, last.dtype], [Dtype::Bf16, Dtype::F32]);
+    assert_eq!(first.model.num_key_value_heads, 2);
+    assert_eq!(last.model.num_key_value_heads, 4);
+    assert!(first.model.gated_mlp && !last.model.gated_mlp);
+    let policy = first.policy.expect("given");
+    assert_eq!(policy.compression, Compression::of(true, false));
+    assert_eq!(policy.sparse_attention, 0.5);
 }
 
 #[test]
@@ -168,7 +200,7 @@ fn a_case_is_given_once_and_of_known_parts() {
         ),
         (
             "[[case]]\nbatch = \"4x1\"\nmachine = \"fast\"\n",
-            "line 36: machine: batch `4x1` runs on `slow` only; name that, or another batch",
+            "line 36: machine: batch `4x1` is for `slow` only; name that, or another batch",
         ),
     ] {
         assert_eq!(refusal("", cases), format!("grid.toml: {said}"));
