@@ -61,6 +61,9 @@ pub struct StageSummary {
     pub prefill_bubble: f64,
     /// The same of the time after it; none where nothing is decoded.
     pub decode_bubble: Option<f64>,
+    /// The same of all the time.
+    #[serde(default)]
+    pub bubble: f64,
     /// Share of the time that its engines were busy. Those of a host that it shares count for the first
     /// stage there.
     pub busy_fraction: BusyFraction,

@@ -128,6 +128,7 @@ impl Tally {
         let stage = |gpu: usize| StageSummary {
             prefill_bubble: idle(gpu, 0.0, prefill_end),
             decode_bubble: decodes.then(|| idle(gpu, prefill_end, self.end)),
+            bubble: idle(gpu, 0.0, self.end),
             busy_fraction: BusyFraction::mean(&self.machine, shares, |r: &Resource| {
                 usize::from(r.gpu) == gpu
             }),

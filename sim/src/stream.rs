@@ -182,3 +182,66 @@ fn first_of_lanes(piece: &Program, lanes: usize) -> Vec<TaskId> {
     }
     first.into_iter().flatten().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::Dtype;
+    use plimsoll_core::hardware::embedded;
+    use plimsoll_core::model::registry;
+    use plimsoll_core::pipeline::Pipeline;
+    use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Provenance};
+    use plimsoll_core::policy::{Policy, Schedule};
+    use plimsoll_core::tier::PerTier;
+    use plimsoll_core::units::Bytes;
+    use plimsoll_core::workload::Workload;
+
+    use super::*;
+
+    fn streams(policy: Policy) -> bool {
+        let plan = Plan {
+            schema_version: PLAN_SCHEMA_VERSION,
+            model: registry::find("opt-1.3b").expect("registered"),
+            dtype: Dtype::F16,
+            workload: Workload {
+                prompt_len: 64,
+                gen_len: 8,
+                num_prompts: None,
+            },
+            policy,
+            capacity_bytes: PerTier::from_fn(|_| Bytes(1 << 50)),
+            prediction: None,
+            provenance: Provenance {
+                hardware: "t4x4".into(),
+                chosen_by: ChosenBy::Given,
+                plimsoll_version: "0".into(),
+            },
+        };
+        let profile = embedded::profile("t4x4").expect("embedded");
+        predict_streamed(&plan, &profile).expect("fits").is_some()
+    }
+
+    #[test]
+    fn the_usual_plans_need_no_whole_run() {
+        let percent = [20.0, 80.0, 0.0, 100.0, 0.0, 100.0];
+        let base = Policy::from_percent(4, 3, percent).expect("a policy");
+        for schedule in [Schedule::ZigZag, Schedule::Row, Schedule::Diagonal] {
+            for cpu_attention in [false, true] {
+                let policy = Policy {
+                    schedule,
+                    cpu_attention,
+                    barrier: false,
+                    ..base
+                };
+                assert!(streams(policy), "{policy:?}");
+            }
+        }
+        for (stages, micro_batches) in [(2, 1), (4, 4)] {
+            let pipeline = Pipeline {
+                stages,
+                micro_batches,
+                ..Pipeline::default()
+            };
+            assert!(streams(Policy { pipeline, ..base }), "{pipeline:?}");
+        }
+    }
+}

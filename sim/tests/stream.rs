@@ -2,6 +2,7 @@
 
 mod common;
 
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::embedded;
 use plimsoll_core::model::registry;
 use plimsoll_core::pipeline::Pipeline;
@@ -61,6 +62,29 @@ fn of_one_gpu() {
             ..policy(Schedule::ZigZag, percent, false, false)
         };
         assert_same(&plan(serial, None, 6));
+    }
+}
+
+#[test]
+fn of_rows_and_of_what_is_compressed_or_sparse() {
+    for percent in [ON_HOST, ON_DISK] {
+        assert_same(&plan(
+            policy(Schedule::Row, percent, true, false),
+            Some(20),
+            6,
+        ));
+        for schedule in [Schedule::ZigZag, Schedule::Diagonal] {
+            let compressed = Policy {
+                compression: Compression::of(true, true),
+                ..policy(schedule, percent, false, false)
+            };
+            assert_same(&plan(compressed, None, 6));
+            let sparse = Policy {
+                sparse_attention: 0.25,
+                ..policy(schedule, percent, false, false)
+            };
+            assert_same(&plan(sparse, None, 6));
+        }
     }
 }
 

@@ -74,7 +74,7 @@ pub struct Args {
     /// The most that is written to the disk, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     disk_write_gb_s: Option<f64>,
-    /// Threads of the emulated device's matrix products; profiles are measured with 1, so with more
+    /// Threads that the emulated device computes with; profiles are measured with 1, so with more
     /// nothing is predicted
     #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]

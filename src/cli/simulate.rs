@@ -14,6 +14,7 @@ use plimsoll_core::policy::Policy;
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::summary::Summary;
 use plimsoll_core::term::Term;
+use plimsoll_core::tier::Tier;
 
 use super::exit::{Exit, Failure};
 use super::input::{check_gpus, check_plan};
@@ -143,8 +144,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     args.without
         .iter()
         .for_each(|term| term.off_in(&mut plan.policy));
+    check_fits(&plan).map_err(|error| does_not_fit(error, args, (&plan, &profile)))?;
     // A picture of all tasks needs them all; what they come to does not.
-    check_fits(&plan).map_err(|error| does_not_fit(error, args, &profile))?;
     let run = match &args.trace {
         Some(_) => Some(plimsoll_sim::simulate(&plan, &profile)?),
         None => None,
@@ -176,20 +177,25 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// What does not fit, with what may help.
-fn does_not_fit(error: LowerError, args: &Args, profile: &HardwareProfile) -> anyhow::Error {
-    if !matches!(error, LowerError::DoesNotFit { .. }) {
+fn does_not_fit(
+    error: LowerError,
+    args: &Args,
+    (plan, profile): (&Plan, &HardwareProfile),
+) -> anyhow::Error {
+    let LowerError::DoesNotFit { tier, .. } = error else {
         return error.into();
-    }
+    };
     let less = match &args.plan {
         Some(_) => "plan again for this machine",
+        None if tier == Tier::Disk => "lower --gpu-batch-size or --num-gpu-batches",
         None => {
             "lower --gpu-batch-size or --num-gpu-batches, or move more to the tiers below (--percent)"
         }
     };
-    let gpus = profile.num_gpus();
+    let gpus = profile.num_gpus().min(plan.model.num_hidden_layers);
     let spread = match gpus > 1 && args.plan.is_none() && args.pipeline.is_one_stage() {
         true => format!(
-            ", or spread the model over the {gpus} GPUs of {} (--stages {gpus})",
+            ", or spread the model over {gpus} GPUs of {} (--stages {gpus})",
             profile.name
         ),
         false => String::new(),

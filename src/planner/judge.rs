@@ -33,7 +33,7 @@ struct Sample {
     tokens: u32,
 }
 
-/// What is simulated to compare plans of one schedule, and then the best of each. In a diagonal
+/// What is simulated to compare plans of one kind, and then the best of each. In a diagonal
 /// schedule some passes prefill and most do not, so that many tokens are needed, and few layers have
 /// to do.
 #[derive(Debug, Clone, Copy)]

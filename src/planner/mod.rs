@@ -174,12 +174,12 @@ pub fn search_watched(
     request: &Request,
     watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Answer, PlanError> {
-    let answer = answer(machine, request, (Verdict::Predicted, watch))?;
+    let answer = answer(machine, request, (Verdict::Predicted, &mut *watch))?;
     let answer = match (answer, request.max_latency_s) {
         (Answer::Plan(planned), _) if request.objective == Objective::Throughput => {
             Answer::Plan(pipelines::with_lighter_end(planned, machine.0)?)
         }
-        (Answer::TooSlow(slow), Some(limit)) => quickest(machine, request, (slow, limit))?,
+        (Answer::TooSlow(slow), Some(limit)) => quickest(machine, request, (slow, limit), watch)?,
         (answer, _) => answer,
     };
     Ok(answer)
@@ -217,13 +217,14 @@ fn quickest(
     machine: (&HardwareProfile, &ModelSpec, Dtype),
     request: &Request,
     (slow, limit): (Box<Planned>, Seconds),
+    watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Answer, PlanError> {
     let hurried = Request {
         objective: Objective::Latency,
         max_latency_s: None,
         ..*request
     };
-    let mut planned = match answer(machine, &hurried, (Verdict::Predicted, &mut |_, _| ()))? {
+    let mut planned = match answer(machine, &hurried, (Verdict::Predicted, watch))? {
         Answer::Plan(planned) if planned.latency_s < slow.latency_s => planned,
         _ => return Ok(Answer::TooSlow(slow)),
     };
@@ -235,6 +236,10 @@ fn quickest(
             plan.workload = workload;
             plan.prediction = Some(predict(plan, machine.0)?);
         }
+    }
+    if let Some(prediction) = &planned.plan.prediction {
+        planned.latency_s = prediction.latency_s;
+        planned.throughput_tok_s = prediction.throughput_tok_s;
     }
     let in_time = |plan: &Plan| {
         let prediction = plan.prediction.as_ref();

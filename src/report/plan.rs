@@ -10,7 +10,7 @@ use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
-use plimsoll_core::summary::{BusyFraction, StageSummary, Summary};
+use plimsoll_core::summary::{BusyFraction, Summary};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::{Bytes, Seconds};
 
@@ -137,7 +137,7 @@ fn decisions(policy: &Policy) -> String {
     let sparse = if policy.sparse_attention < DENSE {
         format!(
             "attention  sparse: decode reads {} of the values, those with the largest weights; what that \
-             does to the quality of the tokens is not judged\n",
+             does to the quality of the tokens is not judged here (see plimsoll perplexity)\n",
             percent(policy.sparse_attention)
         )
     } else {
@@ -371,12 +371,7 @@ pub fn bottleneck_text(summary: &Summary) -> String {
 
 /// Share of the time in which a stage has no pass under way, on average.
 fn bubbles(summary: &Summary) -> f64 {
-    let decode_s = summary.decode_s.map_or(0.0, |s| s.0);
-    let of_stage = |stage: &StageSummary| {
-        let decode = stage.decode_bubble.unwrap_or(0.0) * decode_s;
-        (stage.prefill_bubble * summary.prefill_s.0 + decode) / summary.latency_s.0
-    };
-    let all: f64 = summary.stages.iter().map(of_stage).sum();
+    let all: f64 = summary.stages.iter().map(|stage| stage.bubble).sum();
     all / summary.stages.len().max(1) as f64
 }
 

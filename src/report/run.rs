@@ -14,9 +14,12 @@ pub fn comparison(predicted: Option<&Summary>, measured: &Summary) -> Table {
         ("measured", Align::Right),
         ("error", Align::Right),
     ]);
-    let mut line = |name: &str, value: &dyn Fn(&Summary) -> f64, text: &dyn Fn(f64) -> String| {
-        let real = value(measured);
-        let (said, error) = match predicted.map(value) {
+    type Value<'a> = &'a dyn Fn(&Summary) -> Option<f64>;
+    let mut line = |name: &str, value: Value<'_>, text: &dyn Fn(f64) -> String| {
+        let Some(real) = value(measured) else {
+            return;
+        };
+        let (said, error) = match predicted.and_then(value) {
             Some(said) if real != 0.0 => (text(said), signed_percent(said / real - 1.0)),
             Some(said) => (text(said), String::new()),
             None => (String::new(), String::new()),
@@ -24,17 +27,14 @@ pub fn comparison(predicted: Option<&Summary>, measured: &Summary) -> Table {
         table.row([name.to_owned(), said, text(real), error]);
     };
     let time = |s: f64| duration(plimsoll_core::units::Seconds(s));
-    line("latency", &|s| s.latency_s.0, &time);
-    line("prefill", &|s| s.prefill_s.0, &time);
-    if let Some(decode) = measured.decode_s {
-        let value = |s: &Summary| s.decode_s.unwrap_or(decode).0;
-        line("decode", &value, &time);
-    }
-    line("tokens/s", &|s| s.throughput_tok_s, &three_digits);
+    line("latency", &|s| Some(s.latency_s.0), &time);
+    line("prefill", &|s| Some(s.prefill_s.0), &time);
+    line("decode", &|s| s.decode_s.map(|s| s.0), &time);
+    line("tokens/s", &|s| Some(s.throughput_tok_s), &three_digits);
     for tier in Tier::ALL {
         let name = format!("{tier} peak");
         let text = |b: f64| plimsoll_core::units::Bytes(b as u64).to_string();
-        line(&name, &|s| s.peak_bytes[tier].as_f64(), &text);
+        line(&name, &|s| Some(s.peak_bytes[tier].as_f64()), &text);
     }
     for (index, (name, _)) in measured.busy_fraction.named().into_iter().enumerate() {
         let linked = |s: &Summary| s.busy_fraction.peer_link > 0.0;

@@ -82,7 +82,7 @@ pub struct CpuOptions {
     pub disk_dir: PathBuf,
     /// How fast the links are.
     pub throttles: Throttles,
-    /// Threads of the emulated accelerator's matrix products.
+    /// Threads that the emulated accelerator computes with.
     pub device_threads: usize,
     /// Whether the accelerator has cores of its own, and all else the others.
     pub pin_cores: bool,

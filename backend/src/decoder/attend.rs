@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::cache::{CachePart, NewCachePart};
 use super::error::at_least;
+use super::parallel::Team;
 use super::stages::Batch;
 use super::{Decoder, DecoderError, Sight, SplitMut};
 use crate::kernels::attention::{AttentionScratch, AttentionSpec, CacheType, KvSegment, attend};
@@ -53,6 +54,16 @@ impl Decoder {
         parts: &[CachePart<'_>],
         sight: Sight<'_>,
     ) -> Result<(), DecoderError> {
+        self.attend_step_on(&self.team, queries, parts, sight)
+    }
+
+    fn attend_step_on(
+        &self,
+        team: &Team,
+        queries: &mut SplitMut<'_>,
+        parts: &[CachePart<'_>],
+        sight: Sight<'_>,
+    ) -> Result<(), DecoderError> {
         let first_row = parts.first().map_or(0, |part| part.rows.start);
         let rows: usize = parts.iter().map(|part| part.rows.len()).sum();
         let width = self.group() * self.head_dim();
@@ -60,7 +71,7 @@ impl Decoder {
         let mut q = vec![0.0; rows * width];
         queries.load(0..rows * width, &mut q);
         let flops = 4 * (rows * width * sight.context_len) as u64;
-        let attended = self.team.share((rows, flops), |range| {
+        let attended = team.share((rows, flops), |range| {
             let rows = first_row + range.start..first_row + range.end;
             self.attend_rows(&q, parts, (first_row, rows), sight)
         })?;
@@ -188,7 +199,8 @@ impl Decoder {
 
     /// A decode step's attention where the cache is: appends the new keys and values that lie behind
     /// the queries in `mid` (`[row][group * head_dim]`, then `[K|V][row][head_dim]`) to the parts, then
-    /// attends; the result takes the queries' place.
+    /// attends; the result takes the queries' place. The thread that calls does all of it: the team's others
+    /// are the device's, which computes meanwhile.
     ///
     /// # Errors
     /// Where operands do not fit each other.
@@ -217,7 +229,7 @@ impl Decoder {
         let parts: Vec<CachePart<'_>> = parts.iter().map(NewCachePart::as_part).collect();
         let mut split = SplitMut::default();
         split.push(queries, rows * self.group() * self.head_dim(), self.dtype)?;
-        self.attend_step(&mut split, &parts, sight)
+        self.attend_step_on(&Team::new(1), &mut split, &parts, sight)
     }
 }
 
@@ -229,5 +241,90 @@ fn one_row<'a>(pages: &'a [&'a [u8]], head_bytes: usize, stored: CacheType) -> K
         record_bytes: 2 * head_bytes,
         pages,
         stored,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::Dtype;
+    use plimsoll_core::compression::Compression;
+    use plimsoll_core::model::registry;
+
+    use super::super::Padding;
+    use super::*;
+
+    const SEQUENCES: usize = 8;
+    const TOKENS: usize = 96;
+
+    fn value(index: usize) -> f32 {
+        ((index * 2_654_435_761) % 1013) as f32 / 506.5 - 1.0
+    }
+
+    /// What attention makes of some queries on so many threads, in bits.
+    fn attended(threads: usize, query_len: usize) -> Vec<u32> {
+        let model = registry::find("opt-125m").expect("registered");
+        let heads = model.num_key_value_heads as usize;
+        let width = model.head_dim as usize;
+        let decoder = Decoder::new(&model, Dtype::F32, Compression::default(), threads);
+        let decoder = decoder.expect("it is executed");
+        let (rows, padding) = (SEQUENCES * heads, [0, 5, 0, 0, 31, 1, 0, 90]);
+        let record = 2 * rows * width;
+        let cache: Vec<f32> = (0..TOKENS * record).map(value).collect();
+        // Two parts, as if in two tiers.
+        let cut = 5 * heads + 3;
+        let of = |rows: Range<usize>| -> Vec<f32> {
+            let own = rows.start * width..rows.end * width;
+            let halves = cache.chunks_exact(record / 2);
+            halves.flat_map(|half| half[own.clone()].to_vec()).collect()
+        };
+        let stored = [0..cut, cut..rows].map(|rows| (of(rows.clone()), rows));
+        let parts = stored.each_ref().map(|(elements, rows)| CachePart {
+            rows: rows.clone(),
+            record_bytes: 2 * rows.len() * width * 4,
+            pages: vec![bytemuck::cast_slice(elements)],
+        });
+        let mut queries: Vec<f32> = (0..rows * query_len * width)
+            .map(|i| value(i + 7))
+            .collect();
+        let elements = queries.len();
+        let mut split = SplitMut::default();
+        let bytes = bytemuck::cast_slice_mut(&mut queries);
+        split.push(bytes, elements, Dtype::F32).expect("it fits");
+        let padding = Padding(&padding);
+        if query_len == 1 {
+            let sight = Sight {
+                context_len: TOKENS,
+                share: 1.0,
+                padding,
+            };
+            decoder
+                .attend_step(&mut split, &parts, sight)
+                .expect("it fits");
+        } else {
+            let batch = Batch {
+                sequences: SEQUENCES,
+                query_len,
+                position: 0,
+                padding,
+            };
+            decoder
+                .attend_prompt(batch, &mut split, &parts)
+                .expect("it fits");
+        }
+        queries.into_iter().map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn threads_change_no_bit_of_a_step_nor_of_a_prompt() {
+        for query_len in [1, TOKENS] {
+            let alone = attended(1, query_len);
+            for threads in [2, 3] {
+                assert_eq!(
+                    alone,
+                    attended(threads, query_len),
+                    "{threads}, {query_len}"
+                );
+            }
+        }
     }
 }
