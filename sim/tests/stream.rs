@@ -68,9 +68,10 @@ fn of_one_gpu() {
 #[test]
 fn of_rows_and_of_what_is_compressed_or_sparse() {
     for percent in [ON_HOST, ON_DISK] {
+        // Of many rounds only a few are simulated, so that sums are others.
         assert_same(&plan(
             policy(Schedule::Row, percent, true, false),
-            Some(20),
+            Some(8),
             6,
         ));
         for schedule in [Schedule::ZigZag, Schedule::Diagonal] {
