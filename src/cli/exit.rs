@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use plimsoll_backend::cpu::CpuError;
 use plimsoll_backend::decoder::DecoderError;
-use plimsoll_backend::kernels::KernelError;
 use plimsoll_backend::probe::ProbeError;
 use plimsoll_backend::tiers::TierError;
 use plimsoll_backend::weights::WeightError;
@@ -172,7 +171,7 @@ fn exit_of_execution(error: &ExecutionError) -> Option<Exit> {
         ExecutionError::Executor(inner) => inner.downcast_ref().and_then(exit_of_backend),
         ExecutionError::Task { source, .. } => match source.downcast_ref() {
             // Weights that give no numbers.
-            Some(DecoderError::Kernel(KernelError::NotANumber { .. })) => Some(Exit::BadInput),
+            Some(DecoderError::NotANumber { .. }) => Some(Exit::BadInput),
             // A disk that fills up while it runs.
             _ => source.is::<TierError>().then_some(Exit::BackendUnavailable),
         },
