@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use super::output;
 use crate::files::{InputError, Unwritten};
+use crate::perplexity::NoRoom;
 
 /// What the process says to its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +127,9 @@ fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             InputError::UnknownName(_) => Exit::Usage,
             InputError::BadFile(_) => Exit::BadInput,
         });
+    }
+    if cause.is::<NoRoom>() {
+        return Some(Exit::BackendUnavailable);
     }
     if let Some(error) = cause.downcast_ref::<io::Error>() {
         let unwritten = error.get_ref().is_some_and(|inner| inner.is::<Unwritten>());
