@@ -276,12 +276,12 @@ fn a_task_that_fails_is_named_and_ends_the_run() {
 }
 
 /// The error of the first task that fails with weights that are no numbers.
-fn not_a_number(compression: Compression) -> String {
+fn not_a_number(dtype: Dtype, compression: Compression) -> String {
     let policy = Policy {
         compression,
         ..mixed().policy
     };
-    let plan = plan(&tiny_opt(), Dtype::F16, policy, WORKLOAD);
+    let plan = plan(&tiny_opt(), dtype, policy, WORKLOAD);
     let mut lowering = Lowering::new(&plan).expect("it fits");
     let dir = tempfile::tempdir().expect("a directory");
     let options = CpuOptions::new(dir.path());
@@ -299,8 +299,24 @@ fn not_a_number(compression: Compression) -> String {
 #[test]
 fn what_is_no_number_is_not_hidden_in_4_bits() {
     for compression in Compression::ALL {
-        let error = not_a_number(compression);
+        let error = not_a_number(Dtype::F16, compression);
         assert!(error.contains("head on gpu, round 0, pass 0"), "{error}");
+    }
+}
+
+#[test]
+fn what_helps_against_what_is_no_number_depends_on_the_type() {
+    for (dtype, words) in [
+        (Dtype::F16, "past what f16 holds; run in bf16 or f32"),
+        (Dtype::Bf16, "past what bf16 holds; get other weights"),
+        (Dtype::F32, "past what f32 holds; get other weights"),
+    ] {
+        let error = not_a_number(dtype, Compression::default());
+        assert!(
+            error.contains("logit 0 of sequence 0 of the batch"),
+            "{error}"
+        );
+        assert!(error.contains(words), "{error}");
     }
 }
 

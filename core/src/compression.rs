@@ -54,6 +54,16 @@ impl Compression {
         Compression { weights, cache }
     }
 
+    /// What is kept in 4 bits, in words; none: nothing is.
+    pub fn words(self) -> Option<&'static str> {
+        match (self.weights, self.cache) {
+            (false, false) => None,
+            (true, false) => Some("weights"),
+            (false, true) => Some("cache"),
+            (true, true) => Some("weights and cache"),
+        }
+    }
+
     /// Whether a tensor is kept in 4 bits an element.
     pub fn packs(self, tensor: &TensorSpec) -> bool {
         self.weights && !tensor.is_vector()

@@ -5,7 +5,7 @@ use crate::program::{BufferId, Program, TaskId};
 use crate::summary::{BusyFraction, StageSummary, Summary};
 use crate::tier::PerTier;
 use crate::timing::{Head, Timing, heads_of, prefill_end};
-use crate::trace::Trace;
+use crate::trace::{Span, Trace};
 use crate::units::{Bytes, Seconds};
 
 /// What the pieces so far amount to. Each is seen once, in order, after all of its tasks have ended.
@@ -17,7 +17,7 @@ pub struct Tally {
     busy_s: Vec<f64>,
     occupied: Occupied,
     /// For each GPU, when it began and ended its part of each piece.
-    passes: Vec<Vec<(f64, f64)>>,
+    passes: Vec<Vec<Span>>,
     end: f64,
 }
 
@@ -38,7 +38,7 @@ impl Tally {
     pub fn see(&mut self, piece: &Program, trace: &Trace, (from, to): (Seconds, Seconds)) {
         self.heads.extend(heads_of(piece, trace));
         self.occupied.declare(piece);
-        let mut within = vec![None::<(f64, f64)>; self.passes.len()];
+        let mut within = vec![None::<Span>; self.passes.len()];
         for (index, task) in piece.tasks().iter().enumerate() {
             let id = TaskId(piece.first_task().0 + index as u32);
             let Some(span) = trace.span(id) else {
@@ -46,15 +46,15 @@ impl Tally {
             };
             let lane = usize::from(task.resource.0);
             self.end = self.end.max(span.end.0);
-            self.busy_s[lane] += (span.end.0.min(to.0) - span.start.0.max(from.0)).max(0.0);
+            self.busy_s[lane] += span.within(from, to).0;
             self.occupied
                 .change(span.start, true, piece.takes_at(index));
             self.occupied.change(span.end, false, piece.gives_at(index));
             let resource = &self.machine.resources[lane];
             if resource.kind == ResourceKind::Gpu {
                 let pass = &mut within[usize::from(resource.gpu)];
-                let begun = pass.map_or(span.start.0, |(start, _)| start);
-                *pass = Some((begun, span.end.0));
+                let start = pass.map_or(span.start, |pass| pass.start);
+                *pass = Some(Span { start, ..span });
             }
         }
         for (all, pass) in self.passes.iter_mut().zip(within) {
@@ -117,18 +117,18 @@ impl Tally {
         if gpus == 1 {
             return Vec::new();
         }
-        let prefill_end = prefill_end(&self.heads).0;
-        let idle = |gpu: usize, from: f64, to: f64| {
+        let (prefill_end, end) = (prefill_end(&self.heads), self.end());
+        let idle = |gpu: usize, from: Seconds, to: Seconds| {
             let passes = self.passes[gpu].iter();
-            let within = passes.map(|(start, end)| (end.min(to) - start.max(from)).max(0.0));
-            let idle = 1.0 - within.sum::<f64>() / (to - from).max(f64::MIN_POSITIVE);
+            let within = passes.map(|pass| pass.within(from, to).0);
+            let idle = 1.0 - within.sum::<f64>() / (to - from).0.max(f64::MIN_POSITIVE);
             idle.clamp(0.0, 1.0)
         };
         let decodes = timing.decode_s().is_some();
         let stage = |gpu: usize| StageSummary {
-            prefill_bubble: idle(gpu, 0.0, prefill_end),
-            decode_bubble: decodes.then(|| idle(gpu, prefill_end, self.end)),
-            bubble: idle(gpu, 0.0, self.end),
+            prefill_bubble: idle(gpu, Seconds::ZERO, prefill_end),
+            decode_bubble: decodes.then(|| idle(gpu, prefill_end, end)),
+            bubble: idle(gpu, Seconds::ZERO, end),
             busy_fraction: BusyFraction::mean(&self.machine, shares, |r: &Resource| {
                 usize::from(r.gpu) == gpu
             }),

@@ -17,6 +17,11 @@ impl Span {
     pub fn duration(&self) -> Seconds {
         self.end - self.start
     }
+
+    /// How much of it lies between two times.
+    pub fn within(&self, from: Seconds, to: Seconds) -> Seconds {
+        Seconds((self.end.0.min(to.0) - self.start.0.max(from.0)).max(0.0))
+    }
 }
 
 /// One span a task, by [`TaskId`], over all pieces submitted so far.

@@ -168,9 +168,8 @@ fn for_each_operation(
     let mut busy_s = vec![0.0; piece.ops().len() * lanes];
     for (task, id) in piece.tasks().iter().zip(piece.first_task().0..) {
         if let Some(span) = trace.span(TaskId(id)) {
-            let within = span.end.0.min(to.0) - span.start.0.max(from.0);
             let slot = task.op.0 as usize * lanes + task.resource.0 as usize;
-            busy_s[slot] += within.max(0.0);
+            busy_s[slot] += span.within(from, to).0;
         }
     }
     for (slot, busy_s) in busy_s.into_iter().enumerate().filter(|(_, s)| *s > 0.0) {

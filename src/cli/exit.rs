@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use plimsoll_backend::cpu::CpuError;
 use plimsoll_backend::decoder::DecoderError;
-use plimsoll_backend::kernels::KernelError;
 use plimsoll_backend::probe::ProbeError;
 use plimsoll_backend::tiers::TierError;
 use plimsoll_backend::weights::WeightError;
@@ -18,6 +17,7 @@ use thiserror::Error;
 
 use super::output;
 use crate::files::{InputError, Unwritten};
+use crate::perplexity::NoRoom;
 
 /// What the process says to its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +128,9 @@ fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             InputError::BadFile(_) => Exit::BadInput,
         });
     }
+    if cause.is::<NoRoom>() {
+        return Some(Exit::BackendUnavailable);
+    }
     if let Some(error) = cause.downcast_ref::<io::Error>() {
         let unwritten = error.get_ref().is_some_and(|inner| inner.is::<Unwritten>());
         return unwritten.then_some(Exit::Usage);
@@ -172,7 +175,7 @@ fn exit_of_execution(error: &ExecutionError) -> Option<Exit> {
         ExecutionError::Executor(inner) => inner.downcast_ref().and_then(exit_of_backend),
         ExecutionError::Task { source, .. } => match source.downcast_ref() {
             // Weights that give no numbers.
-            Some(DecoderError::Kernel(KernelError::NotANumber { .. })) => Some(Exit::BadInput),
+            Some(DecoderError::NotANumber { .. }) => Some(Exit::BadInput),
             // A disk that fills up while it runs.
             _ => source.is::<TierError>().then_some(Exit::BackendUnavailable),
         },

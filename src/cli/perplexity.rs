@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
-use clap::ValueEnum;
 use clap::builder::RangedU64ValueParser;
 use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::weights::Safetensors;
@@ -14,7 +13,7 @@ use serde::Serialize;
 
 use super::Progress;
 use super::exit::{Exit, Failure};
-use super::options::{DtypeName, share_of_values};
+use super::options::{DtypeName, TableFormat, share_of_values};
 use super::output::{print, print_json};
 use super::profile::cpu_options;
 use crate::files::{FoundModel, InputError, Tokenizer, find_model, read_text};
@@ -52,17 +51,6 @@ pub struct Args {
     /// How to print the result
     #[arg(long, value_enum, default_value_t = TableFormat::Text)]
     format: TableFormat,
-}
-
-/// How a table is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TableFormat {
-    /// For people.
-    Text,
-    /// For programs.
-    Json,
-    /// For spreadsheets.
-    Csv,
 }
 
 const CONTEXT: u32 = 512;

@@ -13,6 +13,8 @@ pub struct Rows {
     file: File,
     /// Where the last whole row ends; none for a pipe or a device.
     end: Option<u64>,
+    /// What brings it to the disk.
+    sync: fn(&File) -> io::Result<()>,
 }
 
 impl Rows {
@@ -36,42 +38,49 @@ impl Rows {
             path: path.to_owned(),
             file,
             end,
+            sync: File::sync_data,
         })
     }
 
     /// Writes whole rows, each with its line end. Says how many of them are there, which on an error are
     /// those that fitted, and what the error is, with the path in front.
     pub fn push(&mut self, rows: &str) -> (usize, io::Result<()>) {
-        let written = self.write(rows);
+        let written = self.file.write_all(rows.as_bytes());
         let there = match &written {
             Ok(()) => rows,
-            Err(_) => self.keep_whole(rows).unwrap_or_default(),
+            Err(_) => self.whole(rows).unwrap_or_default(),
         };
-        let count = there.lines().count();
-        (count, written.map_err(|error| context(&self.path, error)))
-    }
-
-    fn write(&mut self, rows: &str) -> io::Result<()> {
-        self.file.write_all(rows.as_bytes())?;
-        if let Some(end) = &mut self.end {
-            self.file.sync_data()?;
-            *end += rows.len() as u64;
-        }
-        Ok(())
+        let settled = self.settle(there.len() as u64);
+        let count = settled.as_ref().map_or(0, |()| there.lines().count());
+        let outcome = written.and(settled);
+        (count, outcome.map_err(|error| context(&self.path, error)))
     }
 
     /// Of rows that could not all be written, leaves those that are whole. Where that fails as well, none
     /// count; a torn row is found when it is read again, too.
-    fn keep_whole<'a>(&mut self, rows: &'a str) -> Option<&'a str> {
-        let end = self.end.as_mut()?;
-        let arrived = self.file.metadata().ok()?.len().checked_sub(*end)?;
+    fn whole<'a>(&self, rows: &'a str) -> Option<&'a str> {
+        let end = self.end?;
+        let arrived = self.file.metadata().ok()?.len().checked_sub(end)?;
         let arrived = &rows.as_bytes()[..rows.len().min(arrived as usize)];
         let whole = arrived.iter().rposition(|byte| *byte == b'\n');
         let whole = &rows[..whole.map_or(0, |last| last + 1)];
-        self.file.set_len(*end + whole.len() as u64).ok()?;
-        self.file.sync_data().ok()?;
-        *end += whole.len() as u64;
+        self.file.set_len(end + whole.len() as u64).ok()?;
         Some(whole)
+    }
+
+    /// Brings so many bytes behind the end to the disk, or takes them back. A second try would prove
+    /// nothing: the system says only once that what it held did not get there.
+    fn settle(&mut self, bytes: u64) -> io::Result<()> {
+        let Some(end) = &mut self.end else {
+            return Ok(());
+        };
+        if let Err(error) = (self.sync)(&self.file) {
+            // Should that fail too, the rows are there and do not count.
+            let _ = self.file.set_len(*end);
+            return Err(error);
+        }
+        *end += bytes;
+        Ok(())
     }
 }
 
@@ -93,6 +102,19 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n2\n3\n4\n5\n");
         Rows::open(&path, 0).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
+    }
+
+    #[test]
+    fn rows_that_did_not_reach_the_disk_do_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.jsonl");
+        let mut rows = Rows::open(&path, 0).unwrap();
+        rows.push("1\n").1.unwrap();
+        rows.sync = |_| Err(io::Error::other("lost"));
+        let (there, written) = rows.push("2\n3\n");
+        assert_eq!(there, 0);
+        assert!(written.unwrap_err().to_string().contains("lost"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n");
     }
 
     #[test]

@@ -38,11 +38,38 @@ fn unexpected(message: &str) -> Option<String> {
     let said = said.iter().find_map(|start| message.strip_prefix(start))?;
     // What was found may hold any words, what was expected holds no such ones.
     let (found, expected) = said.rsplit_once(", expected ")?;
+    if let Some(problem) = too_large(found, expected) {
+        return Some(problem);
+    }
     Some(format!(
         "is {}, and not {}",
         found_words(found),
         expected_words(expected)
     ))
+}
+
+/// A whole number that is one of those expected, but larger than their type holds.
+fn too_large(found: &str, expected: &str) -> Option<String> {
+    let number = found.strip_prefix("integer ")?.replace('`', "");
+    let most = most(expected)?;
+    let larger = number.parse::<u128>().ok()? > most;
+    larger.then(|| format!("is {number}, and at most {most} is allowed"))
+}
+
+/// The largest number of a type.
+fn most(expected: &str) -> Option<u128> {
+    let (bits, has_sign) = match expected.split_at_checked(1)? {
+        ("u", bits) => (bits, false),
+        ("i", bits) => (bits, true),
+        _ => return None,
+    };
+    let bits: u32 = match bits {
+        "size" => usize::BITS,
+        bits => bits.parse().ok()?,
+    };
+    (u8::BITS..=u64::BITS)
+        .contains(&bits)
+        .then(|| (1 << (bits - u32::from(has_sign))) - 1)
 }
 
 fn found_words(found: &str) -> String {
@@ -88,6 +115,18 @@ mod tests {
             (
                 "invalid value: integer `-4`, expected u32",
                 "is -4, and not a whole number that is not negative",
+            ),
+            (
+                "invalid value: integer `5000000000`, expected u32",
+                "is 5000000000, and at most 4294967295 is allowed",
+            ),
+            (
+                "invalid value: integer `300`, expected i8",
+                "is 300, and at most 127 is allowed",
+            ),
+            (
+                "invalid value: integer `9300000000000000000`, expected i64",
+                "is 9300000000000000000, and at most 9223372036854775807 is allowed",
             ),
             (
                 "invalid type: sequence, expected struct Policy",

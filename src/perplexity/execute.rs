@@ -2,36 +2,30 @@
 
 use std::sync::Arc;
 
-use plimsoll_backend::cpu::{CapturedLogits, CpuExecutor, CpuOptions};
+use plimsoll_backend::cpu::{CapturedLogits, CpuError, CpuExecutor, CpuOptions};
+use plimsoll_backend::kernels::KernelError;
+use plimsoll_backend::tiers::TierError;
 use plimsoll_core::control::drive;
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
 use plimsoll_core::lower::Lowering;
-use plimsoll_core::policy::Policy;
 use plimsoll_core::program::Program;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::Seconds;
 
+use super::memory::{NoRoom, plan};
 use super::{Setting, Subject, Windows};
-use crate::given;
 
 /// Takes the number of a step of decode, from 0 on, and its logits, `[window][vocabulary]`.
-type Look<'a> = dyn FnMut(usize, Vec<f32>) + 'a;
+type Look<'a> = dyn FnMut(usize, Vec<f32>) -> Result<(), KernelError> + 'a;
 
-/// Executes windows in one GPU batch, all on the device: placement changes no logit.
+/// Executes windows in one GPU batch.
 pub(super) fn each_step(
     subject: &Subject<'_>,
     setting: &Setting,
     windows: &Windows,
     look: &mut Look<'_>,
 ) -> anyhow::Result<()> {
-    const ON_DEVICE: [f64; 6] = [100.0, 0.0, 100.0, 0.0, 100.0, 0.0];
-    let policy = Policy {
-        compression: setting.compression,
-        sparse_attention: setting.share(),
-        ..Policy::from_percent(windows.len() as u32, 1, ON_DEVICE)?
-    };
-    let model = subject.model.clone();
-    let plan = given::plan_with_room(model, setting.dtype, windows.workload(), policy)?;
+    let plan = plan(subject.model, setting, windows.workload())?;
     let options = CpuOptions {
         given: Some(windows.answers().into()),
         capture_logits: true,
@@ -39,7 +33,18 @@ pub(super) fn each_step(
     };
     let mut lowering = Lowering::new(&plan)?;
     let (placement, texts) = (lowering.placement().clone(), lowering.texts().clone());
-    let mut executor = CpuExecutor::new(&plan, &placement, subject.source, &options)?;
+    let executor = CpuExecutor::new(&plan, &placement, subject.source, &options);
+    let mut executor = executor.map_err(|error| match error {
+        // It has become less since it was asked for all windows.
+        CpuError::Tier(TierError::TooMuchMemory { needed, available }) => NoRoom::of(
+            subject.model,
+            setting,
+            &windows.workload(),
+            (needed, available),
+        )
+        .into(),
+        error => anyhow::Error::from(error),
+    })?;
     executor.set_prompts(&texts, &windows.prompts())?;
     let mut watched = Watched { executor, look };
     drive(&mut lowering, &mut watched)?;
@@ -62,7 +67,8 @@ impl Executor for Watched<'_, '_> {
         for CapturedLogits { cell, logits } in self.executor.take_logits() {
             // Those of prefill have seen neither a packed cache nor a pick.
             if let Some(step) = usize::from(cell.pass).checked_sub(1) {
-                (self.look)(step, logits);
+                let seen = (self.look)(step, logits);
+                seen.map_err(|error| ExecutionError::Executor(Box::new(error)))?;
             }
         }
         Ok(now)

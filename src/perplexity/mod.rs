@@ -6,22 +6,23 @@
 //! executed on the same windows and compared with the first at the same positions.
 
 mod execute;
+mod memory;
 mod setting;
 mod tally;
 mod windows;
 
 use plimsoll_backend::cpu::CpuOptions;
+use plimsoll_backend::tiers::available_memory;
 use plimsoll_backend::weights::WeightSource;
 use plimsoll_core::model::ModelSpec;
 use serde::Serialize;
 
 use execute::each_step;
+pub use memory::NoRoom;
+use memory::together;
 pub use setting::{Setting, settings};
 use tally::Tally;
 pub use windows::Windows;
-
-/// Windows that are computed together; what is kept of the first setting's logits is for so many.
-const TOGETHER: usize = 16;
 
 /// How a setting predicts the text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -54,7 +55,7 @@ pub struct Subject<'a> {
 /// done.
 ///
 /// # Errors
-/// A model that cannot be executed, weights that cannot be had, an interruption.
+/// A model that cannot be executed, [`NoRoom`], weights that cannot be had, an interruption.
 pub fn measure(
     subject: &Subject<'_>,
     windows: &Windows,
@@ -63,7 +64,13 @@ pub fn measure(
 ) -> anyhow::Result<Vec<Row>> {
     let mut tallies = vec![Tally::default(); settings.len()];
     let mut done = 0;
-    for windows in windows.groups(TOGETHER) {
+    let size = together(
+        subject.model,
+        settings,
+        windows.workload(),
+        available_memory(),
+    )?;
+    for windows in windows.groups(size) {
         // Of the first setting, by step and then window.
         let mut plain: Vec<Vec<f32>> = Vec::new();
         for (index, (setting, tally)) in settings.iter().zip(&mut tallies).enumerate() {
@@ -71,8 +78,9 @@ pub fn measure(
                 let targets = windows.targets(step);
                 match index {
                     0 => {
-                        tally.add(&logits, &logits, &targets);
+                        tally.add(&logits, &logits, &targets)?;
                         plain.push(logits);
+                        Ok(())
                     }
                     _ => tally.add(&plain[step], &logits, &targets),
                 }

@@ -32,12 +32,8 @@ impl Setting {
 
     /// In words.
     pub fn words(&self) -> String {
-        let packed = match (self.compression.weights, self.compression.cache) {
-            (false, false) => None,
-            (true, false) => Some("4-bit weights".to_owned()),
-            (false, true) => Some("4-bit cache".to_owned()),
-            (true, true) => Some("4-bit weights and cache".to_owned()),
-        };
+        let packed = self.compression.words();
+        let packed = packed.map(|parts| format!("4-bit {parts}"));
         let share = self.sparse_attention;
         let sparse = share.map(|share| format!("sparse attention {share}"));
         let mut words: Vec<String> = packed.into_iter().chain(sparse).collect();

@@ -1,5 +1,8 @@
 //! Sums over positions: how likely the text was, and how far predictions are apart.
 
+use plimsoll_backend::kernels::KernelError;
+use plimsoll_backend::kernels::argmax::argmax;
+
 use super::{Row, Setting};
 
 /// What has been summed of a setting.
@@ -15,8 +18,14 @@ pub(super) struct Tally {
 impl Tally {
     /// Adds a step: the first setting's logits and this one's, `[window][vocabulary]`, and the text's next
     /// token of each window.
-    pub fn add(&mut self, plain: &[f32], own: &[f32], targets: &[u32]) {
+    ///
+    /// # Errors
+    /// As [`argmax`].
+    pub fn add(&mut self, plain: &[f32], own: &[f32], targets: &[u32]) -> Result<(), KernelError> {
         let vocabulary = plain.len() / targets.len().max(1);
+        let likeliest = argmax(plain, vocabulary)?.into_iter();
+        let same = likeliest.zip(argmax(own, vocabulary)?);
+        self.same += same.filter(|(plain, own)| plain == own).count() as u64;
         let rows = plain
             .chunks_exact(vocabulary)
             .zip(own.chunks_exact(vocabulary));
@@ -24,13 +33,13 @@ impl Tally {
             let (plain_sum, own_sum) = (log_sum_exp(plain), log_sum_exp(own));
             self.tokens += 1;
             self.lost += own_sum - f64::from(own[*target as usize]);
-            self.same += u64::from(likeliest(plain) == likeliest(own));
             let terms = plain.iter().zip(own).map(|(plain, own)| {
                 let (p, q) = (f64::from(*plain) - plain_sum, f64::from(*own) - own_sum);
                 p.exp() * (p - q)
             });
             self.divergence += terms.sum::<f64>();
         }
+        Ok(())
     }
 
     pub fn perplexity(&self) -> f64 {
@@ -63,17 +72,6 @@ fn log_sum_exp(logits: &[f32]) -> f64 {
     largest + sum.ln()
 }
 
-/// The first of the largest.
-fn likeliest(logits: &[f32]) -> usize {
-    let mut best = 0;
-    for (index, logit) in logits.iter().enumerate() {
-        if *logit > logits[best] {
-            best = index;
-        }
-    }
-    best
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +94,7 @@ mod tests {
     fn perplexity_is_the_inverse_of_the_mean_probability() {
         let mut tally = Tally::default();
         let logits = [HALF, HALF].concat();
-        tally.add(&logits, &logits, &[0, 1]);
+        tally.add(&logits, &logits, &[0, 1]).unwrap();
         // The geometric mean of 1/2 and 1/4.
         near(tally.perplexity(), 8_f64.sqrt());
         let row = tally.row(&Setting::plain(Dtype::F32), tally.perplexity());
@@ -110,7 +108,8 @@ mod tests {
     fn another_setting_is_compared_with_the_first() {
         let mut tally = Tally::default();
         let other = [THIRD, [0.0, 9.0, 0.0]].concat();
-        tally.add(&[HALF, HALF].concat(), &other, &[0, 1]);
+        let plain = [HALF, HALF].concat();
+        tally.add(&plain, &other, &[0, 1]).unwrap();
         let row = tally.row(&Setting::plain(Dtype::F16), 2.0);
         near(row.change, row.perplexity / 2.0 - 1.0);
         near(row.same_token, 0.5);

@@ -3,7 +3,6 @@
 use std::fmt::Write;
 use std::ops::Range;
 
-use plimsoll_core::compression::Compression;
 use plimsoll_core::interval;
 use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::placement::WeightPlacement;
@@ -159,7 +158,7 @@ fn decisions(policy: &Policy) -> String {
         switch(policy.barrier),
         switch(policy.cpu_attention),
         page_locked(policy.page_locked).unwrap_or(NOTHING.to_owned()),
-        compressed(policy.compression).unwrap_or(NOTHING.to_owned()),
+        policy.compression.words().unwrap_or(NOTHING),
     )
 }
 
@@ -239,23 +238,13 @@ fn holds(blocks: Range<u32>, num_layers: u32) -> String {
 
 const NOTHING: &str = "nothing";
 
+/// What is page-locked, if anything.
 fn page_locked(locked: PageLocked) -> Option<String> {
-    named([
+    let all = [
         ("weights", locked.weights),
         ("cache", locked.cache),
         ("activations", locked.activations),
-    ])
-}
-
-fn compressed(compression: Compression) -> Option<String> {
-    named([
-        ("weights", compression.weights),
-        ("cache", compression.cache),
-    ])
-}
-
-/// Those that are so, if any.
-fn named<const N: usize>(all: [(&str, bool); N]) -> Option<String> {
+    ];
     let names: Vec<&str> = all.iter().filter(|(_, is)| *is).map(|(n, _)| *n).collect();
     (!names.is_empty()).then(|| names.join(", "))
 }
@@ -288,7 +277,7 @@ pub fn policy_in_short(policy: &Policy) -> String {
         } else {
             ""
         },
-        match compressed(policy.compression) {
+        match policy.compression.words() {
             Some(names) => format!(", {names} in 4 bits"),
             None => String::new(),
         },

@@ -1,5 +1,6 @@
 //! What can go wrong in a stage.
 
+use plimsoll_core::Dtype;
 use plimsoll_core::model::{Family, TensorRole};
 use thiserror::Error;
 
@@ -43,9 +44,30 @@ pub enum DecoderError {
         "the threads of the emulated device could not be started: {0}; give --device-threads 1"
     )]
     Threads(String),
+    /// A head gave a NaN, so no token is the likeliest.
+    #[error(
+        "logit {token} of sequence {sequence} of the batch is not a number: activations went past what {} \
+         holds; {}", dtype.name(), wider(*dtype)
+    )]
+    NotANumber {
+        /// Which of the batch's sequences.
+        sequence: usize,
+        /// The first token whose logit is not a number.
+        token: usize,
+        /// What activations are stored as.
+        dtype: Dtype,
+    },
     /// A kernel refused its operands.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+}
+
+/// What helps where activations are too large for a type. No other holds more than bf16 and f32 do.
+fn wider(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F16 => "run in bf16 or f32",
+        Dtype::Bf16 | Dtype::F32 => "get other weights",
+    }
 }
 
 /// An error unless an operand has at least the elements that its shape asks for.

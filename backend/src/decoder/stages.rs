@@ -4,6 +4,7 @@ use plimsoll_core::model::{Norm, NormPosition, Positions, TensorRole};
 
 use super::error::at_least;
 use super::{BlockTensors, Decoder, DecoderError, NewCachePart, Padding, Split, SplitMut, TILE};
+use crate::kernels::KernelError;
 use crate::kernels::activation::{activate, activate_gate};
 use crate::kernels::argmax::argmax;
 use crate::kernels::draw::Sampling;
@@ -34,34 +35,6 @@ pub enum Choice<'a> {
     Drawn(&'a Sampling, &'a [f64]),
     /// These, a token for each sequence.
     Given(&'a [u32]),
-}
-
-impl Choice<'_> {
-    /// The next tokens of sequences from `first` on, by their logits, `[sequence][vocabulary]`.
-    fn tokens(
-        self,
-        first: usize,
-        logits: &[f32],
-        vocabulary: usize,
-    ) -> Result<Vec<u32>, DecoderError> {
-        let rows = logits.chunks_exact(vocabulary);
-        let end = first + rows.len();
-        match self {
-            Choice::Greedy => Ok(argmax(logits, vocabulary)?),
-            Choice::Drawn(sampling, uniforms) => {
-                at_least("random numbers", end, uniforms.len())?;
-                let drawn = rows.zip(&uniforms[first..]);
-                let drawn = drawn.map(|(logits, uniform)| sampling.draw(logits, *uniform));
-                Ok(drawn.collect::<Result<_, _>>()?)
-            }
-            Choice::Given(tokens) => {
-                at_least("given tokens", end, tokens.len())?;
-                // Whoever looks at the logits is told as well where one is no number.
-                argmax(logits, vocabulary)?;
-                Ok(tokens[first..end].to_vec())
-            }
-        }
-    }
 }
 
 /// What a head gives.
@@ -305,14 +278,66 @@ impl Decoder {
                 x = self.linear(m, &x, LinearWeight { weight, bias: None })?;
             }
             let logits = self.linear(m, &x, block.linear(LmHead, LmHeadBias)?)?;
-            let vocabulary = self.model.vocab_size as usize;
-            output
-                .tokens
-                .extend(choice.tokens(start, &logits, vocabulary)?);
+            output.tokens.extend(self.choose(choice, start, &logits)?);
             if with_logits {
                 output.logits.extend(logits);
             }
         }
         Ok(output)
+    }
+
+    /// The next tokens of sequences from `first` on, by their logits, `[sequence][vocabulary]`.
+    fn choose(
+        &self,
+        choice: Choice<'_>,
+        first: usize,
+        logits: &[f32],
+    ) -> Result<Vec<u32>, DecoderError> {
+        let vocabulary = self.model.vocab_size as usize;
+        // However they are chosen: who looks at the logits is told as well where one is no number.
+        let likeliest = argmax(logits, vocabulary).map_err(|error| match error {
+            KernelError::NotANumber { row, column } => DecoderError::NotANumber {
+                sequence: first + row,
+                token: column,
+                dtype: self.dtype,
+            },
+            error => error.into(),
+        })?;
+        let rows = logits.chunks_exact(vocabulary);
+        let end = first + rows.len();
+        match choice {
+            Choice::Greedy => Ok(likeliest),
+            Choice::Drawn(sampling, uniforms) => {
+                at_least("random numbers", end, uniforms.len())?;
+                let drawn = rows.zip(&uniforms[first..]);
+                let drawn = drawn.map(|(logits, uniform)| sampling.draw(logits, *uniform));
+                Ok(drawn.collect::<Result<_, _>>()?)
+            }
+            Choice::Given(tokens) => {
+                at_least("given tokens", end, tokens.len())?;
+                Ok(tokens[first..end].to_vec())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::compression::Compression;
+    use plimsoll_core::{Dtype, model::registry};
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_is_said_by_its_place_in_the_batch() {
+        let model = registry::find("opt-125m").expect("registered");
+        let decoder = Decoder::new(&model, Dtype::F16, Compression::default(), 1).expect("OPT");
+        let vocabulary = model.vocab_size as usize;
+        let mut logits = vec![0.0; 2 * vocabulary];
+        logits[vocabulary + 3] = f32::NAN;
+        let error = decoder.choose(Choice::Greedy, TILE, &logits);
+        let said = error.expect_err("a NaN").to_string();
+        let expected = format!("logit 3 of sequence {} of the batch", TILE + 1);
+        assert!(said.starts_with(&expected), "{said}");
     }
 }

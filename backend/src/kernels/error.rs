@@ -26,10 +26,7 @@ pub enum KernelError {
         misaligned_by: usize,
     },
     /// A row of logits holds a NaN, so no token is the largest.
-    #[error(
-        "logit {column} of row {row} is not a number: activations went past what their type holds; run in \
-         bf16 or f32, or get other weights"
-    )]
+    #[error("logit {column} of row {row} is not a number")]
     NotANumber {
         /// The row of logits.
         row: usize,

@@ -167,7 +167,7 @@ pub fn check_memory(device: Bytes, host: Bytes) -> Result<(), TierError> {
 
 /// Memory that can be taken without swapping, where the system says. It promises more than it has, and
 /// ends the process that comes to collect; so it is asked first.
-fn available_memory() -> Option<Bytes> {
+pub fn available_memory() -> Option<Bytes> {
     let report = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = report
         .lines()
