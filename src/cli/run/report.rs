@@ -14,7 +14,7 @@ use super::Args;
 use super::answers::Answer;
 use super::prepare::Prepared;
 use crate::files::write_atomically;
-use crate::report::plan::durations;
+use crate::report::plan::{durations, policy_in_short};
 use crate::report::run::comparison;
 use crate::trace_file::{Process, write_run, write_side_by_side};
 
@@ -128,11 +128,12 @@ fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> io::Result<Stri
         stages => format!("{stages} emulated devices, a stage each"),
     };
     let mut text = format!(
-        "{} in {}, planned for {}, run on {device}{disk}; weights: {}\n\n{}\n",
+        "{} in {}, planned for {}, run on {device}{disk}; weights: {}\nplan: {}\n\n{}\n",
         plan.model.name,
         plan.dtype.name(),
         plan.provenance.hardware,
         prepared.weights,
+        policy_in_short(&plan.policy),
         comparison(plan.prediction.as_ref(), measured)
     );
     let predicted = plan.prediction.as_ref();

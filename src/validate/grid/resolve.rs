@@ -138,6 +138,9 @@ impl<'a> Parts<'a> {
         };
         match meaning(&case) {
             Ok(()) => Ok(case),
+            Err(LowerError::Policy(
+                error @ (PolicyError::SparseAttention { .. } | PolicyError::CompressedOnCpu),
+            )) => Err(says(text, self.placement, "", error)),
             Err(error) => Err(says(text, self.batch, "", error)),
         }
     }

@@ -123,6 +123,18 @@ fn a_wrong_key_is_named_with_its_line() {
              they must make 100%",
         ),
         (
+            "name = \"host\"",
+            "name = \"host\"\nsparse_attention = 2",
+            "line 8: placement `host`: sparse_attention is 2; give the share of values to read, above 0 and at \
+             most 1 (dense)",
+        ),
+        (
+            "name = \"host\"",
+            "name = \"host\"\ncpu_attention = true\ncompress_cache = true",
+            "line 8: placement `host`: the CPU cannot attend to a compressed cache; turn CPU attention \
+             off, or keep the cache as it is",
+        ),
+        (
             "gpu_batch_size = 2",
             "gpu_batch_size = 0",
             "line 15: batch `2x2`: gpu_batch_size: is 0; give at least 1",
