@@ -23,7 +23,7 @@ use plimsoll_core::workload::Workload;
 const THREADS: usize = 2;
 const PROMPT_LEN: u32 = 128;
 const GEN_LEN: u32 = 32;
-const REPEATS: usize = 5;
+const REPEATS: usize = 3;
 
 /// A model in a type at a batch, and what its runs gave.
 struct Case {
