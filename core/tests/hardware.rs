@@ -2,9 +2,10 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
-    Curve, CurveError, DeviceKind, Engine, HardwareProfile, ProfileError, Quantity, Residuals,
-    SourceKind, embedded,
+    Curve, CurveError, DeviceKind, Engine, GemmCurve, HardwareProfile, ProfileError, Quantity,
+    Residuals, SourceKind, embedded,
 };
+use plimsoll_core::term::Term;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use proptest::prelude::*;
 
@@ -640,4 +641,19 @@ fn a_cluster_has_gpus_and_links_between_them() {
     let text = clustered("2", 0, 1);
     let unlinked = &text[..text.find("[[links.peers]]").unwrap()];
     refuses_text(unlinked, "x.toml", "links.peers", &["there are 4 GPUs"]);
+}
+
+#[test]
+fn without_unpacking_packed_weights_have_no_curves_of_their_own() {
+    let mut profile = embedded::profile("t4").expect("embedded");
+    let whole = profile.compute.gemm.clone();
+    let packed = GemmCurve {
+        packed: true,
+        ..whole[0].clone()
+    };
+    profile.compute.gemm.push(packed);
+    let without = profile
+        .without(&[Term::Unpacking])
+        .expect("it has the term");
+    assert_eq!(without.compute.gemm, whole);
 }
