@@ -98,9 +98,20 @@ impl System {
         })
     }
 
-    fn compressions(self) -> Vec<Compression> {
+    /// What a search of ours may compress; none for others' systems.
+    fn may_compress(self) -> Option<Compression> {
         match self {
-            System::Plimsoll4Bit => Compression::of(true, true).choices(),
+            System::Plimsoll => Some(Compression::default()),
+            System::Plimsoll4Bit => Some(Compression::of(true, true)),
+            _ => None,
+        }
+    }
+
+    fn compressions(self) -> Vec<Compression> {
+        if let Some(allowed) = self.may_compress() {
+            return allowed.choices();
+        }
+        match self {
             System::FlexGen4Bit => vec![Compression::of(true, true)],
             _ => vec![Compression::default()],
         }
@@ -112,6 +123,8 @@ impl System {
 pub struct Baseline<'a> {
     blocks: Blocks<'a>,
     rules: Decides,
+    /// What a search of ours may compress.
+    compression: Option<Compression>,
 }
 
 /// How a system comes to its plan.
@@ -140,7 +153,19 @@ impl<'a> Baseline<'a> {
             rules: system
                 .decides()
                 .map_err(plimsoll_core::lower::LowerError::from)?,
+            compression: system.may_compress(),
         })
+    }
+
+    /// The size of the block that it would choose, where it is a search of ours.
+    ///
+    /// # Errors
+    /// An error of ours in solving or simulating.
+    pub fn favourite(&self) -> Result<Option<u32>, PlanError> {
+        match self.compression {
+            Some(compression) => self.blocks.favourite(compression),
+            None => Ok(None),
+        }
     }
 
     /// Its plan of a block of so many sequences, or what does not fit.

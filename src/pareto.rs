@@ -15,11 +15,14 @@ use crate::planner::{Outcome, PlanError};
 /// Where doubling ends at the latest.
 const EFFECTIVE_BATCH_MAX: u32 = 4096;
 
-/// A doubling that gains less throughput than this, as a fraction, is of no use.
+/// A larger size that gains less throughput than this, as a fraction, is of no use.
 const GAIN_MIN: f64 = 0.01;
 
-/// Useless doublings after which no more are tried.
-const IDLE_DOUBLINGS_MAX: usize = 2;
+/// Useless sizes in a row after which no more are tried.
+const IDLE_SIZES_MAX: usize = 2;
+
+/// Sizes that are tried before it is asked whether they are enough.
+const AT_ONCE: usize = 2;
 
 /// A system's best block of one size: a point of the picture, a row of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -90,7 +93,7 @@ pub struct Setting<'a> {
 }
 
 /// The points of some systems, system by system, sizes ascending. Without `batches` sizes double
-/// until one does not fit or more sequences are of no use.
+/// until one does not fit or more sequences are of no use; a system of ours has the size of its best plan besides.
 ///
 /// # Errors
 /// A workload that means nothing for the model; an error of ours.
@@ -116,39 +119,56 @@ fn curve(
         workload,
     } = setting;
     let baseline = Baseline::new(system, profile, model, workload)?;
+    let point = |size| Ok(Point::of(system, size, &baseline.block(size)?));
     let mut points = Vec::new();
-    let (mut best, mut idle) = (0.0, 0);
-    let doubling = || std::iter::successors(Some(1), |size| Some(size * 2));
-    let sizes: Vec<u32> = match batches {
-        Some(batches) => batches.to_vec(),
-        None => doubling()
-            .take_while(|s| *s <= EFFECTIVE_BATCH_MAX)
-            .collect(),
-    };
-    for size in sizes {
-        let point = Point::of(system, size, &baseline.block(size)?, profile);
-        let throughput = point.throughput_tok_s;
-        points.push(point);
-        idle = match throughput {
-            Some(throughput) if throughput <= best * (1.0 + GAIN_MIN) => idle + 1,
-            _ => 0,
-        };
-        best = throughput.unwrap_or(0.0).max(best);
-        if batches.is_none() && (throughput.is_none() || idle >= IDLE_DOUBLINGS_MAX) {
-            break;
+    if let Some(batches) = batches {
+        let all = on_all_processors(batches.to_vec(), &point).into_iter();
+        points = all.collect::<Result<_, PlanError>>()?;
+    } else {
+        let sizes = sizes(baseline.favourite()?);
+        let mut sizes = sizes.as_slice();
+        while let Some((some, later)) = sizes.split_at_checked(sizes.len().min(AT_ONCE)) {
+            for point in on_all_processors(some.to_vec(), &point) {
+                if are_enough(&points) {
+                    break;
+                }
+                points.push(point?);
+            }
+            sizes = later;
+            if sizes.is_empty() || are_enough(&points) {
+                break;
+            }
         }
     }
     mark_frontier(&mut points);
     Ok(points)
 }
 
+/// Sizes that double, and one more; ascending.
+fn sizes(one_more: Option<u32>) -> Vec<u32> {
+    let doubling = std::iter::successors(Some(1), |size| Some(size * 2));
+    let mut sizes: Vec<u32> = doubling
+        .take_while(|size| *size <= EFFECTIVE_BATCH_MAX)
+        .chain(one_more)
+        .collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+/// Whether larger blocks do not fit, or the last ones were of no use.
+fn are_enough(points: &[Point]) -> bool {
+    let rates: Option<Vec<f64>> = points.iter().map(|p| p.throughput_tok_s).collect();
+    let Some(rates) = rates else {
+        return true;
+    };
+    let (before, last) = rates.split_at(rates.len().saturating_sub(IDLE_SIZES_MAX));
+    let best = |rates: &[f64]| rates.iter().copied().fold(0.0, f64::max);
+    !before.is_empty() && best(last) <= best(before) * (1.0 + GAIN_MIN)
+}
+
 impl Point {
-    fn of(
-        system: System,
-        effective_batch: u32,
-        outcome: &Outcome,
-        profile: &HardwareProfile,
-    ) -> Point {
+    fn of(system: System, effective_batch: u32, outcome: &Outcome) -> Point {
         let mut point = Point {
             system: system.name(),
             effective_batch,
@@ -182,7 +202,7 @@ impl Point {
                 let policy = &block.plan.policy;
                 point.latency_s = Some(block.latency_s.0);
                 point.throughput_tok_s = Some(block.throughput_tok_s);
-                let range = block.interval(profile).map(|i| i.throughput_tok_s);
+                let range = block.interval().map(|i| i.throughput_tok_s);
                 point.low_tok_s = range.map(|range| range.low);
                 point.high_tok_s = range.map(|range| range.high);
                 point.set_policy(policy);
@@ -198,8 +218,7 @@ impl Point {
 
     /// A policy in the words of `plimsoll simulate`'s flags, so that it can be simulated again.
     fn set_policy(&mut self, policy: &Policy) {
-        // To a hundred thousandth: what a share of a model is worth beyond that is less than a tensor.
-        let percent = |share: f64| Some((share * 1e5).round() / 1e3);
+        let percent = |share: f64| Some(share * 100.0);
         self.gpu_batch_size = Some(policy.gpu_batch_size);
         self.num_gpu_batches = Some(policy.num_gpu_batches);
         self.wg = percent(policy.weights.device);

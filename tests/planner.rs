@@ -1,6 +1,9 @@
 //! The planner's promises: its plans fit, beat given ones, keep limits, and say no with a reason.
 
-use plimsoll::planner::{Allowed, Answer, Kind, Objective, Planned, Request, choose, search};
+use plimsoll::baseline::{Baseline, System};
+use plimsoll::planner::{
+    Allowed, Answer, Kind, Objective, Outcome, Planned, Request, choose, search,
+};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_core::lower::footprint;
@@ -276,6 +279,26 @@ fn a_little_more_than_the_least_latency_is_never_too_short() {
         assert!(prediction.latency_s <= limit, "{what}");
         assert_eq!(found.plan.workload, workload, "{what}");
         assert_fits(&found.plan);
+    }
+}
+
+/// Of the blocks of one size, the best is a plan that the search under a limit of its time may find.
+#[test]
+fn a_limited_plan_is_about_as_good_as_the_best_block_that_is_in_time() {
+    let (profile, model) = (t4(), model("opt-30b"));
+    let ours = Baseline::new(System::Plimsoll, &profile, &model, FLEXGEN).expect("a workload");
+    for sequences in [4, 16, 64] {
+        let Outcome::Fits(block) = ours.block(sequences).expect("simulated") else {
+            panic!("{sequences} sequences do not fit")
+        };
+        let hurried = Request {
+            max_latency_s: Some(block.latency_s),
+            ..request(FLEXGEN)
+        };
+        let found = planned(&profile, &model, &hurried);
+        assert!(found.latency_s <= block.latency_s);
+        let share = throughput(&found.plan) / block.throughput_tok_s;
+        assert!(share > 0.98, "{share} of a block of {sequences}");
     }
 }
 

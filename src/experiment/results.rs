@@ -260,7 +260,7 @@ fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanErr
         _ => rate,
     });
     let interval = match &planned {
-        Planned::Fits(block) => block.interval(machine),
+        Planned::Fits(block) => block.interval(),
         Planned::DoesNotFit(_) => None,
     };
     let range = interval.map(|interval| match metric {

@@ -92,7 +92,7 @@ fn least_score(
                 continue;
             }
             let shape = Shape { policy, form };
-            if let Ok(Some(policy)) = lp::place(&shape, room, None) {
+            if let Ok(Some(policy)) = lp::place(&shape, room) {
                 let latency = shape.form.evaluate(&policy).latency_s;
                 least = least.min(latency.0 / shape.form.tokens());
             }

@@ -14,10 +14,10 @@ use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::ClosedForms;
 
-use super::judge::{self, Verdict};
+use super::judge;
 use super::space::{self, Shape};
 use super::whole::Maker;
-use super::{Allowed, Objective, PlanError, infeasible, lp};
+use super::{Allowed, Answer, Objective, PlanError, Request, choose, infeasible, lp};
 
 /// How many proposals of a block are made whole and judged, best first.
 const PROPOSED: usize = 8;
@@ -48,7 +48,7 @@ impl Rules {
     }
 }
 
-/// A plan and how a short simulation says that it runs.
+/// A plan and how it is predicted to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Block {
     /// One block of it is the whole workload.
@@ -60,11 +60,9 @@ pub struct Block {
 }
 
 impl Block {
-    /// Where nine of ten measurements are expected, by the machine's residuals alone: of a short simulation
-    /// it is not known which numbers the whole rests on. None where the machine has none.
-    pub fn interval(&self, profile: &HardwareProfile) -> Option<Interval> {
-        let figures = (self.throughput_tok_s, self.latency_s);
-        Interval::of(figures, profile.residuals.as_ref(), None)
+    /// Where nine of ten measurements are expected; none where the machine is unprofiled.
+    pub fn interval(&self) -> Option<Interval> {
+        self.plan.prediction.as_ref()?.interval
     }
 }
 
@@ -115,6 +113,28 @@ impl<'a> Blocks<'a> {
         })
     }
 
+    /// The size of the block of the best plan of all, with what may be compressed; none where nothing fits.
+    ///
+    /// # Errors
+    /// An error of ours in solving or simulating.
+    pub fn favourite(&self, compression: Compression) -> Result<Option<u32>, PlanError> {
+        let plan = self.maker.plan(space::blank());
+        let request = Request {
+            workload: plan.workload,
+            objective: Objective::Throughput,
+            max_latency_s: None,
+            allowed: Allowed {
+                compression,
+                ..Allowed::default()
+            },
+        };
+        let answer = choose(self.profile, &plan.model, plan.dtype, &request)?;
+        Ok(match answer {
+            Answer::Plan(planned) => u32::try_from(planned.plan.policy.block_size()).ok(),
+            Answer::Infeasible(_) | Answer::TooSlow(_) => None,
+        })
+    }
+
     /// The best plan of a block of so many sequences.
     ///
     /// # Errors
@@ -124,14 +144,13 @@ impl<'a> Blocks<'a> {
         let open = open(rules, sequences);
         let may_fit = |policy: &Policy| Shape::that_may_fit(&self.forms, *policy, room);
         let shapes: Vec<Shape> = open.iter().filter_map(may_fit).collect();
-        let asked = (Objective::Throughput, None);
         let mut plans: Vec<Plan> = Vec::new();
         let mut proposals = Vec::new();
         // As in the search, each schedule has its candidates.
         for schedule in [Schedule::Row, Schedule::ZigZag, Schedule::Diagonal] {
             let of_it = |shape: &&Shape| shape.policy.schedule == schedule;
             let shapes: Vec<&Shape> = shapes.iter().filter(of_it).collect();
-            proposals.extend(space::scan(&shapes, room, asked, PROPOSED)?);
+            proposals.extend(space::scan(&shapes, room, Objective::Throughput, PROPOSED)?);
         }
         for proposal in proposals {
             for &granularity in &rules.granularities {
@@ -140,7 +159,7 @@ impl<'a> Blocks<'a> {
                     ..proposal.policy
                 };
                 let form = proposal.form.clone();
-                let Some(mut plan) = self.maker.fitting(&Shape { policy, form }, None)? else {
+                let Some(mut plan) = self.maker.fitting(&Shape { policy, form })? else {
                     continue;
                 };
                 (rules.settle)(self.profile, &mut plan);
@@ -203,12 +222,14 @@ impl<'a> Blocks<'a> {
         Ok((plan, (needed > capacity).then_some(excess)))
     }
 
+    /// The best by simulations of a part, predicted in full.
     fn judged(&self, plans: Vec<Plan>) -> Result<Outcome, PlanError> {
-        let wanted = (Objective::Throughput, Verdict::Ranked);
+        let wanted = Objective::Throughput;
         let judged = judge::judge(plans, self.profile, &self.forms, wanted)?;
         let Some(best) = judged.into_iter().next() else {
             return Err(PlanError::Solver("no plan was judged".to_owned()));
         };
+        let best = best.predicted(self.profile)?;
         Ok(Outcome::Fits(Box::new(Block {
             latency_s: best.latency_s(),
             throughput_tok_s: best.throughput_tok_s(),

@@ -10,9 +10,10 @@ use std::cmp::Ordering;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::ModelSpec;
+use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::Schedule;
-use plimsoll_core::units::Seconds;
+use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForms, Estimate, stage_model};
 use plimsoll_sim::{predict, time};
@@ -37,7 +38,7 @@ struct Sample {
 /// schedule some passes prefill and most do not, so that many tokens are needed, and few layers have
 /// to do.
 #[derive(Debug, Clone, Copy)]
-enum Length {
+pub(super) enum Length {
     Short,
     Longer,
 }
@@ -95,10 +96,7 @@ impl Judged {
 
     /// Seconds a token, or seconds: less is better.
     pub(super) fn cost(&self, objective: Objective) -> f64 {
-        match objective {
-            Objective::Throughput => 1.0 / self.throughput_tok_s,
-            Objective::Latency => self.latency_s.0,
-        }
+        objective.cost(self.latency_s, self.throughput_tok_s * self.latency_s.0)
     }
 
     /// With a prediction, if it has none yet.
@@ -135,9 +133,7 @@ impl Judged {
             short.workload,
             (&[short.policy.compression], short.policy.sparse_attention),
         )?;
-        let estimate =
-            |forms: &ClosedForms| -> Estimate { forms.form(&plan.policy).evaluate(&plan.policy) };
-        let (expected, whole) = (estimate(&short_forms), estimate(forms));
+        let (expected, whole) = (estimate(&short, &short_forms), estimate(&plan, forms));
         let corrected = |whole: Seconds, simulated: Seconds, expected: Seconds| {
             if expected.0 > 0.0 {
                 whole * (simulated.0 / expected.0)
@@ -162,28 +158,40 @@ impl Judged {
     }
 }
 
-/// Simulates plans and sorts them, best first. As many come back as the verdict is about.
+/// Simulates plans and sorts them, best first; of many the finalists come back. Only small plans have
+/// predictions.
 pub(super) fn judge(
     plans: Vec<Plan>,
     profile: &HardwareProfile,
     forms: &ClosedForms,
-    (objective, verdict): (Objective, Verdict),
+    objective: Objective,
 ) -> Result<Vec<Judged>, PlanError> {
-    let sampled = |plans, length| {
-        let judge = |plan| Judged::by_sample(plan, profile, forms, length);
-        Ok::<_, PlanError>(sorted(all(plans, &judge)?, objective))
+    if are_few(&plans) {
+        let judged = all(plans, &|plan| Judged::in_full(plan, profile))?;
+        return Ok(sorted(judged, objective));
+    }
+    let judged = |plans, length| {
+        let judged = by_samples(plans, profile, forms, length)?;
+        Ok::<_, PlanError>(sorted(judged, objective))
     };
-    let few = are_few(&plans);
-    let finalists = if few || plans.len() <= FINALISTS {
+    let finalists = if plans.len() <= FINALISTS {
         plans
     } else {
-        finalists(sampled(plans, Length::Short)?)
+        finalists(judged(plans, Length::Short)?)
     };
-    if verdict == Verdict::Ranked && !few {
-        return sampled(finalists, Length::Longer);
-    }
-    let judged = all(finalists, &|plan| Judged::in_full(plan, profile))?;
-    Ok(sorted(judged, objective))
+    judged(finalists, Length::Longer)
+}
+
+/// Each plan by a simulation of a part; the order stays.
+pub(super) fn by_samples(
+    plans: Vec<Plan>,
+    profile: &HardwareProfile,
+    forms: &ClosedForms,
+    length: Length,
+) -> Result<Vec<Judged>, PlanError> {
+    all(plans, &|plan| {
+        Judged::by_sample(plan, profile, forms, length)
+    })
 }
 
 /// Of plans, best first: the best of each kind, and as many of the others as are simulated without a
@@ -231,6 +239,18 @@ fn squares(plan: &Plan) -> u64 {
     let batches = prompts.div_ceil(u64::from(policy.gpu_batch_size));
     let squares = u64::from(plan.model.num_blocks()).saturating_mul(batches);
     squares.saturating_mul(u64::from(plan.workload.gen_len))
+}
+
+/// The closed form of a plan's policy with the shares of weights that its whole tensors have.
+pub(super) fn estimate(plan: &Plan, forms: &ClosedForms) -> Estimate {
+    let form = forms.form(&plan.policy);
+    let bytes = WeightPlacement::new(&plan.model, plan.dtype, &plan.policy).bytes();
+    let bytes = bytes.map(Bytes::as_f64);
+    let all = bytes.device + bytes.host + bytes.disk;
+    form.evaluate(&Policy {
+        weights: bytes.map(|bytes| bytes / all),
+        ..plan.policy
+    })
 }
 
 /// The same policy on one block of a smaller problem.

@@ -10,7 +10,6 @@ use good_lp::{
 };
 use plimsoll_core::policy::{Fractions, Policy};
 use plimsoll_core::tier::{PerTier, Tier};
-use plimsoll_core::units::Seconds;
 use plimsoll_sim::closed_form::{ClosedForm, Linear, Phase};
 
 use super::PlanError;
@@ -26,20 +25,15 @@ const SHARE_MIN: f64 = 1e-6;
 /// What a solution may be over a tier, of the tier: a solver's tolerance.
 const OVER_MAX: f64 = 1e-6;
 
-/// The fastest placement of a shape within `room` bytes a tier and a latency of the whole workload; none
-/// where there is none.
+/// The fastest placement of a shape within `room` bytes a tier; none where there is none.
 ///
 /// # Errors
 /// The solver's, whichever way it takes: it at times ends on a singular basis. Other shapes are near, so
 /// one shape's must not end a search that places any.
-pub(super) fn place(
-    shape: &Shape,
-    room: &PerTier<f64>,
-    limit: Option<Seconds>,
-) -> Result<Option<Policy>, PlanError> {
+pub(super) fn place(shape: &Shape, room: &PerTier<f64>) -> Result<Option<Policy>, PlanError> {
     let mut result = Ok(None);
     for weight in TRAFFIC_WEIGHTS {
-        result = place_weighing(shape, room, limit, weight);
+        result = place_weighing(shape, room, weight);
         if result.is_ok() {
             break;
         }
@@ -50,7 +44,6 @@ pub(super) fn place(
 fn place_weighing(
     shape: &Shape,
     room: &PerTier<f64>,
-    limit: Option<Seconds>,
     traffic_weight: f64,
 ) -> Result<Option<Policy>, PlanError> {
     let form = &shape.form;
@@ -64,10 +57,6 @@ fn place_weighing(
     let traffic = program.traffic(form.prefill(), shares[0] / prefill.unit_s)
         + program.traffic(form.decode(), shares[1] / decode.unit_s);
     program.fit(form.memory(), room, None);
-    if let Some(limit) = limit {
-        let most = limit.0 / (unit * form.rounds());
-        program.rows.push((latency.clone(), most));
-    }
     let solved = program.minimise(latency + traffic_weight * traffic)?;
     let placed = solved.map(|shares| shares.write(shape.policy));
     Ok(placed.filter(|policy| fits(form, policy, room)))

@@ -4,7 +4,8 @@
 //! linear program (`lp`) over the closed form places weights, cache and activations; the best are
 //! made whole so that they really fit (`whole`); the simulator says which is best (`judge`).
 //! Where there are several GPUs, that is done for each pipeline (`pipelines`). Of what all of them found the
-//! best few are simulated in full, and the best one is taken (`pool`).
+//! best few are simulated in full, and the best one is taken (`pool`). Where the time of a block is limited,
+//! shapes are tried as what was learned from others says (`within`).
 //! `blocks` asks the same for one block size after another, under the rules of some system.
 //! That no plan fits is an answer, not an error (`infeasible`).
 
@@ -14,10 +15,12 @@ mod infeasible;
 mod judge;
 mod kind;
 mod lp;
+mod neighbour;
 mod pipelines;
 mod pool;
 mod space;
 mod whole;
+mod within;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
@@ -53,9 +56,6 @@ const PROPOSED_AT_MOST: usize = 100;
 /// whole counted.
 const JUDGED: usize = 6;
 
-/// How often the latency asked of proposals is lowered because the simulator disagrees.
-const LIMITS_TRIED: usize = 4;
-
 /// What makes a plan better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Objective {
@@ -64,6 +64,16 @@ pub enum Objective {
     Throughput,
     /// The time until the workload's prompts are answered; one prompt where they are endless.
     Latency,
+}
+
+impl Objective {
+    /// Seconds a token, or seconds: less is better.
+    fn cost(self, latency: Seconds, tokens: f64) -> f64 {
+        match self {
+            Objective::Throughput => latency.0 / tokens,
+            Objective::Latency => latency.0,
+        }
+    }
 }
 
 /// What is asked of the planner.
@@ -200,7 +210,7 @@ fn answer(
     let pipelines: Vec<Pipeline> = pipelines.collect();
     // The finalists are a step of their own.
     let steps = pipelines.len() as u64 + 1;
-    let mut pool = Pool::new(profile, request.objective);
+    let mut pool = Pool::new(profile, request);
     watch(0, steps);
     for (done, pipeline) in (1..).zip(pipelines) {
         let search = Search::new(profile, model, dtype, request, pipeline)?;
@@ -290,7 +300,7 @@ pub fn propose(
 ) -> Result<Vec<Plan>, PlanError> {
     let search = Search::new(profile, model, dtype, request, Pipeline::default())?;
     let shapes = search.shapes();
-    let (plans, _) = search.propose(&shapes, request.objective, request.max_latency_s)?;
+    let (plans, _) = search.propose(&shapes, request.objective)?;
     Ok(plans)
 }
 
@@ -312,12 +322,10 @@ struct Found {
     considered: usize,
 }
 
-/// Judged plans, best first, or why there are none.
+/// Judged plans, or why there are none.
 enum Fit {
-    /// They fit, and are in time.
+    /// They fit.
     Plans(Vec<Judged>),
-    /// They fit, and none is in time.
-    TooSlow(Vec<Judged>),
     /// None fits.
     Infeasible(Box<Infeasible>),
 }
@@ -346,14 +354,15 @@ impl<'a> Search<'a> {
 
     fn found(&self, request: &Request) -> Result<Found, PlanError> {
         let shapes = self.shapes();
-        let objective = request.objective;
-        let found = match request.max_latency_s {
-            Some(limit) => self.within(&shapes, objective, limit)?,
-            None => self.best(&shapes, (objective, Verdict::Ranked), None)?,
+        let endless = self.maker.workload().num_prompts.is_none();
+        // Of so many prompts, what has the most throughput ends soonest.
+        let found = match request.max_latency_s.filter(|_| endless) {
+            Some(limit) => self.within(&shapes, limit)?,
+            None => self.best(&shapes, request.objective)?,
         };
         let (verdict, proposals) = match found {
-            Some(found) => found,
-            None => (self.nearest(request)?, Vec::new()),
+            Some((plans, proposals)) => (Fit::Plans(plans), proposals),
+            None => (self.nearest()?, Vec::new()),
         };
         Ok(Found {
             verdict,
@@ -377,7 +386,6 @@ impl<'a> Search<'a> {
         &self,
         shapes: &[Shape],
         objective: Objective,
-        limit: Option<Seconds>,
     ) -> Result<(Vec<Plan>, Vec<Proposal>), PlanError> {
         for count in [PROPOSED, PROPOSED_AT_MOST] {
             let room = self.maker.room();
@@ -385,14 +393,12 @@ impl<'a> Search<'a> {
             let mut proposals = Vec::new();
             // The closed form errs differently on plans of different kinds, so each has its candidates.
             for kind in self.kinds() {
-                let of_it = |shape: &&Shape| Kind::of(&shape.policy) == kind;
-                let shapes: Vec<&Shape> = shapes.iter().filter(of_it).collect();
-                let best = space::scan(&shapes, room, (objective, limit), count)?;
+                let best = space::scan(&of_kind(shapes, kind), room, objective, count)?;
                 let before = plans.len();
                 for proposal in &best {
                     // Of small plans, more are judged in the same time.
                     if plans.len() < before + JUDGED || judge::are_few(&plans[before..]) {
-                        plans.extend(self.maker.make(proposal, limit)?);
+                        plans.extend(self.maker.make(proposal)?);
                     }
                 }
                 proposals.extend(best);
@@ -416,75 +422,29 @@ impl<'a> Search<'a> {
         kinds
     }
 
-    /// The judged best, or none where nothing fits within the closed form's limit.
+    /// The best, ranked, or none where nothing fits.
     fn best(
         &self,
         shapes: &[Shape],
-        (objective, verdict): (Objective, Verdict),
-        limit: Option<Seconds>,
-    ) -> Result<Option<(Fit, Vec<Proposal>)>, PlanError> {
-        let (plans, proposals) = self.propose(shapes, objective, limit)?;
-        let wanted = (objective, verdict);
-        let plans = judge::judge(plans, self.profile, &self.forms, wanted)?;
-        Ok((!plans.is_empty()).then_some((Fit::Plans(plans), proposals)))
-    }
-
-    /// The best plans whose simulated latency is within a limit, or else the quickest; none where none was found
-    /// that fits.
-    fn within(
-        &self,
-        shapes: &[Shape],
         objective: Objective,
-        limit: Seconds,
-    ) -> Result<Option<(Fit, Vec<Proposal>)>, PlanError> {
-        let mut asked = Some(limit);
-        let mut slow: Option<(Vec<Judged>, Vec<Proposal>)> = None;
-        for tried in 0..=LIMITS_TRIED {
-            // At last, the quickest of all: the closed form may think that none is in time.
-            let (wanted, at_most) = match asked.filter(|_| tried < LIMITS_TRIED) {
-                Some(asked) => (objective, Some(asked)),
-                None => (Objective::Latency, None),
-            };
-            let found = self.best(shapes, (wanted, Verdict::Predicted), at_most)?;
-            if let Some((Fit::Plans(plans), proposals)) = found {
-                let latency = quickest_of(&plans);
-                let (in_time, _): (Vec<_>, Vec<_>) =
-                    plans.iter().cloned().partition(|p| p.latency_s() <= limit);
-                if !in_time.is_empty() {
-                    let plans = judge::sorted(in_time, objective);
-                    return Ok(Some((Fit::Plans(plans), proposals)));
-                }
-                asked = asked.map(|asked| asked * (0.99 * limit.0 / latency.0));
-                if slow.as_ref().is_none_or(|(s, _)| latency < quickest_of(s)) {
-                    slow = Some((judge::sorted(plans, Objective::Latency), proposals));
-                }
-            } else {
-                asked = None;
-            }
-            if at_most.is_none() {
-                break;
-            }
-        }
-        Ok(slow.map(|(plans, proposals)| (Fit::TooSlow(plans), proposals)))
+    ) -> Result<Option<(Vec<Judged>, Vec<Proposal>)>, PlanError> {
+        let (plans, proposals) = self.propose(shapes, objective)?;
+        let plans = judge::judge(plans, self.profile, &self.forms, objective)?;
+        Ok((!plans.is_empty()).then_some((plans, proposals)))
     }
 
     /// The nearest plan; where it fits after all, it is the answer.
-    fn nearest(&self, request: &Request) -> Result<Fit, PlanError> {
+    fn nearest(&self) -> Result<Fit, PlanError> {
         let nearest = infeasible::nearest(self)?;
         if nearest.needed > nearest.capacity {
             return Ok(Fit::Infeasible(Box::new(nearest)));
         }
         let plan = Judged::in_full(nearest.nearest, self.profile)?;
-        let limit = request.max_latency_s;
-        let in_time = limit.is_none_or(|limit| plan.latency_s() <= limit);
-        Ok(match in_time {
-            true => Fit::Plans(vec![plan]),
-            false => Fit::TooSlow(vec![plan]),
-        })
+        Ok(Fit::Plans(vec![plan]))
     }
 }
 
-fn quickest_of(plans: &[Judged]) -> Seconds {
-    let latencies = plans.iter().map(Judged::latency_s);
-    Seconds(latencies.fold(f64::INFINITY, |least, s| least.min(s.0)))
+fn of_kind(shapes: &[Shape], kind: Kind) -> Vec<&Shape> {
+    let of_it = |shape: &&Shape| Kind::of(&shape.policy) == kind;
+    shapes.iter().filter(of_it).collect()
 }

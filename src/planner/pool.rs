@@ -2,11 +2,15 @@
 
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::plan::Plan;
+use plimsoll_core::units::Seconds;
 
 use super::judge::{self, Judged, Verdict};
 use super::kind::{Kind, first_of_each};
+use super::neighbour::{Neighbour, ratio};
+use super::within::SLACK;
 use super::{
-    Answer, Fit, Found, Infeasible, Objective, PlanError, Planned, Proposal, Search, advice,
+    Answer, Fit, Found, Infeasible, Objective, PlanError, Planned, Proposal, Request, Search,
+    advice,
 };
 use crate::parallel::on_all_processors;
 
@@ -16,13 +20,19 @@ const CLOSE: f64 = 1.1;
 /// How many plans are simulated in full at most, where that is much work.
 const FINALISTS_MAX: usize = 3;
 
+/// After how many plans in full, one of them in time, none of another kind is looked for.
+const PREDICTED_MAX: usize = 9;
+
+/// How much later than its neighbours say a plan may be, as a factor.
+const NEARLY: f64 = 1.01;
+
 /// What the searches have found.
 pub(super) struct Pool<'a> {
     profile: &'a HardwareProfile,
     objective: Objective,
+    limit: Option<Seconds>,
     searches: Vec<(Search<'a>, Vec<Proposal>)>,
     plans: Vec<Candidate>,
-    slow: Vec<Candidate>,
     infeasible: Vec<Infeasible>,
     considered: usize,
 }
@@ -44,13 +54,13 @@ impl Candidate {
 }
 
 impl<'a> Pool<'a> {
-    pub(super) fn new(profile: &'a HardwareProfile, objective: Objective) -> Pool<'a> {
+    pub(super) fn new(profile: &'a HardwareProfile, request: &Request) -> Pool<'a> {
         Pool {
             profile,
-            objective,
+            objective: request.objective,
+            limit: request.max_latency_s,
             searches: Vec::new(),
             plans: Vec::new(),
-            slow: Vec::new(),
             infeasible: Vec::new(),
             considered: 0,
         }
@@ -64,36 +74,45 @@ impl<'a> Pool<'a> {
         };
         match found.verdict {
             Fit::Plans(plans) => self.plans.extend(plans.into_iter().map(candidate)),
-            Fit::TooSlow(plans) => self.slow.extend(plans.into_iter().map(candidate)),
             Fit::Infeasible(why) => self.infeasible.push(*why),
         }
         self.considered += found.considered;
         self.searches.push((search, found.proposals));
     }
 
-    /// The best plan, else the quickest that is too slow, else the one that lacks least.
+    /// The best plan in time, else the quickest that is too slow, else the one that lacks least.
     pub(super) fn answer(mut self, verdict: Verdict) -> Result<Answer, PlanError> {
         let plans = std::mem::take(&mut self.plans);
-        if !plans.is_empty() {
-            let plans = self.judged(sorted(plans, self.objective), verdict)?;
-            return self.planned(plans).map(Answer::Plan);
+        if plans.is_empty() {
+            return self.lacking();
         }
-        let slow = sorted(std::mem::take(&mut self.slow), Objective::Latency);
-        if !slow.is_empty() {
+        let plans = sorted(plans, self.objective);
+        let judged = match (verdict, self.limit) {
+            (Verdict::Ranked, _) => plans,
+            (Verdict::Predicted, None) => {
+                sorted(self.predicted(self.finalists(plans))?, self.objective)
+            }
+            (Verdict::Predicted, Some(limit)) => self.until_in_time(plans, limit)?,
+        };
+        let is_in_time = |c: &Candidate| self.limit.is_none_or(|l| c.judged.latency_s() <= l);
+        let (in_time, slow): (Vec<_>, Vec<_>) = judged.into_iter().partition(is_in_time);
+        if in_time.is_empty() {
+            let slow = sorted(slow, Objective::Latency);
             return self.planned(slow).map(Answer::TooSlow);
         }
+        self.planned(in_time).map(Answer::Plan)
+    }
+
+    /// Why there is none.
+    fn lacking(self) -> Result<Answer, PlanError> {
         let lacks = |why: &Infeasible| why.needed.saturating_sub(why.capacity);
-        let infeasible = std::mem::take(&mut self.infeasible).into_iter();
-        let nearest = infeasible.min_by_key(lacks).map(Box::new);
+        let nearest = self.infeasible.into_iter().min_by_key(lacks).map(Box::new);
         let none = || PlanError::Solver("no pipeline was searched".to_owned());
         nearest.map(Answer::Infeasible).ok_or_else(none)
     }
 
-    /// Those that come first, simulated in full where that is asked.
-    fn judged(&self, plans: Vec<Candidate>, verdict: Verdict) -> Result<Vec<Candidate>, PlanError> {
-        if verdict == Verdict::Ranked {
-            return Ok(plans);
-        }
+    /// Simulated in full.
+    fn predicted(&self, plans: Vec<Candidate>) -> Result<Vec<Candidate>, PlanError> {
         let in_full = |candidate: Candidate| {
             let judged = candidate.judged.predicted(self.profile)?;
             Ok(Candidate {
@@ -101,10 +120,46 @@ impl<'a> Pool<'a> {
                 ..candidate
             })
         };
-        let finalists = self.finalists(plans);
-        let judged = on_all_processors(finalists, &in_full).into_iter();
-        let judged = judged.collect::<Result<Vec<_>, PlanError>>()?;
+        on_all_processors(plans, &in_full).into_iter().collect()
+    }
+
+    /// Simulated in full one after the other, until enough are in time and one of them is of another kind.
+    fn until_in_time(
+        &self,
+        plans: Vec<Candidate>,
+        limit: Seconds,
+    ) -> Result<Vec<Candidate>, PlanError> {
+        let about_in_time = |c: &Candidate| c.judged.latency_s() <= limit * SLACK;
+        let (mut rest, slow): (Vec<_>, Vec<_>) = plans.into_iter().partition(about_in_time);
+        if rest.is_empty() {
+            return self.predicted(self.finalists(sorted(slow, Objective::Latency)));
+        }
+        let mut judged: Vec<Candidate> = Vec::new();
+        let mut known: Vec<Neighbour> = Vec::new();
+        while !rest.is_empty() && !self.are_enough(&judged, limit) {
+            let later = rest.split_off(rest.len().min(FINALISTS_MAX));
+            for (thought, candidate) in latencies(&rest).into_iter().zip(self.predicted(rest)?) {
+                let found = candidate.judged.latency_s();
+                known.push(Neighbour::new(candidate.plan(), found, thought));
+                judged.push(candidate);
+            }
+            rest = later;
+            rest.retain(|candidate| {
+                let off = ratio(&candidate.plan().policy, &known);
+                candidate.judged.latency_s() * off <= limit * NEARLY
+            });
+        }
         Ok(sorted(judged, self.objective))
+    }
+
+    /// Whether some are in time, of more than one kind if that can be had soon.
+    fn are_enough(&self, judged: &[Candidate], limit: Seconds) -> bool {
+        let in_time = judged.iter().filter(|c| c.judged.latency_s() <= limit);
+        let mut kinds = in_time.map(Candidate::kind);
+        let Some(first) = kinds.next() else {
+            return false;
+        };
+        judged.len() >= PREDICTED_MAX || kinds.any(|kind| kind != first)
     }
 
     /// The best, those that come close to it in another way, and at least one of another kind; besides all
@@ -162,4 +217,8 @@ impl<'a> Pool<'a> {
 fn sorted(mut plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {
     plans.sort_by(|a, b| judge::better_first(&a.judged, &b.judged, objective));
     plans
+}
+
+fn latencies(plans: &[Candidate]) -> Vec<Seconds> {
+    plans.iter().map(|plan| plan.judged.latency_s()).collect()
 }

@@ -203,14 +203,11 @@ fn pairs(workload: &Workload) -> Vec<(u32, u32)> {
 pub(super) fn scan(
     shapes: &[&Shape],
     room: &PerTier<f64>,
-    (objective, limit): (Objective, Option<Seconds>),
+    objective: Objective,
     count: usize,
 ) -> Result<Vec<Proposal>, PlanError> {
-    let score = |form: &ClosedForm, latency: Seconds| match objective {
-        Objective::Throughput => latency.0 / form.tokens(),
-        Objective::Latency => latency.0,
-    };
-    let bound = |shape: &Shape| score(&shape.form, lowest_latency_s(&shape.form, room));
+    let bound =
+        |shape: &Shape| objective.cost(lowest_latency_s(&shape.form, room), shape.form.tokens());
     let mut order: Vec<(f64, &Shape)> = shapes.iter().map(|s| (bound(s), *s)).collect();
     order.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut best: Vec<Proposal> = Vec::new();
@@ -220,30 +217,17 @@ pub(super) fn scan(
             Some(last) => &some[..some.partition_point(|(bound, _)| *bound < last.score)],
             None => some,
         };
-        let placed = on_all_processors(some.to_vec(), &|(_, shape)| {
-            lp::place(shape, room, limit).map(|policy| (shape, policy))
-        });
-        for placed in placed {
-            let (shape, policy) = match placed {
-                Ok((shape, Some(policy))) => (shape, policy),
-                Ok((_, None)) => continue,
-                Err(error) => {
-                    failed = Some(error);
-                    continue;
+        let shapes = some.iter().map(|(_, shape)| *shape).collect();
+        for placed in place_all(shapes, room, objective) {
+            match placed {
+                Ok(Some(proposal)) => {
+                    let at = best.partition_point(|p| p.score <= proposal.score);
+                    best.insert(at, proposal);
+                    best.truncate(count);
                 }
-            };
-            let score = score(&shape.form, shape.form.evaluate(&policy).latency_s);
-            let at = best.partition_point(|p| p.score <= score);
-            let form = shape.form.clone();
-            best.insert(
-                at,
-                Proposal {
-                    policy,
-                    form,
-                    score,
-                },
-            );
-            best.truncate(count);
+                Ok(None) => {}
+                Err(error) => failed = Some(error),
+            }
         }
         if some.len() < AT_ONCE {
             break;
@@ -253,6 +237,26 @@ pub(super) fn scan(
         Some(error) if best.is_empty() => Err(error),
         _ => Ok(best),
     }
+}
+
+/// What the linear programs propose for each shape, in the order of the shapes; none where there is no room.
+pub(super) fn place_all(
+    shapes: Vec<&Shape>,
+    room: &PerTier<f64>,
+    objective: Objective,
+) -> Vec<Result<Option<Proposal>, PlanError>> {
+    on_all_processors(shapes, &|shape| {
+        let placed = lp::place(shape, room)?;
+        Ok(placed.map(|policy| {
+            let form = shape.form.clone();
+            let latency = form.evaluate(&policy).latency_s;
+            Proposal {
+                score: objective.cost(latency, form.tokens()),
+                policy,
+                form,
+            }
+        }))
+    })
 }
 
 /// No placement is faster: each term at its least, and weights that neither the device nor the host

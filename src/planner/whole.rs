@@ -8,7 +8,7 @@ use plimsoll_core::placement::PAGE_BYTES;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{Granularity, Policy};
 use plimsoll_core::tier::{PerTier, Tier};
-use plimsoll_core::units::{Bytes, Seconds};
+use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
 use super::space::{Proposal, Shape};
@@ -71,11 +71,7 @@ impl Maker {
 
     /// Plans of a proposal that fit: with rounding errors carried through the model, and with each
     /// layer alike, which is coarser but loads as much for each layer.
-    pub(super) fn make(
-        &self,
-        proposal: &Proposal,
-        limit: Option<Seconds>,
-    ) -> Result<Vec<Plan>, PlanError> {
+    pub(super) fn make(&self, proposal: &Proposal) -> Result<Vec<Plan>, PlanError> {
         let mut plans = Vec::new();
         for granularity in [Granularity::Spread, Granularity::Layer] {
             let split = Tier::ALL
@@ -87,7 +83,7 @@ impl Maker {
                     ..proposal.policy
                 };
                 let form = proposal.form.clone();
-                plans.extend(self.fitting(&Shape { policy, form }, limit)?);
+                plans.extend(self.fitting(&Shape { policy, form })?);
             }
         }
         Ok(plans)
@@ -95,11 +91,7 @@ impl Maker {
 
     /// Where whole tensors are more than their share, what is over is taken from the tier's room and
     /// the shape is placed again.
-    pub(super) fn fitting(
-        &self,
-        shape: &Shape,
-        limit: Option<Seconds>,
-    ) -> Result<Option<Plan>, PlanError> {
+    pub(super) fn fitting(&self, shape: &Shape) -> Result<Option<Plan>, PlanError> {
         let mut plan = self.plan(shape.policy);
         let mut room = self.room;
         for tried in 0..TRIES {
@@ -113,7 +105,7 @@ impl Maker {
                 room[tier] -= (over[tier] + Bytes(PAGE_BYTES)).as_f64() * 2f64.powi(tried);
             }
             // What the solver cannot place again is left to the other proposals.
-            match lp::place(shape, &room, limit) {
+            match lp::place(shape, &room) {
                 Ok(Some(policy)) => plan.policy = policy,
                 Ok(None) | Err(_) => return Ok(None),
             }

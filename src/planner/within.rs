@@ -1,0 +1,132 @@
+//! The most throughput of endless prompts where the time of a block is limited.
+//!
+//! Of all shapes, the one wanted is as large as ends in time, and just there the closed form, which thinks that
+//! all overlaps, tells shapes apart worst. So shapes are judged a few at a time, those that look best by what
+//! was learned from the ones before: by how much their neighbours took longer than the closed form says.
+
+use plimsoll_core::policy::Schedule;
+use plimsoll_core::units::Seconds;
+
+use super::judge::{self, Judged, Length};
+use super::neighbour::{Neighbour, ratio};
+use super::space::{self, Proposal, Shape};
+use super::{Objective, PlanError, Search, of_kind};
+
+/// How many shapes are judged before the others are looked at again.
+const AT_ONCE: usize = 4;
+
+/// How often the others are looked at again.
+const LOOKS: usize = 16;
+
+/// How much longer than it takes the closed form may say that a whole plan does, as a factor.
+const CLOSED_FORM_OFF: f64 = 1.1;
+
+/// What a simulation of a part may be off, as a factor.
+pub(super) const SLACK: f64 = 1.04;
+
+impl Search<'_> {
+    /// Plans, ranked: the best of each kind that end in time, as far as simulations of a part can tell. Where none
+    /// does, the quickest; where nothing fits, none.
+    pub(super) fn within(
+        &self,
+        shapes: &[Shape],
+        limit: Seconds,
+    ) -> Result<Option<(Vec<Judged>, Vec<Proposal>)>, PlanError> {
+        let Some((plans, proposals)) = self.best(shapes, Objective::Throughput)? else {
+            return Ok(None);
+        };
+        if plans.first().is_some_and(|best| best.latency_s() <= limit) {
+            return Ok(Some((plans, proposals)));
+        }
+        let mut in_time = Vec::new();
+        for kind in self.kinds() {
+            in_time.extend(self.within_of(&of_kind(shapes, kind), limit)?);
+        }
+        if in_time.is_empty() {
+            return self.best(shapes, Objective::Latency);
+        }
+        Ok(Some((in_time, proposals)))
+    }
+
+    /// The best of one kind.
+    fn within_of(&self, shapes: &[&Shape], limit: Seconds) -> Result<Vec<Judged>, PlanError> {
+        let room = self.maker.room();
+        let may_be = |s: &&Shape| space::lowest_latency_s(&s.form, room) <= limit;
+        let shapes = shapes.iter().copied().filter(may_be).collect();
+        let placed = space::place_all(shapes, room, Objective::Throughput).into_iter();
+        // What the solver cannot place is left to the other shapes.
+        let mut untried: Vec<Proposal> =
+            placed.filter_map(|placed| placed.ok().flatten()).collect();
+        let mut known = Vec::new();
+        let mut in_time: Vec<Judged> = Vec::new();
+        for _ in 0..LOOKS {
+            let chosen = promising(&mut untried, &known, (&in_time, limit));
+            if chosen.is_empty() {
+                break;
+            }
+            for judged in self.judged(&chosen, limit)? {
+                known.push(Neighbour::new(
+                    judged.plan(),
+                    judged.latency_s(),
+                    self.expected(&judged),
+                ));
+                in_time.extend((judged.latency_s() <= limit * SLACK).then_some(judged));
+            }
+            in_time = judge::sorted(in_time, Objective::Throughput);
+        }
+        Ok(in_time)
+    }
+
+    /// Those of the proposals' plans judged that may be in time once they are whole.
+    fn judged(&self, proposals: &[Proposal], limit: Seconds) -> Result<Vec<Judged>, PlanError> {
+        let mut plans = Vec::new();
+        for proposal in proposals {
+            plans.extend(self.maker.make(proposal)?);
+        }
+        plans
+            .retain(|plan| judge::estimate(plan, &self.forms).latency_s <= limit * CLOSED_FORM_OFF);
+        // Few layers are too unlike many for a diagonal schedule.
+        let (diagonal, others): (Vec<_>, Vec<_>) = plans
+            .into_iter()
+            .partition(|plan| plan.policy.schedule == Schedule::Diagonal);
+        let by_samples =
+            |plans, length| judge::by_samples(plans, self.profile, &self.forms, length);
+        let mut judged = by_samples(diagonal, Length::Longer)?;
+        judged.extend(by_samples(others, Length::Short)?);
+        Ok(judged)
+    }
+
+    fn expected(&self, judged: &Judged) -> Seconds {
+        let policy = &judged.plan().policy;
+        self.forms.form(policy).evaluate(policy).latency_s
+    }
+}
+
+/// Takes those out that look in time and better than what is known to be, best first.
+fn promising(
+    untried: &mut Vec<Proposal>,
+    known: &[Neighbour],
+    (in_time, limit): (&[Judged], Seconds),
+) -> Vec<Proposal> {
+    // Those that may be late after all do not keep others out.
+    let mut surely = in_time.iter().filter(|p| p.latency_s() * SLACK <= limit);
+    let best = surely
+        .next()
+        .map_or(f64::INFINITY, |best| best.cost(Objective::Throughput));
+    let looks = |proposal: &Proposal| {
+        let ratio = ratio(&proposal.policy, known);
+        let cost = proposal.score * ratio;
+        (cost * proposal.form.tokens() <= limit.0 * SLACK && cost < best).then_some(cost)
+    };
+    let mut order: Vec<(f64, usize)> = untried
+        .iter()
+        .enumerate()
+        .filter_map(|(index, proposal)| Some((looks(proposal)?, index)))
+        .collect();
+    order.sort_by(|a, b| a.0.total_cmp(&b.0));
+    order.truncate(AT_ONCE);
+    let mut indices: Vec<usize> = order.into_iter().map(|(_, index)| index).collect();
+    indices.sort_unstable();
+    let taken = indices.into_iter().rev();
+    taken.map(|index| untried.swap_remove(index)).collect()
+}
