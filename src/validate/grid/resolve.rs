@@ -230,13 +230,12 @@ fn spec(text: &TomlText<'_>, entry: &Spanned<ModelEntry>) -> Result<ModelSpec, I
         return Err(bad(text, entry, "num_key_value_heads", problem, remedy));
     }
     let config = config(family, model);
-    ModelSpec::from_hf_config(&model.name, &config.to_string())
-        .map_err(|error| {
-            // The entry is named before it.
-            let said = error.to_string();
-            let twice = format!("model `{}`: ", model.name);
-            says(text, entry, "", said.strip_prefix(&twice).unwrap_or(&said))
-        })
+    ModelSpec::from_hf_config(&model.name, &config.to_string()).map_err(|error| {
+        // The entry is named before it.
+        let said = error.to_string();
+        let twice = format!("model `{}`: ", model.name);
+        says(text, entry, "", said.strip_prefix(&twice).unwrap_or(&said))
+    })
 }
 
 /// The shape as `config.json` would say it.
