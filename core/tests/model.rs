@@ -346,10 +346,16 @@ fn a_family_is_found_by_its_model_type() {
 fn a_spec_that_its_family_has_no_tensors_for_is_refused() {
     let mut spec = find("llama-7b");
     spec.embedding_size = 512;
-    message(spec.validate().map(|()| spec), &["`family`", "ProjectIn"]);
+    message(
+        spec.validate().map(|()| spec),
+        &["`family`", "input projection"],
+    );
     let mut spec = find("gpt-neox-20b");
     spec.qkv_layout = QkvLayout::Separate;
-    message(spec.validate().map(|()| spec), &["`family`", "QWeight"]);
+    message(
+        spec.validate().map(|()| spec),
+        &["`family`", "query weight"],
+    );
 }
 
 proptest! {

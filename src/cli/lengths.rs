@@ -143,8 +143,8 @@ fn text(batches: &Batches, totals: &Totals) -> String {
         "{heading}{}, {} generated each\n\n{table}\n\
          in all     {}; {} tok/s generated\n\
          tokens     {} tok/s of prompts and answers with padding, {} without: {} of them are real\n\
-         real       the tokens that prompts have (in the table, their share), and of all the answers' too; the \
-         rest is padding in front of prompts shorter than the longest of their bucket\n",
+         real       tokens of the prompts themselves (their share is in the table; in all, answers count too); \
+         the rest is padding in front of prompts shorter than the longest of their bucket\n",
         count(totals.prompts, "prompt"),
         batches.gen_len,
         duration(totals.latency_s),
