@@ -26,7 +26,8 @@ pub struct Bucket {
     pub prompt_len: u32,
     /// How many prompts there are.
     pub prompts: u64,
-    /// Their tokens without padding.
+    /// Their own tokens, the real ones; what is missing to `prompts` times `prompt_len` is padding, in front of
+    /// the shorter prompts.
     pub prompt_tokens: u64,
 }
 
@@ -116,7 +117,7 @@ pub struct Totals {
     pub padded_tok_s: f64,
     /// Tokens of prompts and answers a second, padding left out.
     pub actual_tok_s: f64,
-    /// The second over the first.
+    /// The second over the first: the share of tokens, prompts' and answers', that are real and no padding.
     pub efficiency: f64,
 }
 

@@ -290,7 +290,9 @@ fn wrong_prompts_are_refused_by_line_and_lose_nothing() {
         twice,
         &["id: 1 is the id of line 1 as well", "of its own"],
     );
-    refused(&own, r#"{"id": null, "prompt": "x"}"#, &["id: is null"]);
+    for nameless in [r#"{"id": null, "prompt": "x"}"#, r#"{"prompt": "x"}"#] {
+        refused(&own, nameless, &["id: is missing or null"]);
+    }
     refused(
         &own,
         r#"{"id": 2, "prompt_token_ids": ["x"]}"#,

@@ -130,7 +130,8 @@ fn each_setting_costs_what_it_costs_by_itself_and_together() {
     assert_eq!(csv.lines().count(), 2);
     let text = place.text(&format!("{run} --context 256 --compress-weight"));
     assert!(text.contains("emulated device"), "{text}");
-    assert!(text.contains("f16, 4-bit weights"), "{text}");
+    // As its config.json says.
+    assert!(text.contains("bf16, 4-bit weights"), "{text}");
 }
 
 #[test]
@@ -143,7 +144,16 @@ fn what_cannot_be_measured_is_refused() {
         2,
         &["--context 513", "kjv-llama sees 512"],
     );
-    place.refused(&format!("{run} --context 3"), 2, &["--context"]);
+    for wrong in ["3", "-4", "many"] {
+        let line = format!("{run} --context {wrong}");
+        place.refused(&line, 2, &["--context", "whole number of tokens, from 4"]);
+    }
+    place.write("empty.txt", "");
+    place.refused(
+        &run.replace("text.txt", "empty.txt"),
+        4,
+        &["empty.txt", "has 0 tokens", "give a text"],
+    );
     place.refused(
         &format!("{run} --sparse-attention 0"),
         2,
@@ -155,6 +165,12 @@ fn what_cannot_be_measured_is_refused() {
         4,
         &["--model opt-125m", "no weights", "give a folder"],
     );
+    let said = place.refused(
+        &format!("perplexity --model nodir {text}"),
+        4,
+        &["--model nodir: is no folder", "model.safetensors"],
+    );
+    assert!(!said.contains("opt-125m"), "{said}");
     let bare = place.path("bare");
     std::fs::create_dir(&bare).unwrap();
     for name in ["config.json", "model.safetensors"] {

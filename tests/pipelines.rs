@@ -71,6 +71,8 @@ fn a_pipeline_that_is_none_is_refused() {
         2,
         &["4 stages, the last of 22 layers", "24 of opt-1.3b"],
     );
+    let uneven = on("t4x4", "--stages 4 --last-stage-layers 40").replace("opt-1.3b", "opt-30b");
+    place.refused(&uneven, 3, &["the device tier of stage 3 needs"]);
     place.text(&on("t4x4", "--stages 4 -o plan.json"));
     let elsewhere = ["plan.json: policy.pipeline.stages is 4", "t4 has 1 GPU;"];
     place.refused("simulate --plan plan.json --hw t4", 4, &elsewhere);

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Place, SMALL, small_machine, tiny_plan};
+use std::path::Path;
+
+use common::{POLICY, Place, SMALL, small_machine, tiny_plan};
 use serde_json::Value;
 
 #[test]
@@ -36,6 +38,7 @@ fn a_plan_is_written_and_read_again() {
         "activations",
         "tok/s",
         "bottleneck",
+        "reserved",
         "usable",
         "next best",
     ] {
@@ -44,6 +47,13 @@ fn a_plan_is_written_and_read_again() {
     let printed = place.json("plan --hw t4.toml --model opt-6.7b --gen-len 8 --format json");
     let written = std::fs::read_to_string(place.path("plan.json")).unwrap();
     assert_eq!(printed, serde_json::from_str::<Value>(&written).unwrap());
+    // What is not known, or endless, is null and not absent.
+    for (part, key) in [
+        ("workload", "num_prompts"),
+        ("prediction", "decode_throughput_tok_s"),
+    ] {
+        assert!(printed[part].get(key).is_some(), "{key} in {printed}");
+    }
     let again = place.json("simulate --plan plan.json --format json");
     assert_eq!(again["prediction"], printed["prediction"]);
     // As plans were written before predictions said how sure they are.
@@ -134,10 +144,38 @@ fn one_token_is_no_decode() {
     let text = place.text(line);
     assert!(text.contains("all of it prefill"), "{text}");
     assert!(!text.contains("decoding "), "{text}");
+    assert!(text.contains("stored, but never read"), "{text}");
     let json = place.json(&format!("{line} --format json"));
     let prediction = &json["prediction"];
     assert!(prediction["decode_s"].is_null(), "{prediction}");
     for stage in prediction["stages"].as_array().into_iter().flatten() {
         assert!(stage["decode_bubble"].is_null(), "{stage}");
     }
+}
+
+#[test]
+fn a_checkpoint_is_planned_in_its_own_type() {
+    let place = Place::new();
+    let checkpoint = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/quality/kjv-llama");
+    let plan = |flags: &str| {
+        place.text(&format!(
+            "plan --hw t4 --model {} --prompt-len 16 --gen-len 4 --num-prompts 2 {flags}",
+            checkpoint.display()
+        ))
+    };
+    let own = plan("");
+    assert!(own.contains("kjv-llama in bf16 on t4"), "{own}");
+    let said = "t4 has no rates of matrix products in bf16: predicted with those in f16";
+    assert!(own.contains(said), "{own}");
+    let asked = plan("--dtype f16");
+    assert!(asked.contains("kjv-llama in f16 on t4"), "{asked}");
+    assert!(!asked.contains("no rates"), "{asked}");
+    let config = std::fs::read_to_string(checkpoint.join("config.json")).unwrap();
+    place.write(
+        "config.json",
+        &config.replace("\"bfloat16\"", "\"float8_e4m3fn\""),
+    );
+    let line = format!("simulate --hw t4 --model config.json {POLICY}");
+    place.refused(&line, 4, &["dtype `float8_e4m3fn`", "give --dtype"]);
+    place.text(&format!("{line} --dtype f32"));
 }

@@ -240,7 +240,13 @@ fn a_model_that_cannot_be_computed_here_says_so() {
     let plan = format!("simulate --hw t4 --model gpt-j-6b {POLICY} -o plan.json");
     place.text(&plan);
     place.refused("run --plan plan.json", 5, &["gpt-j-6b"]);
-    // Nor is the machine measured for it.
+    // Nor is the machine measured for it, or for more tokens than the model sees.
+    let long = format!("run --model {} --gen-len 128", tiny_opt());
+    place.refused(
+        &long,
+        2,
+        &["--gen-len 128: tiny-opt sees 128", "less than 128"],
+    );
     place.refused("run --model gpt-j-6b", 5, &["gpt-j-6b"]);
 }
 

@@ -110,6 +110,28 @@ fn a_header_that_lies_about_its_length_is_refused() {
 }
 
 #[test]
+fn a_header_of_something_else_is_refused_in_plain_words() {
+    let dir = copy_of_fixture();
+    for (header, said) in [
+        ("no header", "its header is no JSON"),
+        (
+            r#"{"a": 1}"#,
+            "its header does not give each tensor a dtype, a shape and data_offsets",
+        ),
+        (
+            r#"{"a": {"dtype": "F32"}}"#,
+            "its header does not give each tensor a dtype, a shape and data_offsets",
+        ),
+    ] {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.bytes());
+        fs::write(dir.path().join("model.safetensors"), bytes).expect("written");
+        let error = first_error(&tiny_opt(), dir.path());
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
 fn a_folder_without_weights_is_named() {
     let dir = tempfile::tempdir().expect("a directory");
     let error = first_error(&tiny_opt(), dir.path());

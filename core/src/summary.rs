@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Dtype;
 use crate::control::Run;
 use crate::extrapolation::Extrapolation;
 use crate::interval::Interval;
@@ -10,7 +11,7 @@ use crate::plan::Plan;
 use crate::tally::Tally;
 use crate::term::Term;
 use crate::tier::PerTier;
-use crate::timing::Timing;
+use crate::timing::{Timing, heads, prefill_end};
 use crate::units::{Bytes, Seconds};
 
 /// Times, rates, memory and the bottleneck of a run, predicted or measured.
@@ -27,7 +28,7 @@ pub struct Summary {
     pub decode_s: Option<Seconds>,
     /// Tokens after the first of each sequence, over the rest (FlexGen section 6.1); none where there are
     /// none, or where prefill and decode share passes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub decode_throughput_tok_s: Option<f64>,
     /// Tokens generated.
     pub generated_tokens: u64,
@@ -50,6 +51,10 @@ pub struct Summary {
     /// Of a prediction: terms of the cost model that were switched off for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<Term>,
+    /// Of a prediction: the type whose rates of matrix products stand for those of the plan's, which the
+    /// profile does not have; none where it has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates_of: Option<Dtype>,
 }
 
 /// What one stage of a pipeline did.
@@ -176,7 +181,39 @@ impl Summary {
     pub fn of_repeated(run: &Run, more: u64) -> Option<Summary> {
         let second = Timing::of_round(run, 1)?;
         let of_second = Summary::timed(run, second);
-        Some(Summary::of(run).followed_by(&of_second, more as f64))
+        let first = Summary::of(run);
+        let prefill_end = prefill_end(&heads(run));
+        Some(Summary {
+            stages: first.stages_followed_by(&of_second, more as f64, prefill_end),
+            ..first.followed_by(&of_second, more as f64)
+        })
+    }
+
+    /// What stages do in this and then in something else so many times, in the same memory.
+    fn stages_followed_by(
+        &self,
+        next: &Summary,
+        times: f64,
+        prefill_end: Seconds,
+    ) -> Vec<StageSummary> {
+        let (first_s, next_s) = (self.latency_s.0, times * next.latency_s.0);
+        let decode_s = (self.latency_s - prefill_end).0;
+        let mean = |a: (f64, f64), b: (f64, f64)| {
+            (a.0 * a.1 + b.0 * b.1) / (a.1 + b.1).max(f64::MIN_POSITIVE)
+        };
+        let both = self.stages.iter().zip(&next.stages);
+        both.map(|(stage, then)| StageSummary {
+            decode_bubble: stage
+                .decode_bubble
+                .map(|bubble| mean((bubble, decode_s), (then.bubble, next_s))),
+            bubble: mean((stage.bubble, first_s), (then.bubble, next_s)),
+            busy_fraction: BusyFraction::of_parts(
+                (&stage.busy_fraction, first_s),
+                (&then.busy_fraction, next_s),
+            ),
+            ..*stage
+        })
+        .collect()
     }
 
     /// This and then something else so many times, in the same memory.
@@ -201,6 +238,7 @@ impl Summary {
             interval: None,
             extrapolates: Vec::new(),
             without: Vec::new(),
+            rates_of: None,
         }
     }
 

@@ -97,6 +97,7 @@ impl Tally {
             interval: None,
             extrapolates: Vec::new(),
             without: Vec::new(),
+            rates_of: None,
         }
     }
 
@@ -128,7 +129,7 @@ impl Tally {
         let stage = |gpu: usize| StageSummary {
             prefill_bubble: idle(gpu, Seconds::ZERO, prefill_end),
             decode_bubble: decodes.then(|| idle(gpu, prefill_end, end)),
-            bubble: idle(gpu, Seconds::ZERO, end),
+            bubble: idle(gpu, timing.from, timing.to()),
             busy_fraction: BusyFraction::mean(&self.machine, shares, |r: &Resource| {
                 usize::from(r.gpu) == gpu
             }),

@@ -209,7 +209,8 @@ fn heads_with_ids(piece: &Program) -> impl Iterator<Item = (TaskId, Cell, u32)> 
     })
 }
 
-fn heads(run: &Run) -> Vec<Head> {
+/// Those of a run, in order.
+pub(crate) fn heads(run: &Run) -> Vec<Head> {
     let pieces = run.pieces.iter();
     pieces
         .flat_map(|piece| heads_of(piece, &run.trace))

@@ -13,7 +13,7 @@ pub struct Workload {
     /// Tokens generated for each prompt.
     pub gen_len: u32,
     /// How many prompts there are. `None`: endless, so a block is always full.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub num_prompts: Option<u64>,
 }
 

@@ -248,10 +248,14 @@ fn a_wrong_key_is_named_with_its_remedy() {
     assert!(matches!(error, ModelError::MissingKey { .. }));
     let error = wrong(
         json!({"vocab_size": "big"}),
-        &["`vocab_size`", "\"big\"", "u32"],
+        &["`vocab_size`", "\"big\"", "expected a whole number;"],
     );
     assert!(matches!(error, ModelError::IllTypedKey { .. }));
     wrong(json!({"vocab_size": -1}), &["`vocab_size`", "-1"]);
+    wrong(
+        json!({"eos_token_id": "end"}),
+        &["`eos_token_id`", "expected a whole number, or a list"],
+    );
     wrong(
         json!({"num_hidden_layers": 0}),
         &["`num_hidden_layers`", "at least 1", "correct"],
@@ -342,10 +346,16 @@ fn a_family_is_found_by_its_model_type() {
 fn a_spec_that_its_family_has_no_tensors_for_is_refused() {
     let mut spec = find("llama-7b");
     spec.embedding_size = 512;
-    message(spec.validate().map(|()| spec), &["`family`", "ProjectIn"]);
+    message(
+        spec.validate().map(|()| spec),
+        &["`family`", "input projection"],
+    );
     let mut spec = find("gpt-neox-20b");
     spec.qkv_layout = QkvLayout::Separate;
-    message(spec.validate().map(|()| spec), &["`family`", "QWeight"]);
+    message(
+        spec.validate().map(|()| spec),
+        &["`family`", "query weight"],
+    );
 }
 
 proptest! {

@@ -3,10 +3,9 @@
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::schedule::rounds;
-use plimsoll_core::lower::{LowerError, check_fits, footprint};
+use plimsoll_core::lower::{LowerError, arena_footprints, check_fits, footprint};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
-use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
 use crate::simulate::{SimulateError, run_unverified};
@@ -47,10 +46,19 @@ impl Shortened {
         })
     }
 
-    /// What the prompts and results that are left out take of the host.
-    fn missing_text_bytes(&self, whole: &Plan) -> Result<Bytes, LowerError> {
+    /// Adds what the prompts and results that are left out take of the hosts.
+    fn add_missing_texts(&self, whole: &Plan, summary: &mut Summary) -> Result<(), LowerError> {
         let (all, some) = (footprint(whole)?.host, footprint(&self.plan)?.host);
-        Ok(all.saturating_sub(some))
+        summary.peak_bytes.host += all.saturating_sub(some);
+        let arenas = whole.machine().arenas.into_iter();
+        let more = arena_footprints(whole)?.into_iter();
+        let less = arena_footprints(&self.plan)?.into_iter();
+        for (arena, (all, some)) in arenas.zip(more.zip(less)) {
+            if let Some(stage) = summary.stages.get_mut(usize::from(arena.gpu)) {
+                stage.peak_bytes[arena.tier] += all.saturating_sub(some);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -67,6 +75,6 @@ pub(crate) fn predict_repeated(
     let Some(mut summary) = Summary::of_repeated(&run, shortened.missing) else {
         return Ok(None);
     };
-    summary.peak_bytes.host += shortened.missing_text_bytes(plan)?;
+    shortened.add_missing_texts(plan, &mut summary)?;
     Ok(Some((summary, run)))
 }

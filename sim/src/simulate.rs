@@ -72,23 +72,21 @@ fn with_certainty(
     run: &Run,
     timing: Timing,
 ) -> Summary {
-    let reliance = Reliance::of(run, timing, &CostModel::new(profile, plan.dtype));
-    resting_on(summary, profile, &reliance)
+    let cost = CostModel::new(profile, plan.dtype);
+    let reliance = Reliance::of(run, timing, &cost);
+    resting_on(summary, &cost, &reliance)
 }
 
 /// Figures with how sure they are, by the numbers that they rest on.
-pub(crate) fn resting_on(
-    summary: Summary,
-    profile: &HardwareProfile,
-    reliance: &Reliance,
-) -> Summary {
+pub(crate) fn resting_on(summary: Summary, cost: &CostModel, reliance: &Reliance) -> Summary {
     Summary {
         interval: Interval::of(
             (summary.throughput_tok_s, summary.latency_s),
-            profile.residuals.as_ref(),
+            cost.profile().residuals.as_ref(),
             reliance.log_sigma(),
         ),
         extrapolates: reliance.extrapolations(),
+        rates_of: cost.stand_in(),
         ..summary
     }
 }

@@ -64,7 +64,7 @@ pub(crate) fn predict_streamed(
     let reliance = flow.reliance.timed(timing);
     Ok(Some(resting_on(
         flow.tally.summary(timing),
-        profile,
+        &flow.cost,
         &reliance,
     )))
 }

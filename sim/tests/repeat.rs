@@ -2,12 +2,16 @@
 
 mod common;
 
+use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_core::lower::LowerError;
 use plimsoll_core::model::registry;
+use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::summary::Summary;
+use plimsoll_core::tier::PerTier;
+use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::{SimulateError, predict, simulate};
 
@@ -80,4 +84,46 @@ fn the_whole_workload_must_fit() {
     let refused = predict(&plan, &t4()).expect_err("prompts take room too");
     let does_not_fit = matches!(refused, SimulateError::Lower(LowerError::DoesNotFit { .. }));
     assert!(does_not_fit, "{refused}");
+}
+
+#[test]
+fn stages_of_a_few_rounds_stand_for_those_of_many() {
+    let profile = embedded::profile("t4x4").expect("embedded");
+    let mut plan = plan(Schedule::ZigZag, false, Some(32 * 9 + 2));
+    plan.policy.pipeline = Pipeline {
+        stages: 4,
+        micro_batches: 4,
+        ..Pipeline::default()
+    };
+    plan.capacity_bytes = PerTier::from_fn(|_| Bytes(1 << 50));
+    let few = predict(&plan, &profile).expect("fits");
+    let all = Summary::of_plan(&plan, &simulate(&plan, &profile).expect("fits"));
+    assert_eq!([few.stages.len(), all.stages.len()], [4, 4]);
+    for (some, every) in few.stages.iter().zip(&all.stages) {
+        for (some, every) in [
+            (some.bubble, every.bubble),
+            (some.prefill_bubble, every.prefill_bubble),
+            (
+                some.decode_bubble.expect("decodes"),
+                every.decode_bubble.expect("decodes"),
+            ),
+            (some.busy_fraction.gpu, every.busy_fraction.gpu),
+            (some.busy_fraction.peer_link, every.busy_fraction.peer_link),
+        ] {
+            assert!((some - every).abs() < 2e-3, "{some} and {every}: {few:?}");
+        }
+        assert_eq!(some.peak_bytes, every.peak_bytes);
+    }
+}
+
+#[test]
+fn a_type_without_rates_says_whose_it_has() {
+    let mut plan = plan(Schedule::ZigZag, true, Some(8));
+    let rates_of = |plan: &Plan| predict(plan, &t4()).expect("fits").rates_of;
+    assert_eq!(rates_of(&plan), None);
+    plan.dtype = Dtype::Bf16;
+    assert_eq!(rates_of(&plan), Some(Dtype::F16));
+    plan.workload.num_prompts = Some(8 * 30);
+    plan.capacity_bytes = PerTier::from_fn(|_| Bytes(1 << 50));
+    assert_eq!(rates_of(&plan), Some(Dtype::F16));
 }

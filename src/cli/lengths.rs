@@ -11,6 +11,7 @@ use super::output::{print, print_json};
 use crate::files::{PlanFile, plan_json, write_text};
 use crate::padding::{Batches, Totals};
 use crate::report::plan::{duration, policy_in_short};
+use crate::report::rates_text;
 use crate::report::{Align, Table, count, percent, three_digits};
 
 /// Prompts of different lengths.
@@ -138,10 +139,12 @@ fn text(batches: &Batches, totals: &Totals) -> String {
         let (model, dtype) = (&plan.model.name, plan.dtype.name());
         format!("{model} in {dtype} on {}: ", plan.provenance.hardware)
     });
-    format!(
+    let text = format!(
         "{heading}{}, {} generated each\n\n{table}\n\
          in all     {}; {} tok/s generated\n\
-         tokens     {} tok/s of prompts and answers with padding, {} without: {} of them are real\n",
+         tokens     {} tok/s of prompts and answers with padding, {} without: {} of them are real\n\
+         real       tokens of the prompts themselves (their share is in the table; in all, answers count too); \
+         the rest is padding in front of prompts shorter than the longest of their bucket\n",
         count(totals.prompts, "prompt"),
         batches.gen_len,
         duration(totals.latency_s),
@@ -149,5 +152,7 @@ fn text(batches: &Batches, totals: &Totals) -> String {
         three_digits(totals.padded_tok_s),
         three_digits(totals.actual_tok_s),
         percent(totals.efficiency),
-    )
+    );
+    let rates = plan.and_then(rates_text);
+    text + &rates.map_or(String::new(), |said| format!("rates      {said}\n"))
 }

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
-use clap::builder::RangedU64ValueParser;
 use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::weights::Safetensors;
 use plimsoll_core::Dtype;
@@ -29,18 +28,18 @@ pub struct Args {
     /// The text (UTF-8), best one that the model was not trained on
     #[arg(long, value_name = "FILE")]
     text: PathBuf,
-    /// Types of weights, cache and activations; the first is what all else is compared with
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["f16"])]
+    /// Types of weights, cache and activations; the first is what all else is compared with [default: what
+    /// the model's config.json says (dtype, or torch_dtype), else f16]
+    #[arg(long, value_enum, value_delimiter = ',')]
     dtype: Vec<DtypeName>,
     /// Tokens of a window, of which half are prefilled and the rest decoded one by one [default: 512, or
     /// what the model sees if that is less]
-    #[arg(long, value_name = "TOKENS",
-          value_parser = RangedU64ValueParser::<u32>::new().range(u64::from(Windows::CONTEXT_MIN)..))]
+    #[arg(long, value_name = "TOKENS", value_parser = tokens_of_window, allow_negative_numbers = true)]
     context: Option<u32>,
-    /// Compare 4-bit weights
+    /// Apply 4-bit weights, and compare (plan and run only allow them)
     #[arg(long)]
     compress_weight: bool,
-    /// Compare a 4-bit KV cache
+    /// Apply a 4-bit KV cache, and compare (plan and run only allow it)
     #[arg(long)]
     compress_cache: bool,
     /// Compare decode that reads only this share of the values, those of the largest weights; several
@@ -72,17 +71,19 @@ struct Report<'a> {
 /// # Errors
 /// Input that is wrong, a model that cannot be executed, or an interruption.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let model = find_model(&args.model)?;
+    let model = find_model(&args.model).map_err(|error| match error {
+        // Known models have no weights.
+        InputError::UnknownName(_) => lacks(args, "is no folder"),
+        wrong => wrong,
+    })?;
     let (source, tokenizer) = checkpoint(args, &model)?;
     let ids = tokens(&args.text, &tokenizer, &model.spec)?;
     let context = context(args, &model.spec)?;
     let windows = Windows::of(&ids, context);
     if windows.is_empty() {
-        let problem = format!("has {} tokens, a window has {context}", ids.len());
-        let remedy = "give a longer text, or lower --context";
-        return Err(InputError::bad_file(&args.text, "all", problem, remedy).into());
+        return Err(too_short(args, ids.len(), context).into());
     }
-    let settings = asked(args);
+    let settings = asked(args, &model)?;
     let cpu = CpuOptions {
         device_threads: available_parallelism().map_or(1, usize::from),
         ..cpu_options(Path::new("."))?
@@ -113,21 +114,56 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-fn asked(args: &Args) -> Vec<Setting> {
-    let dtypes: Vec<Dtype> = args.dtype.iter().map(|name| Dtype::from(*name)).collect();
+fn asked(args: &Args, model: &FoundModel) -> Result<Vec<Setting>, InputError> {
+    let mut dtypes: Vec<Dtype> = args.dtype.iter().map(|name| Dtype::from(*name)).collect();
+    if dtypes.is_empty() {
+        dtypes.push(model.dtype(None)?);
+    }
     let compression = Compression::of(args.compress_weight, args.compress_cache);
-    settings(&dtypes, compression, &args.sparse_attention)
+    Ok(settings(&dtypes, compression, &args.sparse_attention))
+}
+
+/// Tokens of a window, as a flag.
+fn tokens_of_window(text: &str) -> Result<u32, String> {
+    let least = Windows::CONTEXT_MIN;
+    match text.parse() {
+        Ok(tokens) if tokens >= least => Ok(tokens),
+        _ => Err(format!(
+            "give a whole number of tokens, from {least} to what the model sees"
+        )),
+    }
+}
+
+/// That a text does not fill a window.
+fn too_short(args: &Args, tokens: usize, context: u32) -> InputError {
+    let found = count(tokens as u64, "token");
+    let least = Windows::CONTEXT_MIN;
+    let (problem, remedy) = match tokens < least as usize {
+        true => (
+            format!("has {found}, and the shortest window has {least}"),
+            "give a text to predict",
+        ),
+        false => (
+            format!("has {found}, a window has {context}"),
+            "give a longer text, or lower --context",
+        ),
+    };
+    InputError::bad_file(&args.text, "all", problem, remedy)
+}
+
+/// That the model has not what is needed to measure it.
+fn lacks(args: &Args, what: &str) -> InputError {
+    let remedy =
+        "give a folder with a trained model's config.json, model.safetensors and tokenizer.json";
+    InputError::BadFile(format!("--model {}: {what}; {remedy}", args.model))
 }
 
 /// Weights and tokenizer, both of which must be there.
 fn checkpoint(args: &Args, model: &FoundModel) -> anyhow::Result<(Safetensors, Tokenizer)> {
-    let lacks = |what: &str| {
-        let remedy = "give a folder with a trained model's files";
-        InputError::BadFile(format!("--model {}: has no {what}; {remedy}", args.model))
-    };
     let folder = model.checkpoint();
-    let folder = folder.ok_or_else(|| lacks("weights (model.safetensors)"))?;
-    let tokenizer = Tokenizer::find(folder)?.ok_or_else(|| lacks("tokenizer.json"))?;
+    let folder = folder.ok_or_else(|| lacks(args, "has no weights (model.safetensors)"))?;
+    let tokenizer = Tokenizer::find(folder)?;
+    let tokenizer = tokenizer.ok_or_else(|| lacks(args, "has no tokenizer.json"))?;
     let checkpoint = Safetensors::open(folder, &model.spec)?;
     checkpoint.check(&model.spec)?;
     Ok((checkpoint, tokenizer))

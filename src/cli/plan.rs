@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::lower::LowerError;
+use plimsoll_core::lower::{LowerError, fullest_stages};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::Schedule;
 use plimsoll_core::sparse::DENSE;
@@ -49,9 +49,10 @@ pub struct Args {
     /// Say why the plan is better than that of another plan file, decision by decision
     #[arg(long, value_name = "FILE", conflicts_with = "prompt_lens")]
     against: Option<PathBuf>,
-    /// The type of weights, cache and activations
-    #[arg(long, value_enum, default_value_t = DtypeName::F16)]
-    dtype: DtypeName,
+    /// The type of weights, cache and activations [default: what the model's config.json says (dtype, or
+    /// torch_dtype), else f16]
+    #[arg(long, value_enum)]
+    dtype: Option<DtypeName>,
     /// How to print the answer; JSON is the plan file
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -66,10 +67,12 @@ pub(super) struct Wish {
     /// What makes a plan better
     #[arg(long, value_enum, default_value_t = ObjectiveName::Throughput)]
     objective: ObjectiveName,
-    /// Weights may be kept in 4 bits an element, where that is better
+    /// Allow weights in 4 bits an element: they are kept so only where that is better (simulate and
+    /// perplexity apply it)
     #[arg(long)]
     compress_weight: bool,
-    /// The KV cache may be kept in 4 bits an element, where that is better
+    /// Allow a KV cache in 4 bits an element: it is kept so only where that is better (simulate and
+    /// perplexity apply it)
     #[arg(long)]
     compress_cache: bool,
     /// Read only this share of the values in decode, those with the largest weights (Top-K sparse
@@ -144,10 +147,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ],
     )?;
     let profile = find_profile(&args.hw)?;
-    let model = find_model(&args.model)?.spec;
+    let model = find_model(&args.model)?;
+    let dtype = model.dtype(args.dtype.map(Dtype::from))?;
+    let machine = (&profile, &model.spec, dtype);
     let request = args.wish.request(args.workload);
     if let Some(file) = &args.lengths.prompt_lens {
-        let machine = (&profile, &model, args.dtype.into());
         let buckets_max = args.lengths.padding.buckets_max();
         let planned = plan_lengths(machine, &request, &read_lengths(file)?, buckets_max);
         return match planned.map_err(refused)? {
@@ -155,7 +159,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Err(answer) => found(answer).map_or_else(|refusal| args.refuse(&refusal), |_| Ok(())),
         };
     }
-    let answer = searched((&profile, &model, args.dtype.into()), &request)?;
+    let answer = searched(machine, &request)?;
     match found(answer) {
         Ok(planned) => {
             let file = args.against.as_deref();
@@ -216,8 +220,10 @@ fn does_not_fit(infeasible: &Infeasible) -> Refusal {
         ..
     } = infeasible;
     let short = Bytes(needed.0.saturating_sub(capacity.0));
+    let stages = fullest_stages(&infeasible.nearest, *tier).ok().flatten();
+    let of_stages = stages.map_or(String::new(), |stages| format!(" in {stages}"));
     let line = format!(
-        "no plan fits: the {tier} tier holds {} and the nearest plan needs {}, {} too much; \
+        "no plan fits: the {tier} tier holds {} and the nearest plan needs {}{of_stages}, {} too much; \
          that plan: {}",
         capacity, needed, short, infeasible.description
     );

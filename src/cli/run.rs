@@ -47,9 +47,10 @@ pub struct Args {
     workload: WorkloadArgs,
     #[command(flatten)]
     wish: super::plan::Wish,
-    /// The type of weights, cache and activations
-    #[arg(long, value_enum, default_value_t = DtypeName::F16)]
-    dtype: DtypeName,
+    /// The type of weights, cache and activations [default: what the model's config.json says (dtype, or
+    /// torch_dtype), else f16]
+    #[arg(long, value_enum)]
+    dtype: Option<DtypeName>,
     /// Prompts, a line each: {"id": 1, "prompt": "Once"} or {"id": 1, "prompt_token_ids": [2, 100]}, of any
     /// lengths; the longest is the plan's prompt length where one is made [default: random]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt_len", "num_prompts"])]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
+use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::HardwareProfile;
@@ -88,9 +89,10 @@ pub struct Args {
     #[arg(long, value_name = "SHARE", default_value_t = DENSE, value_parser = share_of_values,
           allow_negative_numbers = true)]
     sparse_attention: f64,
-    /// The type of weights, cache and activations
-    #[arg(long, value_enum, default_value_t = DtypeName::F16)]
-    dtype: DtypeName,
+    /// The type of weights, cache and activations [default: what the model's config.json says (dtype, or
+    /// torch_dtype), else f16]
+    #[arg(long, value_enum)]
+    dtype: Option<DtypeName>,
     /// Switch off a term of the cost model; may be given several times. What comes out predicts no run, so
     /// it is not written as a plan
     #[arg(long, value_name = "TERM", value_parser = term(), conflicts_with = "output")]
@@ -237,9 +239,11 @@ fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
 fn from_flags(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     let given = "clap has asked for it";
     let profile = find_profile(args.hw.as_deref().expect(given))?;
-    let model = find_model(args.model.as_deref().expect(given))?.spec;
+    let model = find_model(args.model.as_deref().expect(given))?;
+    let dtype = model.dtype(args.dtype.map(Dtype::from))?;
+    let model = model.spec;
     let mut policy = policy(args, &profile)?;
-    let (dtype, workload) = (args.dtype.into(), args.workload.into());
+    let workload = args.workload.into();
     policy.page_locked = args.page_lock.resolve(&profile, &model, dtype, &policy);
     let plan = given::plan(&profile, model, dtype, workload, policy);
     check_plan(&plan, None)?;

@@ -30,7 +30,9 @@ pub(super) fn explain(text: &str, error: &serde_json::Error) -> Complaint {
     };
     let remedy = remedy.unwrap_or_else(|| otherwise.to_owned());
     let line = error.line();
-    let path = path_at(text, line, error.column());
+    // What is missing is a key of an object, not of the last value in it.
+    let lacks = problem.starts_with("missing field");
+    let path = path_at(text, line, error.column(), lacks);
     let key = match path.is_empty() || error.is_eof() {
         true => format!("line {line}"),
         false => format!("line {line}: {path}"),
@@ -42,9 +44,9 @@ pub(super) fn explain(text: &str, error: &serde_json::Error) -> Complaint {
     }
 }
 
-/// The dotted path of the value or key at a place of a JSON text, as far as it can be told. Columns
-/// count bytes, so a place may lie inside of a letter.
-fn path_at(text: &str, line: usize, column: usize) -> String {
+/// The dotted path of the value or key at a place of a JSON text, as far as it can be told; of an
+/// object, or of the last value in it. Columns count bytes, so a place may lie inside of a letter.
+fn path_at(text: &str, line: usize, column: usize, of_object: bool) -> String {
     let before = text.split_inclusive('\n').take(line.saturating_sub(1));
     let start: usize = before.map(str::len).sum();
     let text = text.as_bytes();
@@ -73,6 +75,9 @@ fn path_at(text: &str, line: usize, column: usize) -> String {
             }
             _ => {}
         }
+    }
+    if let (true, Some(Level::Object(key))) = (of_object, levels.last_mut()) {
+        key.clear();
     }
     let mut path = String::new();
     for level in levels {
@@ -156,11 +161,11 @@ mod tests {
     fn every_place_of_a_foreign_text_has_a_path() {
         for line in 0..=FOREIGN.lines().count() + 1 {
             for column in 0..=FOREIGN.len() + 1 {
-                path_at(FOREIGN, line, column);
+                path_at(FOREIGN, line, column, false);
             }
         }
         let end = FOREIGN.lines().last().unwrap().find('🚢').unwrap();
-        assert_eq!(path_at(FOREIGN, 3, end), "policy.データ[2]");
+        assert_eq!(path_at(FOREIGN, 3, end, false), "policy.データ[2]");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use plimsoll_core::Dtype;
 use plimsoll_core::model::{ModelError, ModelSpec, registry};
 
 use super::{InputError, read_text};
@@ -13,9 +14,34 @@ pub struct FoundModel {
     pub spec: ModelSpec,
     /// The folder of its configuration; none for a model of the registry.
     pub folder: Option<PathBuf>,
+    /// What its config.json calls the type of its weights, if it says one.
+    stored: Option<String>,
 }
 
 impl FoundModel {
+    /// The type to keep it in: what is asked, else what its config.json says, else f16.
+    ///
+    /// # Errors
+    /// A config.json that says a type which is not known here, where none is asked.
+    pub fn dtype(&self, asked: Option<Dtype>) -> Result<Dtype, InputError> {
+        if let Some(dtype) = asked {
+            return Ok(dtype);
+        }
+        let Some(stored) = &self.stored else {
+            return Ok(Dtype::F16);
+        };
+        match stored.trim_start_matches("torch.") {
+            "float16" | "half" => Ok(Dtype::F16),
+            "bfloat16" => Ok(Dtype::Bf16),
+            "float32" | "float" => Ok(Dtype::F32),
+            _ => Err(InputError::BadFile(format!(
+                "{}: its config.json says dtype `{stored}`, which cannot be computed with here; \
+                 give --dtype f16, bf16 or f32",
+                self.spec.name
+            ))),
+        }
+    }
+
     /// The folder, where weights lie in it.
     pub fn checkpoint(&self) -> Option<&Path> {
         let folder = self.folder.as_deref()?;
@@ -41,7 +67,11 @@ pub fn find_model(wanted: &str) -> Result<FoundModel, InputError> {
         return read_config(path);
     }
     match registry::find(wanted) {
-        Ok(spec) => Ok(FoundModel { spec, folder: None }),
+        Ok(spec) => Ok(FoundModel {
+            spec,
+            folder: None,
+            stored: None,
+        }),
         Err(error) => Err(InputError::UnknownName(format!("--model: {error}"))),
     }
 }
@@ -54,7 +84,15 @@ fn read_config(config: &Path) -> Result<FoundModel, InputError> {
     Ok(FoundModel {
         spec,
         folder: Some(folder),
+        stored: stored(&text),
     })
+}
+
+/// The type that a config.json says: `dtype`, which was called `torch_dtype` before.
+fn stored(config: &str) -> Option<String> {
+    let keys: serde_json::Value = serde_json::from_str(config).ok()?;
+    let mut said = ["dtype", "torch_dtype"].into_iter();
+    said.find_map(|key| Some(keys.get(key)?.as_str()?.to_owned()))
 }
 
 /// The folder's name, or the file's where it is not called `config.json`.

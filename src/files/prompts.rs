@@ -24,6 +24,8 @@ pub struct Prompt {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
+    /// Null where there is none.
+    #[serde(default)]
     id: Value,
     prompt: Option<String>,
     prompt_token_ids: Option<Vec<u32>>,
@@ -125,7 +127,7 @@ impl Ids {
             Err((ID, problem, remedy.to_owned()))
         };
         if id.is_null() {
-            return wrong("is null".to_owned());
+            return wrong("is missing or null".to_owned());
         }
         match self.0.insert(id.to_string(), line) {
             Some(before) => wrong(format!("{id} is the id of line {before} as well")),

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use plimsoll_core::extrapolation::{Extrapolation, SizeUnit};
 use plimsoll_core::interval::{Interval, Range};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
 use plimsoll_core::units::Bytes;
 
@@ -65,6 +66,16 @@ pub(super) fn certainty_text(prediction: &Summary) -> String {
         );
     }
     text
+}
+
+/// That matrix products have another type's rates, where the profile has none of the plan's.
+pub fn rates_text(plan: &Plan) -> Option<String> {
+    let known = plan.prediction.as_ref()?.rates_of?.name();
+    let (wanted, profile) = (plan.dtype.name(), &plan.provenance.hardware);
+    Some(format!(
+        "{profile} has no rates of matrix products in {wanted}: predicted with those in {known}; give a profile \
+         that has them (of this machine: plimsoll profile --dtype {wanted}), or --dtype {known}"
+    ))
 }
 
 fn where_from(interval: Option<&Interval>) -> &'static str {

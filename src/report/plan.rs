@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use plimsoll_core::interval;
+use plimsoll_core::lower::footprint;
 use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
@@ -13,7 +14,7 @@ use plimsoll_core::summary::{BusyFraction, Summary};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::{Bytes, Seconds};
 
-use super::certainty::{certainty_text, ninety_percent, numbers};
+use super::certainty::{certainty_text, ninety_percent, numbers, rates_text};
 use super::{Align, Table, count, percent, three_digits};
 use crate::planner::Kind;
 
@@ -25,14 +26,13 @@ pub fn plan_text(plan: &Plan) -> String {
     if let Some(prediction) = &plan.prediction {
         let _ = write!(text, "\npredicted\n{}", summary_text(prediction));
         text.push_str(&certainty_text(prediction));
+        if let Some(said) = rates_text(plan) {
+            let _ = writeln!(text, "rates      {said}");
+        }
         if !prediction.stages.is_empty() {
             let _ = write!(text, "\n{}", stages(plan, prediction));
         }
-        let _ = write!(
-            text,
-            "\n{}",
-            memory(&prediction.peak_bytes, &plan.capacity_bytes)
-        );
+        let _ = write!(text, "\n{}", memory(plan, &prediction.peak_bytes));
     }
     text
 }
@@ -116,9 +116,13 @@ fn placement(plan: &Plan) -> Table {
         ("disk", Align::Right),
         ("", Align::Left),
     ]);
+    let never_read = match plan.workload.gen_len {
+        1 => "(stored, but never read: there is one token to generate)".to_owned(),
+        _ => String::new(),
+    };
     for (name, shares, note) in [
         ("weights", &weights, note),
-        ("cache", &policy.cache, String::new()),
+        ("cache", &policy.cache, never_read),
         ("activations", &policy.activations, String::new()),
     ] {
         let [device, host, disk] = Tier::ALL.map(|tier| percent(shares[tier]));
@@ -385,19 +389,23 @@ pub(super) fn in_words(resource: &str) -> &str {
     }
 }
 
-/// Each tier's peak against what it holds.
-fn memory(peak: &PerTier<Bytes>, capacity: &PerTier<Bytes>) -> Table {
+/// What lives at once in each tier at most, and the room that a run sets aside, against what the tier holds.
+fn memory(plan: &Plan, peak: &PerTier<Bytes>) -> Table {
+    let capacity = &plan.capacity_bytes;
+    let reserved = footprint(plan).unwrap_or(*peak);
     let mut table = Table::new(&[
         ("memory", Align::Left),
         ("peak", Align::Right),
+        ("reserved", Align::Right),
         ("usable", Align::Right),
         ("full", Align::Right),
     ]);
     for tier in Tier::ALL {
-        let share = peak[tier].as_f64() / capacity[tier].as_f64().max(1.0);
+        let share = reserved[tier].as_f64() / capacity[tier].as_f64().max(1.0);
         table.row([
             tier.name().to_owned(),
             peak[tier].to_string(),
+            reserved[tier].to_string(),
             capacity[tier].to_string(),
             percent(share),
         ]);

@@ -24,7 +24,7 @@ pub enum DecoderError {
         missing: String,
     },
     /// A block does not have a tensor that its stage needs, or not in a buffer of the task.
-    #[error("the {role:?} tensor is not among the operands")]
+    #[error("the {role} tensor is not among what the task was given; this is an error of Plimsoll")]
     NoTensor {
         /// Which.
         role: TensorRole,

@@ -109,7 +109,7 @@ impl Safetensors {
             other => Err(WeightError::Type {
                 file: shard.path.clone(),
                 tensor: name,
-                found: format!("{other:?}"),
+                found: other.to_string(),
             }),
         }
     }
@@ -183,6 +183,18 @@ fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, WeightError> {
     entries.collect()
 }
 
+/// What is wrong with a header, without the names that a program has for its parts.
+fn why_no_header(error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    if !error.is_data() {
+        format!("its header is no JSON: {said}")
+    } else if said.starts_with("invalid type") || said.starts_with("missing field") {
+        "its header does not give each tensor a dtype, a shape and data_offsets".to_owned()
+    } else {
+        format!("its header: {said}")
+    }
+}
+
 impl Shard {
     fn open(path: PathBuf) -> Result<Shard, WeightError> {
         let io_error = |source| WeightError::Io {
@@ -208,7 +220,7 @@ impl Shard {
         let mut header = vec![0; header_bytes as usize];
         file.read_exact(&mut header).map_err(io_error)?;
         let metadata: Metadata =
-            serde_json::from_slice(&header).map_err(|error| damaged(error.to_string()))?;
+            serde_json::from_slice(&header).map_err(|error| damaged(why_no_header(&error)))?;
         let data_start = LENGTH_BYTES + header_bytes;
         let (found, needed) = (file_bytes - data_start, metadata.data_len() as u64);
         if found != needed {

@@ -19,6 +19,7 @@ mod stages;
 mod unit;
 mod weights;
 
+use std::fmt;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -92,15 +93,37 @@ pub enum LowerError {
         max: u64,
     },
     /// A tier is too small. Infeasible is an answer.
-    #[error("the {tier} tier needs {needed} and has {capacity}: {} too little", needed.saturating_sub(*capacity))]
+    #[error(
+        "the {tier} tier{} needs {needed} and has {capacity}: {} too little",
+        stages.as_ref().map_or(String::new(), |stages| format!(" of {stages}")),
+        needed.saturating_sub(*capacity)
+    )]
     DoesNotFit {
         /// The tier that binds.
         tier: Tier,
+        /// The stages whose it is; none where there is one stage.
+        stages: Option<Stages>,
         /// What the plan asks of it.
         needed: Bytes,
         /// What it has.
         capacity: Bytes,
     },
+}
+
+/// Stages that have a memory between them, counted from 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stages {
+    first: u8,
+    last: u8,
+}
+
+impl fmt::Display for Stages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first == self.last {
+            true => write!(f, "stage {}", self.first),
+            false => write!(f, "stages {} to {}", self.first, self.last),
+        }
+    }
 }
 
 /// Where prompts and results are, by round and GPU batch: prompt ids, generated ids.
@@ -286,12 +309,37 @@ pub fn check_fits(plan: &Plan) -> Result<(), LowerError> {
         if needed > capacity {
             return Err(LowerError::DoesNotFit {
                 tier,
+                stages: fullest_stages(plan, tier)?,
                 needed,
                 capacity,
             });
         }
     }
     Ok(())
+}
+
+/// The stages whose memory of a tier must hold most; none where there is one stage.
+///
+/// # Errors
+/// A workload or policy that means nothing.
+pub fn fullest_stages(plan: &Plan, tier: Tier) -> Result<Option<Stages>, LowerError> {
+    let machine = plan.machine();
+    let last = machine.num_gpus() - 1;
+    if last == 0 {
+        return Ok(None);
+    }
+    let footprints = arena_footprints(plan)?;
+    let of_tier = machine.arenas.iter().zip(footprints);
+    let of_tier = of_tier.filter(|(arena, _)| arena.tier == tier);
+    // The first of those that are as full.
+    let fullest = of_tier.rev().max_by_key(|(_, bytes)| *bytes);
+    Ok(fullest.map(|(arena, _)| Stages {
+        first: arena.gpu,
+        last: match tier {
+            Tier::Device => arena.gpu,
+            Tier::Host | Tier::Disk => (arena.gpu + machine.gpus_per_host - 1).min(last as u8),
+        },
+    }))
 }
 
 impl Lowering {

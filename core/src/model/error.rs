@@ -33,7 +33,10 @@ pub enum ModelError {
     },
 
     /// A key holds a value of another type than it should.
-    #[error("model `{model}`: key `{key}` of config.json is {found}: {source}; correct its type")]
+    #[error(
+        "model `{model}`: key `{key}` of config.json is {found}: {}; correct its type",
+        plain(source)
+    )]
     IllTypedKey {
         /// The model, as the caller names it.
         model: String,
@@ -89,4 +92,17 @@ pub enum ModelError {
         /// All known names.
         known: String,
     },
+}
+
+/// What the JSON parser says, with plain names for types.
+fn plain(error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    let names = [
+        ("expected u32", "expected a whole number"),
+        ("expected f64", "expected a number"),
+        ("expected a boolean", "expected true or false"),
+        ("expected a string", "expected a text"),
+    ];
+    let known = names.iter().find(|(name, _)| said.ends_with(name));
+    known.map_or(said.clone(), |(name, words)| said.replace(name, words))
 }

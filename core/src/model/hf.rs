@@ -71,7 +71,7 @@ const GPT_2_LIKE: ShapeKeys = ShapeKeys {
 
 /// `eos_token_id` is a number, or a list of them.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a whole number, or a list of them")]
 enum OneOrMany {
     One(u32),
     Many(Vec<u32>),

@@ -1,5 +1,7 @@
 //! The tensors of a model, block by block, under their published names.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Family, ModelSpec, Norm, Positions, QkvLayout};
@@ -45,6 +47,46 @@ pub enum TensorRole {
     ProjectOut,
     LmHead,
     LmHeadBias,
+}
+
+/// In plain words, for messages.
+impl fmt::Display for TensorRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            TensorRole::TokenEmbedding => "token embedding",
+            TensorRole::PositionEmbedding => "position embedding",
+            TensorRole::EmbedNormWeight => "embedding norm weight",
+            TensorRole::EmbedNormBias => "embedding norm bias",
+            TensorRole::ProjectIn => "input projection",
+            TensorRole::AttnNormWeight => "attention norm weight",
+            TensorRole::AttnNormBias => "attention norm bias",
+            TensorRole::QWeight => "query weight",
+            TensorRole::QBias => "query bias",
+            TensorRole::KWeight => "key weight",
+            TensorRole::KBias => "key bias",
+            TensorRole::VWeight => "value weight",
+            TensorRole::VBias => "value bias",
+            TensorRole::QkvWeight => "query-key-value weight",
+            TensorRole::QkvBias => "query-key-value bias",
+            TensorRole::OWeight => "attention output weight",
+            TensorRole::OBias => "attention output bias",
+            TensorRole::MlpNormWeight => "MLP norm weight",
+            TensorRole::MlpNormBias => "MLP norm bias",
+            TensorRole::GateWeight => "MLP gate weight",
+            TensorRole::GateBias => "MLP gate bias",
+            TensorRole::UpWeight => "MLP up weight",
+            TensorRole::UpBias => "MLP up bias",
+            TensorRole::GateUpWeight => "MLP gate-and-up weight",
+            TensorRole::GateUpBias => "MLP gate-and-up bias",
+            TensorRole::DownWeight => "MLP down weight",
+            TensorRole::DownBias => "MLP down bias",
+            TensorRole::FinalNormWeight => "final norm weight",
+            TensorRole::FinalNormBias => "final norm bias",
+            TensorRole::ProjectOut => "output projection",
+            TensorRole::LmHead => "head",
+            TensorRole::LmHeadBias => "head bias",
+        })
+    }
 }
 
 /// One stored tensor.

@@ -111,7 +111,7 @@ impl ModelSpec {
             .find(|tensor| tensor.name.starts_with('.') || tensor.name.contains(".."));
         match nameless {
             Some(tensor) => {
-                let rule = format!("that family has no {:?} tensor", tensor.role);
+                let rule = format!("that family has no {} tensor", tensor.role);
                 Err(self.invalid("family", self.family, rule))
             }
             None => Ok(()),

@@ -15,6 +15,8 @@ type BySize = Vec<(Option<f64>, Curve)>;
 pub(super) struct GemmRates {
     /// Their key in the profile.
     number: &'static str,
+    /// The type that they are of, where it is another one.
+    stand_in: Option<Dtype>,
     whole: Curves,
     /// For weights in 4-bit groups, where a profile has such.
     packed: Option<Curves>,
@@ -81,12 +83,18 @@ impl GemmRates {
                 Dtype::F16 => "compute.gemm.f16",
                 Dtype::Bf16 => "compute.gemm.bf16",
             },
+            stand_in: (known != dtype).then_some(known),
             whole: Curves::new(compute, known, false).unwrap_or_else(none),
             // Codes are the same beside every type, and so is most of the time.
             packed: packed
                 .filter_map(|known| Curves::new(compute, known, true))
                 .next(),
         }
+    }
+
+    /// The type whose rates stand for those of a type that the profile does not know.
+    pub(super) fn stand_in(&self) -> Option<Dtype> {
+        self.stand_in
     }
 
     /// Whether products with packed weights were measured, their unpacking in them.

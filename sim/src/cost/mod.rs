@@ -41,6 +41,11 @@ impl CostModel {
         &self.profile
     }
 
+    /// The type whose rates of matrix products are taken, where the profile has none of the tensors' own.
+    pub fn stand_in(&self) -> Option<Dtype> {
+        self.gemm.stand_in()
+    }
+
     /// How long a task takes on a resource with nothing beside it.
     pub fn seconds(&self, on: impl Into<Resource>, op: &Op) -> Seconds {
         let mut all = Seconds::ZERO;

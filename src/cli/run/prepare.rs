@@ -7,6 +7,7 @@ use plimsoll_backend::cpu::{CpuError, CpuOptions, Draws, Throttles};
 use plimsoll_backend::decoder::Decoder;
 use plimsoll_backend::probe::ProbeOptions;
 use plimsoll_backend::weights::{Safetensors, Synthetic, WeightSource};
+use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
@@ -66,15 +67,22 @@ impl Prepared {
         let spec = model.as_ref().map(|model| &model.spec);
         let spec = spec.or(given.as_ref().map(|plan| &plan.model));
         let spec = spec.expect("clap has asked for one of them").clone();
+        let dtype = match (&given, &model) {
+            (None, Some(model)) => model.dtype(args.dtype.map(Dtype::from))?,
+            (given, _) => given.as_ref().expect("clap has asked for one").dtype,
+        };
         let prompts = read(args, &spec, tokenizer.as_ref(), given.as_ref())?;
         let choice = args.choice.resolve(args.seed, &generation(folder)?, &spec);
         // Before a machine is measured, which takes minutes.
         let (source, weights, identity) = weights(args.seed, &spec, model.as_ref())?;
-        let profile = profile(args, known, &spec, cpu)?;
+        let profile = profile(args, known, (&spec, dtype), cpu)?;
         let mut plan = match (given, &kept.record) {
             (Some(plan), _) => plan,
-            (None, Some(record)) => went_on(args, &record.plan, &spec)?,
-            (None, None) => planned(args, profile.as_ref(), &spec, prompts.as_deref())?,
+            (None, Some(record)) => went_on(args, &record.plan, (&spec, dtype))?,
+            (None, None) => {
+                let profile = profile.as_ref();
+                planned(args, profile, (&spec, dtype), prompts.as_deref())?
+            }
         };
         let prompts = for_plan(args, prompts, &mut plan)?;
         let inputs = Inputs {
@@ -137,7 +145,7 @@ impl Prepared {
 fn profile(
     args: &Args,
     known: bool,
-    model: &ModelSpec,
+    (model, dtype): (&ModelSpec, Dtype),
     cpu: &CpuOptions,
 ) -> anyhow::Result<Option<HardwareProfile>> {
     let profile = match args.hw.as_deref() {
@@ -145,7 +153,7 @@ fn profile(
         None if known => return Ok(None),
         None => {
             // A model that cannot be run is not worth the minutes.
-            let decoder = Decoder::new(model, args.dtype.into(), Compression::default(), 1);
+            let decoder = Decoder::new(model, dtype, Compression::default(), 1);
             decoder.map_err(CpuError::from)?;
             complain(
                 "measuring this machine, since neither --plan nor --hw is given; `plimsoll profile -o \
@@ -154,7 +162,7 @@ fn profile(
             let options = ProbeOptions {
                 cpu: cpu.clone(),
                 quick: true,
-                dtypes: vec![args.dtype.into()],
+                dtypes: vec![dtype],
                 name: "this-machine".to_owned(),
                 date: today(),
             };
@@ -177,16 +185,30 @@ fn read(
     model: &ModelSpec,
     tokenizer: Option<&Tokenizer>,
     plan: Option<&Plan>,
-) -> Result<Option<Vec<Prompt>>, InputError> {
+) -> anyhow::Result<Option<Vec<Prompt>>> {
     let room = match plan {
         Some(plan) => Room::Plan(plan.workload.prompt_len),
         None => Room::Model {
-            gen_len: args.workload.gen_len,
+            gen_len: gen_len(args, model)?,
         },
     };
     let path = args.prompts.as_deref();
-    path.map(|path| read_prompts(path, model, tokenizer, room))
-        .transpose()
+    let prompts = path.map(|path| read_prompts(path, model, tokenizer, room));
+    Ok(prompts.transpose()?)
+}
+
+/// Tokens to generate, which leave room for a prompt of one token at least.
+fn gen_len(args: &Args, model: &ModelSpec) -> Result<u32, Failure> {
+    let (asked, sees) = (args.workload.gen_len, model.max_position_embeddings);
+    if asked < sees {
+        return Ok(asked);
+    }
+    let line = format!(
+        "--gen-len {asked}: {} sees {sees} tokens, prompt and answer together \
+         (max_position_embeddings); give less than {sees}",
+        model.name
+    );
+    Err(Failure::new(Exit::Usage, line))
 }
 
 /// What the checkpoint says of the choice of tokens; what is not applied of it is said.
@@ -255,13 +277,13 @@ fn given_plan(args: &Args, path: &Path, model: Option<&FoundModel>) -> anyhow::R
 }
 
 /// The plan of the run that is gone on with, which the flags must not contradict.
-fn went_on(args: &Args, plan: &Plan, model: &ModelSpec) -> anyhow::Result<Plan> {
+fn went_on(args: &Args, plan: &Plan, (model, dtype): (&ModelSpec, Dtype)) -> anyhow::Result<Plan> {
     let asked = args.wish.request(args.workload);
     let packed = plan.policy.compression;
     let differs = [
         ("--model", first_difference(&plan.model, model).is_some()),
         ("--gen-len", asked.workload.gen_len != plan.workload.gen_len),
-        ("--dtype", plan.dtype != args.dtype.into()),
+        ("--dtype", plan.dtype != dtype),
         (
             "--sparse-attention",
             asked.allowed.sparse_attention != plan.policy.sparse_attention,
@@ -289,7 +311,7 @@ fn went_on(args: &Args, plan: &Plan, model: &ModelSpec) -> anyhow::Result<Plan> 
 fn planned(
     args: &Args,
     profile: Option<&HardwareProfile>,
-    model: &ModelSpec,
+    (model, dtype): (&ModelSpec, Dtype),
     prompts: Option<&[Prompt]>,
 ) -> anyhow::Result<Plan> {
     let asked = args.wish.request(args.workload);
@@ -306,7 +328,7 @@ fn planned(
     };
     let request = Request { workload, ..asked };
     let profile = profile.expect("it is given or measured where a plan is made");
-    let answer = searched((profile, model, args.dtype.into()), &request)?;
+    let answer = searched((profile, model, dtype), &request)?;
     match found(answer) {
         Ok(planned) => Ok(planned.plan),
         Err(refusal) => Err(Failure::new(Exit::Infeasible, refusal.line).into()),

@@ -15,6 +15,7 @@ use super::answers::Answer;
 use super::prepare::Prepared;
 use crate::files::write_atomically;
 use crate::report::plan::{durations, policy_in_short};
+use crate::report::rates_text;
 use crate::report::run::comparison;
 use crate::trace_file::{Process, write_run, write_side_by_side};
 
@@ -147,6 +148,9 @@ fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> io::Result<Stri
         text.push_str(&format!(
             "90% interval of latency: {ends}; the measured one lies {lies} it\n"
         ));
+    }
+    if let Some(said) = rates_text(plan) {
+        text.push_str(&format!("rates: {said}\n"));
     }
     if predicted.is_none() {
         let why = prepared.left_out.as_deref().unwrap_or(NOT_PREDICTED);

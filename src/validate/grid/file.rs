@@ -73,7 +73,9 @@ pub(super) struct ModelEntry {
     pub hidden_size: Option<u32>,
     pub num_attention_heads: Option<u32>,
     pub num_key_value_heads: Option<u32>,
-    pub ffn_dim: Option<u32>,
+    /// What the config.json of OPT calls ffn_dim, which is taken as well.
+    #[serde(alias = "ffn_dim")]
+    pub intermediate_size: Option<u32>,
     pub vocab_size: Option<u32>,
 }
 

@@ -196,7 +196,7 @@ fn spec(text: &TomlText<'_>, entry: &Spanned<ModelEntry>) -> Result<ModelSpec, I
         ("num_hidden_layers", model.num_hidden_layers),
         ("num_attention_heads", model.num_attention_heads),
         ("vocab_size", model.vocab_size),
-        ("ffn_dim", model.ffn_dim),
+        ("intermediate_size", model.intermediate_size),
         ("num_key_value_heads", model.num_key_value_heads),
         ("family", model.family.map(|_| 0)),
     ];
@@ -230,13 +230,17 @@ fn spec(text: &TomlText<'_>, entry: &Spanned<ModelEntry>) -> Result<ModelSpec, I
         return Err(bad(text, entry, "num_key_value_heads", problem, remedy));
     }
     let config = config(family, model);
-    ModelSpec::from_hf_config(&model.name, &config.to_string())
-        .map_err(|error| says(text, entry, "", error))
+    ModelSpec::from_hf_config(&model.name, &config.to_string()).map_err(|error| {
+        // The entry is named before it.
+        let said = error.to_string();
+        let twice = format!("model `{}`: ", model.name);
+        says(text, entry, "", said.strip_prefix(&twice).unwrap_or(&said))
+    })
 }
 
 /// The shape as `config.json` would say it.
 fn config(family: ShapeFamily, model: &ModelEntry) -> serde_json::Value {
-    let ffn = model.ffn_dim;
+    let ffn = model.intermediate_size;
     let ffn = ffn.or(model.hidden_size.map(|hidden| hidden.saturating_mul(4)));
     match family {
         ShapeFamily::Opt => serde_json::json!({

@@ -235,3 +235,18 @@ fn an_unknown_model_is_the_files_fault() {
         "{said}"
     );
 }
+
+#[test]
+fn a_width_has_either_name_and_a_wrong_shape_names_its_model_once() {
+    let width = |key: &str| {
+        let text = GRID.replacen("vocab_size", &format!("{key} = 96\nvocab_size"), 1);
+        let grid = Grid::parse(&text, Path::new("grid.toml")).expect("a grid");
+        grid.cases[0].model.intermediate_size
+    };
+    assert_eq!([width("intermediate_size"), width("ffn_dim")], [96, 96]);
+    let said = refusal("num_attention_heads = 4", "num_attention_heads = 5");
+    assert!(
+        said.starts_with("grid.toml: line 1: model `tiny`: `num_attention_heads` is 5, but"),
+        "{said}"
+    );
+}
