@@ -1,6 +1,8 @@
 //! The constants of a profile that runs can be fitted by, each a factor on numbers of the profile.
 
-use plimsoll_core::hardware::{Contention, Curve, Engine, HardwareProfile, Source, SourceKind};
+use plimsoll_core::hardware::{
+    Contention, Curve, Engine, HardwareProfile, Quantity, Source, SourceKind,
+};
 use plimsoll_core::units::{BytesPerSecond, Seconds};
 
 /// The source that fitted constants name.
@@ -20,13 +22,14 @@ enum Place<'a> {
 pub struct Constant(&'static str);
 
 /// All that can be fitted, in the order of the profile.
-pub const CONSTANTS: [Constant; 16] = [
+pub const CONSTANTS: [Constant; 17] = [
     Constant("tiers.device_bandwidth"),
     Constant("links.h2d.page_locked"),
     Constant("links.h2d.pageable"),
     Constant("links.d2h.page_locked"),
     Constant("links.d2h.pageable"),
     Constant("links.disk_read"),
+    Constant("links.disk_read.latency"),
     Constant("links.disk_write"),
     Constant("compute.launch"),
     Constant("compute.barrier"),
@@ -111,14 +114,9 @@ impl Constant {
             "links.d2h.pageable" => links.d2h.pageable.iter_mut().map(Place::Rate).collect(),
             "links.disk_read" => one(&mut links.disk_read.rate),
             "links.disk_write" => one(&mut links.disk_write.rate),
-            "compute.launch" => vec![Place::Time(
-                &mut compute.launch.value,
-                &mut compute.launch.source,
-            )],
-            "compute.barrier" => vec![Place::Time(
-                &mut compute.barrier.value,
-                &mut compute.barrier.source,
-            )],
+            "links.disk_read.latency" => time(&mut links.disk_read.latency),
+            "compute.launch" => time(&mut compute.launch),
+            "compute.barrier" => time(&mut compute.barrier),
             "compute.gemm" => {
                 let curves = compute.gemm.iter_mut();
                 curves.map(|gemm| Place::Rate(&mut gemm.rate)).collect()
@@ -131,6 +129,10 @@ impl Constant {
             _ => kept(pairs, Engine::H2d, Engine::Cpu),
         }
     }
+}
+
+fn time(quantity: &mut Quantity<Seconds>) -> Vec<Place<'_>> {
+    vec![Place::Time(&mut quantity.value, &mut quantity.source)]
 }
 
 fn kept(pairs: &mut [Contention], victim: Engine, beside: Engine) -> Vec<Place<'_>> {

@@ -21,6 +21,7 @@ const MACHINES: &[(&str, &str)] = profiles![
     "t4-page-cache-management",
     "t4-persistent-ssd",
     "t4-uncalibrated",
+    "t4-whole-runs",
     "t4x4",
 ];
 
