@@ -1,5 +1,5 @@
 //! How fast models run whole on this machine's CPU, beside what the machine could do at most. Run with
-//! `cargo bench --bench speed`; everything is resident, two threads compute, prompts are of 128 tokens
+//! `cargo bench --bench speed` (`-- "Llama shape | f32 | 8"` for some of it); everything is resident, two threads compute, prompts are of 128 tokens
 //! and 32 are generated. Shares are of the rates measured just before and after each run.
 
 use std::ops::Range;
@@ -62,6 +62,16 @@ fn parameters(model: &ModelSpec, blocks: Range<u32>) -> f64 {
 }
 
 impl Case {
+    /// "Llama shape | f32 | 8".
+    fn title(&self) -> String {
+        format!(
+            "{} | {} | {}",
+            self.name,
+            self.plan.dtype.name(),
+            self.batch
+        )
+    }
+
     fn run(&mut self) -> anyhow::Result<()> {
         let before = (host_read_rates(1)[0], fma_flops_per_s(THREADS));
         let mut lowering = Lowering::new(&self.plan)?;
@@ -126,6 +136,10 @@ fn cases() -> anyhow::Result<Vec<Case>> {
 
 fn main() -> anyhow::Result<()> {
     let mut cases = cases()?;
+    // As of other benchmarks, an argument says which.
+    if let Some(some) = std::env::args().skip(1).find(|arg| !arg.starts_with('-')) {
+        cases.retain(|case| case.title().contains(&some));
+    }
     // Repeats are interleaved, since shared machines change their pace.
     for _ in 0..REPEATS {
         for case in &mut cases {
@@ -139,10 +153,8 @@ fn main() -> anyhow::Result<()> {
     for case in &cases {
         let median = |values: &[f64]| quantile(values, 0.5);
         println!(
-            "| {} | {} | {} | {:.0} | {:.0}% | {:.1} | {:.0}% |",
-            case.name,
-            case.plan.dtype.name(),
-            case.batch,
+            "| {} | {:.0} | {:.0}% | {:.1} | {:.0}% |",
+            case.title(),
             median(&case.prefill_tok_s),
             100.0 * median(&case.of_peak),
             median(&case.decode_tok_s),

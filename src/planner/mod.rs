@@ -322,6 +322,9 @@ struct Found {
     considered: usize,
 }
 
+/// Plans in their order, and the proposals of the search that they come from.
+type Ranked = (Vec<Judged>, Vec<Proposal>);
+
 /// Judged plans, or why there are none.
 enum Fit {
     /// They fit.
@@ -423,11 +426,7 @@ impl<'a> Search<'a> {
     }
 
     /// The best, ranked, or none where nothing fits.
-    fn best(
-        &self,
-        shapes: &[Shape],
-        objective: Objective,
-    ) -> Result<Option<(Vec<Judged>, Vec<Proposal>)>, PlanError> {
+    fn best(&self, shapes: &[Shape], objective: Objective) -> Result<Option<Ranked>, PlanError> {
         let (plans, proposals) = self.propose(shapes, objective)?;
         let plans = judge::judge(plans, self.profile, &self.forms, objective)?;
         Ok((!plans.is_empty()).then_some((plans, proposals)))

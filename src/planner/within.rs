@@ -10,7 +10,7 @@ use plimsoll_core::units::Seconds;
 use super::judge::{self, Judged, Length};
 use super::neighbour::{Neighbour, ratio};
 use super::space::{self, Proposal, Shape};
-use super::{Objective, PlanError, Search, of_kind};
+use super::{Objective, PlanError, Ranked, Search, of_kind};
 
 /// How many shapes are judged before the others are looked at again.
 const AT_ONCE: usize = 4;
@@ -31,7 +31,7 @@ impl Search<'_> {
         &self,
         shapes: &[Shape],
         limit: Seconds,
-    ) -> Result<Option<(Vec<Judged>, Vec<Proposal>)>, PlanError> {
+    ) -> Result<Option<Ranked>, PlanError> {
         let Some((plans, proposals)) = self.best(shapes, Objective::Throughput)? else {
             return Ok(None);
         };

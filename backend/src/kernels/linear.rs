@@ -311,16 +311,21 @@ impl<W: Rows> Operands<'_, W> {
         let ahead = self.weight::<N>(self.after::<N>(block));
         // Each tile asks for its share, so that memory is busy for as long as the sums take.
         let tiles = block.rows.div_ceil(L::TILE_M);
-        let ask = |tile: usize, step: usize| {
-            if step % tiles == tile {
-                ahead.iter().for_each(|row| row.prefetch(lanes, step));
+        let asking = |tile: usize| {
+            // A remainder would take as long as the sums of a step.
+            let mut next = tile;
+            move |step: usize| {
+                if step == next {
+                    ahead.iter().for_each(|row| row.prefetch(lanes, step));
+                    next += tiles;
+                }
             }
         };
         let mut tile = 0;
         if block.rows <= L::TILE_M {
             for_each_tile!(block.rows, L::TILE_M, |row, M| {
                 let x = self.input::<M>(block, row);
-                let sums = dots(lanes, x, w, block.length(), |step| ask(tile, step));
+                let sums = dots(lanes, x, w, block.length(), asking(tile));
                 self.add(block, row, &sums);
                 tile += 1;
             });
@@ -330,7 +335,7 @@ impl<W: Rows> Operands<'_, W> {
         pack(lanes, w, block.length(), weight);
         for_each_tile!(block.rows, L::TILE_M, |row, M| {
             let x = tile_of::<M>(packed, block, row);
-            let sums = packed_dots(lanes, x, weight, |step| ask(tile, step));
+            let sums = packed_dots(lanes, x, weight, asking(tile));
             self.add(block, row, &sums);
             tile += 1;
         });

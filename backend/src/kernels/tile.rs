@@ -20,7 +20,7 @@ pub fn dots<L: Lanes, R: Row, const M: usize, const N: usize>(
     mut x: [&[f32]; M],
     mut w: [R; N],
     length: usize,
-    meanwhile: impl Fn(usize),
+    mut meanwhile: impl FnMut(usize),
 ) -> [[f32; N]; M] {
     for m in 0..M {
         x[m] = x[m].upto(length);
@@ -98,7 +98,7 @@ pub fn packed_dots<L: Lanes, const M: usize, const N: usize>(
     lanes: L,
     x: &[[Line; M]],
     w: &[[Line; N]],
-    meanwhile: impl Fn(usize),
+    mut meanwhile: impl FnMut(usize),
 ) -> [[f32; N]; M] {
     let mut sums = [[lanes.zero(); N]; M];
     for (step, (x, w)) in x.iter().zip(w).enumerate() {

@@ -5,21 +5,36 @@ use std::time::Instant;
 
 use crate::kernels::simd::{Kernel, LANES, Lanes, dispatch};
 
-/// Chains of multiply-adds that do not wait for each other: more than their latency needs.
-const CHAINS: usize = 12;
 /// Multiply-adds in each chain.
 const STEPS: usize = 1 << 20;
 
-struct Chains<'a>(&'a mut [f32; LANES]);
+/// Chains of multiply-adds that do not wait for each other.
+struct Chains<'a> {
+    last: &'a mut [f32; LANES],
+    /// How many there were.
+    count: &'a mut usize,
+}
 
 impl Kernel for Chains<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
+        // As many as a tile of sums: more than their latency needs, and no more than there are registers for.
+        match L::TILE_M * L::TILE_N {
+            24.. => self.multiply::<L, 24>(lanes),
+            16.. => self.multiply::<L, 16>(lanes),
+            _ => self.multiply::<L, 6>(lanes),
+        }
+    }
+}
+
+impl Chains<'_> {
+    #[inline(always)]
+    fn multiply<L: Lanes, const N: usize>(self, lanes: L) {
         let (a, b) = (
             lanes.splat(black_box(0.999_999)),
             lanes.splat(black_box(1e-6)),
         );
-        let mut chains = [lanes.splat(1.0); CHAINS];
+        let mut chains = [lanes.splat(1.0); N];
         for _ in 0..STEPS {
             for chain in &mut chains {
                 *chain = lanes.fma(*chain, a, b);
@@ -28,25 +43,30 @@ impl Kernel for Chains<'_> {
         let sum = chains
             .into_iter()
             .fold(lanes.zero(), |sum, chain| lanes.fma(chain, a, sum));
-        lanes.store(sum, self.0);
+        lanes.store(sum, self.last);
+        *self.count = N;
     }
 }
 
 /// Floating-point operations a second (a multiply-add is two) in f32, of as many threads together.
 pub fn fma_flops_per_s(threads: usize) -> f64 {
     let work = || {
-        let mut sum = [0.0; LANES];
-        dispatch(Chains(&mut sum));
-        black_box(sum);
+        let (mut last, mut count) = ([0.0; LANES], 0);
+        dispatch(Chains {
+            last: &mut last,
+            count: &mut count,
+        });
+        black_box(last);
+        count
     };
     let start = Instant::now();
-    std::thread::scope(|scope| {
+    let chains = std::thread::scope(|scope| {
         for _ in 1..threads {
             scope.spawn(work);
         }
-        work();
+        work()
     });
-    (2 * LANES * CHAINS * STEPS * threads) as f64 / start.elapsed().as_secs_f64()
+    (2 * LANES * chains * STEPS * threads) as f64 / start.elapsed().as_secs_f64()
 }
 
 #[cfg(test)]
