@@ -121,6 +121,35 @@ fn an_answer_ends_where_the_checkpoint_says_unless_that_is_ignored() {
 }
 
 #[test]
+fn a_row_does_not_wait_for_the_rest_of_its_block() {
+    let place = Place::new();
+    let run = rounds_of_four(&place, 4, 60).replace(&tiny_opt(), "model");
+    checkpoint(&place, &json!({}));
+    place.text(&format!("{run} -o long.jsonl"));
+    let long = rows(&place, "long.jsonl");
+    // A token that ends the first answer early, and not all of them.
+    let end = ids(&long[0])[3];
+    let early = |row| ids(row).iter().any(|id| *id == end);
+    let ended = long.iter().take_while(|row| early(row)).count();
+    assert!((1..4).contains(&ended), "{ended}");
+    checkpoint(&place, &json!({ "eos_token_id": end }));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(format!("{run} -o out.jsonl --h2d-gb-s 0.002").split_whitespace());
+    command.current_dir(place.folder.path());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("it starts");
+    let has_row = || std::fs::metadata(place.path("out.jsonl")).is_ok_and(|file| file.len() > 0);
+    while !has_row() && child.try_wait().unwrap().is_none() {
+        sleep(Duration::from_millis(5));
+    }
+    child.kill().expect("killed, or it had ended");
+    assert_eq!(child.wait().unwrap().signal(), Some(9), "its block goes on");
+    let rows = rows(&place, "out.jsonl");
+    assert!(!rows.is_empty() && rows.len() <= ended, "{rows:?}");
+    assert_eq!(rows[0]["finish_reason"], "stop");
+}
+
+#[test]
 fn drawn_tokens_are_those_of_their_seed_whatever_the_plan() {
     let place = Place::new();
     let run = rounds_of_four(&place, 6, 8);

@@ -74,6 +74,10 @@ pub trait Executor {
     /// Where a task failed or the user interrupted; [`NotSubmitted`].
     fn wait(&mut self, until: Until) -> Result<Seconds, ExecutionError>;
 
-    /// What has ended so far.
+    /// Lets go of the first piece that it still has, all tasks of which have ended, and of their spans where
+    /// it can: nobody asks for them any more.
+    fn forget(&mut self, piece: &Program);
+
+    /// What has ended so far, but what was let go of.
     fn trace(&self) -> &Trace;
 }

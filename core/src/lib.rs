@@ -8,6 +8,7 @@ pub mod control;
 mod dtype;
 pub mod executor;
 pub mod extrapolation;
+pub mod flow;
 pub mod hardware;
 pub mod interval;
 pub mod lower;

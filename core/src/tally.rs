@@ -1,5 +1,7 @@
 //! Sums up a run piece by piece, so that what has ended need not be kept.
 
+use rustc_hash::FxHashMap;
+
 use crate::machine::{Arena, Machine, Resource, ResourceKind};
 use crate::program::{BufferId, Program, TaskId};
 use crate::summary::{BusyFraction, StageSummary, Summary};
@@ -142,8 +144,8 @@ impl Tally {
 /// What each arena holds, and has held at most.
 #[derive(Debug)]
 struct Occupied {
-    /// By buffer: its arena and its bytes.
-    sizes: Vec<(u8, i64)>,
+    /// Of each buffer that is not given back yet, its arena and its bytes.
+    sizes: FxHashMap<BufferId, (u8, i64)>,
     resident: Vec<i64>,
     now: Vec<i64>,
     most: Vec<i64>,
@@ -156,13 +158,14 @@ struct Occupied {
 struct Change {
     at: Seconds,
     taken: bool,
-    buffer: BufferId,
+    /// Its arena and its bytes.
+    size: (u8, i64),
 }
 
 impl Occupied {
     fn new(arenas: usize) -> Occupied {
         Occupied {
-            sizes: Vec::new(),
+            sizes: FxHashMap::default(),
             resident: vec![0; arenas],
             now: vec![0; arenas],
             most: vec![0; arenas],
@@ -171,22 +174,25 @@ impl Occupied {
     }
 
     fn declare(&mut self, piece: &Program) {
-        for buffer in piece.buffers() {
+        for (buffer, id) in piece.buffers().iter().zip(piece.first_buffer().0..) {
             let bytes = i64::try_from(buffer.bytes.0).unwrap_or(i64::MAX);
-            self.sizes.push((buffer.arena.0, bytes));
             if buffer.resident {
                 self.resident[usize::from(buffer.arena.0)] += bytes;
+            } else {
+                self.sizes.insert(BufferId(id), (buffer.arena.0, bytes));
             }
         }
     }
 
     fn change(&mut self, at: Seconds, taken: bool, buffers: &[BufferId]) {
-        let change = |buffer: &BufferId| Change {
-            at,
-            taken,
-            buffer: *buffer,
-        };
-        self.changes.extend(buffers.iter().map(change));
+        for buffer in buffers {
+            let size = match taken {
+                true => self.sizes.get(buffer).copied(),
+                false => self.sizes.remove(buffer),
+            };
+            let change = |size| Change { at, taken, size };
+            self.changes.extend(size.map(change));
+        }
     }
 
     /// Applies all changes before a time. What is given back at an instant makes room for what is taken then.
@@ -195,8 +201,7 @@ impl Occupied {
             .sort_by(|a, b| a.at.0.total_cmp(&b.at.0).then(a.taken.cmp(&b.taken)));
         let settled = self.changes.partition_point(|change| change.at < before);
         for change in self.changes.drain(..settled) {
-            let (arena, bytes) = self.sizes[change.buffer.0 as usize];
-            let arena = usize::from(arena);
+            let (arena, bytes) = (usize::from(change.size.0), change.size.1);
             if change.taken {
                 self.now[arena] += bytes;
                 self.most[arena] = self.most[arena].max(self.now[arena]);

@@ -1,5 +1,7 @@
 //! What an executor gives back: when each task ran.
 
+use std::collections::VecDeque;
+
 use crate::program::TaskId;
 use crate::units::Seconds;
 
@@ -24,11 +26,13 @@ impl Span {
     }
 }
 
-/// One span a task, by [`TaskId`], over all pieces submitted so far.
+/// One span a task, by [`TaskId`], over all pieces submitted so far but those that were let go of.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
     /// A task that has not ended has no number as its end.
-    spans: Vec<Span>,
+    spans: VecDeque<Span>,
+    /// The number of the first.
+    first: u32,
 }
 
 const NOT_ENDED: Span = Span {
@@ -39,38 +43,73 @@ const NOT_ENDED: Span = Span {
 impl Trace {
     /// Room for tasks up to `end`.
     pub fn extend_to(&mut self, end: TaskId) {
-        self.spans.resize(end.0 as usize, NOT_ENDED);
+        let all = end.0.saturating_sub(self.first);
+        self.spans.resize(all as usize, NOT_ENDED);
+    }
+
+    /// Lets go of the spans of tasks before `end`, which are not asked for any more.
+    pub fn forget_to(&mut self, end: TaskId) {
+        let gone = end.0.saturating_sub(self.first);
+        let gone = self.spans.len().min(gone as usize);
+        self.spans.drain(..gone);
+        self.first += gone as u32;
     }
 
     /// Records that a task ran.
     ///
     /// # Panics
-    /// Where the task was not announced by [`Trace::extend_to`].
+    /// Where the task was not announced by [`Trace::extend_to`], or was let go of.
     #[inline]
     pub fn record(&mut self, task: TaskId, span: Span) {
-        self.spans[task.0 as usize] = span;
+        self.spans[(task.0 - self.first) as usize] = span;
     }
 
-    /// When a task ran, if it has ended.
+    /// When a task ran, if it has ended and was not let go of.
     #[inline]
     pub fn span(&self, task: TaskId) -> Option<Span> {
-        let span = self.spans.get(task.0 as usize)?;
+        let index = task.0.checked_sub(self.first)?;
+        let span = self.spans.get(index as usize)?;
         (!span.end.0.is_nan()).then_some(*span)
     }
 
-    /// The spans of all tasks that have ended, with their numbers.
+    /// The spans of all of them that have ended, with their numbers.
     pub fn spans(&self) -> impl Iterator<Item = (TaskId, Span)> + '_ {
         let ended = self
             .spans
             .iter()
-            .enumerate()
-            .filter(|(_, s)| !s.end.0.is_nan());
-        ended.map(|(index, span)| (TaskId(index as u32), *span))
+            .zip(self.first..)
+            .filter(|(s, _)| !s.end.0.is_nan());
+        ended.map(|(span, id)| (TaskId(id), *span))
     }
 
-    /// When the last task ended.
+    /// When the last of them ended.
     pub fn makespan(&self) -> Seconds {
         self.spans()
             .fold(Seconds::ZERO, |latest, (_, span)| latest.max(span.end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_let_go_of_leaves_the_others_their_numbers() {
+        let span = |at: f64| Span {
+            start: Seconds(at),
+            end: Seconds(at + 1.0),
+        };
+        let mut trace = Trace::default();
+        trace.extend_to(TaskId(4));
+        for task in 0..3 {
+            trace.record(TaskId(task), span(f64::from(task)));
+        }
+        trace.forget_to(TaskId(2));
+        trace.extend_to(TaskId(6));
+        trace.record(TaskId(5), span(5.0));
+        assert_eq!(trace.span(TaskId(1)), None);
+        let kept: Vec<_> = trace.spans().collect();
+        assert_eq!(kept, [(TaskId(2), span(2.0)), (TaskId(5), span(5.0))]);
+        assert_eq!(trace.makespan(), Seconds(6.0));
     }
 }

@@ -254,3 +254,35 @@ fn a_buffer_is_given_back_once_when_all_are_done_with_it() {
     sketch.task(Gpu, &[], &[(a, WRITE)], (&[a], &[]));
     assert_eq!(sketch.verdict(), Err(VerifyError::NeverGiven { buffer: a }));
 }
+
+/// A first piece whose buffer lies where the second piece's does, and a second that touches `again` of the two.
+fn verdict_of_two_pieces(forgets: bool, again: usize) -> Result<(), VerifyError> {
+    let mut sketch = Sketch::new();
+    let first = sketch.buffer(0, 100, false);
+    sketch.task(Gpu, &[], &[(first, WRITE)], (&[first], &[first]));
+    let mut verifier = Verifier::new(&sketch.machine);
+    verifier.check(&sketch.program)?;
+    if forgets {
+        verifier.forget(&sketch.program);
+    }
+    sketch.program = sketch.program.next_piece();
+    let second = sketch.buffer(0, 100, false);
+    let touched = [first, second][again];
+    // On another engine, with no task to wait for.
+    sketch.task(H2d, &[], &[(touched, WRITE)], (&[second], &[second]));
+    verifier.check(&sketch.program)?;
+    verifier.finish()
+}
+
+#[test]
+fn what_was_let_go_of_ended_before_and_is_not_alive() {
+    assert!(matches!(
+        verdict_of_two_pieces(false, 1),
+        Err(VerifyError::Overlap { .. })
+    ));
+    assert_eq!(verdict_of_two_pieces(true, 1), Ok(()));
+    assert!(matches!(
+        verdict_of_two_pieces(true, 0),
+        Err(VerifyError::NotAlive { .. })
+    ));
+}

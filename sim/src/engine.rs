@@ -33,6 +33,8 @@ pub struct Simulator {
     /// For each lane, the first unfinished task that the head of its queue waits for, or [`NOBODY`].
     blocked_on: Vec<u32>,
     pieces: Vec<Piece>,
+    /// Pieces that were let go of.
+    forgotten: usize,
     done: Vec<bool>,
     now: f64,
     trace: Trace,
@@ -87,6 +89,7 @@ impl Simulator {
             running: LaneSet::default(),
             blocked_on: vec![NOBODY; machine.resources.len()],
             pieces: Vec::new(),
+            forgotten: 0,
             done: Vec::new(),
             now: 0.0,
             trace: Trace::default(),
@@ -98,19 +101,6 @@ impl Simulator {
     /// able to before, so a run that is to be as if all had been submitted at first may not be.
     pub(crate) fn came_late(&self) -> bool {
         self.came_late
-    }
-
-    /// No task that is running, or has not begun, began before this time.
-    pub(crate) fn running_since(&self) -> Seconds {
-        let running = self.lanes.iter().filter(|lane| lane.task != NOBODY);
-        Seconds(running.fold(self.now, |since, lane| since.min(lane.start)))
-    }
-
-    /// Lets go of a piece, by its number, all tasks of which have ended.
-    pub(crate) fn forget(&mut self, piece: usize) {
-        let piece = &mut self.pieces[piece];
-        piece.program = Arc::default();
-        piece.seconds = Vec::new();
     }
 
     /// Tasks submitted so far.
@@ -337,6 +327,13 @@ impl Executor for Simulator {
             }
         }
         Ok(Seconds(self.now))
+    }
+
+    fn forget(&mut self, _piece: &Program) {
+        let piece = &mut self.pieces[self.forgotten];
+        piece.program = Arc::default();
+        piece.seconds = Vec::new();
+        self.forgotten += 1;
     }
 
     fn trace(&self) -> &Trace {

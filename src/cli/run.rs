@@ -12,8 +12,9 @@ use std::path::PathBuf;
 
 use plimsoll_backend::cpu::{CpuExecutor, CpuOptions, Throttles};
 use plimsoll_backend::weights::WeightSource;
-use plimsoll_core::control::{DriveError, drive};
-use plimsoll_core::executor::ExecutionError;
+use plimsoll_core::control::{DriveError, Run};
+use plimsoll_core::executor::{ExecutionError, Executor};
+use plimsoll_core::flow::Flow;
 use plimsoll_core::lower::Lowering;
 use plimsoll_core::units::BytesPerSecond;
 
@@ -147,7 +148,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         draws: prepared.draws(),
         ..cpu
     };
-    let mut answers = Answers::new(&prepared, args.output.clone());
+    let mut answers = Answers::new(&prepared, args.output.clone(), report::shown(args.format));
     let done = execute(args, &prepared, &options, &mut answers)?;
     report::write_and_print(args, &prepared, &done, answers.failure())
 }
@@ -159,7 +160,7 @@ fn execute(
     answers: &mut Answers<'_>,
 ) -> anyhow::Result<Done> {
     let plan = &prepared.plan;
-    let mut lowering = Lowering::new(plan)?;
+    let lowering = Lowering::new(plan)?;
     let (placement, texts) = (lowering.placement().clone(), lowering.texts().clone());
     let source: &dyn WeightSource = &*prepared.source;
     let passes = lowering.passes().clone();
@@ -170,6 +171,7 @@ fn execute(
     let outlets = executor.outlets(&texts);
     let mut watched = Watched {
         executor: &mut executor,
+        keeps: args.trace.is_some(),
         outlets: &outlets,
         answers,
         interrupt: &options.interrupt,
@@ -178,10 +180,15 @@ fn execute(
         ended: 0,
         tokens: 0,
     };
-    match drive(&mut lowering, &mut watched) {
-        Ok(run) => Ok(Done {
-            run,
-            tokens: executor.generated(&texts),
+    match watched.follow(Flow::new(plan, lowering)) {
+        Ok((measured, pieces)) => Ok(Done {
+            measured,
+            run: args.trace.is_some().then(|| Run {
+                machine: plan.machine(),
+                pieces,
+                trace: executor.trace().clone(),
+            }),
+            tokens: answers.take_shown(),
             disk: executor.disk_mode().map(|mode| mode.describe()),
         }),
         Err(DriveError::Execution(ExecutionError::Interrupted)) => {

@@ -74,6 +74,10 @@ impl Executor for Watched<'_, '_> {
         Ok(now)
     }
 
+    fn forget(&mut self, piece: &Program) {
+        self.executor.forget(piece);
+    }
+
     fn trace(&self) -> &Trace {
         self.executor.trace()
     }

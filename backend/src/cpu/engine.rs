@@ -1,6 +1,5 @@
 //! What a task does: moves bytes, or computes a stage on the buffers it names.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -15,7 +14,8 @@ use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 
 use super::error::TaskError;
-use super::memory::{Memory, Operands};
+use super::memory::{Buffers, Memory, Operands};
+use super::texts::Results;
 use super::{CapturedLogits, Draws, Throttles};
 use crate::decoder::{
     Batch, BlockTensors, CachePart, Choice, Decoder, NewCachePart, Padding, Sight, Split, SplitMut,
@@ -37,11 +37,9 @@ pub(super) struct Engine {
     pub capture_logits: bool,
     /// Padding in front of each text, by round and GPU batch.
     pub padding: RwLock<Vec<Vec<Arc<[u32]>>>>,
-    /// All buffers of all pieces, by number.
-    pub buffers: RwLock<Vec<Buffer>>,
+    pub buffers: RwLock<Buffers>,
     pub logits: Mutex<Vec<CapturedLogits>>,
-    /// Token ids that have reached the host, by buffer of results.
-    pub results: Mutex<HashMap<BufferId, Vec<u32>>>,
+    pub results: Mutex<Results>,
 }
 
 /// A task with its operands at hand.
@@ -158,8 +156,7 @@ impl Engine {
         {
             let ids = moved.as_chunks().0.iter();
             let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
-            let result = results.entry(id).or_default();
-            result.extend(ids.map(|id| u32::from_le_bytes(*id)));
+            results.add(id, ids.map(|id| u32::from_le_bytes(*id)));
         }
     }
 

@@ -11,7 +11,7 @@ use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 
 use super::error::{CpuError, TaskError};
-use super::memory::{Memory, Operands};
+use super::memory::{Buffers, Memory, Operands};
 use crate::decoder::DecoderError;
 use crate::kernels::Elements;
 use crate::kernels::groups::pack_matrix;
@@ -33,8 +33,8 @@ pub(super) struct Loader<'a, 's> {
 }
 
 impl Loader<'_, '_> {
-    /// Fills the homes among these buffers, which no task has seen yet.
-    pub(super) fn load(&mut self, buffers: &[Buffer]) -> Result<(), CpuError> {
+    /// Fills the homes among the buffers of the first piece, which no task has seen yet.
+    pub(super) fn load(&mut self, known: &Buffers, buffers: &[Buffer]) -> Result<(), CpuError> {
         let homes = buffers
             .iter()
             .enumerate()
@@ -65,7 +65,7 @@ impl Loader<'_, '_> {
                 let buffer = &buffers[id.0 as usize];
                 self.load_disk(place, buffer, (&mut slab, &mut whole))?;
             } else {
-                let into = self.home(buffers, id)?;
+                let into = self.home(known, id)?;
                 self.fill(place, into, &mut whole)?;
             }
             loaded += bytes(&id);
@@ -75,7 +75,7 @@ impl Loader<'_, '_> {
     }
 
     #[allow(unsafe_code, clippy::mut_from_ref)]
-    fn home(&self, buffers: &[Buffer], id: BufferId) -> Result<&mut [u8], CpuError> {
+    fn home(&self, buffers: &Buffers, id: BufferId) -> Result<&mut [u8], CpuError> {
         let arg = Arg {
             buffer: id,
             access: Access::Write,

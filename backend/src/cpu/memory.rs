@@ -1,6 +1,8 @@
 //! The bytes of buffers: the one place where tasks get at tiers.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
+
 use plimsoll_core::machine::Machine;
 use plimsoll_core::program::{Access, ArenaId, Arg, Buffer, BufferId, Content};
 use plimsoll_core::tier::Tier;
@@ -13,6 +15,39 @@ use crate::tiers::{Arena, DiskTier, TierError};
 #[derive(Debug)]
 pub(super) struct Memory {
     places: Vec<Place>,
+}
+
+/// The buffers that tasks may still touch, by number.
+#[derive(Debug, Default)]
+pub(super) struct Buffers {
+    declared: u32,
+    known: HashMap<BufferId, Buffer>,
+}
+
+impl Buffers {
+    /// The number of the next one.
+    pub(super) fn end(&self) -> BufferId {
+        BufferId(self.declared)
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Takes those of the next piece.
+    pub(super) fn declare(&mut self, buffers: &[Buffer]) {
+        let ids = (self.declared..).map(BufferId);
+        self.known.extend(ids.zip(buffers.iter().copied()));
+        self.declared += buffers.len() as u32;
+    }
+
+    /// Lets go of these, which were given back.
+    pub(super) fn forget(&mut self, buffers: &[BufferId]) {
+        for buffer in buffers {
+            self.known.remove(buffer);
+        }
+    }
 }
 
 /// What an arena of the program is here.
@@ -42,9 +77,8 @@ pub(super) struct Operand {
 
 impl Operand {
     /// The buffer of an argument.
-    fn of(memory: &Memory, buffers: &[Buffer], arg: Arg) -> Result<Operand, TaskError> {
-        let BufferId(index) = arg.buffer;
-        let buffer = buffers.get(index as usize);
+    fn of(memory: &Memory, buffers: &Buffers, arg: Arg) -> Result<Operand, TaskError> {
+        let buffer = buffers.known.get(&arg.buffer);
         let buffer = buffer.ok_or(TaskError::NoOperand("a declared buffer"))?;
         Ok(Operand {
             tier: memory.place(buffer.arena)?.tier(),
@@ -170,7 +204,7 @@ impl<'m> Operands<'m> {
     /// that waits for it has begun. One `Operands` a task, dropped before its end is announced.
     pub(super) unsafe fn new(
         memory: &'m Memory,
-        buffers: &[Buffer],
+        buffers: &Buffers,
         args: &[Arg],
     ) -> Result<Operands<'m>, TaskError> {
         let list: Result<Vec<Operand>, TaskError> = args

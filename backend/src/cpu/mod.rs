@@ -23,7 +23,7 @@ use plimsoll_core::executor::{ExecutionError, Executor, Until};
 use plimsoll_core::lower::{arena_footprints, schedule};
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::program::{Access, Arg, Buffer, BufferId, Cell, Machine, Program, ResourceKind};
+use plimsoll_core::program::{Access, Arg, BufferId, Cell, Machine, Program, ResourceKind};
 use plimsoll_core::tier::Tier;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
@@ -33,7 +33,7 @@ use crate::kernels::draw::Sampling;
 use crate::tiers::{DiskMode, DiskTier, check_memory};
 use crate::weights::WeightSource;
 use engine::Engine;
-use memory::{Memory, Operands};
+use memory::{Buffers, Memory, Operands};
 use scheduler::Scheduler;
 
 pub use error::CpuError;
@@ -252,6 +252,13 @@ impl<'s> CpuExecutor<'s> {
         std::mem::take(&mut logits)
     }
 
+    /// How many buffers and tasks it knows: those of pieces that were not let go of, and homes.
+    pub fn num_known(&self) -> usize {
+        let buffers = &self.engine.buffers;
+        let buffers = buffers.read().unwrap_or_else(PoisonError::into_inner);
+        buffers.len() + self.scheduler.num_known()
+    }
+
     /// How the disk is read and written, where there is one.
     pub fn disk_mode(&self) -> Option<DiskMode> {
         self.engine.memory.first_disk().map(DiskTier::mode)
@@ -259,16 +266,16 @@ impl<'s> CpuExecutor<'s> {
 
     /// Declares a piece's buffers and fills those that are there from the start.
     fn declare(&mut self, piece: &Program) -> Result<(), CpuError> {
-        let mut buffers = self
-            .engine
+        let engine = Arc::clone(&self.engine);
+        let mut buffers = engine
             .buffers
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        if piece.first_buffer().0 as usize != buffers.len() {
+        if piece.first_buffer() != buffers.end() {
             return Err(CpuError::Program(format!(
                 "its first buffer is {}, and {} were declared",
                 piece.first_buffer().0,
-                buffers.len(),
+                buffers.end().0,
             )));
         }
         let machine = self.engine.plan.machine().resources.len();
@@ -276,9 +283,9 @@ impl<'s> CpuExecutor<'s> {
         if !piece.tasks().iter().all(known) {
             return Err(CpuError::Program("a task has no resource".to_owned()));
         }
-        let first = buffers.len();
-        buffers.extend_from_slice(piece.buffers());
-        if first == 0 {
+        let is_first = buffers.end() == BufferId(0);
+        buffers.declare(piece.buffers());
+        if is_first {
             let mut loader = load::Loader {
                 memory: &self.engine.memory,
                 placement: &self.engine.placement,
@@ -288,21 +295,21 @@ impl<'s> CpuExecutor<'s> {
                 progress: &mut *self.progress,
                 interrupt: &self.interrupt,
             };
-            loader.load(&buffers)?;
+            loader.load(&buffers, piece.buffers())?;
         }
-        self.place_prompts(&buffers, first)
+        self.place_prompts(&buffers, piece)
     }
 
     #[allow(unsafe_code)]
-    fn place_prompts(&self, buffers: &[Buffer], first: usize) -> Result<(), CpuError> {
-        for (index, _) in buffers
-            .iter()
-            .enumerate()
-            .skip(first)
-            .filter(|(_, b)| engine::is_prompt(b))
-        {
-            let id = BufferId(index as u32);
-            let prompts = self.prompts.as_ref().and_then(|prompts| prompts.get(&id));
+    fn place_prompts(&mut self, buffers: &Buffers, piece: &Program) -> Result<(), CpuError> {
+        let ids = (piece.first_buffer().0..).map(BufferId);
+        let all = piece.buffers().iter().zip(ids);
+        for (_, id) in all.filter(|(buffer, _)| engine::is_prompt(buffer)) {
+            // Once they are in place nobody asks for them here.
+            let prompts = self
+                .prompts
+                .as_mut()
+                .and_then(|prompts| prompts.remove(&id));
             let prompts = prompts.ok_or(CpuError::NoPrompts)?;
             let write = Arg {
                 buffer: id,
@@ -313,7 +320,7 @@ impl<'s> CpuExecutor<'s> {
             let into = operands
                 .and_then(|operands| operands.write(0))
                 .map_err(load::task_error)?;
-            for (into, id) in into.as_chunks_mut().0.iter_mut().zip(prompts) {
+            for (into, id) in into.as_chunks_mut().0.iter_mut().zip(&prompts) {
                 *into = id.to_le_bytes();
             }
         }
@@ -336,6 +343,18 @@ impl Executor for CpuExecutor<'_> {
 
     fn wait(&mut self, until: Until) -> Result<Seconds, ExecutionError> {
         self.scheduler.wait(until, &mut self.trace)
+    }
+
+    fn forget(&mut self, piece: &Program) {
+        self.scheduler.forget(piece, &mut self.trace);
+        let mut buffers = self
+            .engine
+            .buffers
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        for index in 0..piece.tasks().len() {
+            buffers.forget(piece.gives_at(index));
+        }
     }
 
     fn trace(&self) -> &Trace {

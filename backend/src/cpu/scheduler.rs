@@ -58,8 +58,10 @@ impl Lane {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By task number.
-    ended: Vec<bool>,
+    /// By task number, from the first that was not let go of on.
+    ended: VecDeque<bool>,
+    /// Tasks that were let go of, since they had ended.
+    forgotten: u32,
     /// By resource.
     lanes: Vec<VecDeque<Lane>>,
     /// By resource: what its next task waits for.
@@ -99,13 +101,28 @@ pub(super) struct Scheduler {
 
 impl State {
     fn is_ended(&self, task: TaskId) -> bool {
-        self.ended.get(task.0 as usize).copied().unwrap_or(false)
+        let Some(index) = task.0.checked_sub(self.forgotten) else {
+            return true;
+        };
+        self.ended.get(index as usize).copied().unwrap_or(false)
+    }
+
+    /// One past the last task that was submitted.
+    fn end(&self) -> TaskId {
+        TaskId(self.forgotten + self.ended.len() as u32)
+    }
+
+    /// Moves what has ended to the trace.
+    fn write_down(&mut self, trace: &mut Trace) {
+        for (task, span) in self.spans.drain(..) {
+            trace.record(task, span);
+        }
     }
 
     /// Whether there is nothing to wait for any more.
     fn has_come(&self, until: Until, now: Seconds) -> Result<bool, NotSubmitted> {
         match until {
-            Until::Task(task) if task.0 as usize >= self.ended.len() => Err(NotSubmitted { task }),
+            Until::Task(task) if task >= self.end() => Err(NotSubmitted { task }),
             Until::Task(task) => Ok(self.is_ended(task)),
             // A time that is none is no wait.
             Until::Time(time) => Ok(time.0.is_nan() || time <= now),
@@ -197,7 +214,8 @@ impl Scheduler {
         }
         let mut wake = Wake::default();
         let mut state = self.lock();
-        state.ended.resize(piece.end_task().0 as usize, false);
+        let all = piece.end_task().0 - state.forgotten;
+        state.ended.resize(all as usize, false);
         state.unfinished += piece.tasks().len();
         for (resource, indices) in indices.into_iter().enumerate() {
             if indices.is_empty() {
@@ -221,7 +239,8 @@ impl Scheduler {
 
     /// Records an end, and the barriers that it completes.
     fn end(&self, state: &mut State, (task, span): (TaskId, Span), wake: &mut Wake) {
-        state.ended[task.0 as usize] = true;
+        let index = task.0 - state.forgotten;
+        state.ended[index as usize] = true;
         state.spans.push((task, span));
         state.unfinished -= 1;
         let mut meets = false;
@@ -388,10 +407,22 @@ impl Scheduler {
             let woken = self.watcher.wait_timeout(state, nap);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         };
-        for (task, span) in state.spans.drain(..) {
-            trace.record(task, span);
-        }
+        state.write_down(trace);
         result
+    }
+
+    /// Lets go of the first piece that it still has, all tasks of which have ended, and of their spans.
+    pub(super) fn forget(&self, piece: &Program, trace: &mut Trace) {
+        let mut state = self.lock();
+        state.write_down(trace);
+        state.ended.drain(..piece.tasks().len());
+        state.forgotten += piece.tasks().len() as u32;
+        trace.forget_to(piece.end_task());
+    }
+
+    /// Tasks that were not let go of.
+    pub(super) fn num_known(&self) -> usize {
+        self.lock().ended.len()
     }
 
     /// Waits until no task runs: none is left, or none will be begun.

@@ -1,6 +1,6 @@
 //! What goes in and what comes out: prompts, padded in front to the plan's length, and tokens.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError};
 
 use plimsoll_core::lower::Texts;
@@ -13,6 +13,34 @@ const PADDING: u32 = 0;
 
 /// Prompts by the buffer that they go to, padded.
 pub(super) type Placed = HashMap<BufferId, Vec<u32>>;
+
+/// Token ids that have reached the host.
+#[derive(Debug, Default)]
+pub(super) struct Results {
+    /// Of those GPU batches that were not let go of, by buffer.
+    by_buffer: BTreeMap<BufferId, Vec<u32>>,
+    /// The first buffer of these, where others were let go of.
+    from: Option<BufferId>,
+    /// How many there are, with those that were let go of.
+    count: usize,
+}
+
+impl Results {
+    /// Adds a token for each sequence of a GPU batch.
+    pub(super) fn add(&mut self, buffer: BufferId, ids: impl ExactSizeIterator<Item = u32>) {
+        self.count += ids.len();
+        if self.from.is_none_or(|from| from <= buffer) {
+            self.by_buffer.entry(buffer).or_default().extend(ids);
+        }
+    }
+
+    fn forget_before(&mut self, buffer: BufferId) {
+        if self.from.is_none_or(|from| from < buffer) {
+            self.by_buffer = self.by_buffer.split_off(&buffer);
+            self.from = Some(buffer);
+        }
+    }
+}
 
 /// Where a prompt's tokens come out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,12 +146,29 @@ impl CpuExecutor<'_> {
     pub fn so_far(&self, outlet: &Outlet) -> Vec<u32> {
         let results = &self.engine.results;
         let results = results.lock().unwrap_or_else(PoisonError::into_inner);
-        let ids = results.get(&outlet.buffer).map_or(&[][..], Vec::as_slice);
+        let ids = results
+            .by_buffer
+            .get(&outlet.buffer)
+            .map_or(&[][..], Vec::as_slice);
         let own = ids.iter().skip(outlet.sequence).step_by(outlet.sequences);
         own.copied().collect()
     }
 
-    /// What was generated for each prompt, in the order of [`CpuExecutor::set_prompts`]; after an
+    /// Lets go of what has come out, and what still comes out, for the GPU batches before an outlet's.
+    pub fn forget_before(&mut self, outlet: &Outlet) {
+        let results = &self.engine.results;
+        let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+        results.forget_before(outlet.buffer);
+    }
+
+    /// How many tokens have come out for all prompts.
+    pub fn num_generated(&self) -> usize {
+        let results = &self.engine.results;
+        let results = results.lock().unwrap_or_else(PoisonError::into_inner);
+        results.count
+    }
+
+    /// What was generated for each prompt that was not let go of, in the order of [`CpuExecutor::set_prompts`]; after an
     /// interruption, as far as it went. Waits until nothing runs.
     pub fn generated(&self, texts: &Texts) -> Vec<Vec<u32>> {
         self.scheduler.quiet();

@@ -40,10 +40,10 @@ impl Clock {
             .all(|(mine, theirs)| mine >= theirs)
     }
 
-    /// Forgets all.
-    fn reset(&mut self, num_resources: usize) {
+    /// Counts these, and no others.
+    fn reset(&mut self, counts: &[u32]) {
         self.0.clear();
-        self.0.resize(num_resources, 0);
+        self.0.extend_from_slice(counts);
     }
 
     fn merge(&mut self, other: &[u32]) {
@@ -82,6 +82,11 @@ impl Packed {
         self.counts.resize(len * self.width, 0);
     }
 
+    /// Takes the first ones out.
+    fn drop_first(&mut self, clocks: usize) {
+        self.counts.drain(..clocks * self.width);
+    }
+
     /// The counts of one.
     pub(super) fn get(&self, index: usize) -> &[u32] {
         &self.counts[index * self.width..][..self.width]
@@ -93,10 +98,14 @@ impl Packed {
     }
 }
 
-/// The clock of every task so far: what has ended when it ends.
+/// The clock of every task that was not let go of: what has ended when it ends.
 #[derive(Debug)]
 pub(super) struct Clocks {
     ends: Packed,
+    /// Tasks that were let go of.
+    forgotten: u32,
+    /// How many of them each resource had: they have ended before whatever comes.
+    base: Vec<u32>,
     last: Vec<Option<TaskId>>,
     counts: Vec<u32>,
 }
@@ -105,6 +114,8 @@ impl Clocks {
     pub(super) fn new(num_resources: usize) -> Clocks {
         Clocks {
             ends: Packed::new(num_resources),
+            forgotten: 0,
+            base: vec![0; num_resources],
             last: vec![None; num_resources],
             counts: vec![0; num_resources],
         }
@@ -112,7 +123,16 @@ impl Clocks {
 
     /// The next task's number.
     pub(super) fn end(&self) -> TaskId {
-        TaskId(self.ends.len() as u32)
+        TaskId(self.forgotten + self.ends.len() as u32)
+    }
+
+    /// Lets go of the next tasks, on these resources, all of which have ended.
+    pub(super) fn forget(&mut self, resources: impl ExactSizeIterator<Item = ResourceId>) {
+        self.ends.drop_first(resources.len());
+        self.forgotten += resources.len() as u32;
+        for resource in resources {
+            self.base[resource.0 as usize] += 1;
+        }
     }
 
     /// Adds the next task. Writes what has ended before it starts to `before`, and returns its position.
@@ -123,9 +143,11 @@ impl Clocks {
         before: &mut Clock,
     ) -> Position {
         let r = resource.0 as usize;
-        before.reset(self.counts.len());
+        before.reset(&self.base);
         for dep in deps.iter().copied().chain(self.last[r]) {
-            before.merge(self.ends.get(dep.0 as usize));
+            if let Some(known) = dep.0.checked_sub(self.forgotten) {
+                before.merge(self.ends.get(known as usize));
+            }
         }
         let at = Position {
             resource: resource.0,

@@ -10,6 +10,8 @@ mod occupancy;
 
 pub use error::VerifyError;
 
+use rustc_hash::FxHashMap;
+
 use crate::program::{Access, Arg, Buffer, BufferId, Machine, Program, TaskId};
 use clock::{Clock, Clocks, Packed, Position};
 use occupancy::Occupancy;
@@ -19,6 +21,12 @@ use occupancy::Occupancy;
 pub struct Verifier {
     machine: Machine,
     clocks: Clocks,
+    /// How many buffers were declared.
+    declared: u32,
+    /// Where each that was not let go of stands in the lists below.
+    places: FxHashMap<BufferId, usize>,
+    /// Places that nobody has any more.
+    free: Vec<usize>,
     buffers: Vec<Buffer>,
     states: Vec<State>,
     /// For each buffer and resource, one past the last reader since the last write.
@@ -45,6 +53,9 @@ impl Verifier {
             clocks: Clocks::new(machine.resources.len()),
             occupancy: vec![Occupancy::default(); machine.arenas.len()],
             machine: machine.clone(),
+            declared: 0,
+            places: FxHashMap::default(),
+            free: Vec::new(),
             buffers: Vec::new(),
             states: Vec::new(),
             readers: Packed::new(machine.resources.len()),
@@ -75,21 +86,51 @@ impl Verifier {
     /// # Errors
     /// A buffer that was taken and never given back.
     pub fn finish(&self) -> Result<(), VerifyError> {
-        for (index, (state, buffer)) in self.states.iter().zip(&self.buffers).enumerate() {
-            if !buffer.resident && state.taken.is_some() && state.given.is_none() {
-                return Err(VerifyError::NeverGiven {
-                    buffer: BufferId(index as u32),
-                });
-            }
+        let kept = self.places.iter().filter(|(_, place)| {
+            let (state, buffer) = (&self.states[**place], &self.buffers[**place]);
+            !buffer.resident && state.taken.is_some() && state.given.is_none()
+        });
+        match kept.map(|(id, _)| *id).min() {
+            Some(buffer) => Err(VerifyError::NeverGiven { buffer }),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Lets go of the first piece that it still has, all tasks of which have ended: whatever is checked from
+    /// now on runs after them.
+    pub fn forget(&mut self, piece: &Program) {
+        self.clocks
+            .forget(piece.tasks().iter().map(|task| task.resource));
+        for index in 0..piece.tasks().len() {
+            let gone = piece.gives_at(index).iter();
+            self.free
+                .extend(gone.filter_map(|id| self.places.remove(id)));
+        }
+    }
+
+    /// Notes a buffer that nobody has touched.
+    fn add(&mut self, id: BufferId, buffer: Buffer) {
+        self.declared += 1;
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.buffers[place] = buffer;
+                self.states[place] = State::default();
+                self.readers.get_mut(place).fill(0);
+                place
+            }
+            None => {
+                self.buffers.push(buffer);
+                self.states.push(State::default());
+                self.readers.extend_to(self.buffers.len());
+                self.buffers.len() - 1
+            }
+        };
+        self.places.insert(id, place);
     }
 
     fn declare(&mut self, piece: &Program) -> Result<(), VerifyError> {
-        self.readers
-            .extend_to(self.buffers.len() + piece.buffers().len());
         for buffer in piece.buffers() {
-            let id = BufferId(self.buffers.len() as u32);
+            let id = BufferId(self.declared);
             let Some(arena) = self.machine.arenas.get(buffer.arena.0 as usize) else {
                 return Err(VerifyError::NoSuchArena { buffer: id });
             };
@@ -102,8 +143,7 @@ impl Verifier {
                     capacity: arena.capacity,
                 });
             }
-            self.buffers.push(*buffer);
-            self.states.push(State::default());
+            self.add(id, *buffer);
             if buffer.resident {
                 let occupancy = &mut self.occupancy[buffer.arena.0 as usize];
                 if let Some(other) = occupancy.overlapping(buffer).next() {
@@ -159,11 +199,11 @@ impl Verifier {
     }
 
     fn index_of(&self, task: TaskId, buffer: BufferId) -> Result<usize, VerifyError> {
-        let index = buffer.0 as usize;
-        if index < self.buffers.len() {
-            Ok(index)
-        } else {
-            Err(VerifyError::NoSuchBuffer { task, buffer })
+        match self.places.get(&buffer) {
+            Some(place) => Ok(*place),
+            // It was given back, and let go of.
+            None if buffer.0 < self.declared => Err(VerifyError::NotAlive { task, buffer }),
+            None => Err(VerifyError::NoSuchBuffer { task, buffer }),
         }
     }
 
@@ -181,7 +221,10 @@ impl Verifier {
         }
         let occupancy = &mut self.occupancy[buffer.arena.0 as usize];
         let is_free = |other: &BufferId| {
-            let given = self.states[other.0 as usize].given;
+            let Some(place) = self.places.get(other) else {
+                return true;
+            };
+            let given = self.states[*place].given;
             given.is_some_and(|given| before.includes(given))
         };
         let replaced = occupancy.replace(id, &buffer);

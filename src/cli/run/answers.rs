@@ -63,9 +63,9 @@ impl Prepared {
         })
     }
 
-    fn has_ended(&self, ids: Vec<u32>) -> bool {
+    fn has_ended(&self, ids: &[u32]) -> bool {
         let gen_len = self.plan.workload.gen_len;
-        ended(ids, &self.choice.stop, gen_len).1.is_some()
+        ended(ids.to_vec(), &self.choice.stop, gen_len).1.is_some()
     }
 }
 
@@ -78,6 +78,8 @@ pub(super) struct Answers<'a> {
     written: usize,
     /// Tokens in these rows.
     tokens: usize,
+    /// The first answers that have ended, which are printed in the end: at most so many.
+    shown: (usize, Vec<Vec<u32>>),
     /// Why rows could not be written; none are tried after that.
     failed: Option<io::Error>,
 }
@@ -89,12 +91,14 @@ struct Output {
 }
 
 impl<'a> Answers<'a> {
-    pub fn new(prepared: &'a Prepared, path: Option<PathBuf>) -> Answers<'a> {
+    /// Keeps the tokens of the first answers, as many as are `shown`.
+    pub fn new(prepared: &'a Prepared, path: Option<PathBuf>, shown: usize) -> Answers<'a> {
         Answers {
             prepared,
             output: path.map(|path| Output { path, rows: None }),
             written: 0,
             tokens: 0,
+            shown: (shown, Vec::new()),
             failed: None,
         }
     }
@@ -102,8 +106,9 @@ impl<'a> Answers<'a> {
     /// Writes the rows that have ended since, `so_far` being what came out for a prompt of this run.
     pub fn take(&mut self, so_far: impl Fn(usize) -> Vec<u32>) {
         let next = self.written..self.prepared.prompts.len();
-        let ended = next.take_while(|at| self.prepared.has_ended(so_far(*at)));
-        self.put(&ended.collect::<Vec<_>>(), so_far);
+        let next = next.map(|at| (at, so_far(at)));
+        let ended = next.take_while(|(_, ids)| self.prepared.has_ended(ids));
+        self.put(ended.collect());
     }
 
     /// Writes, behind the rows that have ended in turn, all else that came out: a run that stopped has no
@@ -111,29 +116,33 @@ impl<'a> Answers<'a> {
     pub fn take_rest(&mut self, so_far: impl Fn(usize) -> Vec<u32>) {
         self.take(&so_far);
         let rest = self.written..self.prepared.prompts.len();
-        let rest = rest.filter(|at| !so_far(*at).is_empty());
-        self.put(&rest.collect::<Vec<_>>(), so_far);
+        let rest = rest.map(|at| (at, so_far(at)));
+        self.put(rest.filter(|(_, ids)| !ids.is_empty()).collect());
     }
 
-    fn put(&mut self, which: &[usize], so_far: impl Fn(usize) -> Vec<u32>) {
+    /// Takes prompts with what came out for them.
+    fn put(&mut self, which: Vec<(usize, Vec<u32>)>) {
         if self.failed.is_some() || which.is_empty() {
             return;
         }
-        match self.write(which, so_far) {
+        let (most, shown) = &mut self.shown;
+        let room = most.saturating_sub(shown.len());
+        shown.extend(which.iter().take(room).map(|(_, ids)| ids.clone()));
+        match self.write(&which) {
             Ok(()) => self.written += which.len(),
             Err(error) => self.failed = Some(error),
         }
     }
 
-    fn write(&mut self, which: &[usize], so_far: impl Fn(usize) -> Vec<u32>) -> io::Result<()> {
+    fn write(&mut self, which: &[(usize, Vec<u32>)]) -> io::Result<()> {
         let Some(output) = &mut self.output else {
             return Ok(());
         };
         let mut text = String::new();
         let mut tokens = Vec::new();
-        for at in which {
+        for (at, ids) in which {
             let prompt = &self.prepared.prompts[*at];
-            let answer = self.prepared.answer(prompt, so_far(*at))?;
+            let answer = self.prepared.answer(prompt, ids.clone())?;
             tokens.push(answer.generated_token_ids.len());
             text.push_str(&serde_json::to_string(&answer)?);
             text.push('\n');
@@ -160,6 +169,16 @@ impl<'a> Answers<'a> {
     /// The same, unless it was `known` before.
     pub fn failure_after(&mut self, known: bool) -> Option<io::Error> {
         self.failed.take_if(|_| !known)
+    }
+
+    /// The tokens of the first answers, in the order of prompts.
+    pub fn take_shown(&mut self) -> Vec<Vec<u32>> {
+        std::mem::take(&mut self.shown.1)
+    }
+
+    /// Prompts of this run whose rows are written, or would be if somebody had asked for them.
+    pub fn written(&self) -> usize {
+        self.written
     }
 
     /// Whether rows could not be written.

@@ -44,7 +44,7 @@ pub(super) struct Prepared {
     pub kept: Kept,
     /// What makes the rows.
     pub record: Record,
-    /// The run in modelled time, where the machine's profile is known.
+    /// The run in modelled time, where the machine's profile is known and a trace is asked for.
     pub predicted: Option<Run>,
     /// Why there is no prediction although one could have been made.
     pub left_out: Option<String>,
@@ -222,7 +222,7 @@ fn generation(folder: Option<&Path>) -> Result<GenerationConfig, InputError> {
     Ok(config)
 }
 
-/// The run in modelled time, where a profile for it is given, and why there is no prediction where one
+/// The run in modelled time, where a profile for it is given and a trace is asked for, and why there is no prediction where one
 /// could have been made. A prediction of something else is taken out of the plan.
 fn predict(
     args: &Args,
@@ -237,6 +237,10 @@ fn predict(
         return Ok((None, None));
     };
     check_gpus(plan, profile, args.plan.as_deref().and_then(Path::to_str))?;
+    if args.trace.is_none() {
+        plan.prediction = Some(plimsoll_sim::predict(plan, profile)?);
+        return Ok((None, None));
+    }
     let run = plimsoll_sim::simulate(plan, profile)?;
     plan.prediction = Some(plimsoll_sim::prediction(plan, profile, &run));
     Ok((Some(run), None))

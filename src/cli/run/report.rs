@@ -21,8 +21,10 @@ use crate::trace_file::{Process, write_run, write_side_by_side};
 
 /// A run that came to its end.
 pub(super) struct Done {
-    pub run: Run,
-    /// By prompt.
+    pub measured: Summary,
+    /// All of it, where a trace was asked for.
+    pub run: Option<Run>,
+    /// Of the first prompts, as many as are [`shown`].
     pub tokens: Vec<Vec<u32>>,
     /// How the disk was read and written, where there was one.
     pub disk: Option<&'static str>,
@@ -41,7 +43,7 @@ struct Report<'a> {
     prediction: Option<&'a Summary>,
     /// Why there is no prediction, where one could have been made.
     prediction_left_out: Option<&'a str>,
-    measured: Summary,
+    measured: &'a Summary,
     outputs: Vec<Answer<'a>>,
 }
 
@@ -52,6 +54,14 @@ const NOT_PREDICTED: &str =
 /// Answers that are printed for people.
 const SHOWN: usize = 4;
 
+/// How many answers are printed at most.
+pub(super) fn shown(format: Format) -> usize {
+    match format {
+        Format::Json => usize::MAX,
+        Format::Text => SHOWN,
+    }
+}
+
 /// `lost` is why answers could not be written.
 pub(super) fn write_and_print(
     args: &Args,
@@ -60,9 +70,9 @@ pub(super) fn write_and_print(
     lost: Option<io::Error>,
 ) -> anyhow::Result<()> {
     // One that fails does not keep the others from their place.
-    let trace = match &args.trace {
-        Some(path) => write_trace(path, prepared, &done.run),
-        None => Ok(()),
+    let trace = match (&args.trace, &done.run) {
+        (Some(path), Some(run)) => write_trace(path, prepared, run),
+        _ => Ok(()),
     };
     let printed = print_result(args, prepared, done);
     lost.map_or(Ok(()), Err).and(trace)?;
@@ -79,7 +89,6 @@ pub(super) fn print_nothing_left(format: Format, rows: usize) -> anyhow::Result<
 
 fn print_result(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result<()> {
     let plan = &prepared.plan;
-    let measured = Summary::of_plan(&prepared.plan, &done.run);
     match args.format {
         Format::Json => print_json(&Report {
             device: "emulated",
@@ -91,12 +100,12 @@ fn print_result(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result
             policy: plan.policy,
             prediction: plan.prediction.as_ref(),
             prediction_left_out: prepared.left_out.as_deref(),
-            measured,
+            measured: &done.measured,
             outputs: outputs(prepared, &done.tokens)?,
         }),
         Format::Text => {
-            let text = text(prepared, done, &measured)?;
-            let all = where_all_are(args.output.as_deref(), done.tokens.len());
+            let text = text(prepared, done)?;
+            let all = where_all_are(args.output.as_deref(), prepared.prompts.len());
             print(&(text + &all))
         }
     }
@@ -119,8 +128,8 @@ pub(super) fn write_trace(path: &Path, prepared: &Prepared, run: &Run) -> io::Re
     })
 }
 
-fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> io::Result<String> {
-    let plan = &prepared.plan;
+fn text(prepared: &Prepared, done: &Done) -> io::Result<String> {
+    let (plan, measured) = (&prepared.plan, &done.measured);
     let disk = done
         .disk
         .map_or(String::new(), |mode| format!(", disk by {mode}"));
@@ -156,8 +165,7 @@ fn text(prepared: &Prepared, done: &Done, measured: &Summary) -> io::Result<Stri
         let why = prepared.left_out.as_deref().unwrap_or(NOT_PREDICTED);
         text.push_str(&format!("no prediction: {why}\n"));
     }
-    let shown = SHOWN.min(done.tokens.len());
-    for answer in outputs(prepared, &done.tokens[..shown])? {
+    for answer in outputs(prepared, &done.tokens)? {
         let tokens = answer.generated_token_ids.iter().map(u32::to_string);
         let tokens = || tokens.collect::<Vec<_>>().join(" ");
         let said = answer.text.map_or_else(tokens, |text| quoted(&text));

@@ -24,7 +24,8 @@ pub(super) fn keep(
     executor: &mut CpuExecutor<'_>,
 ) -> String {
     let tokens = executor.generated(texts);
-    let mut said = keep_tokens(args.output.as_deref(), answers, &tokens);
+    let count = executor.num_generated();
+    let mut said = keep_tokens(args.output.as_deref(), answers, (&tokens, count));
     if let Some(path) = &args.trace {
         said += "; ";
         said += &keep_trace(path, answers.prepared, executor);
@@ -32,8 +33,12 @@ pub(super) fn keep(
     said
 }
 
-fn keep_tokens(path: Option<&Path>, answers: &mut Answers<'_>, tokens: &[Vec<u32>]) -> String {
-    let count: usize = tokens.iter().map(Vec::len).sum();
+/// `tokens` are those of prompts that have no row yet, and of all prompts there are `count`.
+fn keep_tokens(
+    path: Option<&Path>,
+    answers: &mut Answers<'_>,
+    (tokens, count): (&[Vec<u32>], usize),
+) -> String {
     let Some(path) = path else {
         return format!("{count} tokens were generated; -o FILE keeps them");
     };

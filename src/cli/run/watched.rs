@@ -1,22 +1,25 @@
-//! An executor that is looked at after each wait: which answers have ended, and how fast it goes.
+//! A run that is looked at after each piece: which answers have ended, and how fast it goes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll_backend::cpu::{CpuExecutor, Outlet};
-use plimsoll_core::executor::{ExecutionError, Executor, Until};
+use plimsoll_core::control::DriveError;
+use plimsoll_core::flow::Flow;
 use plimsoll_core::lower::schedule::Passes;
 use plimsoll_core::program::Program;
-use plimsoll_core::trace::Trace;
+use plimsoll_core::summary::Summary;
 use plimsoll_core::units::Seconds;
 
 use super::super::Progress;
 use super::answers::Answers;
 use crate::report::three_digits;
 
-/// The executor of a run.
+/// A run as it goes on.
 pub(super) struct Watched<'a, 'p, 's> {
     pub executor: &'a mut CpuExecutor<'s>,
+    /// Whether pieces and their spans are kept: a trace is asked for.
+    pub keeps: bool,
     pub outlets: &'a [Outlet],
     pub answers: &'a mut Answers<'p>,
     /// Set where answers cannot be written: what comes then would be lost.
@@ -30,6 +33,23 @@ pub(super) struct Watched<'a, 'p, 's> {
 }
 
 impl Watched<'_, '_, '_> {
+    /// Runs all of it; what has ended is let go of, or handed back where it is to be kept.
+    pub fn follow(
+        &mut self,
+        mut flow: Flow<'_>,
+    ) -> Result<(Summary, Vec<Arc<Program>>), DriveError> {
+        let mut pieces = Vec::new();
+        while let Some(ended) = flow.next(self.executor)? {
+            self.look(ended.at);
+            if self.keeps {
+                pieces.push(ended.piece);
+            } else {
+                flow.forget(&ended.piece, self.executor);
+            }
+        }
+        Ok((flow.summary().0, pieces))
+    }
+
     fn look(&mut self, now: Seconds) {
         let turns = self.passes.turns(self.ended);
         self.tokens += turns
@@ -42,6 +62,9 @@ impl Watched<'_, '_, '_> {
         let (executor, outlets) = (&*self.executor, self.outlets);
         self.answers
             .take(|prompt| executor.so_far(&outlets[prompt]));
+        if let Some(next) = outlets.get(self.answers.written()) {
+            self.executor.forget_before(next);
+        }
         if self.answers.has_failed() && self.ended < self.passes.count() {
             self.interrupt.store(true, Ordering::Relaxed);
         }
@@ -52,22 +75,6 @@ impl Watched<'_, '_, '_> {
 fn speed(tokens: u64, after: Seconds) -> String {
     let rate = tokens as f64 / after.0.max(f64::MIN_POSITIVE);
     format!("{} tok/s, {tokens} tokens, passes", three_digits(rate))
-}
-
-impl Executor for Watched<'_, '_, '_> {
-    fn submit(&mut self, piece: Arc<Program>) -> Result<(), ExecutionError> {
-        self.executor.submit(piece)
-    }
-
-    fn wait(&mut self, until: Until) -> Result<Seconds, ExecutionError> {
-        let now = self.executor.wait(until)?;
-        self.look(now);
-        Ok(now)
-    }
-
-    fn trace(&self) -> &Trace {
-        self.executor.trace()
-    }
 }
 
 #[cfg(test)]
