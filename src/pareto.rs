@@ -120,40 +120,42 @@ fn curve(
     } = setting;
     let baseline = Baseline::new(system, profile, model, workload)?;
     let point = |size| Ok(Point::of(system, size, &baseline.block(size)?));
-    let mut points = Vec::new();
-    if let Some(batches) = batches {
-        let all = on_all_processors(batches.to_vec(), &point).into_iter();
-        points = all.collect::<Result<_, PlanError>>()?;
-    } else {
-        let sizes = sizes(baseline.favourite()?);
-        let mut sizes = sizes.as_slice();
-        while let Some((some, later)) = sizes.split_at_checked(sizes.len().min(AT_ONCE)) {
-            for point in on_all_processors(some.to_vec(), &point) {
-                if are_enough(&points) {
-                    break;
-                }
-                points.push(point?);
-            }
-            sizes = later;
-            if sizes.is_empty() || are_enough(&points) {
-                break;
-            }
+    let mut points = match batches {
+        Some(batches) => {
+            let all = on_all_processors(batches.to_vec(), &point).into_iter();
+            all.collect::<Result<_, PlanError>>()?
         }
+        None => doubling(&point)?,
+    };
+    if batches.is_none()
+        && let Some(size) = baseline.favourite()?
+        && points.iter().all(|point| point.effective_batch != size)
+    {
+        points.push(point(size)?);
+        points.sort_by_key(|point| point.effective_batch);
     }
     mark_frontier(&mut points);
     Ok(points)
 }
 
-/// Sizes that double, and one more; ascending.
-fn sizes(one_more: Option<u32>) -> Vec<u32> {
-    let doubling = std::iter::successors(Some(1), |size| Some(size * 2));
-    let mut sizes: Vec<u32> = doubling
+/// Points of sizes that double, until more are of no use.
+fn doubling(
+    point: &(dyn Fn(u32) -> Result<Point, PlanError> + Sync),
+) -> Result<Vec<Point>, PlanError> {
+    let sizes = std::iter::successors(Some(1), |size| Some(size * 2));
+    let sizes: Vec<u32> = sizes
         .take_while(|size| *size <= EFFECTIVE_BATCH_MAX)
-        .chain(one_more)
         .collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    sizes
+    let mut points = Vec::new();
+    for some in sizes.chunks(AT_ONCE) {
+        for point in on_all_processors(some.to_vec(), &point) {
+            points.push(point?);
+            if are_enough(&points) {
+                return Ok(points);
+            }
+        }
+    }
+    Ok(points)
 }
 
 /// Whether larger blocks do not fit, or the last ones were of no use.

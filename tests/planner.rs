@@ -302,6 +302,24 @@ fn a_limited_plan_is_about_as_good_as_the_best_block_that_is_in_time() {
     }
 }
 
+/// Simulations of a part may be off by as much as the limit is away.
+#[test]
+fn a_limit_close_to_the_best_plan_s_time_costs_little() {
+    let (profile, model) = (t4(), model("opt-30b"));
+    let free = planned(&profile, &model, &request(FLEXGEN));
+    for factor in [0.999, 1.001] {
+        let limit = Seconds(free.latency_s.0 * factor);
+        let hurried = Request {
+            max_latency_s: Some(limit),
+            ..request(FLEXGEN)
+        };
+        let found = planned(&profile, &model, &hurried);
+        assert!(found.latency_s <= limit);
+        let share = throughput(&found.plan) / free.throughput_tok_s;
+        assert!(share > 0.95, "{share} at {factor} of its time");
+    }
+}
+
 #[test]
 fn what_is_not_allowed_is_not_decided() {
     let (profile, model) = (t4(), model("opt-13b"));

@@ -54,13 +54,14 @@ pub(super) fn best(
     Ok(best)
 }
 
-/// (GPU batch size, GPU batches) near the best, the plan's own first: as proposed, and larger.
+/// (GPU batch size, GPU batches) near the best, the plan's own first: as proposed, and larger. Without
+/// proposals, as where time is limited, the plan's own alone.
 fn policies(proposals: &[Proposal], plan: &Plan) -> Vec<(u32, u32)> {
     let (size, batches) = (plan.policy.gpu_batch_size, plan.policy.num_gpu_batches);
     let proposed = proposals.iter().take(SHAPES_TRIED).map(|p| &p.policy);
     let mut pairs = vec![(size, batches)];
     pairs.extend(proposed.map(|p| (p.gpu_batch_size, p.num_gpu_batches)));
-    if plan.workload.num_prompts.is_none() {
+    if plan.workload.num_prompts.is_none() && !proposals.is_empty() {
         for factor in [1.25, 1.5, 2.0] {
             let larger = |count: u32| (f64::from(count) * factor).ceil() as u32;
             pairs.push((larger(size), batches));

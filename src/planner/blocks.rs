@@ -17,7 +17,7 @@ use plimsoll_sim::closed_form::ClosedForms;
 use super::judge;
 use super::space::{self, Shape};
 use super::whole::Maker;
-use super::{Allowed, Answer, Objective, PlanError, Request, choose, infeasible, lp};
+use super::{Allowed, Objective, PlanError, Request, Search, infeasible, lp};
 
 /// How many proposals of a block are made whole and judged, best first.
 const PROPOSED: usize = 8;
@@ -118,9 +118,14 @@ impl<'a> Blocks<'a> {
     /// # Errors
     /// An error of ours in solving or simulating.
     pub fn favourite(&self, compression: Compression) -> Result<Option<u32>, PlanError> {
-        let plan = self.maker.plan(space::blank());
+        let Plan {
+            model,
+            dtype,
+            workload,
+            ..
+        } = self.maker.plan(space::blank());
         let request = Request {
-            workload: plan.workload,
+            workload,
             objective: Objective::Throughput,
             max_latency_s: None,
             allowed: Allowed {
@@ -128,11 +133,11 @@ impl<'a> Blocks<'a> {
                 ..Allowed::default()
             },
         };
-        let answer = choose(self.profile, &plan.model, plan.dtype, &request)?;
-        Ok(match answer {
-            Answer::Plan(planned) => u32::try_from(planned.plan.policy.block_size()).ok(),
-            Answer::Infeasible(_) | Answer::TooSlow(_) => None,
-        })
+        let one_gpu = Pipeline::default();
+        let search = Search::new(self.profile, &model, dtype, &request, one_gpu)?;
+        let ranked = search.best(&search.shapes(), request.objective)?;
+        let best = ranked.and_then(|(plans, _)| plans.into_iter().next());
+        Ok(best.and_then(|best| u32::try_from(best.plan().policy.block_size()).ok()))
     }
 
     /// The best plan of a block of so many sequences.

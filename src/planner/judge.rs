@@ -3,7 +3,7 @@
 //! Simulating a large plan takes longer than finding it, so where there is much to simulate, plans
 //! are first compared by a short simulation of a model of fewer layers and tokens: by how much it
 //! takes longer than its closed form says is by how much the whole plan would. The best of each kind are then
-//! compared by a longer one or, for a prediction, simulated in full.
+//! compared by a longer one. (What is simulated in full besides is the pool's.)
 
 use std::cmp::Ordering;
 

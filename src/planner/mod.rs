@@ -189,7 +189,10 @@ pub fn search_watched(
         (Answer::Plan(planned), _) if request.objective == Objective::Throughput => {
             Answer::Plan(pipelines::with_lighter_end(planned, machine.0)?)
         }
-        (Answer::TooSlow(slow), Some(limit)) => quickest(machine, request, (slow, limit), watch)?,
+        // Of so many prompts, what was found is the quickest already.
+        (Answer::TooSlow(slow), Some(limit)) if request.workload.num_prompts.is_none() => {
+            quickest(machine, request, (slow, limit), watch)?
+        }
         (answer, _) => answer,
     };
     Ok(answer)
@@ -272,8 +275,8 @@ fn workload_of(request: &Request) -> Workload {
 }
 
 /// [`search`] without its last step, the full simulation of the best plans, which takes most of
-/// its time: they are ranked by simulations of a part, and a plan has a prediction only if it is
-/// small or a limit on its latency had to be held. The full simulation may still change their order.
+/// its time: they are ranked by simulations of a part, which also say whether they are in time, and a plan has a
+/// prediction only if it is small. The full simulation may still change their order.
 ///
 /// # Errors
 /// As [`search`].

@@ -22,7 +22,8 @@ impl Neighbour {
         }
     }
 
-    /// How unlike a policy's shape is: by which factor its batches, and their number, differ.
+    /// How unlike a policy's shape is: by which factor its batches, and their number, differ. What else differs
+    /// (compression, how tensors are made whole) counts for nothing.
     fn distance(&self, other: &Policy) -> f64 {
         let factor = |a: u32, b: u32| (f64::from(a) / f64::from(b)).ln().abs();
         factor(self.policy.gpu_batch_size, other.gpu_batch_size)

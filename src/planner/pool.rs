@@ -20,7 +20,7 @@ const CLOSE: f64 = 1.1;
 /// How many plans are simulated in full at most, where that is much work.
 const FINALISTS_MAX: usize = 3;
 
-/// After how many plans in full, one of them in time, none of another kind is looked for.
+/// With so many simulated in full, and one of them in time, no other kind of plan is waited for.
 const PREDICTED_MAX: usize = 9;
 
 /// How much later than its neighbours say a plan may be, as a factor.
@@ -89,9 +89,10 @@ impl<'a> Pool<'a> {
         let plans = sorted(plans, self.objective);
         let judged = match (verdict, self.limit) {
             (Verdict::Ranked, _) => plans,
-            (Verdict::Predicted, None) => {
-                sorted(self.predicted(self.finalists(plans))?, self.objective)
-            }
+            (Verdict::Predicted, None) => sorted(
+                self.predicted(finalists(plans, self.objective))?,
+                self.objective,
+            ),
             (Verdict::Predicted, Some(limit)) => self.until_in_time(plans, limit)?,
         };
         let is_in_time = |c: &Candidate| self.limit.is_none_or(|l| c.judged.latency_s() <= l);
@@ -123,7 +124,7 @@ impl<'a> Pool<'a> {
         on_all_processors(plans, &in_full).into_iter().collect()
     }
 
-    /// Simulated in full one after the other, until enough are in time and one of them is of another kind.
+    /// Simulated in full, a few at a time, until enough are in time.
     fn until_in_time(
         &self,
         plans: Vec<Candidate>,
@@ -132,13 +133,15 @@ impl<'a> Pool<'a> {
         let about_in_time = |c: &Candidate| c.judged.latency_s() <= limit * SLACK;
         let (mut rest, slow): (Vec<_>, Vec<_>) = plans.into_iter().partition(about_in_time);
         if rest.is_empty() {
-            return self.predicted(self.finalists(sorted(slow, Objective::Latency)));
+            let slow = sorted(slow, Objective::Latency);
+            return self.predicted(finalists(slow, Objective::Latency));
         }
         let mut judged: Vec<Candidate> = Vec::new();
         let mut known: Vec<Neighbour> = Vec::new();
-        while !rest.is_empty() && !self.are_enough(&judged, limit) {
+        while !rest.is_empty() && !are_enough(&judged, &rest, limit) {
             let later = rest.split_off(rest.len().min(FINALISTS_MAX));
-            for (thought, candidate) in latencies(&rest).into_iter().zip(self.predicted(rest)?) {
+            let thought: Vec<Seconds> = rest.iter().map(|c| c.judged.latency_s()).collect();
+            for (thought, candidate) in thought.into_iter().zip(self.predicted(rest)?) {
                 let found = candidate.judged.latency_s();
                 known.push(Neighbour::new(candidate.plan(), found, thought));
                 judged.push(candidate);
@@ -150,44 +153,6 @@ impl<'a> Pool<'a> {
             });
         }
         Ok(sorted(judged, self.objective))
-    }
-
-    /// Whether some are in time, of more than one kind if that can be had soon.
-    fn are_enough(&self, judged: &[Candidate], limit: Seconds) -> bool {
-        let in_time = judged.iter().filter(|c| c.judged.latency_s() <= limit);
-        let mut kinds = in_time.map(Candidate::kind);
-        let Some(first) = kinds.next() else {
-            return false;
-        };
-        judged.len() >= PREDICTED_MAX || kinds.any(|kind| kind != first)
-    }
-
-    /// The best, those that come close to it in another way, and at least one of another kind; besides all
-    /// that have a prediction already.
-    fn finalists(&self, plans: Vec<Candidate>) -> Vec<Candidate> {
-        let Some(best) = plans.first() else {
-            return plans;
-        };
-        let (kind, close) = (best.kind(), CLOSE * best.judged.cost(self.objective));
-        let mut seen = Vec::new();
-        let mut others = 0;
-        let mut finalists = Vec::new();
-        for candidate in plans {
-            let policy = &candidate.plan().policy;
-            let way = (candidate.kind(), policy.pipeline.micro_batches);
-            let another_kind = candidate.kind() != kind;
-            let is_close = candidate.judged.cost(self.objective) <= close
-                && !seen.contains(&way)
-                && seen.len() < FINALISTS_MAX;
-            if is_close || (another_kind && others == 0) {
-                seen.push(way);
-                others += usize::from(another_kind);
-                finalists.push(candidate);
-            } else if candidate.plan().prediction.is_some() {
-                finalists.push(candidate);
-            }
-        }
-        finalists
     }
 
     /// The first plan with what is known of it; of the others, the first of another kind.
@@ -219,6 +184,40 @@ fn sorted(mut plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {
     plans
 }
 
-fn latencies(plans: &[Candidate]) -> Vec<Seconds> {
-    plans.iter().map(|plan| plan.judged.latency_s()).collect()
+/// Whether some are in time, of more than one kind if that can be had soon.
+fn are_enough(judged: &[Candidate], rest: &[Candidate], limit: Seconds) -> bool {
+    let mut in_time = judged.iter().filter(|c| c.judged.latency_s() <= limit);
+    let Some(first) = in_time.next() else {
+        return false;
+    };
+    let another = |candidate: &Candidate| candidate.kind() != first.kind();
+    judged.len() >= PREDICTED_MAX || in_time.any(another) || !rest.iter().any(another)
+}
+
+/// The best, those that come close to it in another way, and at least one of another kind; besides all
+/// that have a prediction already. Plans are in the objective's order.
+fn finalists(plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {
+    let Some(best) = plans.first() else {
+        return plans;
+    };
+    let (kind, close) = (best.kind(), CLOSE * best.judged.cost(objective));
+    let mut seen = Vec::new();
+    let mut others = 0;
+    let mut finalists = Vec::new();
+    for candidate in plans {
+        let policy = &candidate.plan().policy;
+        let way = (candidate.kind(), policy.pipeline.micro_batches);
+        let another_kind = candidate.kind() != kind;
+        let is_close = candidate.judged.cost(objective) <= close
+            && !seen.contains(&way)
+            && seen.len() < FINALISTS_MAX;
+        if is_close || (another_kind && others == 0) {
+            seen.push(way);
+            others += usize::from(another_kind);
+            finalists.push(candidate);
+        } else if candidate.plan().prediction.is_some() {
+            finalists.push(candidate);
+        }
+    }
+    finalists
 }

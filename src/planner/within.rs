@@ -18,7 +18,7 @@ const AT_ONCE: usize = 4;
 /// How often the others are looked at again.
 const LOOKS: usize = 16;
 
-/// How much longer than it takes the closed form may say that a whole plan does, as a factor.
+/// A plan that takes so many times the limit by its closed form is not simulated.
 const CLOSED_FORM_OFF: f64 = 1.1;
 
 /// What a simulation of a part may be off, as a factor.
@@ -35,17 +35,20 @@ impl Search<'_> {
         let Some((plans, proposals)) = self.best(shapes, Objective::Throughput)? else {
             return Ok(None);
         };
-        if plans.first().is_some_and(|best| best.latency_s() <= limit) {
+        let surely = |best: &Judged| best.latency_s() * SLACK <= limit;
+        if plans.first().is_some_and(surely) {
             return Ok(Some((plans, proposals)));
         }
-        let mut in_time = Vec::new();
+        let mut in_time = plans;
+        in_time.retain(|plan| plan.latency_s() <= limit * SLACK);
         for kind in self.kinds() {
             in_time.extend(self.within_of(&of_kind(shapes, kind), limit)?);
         }
         if in_time.is_empty() {
             return self.best(shapes, Objective::Latency);
         }
-        Ok(Some((in_time, proposals)))
+        // The proposals are of plans that take longer.
+        Ok(Some((in_time, Vec::new())))
     }
 
     /// The best of one kind.
@@ -96,6 +99,7 @@ impl Search<'_> {
         Ok(judged)
     }
 
+    /// What the closed form says of the shares that were asked for, as it does of the proposals.
     fn expected(&self, judged: &Judged) -> Seconds {
         let policy = &judged.plan().policy;
         self.forms.form(policy).evaluate(policy).latency_s
@@ -109,10 +113,8 @@ fn promising(
     (in_time, limit): (&[Judged], Seconds),
 ) -> Vec<Proposal> {
     // Those that may be late after all do not keep others out.
-    let mut surely = in_time.iter().filter(|p| p.latency_s() * SLACK <= limit);
-    let best = surely
-        .next()
-        .map_or(f64::INFINITY, |best| best.cost(Objective::Throughput));
+    let surely = in_time.iter().find(|p| p.latency_s() * SLACK <= limit);
+    let best = surely.map_or(f64::INFINITY, |best| best.cost(Objective::Throughput));
     let looks = |proposal: &Proposal| {
         let ratio = ratio(&proposal.policy, known);
         let cost = proposal.score * ratio;
