@@ -129,7 +129,7 @@ fn a_row_does_not_wait_for_the_rest_of_its_block() {
     let long = rows(&place, "long.jsonl");
     // A token that ends the first answer early, and not all of them.
     let end = ids(&long[0])[3];
-    let early = |row| ids(row).iter().any(|id| *id == end);
+    let early = |row| ids(row).contains(&end);
     let ended = long.iter().take_while(|row| early(row)).count();
     assert!((1..4).contains(&ended), "{ended}");
     checkpoint(&place, &json!({ "eos_token_id": end }));
