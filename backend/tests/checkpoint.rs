@@ -206,7 +206,7 @@ const fn in_file(dtype: Dtype) -> safetensors::Dtype {
 fn any_stored_type_is_read_as_any_other() {
     let tensor = TensorSpec {
         role: TensorRole::UpWeight,
-        name: "w".to_owned(),
+        name: "w".into(),
         // More than is converted at a time.
         rows: 3,
         cols: 30_000,
@@ -236,7 +236,7 @@ fn any_stored_type_is_read_as_any_other() {
 fn what_a_type_cannot_hold_is_refused() {
     let tensor = TensorSpec {
         role: TensorRole::UpBias,
-        name: "b".to_owned(),
+        name: "b".into(),
         rows: 1,
         cols: 3,
     };
@@ -287,24 +287,17 @@ fn a_model_that_is_larger_than_memory_loads_and_runs() {
             .iter()
             .map(|tensor| load(&synthetic, tensor, Dtype::Bf16).expect("made"))
             .collect();
-        let named: Vec<_> = tensors
+        let names: Vec<String> = tensors.iter().map(|t| t.name.to_string()).collect();
+        let named: Vec<_> = names
             .iter()
-            .zip(&bytes)
-            .map(|(t, bytes)| {
-                (
-                    t.name.as_str(),
-                    *t,
-                    safetensors::Dtype::BF16,
-                    bytes.as_slice(),
-                )
+            .zip(tensors.iter().zip(&bytes))
+            .map(|(name, (t, bytes))| {
+                let name = name.as_str();
+                (name, *t, safetensors::Dtype::BF16, bytes.as_slice())
             })
             .collect();
         write(&dir.path().join(shard(block)), &named);
-        map.extend(
-            tensors
-                .iter()
-                .map(|t| (t.name.clone(), shard(block).into())),
-        );
+        map.extend(names.into_iter().map(|name| (name, shard(block).into())));
     }
     let index = serde_json::json!({ "metadata": {}, "weight_map": map });
     let file = dir.path().join("model.safetensors.index.json");

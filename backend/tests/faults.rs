@@ -178,7 +178,8 @@ fn sharded_names_without_prefix_and_other_types_are_read() {
         .collect();
     let dir = tempfile::tempdir().expect("a directory");
     let shape: Vec<usize> = vec![tensor.rows as usize, tensor.cols as usize];
-    let bare = tensor.name.strip_prefix("model.").expect("prefixed");
+    let name = tensor.name.to_string();
+    let bare = name.strip_prefix("model.").expect("prefixed");
     let view = safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape, &bf16);
     let file = safetensors::serialize([(bare, view.expect("a tensor"))], None).expect("a file");
     fs::write(dir.path().join("part-1.safetensors"), file).expect("written");

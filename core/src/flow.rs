@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::control::{Controller, DriveError};
 use crate::executor::{Executor, Until};
-use crate::lower::Lowering;
+use crate::lower::{AHEAD, Lowering};
 use crate::plan::Plan;
 use crate::program::{Program, TaskId};
 use crate::summary::Summary;
@@ -14,11 +14,6 @@ use crate::timing::{Part, Timing, last_of_passes};
 use crate::trace::Trace;
 use crate::units::Seconds;
 use crate::verify::Verifier;
-
-/// Pieces that are submitted ahead of the last that has ended, besides those in which a pipeline's first
-/// stage may be ahead of its last. No task of a piece can begin before the piece two before it has ended,
-/// as a rule: working copies are used in turn.
-const AHEAD: u64 = 2;
 
 /// The pieces between their submission and their end, and what those before them amount to.
 #[derive(Debug)]
@@ -106,6 +101,7 @@ impl<'p> Flow<'p> {
         Flow {
             plan,
             verifier: None,
+            // A pipeline's first stage may be ahead of its last besides.
             ahead: (stages + micro_batches.max(stages) + AHEAD) as usize,
             pieces: VecDeque::new(),
             num_submitted: 0,

@@ -32,7 +32,7 @@ pub enum SimulateError {
 /// # Errors
 /// A plan that means nothing or does not fit.
 pub fn simulate(plan: &Plan, profile: &HardwareProfile) -> Result<Run, SimulateError> {
-    run(plan, profile, drive)
+    run(Lowering::new(plan)?, profile, drive)
 }
 
 /// What a plan's run in modelled time amounts to, and how sure that is. Of many rounds only a few are
@@ -96,19 +96,27 @@ pub(crate) fn resting_on(summary: Summary, cost: &CostModel, reliance: &Reliance
 /// # Errors
 /// As [`simulate`].
 pub fn time(plan: &Plan, profile: &HardwareProfile) -> Result<Timing, SimulateError> {
-    Ok(Timing::of_plan(plan, &run_unverified(plan, profile)?))
+    let run = run(
+        Lowering::new(plan)?.as_far_as_timed(),
+        profile,
+        drive_unverified,
+    )?;
+    Ok(Timing::of_plan(plan, &run))
 }
 
 pub(crate) fn run_unverified(plan: &Plan, profile: &HardwareProfile) -> Result<Run, SimulateError> {
-    run(plan, profile, drive_unverified)
+    run(Lowering::new(plan)?, profile, drive_unverified)
 }
 
 /// How a controller's decisions get to an executor.
 type Drive = fn(&mut dyn Controller, &mut dyn Executor) -> Result<Run, DriveError>;
 
-fn run(plan: &Plan, profile: &HardwareProfile, drive: Drive) -> Result<Run, SimulateError> {
-    let mut lowering = Lowering::new(plan)?;
-    let cost = CostModel::new(profile, plan.dtype);
+fn run(
+    mut lowering: Lowering,
+    profile: &HardwareProfile,
+    drive: Drive,
+) -> Result<Run, SimulateError> {
+    let cost = CostModel::new(profile, lowering.plan().dtype);
     let mut simulator = Simulator::new(lowering.machine(), cost);
     Ok(drive(&mut lowering, &mut simulator)?)
 }

@@ -8,8 +8,9 @@ use plimsoll_core::model::registry;
 use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::timing::Timing;
 use plimsoll_core::workload::Workload;
-use plimsoll_sim::{predict, prediction, simulate};
+use plimsoll_sim::{predict, prediction, simulate, time};
 
 const ON_HOST: [f64; 6] = [20.0, 80.0, 0.0, 100.0, 0.0, 100.0];
 const ON_DISK: [f64; 6] = [0.0, 50.0, 0.0, 50.0, 0.0, 0.0];
@@ -117,4 +118,17 @@ fn of_one_token_there_is_no_decode() {
     let summary = summary.expect("fits");
     assert_eq!(summary.decode_s, None);
     assert_eq!(summary.decode_throughput_tok_s, None);
+}
+
+#[test]
+fn what_is_timed_needs_no_more_than_comes_before_its_end() {
+    let profile = embedded::profile("t4").expect("embedded");
+    for percent in [ON_HOST, ON_DISK] {
+        for (cpu_attention, num_prompts) in [(false, None), (true, None), (true, Some(20))] {
+            let policy = policy(Schedule::Diagonal, percent, cpu_attention, false);
+            let plan = plan(policy, num_prompts, 12);
+            let whole = Timing::of_plan(&plan, &simulate(&plan, &profile).expect("fits"));
+            assert_eq!(time(&plan, &profile).expect("fits"), whole, "{policy:?}");
+        }
+    }
 }

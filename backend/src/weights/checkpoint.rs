@@ -88,7 +88,7 @@ impl Safetensors {
     fn stored(&self, tensor: &TensorSpec) -> Result<(&Shard, &TensorInfo, String), WeightError> {
         let missing = || WeightError::Missing {
             directory: self.directory.clone(),
-            tensor: tensor.name.clone(),
+            tensor: tensor.name.to_string(),
         };
         let (shard, info, name) = self.find(tensor).ok_or_else(missing)?;
         let expected = match tensor.is_vector() && info.shape.len() == 1 {
@@ -117,10 +117,11 @@ impl Safetensors {
     /// The tensor under its name, with or without the prefix that some checkpoints leave off. Where
     /// embedding and head are tied, a checkpoint has either's name.
     fn find(&self, tensor: &TensorSpec) -> Option<(&Shard, &TensorInfo, String)> {
-        let bare = tensor.name.strip_prefix(self.optional_prefix);
+        let full = tensor.name.to_string();
+        let bare = full.strip_prefix(self.optional_prefix);
         let may_be_head = matches!(tensor.role, TensorRole::TokenEmbedding | TensorRole::LmHead);
         let head = (self.tied && may_be_head).then_some("lm_head.weight");
-        let names = [Some(tensor.name.as_str()), bare, head];
+        let names = [Some(full.as_str()), bare, head];
         names.into_iter().flatten().find_map(|name| {
             let shard = &self.shards[*self.places.get(name)?];
             Some((shard, shard.metadata.info(name)?, name.to_owned()))

@@ -33,7 +33,7 @@ fn place_of<'a>(
     into: &'a mut [u8],
 ) -> Result<ElementsMut<'a>, WeightError> {
     let refused = |source| WeightError::Place {
-        tensor: tensor.name.clone(),
+        tensor: tensor.name.to_string(),
         source,
     };
     let expected = (tensor.elements() * dtype.size_bytes()) as usize;

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_core::Dtype;
-use plimsoll_core::model::TensorSpec;
+use plimsoll_core::model::{TensorName, TensorSpec};
 
 use super::{WeightError, WeightSource};
 
 /// A tensor's name, rows, columns and stored type.
-type Key = (String, u64, u64, Dtype);
+type Key = (TensorName, u64, u64, Dtype);
 
 /// Keeps every tensor that was asked for, for whoever runs one model many times.
 ///
@@ -32,7 +32,7 @@ impl<S: WeightSource> Remembered<S> {
 
 impl<S: WeightSource> WeightSource for Remembered<S> {
     fn load(&self, tensor: &TensorSpec, dtype: Dtype, into: &mut [u8]) -> Result<(), WeightError> {
-        let key = (tensor.name.clone(), tensor.rows, tensor.cols, dtype);
+        let key = (tensor.name, tensor.rows, tensor.cols, dtype);
         let known = |this: &Self| {
             let known = this.known.lock().unwrap_or_else(PoisonError::into_inner);
             known.get(&key).cloned()

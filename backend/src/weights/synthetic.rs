@@ -62,7 +62,7 @@ impl WeightSource for Synthetic {
         let mut elements = place_of(tensor, dtype, into)?;
         let count = elements.as_elements().len();
         let (centre, half_width) = range(tensor);
-        let (key, scale) = (self.key(&tensor.name), half_width / 32768.0);
+        let (key, scale) = (self.key(&tensor.name.to_string()), half_width / 32768.0);
         let mut block = [0.0_f32; BLOCK];
         for start in (0..count).step_by(BLOCK) {
             let length = BLOCK.min(count - start);
@@ -84,10 +84,15 @@ impl WeightSource for Synthetic {
 mod tests {
     use super::*;
 
-    fn values(seed: u64, name: &str, role: TensorRole, (rows, cols): (u64, u64)) -> Vec<f32> {
+    fn values(
+        seed: u64,
+        name: &'static str,
+        role: TensorRole,
+        (rows, cols): (u64, u64),
+    ) -> Vec<f32> {
         let tensor = TensorSpec {
             role,
-            name: name.to_owned(),
+            name: name.into(),
             rows,
             cols,
         };

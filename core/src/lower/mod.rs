@@ -32,6 +32,7 @@ use crate::plan::Plan;
 use crate::policy::PolicyError;
 use crate::program::{BufferId, Content, Program, TaskId};
 use crate::tier::{PerTier, Tier};
+use crate::timing::Part;
 use crate::trace::Trace;
 use crate::units::{Bytes, Seconds};
 use emit::{Emitter, Mode};
@@ -40,6 +41,10 @@ use schedule::{Passes, Round};
 use stage::StageLowering;
 use stages::{Layouts, StageBlocks, arena_of};
 pub use weights::CHUNK_BYTES_MIN;
+
+/// Pieces of which a task may run beside the last of one piece: no task of a piece can begin before the
+/// piece two before it has ended, as a rule, since working copies are used in turn.
+pub(crate) const AHEAD: u64 = 2;
 
 /// Why a plan has no program.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -143,6 +148,8 @@ pub struct Lowering {
     texts: Arc<Texts>,
     /// The next slot: see [`Lowering::pass_in`].
     slot: u64,
+    /// Where it ends.
+    slots: u64,
     last_tasks: Vec<TaskId>,
     waited: usize,
 }
@@ -365,6 +372,7 @@ impl Lowering {
             let out = &mut emitter;
             stages.push(StageLowering::new(out, &plan, stage, num_batches, &texts));
         }
+        let slots = slots(&passes, machine.num_gpus() as u64);
         Ok(Lowering {
             plan,
             machine,
@@ -373,9 +381,25 @@ impl Lowering {
             stages,
             texts,
             slot: 0,
+            slots,
             last_tasks: Vec::new(),
             waited: 0,
         })
+    }
+
+    /// Without the passes whose tasks begin after the [`Part`] that is timed: enough to time it.
+    #[must_use]
+    pub fn as_far_as_timed(mut self) -> Lowering {
+        // Only plans of one stage have such passes, and there a slot is a pass.
+        if let Part::Passes { to, .. } = Part::of(&self.plan) {
+            self.slots = self.slots.min(to + 1 + AHEAD);
+        }
+        self
+    }
+
+    /// What it writes the program of.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// Where every weight lives, for whoever fills the tiers.
@@ -415,25 +439,16 @@ impl Lowering {
         (turn < micro_batches && pass < self.passes.count()).then_some(pass)
     }
 
-    /// How many slots there are until the last pass has left the last stage.
-    fn slots(&self) -> u64 {
-        let micro_batches = self.passes.micro_batches();
-        let last = self.passes.count().saturating_sub(1);
-        let stages = self.stages.len() as u64;
-        let first_stage = last / micro_batches * micro_batches.max(stages) + last % micro_batches;
-        first_stage + stages
-    }
-
     /// How many pieces there will be at most: passes, and where there are several stages those in which
     /// the first ones have none any more.
     pub fn num_pieces(&self) -> u64 {
-        self.slots()
+        self.slots
     }
 
     /// The next piece: a pass over the model, or with several stages one over each that has a
     /// micro-batch; none when all rounds are done.
     pub fn next_pass(&mut self) -> Option<Program> {
-        while self.slot < self.slots() {
+        while self.slot < self.slots {
             let slot = self.slot;
             self.slot += 1;
             // A block that is not full may leave a slot empty.
@@ -523,6 +538,14 @@ impl Lowering {
             self.hand_over(stage, &unit);
         }
     }
+}
+
+/// How many slots there are until the last pass has left the last stage.
+fn slots(passes: &Passes, stages: u64) -> u64 {
+    let micro_batches = passes.micro_batches();
+    let last = passes.count().saturating_sub(1);
+    let first_stage = last / micro_batches * micro_batches.max(stages) + last % micro_batches;
+    first_stage + stages
 }
 
 /// Prompts and results lie behind what else is on their hosts.

@@ -16,4 +16,4 @@ pub use family::Family;
 pub use spec::{
     Activation, ModelSpec, Norm, NormPosition, Positions, QkvLayout, RotaryPairs, RotaryScaling,
 };
-pub use tensors::{TensorRole, TensorSpec};
+pub use tensors::{TensorName, TensorRole, TensorSpec};

@@ -89,13 +89,51 @@ impl fmt::Display for TensorRole {
     }
 }
 
+/// A tensor's name in the published checkpoint. Spelled out only where it is displayed: plans are placed
+/// by the thousand, and nobody reads those names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TensorName {
+    /// Of a layer's tensor: what goes before the layer's index, and the index.
+    layer: Option<(&'static str, u32)>,
+    module: &'static str,
+    /// `.weight` or `.bias`.
+    kind: &'static str,
+}
+
+impl TensorName {
+    /// Whether the family has no such module.
+    pub(super) fn is_missing(self) -> bool {
+        self.module.is_empty()
+    }
+}
+
+/// Any other name.
+impl From<&'static str> for TensorName {
+    fn from(module: &'static str) -> TensorName {
+        TensorName {
+            layer: None,
+            module,
+            kind: "",
+        }
+    }
+}
+
+impl fmt::Display for TensorName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((layers, layer)) = self.layer {
+            write!(f, "{layers}{layer}.")?;
+        }
+        write!(f, "{}{}", self.module, self.kind)
+    }
+}
+
 /// One stored tensor.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TensorSpec {
     /// What it is for.
     pub role: TensorRole,
     /// Its name in the published checkpoint.
-    pub name: String,
+    pub name: TensorName,
     /// Rows: the outputs of a matrix; 1 for a vector.
     pub rows: u64,
     /// Columns: the inputs of a matrix; the length of a vector. Stored row after row.
@@ -284,16 +322,20 @@ impl Names {
 /// Collects the tensors of one block.
 struct Block<'a> {
     spec: &'a ModelSpec,
-    /// Goes before every module's name.
-    prefix: String,
+    /// What goes before a layer's index, and the index.
+    layer: Option<(&'static str, u32)>,
     tensors: Vec<TensorSpec>,
 }
 
 impl Block<'_> {
-    fn push(&mut self, role: TensorRole, module: &str, kind: &str, rows: u64, cols: u64) {
+    fn push(&mut self, role: TensorRole, name: (&'static str, &'static str), rows: u64, cols: u64) {
         self.tensors.push(TensorSpec {
             role,
-            name: format!("{}{module}.{kind}", self.prefix),
+            name: TensorName {
+                layer: self.layer,
+                module: name.0,
+                kind: name.1,
+            },
             rows,
             cols,
         });
@@ -302,22 +344,22 @@ impl Block<'_> {
     /// A matrix, and its bias where `bias` gives that a role.
     fn linear(
         &mut self,
-        module: &str,
+        module: &'static str,
         weight: TensorRole,
         bias: Option<TensorRole>,
         (out_size, in_size): (u64, u64),
     ) {
-        self.push(weight, module, "weight", out_size, in_size);
+        self.push(weight, (module, ".weight"), out_size, in_size);
         if let Some(bias) = bias {
-            self.push(bias, module, "bias", 1, out_size);
+            self.push(bias, (module, ".bias"), 1, out_size);
         }
     }
 
-    fn norm(&mut self, module: &str, weight: TensorRole, bias: TensorRole) {
+    fn norm(&mut self, module: &'static str, weight: TensorRole, bias: TensorRole) {
         let hidden = u64::from(self.spec.hidden_size);
-        self.push(weight, module, "weight", 1, hidden);
+        self.push(weight, (module, ".weight"), 1, hidden);
         if self.spec.norm == Norm::LayerNorm {
-            self.push(bias, module, "bias", 1, hidden);
+            self.push(bias, (module, ".bias"), 1, hidden);
         }
     }
 
@@ -404,10 +446,10 @@ impl ModelSpec {
         self.tie_word_embeddings && tensor.role == TensorRole::LmHead
     }
 
-    fn block(&self, prefix: String) -> Block<'_> {
+    fn block(&self, layer: Option<(&'static str, u32)>) -> Block<'_> {
         Block {
             spec: self,
-            prefix,
+            layer,
             tensors: Vec::new(),
         }
     }
@@ -420,7 +462,7 @@ impl ModelSpec {
     fn input_block(&self) -> Vec<TensorSpec> {
         use TensorRole::*;
         let names = Names::of(self.family);
-        let mut block = self.block(String::new());
+        let mut block = self.block(None);
         let (hidden, embedding) = (u64::from(self.hidden_size), u64::from(self.embedding_size));
         let vocab = u64::from(self.vocab_size);
         block.linear(
@@ -450,7 +492,7 @@ impl ModelSpec {
     fn layer_block(&self, layer: u32) -> Vec<TensorSpec> {
         use TensorRole::*;
         let names = Names::of(self.family);
-        let mut block = self.block(format!("{}{layer}.", names.layers));
+        let mut block = self.block(Some((names.layers, layer)));
         block.norm(names.attn_norm, AttnNormWeight, AttnNormBias);
         block.attention(names);
         if self.mlp_norm {
@@ -463,7 +505,7 @@ impl ModelSpec {
     fn output_block(&self) -> Vec<TensorSpec> {
         use TensorRole::*;
         let names = Names::of(self.family);
-        let mut block = self.block(String::new());
+        let mut block = self.block(None);
         let (hidden, embedding) = (u64::from(self.hidden_size), u64::from(self.embedding_size));
         let vocab = u64::from(self.vocab_size);
         if self.final_norm {
@@ -479,7 +521,7 @@ impl ModelSpec {
         };
         block.linear(head, LmHead, None, (vocab, embedding));
         if self.lm_head_bias {
-            block.push(LmHeadBias, names.lm_head, "bias", 1, vocab);
+            block.push(LmHeadBias, (names.lm_head, ".bias"), 1, vocab);
         }
         block.tensors
     }

@@ -108,7 +108,7 @@ impl ModelSpec {
         let nameless = [0, 1, self.num_hidden_layers + 1]
             .into_iter()
             .flat_map(|block| self.tensors(block))
-            .find(|tensor| tensor.name.starts_with('.') || tensor.name.contains(".."));
+            .find(|tensor| tensor.name.is_missing());
         match nameless {
             Some(tensor) => {
                 let rule = format!("that family has no {} tensor", tensor.role);

@@ -203,7 +203,7 @@ fn sizes_are_those_that_plans_count_with() {
     for (rows, cols) in [(2, 5), (64, 16), (65, 17), (512, 64)] {
         let tensor = TensorSpec {
             role: TensorRole::UpWeight,
-            name: "w".to_owned(),
+            name: "w".into(),
             rows,
             cols,
         };
