@@ -168,11 +168,19 @@ impl<'a> Baseline<'a> {
         }
     }
 
-    /// Its plan of a block of so many sequences, or what does not fit.
+    /// Its plan of a block of so many sequences with its prediction, or what does not fit.
     ///
     /// # Errors
     /// An error of ours in solving or simulating.
     pub fn block(&self, sequences: u32) -> Result<Outcome, PlanError> {
+        self.ranked(sequences)?.predicted(self.blocks.profile())
+    }
+
+    /// The same without a prediction, which takes longer than finding the plan does.
+    ///
+    /// # Errors
+    /// As [`Baseline::block`].
+    pub fn ranked(&self, sequences: u32) -> Result<Outcome, PlanError> {
         match &self.rules {
             Decides::Searches(rules) => self.blocks.best(rules, sequences),
             Decides::Tries(policies) => {

@@ -1,5 +1,7 @@
 //! The latency of a block against throughput, over block sizes: FlexGen's figure 1.
 
+use std::cmp::Reverse;
+
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
@@ -22,7 +24,7 @@ const GAIN_MIN: f64 = 0.01;
 const IDLE_SIZES_MAX: usize = 2;
 
 /// Sizes that are tried before it is asked whether they are enough.
-const AT_ONCE: usize = 2;
+const AT_ONCE: usize = 4;
 
 /// A system's best block of one size: a point of the picture, a row of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -105,62 +107,97 @@ pub fn points(
     let curve = |system: System| curve(setting, system, batches);
     let curves = on_all_processors(systems.to_vec(), &curve);
     let curves = curves.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Ok(curves.into_iter().flatten().collect())
+    let blocks = predicted(setting.profile, curves.into_iter().flatten().collect())?;
+    let mut points: Vec<Point> = blocks.iter().map(Point::of).collect();
+    for curve in points.chunk_by_mut(|a, b| a.system == b.system) {
+        mark_frontier(curve);
+    }
+    Ok(points)
 }
 
+/// A system's best block of a size.
+#[derive(Debug)]
+struct Best {
+    system: System,
+    sequences: u32,
+    outcome: Outcome,
+}
+
+/// All blocks with their predictions. Large ones take long, so they come first: then no processor waits.
+fn predicted(profile: &HardwareProfile, blocks: Vec<Best>) -> Result<Vec<Best>, PlanError> {
+    let mut placed: Vec<(usize, Best)> = blocks.into_iter().enumerate().collect();
+    placed.sort_by_key(|(_, best)| Reverse(best.sequences));
+    let predicted = on_all_processors(placed, &|(place, best): (usize, Best)| {
+        let outcome = best.outcome.predicted(profile)?;
+        Ok((place, Best { outcome, ..best }))
+    });
+    let mut placed = predicted
+        .into_iter()
+        .collect::<Result<Vec<_>, PlanError>>()?;
+    placed.sort_by_key(|(place, _)| *place);
+    Ok(placed.into_iter().map(|(_, best)| best).collect())
+}
+
+/// A system's blocks, ranked by simulations of a part.
 fn curve(
     setting: Setting<'_>,
     system: System,
     batches: Option<&[u32]>,
-) -> Result<Vec<Point>, PlanError> {
+) -> Result<Vec<Best>, PlanError> {
     let Setting {
         profile,
         model,
         workload,
     } = setting;
     let baseline = Baseline::new(system, profile, model, workload)?;
-    let point = |size| Ok(Point::of(system, size, &baseline.block(size)?));
-    let mut points = match batches {
-        Some(batches) => {
-            let all = on_all_processors(batches.to_vec(), &point).into_iter();
-            all.collect::<Result<_, PlanError>>()?
-        }
-        None => doubling(&point)?,
+    let best = |sequences| {
+        Ok(Best {
+            system,
+            sequences,
+            outcome: baseline.ranked(sequences)?,
+        })
     };
-    if batches.is_none()
-        && let Some(size) = baseline.favourite()?
-        && points.iter().all(|point| point.effective_batch != size)
-    {
-        points.push(point(size)?);
-        points.sort_by_key(|point| point.effective_batch);
-    }
-    mark_frontier(&mut points);
-    Ok(points)
+    let Some(batches) = batches else {
+        let mut blocks = doubling(&best)?;
+        if let Some(size) = baseline.favourite()?
+            && blocks.iter().all(|block| block.sequences != size)
+        {
+            blocks.push(best(size)?);
+            blocks.sort_by_key(|block| block.sequences);
+        }
+        return Ok(blocks);
+    };
+    let all = on_all_processors(batches.to_vec(), &best);
+    all.into_iter().collect()
 }
 
-/// Points of sizes that double, until more are of no use.
+/// Blocks of sizes that double, until more are of no use.
 fn doubling(
-    point: &(dyn Fn(u32) -> Result<Point, PlanError> + Sync),
-) -> Result<Vec<Point>, PlanError> {
+    best: &(dyn Fn(u32) -> Result<Best, PlanError> + Sync),
+) -> Result<Vec<Best>, PlanError> {
     let sizes = std::iter::successors(Some(1), |size| Some(size * 2));
     let sizes: Vec<u32> = sizes
         .take_while(|size| *size <= EFFECTIVE_BATCH_MAX)
         .collect();
-    let mut points = Vec::new();
+    let mut blocks = Vec::new();
     for some in sizes.chunks(AT_ONCE) {
-        for point in on_all_processors(some.to_vec(), &point) {
-            points.push(point?);
-            if are_enough(&points) {
-                return Ok(points);
+        for block in on_all_processors(some.to_vec(), &best) {
+            blocks.push(block?);
+            if are_enough(&blocks) {
+                return Ok(blocks);
             }
         }
     }
-    Ok(points)
+    Ok(blocks)
 }
 
 /// Whether larger blocks do not fit, or the last ones were of no use.
-fn are_enough(points: &[Point]) -> bool {
-    let rates: Option<Vec<f64>> = points.iter().map(|p| p.throughput_tok_s).collect();
+fn are_enough(blocks: &[Best]) -> bool {
+    let rate = |best: &Best| match &best.outcome {
+        Outcome::Fits(block) => Some(block.throughput_tok_s),
+        Outcome::DoesNotFit(_) => None,
+    };
+    let rates: Option<Vec<f64>> = blocks.iter().map(rate).collect();
     let Some(rates) = rates else {
         return true;
     };
@@ -170,10 +207,10 @@ fn are_enough(points: &[Point]) -> bool {
 }
 
 impl Point {
-    fn of(system: System, effective_batch: u32, outcome: &Outcome) -> Point {
+    fn of(best: &Best) -> Point {
         let mut point = Point {
-            system: system.name(),
-            effective_batch,
+            system: best.system.name(),
+            effective_batch: best.sequences,
             latency_s: None,
             throughput_tok_s: None,
             low_tok_s: None,
@@ -199,7 +236,7 @@ impl Point {
             needed_bytes: None,
             capacity_bytes: None,
         };
-        match outcome {
+        match &best.outcome {
             Outcome::Fits(block) => {
                 let policy = &block.plan.policy;
                 point.latency_s = Some(block.latency_s.0);

@@ -20,7 +20,7 @@ pub struct TaskId(pub u32);
 pub struct BufferId(pub u32);
 
 /// An operation's number in its piece: tasks of the same shape share one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId(pub u32);
 
 /// What a buffer holds.
@@ -439,6 +439,9 @@ pub struct Program {
     tasks: Vec<Task>,
     ops: Vec<Op>,
     known_ops: FxHashMap<Op, OpId>,
+    /// By operation, the one that came after it last.
+    followed_by: Vec<OpId>,
+    last_op: OpId,
     buffers: Vec<Buffer>,
     deps: Vec<TaskId>,
     args: Vec<Arg>,
@@ -466,6 +469,8 @@ impl Program {
             tasks: room(&self.tasks),
             ops: room(&self.ops),
             known_ops,
+            followed_by: room(&self.followed_by),
+            last_op: OpId(0),
             buffers: room(&self.buffers),
             deps: room(&self.deps),
             args: room(&self.args),
@@ -516,10 +521,23 @@ impl Program {
 
     /// Adds an operation, or finds the same one.
     pub fn op(&mut self, op: Op) -> OpId {
-        *self.known_ops.entry(op).or_insert_with(|| {
+        let last = self.last_op.0 as usize;
+        // GPU batches and layers are alike: mostly the same comes next again, and need not be looked up.
+        if let Some(&guess) = self.followed_by.get(last)
+            && self.ops[guess.0 as usize] == op
+        {
+            self.last_op = guess;
+            return guess;
+        }
+        let id = *self.known_ops.entry(op).or_insert_with(|| {
             self.ops.push(op);
-            OpId(self.ops.len() as u32 - 1)
-        })
+            let id = OpId(self.ops.len() as u32 - 1);
+            self.followed_by.push(id);
+            id
+        });
+        self.followed_by[last] = id;
+        self.last_op = id;
+        id
     }
 
     /// Declares a buffer.

@@ -254,7 +254,7 @@ impl Summary {
         Some(tokens / decode_s.0.max(f64::MIN_POSITIVE))
     }
 
-    /// Sums up the part of a run that was timed; the peak is that of all of it.
+    /// Sums up the part of a run that was timed; the peak is that of all until its end.
     pub fn timed(run: &Run, timing: Timing) -> Summary {
         let mut tally = Tally::new(&run.machine);
         for piece in &run.pieces {

@@ -1,6 +1,6 @@
 //! Sums up a run piece by piece, so that what has ended need not be kept.
 
-use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 
 use crate::machine::{Arena, Machine, Resource, ResourceKind};
 use crate::program::{BufferId, Program, TaskId};
@@ -36,7 +36,7 @@ impl Tally {
         }
     }
 
-    /// Counts a piece; busy resources from one time to another.
+    /// Counts a piece: busy resources from one time to another, memory until the latter.
     pub fn see(&mut self, piece: &Program, trace: &Trace, (from, to): (Seconds, Seconds)) {
         self.heads.extend(heads_of(piece, trace));
         self.occupied.declare(piece);
@@ -49,8 +49,10 @@ impl Tally {
             let lane = usize::from(task.resource.0);
             self.end = self.end.max(span.end.0);
             self.busy_s[lane] += span.within(from, to).0;
-            self.occupied
-                .change(span.start, true, piece.takes_at(index));
+            if span.start < to {
+                let taken = piece.takes_at(index);
+                self.occupied.change(span.start, true, taken);
+            }
             self.occupied.change(span.end, false, piece.gives_at(index));
             let resource = &self.machine.resources[lane];
             if resource.kind == ResourceKind::Gpu {
@@ -79,7 +81,7 @@ impl Tally {
         Seconds(self.end)
     }
 
-    /// The figures of the part that was timed; the peak is that of all.
+    /// The figures of the part that was timed; the peak is that of all until its end.
     pub fn summary(mut self, timing: Timing) -> Summary {
         self.occupied.settle(Seconds(f64::INFINITY));
         let all = timing.latency_s.0.max(f64::MIN_POSITIVE);
@@ -144,8 +146,11 @@ impl Tally {
 /// What each arena holds, and has held at most.
 #[derive(Debug)]
 struct Occupied {
-    /// Of each buffer that is not given back yet, its arena and its bytes.
-    sizes: FxHashMap<BufferId, (u8, i64)>,
+    /// Of each buffer from the oldest that is not given back yet on, its arena and its bytes; none where it
+    /// is given back, or resident.
+    sizes: VecDeque<Option<(u8, i64)>>,
+    /// The number of the first of them.
+    oldest: u32,
     resident: Vec<i64>,
     now: Vec<i64>,
     most: Vec<i64>,
@@ -165,7 +170,8 @@ struct Change {
 impl Occupied {
     fn new(arenas: usize) -> Occupied {
         Occupied {
-            sizes: FxHashMap::default(),
+            sizes: VecDeque::new(),
+            oldest: 0,
             resident: vec![0; arenas],
             now: vec![0; arenas],
             most: vec![0; arenas],
@@ -174,31 +180,45 @@ impl Occupied {
     }
 
     fn declare(&mut self, piece: &Program) {
-        for (buffer, id) in piece.buffers().iter().zip(piece.first_buffer().0..) {
+        for buffer in piece.buffers() {
             let bytes = i64::try_from(buffer.bytes.0).unwrap_or(i64::MAX);
             if buffer.resident {
                 self.resident[usize::from(buffer.arena.0)] += bytes;
-            } else {
-                self.sizes.insert(BufferId(id), (buffer.arena.0, bytes));
             }
+            let size = (buffer.arena.0, bytes);
+            self.sizes.push_back((!buffer.resident).then_some(size));
         }
     }
 
     fn change(&mut self, at: Seconds, taken: bool, buffers: &[BufferId]) {
         for buffer in buffers {
-            let size = match taken {
-                true => self.sizes.get(buffer).copied(),
-                false => self.sizes.remove(buffer),
+            let place = buffer
+                .0
+                .checked_sub(self.oldest)
+                .map(|place| place as usize);
+            let Some(slot) = place.and_then(|place| self.sizes.get_mut(place)) else {
+                continue;
             };
+            let size = if taken { *slot } else { slot.take() };
             let change = |size| Change { at, taken, size };
             self.changes.extend(size.map(change));
         }
     }
 
+    /// Forgets the oldest buffers that are given back.
+    fn forget(&mut self) {
+        while let Some(None) = self.sizes.front() {
+            self.sizes.pop_front();
+            self.oldest += 1;
+        }
+    }
+
     /// Applies all changes before a time. What is given back at an instant makes room for what is taken then.
     fn settle(&mut self, before: Seconds) {
+        self.forget();
+        // Times are not negative, so their bits are in their order.
         self.changes
-            .sort_by(|a, b| a.at.0.total_cmp(&b.at.0).then(a.taken.cmp(&b.taken)));
+            .sort_unstable_by_key(|change| (change.at.0.to_bits(), change.taken));
         let settled = self.changes.partition_point(|change| change.at < before);
         for change in self.changes.drain(..settled) {
             let (arena, bytes) = (usize::from(change.size.0), change.size.1);

@@ -18,7 +18,7 @@ pub(crate) fn predict_streamed(
     plan: &Plan,
     profile: &HardwareProfile,
 ) -> Result<Option<Summary>, SimulateError> {
-    let lowering = Lowering::new(plan)?;
+    let lowering = Lowering::new(plan)?.as_far_as_timed();
     let machine = plan.machine();
     let cost = CostModel::new(profile, plan.dtype);
     let mut simulator = Simulator::new(&machine, cost.clone());

@@ -14,7 +14,7 @@ use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::ClosedForms;
 
-use super::judge;
+use super::judge::{self, Judged};
 use super::space::{self, Shape};
 use super::whole::Maker;
 use super::{Allowed, Objective, PlanError, Request, Search, infeasible, lp};
@@ -48,7 +48,7 @@ impl Rules {
     }
 }
 
-/// A plan and how it is predicted to run.
+/// A plan and how it runs, as predicted where it has a prediction, else as a simulation of a part says.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Block {
     /// One block of it is the whole workload.
@@ -59,7 +59,28 @@ pub struct Block {
     pub throughput_tok_s: f64,
 }
 
+impl From<Judged> for Block {
+    fn from(judged: Judged) -> Block {
+        Block {
+            latency_s: judged.latency_s(),
+            throughput_tok_s: judged.throughput_tok_s(),
+            plan: judged.into_plan(),
+        }
+    }
+}
+
 impl Block {
+    /// With a prediction, if it has none yet.
+    ///
+    /// # Errors
+    /// An error of ours in simulating.
+    pub fn predicted(self, profile: &HardwareProfile) -> Result<Block, PlanError> {
+        match self.plan.prediction {
+            Some(_) => Ok(self),
+            None => Ok(Judged::in_full(self.plan, profile)?.into()),
+        }
+    }
+
     /// Where nine of ten measurements are expected; none where the machine is unprofiled.
     pub fn interval(&self) -> Option<Interval> {
         self.plan.prediction.as_ref()?.interval
@@ -77,13 +98,26 @@ pub struct Excess {
     pub capacity: Bytes,
 }
 
-/// A block size's plan, or why it has none.
+/// A block size's plan, or why it has none. Plans are ranked by simulations of a part.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// The best that was found.
     Fits(Box<Block>),
     /// Out of memory.
     DoesNotFit(Excess),
+}
+
+impl Outcome {
+    /// With a prediction of what fits.
+    ///
+    /// # Errors
+    /// An error of ours in simulating.
+    pub fn predicted(self, profile: &HardwareProfile) -> Result<Outcome, PlanError> {
+        match self {
+            Outcome::Fits(block) => Ok(Outcome::Fits(Box::new(block.predicted(profile)?))),
+            Outcome::DoesNotFit(_) => Ok(self),
+        }
+    }
 }
 
 /// What all block sizes share.
@@ -111,6 +145,11 @@ impl<'a> Blocks<'a> {
             forms: ClosedForms::new(profile, model, dtype, workload, (compressions, DENSE))?,
             maker: Maker::new(profile, model, dtype, workload),
         })
+    }
+
+    /// The machine.
+    pub fn profile(&self) -> &'a HardwareProfile {
+        self.profile
     }
 
     /// The size of the block of the best plan of all, with what may be compressed; none where nothing fits.
@@ -227,19 +266,13 @@ impl<'a> Blocks<'a> {
         Ok((plan, (needed > capacity).then_some(excess)))
     }
 
-    /// The best by simulations of a part, predicted in full.
     fn judged(&self, plans: Vec<Plan>) -> Result<Outcome, PlanError> {
         let wanted = Objective::Throughput;
         let judged = judge::judge(plans, self.profile, &self.forms, wanted)?;
         let Some(best) = judged.into_iter().next() else {
             return Err(PlanError::Solver("no plan was judged".to_owned()));
         };
-        let best = best.predicted(self.profile)?;
-        Ok(Outcome::Fits(Box::new(Block {
-            latency_s: best.latency_s(),
-            throughput_tok_s: best.throughput_tok_s(),
-            plan: best.into_plan(),
-        })))
+        Ok(Outcome::Fits(Box::new(best.into())))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Appends tasks, and orders them as the policy's overlap and barrier ask.
 
+use std::cell::Cell as Spare;
+
 use arrayvec::ArrayVec;
 
 use crate::policy::Policy;
@@ -51,13 +53,27 @@ struct Lists {
     gives: ArrayVec<BufferId, 16>,
 }
 
+thread_local! {
+    /// The lists of the last draft that was emitted, empty: a task more is then not an allocation more.
+    static SPARE: Spare<Option<Box<Lists>>> = const { Spare::new(None) };
+}
+
+impl Lists {
+    fn clear(&mut self) {
+        self.deps.clear();
+        self.args.clear();
+        self.takes.clear();
+        self.gives.clear();
+    }
+}
+
 impl Draft {
     pub(super) fn new(on: ResourceKind, op: Op, cell: Cell) -> Draft {
         Draft {
             on,
             op,
             cell,
-            lists: Box::default(),
+            lists: SPARE.take().unwrap_or_default(),
         }
     }
 
@@ -224,6 +240,8 @@ impl Emitter {
             takes: &draft.lists.takes,
             gives: &draft.lists.gives,
         });
+        draft.lists.clear();
+        SPARE.set(Some(draft.lists));
         if self.mode == Mode::Serial && computes {
             on.computed = Some(task);
         } else {
