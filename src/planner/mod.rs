@@ -54,7 +54,13 @@ const PROPOSED_AT_MOST: usize = 100;
 
 /// How many whole plans of each kind the simulator judges at least, both ways to make a proposal
 /// whole counted.
-const JUDGED: usize = 6;
+const JUDGED: usize = 8;
+
+/// How many of the best proposals are made whole before those that are unlike them.
+const BEST: usize = 3;
+
+/// By what factor the closed form, which thinks that all overlaps, may misjudge one plan beside another.
+const CLOSED_FORM_OFF: f64 = 1.5;
 
 /// What makes a plan better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -401,10 +407,11 @@ impl<'a> Search<'a> {
             for kind in self.kinds() {
                 let best = space::scan(&of_kind(shapes, kind), room, objective, count)?;
                 let before = plans.len();
-                for proposal in &best {
+                for proposal in unlike_first(&best) {
                     // Of small plans, more are judged in the same time.
                     if plans.len() < before + JUDGED || judge::are_few(&plans[before..]) {
-                        plans.extend(self.maker.make(proposal)?);
+                        let made = self.maker.make(proposal)?.into_iter();
+                        plans.extend(made.filter(|plan| self.may_win(plan, &best, objective)));
                     }
                 }
                 proposals.extend(best);
@@ -415,6 +422,15 @@ impl<'a> Search<'a> {
             }
         }
         Ok((Vec::new(), Vec::new()))
+    }
+
+    /// Whether a plan made whole is still near the best proposal. Whole tensors may be far from the shares
+    /// that were asked.
+    fn may_win(&self, plan: &Plan, proposals: &[Proposal], objective: Objective) -> bool {
+        let estimate = judge::estimate(plan, &self.forms);
+        let tokens = estimate.throughput_tok_s * estimate.latency_s.0;
+        let cost = objective.cost(estimate.latency_s, tokens);
+        proposals.first().is_none_or(|best| cost <= best.score * CLOSED_FORM_OFF)
     }
 
     /// Each kind of plan that may be chosen.
@@ -444,6 +460,21 @@ impl<'a> Search<'a> {
         let plan = Judged::in_full(nearest.nearest, self.profile)?;
         Ok(Fit::Plans(vec![plan]))
     }
+}
+
+/// The very best, then the best of each other GPU batch size, then the others: the closed form errs much
+/// alike on shapes that are.
+fn unlike_first(proposals: &[Proposal]) -> Vec<&Proposal> {
+    let (best, others) = proposals.split_at(proposals.len().min(BEST));
+    let size = |proposal: &Proposal| proposal.policy.gpu_batch_size;
+    let mut sizes: Vec<u32> = best.iter().map(size).collect();
+    let is_first = |proposal: &&Proposal| {
+        let first = !sizes.contains(&size(proposal));
+        sizes.push(size(proposal));
+        first
+    };
+    let (first, rest): (Vec<_>, Vec<_>) = others.iter().partition(is_first);
+    best.iter().chain(first).chain(rest).collect()
 }
 
 fn of_kind(shapes: &[Shape], kind: Kind) -> Vec<&Shape> {
