@@ -54,10 +54,10 @@ const PROPOSED_AT_MOST: usize = 100;
 
 /// How many whole plans of each kind the simulator judges at least, both ways to make a proposal
 /// whole counted.
-const JUDGED: usize = 8;
+const JUDGED: usize = 6;
 
 /// How many of the best proposals are made whole before those that are unlike them.
-const BEST: usize = 3;
+const BEST: usize = 2;
 
 /// By what factor the closed form, which thinks that all overlaps, may misjudge one plan beside another.
 const CLOSED_FORM_OFF: f64 = 1.5;
