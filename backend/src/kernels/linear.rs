@@ -2,8 +2,8 @@
 //!
 //! Input and weight (stored [out, in], as Hugging Face does) both run along the summed index, so the
 //! work is register tiles of dot products. A row or two of input are read as they lie; more are packed once.
-//! Each few rows of weight are read for up to [`ROW_BLOCK`] rows of input, as they lie where they are f32 or
-//! serve one tile, or else widened (or unpacked) first.
+//! Each few rows of weight are read for up to [`ROW_BLOCK`] rows of input: as they lie where they are
+//! f32, or else widened (or unpacked) first.
 
 #![allow(
     clippy::needless_range_loop,
@@ -217,30 +217,26 @@ impl<W: Rows> Kernel for Product<'_, W> {
     }
 }
 
-/// Calls `$call` with `M` as a constant for each tile of `$rows` rows, evenly cut.
+/// Calls `$call` with `M` as a constant for each tile of at most `$most` rows, evenly cut. Tiles that are larger
+/// than `$most`, a constant, are not compiled.
 macro_rules! for_each_tile {
     ($rows:expr, $most:expr, |$row:ident, $m:ident| $call:expr) => {{
         let tiles = $rows.div_ceil($most);
         let mut $row = 0;
         for tile in 0..tiles {
             let rows = $rows / tiles + usize::from(tile < $rows % tiles);
-            match rows {
-                1 => {
-                    const $m: usize = 1;
-                    $call
-                }
-                2 => {
-                    const $m: usize = 2;
-                    $call
-                }
-                3 => {
-                    const $m: usize = 3;
-                    $call
-                }
-                _ => {
-                    const $m: usize = 4;
-                    $call
-                }
+            if $most == 1 || rows == 1 {
+                const $m: usize = 1;
+                $call
+            } else if $most == 2 || rows == 2 {
+                const $m: usize = 2;
+                $call
+            } else if $most == 3 || rows == 3 {
+                const $m: usize = 3;
+                $call
+            } else {
+                const $m: usize = 4;
+                $call
             }
             $row += rows;
         }
@@ -348,7 +344,7 @@ impl<W: Rows> Operands<'_, W> {
                 let sums = dots(lanes, x, w, block.length(), asking);
                 self.add(block, row, &sums);
             });
-        } else if W::NARROW && block.rows > L::TILE_M {
+        } else if W::NARROW {
             let mut rows: [&[f32]; N] = [&[]; N];
             for ((row, w), into) in rows.iter_mut().zip(w).zip(wide) {
                 let into = &mut into[..block.length()];

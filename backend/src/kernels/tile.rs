@@ -180,7 +180,7 @@ fn add_parts<L: Lanes, X: Left<M>, R: Row, const M: usize, const N: usize, const
     let x = x.with_part::<L, P>();
     let mut parts = [[lanes.part::<P>(lanes.zero()); N]; M];
     let (steps, mut step) = (length / LANES, 0);
-    while step + AT_ONCE <= steps {
+    while L::WRITTEN_OUT && step + AT_ONCE <= steps {
         meanwhile(P * steps + step);
         let (x, w) = (x.some::<L>(step, AT_ONCE), w.map(|w| w.some(step, AT_ONCE)));
         for step in 0..AT_ONCE {

@@ -39,6 +39,7 @@ impl Lanes for Avx2 {
     type V = Pair;
     type Part = __m256;
     const PARTS: usize = 2;
+    const WRITTEN_OUT: bool = true;
     const TILE_M: usize = 4;
     const TILE_N: usize = 3;
     const TILE_N_ALONE: usize = 4;

@@ -40,6 +40,7 @@ impl Lanes for Avx512 {
     type V = __m512;
     type Part = Self::V;
     const PARTS: usize = 1;
+    const WRITTEN_OUT: bool = true;
     const TILE_M: usize = 4;
     const TILE_N: usize = 6;
     const TILE_N_ALONE: usize = 6;

@@ -24,6 +24,8 @@ pub trait Lanes: Copy {
     type Part: Copy;
     /// How many those are: 1 or 2.
     const PARTS: usize;
+    /// Whether loops are worth being written out.
+    const WRITTEN_OUT: bool;
     /// Rows of the left operand that a register tile of dot products holds at most (1 to 6).
     const TILE_M: usize;
     /// Rows of the right operand that such a tile holds (2, 3 or 6).

@@ -12,6 +12,7 @@ impl Lanes for Plain {
     type V = [f32; LANES];
     type Part = Self::V;
     const PARTS: usize = 1;
+    const WRITTEN_OUT: bool = false;
     const TILE_M: usize = 1;
     const TILE_N: usize = 2;
     const TILE_N_ALONE: usize = 2;
