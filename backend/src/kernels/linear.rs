@@ -1,9 +1,9 @@
 //! A linear layer: each row of the input against each row of the weight.
 //!
 //! Input and weight (stored [out, in], as Hugging Face does) both run along the summed index, so the
-//! work is register tiles of dot products. Up to a tile of rows, both are read as they lie and each
-//! weight row is read once, from end to end. With more rows the input is packed once, and each few
-//! rows of weight are widened (or unpacked) and packed into the first cache for up to [`ROW_BLOCK`] rows of input.
+//! work is register tiles of dot products. A row or two of input are read as they lie; more are packed once.
+//! Each few rows of weight are read for up to [`ROW_BLOCK`] rows of input: as they lie where they are
+//! f32, or else widened (or unpacked) first.
 
 #![allow(
     clippy::needless_range_loop,
@@ -17,15 +17,19 @@ use half::{bf16, f16};
 
 use super::error::expect;
 use super::matrix::{Rows, WholeRows};
-use super::row::Row;
+use super::row::{Row, widen};
 use super::simd::{InstructionSet, Kernel, LANES, Lanes, dispatch_to};
-use super::tile::{DOT_PIECE, Line, dots, pack, packed_dots};
+use super::tile::{AT_ONCE, DOT_PIECE, Line, dots, lines, pack, packed_dots};
 use super::{Elements, KernelError, Matrix};
 
 /// Rows of input for which one pass over the weight is made.
 pub const ROW_BLOCK: usize = 96;
+/// Up to so many rows are one tile that reads input and weight as they lie, once.
+const ALONE: usize = 2;
 /// Up to so many rows, each weight row is read from end to end before the next.
 const FEW_ROWS: usize = 12;
+/// Bytes that memory gives at once.
+const CACHE_LINE: usize = 64;
 /// The most rows of weight in a tile.
 const TILE_N_MAX: usize = 6;
 
@@ -93,7 +97,9 @@ pub fn linear_with(
     if let Some(bias) = weight.bias {
         expect("the bias of a linear layer", shape.n, bias.len())?;
     }
-    y.fill(0.0);
+    if shape.k == 0 {
+        y.fill(0.0);
+    }
     let mut packed = PACKED.take();
     let columns = shape.k;
     match weight.weight {
@@ -138,7 +144,7 @@ thread_local! {
     static PACKED: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Adds `x * w^T` to `y`.
+/// Writes `x * w^T` to `y`.
 struct Product<'a, W> {
     operands: Operands<'a, W>,
     packed: &'a mut Vec<Line>,
@@ -171,8 +177,29 @@ impl Block {
     }
 }
 
-/// Rows of weight, widened and packed, for all the rows of a block.
-type PackedWeight = [Line; TILE_N_MAX * DOT_PIECE / LANES];
+/// Rows of weight, widened, for all the rows of a block.
+type Widened = [[f32; DOT_PIECE]; TILE_N_MAX];
+
+/// What a tile asks for of the rows of weight that come next, so that memory is busy for as long as the sums
+/// take: bytes in a row, since the loop over a tile has no registers left for more.
+#[derive(Clone, Copy)]
+struct Ahead {
+    from: *const u8,
+    bytes_a_step: usize,
+    /// For how many steps at once.
+    steps: usize,
+}
+
+impl Ahead {
+    /// What is asked for beside some steps at once.
+    #[inline(always)]
+    fn ask<L: Lanes>(self, lanes: L, step: usize) {
+        let from = self.from.wrapping_add(step * self.bytes_a_step);
+        for line in 0..(self.bytes_a_step * self.steps).div_ceil(CACHE_LINE) {
+            lanes.prefetch(from.wrapping_add(line * CACHE_LINE));
+        }
+    }
+}
 
 impl<W: Rows> Kernel for Product<'_, W> {
     #[inline(always)]
@@ -184,35 +211,32 @@ impl<W: Rows> Kernel for Product<'_, W> {
         match rows {
             6 => self.blocks::<L, 6>(lanes),
             4 => self.blocks::<L, 4>(lanes),
+            3 => self.blocks::<L, 3>(lanes),
             _ => self.blocks::<L, 2>(lanes),
         }
     }
 }
 
-/// Calls `$call` with `M` as a constant for each tile of `$rows` rows, evenly cut.
+/// Calls `$call` with `M` as a constant for each tile of at most `$most` rows, evenly cut. Tiles that are larger
+/// than `$most`, a constant, are not compiled.
 macro_rules! for_each_tile {
     ($rows:expr, $most:expr, |$row:ident, $m:ident| $call:expr) => {{
         let tiles = $rows.div_ceil($most);
         let mut $row = 0;
         for tile in 0..tiles {
             let rows = $rows / tiles + usize::from(tile < $rows % tiles);
-            match rows {
-                1 => {
-                    const $m: usize = 1;
-                    $call
-                }
-                2 => {
-                    const $m: usize = 2;
-                    $call
-                }
-                3 => {
-                    const $m: usize = 3;
-                    $call
-                }
-                _ => {
-                    const $m: usize = 4;
-                    $call
-                }
+            if $most == 1 || rows == 1 {
+                const $m: usize = 1;
+                $call
+            } else if $most == 2 || rows == 2 {
+                const $m: usize = 2;
+                $call
+            } else if $most == 3 || rows == 3 {
+                const $m: usize = 3;
+                $call
+            } else {
+                const $m: usize = 4;
+                $call
             }
             $row += rows;
         }
@@ -227,10 +251,10 @@ impl<W: Rows> Product<'_, W> {
             packed,
         } = self;
         let LinearShape { m, n, k } = operands.shape;
-        let mut weight: PackedWeight = [Line::ZERO; TILE_N_MAX * DOT_PIECE / LANES];
+        let mut wide: Widened = [[0.0; DOT_PIECE]; TILE_N_MAX];
         for first_row in (0..m).step_by(ROW_BLOCK) {
             let rows = ROW_BLOCK.min(m - first_row);
-            if rows > L::TILE_M {
+            if rows > ALONE {
                 operands.pack_input(lanes, first_row..first_row + rows, packed);
             }
             let columns = if rows <= FEW_ROWS { N } else { n.max(1) };
@@ -247,7 +271,7 @@ impl<W: Rows> Product<'_, W> {
                             k_start,
                             k_end,
                         };
-                        operands.column_tile::<L, N>(lanes, block, packed, &mut weight);
+                        operands.column_tile::<L, N>(lanes, block, packed, &mut wide);
                         first_column += N;
                     }
                     while first_column < end {
@@ -258,7 +282,7 @@ impl<W: Rows> Product<'_, W> {
                             k_start,
                             k_end,
                         };
-                        operands.column_tile::<L, 1>(lanes, block, packed, &mut weight);
+                        operands.column_tile::<L, 1>(lanes, block, packed, &mut wide);
                         first_column += 1;
                     }
                 }
@@ -272,7 +296,7 @@ impl<W: Rows> Operands<'_, W> {
     #[inline(always)]
     fn pack_input<L: Lanes>(&self, lanes: L, range: Range<usize>, packed: &mut Vec<Line>) {
         let (k, rows) = (self.shape.k, range.len());
-        packed.resize(packed.len().max(rows * k.div_ceil(LANES)), Line::ZERO);
+        packed.resize(packed.len().max(rows * lines::<L>(k)), Line::ZERO);
         for k_start in (0..k).step_by(DOT_PIECE) {
             let block = Block {
                 first_row: range.start,
@@ -282,7 +306,7 @@ impl<W: Rows> Operands<'_, W> {
                 k_end: k.min(k_start + DOT_PIECE),
             };
             for_each_tile!(rows, L::TILE_M, |row, M| {
-                let into = tile_of::<M>(packed, block, row);
+                let into = tile_of::<L, M>(packed, block, row);
                 pack(lanes, self.input::<M>(block, row), block.length(), into);
             });
         }
@@ -305,37 +329,49 @@ impl<W: Rows> Operands<'_, W> {
         lanes: L,
         block: Block,
         packed: &mut [Line],
-        weight: &mut PackedWeight,
+        wide: &mut Widened,
     ) {
         let w = self.weight::<N>(block);
-        let ahead = self.weight::<N>(self.after::<N>(block));
-        // Each tile asks for its share, so that memory is busy for as long as the sums take.
-        let tiles = block.rows.div_ceil(L::TILE_M);
-        let asking = |tile: usize| {
-            // A remainder would take as long as the sums of a step.
-            let mut next = tile;
-            move |step: usize| {
-                if step == next {
-                    ahead.iter().for_each(|row| row.prefetch(lanes, step));
-                    next += tiles;
-                }
-            }
-        };
-        let mut tile = 0;
-        if block.rows <= L::TILE_M {
-            for_each_tile!(block.rows, L::TILE_M, |row, M| {
+        if block.rows <= ALONE {
+            let ahead = self.weight::<N>(self.after::<N>(block));
+            let beyond = self.beyond::<N>(block);
+            let asking = |step: usize| match beyond {
+                Some(beyond) => beyond.ask(lanes, step),
+                None => ahead.iter().for_each(|row| lanes.prefetch(row.place(step))),
+            };
+            for_each_tile!(block.rows, ALONE, |row, M| {
                 let x = self.input::<M>(block, row);
-                let sums = dots(lanes, x, w, block.length(), asking(tile));
+                let sums = dots(lanes, x, w, block.length(), asking);
                 self.add(block, row, &sums);
-                tile += 1;
             });
-            return;
+        } else if W::NARROW {
+            let mut rows: [&[f32]; N] = [&[]; N];
+            for ((row, w), into) in rows.iter_mut().zip(w).zip(wide) {
+                let into = &mut into[..block.length()];
+                widen(lanes, w, into);
+                *row = into;
+            }
+            self.row_tiles(lanes, block, packed, rows);
+        } else {
+            self.row_tiles(lanes, block, packed, w);
         }
-        let weight = &mut weight.as_chunks_mut::<N>().0[..block.steps()];
-        pack(lanes, w, block.length(), weight);
+    }
+
+    /// All rows of a block against `N` rows of weight.
+    #[inline(always)]
+    fn row_tiles<L: Lanes, R: Row, const N: usize>(
+        &mut self,
+        lanes: L,
+        block: Block,
+        packed: &mut [Line],
+        w: [R; N],
+    ) {
+        let (mut tile, tiles) = (0, block.rows.div_ceil(L::TILE_M));
         for_each_tile!(block.rows, L::TILE_M, |row, M| {
-            let x = tile_of::<M>(packed, block, row);
-            let sums = packed_dots(lanes, x, weight, asking(tile));
+            let x = &*tile_of::<L, M>(packed, block, row);
+            let ahead = self.ahead::<L, N>(block, (tile, tiles));
+            let asking = |step| ahead.ask(lanes, step);
+            let sums = packed_dots(lanes, x, w, block.length(), asking);
             self.add(block, row, &sums);
             tile += 1;
         });
@@ -368,6 +404,46 @@ impl<W: Rows> Operands<'_, W> {
         after
     }
 
+    /// What a row or two ask for where rows of weight are short: not where the next ones begin, since these are read
+    /// soon, but what lies behind them.
+    #[inline(always)]
+    fn beyond<const N: usize>(&self, block: Block) -> Option<Ahead> {
+        let LinearShape { n, k, .. } = self.shape;
+        let row = block.first_column + 2 * N;
+        (W::NARROW && k <= DOT_PIECE && row < n).then(|| Ahead {
+            from: self.w.piece(row, 0..k).place(0),
+            bytes_a_step: N * W::Row::STEP_BYTES,
+            steps: 1,
+        })
+    }
+
+    /// What a tile of a block's asks for.
+    #[inline(always)]
+    fn ahead<L: Lanes, const N: usize>(
+        &self,
+        block: Block,
+        (tile, tiles): (usize, usize),
+    ) -> Ahead {
+        let LinearShape { n, k, .. } = self.shape;
+        let before = tile * N * block.steps() / tiles;
+        let from = if block.rows <= FEW_ROWS {
+            // The next rows lie one after another, and are read to their end.
+            let next = block.first_column + N;
+            let row = self.w.piece(if next < n { next } else { 0 }, 0..k);
+            row.place(N * (block.k_start / LANES) + before)
+        } else {
+            let after = self.after::<N>(block);
+            let row = after.first_column + before / block.steps();
+            let row = self.w.piece(row, after.k_start..after.k_end);
+            row.place(before % block.steps())
+        };
+        Ahead {
+            from,
+            bytes_a_step: (N * W::Row::STEP_BYTES).div_ceil(tiles * L::PARTS),
+            steps: AT_ONCE,
+        }
+    }
+
     #[inline(always)]
     fn add<const M: usize, const N: usize>(
         &mut self,
@@ -379,7 +455,8 @@ impl<W: Rows> Operands<'_, W> {
             let start = (block.first_row + row + i) * self.shape.n + block.first_column;
             let y = &mut self.y[start..start + N];
             for j in 0..N {
-                y[j] += sums[i][j];
+                let before = if block.k_start == 0 { 0.0 } else { y[j] };
+                y[j] = before + sums[i][j];
             }
         }
     }
@@ -387,11 +464,15 @@ impl<W: Rows> Operands<'_, W> {
 
 /// Where the tile of `M` rows from row `row` of the block lies in the packed input.
 #[inline(always)]
-fn tile_of<const M: usize>(packed: &mut [Line], block: Block, row: usize) -> &mut [[Line; M]] {
-    let start = block.rows * (block.k_start / LANES) + row * block.steps();
-    packed[start..start + M * block.steps()]
-        .as_chunks_mut::<M>()
-        .0
+fn tile_of<L: Lanes, const M: usize>(
+    packed: &mut [Line],
+    block: Block,
+    row: usize,
+) -> &mut [[Line; M]] {
+    let each = lines::<L>(block.length());
+    // Pieces before this one are whole.
+    let start = block.rows * lines::<L>(block.k_start) + row * each;
+    packed[start..start + M * each].as_chunks_mut::<M>().0
 }
 
 /// The naive form in f64, for tests of this and other layers.

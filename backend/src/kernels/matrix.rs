@@ -90,6 +90,8 @@ impl Kernel for Unpack<'_> {
 pub trait Rows: Copy {
     /// What a piece is.
     type Row: Row;
+    /// Whether who reads a row often had better widen it first.
+    const NARROW: bool;
     /// Some columns of a row.
     fn piece(self, row: usize, columns: Range<usize>) -> Self::Row;
 }
@@ -105,6 +107,7 @@ pub struct WholeRows<'a, W> {
 
 impl<'a, W: Stored> Rows for WholeRows<'a, W> {
     type Row = &'a [W];
+    const NARROW: bool = W::NARROW;
 
     #[inline(always)]
     fn piece(self, row: usize, columns: Range<usize>) -> &'a [W] {
@@ -115,6 +118,7 @@ impl<'a, W: Stored> Rows for WholeRows<'a, W> {
 
 impl<'a> Rows for PackedMatrix<'a> {
     type Row = PackedRow<'a>;
+    const NARROW: bool = true;
 
     #[inline(always)]
     fn piece(self, row: usize, columns: Range<usize>) -> PackedRow<'a> {

@@ -8,9 +8,12 @@ pub trait Row: Copy {
     fn upto(self, length: usize) -> Self;
     /// Sixteen elements, of which there must be as many, from `step * LANES` on.
     fn vector<L: Lanes>(self, lanes: L, step: usize) -> L::V;
-    /// Asks for what [`Row::vector`] would read at a step, which may lie past the end: a hint.
-    #[inline(always)]
-    fn prefetch<L: Lanes>(self, _lanes: L, _step: usize) {}
+    /// `steps` times sixteen elements, from a step on that begins a group of 64.
+    fn some(self, first: usize, steps: usize) -> Self;
+    /// Bytes from where [`Row::vector`] reads at a step to the next: of codes, where a row is packed.
+    const STEP_BYTES: usize;
+    /// Where it reads at a step, which may lie past the end: for hints.
+    fn place(self, step: usize) -> *const u8;
     /// One element.
     fn element(self, index: usize) -> f32;
 
@@ -38,8 +41,15 @@ impl<W: Stored> Row for &[W] {
     }
 
     #[inline(always)]
-    fn prefetch<L: Lanes>(self, lanes: L, step: usize) {
-        lanes.prefetch(self.as_ptr().wrapping_add(step * LANES).cast());
+    fn some(self, first: usize, steps: usize) -> Self {
+        &self[first * LANES..(first + steps) * LANES]
+    }
+
+    const STEP_BYTES: usize = LANES * size_of::<W>();
+
+    #[inline(always)]
+    fn place(self, step: usize) -> *const u8 {
+        self.as_ptr().wrapping_add(step * LANES).cast()
     }
 
     #[inline(always)]

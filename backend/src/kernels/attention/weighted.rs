@@ -36,11 +36,12 @@ pub fn add_weighted<L: Lanes, U: Unit, const M: usize>(
             column += 4 * LANES;
         }
     }
-    while column + 2 * LANES <= width {
+    // As many sums as there are registers for.
+    while M * L::PARTS < 8 && column + 2 * LANES <= width {
         columns::<L, U, M, 2>(lanes, weights, (vectors, column), span, places, out);
         column += 2 * LANES;
     }
-    if column + LANES <= width {
+    while column + LANES <= width {
         columns::<L, U, M, 1>(lanes, weights, (vectors, column), span, places, out);
         column += LANES;
     }

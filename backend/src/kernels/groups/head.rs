@@ -11,6 +11,9 @@ use crate::kernels::simd::{InstructionSet, Kernel, LANES, Lanes, dispatch_to};
 /// Where a group's scale is, behind the codes; its minimum follows.
 const SCALE: usize = ELEMENTS / 2;
 
+/// Steps of sixteen elements in a group.
+const STEPS: usize = ELEMENTS / LANES;
+
 /// Bytes of a packed head.
 pub fn head_bytes(head_dim: usize) -> usize {
     head_dim.div_ceil(ELEMENTS) * BYTES
@@ -47,8 +50,22 @@ impl Row for PackedHead<'_> {
     }
 
     #[inline(always)]
+    fn some(self, first: usize, steps: usize) -> Self {
+        PackedHead {
+            groups: &self.groups[first / STEPS..(first + steps).div_ceil(STEPS)],
+        }
+    }
+
+    const STEP_BYTES: usize = BYTES / STEPS;
+
+    #[inline(always)]
+    fn place(self, step: usize) -> *const u8 {
+        let start: *const u8 = self.groups.as_ptr().cast();
+        start.wrapping_add(step * Self::STEP_BYTES)
+    }
+
+    #[inline(always)]
     fn vector<L: Lanes>(self, lanes: L, step: usize) -> L::V {
-        const STEPS: usize = ELEMENTS / LANES;
         let group = &self.groups[step / STEPS];
         let codes = &group.as_chunks::<LANES>().0[step % STEPS % 2];
         let codes = lanes.load_codes(codes, (step % STEPS / 2 * 4) as u32);

@@ -114,8 +114,21 @@ impl Row for PackedRow<'_> {
     }
 
     #[inline(always)]
-    fn prefetch<L: Lanes>(self, lanes: L, step: usize) {
-        lanes.prefetch(self.codes.as_ptr().wrapping_add(step * LANES));
+    fn some(self, first: usize, steps: usize) -> Self {
+        let range = first * LANES..(first + steps) * LANES;
+        PackedRow {
+            scales: &self.scales[range.clone()],
+            minima: &self.minima[range.clone()],
+            codes: &self.codes[range],
+            shift: self.shift,
+        }
+    }
+
+    const STEP_BYTES: usize = LANES;
+
+    #[inline(always)]
+    fn place(self, step: usize) -> *const u8 {
+        self.codes.as_ptr().wrapping_add(step * LANES)
     }
 
     #[inline(always)]

@@ -37,8 +37,11 @@ type Pair = (__m256, __m256);
 
 impl Lanes for Avx2 {
     type V = Pair;
-    const TILE_M: usize = 3;
-    const TILE_N: usize = 2;
+    type Part = __m256;
+    const PARTS: usize = 2;
+    const WRITTEN_OUT: bool = true;
+    const TILE_M: usize = 4;
+    const TILE_N: usize = 3;
     const TILE_N_ALONE: usize = 4;
 
     #[inline(always)]
@@ -141,6 +144,26 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn part<const P: usize>(self, value: Pair) -> __m256 {
+        if P == 0 { value.0 } else { value.1 }
+    }
+
+    #[inline(always)]
+    fn with_part<const P: usize>(self, value: Pair, part: __m256) -> Pair {
+        if P == 0 {
+            (part, value.1)
+        } else {
+            (value.0, part)
+        }
+    }
+
+    #[inline(always)]
+    fn fma_part(self, a: __m256, b: __m256, sum: __m256) -> __m256 {
+        // SAFETY: `self` proves FMA.
+        unsafe { _mm256_fmadd_ps(a, b, sum) }
+    }
+
+    #[inline(always)]
     fn sum(self, value: Pair) -> f32 {
         // SAFETY: `self` proves AVX2.
         unsafe {
@@ -156,6 +179,29 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn sum_four(self, [a, b, c, d]: [Pair; 4]) -> [f32; 4] {
-        [self.sum(a), self.sum(b), self.sum(c), self.sum(d)]
+        // SAFETY: `self` proves AVX2; the array is four f32 and no alignment is asked.
+        unsafe {
+            let [a, b, c, d] = [a, b, c, d].map(|v| _mm256_add_ps(v.0, v.1));
+            // Halves of 128 bits: the four lanes of a, and those of b.
+            let ab = _mm256_add_ps(
+                _mm256_permute2f128_ps::<0x20>(a, b),
+                _mm256_permute2f128_ps::<0x31>(a, b),
+            );
+            let cd = _mm256_add_ps(
+                _mm256_permute2f128_ps::<0x20>(c, d),
+                _mm256_permute2f128_ps::<0x31>(c, d),
+            );
+            // Two lanes each: (a, c) and (b, d).
+            let two = _mm256_add_ps(
+                _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd),
+                _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd),
+            );
+            let one = _mm256_add_ps(two, _mm256_movehdup_ps(two));
+            let (ac, bd) = (_mm256_castps256_ps128(one), _mm256_extractf128_ps::<1>(one));
+            let acbd = _mm_shuffle_ps::<0b10_00_10_00>(ac, bd);
+            let mut sums = [0.0; 4];
+            _mm_storeu_ps(sums.as_mut_ptr(), _mm_permute_ps::<0b11_01_10_00>(acbd));
+            sums
+        }
     }
 }

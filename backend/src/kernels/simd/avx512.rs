@@ -38,6 +38,9 @@ fn compiled<K: Kernel>(lanes: Avx512, kernel: K) {
 
 impl Lanes for Avx512 {
     type V = __m512;
+    type Part = Self::V;
+    const PARTS: usize = 1;
+    const WRITTEN_OUT: bool = true;
     const TILE_M: usize = 4;
     const TILE_N: usize = 6;
     const TILE_N_ALONE: usize = 6;
@@ -109,6 +112,21 @@ impl Lanes for Avx512 {
     fn fma(self, a: __m512, b: __m512, sum: __m512) -> __m512 {
         // SAFETY: `self` proves AVX-512.
         unsafe { _mm512_fmadd_ps(a, b, sum) }
+    }
+
+    #[inline(always)]
+    fn part<const P: usize>(self, value: Self::V) -> Self::V {
+        value
+    }
+
+    #[inline(always)]
+    fn with_part<const P: usize>(self, _: Self::V, part: Self::V) -> Self::V {
+        part
+    }
+
+    #[inline(always)]
+    fn fma_part(self, a: Self::V, b: Self::V, sum: Self::V) -> Self::V {
+        self.fma(a, b, sum)
     }
 
     #[inline(always)]

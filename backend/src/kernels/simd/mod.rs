@@ -20,9 +20,15 @@ pub const LANES: usize = 16;
 pub trait Lanes: Copy {
     /// Sixteen f32.
     type V: Copy;
+    /// One of the registers that a vector takes.
+    type Part: Copy;
+    /// How many those are: 1 or 2.
+    const PARTS: usize;
+    /// Whether loops are worth being written out.
+    const WRITTEN_OUT: bool;
     /// Rows of the left operand that a register tile of dot products holds at most (1 to 6).
     const TILE_M: usize;
-    /// Rows of the right operand that such a tile holds (2, 4 or 6).
+    /// Rows of the right operand that such a tile holds (2, 3 or 6).
     const TILE_N: usize;
     /// The same where the left operand has one row: enough sums to hide how long each takes.
     const TILE_N_ALONE: usize;
@@ -47,6 +53,12 @@ pub trait Lanes: Copy {
     fn store(self, value: Self::V, into: &mut [f32; LANES]);
     /// `a * b + sum`, rounded once.
     fn fma(self, a: Self::V, b: Self::V, sum: Self::V) -> Self::V;
+    /// The first register of a vector (P = 0), or its second.
+    fn part<const P: usize>(self, value: Self::V) -> Self::Part;
+    /// The vector with this one in the place of its own.
+    fn with_part<const P: usize>(self, value: Self::V, part: Self::Part) -> Self::V;
+    /// [`Lanes::fma`] of parts.
+    fn fma_part(self, a: Self::Part, b: Self::Part, sum: Self::Part) -> Self::Part;
     /// The sum of the lanes: lane i with i + 8, then i + 4, i + 2, i + 1.
     fn sum(self, value: Self::V) -> f32;
     /// [`Lanes::sum`] of four.

@@ -10,6 +10,9 @@ pub struct Plain;
 
 impl Lanes for Plain {
     type V = [f32; LANES];
+    type Part = Self::V;
+    const PARTS: usize = 1;
+    const WRITTEN_OUT: bool = false;
     const TILE_M: usize = 1;
     const TILE_N: usize = 2;
     const TILE_N_ALONE: usize = 2;
@@ -64,6 +67,21 @@ impl Lanes for Plain {
             result[lane] = a[lane].mul_add(b[lane], sum[lane]);
         }
         result
+    }
+
+    #[inline(always)]
+    fn part<const P: usize>(self, value: Self::V) -> Self::V {
+        value
+    }
+
+    #[inline(always)]
+    fn with_part<const P: usize>(self, _: Self::V, part: Self::V) -> Self::V {
+        part
+    }
+
+    #[inline(always)]
+    fn fma_part(self, a: Self::V, b: Self::V, sum: Self::V) -> Self::V {
+        self.fma(a, b, sum)
     }
 
     #[inline(always)]
