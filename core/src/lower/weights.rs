@@ -1,14 +1,16 @@
 //! Streams the weights that are not on the device, a visit ahead.
 //!
 //! A block's slab comes in chunks, one with each GPU batch of the visit before, as Algorithm 1's
-//! `load_weight(i, j + 1, k)` does. Chunks from disk pass through a staging slot of the host.
+//! `load_weight(i, j + 1, k)` does. Where steps are half layers, a visit is of a half. Chunks from disk pass through a staging slot of the host.
+
+use std::sync::Arc;
 
 use super::emit::{Draft, Emitter};
 use super::layout::Layout;
 use super::ring::Lease;
 use super::stages::StageBlocks;
 use super::unit::{Unit, locked};
-use crate::placement::PAGE_BYTES;
+use crate::placement::{BlockWeights, PAGE_BYTES, Part};
 use crate::program::{Access, BufferId, Cell, Content, Op, ResourceKind, TaskId};
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
@@ -21,6 +23,7 @@ pub const CHUNK_BYTES_MIN: u64 = 1 << 20;
 struct Visit {
     number: u64,
     cell: Cell,
+    part: Part,
     chunks: u64,
     loaded: u64,
     slot: Option<Lease>,
@@ -53,6 +56,7 @@ impl WeightStream {
                 let bytes = layout.weights.blocks[block].slab[home];
                 let content = Content::Weights {
                     block: block as u16,
+                    part: Part::Whole,
                     home,
                 };
                 let place = (home, layout.weight_homes[home][index]);
@@ -72,12 +76,19 @@ impl WeightStream {
     }
 
     /// Announces the next visit; its weights come in at most `batches` chunks.
-    pub(super) fn announce(&mut self, layout: &Layout, number: u64, cell: Cell, batches: usize) {
-        let slab = &layout.weights.blocks[cell.block as usize].slab;
-        let most = slab.host.max(slab.disk).0.div_ceil(CHUNK_BYTES_MIN);
+    pub(super) fn announce(
+        &mut self,
+        layout: &Layout,
+        (number, cell, part): (u64, Cell, Part),
+        batches: usize,
+    ) {
+        let weights = &layout.weights.blocks[cell.block as usize];
+        let [host, disk] = [Tier::Host, Tier::Disk].map(|tier| weights.bytes(part, tier));
+        let most = host.max(disk).0.div_ceil(CHUNK_BYTES_MIN);
         self.visits.push(Visit {
             number,
             cell,
+            part,
             chunks: most.min(batches as u64),
             loaded: 0,
             slot: None,
@@ -97,23 +108,24 @@ impl WeightStream {
         let Some(visit) = self.visits.last_mut().filter(|v| v.loaded < v.chunks) else {
             return;
         };
-        let slab = layout.weights.blocks[visit.cell.block as usize].slab;
+        let weights = Arc::clone(&layout.weights);
+        let weights = &weights.blocks[visit.cell.block as usize];
         let slot = *visit
             .slot
             .get_or_insert_with(|| layout.weight_slots.lease());
         for tier in [Tier::Host, Tier::Disk] {
             let Some(home) = homes[tier] else { continue };
-            let chunk = slab[tier]
-                .0
-                .div_ceil(visit.chunks)
-                .next_multiple_of(PAGE_BYTES);
-            let start = (chunk * visit.loaded).min(slab[tier].0);
-            let bytes = Bytes(chunk.min(slab[tier].0 - start));
+            let span = weights.span(visit.part, tier);
+            let all = (span.end - span.start).0;
+            let chunk = all.div_ceil(visit.chunks).next_multiple_of(PAGE_BYTES);
+            let start = (chunk * visit.loaded).min(all);
+            let bytes = Bytes(chunk.min(all - start));
             if bytes == Bytes::ZERO {
                 continue;
             }
-            let last = start + bytes.0 == slab[tier].0;
+            let last = start + bytes.0 == all;
             let chunk = Chunk {
+                home: span.start + Bytes(start),
                 start: Bytes(start),
                 bytes,
                 page_locked,
@@ -129,7 +141,7 @@ impl WeightStream {
                     .giving([Some(staging)]);
             }
             let fresh = visit.staged[tier].is_none();
-            let device = visit.staged_buffer(emitter, slot, tier, &slab);
+            let device = visit.staged_buffer(emitter, slot, tier, weights);
             if fresh {
                 copy = copy.taking([Some(device)]).after(slot.free_after);
             }
@@ -187,6 +199,9 @@ impl WeightStream {
 /// A part of a slab on its way.
 #[derive(Debug, Clone, Copy)]
 struct Chunk {
+    /// In the home's slab.
+    home: Bytes,
+    /// In what is loaded.
     start: Bytes,
     bytes: Bytes,
     page_locked: bool,
@@ -205,7 +220,7 @@ impl Chunk {
     /// From a home on the host, or from a staging buffer that holds this chunk alone.
     fn to_device(self, home: Tier) -> Op {
         let from = if home == Tier::Host {
-            self.start
+            self.home
         } else {
             Bytes::ZERO
         };
@@ -220,19 +235,21 @@ impl Visit {
         emitter: &mut Emitter,
         slot: Lease,
         tier: Tier,
-        slab: &PerTier<Bytes>,
+        weights: &BlockWeights,
     ) -> BufferId {
         let place = if tier == Tier::Host {
             Bytes::ZERO
         } else {
-            slab.host
+            weights.bytes(self.part, Tier::Host)
         };
         let content = Content::Weights {
             block: self.cell.block,
+            part: self.part,
             home: tier,
         };
         let place = (Tier::Device, slot.offset + place);
-        *self.staged[tier].get_or_insert_with(|| emitter.declare(place, slab[tier], content))
+        let bytes = weights.bytes(self.part, tier);
+        *self.staged[tier].get_or_insert_with(|| emitter.declare(place, bytes, content))
     }
 
     /// Reads a chunk from disk into its place in the visit's staging slot. Each chunk is a buffer of
@@ -250,11 +267,12 @@ impl Visit {
             .get_or_insert_with(|| layout.weight_staging.lease());
         let content = Content::Weights {
             block: self.cell.block,
+            part: self.part,
             home: Tier::Disk,
         };
         let offset = lease.offset + chunk.start;
         let staging = emitter.declare((Tier::Host, offset), chunk.bytes, content);
-        let op = chunk.moved(chunk.start, Bytes::ZERO, Tier::Disk);
+        let op = chunk.moved(chunk.home, Bytes::ZERO, Tier::Disk);
         let mut read = Draft::new(ResourceKind::DiskRead, op, self.cell)
             .with(Access::Read, [Some(home)])
             .with(Access::Write, [Some(staging)])
