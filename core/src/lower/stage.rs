@@ -238,10 +238,11 @@ impl StageLowering {
         self.store_unstored(out);
         let staged = std::mem::take(&mut self.pass.cache);
         let mut work = self.pass.hidden.take();
-        // As in FlexGen's released code, what is copied in a step stands behind the weights.
+        // As in FlexGen's released code, what is copied in a step stands behind the host's weights; the disk's are
+        // copied on by who has read them.
         let weights_first = out.mode() == Mode::Barrier;
         if weights_first {
-            self.weights.load_chunk(out, &mut self.layout);
+            self.weights.begin_chunk(out, &mut self.layout);
         }
         if let Some(next) = next {
             self.load(out, next);
@@ -277,6 +278,9 @@ impl StageLowering {
             } else {
                 self.end_layer(out, pending);
             }
+        }
+        if weights_first {
+            self.weights.end_chunk(out, &mut self.layout);
         }
         if self.pass.holds_back {
             self.weights.load_chunk(out, &mut self.layout);

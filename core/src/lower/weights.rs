@@ -26,6 +26,8 @@ struct Visit {
     part: Part,
     chunks: u64,
     loaded: u64,
+    /// What is read from disk of the chunk that was begun last, and where it lies on the host.
+    reading: Option<(Chunk, TaskId, BufferId)>,
     slot: Option<Lease>,
     staging: Option<Lease>,
     /// Device buffers by the tier that the weights live in.
@@ -91,6 +93,7 @@ impl WeightStream {
             part,
             chunks: most.min(batches as u64),
             loaded: 0,
+            reading: None,
             slot: None,
             staging: None,
             staged: PerTier::default(),
@@ -100,6 +103,13 @@ impl WeightStream {
 
     /// Loads the next chunk of the visit that was announced last, if one is missing.
     pub(super) fn load_chunk(&mut self, emitter: &mut Emitter, layout: &mut Layout) {
+        self.begin_chunk(emitter, layout);
+        self.end_chunk(emitter, layout);
+    }
+
+    /// Copies the host's part of the next chunk and reads the disk's, which [`WeightStream::end_chunk`]
+    /// copies on.
+    pub(super) fn begin_chunk(&mut self, emitter: &mut Emitter, layout: &mut Layout) {
         let page_locked = self.page_locked;
         let Some(next) = self.visits.last().map(|visit| visit.cell.block) else {
             return;
@@ -123,35 +133,43 @@ impl WeightStream {
             if bytes == Bytes::ZERO {
                 continue;
             }
-            let last = start + bytes.0 == all;
             let chunk = Chunk {
                 home: span.start + Bytes(start),
                 start: Bytes(start),
                 bytes,
                 page_locked,
+                last: start + bytes.0 == all,
             };
-            let mut copy = Draft::new(ResourceKind::H2d, chunk.to_device(tier), visit.cell);
             if tier == Tier::Host {
-                copy = copy.with(Access::Read, [Some(home)]);
+                let copy = Draft::new(ResourceKind::H2d, chunk.to_device(tier), visit.cell);
+                let copy = copy.with(Access::Read, [Some(home)]);
+                visit.copy(emitter, (copy, tier), slot, weights);
             } else {
                 let (read, staging) = visit.read_chunk(emitter, layout, home, chunk);
-                copy = copy
-                    .with(Access::Read, [Some(staging)])
-                    .after([Some(read)])
-                    .giving([Some(staging)]);
-            }
-            let fresh = visit.staged[tier].is_none();
-            let device = visit.staged_buffer(emitter, slot, tier, weights);
-            if fresh {
-                copy = copy.taking([Some(device)]).after(slot.free_after);
-            }
-            let copied = emitter.emit(copy.with(Access::Write, [Some(device)]));
-            visit.ready[tier] = Some(copied);
-            if let (true, Tier::Disk, Some(lease)) = (last, tier, visit.staging) {
-                layout.weight_staging.release(lease, [Some(copied), None]);
+                visit.reading = Some((chunk, read, staging));
             }
         }
         visit.loaded += 1;
+    }
+
+    /// Copies on what was read from disk of the chunk that was begun last.
+    pub(super) fn end_chunk(&mut self, emitter: &mut Emitter, layout: &mut Layout) {
+        let Some(visit) = self.visits.last_mut() else {
+            return;
+        };
+        let (Some((chunk, read, staging)), Some(slot)) = (visit.reading.take(), visit.slot) else {
+            return;
+        };
+        let op = chunk.to_device(Tier::Disk);
+        let copy = Draft::new(ResourceKind::H2d, op, visit.cell)
+            .with(Access::Read, [Some(staging)])
+            .after([Some(read)])
+            .giving([Some(staging)]);
+        let weights = &layout.weights.blocks[visit.cell.block as usize];
+        let copied = visit.copy(emitter, (copy, Tier::Disk), slot, weights);
+        if let (true, Some(lease)) = (chunk.last, visit.staging) {
+            layout.weight_staging.release(lease, [Some(copied), None]);
+        }
     }
 
     /// Loads what is still missing of the visit that was announced last.
@@ -205,6 +223,8 @@ struct Chunk {
     start: Bytes,
     bytes: Bytes,
     page_locked: bool,
+    /// Whether none follows in its slab.
+    last: bool,
 }
 
 impl Chunk {
@@ -229,6 +249,25 @@ impl Chunk {
 }
 
 impl Visit {
+    /// Writes a copy to its place on the device.
+    fn copy(
+        &mut self,
+        emitter: &mut Emitter,
+        (copy, tier): (Draft, Tier),
+        slot: Lease,
+        weights: &BlockWeights,
+    ) -> TaskId {
+        let fresh = self.staged[tier].is_none();
+        let device = self.staged_buffer(emitter, slot, tier, weights);
+        let mut copy = copy.with(Access::Write, [Some(device)]);
+        if fresh {
+            copy = copy.taking([Some(device)]).after(slot.free_after);
+        }
+        let copied = emitter.emit(copy);
+        self.ready[tier] = Some(copied);
+        copied
+    }
+
     /// The buffer on the device of the weights that live in `tier`: the host's first, then the disk's.
     fn staged_buffer(
         &mut self,
