@@ -26,6 +26,8 @@ const DECISIONS: [Decision; 9] = [
         what: "overlap and barrier",
         take: |policy, other| {
             (policy.overlap, policy.barrier) = (other.overlap, other.barrier);
+            policy.half_layers = other.half_layers;
+            policy.cache_workspace = other.cache_workspace;
         },
     },
     Decision {

@@ -41,6 +41,8 @@ fn changed(mut policy: Policy, changes: &str) -> Policy {
             "diagonal" => policy.schedule = Schedule::Diagonal,
             "spread" => policy.granularity = Granularity::Spread,
             "cpu" => policy.cpu_attention = true,
+            "whole" => policy.half_layers = false,
+            "in-place" => policy.cache_workspace = false,
             other => panic!("no such change: {other}"),
         }
     }
@@ -48,11 +50,13 @@ fn changed(mut policy: Policy, changes: &str) -> Policy {
 }
 
 /// For eight prompts, so that with three sequences a GPU batch the last is not full.
-const PLACEMENTS: [((u32, u32), [f64; 6], &str); 34] = [
+const PLACEMENTS: [((u32, u32), [f64; 6], &str); 36] = [
     ((3, 3), DEVICE, ""),
     ((3, 3), HOST, ""),
     ((3, 3), DISK, ""),
     ((3, 3), MIXED, ""),
+    ((3, 3), MIXED, "whole"),
+    ((3, 3), MIXED, "cpu in-place"),
     ((3, 3), MIXED, "spread"),
     ((3, 3), MIXED, "free"),
     ((3, 3), MIXED, "serial"),

@@ -1,5 +1,7 @@
 //! Fractions made whole: which tensor lives in which tier, and where in that tier's slab.
 
+use std::ops::Range;
+
 use crate::Dtype;
 use crate::compression::Compression;
 use crate::model::{ModelSpec, TensorRole, TensorSpec};
@@ -31,6 +33,17 @@ pub struct BlockWeights {
     pub tensors: Vec<PlacedTensor>,
     /// Bytes of each tier's slab, whole pages.
     pub slab: PerTier<Bytes>,
+}
+
+/// A block of the model, or one half of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// Its attention.
+    Attention,
+    /// Its MLP.
+    Mlp,
 }
 
 /// Where every weight lives.
@@ -91,6 +104,28 @@ impl BlockWeights {
             .collect();
         let slab = slab.map(|bytes| bytes.align_up(PAGE_BYTES));
         BlockWeights { tensors, slab }
+    }
+
+    /// Where a part's tensors lie in a tier's slab, in whole pages: two parts may share one.
+    pub fn span(&self, part: Part, tier: Tier) -> Range<Bytes> {
+        let end = self.slab[tier];
+        let of_mlp = |t: &&PlacedTensor| t.home == tier && in_mlp(t.spec.role);
+        // The MLP's come behind the attention's.
+        let begins = || {
+            let first = self.tensors.iter().find(of_mlp);
+            first.map_or(end, |tensor| tensor.offset)
+        };
+        match part {
+            Part::Whole => Bytes::ZERO..end,
+            Part::Attention => Bytes::ZERO..begins().align_up(PAGE_BYTES),
+            Part::Mlp => Bytes(begins().0 / PAGE_BYTES * PAGE_BYTES)..end,
+        }
+    }
+
+    /// Bytes of a part in a tier's slab.
+    pub fn bytes(&self, part: Part, tier: Tier) -> Bytes {
+        let span = self.span(part, tier);
+        span.end - span.start
     }
 }
 

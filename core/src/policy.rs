@@ -58,6 +58,14 @@ pub struct Policy {
     pub overlap: bool,
     /// Whether all resources synchronise after every GPU batch, as FlexGen's Algorithm 1 does.
     pub barrier: bool,
+    /// Whether attention and MLP are steps of their own, as in FlexGen's released code (its `sep_layer`), each
+    /// with its own load of weights; see [`Policy::halves_layers`].
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub half_layers: bool,
+    /// Whether the CPU attends to a copy of the cache, made while the GPU batch before computes, as in FlexGen's
+    /// released code (its attention workspace); see [`Policy::copies_cache`].
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub cache_workspace: bool,
     /// Whether decode attention over cache that is not on the device runs on the CPU beside it.
     pub cpu_attention: bool,
     /// Which host buffers that the device copies from and to are page-locked.
@@ -72,6 +80,10 @@ pub struct Policy {
     /// How the model is spread over GPUs.
     #[serde(default, skip_serializing_if = "Pipeline::is_default")]
     pub pipeline: Pipeline,
+}
+
+fn is_not(value: &bool) -> bool {
+    !value
 }
 
 fn dense() -> f64 {
@@ -170,8 +182,8 @@ pub enum PolicyError {
 
 impl Policy {
     /// FlexGen's convention: percentages of weights, cache and activations on GPU and CPU; the rest
-    /// is on disk. Zig-zag with Algorithm 1's barrier, overlap on, no CPU attention, nothing
-    /// compressed, the cache pageable.
+    /// is on disk. Zig-zag with Algorithm 1's barrier after each half of a layer, overlap on, no CPU attention,
+    /// nothing compressed, the cache pageable.
     ///
     /// # Errors
     /// A share outside 0 to 100, or a pair above 100 by more than a rounding error.
@@ -197,6 +209,8 @@ impl Policy {
             schedule: Schedule::ZigZag,
             overlap: true,
             barrier: true,
+            half_layers: true,
+            cache_workspace: true,
             cpu_attention: false,
             page_locked: PageLocked::FLEXGEN,
             compression: Compression::default(),
@@ -211,6 +225,17 @@ impl Policy {
     /// FlexGen's released code (its `load_weight` acts where k = 0), rather than a part with each.
     pub fn loads_weights_at_once(&self) -> bool {
         self.barrier || !self.overlap
+    }
+
+    /// Whether a step is half a layer: only where steps load weights at once, since nothing else has steps.
+    pub fn halves_layers(&self) -> bool {
+        self.half_layers && self.loads_weights_at_once()
+    }
+
+    /// Whether the CPU attends to a copy of the cache: only where steps meet, so that one thread makes the copy
+    /// and then begins the computation.
+    pub fn copies_cache(&self) -> bool {
+        self.cache_workspace && self.cpu_attention && self.loads_weights_at_once()
     }
 
     /// GPU batches in a full block: those of all its micro-batches.

@@ -8,6 +8,7 @@ use std::ops::Range;
 use rustc_hash::FxHashMap;
 
 pub use crate::machine::{Arena, ArenaId, Machine, Resource, ResourceId, ResourceKind};
+use crate::placement::Part;
 use crate::tier::Tier;
 use crate::units::{Bytes, Flops};
 
@@ -30,6 +31,8 @@ pub enum Content {
     Weights {
         /// Model block: 0 the embedding, then the layers, then the head.
         block: u16,
+        /// Which of them: at home all.
+        part: Part,
         /// The tier they live in (where staged, not the tier of the buffer).
         home: Tier,
     },
@@ -162,6 +165,10 @@ pub enum Stage {
     Project,
     /// Output projection, residual, normalisation and the MLP.
     Finish,
+    /// Output projection and residual: the first part of [`Stage::Finish`].
+    Output,
+    /// Normalisation, the MLP and its residual: the rest of it.
+    Mlp,
     /// Final normalisation, the vocabulary projection and the choice of the next token.
     Head,
 }
@@ -172,6 +179,8 @@ impl Stage {
         match self {
             Stage::Project => "project",
             Stage::Finish => "finish",
+            Stage::Output => "output",
+            Stage::Mlp => "mlp",
             Stage::Head => "head",
         }
     }
@@ -182,6 +191,8 @@ impl Stage {
 pub enum AttentionPart {
     /// All of it.
     Whole,
+    /// All of it but the copy of the cache that it reads, which was made before.
+    Copied,
     /// Scores and weights over all keys, and which values are read.
     Scores,
     /// The product of the weights with the values that were picked.
@@ -305,7 +316,7 @@ impl Op {
                 value_len,
                 ..
             } => Some(match part {
-                AttentionPart::Whole => (seen_len, value_len),
+                AttentionPart::Whole | AttentionPart::Copied => (seen_len, value_len),
                 AttentionPart::Scores => (seen_len, 0),
                 AttentionPart::Values => (0, value_len),
             }),

@@ -19,6 +19,10 @@ pub enum Term {
     DeviceMemory,
     /// Tensors are whole in each layer, so a layer's split is not quite what was asked.
     WholeTensors,
+    /// Where steps meet, attention and MLP are steps of their own.
+    HalfLayers,
+    /// The CPU attends to a copy of the cache that is made a step ahead.
+    CacheWorkspace,
     /// Copies from and to pageable memory are slower.
     PageableMemory,
     /// 4-bit weights and cache are unpacked.
@@ -36,10 +40,12 @@ const NO_TIME: f64 = f64::MAX;
 
 impl Term {
     /// All of them.
-    pub const ALL: [Term; 8] = [
+    pub const ALL: [Term; 10] = [
         Term::DiskRate,
         Term::DeviceMemory,
         Term::WholeTensors,
+        Term::HalfLayers,
+        Term::CacheWorkspace,
         Term::PageableMemory,
         Term::Unpacking,
         Term::CpuAttention,
@@ -53,6 +59,8 @@ impl Term {
             Term::DiskRate => "disk-rate",
             Term::DeviceMemory => "device-memory",
             Term::WholeTensors => "whole-tensors",
+            Term::HalfLayers => "half-layers",
+            Term::CacheWorkspace => "cache-workspace",
             Term::PageableMemory => "pageable-memory",
             Term::Unpacking => "unpacking",
             Term::CpuAttention => "cpu-attention",
@@ -69,6 +77,8 @@ impl Term {
             Term::WholeTensors => {
                 "weights are split over the whole model, close to the shares asked"
             }
+            Term::HalfLayers => "a layer is one step, its weights one load",
+            Term::CacheWorkspace => "the CPU attends to the cache where it lives, all in one",
             Term::PageableMemory => "pageable memory is copied as fast as page-locked memory",
             Term::Unpacking => "4-bit weights and cache are unpacked in no time",
             Term::CpuAttention => "attention on the CPU takes its fixed time only",
@@ -85,8 +95,11 @@ impl Term {
     /// The policy where this term is off. Tensors stay whole, but the split is made over the whole model,
     /// where it comes close to any share.
     pub fn off_in(self, policy: &mut Policy) {
-        if self == Term::WholeTensors {
-            policy.granularity = Granularity::Spread;
+        match self {
+            Term::WholeTensors => policy.granularity = Granularity::Spread,
+            Term::HalfLayers => policy.half_layers = false,
+            Term::CacheWorkspace => policy.cache_workspace = false,
+            _ => {}
         }
     }
 }
@@ -121,7 +134,7 @@ impl HardwareProfile {
             }
             Term::DeviceMemory => self.tiers.device_bandwidth.value = BytesPerSecond(NO_TIME),
             // In the policy.
-            Term::WholeTensors => {}
+            Term::WholeTensors | Term::HalfLayers | Term::CacheWorkspace => {}
             Term::PageableMemory => {
                 links.h2d.pageable = None;
                 links.d2h.pageable = None;

@@ -155,6 +155,7 @@ fn round_trip_keeps_every_optional_part() {
         gpus_per_host: Quantity::new(3, "lab"),
     });
     profile.compute.handoff = Some(Quantity::new(Seconds(0.0), "lab"));
+    profile.compute.cpu_copy_share = Some(Quantity::new(0.25, "lab"));
     profile.compute.cpu_attention_prefill = Some(profile.compute.attention_prefill.clone());
     profile.compute.gemm[0].n = Some(4096);
     profile.compute.gemm[0].k = Some(1024);

@@ -7,7 +7,7 @@ use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
-use plimsoll_core::program::{Content, Op, Program, ResourceKind};
+use plimsoll_core::program::{AttentionPart, Content, Op, Program, ResourceKind, Stage};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 use plimsoll_core::verify::Verifier;
@@ -85,7 +85,8 @@ fn policies() -> impl Strategy<Value = Policy> {
         Just(Schedule::Diagonal)
     ];
     let share = prop_oneof![Just(1.0), Just(1e-9), 0.01..1.0f64];
-    let choices = (schedule, any::<bool>(), any::<bool>(), share);
+    let steps = (any::<bool>(), any::<bool>());
+    let choices = (schedule, any::<bool>(), any::<bool>(), share, steps);
     (counts, shares(), shares(), shares(), switches, choices).prop_map(
         |((gbs, count), w, c, h, (overlap, barrier, cpu_attention, spread), choices)| Policy {
             schedule: choices.0,
@@ -98,6 +99,8 @@ fn policies() -> impl Strategy<Value = Policy> {
             },
             overlap,
             barrier,
+            half_layers: choices.4.0,
+            cache_workspace: choices.4.1,
             cpu_attention,
             ..Policy::from_percent(gbs, count, [w.0, w.1, c.0, c.1, h.0, h.1]).expect("in range")
         },
@@ -183,7 +186,7 @@ fn each_stage_has_each_micro_batch_once_a_token() {
             for task in piece.tasks() {
                 let on = machine.resources[usize::from(task.resource.0)];
                 if let Op::Linear { stage, .. } = piece.op_of(task)
-                    && *stage != plimsoll_core::program::Stage::Project
+                    && matches!(stage, Stage::Mlp | Stage::Head)
                 {
                     assert!(blocks[usize::from(on.gpu)].contains(&u32::from(task.cell.block)));
                     let cell = (task.cell.round, task.cell.batch, task.cell.pass);
@@ -282,6 +285,8 @@ proptest! {
             overlap,
             barrier,
             cpu_attention,
+            // A copy is no home, and would count as one.
+            cache_workspace: false,
             ..diagonal(1, places, [100.0, 0.0, c.0, c.1, 100.0, 0.0])
         };
         let plan = plan(policy, Workload { prompt_len, gen_len, num_prompts: prompts });
@@ -431,7 +436,12 @@ fn zigzag_reads_weights_once_a_pass_and_row_once_a_batch() {
         gen_len: 3,
         num_prompts: None,
     };
-    let zigzag = Policy::from_percent(2, 4, [0.0, 100.0, 100.0, 0.0, 100.0, 0.0]).expect("policy");
+    let zigzag = Policy {
+        // Halves may share a page, which is then read twice.
+        half_layers: false,
+        ..Policy::from_percent(2, 4, [0.0, 100.0, 100.0, 0.0, 100.0, 0.0]).expect("policy")
+    };
+    let whole = zigzag;
     let row = Policy {
         schedule: Schedule::Row,
         ..zigzag
@@ -439,10 +449,7 @@ fn zigzag_reads_weights_once_a_pass_and_row_once_a_batch() {
     let zigzag = moved(&plan(zigzag, workload), ResourceKind::H2d, 1);
     let row = moved(&plan(row, workload), ResourceKind::H2d, 1);
     assert_eq!(row, 4 * zigzag);
-    let plan = plan(
-        Policy::from_percent(2, 4, [0.0, 100.0, 100.0, 0.0, 100.0, 0.0]).expect("policy"),
-        workload,
-    );
+    let plan = plan(whole, workload);
     let weights = Lowering::new(&plan)
         .expect("fits")
         .placement()
@@ -461,6 +468,7 @@ fn a_diagonal_reads_weights_once_a_pass_and_admits_as_places_fall_free() {
     };
     let policy = Policy {
         schedule: Schedule::Diagonal,
+        half_layers: false,
         ..Policy::from_percent(2, 3, [0.0, 100.0, 100.0, 0.0, 100.0, 0.0]).expect("policy")
     };
     let plan = plan(policy, workload);
@@ -649,4 +657,105 @@ fn a_tier_that_is_too_small_is_named() {
         error.to_string().starts_with("the device tier needs"),
         "{error}"
     );
+}
+
+/// What tasks of a plan do on one kind of resource.
+fn ops_on(plan: &Plan, kind: ResourceKind) -> Vec<Op> {
+    let machine = plan.machine();
+    let on = |piece: &Program| -> Vec<Op> {
+        let tasks = piece.tasks().iter();
+        let tasks = tasks.filter(|t| machine.resources[usize::from(t.resource.0)].kind == kind);
+        tasks.map(|task| *piece.op_of(task)).collect()
+    };
+    pieces(plan).iter().flat_map(on).collect()
+}
+
+#[test]
+fn with_a_barrier_a_layer_is_two_steps_with_a_load_each() {
+    let workload = Workload {
+        prompt_len: 4,
+        gen_len: 2,
+        num_prompts: None,
+    };
+    let percent = [0.0, 100.0, 100.0, 0.0, 100.0, 0.0];
+    let halves = Policy::from_percent(1, 2, percent).expect("in range");
+    let whole = Policy {
+        half_layers: false,
+        ..halves
+    };
+    let free = Policy {
+        barrier: false,
+        ..halves
+    };
+    let of = |policy| {
+        let plan = plan(policy, workload);
+        let loads = ops_on(&plan, ResourceKind::H2d);
+        let loads: Vec<Bytes> = loads.iter().filter_map(Op::moved_bytes).collect();
+        let mlps = ops_on(&plan, ResourceKind::Gpu);
+        let mlp = |op: &&Op| {
+            matches!(
+                op,
+                Op::Linear {
+                    stage: Stage::Mlp,
+                    ..
+                }
+            )
+        };
+        let barriers = ops_on(&plan, ResourceKind::Sync).len();
+        let moved: Bytes = loads.iter().copied().sum();
+        (
+            loads.len(),
+            moved,
+            mlps.iter().filter(mlp).count(),
+            barriers,
+        )
+    };
+    let (of_halves, of_whole, of_free) = (of(halves), of(whole), of(free));
+    // Three layers, two batches, two passes.
+    assert_eq!((of_halves.2, of_whole.2, of_free.2), (12, 0, 0));
+    assert_eq!(of_halves.0, of_whole.0 + 6);
+    assert_eq!(of_halves.3, of_whole.3 + 12);
+    // Two halves may share a page of the slab.
+    let more = of_halves.1 - of_whole.1;
+    assert!(more <= Bytes(6 * 4096), "{more}");
+}
+
+#[test]
+fn the_cpu_attends_to_a_copy_that_was_made_a_step_ahead() {
+    let workload = Workload {
+        prompt_len: 4,
+        gen_len: 3,
+        num_prompts: None,
+    };
+    let percent = [100.0, 0.0, 0.0, 100.0, 100.0, 0.0];
+    let copies = Policy {
+        cpu_attention: true,
+        ..Policy::from_percent(1, 1, percent).expect("in range")
+    };
+    let in_place = Policy {
+        cache_workspace: false,
+        ..copies
+    };
+    let of = |policy| {
+        let ops = ops_on(&plan(policy, workload), ResourceKind::Cpu);
+        let part = |op: &Op| match op {
+            Op::Attention { part, .. } => Some(*part),
+            _ => None,
+        };
+        let parts: Vec<AttentionPart> = ops.iter().filter_map(part).collect();
+        let moved: Vec<Bytes> = ops.iter().filter_map(Op::moved_bytes).collect();
+        (parts, moved)
+    };
+    // Three layers, two decode steps; the new token's keys and values go home.
+    let token = Bytes(2 * 768 * 2);
+    let (parts, moved) = of(copies);
+    assert_eq!(parts, [AttentionPart::Copied; 6]);
+    let step = |past: u64| [token * past, token].repeat(3);
+    assert_eq!(
+        moved.iter().copied().sum::<Bytes>(),
+        [step(4), step(5)].concat().into_iter().sum()
+    );
+    let (parts, moved) = of(in_place);
+    assert_eq!(parts, [AttentionPart::Whole; 6]);
+    assert!(moved.is_empty());
 }

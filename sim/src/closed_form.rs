@@ -264,6 +264,8 @@ impl StageGemms {
                     Stage::Project => found.project = gemms,
                     Stage::Finish => found.finish = gemms,
                     Stage::Head => found.head = gemms,
+                    // The plan's layers are whole.
+                    Stage::Output | Stage::Mlp => {}
                 }
             }
         }
@@ -290,7 +292,11 @@ fn reference_plan(
         model: model.clone(),
         dtype,
         workload,
-        policy: Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0])?,
+        policy: Policy {
+            half_layers: false,
+            cache_workspace: false,
+            ..Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0])?
+        },
         capacity_bytes: PerTier::default(),
         prediction: None,
         provenance: Provenance {

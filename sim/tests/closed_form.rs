@@ -231,11 +231,13 @@ fn agrees_where_attention_is_sparse() {
             (0.1, false, false, 0.05),
             (0.1, false, true, 0.05),
             (0.5, false, false, 0.05),
-            (0.1, true, false, 0.25),
+            (0.1, true, false, 0.3),
         ] {
             let sparse = Policy {
                 sparse_attention: share,
                 barrier,
+                // A step of the closed form is a layer; of halves it may miss a third here.
+                half_layers: false,
                 ..policy(size, batches, percent, cpu_attention)
             };
             let found = ratios(name, sparse);

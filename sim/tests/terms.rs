@@ -2,6 +2,7 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
+use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{AttentionPart, Gemm, Gemms, Op, ResourceKind, Stage};
 use plimsoll_core::term::Term;
 use plimsoll_core::units::Bytes;
@@ -79,6 +80,73 @@ fn each_term_bears_on_its_own_tasks_and_no_others() {
             }
         }
     }
+}
+
+/// Halves of a layer's end, and a copy of the cache with what is left of attention, take what the whole takes.
+#[test]
+fn parts_of_a_task_add_up_to_the_whole() {
+    let cost = CostModel::new(&t4(), Dtype::F16);
+    let linear = |stage, sizes: &[u32]| {
+        let gemms: Vec<Gemm> = sizes.iter().map(|n| Gemm { n: *n, k: 7168 }).collect();
+        let op = Op::Linear {
+            stage,
+            m: 48,
+            gemms: Gemms::new(&gemms),
+            position: 0,
+            reused: false,
+            compressed: false,
+            packed_elements: 0,
+        };
+        cost.seconds(ResourceKind::Gpu, &op).0
+    };
+    let halves = linear(Stage::Output, &[7168]) + linear(Stage::Mlp, &[28672]);
+    let whole = linear(Stage::Finish, &[7168, 28672]);
+    assert!((halves / whole - 1.0).abs() < 1e-12);
+    let copied = match attention() {
+        Op::Attention {
+            rows,
+            group,
+            head_dim,
+            query_len,
+            context_len,
+            seen_len,
+            value_len,
+            element_bytes,
+            compressed,
+            ..
+        } => Op::Attention {
+            part: AttentionPart::Copied,
+            rows,
+            group,
+            head_dim,
+            query_len,
+            context_len,
+            seen_len,
+            value_len,
+            element_bytes,
+            compressed,
+        },
+        other => other,
+    };
+    let copy = Op::Move {
+        bytes: attention().cache_bytes().expect("an attention"),
+        from: Bytes(0),
+        to: Bytes(0),
+        page_locked: false,
+    };
+    let cpu = |op: &Op| cost.seconds(ResourceKind::Cpu, op).0;
+    assert!(((cpu(&copied) + cpu(&copy)) / cpu(&attention()) - 1.0).abs() < 1e-12);
+}
+
+#[test]
+fn terms_of_the_policy_are_off_in_it() {
+    let mut policy = Policy::from_percent(1, 1, [100.0, 0.0, 0.0, 100.0, 100.0, 0.0]).expect("one");
+    policy.cpu_attention = true;
+    assert!(policy.halves_layers() && policy.copies_cache());
+    Term::HalfLayers.off_in(&mut policy);
+    assert!(!policy.halves_layers() && policy.copies_cache());
+    Term::CacheWorkspace.off_in(&mut policy);
+    assert!(!policy.copies_cache());
 }
 
 #[test]

@@ -68,6 +68,8 @@ pub(super) fn blank() -> Policy {
         schedule: Schedule::ZigZag,
         overlap: true,
         barrier: false,
+        half_layers: false,
+        cache_workspace: false,
         cpu_attention: false,
         page_locked: PageLocked::ALL,
         compression: Compression::default(),

@@ -17,7 +17,7 @@ pub(super) fn task_name(op: &Op, content: Option<Content>, cell: Cell, last_bloc
         Op::Embed { .. } => "embed",
         Op::Linear { stage, .. } => stage.name(),
         Op::Attention { part, .. } => match part {
-            AttentionPart::Whole => "attention",
+            AttentionPart::Whole | AttentionPart::Copied => "attention",
             AttentionPart::Scores => "scores",
             AttentionPart::Values => "weigh values",
         },

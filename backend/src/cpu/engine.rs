@@ -114,7 +114,17 @@ impl Engine {
                 stage: Stage::Finish,
                 position,
                 ..
-            } => turn.finish(position),
+            } => turn.finish(position, Stage::Finish),
+            Op::Linear {
+                stage: Stage::Output,
+                position,
+                ..
+            } => turn.finish(position, Stage::Output),
+            Op::Linear {
+                stage: Stage::Mlp,
+                position,
+                ..
+            } => turn.mlp(position),
             Op::Linear {
                 stage: Stage::Head,
                 position,
@@ -294,14 +304,25 @@ impl<'a> Turn<'a> {
     fn tensors(&self) -> Result<BlockTensors<'a>, TaskError> {
         let block = self.cell.block;
         let placed = self.engine.placement.blocks.get(block as usize);
-        let mut slabs = PerTier::default();
-        for tier in Tier::ALL {
-            let home = self.find(|content| content == Content::Weights { block, home: tier });
-            slabs[tier] = home.map(|index| self.operands.read(index)).transpose()?;
+        let weights = placed.ok_or(TaskError::NoOperand("a block of the model"))?;
+        let (mut slabs, mut starts) = (PerTier::default(), PerTier::default());
+        for (index, operand) in self.operands.all().iter().enumerate() {
+            match operand.content {
+                Content::Weights {
+                    block: of,
+                    part,
+                    home,
+                } if of == block => {
+                    slabs[home] = Some(self.operands.read(index)?);
+                    starts[home] = weights.span(part, home).start;
+                }
+                _ => {}
+            }
         }
         Ok(BlockTensors {
-            weights: placed.ok_or(TaskError::NoOperand("a block of the model"))?,
+            weights,
             slabs,
+            starts,
             dtype: self.engine.plan.dtype,
             compression: self.engine.plan.policy.compression,
         })
@@ -480,8 +501,12 @@ impl<'a> Turn<'a> {
         };
         let sight = self.sight(context_len, (seen_len, value_len));
         match part {
-            AttentionPart::Whole if kind == ResourceKind::Cpu => self.attend_on_cpu(sight),
-            AttentionPart::Whole => self.attend(context_len - query_len, sight),
+            AttentionPart::Whole | AttentionPart::Copied if kind == ResourceKind::Cpu => {
+                self.attend_on_cpu(sight)
+            }
+            AttentionPart::Whole | AttentionPart::Copied => {
+                self.attend(context_len - query_len, sight)
+            }
             AttentionPart::Scores | AttentionPart::Values => {
                 let parts = self.cache_parts()?;
                 let picked = self.picked(rows, value_len - 1);
@@ -549,7 +574,8 @@ impl<'a> Turn<'a> {
         Ok(decoder.append_and_attend(mid, &mut parts, sight)?)
     }
 
-    fn finish(&self, position: u32) -> Result<(), TaskError> {
+    /// Ends a layer, or its attention.
+    fn finish(&self, position: u32, stage: Stage) -> Result<(), TaskError> {
         let (batch, dtype) = (self.batch(position), self.engine.plan.dtype);
         let mut attended = Split::default();
         let elements = self.mid_elements(batch);
@@ -561,8 +587,19 @@ impl<'a> Turn<'a> {
             attended.push(self.operands.read(index)?, elements, dtype)?;
         }
         let mut hidden = self.hidden_mut(batch)?;
+        let (decoder, tensors) = (&self.engine.decoder, self.tensors()?);
+        decoder.output(&tensors, batch, &attended, &mut hidden)?;
+        if stage == Stage::Finish {
+            decoder.mlp(&tensors, batch, &mut hidden)?;
+        }
+        Ok(())
+    }
+
+    fn mlp(&self, position: u32) -> Result<(), TaskError> {
+        let batch = self.batch(position);
+        let mut hidden = self.hidden_mut(batch)?;
         let decoder = &self.engine.decoder;
-        Ok(decoder.finish(&self.tensors()?, batch, &attended, &mut hidden)?)
+        Ok(decoder.mlp(&self.tensors()?, batch, &mut hidden)?)
     }
 
     /// The numbers of the batch's prompts among those of the run.

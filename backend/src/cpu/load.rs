@@ -41,7 +41,7 @@ impl Loader<'_, '_> {
             .filter(|(_, buffer)| buffer.resident);
         let homes: Vec<(BufferId, u16, Tier)> = homes
             .filter_map(|(index, buffer)| match buffer.content {
-                Content::Weights { block, home } => Some((BufferId(index as u32), block, home)),
+                Content::Weights { block, home, .. } => Some((BufferId(index as u32), block, home)),
                 _ => None,
             })
             .collect();

@@ -5,6 +5,7 @@ use plimsoll_core::compression::Compression;
 use plimsoll_core::model::{TensorRole, TensorSpec};
 use plimsoll_core::placement::BlockWeights;
 use plimsoll_core::tier::PerTier;
+use plimsoll_core::units::Bytes;
 
 use super::DecoderError;
 use crate::kernels::groups::PackedMatrix;
@@ -20,6 +21,8 @@ pub struct BlockTensors<'a> {
     pub weights: &'a BlockWeights,
     /// By the tier the tensors live in.
     pub slabs: PerTier<Option<&'a [u8]>>,
+    /// Where what is there of a slab begins in it: a staged one may hold a part of the block.
+    pub starts: PerTier<Bytes>,
     /// What they are stored as.
     pub dtype: Dtype,
     /// Whether matrices are packed.
@@ -33,10 +36,15 @@ impl<'a> BlockTensors<'a> {
         let Some(tensor) = tensors.find(|tensor| tensor.spec.role == role) else {
             return Ok(None);
         };
-        let start = tensor.offset.0 as usize;
         let bytes = self.compression.tensor_bytes(&tensor.spec, self.dtype);
-        let slab = self.slabs[tensor.home];
-        let bytes = slab.and_then(|slab| slab.get(start..start + bytes.0 as usize));
+        // One that lies before the part has no place in it.
+        let start = tensor.offset.0.checked_sub(self.starts[tensor.home].0);
+        let bytes = self.slabs[tensor.home]
+            .zip(start)
+            .and_then(|(slab, start)| {
+                let start = start as usize;
+                slab.get(start..start + bytes.0 as usize)
+            });
         let bytes = bytes.ok_or(DecoderError::NoTensor { role })?;
         Ok(Some((&tensor.spec, bytes)))
     }

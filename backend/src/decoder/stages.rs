@@ -179,20 +179,18 @@ impl Decoder {
         Ok(())
     }
 
-    /// Projects attention's output and computes the MLP, each added to the activations.
+    /// Projects attention's output and adds it to the activations.
     ///
     /// # Errors
     /// Where operands do not fit each other.
-    pub fn finish(
+    pub fn output(
         &self,
         block: &BlockTensors<'_>,
         batch: Batch<'_>,
         attended: &Split<'_>,
         hidden: &mut SplitMut<'_>,
     ) -> Result<(), DecoderError> {
-        use TensorRole::{
-            AttnNormBias, AttnNormWeight, MlpNormBias, MlpNormWeight, OBias, OWeight,
-        };
+        use TensorRole::{AttnNormBias, AttnNormWeight, OBias, OWeight};
         let width = self.hidden_size();
         let q_size = self.group() * self.kv_heads() * self.head_dim();
         at_least("the activations", batch.tokens() * width, hidden.len())?;
@@ -201,8 +199,6 @@ impl Decoder {
             batch.tokens() * q_size,
             attended.len(),
         )?;
-        let before = self.model.norm_position == NormPosition::Before;
-        let epsilon = self.model.norm_eps;
         for tile in batch.tiles() {
             let m = tile.len();
             let rows = tile.start * width..tile.end * width;
@@ -212,18 +208,42 @@ impl Decoder {
             attended.load(tile.start * q_size..tile.end * q_size, &mut a);
             let o = self.linear(m, &a, block.linear(OWeight, OBias)?)?;
             residual::add(&mut x, &o)?;
-            let mlp_norm = block.norm(MlpNormWeight, MlpNormBias, epsilon)?;
-            let mlp = if before {
-                let y = self.normalised(&x, mlp_norm)?;
-                self.mlp(block, m, &y)?
-            } else {
-                let norm = block.norm(AttnNormWeight, AttnNormBias, epsilon)?;
+            if self.model.norm_position == NormPosition::After {
+                let norm = block.norm(AttnNormWeight, AttnNormBias, self.model.norm_eps)?;
                 x = self.normalised(&x, norm)?;
-                self.mlp(block, m, &x)?
-            };
-            residual::add(&mut x, &mlp)?;
-            if !before {
-                x = self.normalised(&x, mlp_norm)?;
+            }
+            hidden.store(rows, &x);
+        }
+        Ok(())
+    }
+
+    /// Computes the MLP and adds it to the activations. What [`Decoder::output`] left has been rounded to their
+    /// type, so that tokens do not depend on where it lay in between.
+    ///
+    /// # Errors
+    /// Where operands do not fit each other.
+    pub fn mlp(
+        &self,
+        block: &BlockTensors<'_>,
+        batch: Batch<'_>,
+        hidden: &mut SplitMut<'_>,
+    ) -> Result<(), DecoderError> {
+        use TensorRole::{MlpNormBias, MlpNormWeight};
+        let width = self.hidden_size();
+        at_least("the activations", batch.tokens() * width, hidden.len())?;
+        for tile in batch.tiles() {
+            let m = tile.len();
+            let rows = tile.start * width..tile.end * width;
+            let mut x = vec![0.0; m * width];
+            hidden.load(rows.clone(), &mut x);
+            let norm = block.norm(MlpNormWeight, MlpNormBias, self.model.norm_eps)?;
+            if self.model.norm_position == NormPosition::Before {
+                let y = self.normalised(&x, norm)?;
+                residual::add(&mut x, &self.mlp_of(block, m, &y)?)?;
+            } else {
+                let inner = self.mlp_of(block, m, &x)?;
+                residual::add(&mut x, &inner)?;
+                x = self.normalised(&x, norm)?;
             }
             hidden.store(rows, &x);
         }
@@ -231,7 +251,12 @@ impl Decoder {
     }
 
     /// The MLP of `m` rows: `down(act(up(x)))`, or where it is gated `down(act(gate(x)) * up(x))`.
-    fn mlp(&self, block: &BlockTensors<'_>, m: usize, x: &[f32]) -> Result<Vec<f32>, DecoderError> {
+    fn mlp_of(
+        &self,
+        block: &BlockTensors<'_>,
+        m: usize,
+        x: &[f32],
+    ) -> Result<Vec<f32>, DecoderError> {
         use TensorRole::{DownBias, DownWeight, GateBias, GateWeight, UpBias, UpWeight};
         let up = block.linear(UpWeight, UpBias)?;
         let inner = if self.model.gated_mlp {

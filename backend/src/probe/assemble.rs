@@ -176,6 +176,7 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
     let unpack = unpack::rates(&measured.compute, &measured.packed_caches);
     Compute {
         launch: launch.clone(),
+        cpu_copy_share: None,
         handoff: Some(quantity(&measured.handoffs, MEASURED)),
         barrier: quantity(&measured.barriers, MEASURED),
         pace: Some(pace(measured)),

@@ -186,6 +186,9 @@ pub struct Compute {
     pub cpu_launch: Quantity<Seconds>,
     /// Attention of one new token on the CPU, bytes/s over the bytes of K and V read.
     pub cpu_attention: Curve,
+    /// The part of that time that goes into a copy of the cache, where one is made first; none where nobody
+    /// knows, and then it takes host memory's time.
+    pub cpu_copy_share: Option<Quantity<f64>>,
     /// Attention over a prompt on the CPU, FLOP/s over context tokens; none where nobody knows.
     pub cpu_attention_prefill: Option<Curve>,
 }

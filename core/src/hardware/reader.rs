@@ -220,6 +220,11 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// A number with its source, or nothing.
+    pub fn maybe_quantity(&self, key: &'static str) -> Result<Option<Quantity<f64>>, Fault> {
+        self.get(key).map(|_| self.quantity(key)).transpose()
+    }
+
     /// A time with its source.
     pub fn seconds(&self, key: &'static str) -> Result<Quantity<Seconds>, Fault> {
         Ok(map(self.quantity(key)?, Seconds))

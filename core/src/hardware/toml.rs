@@ -72,6 +72,7 @@ const COMPUTE: &[&str] = &[
     "unpack_elements_per_s",
     "cpu_launch_s",
     "cpu_attention_bytes_per_s",
+    "cpu_copy_share",
     "cpu_attention_prefill_flops_per_s",
 ];
 const GEMM: &[&str] = &["dtype", "n", "k", "reused", "packed", "flops_per_s"];
@@ -247,6 +248,7 @@ fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
         unpack: reader.maybe_curve("unpack_elements_per_s")?,
         cpu_launch: reader.seconds("cpu_launch_s")?,
         cpu_attention: reader.curve("cpu_attention_bytes_per_s")?,
+        cpu_copy_share: reader.maybe_quantity("cpu_copy_share")?,
         cpu_attention_prefill: reader.maybe_curve("cpu_attention_prefill_flops_per_s")?,
     })
 }
@@ -445,6 +447,13 @@ fn write_compute(compute: &Compute) -> Value {
         ),
         ("cpu_launch_s", seconds(&compute.cpu_launch)),
         ("cpu_attention_bytes_per_s", curve(&compute.cpu_attention)),
+        (
+            "cpu_copy_share",
+            compute
+                .cpu_copy_share
+                .as_ref()
+                .and_then(|q| quantity(q, Value::Float)),
+        ),
         (
             "cpu_attention_prefill_flops_per_s",
             cpu_prefill.and_then(curve),

@@ -264,6 +264,8 @@ impl HardwareProfile {
         all.extend(handoff.map(|q| time("compute.handoff_s", q)));
         all.push(time("compute.barrier_s", &compute.barrier));
         all.push(time("compute.cpu_launch_s", &compute.cpu_launch));
+        let share = compute.cpu_copy_share.as_ref();
+        all.extend(share.map(|q| entry("compute.cpu_copy_share", q, q.value, Range::Fraction)));
         for (key, q) in compute.pace.iter().flat_map(|pace| {
             [
                 ("few_tokens", &pace.few_tokens),

@@ -39,8 +39,17 @@ pub(super) struct Staged {
     /// On the host, of rows that live on disk.
     pub host: Option<BufferId>,
     staging: Option<Lease>,
+    /// A copy on the host of rows that live there.
+    workspace: Option<(Lease, BufferId)>,
     /// What must end before they are complete.
     pub ready: PerTier<Option<TaskId>>,
+}
+
+impl Staged {
+    /// The task that copied rows on the host for the CPU.
+    pub(super) fn copied(&self) -> Option<TaskId> {
+        self.workspace.and(self.ready.host)
+    }
 }
 
 /// All cache traffic of a program.
@@ -60,6 +69,7 @@ pub(super) struct CacheStream {
     slot_positions: u64,
     cpu_attention: bool,
     gathers_values: bool,
+    copies: bool,
     page_locked: bool,
 }
 
@@ -84,6 +94,7 @@ impl CacheStream {
             slot_positions: slot_positions(policy, workload),
             cpu_attention: policy.cpu_attention,
             gathers_values: policy.gathers_values(),
+            copies: policy.copies_cache(),
             page_locked: policy.page_locked.cache,
         }
     }
@@ -287,6 +298,9 @@ impl CacheStream {
             self.read_disk(emitter, layout, unit, &mut staged);
         }
         if on_cpu {
+            if self.copies && unit.shape.rows.host > 0 {
+                self.copy_host(emitter, layout, unit, &mut staged);
+            }
             return staged;
         }
         self.lease_slot(emitter, layout, unit, &mut staged);
@@ -334,6 +348,23 @@ impl CacheStream {
         let (home, into) = ((unit, Tier::Disk), (staging, free_after));
         let on = (ResourceKind::DiskRead, false);
         staged.ready.disk = self.load_pages(emitter, on, home, into);
+    }
+
+    /// Copies the past of the rows on the host for the CPU to attend to.
+    fn copy_host(
+        &self,
+        emitter: &mut Emitter,
+        layout: &mut Layout,
+        unit: &Unit,
+        staged: &mut Staged,
+    ) {
+        let lease = layout.cache_workspaces.lease();
+        let bytes = unit.shape.record.host * self.positions;
+        let content = Self::content(unit, Tier::Host, 0);
+        let copy = emitter.declare((Tier::Host, lease.offset), bytes, content);
+        let (home, into) = ((unit, Tier::Host), (copy, lease.free_after));
+        staged.ready.host = self.load_pages(emitter, (ResourceKind::Cpu, false), home, into);
+        staged.workspace = Some((lease, copy));
     }
 
     fn lease_staging(
@@ -450,7 +481,11 @@ impl CacheStream {
         (unit, staged): (&Unit, &Staged),
     ) -> Draft {
         let mut draft = draft;
-        if unit.shape.rows.host > 0 {
+        if let Some((_, copy)) = staged.workspace {
+            draft = draft
+                .with(Access::Update, [Some(copy)])
+                .after([staged.ready.host]);
+        } else if unit.shape.rows.host > 0 {
             let page = self.cut.page_of(u64::from(unit.position));
             let home = (unit, Tier::Host);
             draft = self.attach_filled(draft, home, self.cut.start(page));
@@ -461,6 +496,13 @@ impl CacheStream {
         draft
             .with(Access::Update, [staged.host])
             .after([staged.ready.disk])
+    }
+
+    /// Says that CPU attention wrote a unit's home, unless it had a copy.
+    pub(super) fn attended_on_cpu(&mut self, (unit, staged): (&Unit, &Staged), task: TaskId) {
+        if staged.workspace.is_none() {
+            self.wrote_in_place(unit, Tier::Host, task);
+        }
     }
 
     /// Says which task wrote homes in place: the projection (device) or CPU attention (host).
@@ -478,6 +520,9 @@ impl CacheStream {
         (unit, mut staged): (&Unit, Staged),
         after: TaskId,
     ) {
+        if let Some(workspace) = staged.workspace {
+            self.store_copy(emitter, layout, (unit, workspace), after);
+        }
         let mut released = [None; 2];
         for (tier, released) in [Tier::Host, Tier::Disk].into_iter().zip(&mut released) {
             let Some(device) = staged.device[tier] else {
@@ -519,6 +564,30 @@ impl CacheStream {
             let after = released[1].unwrap_or(after);
             self.write_disk(emitter, layout, (unit, staged), after);
         }
+    }
+
+    /// Brings a unit's new tokens home from the copy that CPU attention had.
+    fn store_copy(
+        &mut self,
+        emitter: &mut Emitter,
+        layout: &mut Layout,
+        (unit, (lease, copy)): (&Unit, (Lease, BufferId)),
+        after: TaskId,
+    ) {
+        let store = Draft::new(
+            ResourceKind::Cpu,
+            self.move_new(unit, Tier::Host),
+            unit.cell,
+        )
+        .with(Access::Read, [Some(copy)])
+        .after([Some(after)])
+        .giving([Some(copy)]);
+        let newest = (unit, Tier::Host, Access::Write);
+        let store = self.attach_newest(emitter, layout, store, newest);
+        let store = self.give_after_last(store, (unit, Tier::Host));
+        let stored = emitter.emit(store);
+        self.wrote(unit, Tier::Host, stored);
+        layout.cache_workspaces.release(lease, [Some(stored), None]);
     }
 
     /// Writes a unit's new tokens from a staging slot to disk.

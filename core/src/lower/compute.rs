@@ -8,6 +8,7 @@ use super::ring::Lease;
 use super::stage::StageLowering;
 use super::unit::Unit;
 use crate::model::{ModelSpec, TensorRole};
+use crate::placement::Part;
 use crate::program::{
     Access, AttentionPart, BufferId, Content, Gemm, Gemms, Op, ResourceKind, Stage, TaskId,
 };
@@ -19,6 +20,8 @@ use crate::units::Bytes;
 pub(super) struct StageGemms {
     pub project: Gemms,
     pub finish: Gemms,
+    pub output: Gemms,
+    pub mlp: Gemms,
     pub head: Gemms,
 }
 
@@ -45,6 +48,8 @@ impl StageGemms {
                 1,
                 &[OWeight, GateWeight, UpWeight, GateUpWeight, DownWeight],
             ),
+            output: collect(1, &[OWeight]),
+            mlp: collect(1, &[GateWeight, UpWeight, GateUpWeight, DownWeight]),
             head: collect(model.num_blocks() - 1, &[ProjectOut, LmHead]),
         }
     }
@@ -65,8 +70,8 @@ pub(super) struct Pending {
 
 impl Pending {
     /// The last task that used the unit's working copies of the cache.
-    pub(super) fn last_cache_task(&self) -> Option<TaskId> {
-        Some(self.cpu.unwrap_or(self.attended))
+    pub(super) fn last_cache_task(&self) -> TaskId {
+        self.cpu.unwrap_or(self.attended)
     }
 }
 
@@ -153,7 +158,7 @@ impl StageLowering {
         let (on_cpu, gathers) = (self.cache.on_cpu(unit), self.cache.gathers(unit));
         let mut mid = self.lease_mid(out, unit, on_cpu || gathers);
         let op = self.linear(Stage::Project, unit.tokens(), unit);
-        let draft = Draft::new(ResourceKind::Gpu, op, unit.cell);
+        let draft = Draft::new(ResourceKind::Gpu, op, unit.cell).after([self.copied.take()]);
         let draft = self.weights.attach(draft, unit, false);
         let draft = self.hidden.attach(draft, unit, &work, Access::Read);
         let mids = [mid.device, mid.off_device];
@@ -264,14 +269,18 @@ impl StageLowering {
         mid: &Mid,
     ) -> TaskId {
         let rows = unit.shape.rows_off_device();
-        let op = self.attention(unit, AttentionPart::Whole, rows);
+        let part = match self.plan.policy.copies_cache() {
+            true => AttentionPart::Copied,
+            false => AttentionPart::Whole,
+        };
+        let op = self.attention(unit, part, rows);
         let draft = Draft::new(ResourceKind::Cpu, op, unit.cell)
             .with(Access::Update, mid.host.map(|(_, host)| Some(host)))
             .after([self.sent]);
         let past = (unit, staged);
         let draft = self.cache.attach_cpu(out, &self.layout, draft, past);
         let task = out.emit(draft);
-        self.cache.wrote_in_place(unit, Tier::Host, task);
+        self.cache.attended_on_cpu(past, task);
         task
     }
 
@@ -298,7 +307,11 @@ impl StageLowering {
             self.layout.mid_staging.release(lease, [Some(copied), None]);
             back = Some(copied);
         }
-        let op = self.linear(Stage::Finish, unit.tokens(), &unit);
+        let stage = match unit.part {
+            Part::Whole => Stage::Finish,
+            Part::Attention | Part::Mlp => Stage::Output,
+        };
+        let op = self.linear(stage, unit.tokens(), &unit);
         let draft = Draft::new(ResourceKind::Gpu, op, unit.cell);
         let draft = self.weights.attach(draft, &unit, true);
         let draft = self
@@ -315,6 +328,17 @@ impl StageLowering {
             self.layout.mid_slots.release(slot, [Some(task), None]);
         }
         self.weights.end_visit(&mut self.layout, &unit, task);
+        task
+    }
+
+    /// Computes a unit's MLP, where that is a step of its own.
+    pub(super) fn mlp(&mut self, out: &mut Emitter, unit: &Unit, work: &Work) -> TaskId {
+        let op = self.linear(Stage::Mlp, unit.tokens(), unit);
+        let draft = Draft::new(ResourceKind::Gpu, op, unit.cell).after([self.copied.take()]);
+        let draft = self.weights.attach(draft, unit, true);
+        let draft = self.hidden.attach(draft, unit, work, Access::Update);
+        let task = out.emit(draft.with(Access::Update, [Some(self.workspace)]));
+        self.weights.end_visit(&mut self.layout, unit, task);
         task
     }
 
@@ -370,6 +394,8 @@ impl StageLowering {
         let gemms = match stage {
             Stage::Project => self.gemms.project,
             Stage::Finish => self.gemms.finish,
+            Stage::Output => self.gemms.output,
+            Stage::Mlp => self.gemms.mlp,
             Stage::Head => self.gemms.head,
         };
         Op::Linear {

@@ -12,7 +12,7 @@ use super::stages::StageBlocks;
 use crate::Dtype;
 use crate::model::ModelSpec;
 use crate::pipeline::Comm;
-use crate::placement::{BlockWeights, PAGE_BYTES, WeightPlacement, split_whole};
+use crate::placement::{BlockWeights, PAGE_BYTES, Part, WeightPlacement, split_whole};
 use crate::plan::Plan;
 use crate::policy::Policy;
 use crate::sparse::Picked;
@@ -103,6 +103,8 @@ pub(super) struct Layout {
     pub num_cache_pages: u64,
     pub cache_slots: Ring,
     pub cache_staging: Ring,
+    /// On the host, for copies of rows that live there and that the CPU attends to.
+    pub cache_workspaces: Ring,
     pub hidden_homes: PerTier<Homes>,
     pub hidden_slots: Ring,
     pub hidden_staging: Ring,
@@ -179,21 +181,17 @@ impl Layout {
         let positions = u64::from(workload.cache_len());
         let hidden = prompt_len * u64::from(model.hidden_size) * element;
         let hidden = |sequences: u32| Bytes(u64::from(sequences) * hidden).align_up(PAGE_BYTES);
-        let own = &weights.blocks[stage.as_range()];
-        let largest = |bytes: &dyn Fn(&PerTier<Bytes>) -> Bytes| {
-            let sizes = own.iter().map(|b| bytes(&b.slab));
-            sizes.max().unwrap_or_default()
-        };
+        let largest = |tiers: &[Tier]| largest_load(stage, &weights, tiers);
         let mid = mid_bytes(plan, &shape);
         let layers = u64::from(stage.num_layers());
         let mut bump = Bump { end: taken };
-        let weight_homes = bump.slabs(own);
+        let weight_homes = bump.slabs(&weights.blocks[stage.as_range()]);
         let tokens = Bytes(u64::from(shape.sequences) * 4);
         let workspace =
             workspace_bytes(model, element, shape.sequences, prompt_len) + unpacked_bytes(plan);
         Layout {
-            weight_slots: bump.ring(Tier::Device, 2, largest(&|slab| slab.host + slab.disk)),
-            weight_staging: bump.ring(Tier::Host, 2, largest(&|slab| slab.disk)),
+            weight_slots: bump.ring(Tier::Device, 2, largest(&[Tier::Host, Tier::Disk])),
+            weight_staging: bump.ring(Tier::Host, 2, largest(&[Tier::Disk])),
             cache_homes: PerTier::from_fn(|tier| {
                 bump.homes(tier, layers * num_batches, shape.record[tier] * cut.first)
             }),
@@ -208,6 +206,11 @@ impl Layout {
                 shape.record_off_device() * slot_positions(policy, workload),
             ),
             cache_staging: bump.ring(Tier::Host, 3, shape.record.disk * positions),
+            cache_workspaces: bump.ring(
+                Tier::Host,
+                if policy.copies_cache() { 2 } else { 0 },
+                shape.record.host * positions,
+            ),
             hidden_homes: PerTier::from_fn(|tier| {
                 bump.homes(tier, num_batches, hidden(shape.hidden[tier]))
             }),
@@ -232,6 +235,19 @@ impl Layout {
             end: bump.end,
         }
     }
+}
+
+/// The most of a stage's weights that comes from some tiers for one visit.
+fn largest_load(stage: &StageBlocks, weights: &WeightPlacement, tiers: &[Tier]) -> Bytes {
+    let visits = stage.range().flat_map(|block| {
+        let parts = stage.parts(block).iter();
+        parts.map(move |part| (block as usize, *part))
+    });
+    let bytes = |(block, part): (usize, Part)| -> Bytes {
+        let of_tier = |tier: &Tier| weights.blocks[block].bytes(part, *tier);
+        tiers.iter().map(of_tier).sum()
+    };
+    visits.map(bytes).max().unwrap_or_default()
 }
 
 /// Working copies of the cache on the device: a unit's and the next one's, and, where values are

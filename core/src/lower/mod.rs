@@ -534,6 +534,7 @@ impl Lowering {
         let unit = self.stages[stage].pass_units().get(index).copied();
         if let Some(unit) = unit
             && self.stages[stage].blocks.begins_with(unit.cell.block)
+            && unit.begins_block()
         {
             self.hand_over(stage, &unit);
         }

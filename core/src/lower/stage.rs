@@ -13,6 +13,7 @@ use super::schedule::Turn;
 use super::stages::StageBlocks;
 use super::unit::Unit;
 use super::weights::WeightStream;
+use crate::placement::Part;
 use crate::plan::Plan;
 use crate::program::{BufferId, Cell, Content, TaskId};
 use crate::tier::Tier;
@@ -44,6 +45,8 @@ pub(super) struct StageLowering {
     pub workspace: BufferId,
     /// The copy that the next CPU attention waits for.
     pub sent: Option<TaskId>,
+    /// The copy on the host that the next computation waits for: the thread that makes it begins that, too.
+    pub copied: Option<TaskId>,
     visits: u64,
     pass: Pass,
 }
@@ -81,6 +84,7 @@ impl StageLowering {
             weights,
             texts: Arc::clone(texts),
             sent: None,
+            copied: None,
             visits: 0,
             pass: Pass::default(),
         }
@@ -92,7 +96,8 @@ impl StageLowering {
         if self.visits == 0
             && let Some(first) = units.first()
         {
-            self.weights.announce(&self.layout, 0, first.cell, 1);
+            let visit = (0, first.cell, first.part);
+            self.weights.announce(&self.layout, visit, 1);
             self.weights.load_rest(out, &mut self.layout);
         }
         self.cache.begin_pass(turns);
@@ -100,18 +105,30 @@ impl StageLowering {
             holds_back: self.holds_back(out, &units, turns.len()),
             direct: turns.len() == 1,
             num_batches: turns.len(),
-            next: next
-                .first()
-                .map(|turn| self.cell(turn, self.blocks.first())),
+            next: next.first().map(|turn| {
+                let block = self.blocks.first();
+                (self.cell(turn, block), self.blocks.parts(block)[0])
+            }),
             units,
             ..Pass::default()
         };
-        self.visits += self.blocks.range().len() as u64;
+        self.visits += self.visits_of_pass().count() as u64;
     }
 
     /// The squares of the pass.
     pub(super) fn pass_units(&self) -> &[Unit] {
         &self.pass.units
+    }
+
+    /// Blocks and their parts, in order.
+    fn visits_of_pass(&self) -> impl Iterator<Item = (u32, Part)> {
+        let parts = |block| {
+            self.blocks
+                .parts(block)
+                .iter()
+                .map(move |part| (block, *part))
+        };
+        self.blocks.range().flat_map(parts)
     }
 
     fn cell(&self, turn: &Turn, block: u32) -> Cell {
@@ -127,12 +144,12 @@ impl StageLowering {
     fn units(&self, turns: &[Turn]) -> Vec<Unit> {
         let plan = &self.plan;
         let (prompt_len, gen_len) = (plan.workload.prompt_len, plan.workload.gen_len);
-        let blocks = self.blocks.range();
-        let mut units = Vec::with_capacity(turns.len() * blocks.len());
+        let visits = self.visits_of_pass();
+        let mut units = Vec::with_capacity(turns.len() * visits.size_hint().0);
         let shape =
             |turn: &Turn| BatchShape::new(&plan.model, plan.dtype, &plan.policy, turn.sequences);
         let shapes: Vec<BatchShape> = turns.iter().map(shape).collect();
-        for (visit, block) in (self.visits..).zip(blocks) {
+        for (visit, (block, part)) in (self.visits..).zip(visits) {
             for (index, (turn, shape)) in turns.iter().zip(&shapes).enumerate() {
                 let (query_len, position) = match turn.token {
                     0 => (prompt_len, 0),
@@ -140,6 +157,7 @@ impl StageLowering {
                 };
                 units.push(Unit {
                     cell: self.cell(turn, block),
+                    part,
                     visit,
                     shape: *shape,
                     query_len,
@@ -179,15 +197,15 @@ impl StageLowering {
     /// Announces the weights of the visit after a unit's.
     fn announce_next(&mut self, unit: &Unit, index: usize) {
         let num_batches = self.pass.num_batches;
-        let next = self.pass.units.get(index + num_batches).map(|u| u.cell);
+        let next = self.pass.units.get(index + num_batches);
         // After the last block comes the first of the next pass, unless there is none.
-        if let Some(cell) = next.or(self.pass.next) {
+        if let Some((cell, part)) = next.map(|u| (u.cell, u.part)).or(self.pass.next) {
             let chunks = match self.plan.policy.loads_weights_at_once() {
                 true => 1,
                 false => num_batches,
             };
-            let visit = unit.visit + 1;
-            self.weights.announce(&self.layout, visit, cell, chunks);
+            let visit = (unit.visit + 1, cell, part);
+            self.weights.announce(&self.layout, visit, chunks);
         }
     }
 
@@ -206,8 +224,10 @@ impl StageLowering {
 
     /// Brings a unit's cache and activations, where they are not on the device.
     fn load(&mut self, out: &mut Emitter, unit: &Unit) {
-        if !self.blocks.is_head(unit.cell.block) && unit.cell.block != 0 {
+        let attends = !self.blocks.is_head(unit.cell.block) && unit.cell.block != 0;
+        if attends && unit.begins_block() {
             self.pass.cache = self.cache.load(out, &mut self.layout, unit);
+            self.copied = self.pass.cache.copied();
         }
         if unit.cell.block != 0 && !self.pass.direct {
             self.pass.hidden = Some(self.load_hidden(out, unit));
@@ -218,13 +238,19 @@ impl StageLowering {
         self.store_unstored(out);
         let staged = std::mem::take(&mut self.pass.cache);
         let mut work = self.pass.hidden.take();
+        // As in FlexGen's released code, what is copied in a step stands behind the host's weights; the disk's are
+        // copied on by who has read them.
+        let weights_first = out.mode() == Mode::Barrier;
+        if weights_first {
+            self.weights.begin_chunk(out, &mut self.layout);
+        }
         if let Some(next) = next {
             self.load(out, next);
         }
         if self.pass.direct && unit.cell.block != 0 {
             work = Some(self.load_hidden(out, unit));
         }
-        if !self.pass.holds_back {
+        if !self.pass.holds_back && !weights_first {
             self.weights.load_chunk(out, &mut self.layout);
         }
         let work = work.unwrap_or_default();
@@ -235,6 +261,15 @@ impl StageLowering {
         } else if self.blocks.is_head(unit.cell.block) {
             self.release_held(out);
             self.head(out, unit, work);
+        } else if unit.part == Part::Mlp {
+            let task = self.mlp(out, unit, &work);
+            let ended = Ended {
+                unit: *unit,
+                work,
+                cache: None,
+                by: task,
+            };
+            self.end(out, ended);
         } else {
             let pending = self.attend(out, unit, staged, work);
             self.release_held(out);
@@ -243,6 +278,9 @@ impl StageLowering {
             } else {
                 self.end_layer(out, pending);
             }
+        }
+        if weights_first {
+            self.weights.end_chunk(out, &mut self.layout);
         }
         if self.pass.holds_back {
             self.weights.load_chunk(out, &mut self.layout);
@@ -261,36 +299,47 @@ impl StageLowering {
     }
 
     fn store_unstored(&mut self, out: &mut Emitter) {
-        if let Some((mut pending, after)) = self.pass.unstored.take() {
-            self.store(out, &mut pending, after);
+        if let Some(ended) = self.pass.unstored.take() {
+            self.store(out, &ended);
         }
     }
 
     /// Ends a layer for a batch; with a barrier, what it stores goes with the next batch's step.
     fn end_layer(&mut self, out: &mut Emitter, mut pending: Pending) {
         let task = self.finish(out, &mut pending);
-        if self.blocks.ends_with(pending.unit.cell.block) {
-            self.hidden.written(&pending.unit, Tier::Device, task);
+        let ended = Ended {
+            unit: pending.unit,
+            work: pending.work,
+            cache: Some((pending.staged, pending.last_cache_task())),
+            by: task,
+        };
+        self.end(out, ended);
+    }
+
+    fn end(&mut self, out: &mut Emitter, mut ended: Ended) {
+        let unit = &ended.unit;
+        if self.blocks.ends_with(unit.cell.block) && unit.ends_block() {
+            self.hidden.written(unit, Tier::Device, ended.by);
         }
         if out.mode() != Mode::Barrier {
-            self.store(out, &mut pending, task);
-        } else if self.pass.direct {
-            let stored = (&pending.unit, &pending.work);
-            self.hidden.store(out, &mut self.layout, stored, task);
-            pending.work = Work::default();
-            self.pass.unstored = Some((pending, task));
+            self.store(out, &ended);
         } else {
-            self.pass.unstored = Some((pending, task));
+            if self.pass.direct {
+                let stored = (unit, &ended.work);
+                self.hidden.store(out, &mut self.layout, stored, ended.by);
+                ended.work = Work::default();
+            }
+            self.pass.unstored = Some(ended);
         }
     }
 
-    fn store(&mut self, out: &mut Emitter, pending: &mut Pending, after: TaskId) {
-        let layout = &mut self.layout;
-        let unit = &pending.unit;
-        let after_cache = pending.last_cache_task().unwrap_or(after);
-        self.cache
-            .store(out, layout, (unit, pending.staged), after_cache);
-        self.hidden.store(out, layout, (unit, &pending.work), after);
+    fn store(&mut self, out: &mut Emitter, ended: &Ended) {
+        let (layout, unit) = (&mut self.layout, &ended.unit);
+        if let Some((staged, after)) = ended.cache {
+            self.cache.store(out, layout, (unit, staged), after);
+        }
+        let stored = (unit, &ended.work);
+        self.hidden.store(out, layout, stored, ended.by);
     }
 }
 
@@ -301,12 +350,23 @@ struct Pass {
     units: Vec<Unit>,
     num_batches: usize,
     /// What the next pass begins with.
-    next: Option<Cell>,
+    next: Option<(Cell, Part)>,
     holds_back: bool,
     /// One GPU batch: the next unit needs the activations of this one, so nothing can be ahead.
     direct: bool,
     cache: Staged,
     hidden: Option<Work>,
     held: Option<Pending>,
-    unstored: Option<(Pending, TaskId)>,
+    unstored: Option<Ended>,
+}
+
+/// A layer, or its half, that was computed for a batch and is to be stored.
+#[derive(Debug)]
+struct Ended {
+    unit: Unit,
+    work: Work,
+    /// Working copies of the cache, where it has any, and the last task that used them.
+    cache: Option<(Staged, TaskId)>,
+    /// The task that changed the activations.
+    by: TaskId,
 }

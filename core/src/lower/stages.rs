@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::layout::Layout;
 use super::schedule::Passes;
 use crate::machine::Machine;
-use crate::placement::WeightPlacement;
+use crate::placement::{Part, WeightPlacement};
 use crate::plan::Plan;
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
@@ -17,6 +17,8 @@ pub(super) struct StageBlocks {
     range: Range<u32>,
     /// The model's head.
     head: u32,
+    /// Whether layers are computed half by half.
+    halves: bool,
 }
 
 impl StageBlocks {
@@ -26,7 +28,12 @@ impl StageBlocks {
         let head = model.num_blocks() - 1;
         let ranges = plan.policy.pipeline.blocks(model.num_hidden_layers);
         let blocks = ranges.into_iter();
-        blocks.map(|range| StageBlocks { range, head }).collect()
+        let of = |range| StageBlocks {
+            range,
+            head,
+            halves: plan.policy.halves_layers(),
+        };
+        blocks.map(of).collect()
     }
 
     /// All blocks, by number.
@@ -37,6 +44,14 @@ impl StageBlocks {
     /// The same, to index with.
     pub(super) fn as_range(&self) -> Range<usize> {
         self.range.start as usize..self.range.end as usize
+    }
+
+    /// What a block is computed in, in order.
+    pub(super) fn parts(&self, block: u32) -> &'static [Part] {
+        match self.halves && block != 0 && block != self.head {
+            true => &[Part::Attention, Part::Mlp],
+            false => &[Part::Whole],
+        }
     }
 
     /// The first block.

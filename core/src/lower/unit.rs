@@ -1,6 +1,7 @@
 //! One square of FlexGen's figure 2: a block of the model on a GPU batch in a pass.
 
 use super::layout::BatchShape;
+use crate::placement::Part;
 use crate::program::{Cell, Op};
 use crate::tier::Tier;
 use crate::units::Bytes;
@@ -10,7 +11,9 @@ use crate::units::Bytes;
 pub(super) struct Unit {
     /// Which square.
     pub cell: Cell,
-    /// Which visit of a block this is, counted over all passes.
+    /// What of the block it computes.
+    pub part: Part,
+    /// Which visit of a block's part this is, counted over all passes.
     pub visit: u64,
     /// The batch's split over the tiers.
     pub shape: BatchShape,
@@ -30,6 +33,16 @@ impl Unit {
     /// Whether the prompt is computed here.
     pub(super) fn is_prefill(&self) -> bool {
         self.position == 0
+    }
+
+    /// Whether the block's computation begins here.
+    pub(super) fn begins_block(&self) -> bool {
+        self.part != Part::Mlp
+    }
+
+    /// Whether the block's computation ends here.
+    pub(super) fn ends_block(&self) -> bool {
+        self.part != Part::Attention
     }
 
     /// Rows of matrices: new tokens of all sequences.

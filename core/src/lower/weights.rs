@@ -1,14 +1,16 @@
 //! Streams the weights that are not on the device, a visit ahead.
 //!
 //! A block's slab comes in chunks, one with each GPU batch of the visit before, as Algorithm 1's
-//! `load_weight(i, j + 1, k)` does. Chunks from disk pass through a staging slot of the host.
+//! `load_weight(i, j + 1, k)` does. Where steps are half layers, a visit is of a half. Chunks from disk pass through a staging slot of the host.
+
+use std::sync::Arc;
 
 use super::emit::{Draft, Emitter};
 use super::layout::Layout;
 use super::ring::Lease;
 use super::stages::StageBlocks;
 use super::unit::{Unit, locked};
-use crate::placement::PAGE_BYTES;
+use crate::placement::{BlockWeights, PAGE_BYTES, Part};
 use crate::program::{Access, BufferId, Cell, Content, Op, ResourceKind, TaskId};
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
@@ -21,8 +23,11 @@ pub const CHUNK_BYTES_MIN: u64 = 1 << 20;
 struct Visit {
     number: u64,
     cell: Cell,
+    part: Part,
     chunks: u64,
     loaded: u64,
+    /// What is read from disk of the chunk that was begun last, and where it lies on the host.
+    reading: Option<(Chunk, TaskId, BufferId)>,
     slot: Option<Lease>,
     staging: Option<Lease>,
     /// Device buffers by the tier that the weights live in.
@@ -53,6 +58,7 @@ impl WeightStream {
                 let bytes = layout.weights.blocks[block].slab[home];
                 let content = Content::Weights {
                     block: block as u16,
+                    part: Part::Whole,
                     home,
                 };
                 let place = (home, layout.weight_homes[home][index]);
@@ -72,14 +78,22 @@ impl WeightStream {
     }
 
     /// Announces the next visit; its weights come in at most `batches` chunks.
-    pub(super) fn announce(&mut self, layout: &Layout, number: u64, cell: Cell, batches: usize) {
-        let slab = &layout.weights.blocks[cell.block as usize].slab;
-        let most = slab.host.max(slab.disk).0.div_ceil(CHUNK_BYTES_MIN);
+    pub(super) fn announce(
+        &mut self,
+        layout: &Layout,
+        (number, cell, part): (u64, Cell, Part),
+        batches: usize,
+    ) {
+        let weights = &layout.weights.blocks[cell.block as usize];
+        let [host, disk] = [Tier::Host, Tier::Disk].map(|tier| weights.bytes(part, tier));
+        let most = host.max(disk).0.div_ceil(CHUNK_BYTES_MIN);
         self.visits.push(Visit {
             number,
             cell,
+            part,
             chunks: most.min(batches as u64),
             loaded: 0,
+            reading: None,
             slot: None,
             staging: None,
             staged: PerTier::default(),
@@ -89,6 +103,13 @@ impl WeightStream {
 
     /// Loads the next chunk of the visit that was announced last, if one is missing.
     pub(super) fn load_chunk(&mut self, emitter: &mut Emitter, layout: &mut Layout) {
+        self.begin_chunk(emitter, layout);
+        self.end_chunk(emitter, layout);
+    }
+
+    /// Copies the host's part of the next chunk and reads the disk's, which [`WeightStream::end_chunk`]
+    /// copies on.
+    pub(super) fn begin_chunk(&mut self, emitter: &mut Emitter, layout: &mut Layout) {
         let page_locked = self.page_locked;
         let Some(next) = self.visits.last().map(|visit| visit.cell.block) else {
             return;
@@ -97,49 +118,58 @@ impl WeightStream {
         let Some(visit) = self.visits.last_mut().filter(|v| v.loaded < v.chunks) else {
             return;
         };
-        let slab = layout.weights.blocks[visit.cell.block as usize].slab;
+        let weights = Arc::clone(&layout.weights);
+        let weights = &weights.blocks[visit.cell.block as usize];
         let slot = *visit
             .slot
             .get_or_insert_with(|| layout.weight_slots.lease());
         for tier in [Tier::Host, Tier::Disk] {
             let Some(home) = homes[tier] else { continue };
-            let chunk = slab[tier]
-                .0
-                .div_ceil(visit.chunks)
-                .next_multiple_of(PAGE_BYTES);
-            let start = (chunk * visit.loaded).min(slab[tier].0);
-            let bytes = Bytes(chunk.min(slab[tier].0 - start));
+            let span = weights.span(visit.part, tier);
+            let all = (span.end - span.start).0;
+            let chunk = all.div_ceil(visit.chunks).next_multiple_of(PAGE_BYTES);
+            let start = (chunk * visit.loaded).min(all);
+            let bytes = Bytes(chunk.min(all - start));
             if bytes == Bytes::ZERO {
                 continue;
             }
-            let last = start + bytes.0 == slab[tier].0;
             let chunk = Chunk {
+                home: span.start + Bytes(start),
                 start: Bytes(start),
                 bytes,
                 page_locked,
+                last: start + bytes.0 == all,
             };
-            let mut copy = Draft::new(ResourceKind::H2d, chunk.to_device(tier), visit.cell);
             if tier == Tier::Host {
-                copy = copy.with(Access::Read, [Some(home)]);
+                let copy = Draft::new(ResourceKind::H2d, chunk.to_device(tier), visit.cell);
+                let copy = copy.with(Access::Read, [Some(home)]);
+                visit.copy(emitter, (copy, tier), slot, weights);
             } else {
                 let (read, staging) = visit.read_chunk(emitter, layout, home, chunk);
-                copy = copy
-                    .with(Access::Read, [Some(staging)])
-                    .after([Some(read)])
-                    .giving([Some(staging)]);
-            }
-            let fresh = visit.staged[tier].is_none();
-            let device = visit.staged_buffer(emitter, slot, tier, &slab);
-            if fresh {
-                copy = copy.taking([Some(device)]).after(slot.free_after);
-            }
-            let copied = emitter.emit(copy.with(Access::Write, [Some(device)]));
-            visit.ready[tier] = Some(copied);
-            if let (true, Tier::Disk, Some(lease)) = (last, tier, visit.staging) {
-                layout.weight_staging.release(lease, [Some(copied), None]);
+                visit.reading = Some((chunk, read, staging));
             }
         }
         visit.loaded += 1;
+    }
+
+    /// Copies on what was read from disk of the chunk that was begun last.
+    pub(super) fn end_chunk(&mut self, emitter: &mut Emitter, layout: &mut Layout) {
+        let Some(visit) = self.visits.last_mut() else {
+            return;
+        };
+        let (Some((chunk, read, staging)), Some(slot)) = (visit.reading.take(), visit.slot) else {
+            return;
+        };
+        let op = chunk.to_device(Tier::Disk);
+        let copy = Draft::new(ResourceKind::H2d, op, visit.cell)
+            .with(Access::Read, [Some(staging)])
+            .after([Some(read)])
+            .giving([Some(staging)]);
+        let weights = &layout.weights.blocks[visit.cell.block as usize];
+        let copied = visit.copy(emitter, (copy, Tier::Disk), slot, weights);
+        if let (true, Some(lease)) = (chunk.last, visit.staging) {
+            layout.weight_staging.release(lease, [Some(copied), None]);
+        }
     }
 
     /// Loads what is still missing of the visit that was announced last.
@@ -187,9 +217,14 @@ impl WeightStream {
 /// A part of a slab on its way.
 #[derive(Debug, Clone, Copy)]
 struct Chunk {
+    /// In the home's slab.
+    home: Bytes,
+    /// In what is loaded.
     start: Bytes,
     bytes: Bytes,
     page_locked: bool,
+    /// Whether none follows in its slab.
+    last: bool,
 }
 
 impl Chunk {
@@ -205,7 +240,7 @@ impl Chunk {
     /// From a home on the host, or from a staging buffer that holds this chunk alone.
     fn to_device(self, home: Tier) -> Op {
         let from = if home == Tier::Host {
-            self.start
+            self.home
         } else {
             Bytes::ZERO
         };
@@ -214,25 +249,46 @@ impl Chunk {
 }
 
 impl Visit {
+    /// Writes a copy to its place on the device.
+    fn copy(
+        &mut self,
+        emitter: &mut Emitter,
+        (copy, tier): (Draft, Tier),
+        slot: Lease,
+        weights: &BlockWeights,
+    ) -> TaskId {
+        let fresh = self.staged[tier].is_none();
+        let device = self.staged_buffer(emitter, slot, tier, weights);
+        let mut copy = copy.with(Access::Write, [Some(device)]);
+        if fresh {
+            copy = copy.taking([Some(device)]).after(slot.free_after);
+        }
+        let copied = emitter.emit(copy);
+        self.ready[tier] = Some(copied);
+        copied
+    }
+
     /// The buffer on the device of the weights that live in `tier`: the host's first, then the disk's.
     fn staged_buffer(
         &mut self,
         emitter: &mut Emitter,
         slot: Lease,
         tier: Tier,
-        slab: &PerTier<Bytes>,
+        weights: &BlockWeights,
     ) -> BufferId {
         let place = if tier == Tier::Host {
             Bytes::ZERO
         } else {
-            slab.host
+            weights.bytes(self.part, Tier::Host)
         };
         let content = Content::Weights {
             block: self.cell.block,
+            part: self.part,
             home: tier,
         };
         let place = (Tier::Device, slot.offset + place);
-        *self.staged[tier].get_or_insert_with(|| emitter.declare(place, slab[tier], content))
+        let bytes = weights.bytes(self.part, tier);
+        *self.staged[tier].get_or_insert_with(|| emitter.declare(place, bytes, content))
     }
 
     /// Reads a chunk from disk into its place in the visit's staging slot. Each chunk is a buffer of
@@ -250,11 +306,12 @@ impl Visit {
             .get_or_insert_with(|| layout.weight_staging.lease());
         let content = Content::Weights {
             block: self.cell.block,
+            part: self.part,
             home: Tier::Disk,
         };
         let offset = lease.offset + chunk.start;
         let staging = emitter.declare((Tier::Host, offset), chunk.bytes, content);
-        let op = chunk.moved(chunk.start, Bytes::ZERO, Tier::Disk);
+        let op = chunk.moved(chunk.home, Bytes::ZERO, Tier::Disk);
         let mut read = Draft::new(ResourceKind::DiskRead, op, self.cell)
             .with(Access::Read, [Some(home)])
             .with(Access::Write, [Some(staging)])

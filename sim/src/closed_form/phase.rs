@@ -177,6 +177,12 @@ impl Terms {
 impl Pass<'_> {
     pub(super) fn phase(&self) -> Phase {
         let layers = f64::from(self.forms.model.num_hidden_layers);
+        // Of a layer: its halves are loaded, and pass activations on, each by itself.
+        let steps = if self.policy.halves_layers() {
+            2.0
+        } else {
+            1.0
+        };
         let mut terms = Terms::default();
         self.compute(&mut terms);
         self.cache(&mut terms);
@@ -184,7 +190,14 @@ impl Pass<'_> {
         if self.apart() {
             mid = self.mid(&mut terms);
         }
-        self.weights(&mut terms, self.slabs().layer);
+        let mut halves = Terms::default();
+        self.weights(
+            &mut halves,
+            Bytes((self.slabs().layer.as_f64() / steps) as u64),
+        );
+        for kind in KINDS {
+            *terms.on(kind) += *halves.on(kind) * steps;
+        }
         let hidden = self.hidden();
         let mut sums = Terms::default();
         let mut ends = self.ends();
@@ -196,13 +209,14 @@ impl Pass<'_> {
                 true => f64::from(self.policy.pipeline.stages_per_host),
                 false => 1.0,
             };
-            *sums.on(kind) = ((*terms.on(kind) + h) * layers + h + *ends.on(kind)) * users;
+            *sums.on(kind) = ((*terms.on(kind) + h * steps) * layers + h + *ends.on(kind)) * users;
         }
+        let hidden = Terms(hidden.0.map(|row| row * steps));
         let paths = self.paths(&mut sums, &hidden, mid);
         let barrier = self.forms.cost.seconds(ResourceKind::Sync, &Op::Barrier).0;
         let policy = self.policy;
         let barriers = if policy.barrier {
-            (layers + 2.0) * f64::from(self.batches)
+            (layers * steps + 2.0) * f64::from(self.batches)
         } else {
             0.0
         };
@@ -326,6 +340,11 @@ impl Pass<'_> {
             gpu.cache.device += attention;
             let on_cpu = self.attention(ResourceKind::Cpu, AttentionPart::Whole);
             terms.off_device(ResourceKind::Cpu, on_cpu);
+            if self.policy.copies_cache() {
+                // What was read from disk is such a copy.
+                let copied = self.attention(ResourceKind::Cpu, AttentionPart::Copied);
+                terms.on(ResourceKind::Cpu).cache.disk += copied - on_cpu;
+            }
         } else if let Some(picks) = self.picks() {
             gpu.cache.device += attention;
             let halves = [AttentionPart::Scores, AttentionPart::Values];

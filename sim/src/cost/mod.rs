@@ -12,7 +12,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::hardware::{CopyLink, Curve, HardwareProfile, Quantity};
-use plimsoll_core::program::{Op, Resource, ResourceKind};
+use plimsoll_core::program::{AttentionPart, Op, Resource, ResourceKind, Stage};
 use plimsoll_core::units::{Bytes, Seconds};
 
 use gemm::{GemmRates, Product};
@@ -135,6 +135,7 @@ impl CostModel {
                 each(self.through_device(2.0 * bytes as f64));
             }
             Op::Linear {
+                stage,
                 m,
                 ref gemms,
                 reused,
@@ -152,7 +153,12 @@ impl CostModel {
                     };
                     self.gemm(product, each);
                 }
-                each(self.launch());
+                let mut launch = self.launch();
+                if matches!(stage, Stage::Output | Stage::Mlp) {
+                    // Both are the end of a layer, which is what a launch was measured for.
+                    launch.seconds.0 /= 2.0;
+                }
+                each(launch);
             }
             Op::Attention { .. } => self.attention(on.kind, op, each),
             Op::Barrier => each(Part::fixed(
@@ -209,6 +215,15 @@ impl CostModel {
             }),
             // No lowering moves bytes on these; a move there would be of the tier's own memory.
             ResourceKind::Gpu => each(self.through_device(size)),
+            ResourceKind::Cpu if self.profile.compute.cpu_copy_share.is_some() => {
+                let (copied, _) = self.cpu_shares();
+                let rate = &self.profile.compute.cpu_attention;
+                each(Part::rated(
+                    "compute.cpu_attention",
+                    size * copied,
+                    (rate, size, SizeUnit::Bytes),
+                ));
+            }
             ResourceKind::Cpu | ResourceKind::Sync => {
                 each(Part::streamed(HOST_BANDWIDTH, size, &tiers.host_bandwidth));
             }
@@ -232,9 +247,17 @@ impl CostModel {
         arithmetic.into_iter().flatten().for_each(each);
     }
 
+    /// What of the CPU's attention a copy of the cache is, and what is left where one was made before.
+    fn cpu_shares(&self) -> (f64, f64) {
+        let share = self.profile.compute.cpu_copy_share.as_ref();
+        let copied = share.map_or(0.0, |share| share.value);
+        (copied, 1.0 - copied)
+    }
+
     fn attention(&self, on: ResourceKind, op: &Op, each: &mut impl FnMut(Part)) {
         let (
             Op::Attention {
+                part,
                 query_len,
                 context_len,
                 ..
@@ -257,7 +280,12 @@ impl CostModel {
         each(launch);
         if *query_len == 1 {
             let bytes = cache.as_f64();
-            return each(Part::rated(number, bytes, (decode, bytes, SizeUnit::Bytes)));
+            let share = match part {
+                AttentionPart::Copied => self.cpu_shares().1,
+                _ => 1.0,
+            };
+            let rate = (decode, bytes, SizeUnit::Bytes);
+            return each(Part::rated(number, bytes * share, rate));
         }
         let (number, prefill) = match &compute.cpu_attention_prefill {
             Some(cpu) if on_cpu => ("compute.cpu_attention_prefill", cpu),
