@@ -98,11 +98,11 @@ impl Controller for Reacting {
         let [slow, quick] = [0, 1].map(|task| trace.span(TaskId(task)));
         self.step += 1;
         match self.step {
-            1 => Decision::Submit(self.pieces.pop().expect("the slow copy")),
+            1 => Decision::Submit(Box::new(self.pieces.pop().expect("the slow copy"))),
             2 => Decision::Wait(Until::Time(EARLY)),
             3 => {
                 assert!(now >= EARLY && slow.is_none(), "{now:?}, {slow:?}");
-                Decision::Submit(self.pieces.pop().expect("the quick copy"))
+                Decision::Submit(Box::new(self.pieces.pop().expect("the quick copy")))
             }
             4 => Decision::Wait(Until::Task(TaskId(1))),
             5 => {

@@ -15,7 +15,7 @@ use crate::verify::{Verifier, VerifyError};
 #[derive(Debug)]
 pub enum Decision {
     /// Hand this piece over.
-    Submit(Program),
+    Submit(Box<Program>),
     /// Ask again when this has happened.
     Wait(Until),
     /// Nothing more will come.
@@ -93,7 +93,7 @@ fn submit_all(
         match controller.decide(now, executor.trace()) {
             Decision::Submit(piece) => {
                 check(&piece)?;
-                let piece = Arc::new(piece);
+                let piece = Arc::new(*piece);
                 pieces.push(Arc::clone(&piece));
                 executor.submit(piece)?;
             }

@@ -430,7 +430,9 @@ impl<'a> Search<'a> {
         let estimate = judge::estimate(plan, &self.forms);
         let tokens = estimate.throughput_tok_s * estimate.latency_s.0;
         let cost = objective.cost(estimate.latency_s, tokens);
-        proposals.first().is_none_or(|best| cost <= best.score * CLOSED_FORM_OFF)
+        proposals
+            .first()
+            .is_none_or(|best| cost <= best.score * CLOSED_FORM_OFF)
     }
 
     /// Each kind of plan that may be chosen.

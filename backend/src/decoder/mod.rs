@@ -12,7 +12,8 @@
 //! | stage | elements |
 //! |---|---|
 //! | [`Decoder::project`] | `T * (2 * hidden_size + q_size + 2 * kv_size + rotary_dim)` |
-//! | [`Decoder::finish`] | `T * (4 * hidden_size + q_size + 2 * intermediate_size)` |
+//! | [`Decoder::output`] | `T * (3 * hidden_size + q_size)` |
+//! | [`Decoder::mlp`] | `T * (3 * hidden_size + 2 * intermediate_size)` |
 //! | [`Decoder::head`] | `T * (2 * hidden_size + vocab_size)` |
 //! | [`Decoder::attend_prompt`] | `16 * query_len * group * head_dim + 2 * C * head_dim + 32 * C`, and one row of the cache as stored |
 //! | [`Decoder::attend_step`] | `2 * rows * group * head_dim`, and scores of at most 128 Ki or of one row; sparse, also what one row picks |

@@ -584,7 +584,7 @@ impl Controller for Lowering {
 
     fn decide(&mut self, _now: Seconds, _trace: &Trace) -> Decision {
         if let Some(piece) = self.next_pass() {
-            return Decision::Submit(piece);
+            return Decision::Submit(Box::new(piece));
         }
         self.waited += 1;
         match self.last_tasks.get(self.waited - 1) {

@@ -80,7 +80,7 @@ fn executed(plan: &Plan, executor: &mut CpuExecutor<'_>) -> Result<Run, LowerErr
     let trace = executor.trace().clone();
     let mut pieces = Vec::new();
     while let Decision::Submit(piece) = lowering.decide(Seconds::ZERO, &trace) {
-        pieces.push(Arc::new(piece));
+        pieces.push(Arc::new(*piece));
     }
     Ok(Run {
         machine: lowering.machine().clone(),
