@@ -161,10 +161,25 @@ struct Occupied {
 /// A buffer that comes to life or is given back.
 #[derive(Debug, Clone, Copy)]
 struct Change {
-    at: Seconds,
-    taken: bool,
+    at: Instant,
     /// Its arena and its bytes.
     size: (u8, i64),
+}
+
+/// A time and, behind it, whether something is taken then. What is given back at an instant makes room for what
+/// is taken then, so it comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Instant(u64);
+
+impl Instant {
+    /// Times are not negative, so their bits are in their order, and the first bit has nothing to say.
+    fn new(at: Seconds, taken: bool) -> Instant {
+        Instant(at.0.to_bits() << 1 | u64::from(taken))
+    }
+
+    fn taken(self) -> bool {
+        self.0 & 1 == 1
+    }
 }
 
 impl Occupied {
@@ -200,8 +215,8 @@ impl Occupied {
                 continue;
             };
             let size = if taken { *slot } else { slot.take() };
-            let change = |size| Change { at, taken, size };
-            self.changes.extend(size.map(change));
+            let at = Instant::new(at, taken);
+            self.changes.extend(size.map(|size| Change { at, size }));
         }
     }
 
@@ -213,16 +228,15 @@ impl Occupied {
         }
     }
 
-    /// Applies all changes before a time. What is given back at an instant makes room for what is taken then.
+    /// Applies all changes before a time.
     fn settle(&mut self, before: Seconds) {
         self.forget();
-        // Times are not negative, so their bits are in their order.
-        self.changes
-            .sort_unstable_by_key(|change| (change.at.0.to_bits(), change.taken));
+        self.changes.sort_unstable_by_key(|change| change.at);
+        let before = Instant::new(before, false);
         let settled = self.changes.partition_point(|change| change.at < before);
         for change in self.changes.drain(..settled) {
             let (arena, bytes) = (usize::from(change.size.0), change.size.1);
-            if change.taken {
+            if change.at.taken() {
                 self.now[arena] += bytes;
                 self.most[arena] = self.most[arena].max(self.now[arena]);
             } else {

@@ -35,7 +35,7 @@ pub struct Simulator {
     pieces: Vec<Piece>,
     /// Pieces that were let go of.
     forgotten: usize,
-    done: Vec<bool>,
+    done: Done,
     now: f64,
     trace: Trace,
     came_late: bool,
@@ -56,6 +56,14 @@ struct Lane {
     rate: f64,
     /// Which of the lanes that slow this one were running when its rate was set.
     beside: LaneSet,
+}
+
+/// Which tasks have ended.
+#[derive(Debug, Default)]
+struct Done {
+    /// From the first task on that was not let go of.
+    done: Vec<bool>,
+    first: u32,
 }
 
 /// What was submitted, with the times of its operations.
@@ -90,7 +98,7 @@ impl Simulator {
             blocked_on: vec![NOBODY; machine.resources.len()],
             pieces: Vec::new(),
             forgotten: 0,
-            done: Vec::new(),
+            done: Done::default(),
             now: 0.0,
             trace: Trace::default(),
             came_late: false,
@@ -105,7 +113,7 @@ impl Simulator {
 
     /// Tasks submitted so far.
     pub fn num_tasks(&self) -> usize {
-        self.done.len()
+        self.done.end() as usize
     }
 
     /// Starts the head of an idle lane's queue, or notes what it waits for. `handed` says that the
@@ -122,7 +130,7 @@ impl Simulator {
         let piece = &mut self.pieces[this.piece];
         let index = (task - piece.program.first_task().0) as usize;
         let deps = piece.program.deps_at(index);
-        let missing = deps.iter().find(|dep| !self.done[dep.0 as usize]);
+        let missing = deps.iter().find(|dep| !self.done.contains(dep.0));
         self.blocked_on[lane] = missing.map_or(NOBODY, |dep| dep.0);
         if missing.is_some() {
             return;
@@ -183,7 +191,7 @@ impl Simulator {
         };
         this.task = NOBODY;
         self.trace.record(TaskId(task), span);
-        self.done[task as usize] = true;
+        self.done.insert(task);
         self.running.remove(lane);
         self.start_ready(lane, false);
         let mut freed = LaneSet::default();
@@ -206,11 +214,10 @@ impl Simulator {
     }
 
     fn run_to(&mut self, task: TaskId) -> Result<(), ExecutionError> {
-        let index = task.0 as usize;
-        if index >= self.done.len() {
+        if task.0 >= self.done.end() {
             return Err(NotSubmitted { task }.into());
         }
-        while !self.done[index] {
+        while !self.done.contains(task.0) {
             let Some(lane) = self.next() else {
                 return Err(self.stuck(task));
             };
@@ -225,6 +232,34 @@ impl Simulator {
             task.0
         );
         ExecutionError::Executor(why.into())
+    }
+}
+
+impl Done {
+    /// The number after the last that was submitted.
+    fn end(&self) -> u32 {
+        self.first + self.done.len() as u32
+    }
+
+    fn extend_to(&mut self, end: u32) {
+        self.done.resize((end - self.first) as usize, false);
+    }
+
+    #[inline]
+    fn insert(&mut self, task: u32) {
+        self.done[(task - self.first) as usize] = true;
+    }
+
+    /// What was let go of has ended.
+    #[inline]
+    fn contains(&self, task: u32) -> bool {
+        let place = task.checked_sub(self.first);
+        place.is_none_or(|place| self.done[place as usize])
+    }
+
+    fn forget_to(&mut self, end: u32) {
+        self.done.drain(..(end - self.first) as usize);
+        self.first = end;
     }
 }
 
@@ -297,7 +332,7 @@ impl Executor for Simulator {
         for (task, id) in piece.tasks().iter().zip(piece.first_task().0..) {
             self.lanes[task.resource.0 as usize].queue.push(id);
         }
-        self.done.resize(piece.end_task().0 as usize, false);
+        self.done.extend_to(piece.end_task().0);
         self.trace.extend_to(piece.end_task());
         self.pieces.push(Piece::new(piece, self.lanes.len()));
         let before = self.running;
@@ -329,7 +364,13 @@ impl Executor for Simulator {
         Ok(Seconds(self.now))
     }
 
-    fn forget(&mut self, _piece: &Program) {
+    fn forget(&mut self, piece: &Program) {
+        self.trace.forget_to(piece.end_task());
+        self.done.forget_to(piece.end_task().0);
+        for lane in &mut self.lanes {
+            lane.queue.drain(..lane.head);
+            lane.head = 0;
+        }
         let piece = &mut self.pieces[self.forgotten];
         piece.program = Arc::default();
         piece.seconds = Vec::new();
