@@ -225,7 +225,7 @@ impl System {
     }
 }
 
-/// One GPU batch in a block, cache and activations on the device.
+/// One GPU batch in a block, cache and activations on the device; a layer is a step.
 fn row_by_row(
     weights: &[[f64; 2]],
     with: impl Fn(Policy) -> Policy,
@@ -235,7 +235,7 @@ fn row_by_row(
         let policy = Policy {
             schedule: Schedule::Row,
             barrier: false,
-            ..Policy::from_percent(1, 1, percent)?
+            ..Policy::from_percent(1, 1, percent)?.in_whole_layers()
         };
         Ok(with(policy))
     };

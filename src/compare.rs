@@ -173,7 +173,9 @@ mod tests {
             barrier: false,
             cpu_attention: true,
             sparse_attention: 0.5,
-            ..Policy::from_percent(8, 4, [50.0, 50.0, 0.0, 100.0, 0.0, 100.0]).unwrap()
+            ..Policy::from_percent(8, 4, [50.0, 50.0, 0.0, 100.0, 0.0, 100.0])
+                .unwrap()
+                .in_whole_layers()
         };
         [from, to]
     }

@@ -7,7 +7,7 @@ use plimsoll_core::workload::Workload;
 use serde::Deserialize;
 
 use crate::baseline::System;
-use crate::files::{InputError, find_model, read_text};
+use crate::files::{InputError, find_model, line_of, read_text};
 
 /// One published run of a system.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,11 +79,11 @@ pub fn read_published(path: &Path) -> Result<Vec<Published>, InputError> {
     let header = reader.headers().cloned().unwrap_or_default();
     for record in reader.records() {
         let read = record.and_then(|record| {
-            let place = record.position().map_or(1, csv::Position::line);
+            let place = line_of(&text, record.position());
             Ok((record.deserialize::<Line>(Some(&header))?, place))
         });
         let (line, place) = read.map_err(|error| {
-            let place = error.position().map_or(1, csv::Position::line);
+            let place = line_of(&text, error.position());
             let remedy = "write the columns system, model, prompt_len, gen_len, effective_batch, \
                           throughput_tok_s, latency_s";
             InputError::bad_file(path, format!("line {place}"), error.to_string(), remedy)

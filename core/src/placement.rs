@@ -37,7 +37,7 @@ pub struct BlockWeights {
 
 /// A block of the model, or one half of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum LayerPart {
     /// All of it.
     Whole,
     /// Its attention.
@@ -107,7 +107,7 @@ impl BlockWeights {
     }
 
     /// Where a part's tensors lie in a tier's slab, in whole pages: two parts may share one.
-    pub fn span(&self, part: Part, tier: Tier) -> Range<Bytes> {
+    pub fn span(&self, part: LayerPart, tier: Tier) -> Range<Bytes> {
         let end = self.slab[tier];
         let of_mlp = |t: &&PlacedTensor| t.home == tier && in_mlp(t.spec.role);
         // The MLP's come behind the attention's.
@@ -116,14 +116,14 @@ impl BlockWeights {
             first.map_or(end, |tensor| tensor.offset)
         };
         match part {
-            Part::Whole => Bytes::ZERO..end,
-            Part::Attention => Bytes::ZERO..begins().align_up(PAGE_BYTES),
-            Part::Mlp => Bytes(begins().0 / PAGE_BYTES * PAGE_BYTES)..end,
+            LayerPart::Whole => Bytes::ZERO..end,
+            LayerPart::Attention => Bytes::ZERO..begins().align_up(PAGE_BYTES),
+            LayerPart::Mlp => Bytes(begins().0 / PAGE_BYTES * PAGE_BYTES)..end,
         }
     }
 
     /// Bytes of a part in a tier's slab.
-    pub fn bytes(&self, part: Part, tier: Tier) -> Bytes {
+    pub fn bytes(&self, part: LayerPart, tier: Tier) -> Bytes {
         let span = self.span(part, tier);
         span.end - span.start
     }

@@ -182,8 +182,8 @@ pub enum PolicyError {
 
 impl Policy {
     /// FlexGen's convention: percentages of weights, cache and activations on GPU and CPU; the rest
-    /// is on disk. Zig-zag with Algorithm 1's barrier after each half of a layer, overlap on, no CPU attention,
-    /// nothing compressed, the cache pageable.
+    /// is on disk. Zig-zag in the steps of its released code, with Algorithm 1's barrier after each half of a layer;
+    /// overlap on, no CPU attention, nothing compressed, the cache pageable.
     ///
     /// # Errors
     /// A share outside 0 to 100, or a pair above 100 by more than a rounding error.
@@ -219,6 +219,16 @@ impl Policy {
         };
         policy.validate()?;
         Ok(policy)
+    }
+
+    /// The same without the steps of FlexGen's released code: a layer is one, and the CPU attends where the cache is.
+    #[must_use]
+    pub fn in_whole_layers(self) -> Policy {
+        Policy {
+            half_layers: false,
+            cache_workspace: false,
+            ..self
+        }
     }
 
     /// Whether a layer's weights come in one piece with the first GPU batch of the layer before, as in

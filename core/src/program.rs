@@ -8,7 +8,7 @@ use std::ops::Range;
 use rustc_hash::FxHashMap;
 
 pub use crate::machine::{Arena, ArenaId, Machine, Resource, ResourceId, ResourceKind};
-use crate::placement::Part;
+use crate::placement::LayerPart;
 use crate::tier::Tier;
 use crate::units::{Bytes, Flops};
 
@@ -32,7 +32,7 @@ pub enum Content {
         /// Model block: 0 the embedding, then the layers, then the head.
         block: u16,
         /// Which of them: at home all.
-        part: Part,
+        part: LayerPart,
         /// The tier they live in (where staged, not the tier of the buffer).
         home: Tier,
     },

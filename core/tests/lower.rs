@@ -758,4 +758,38 @@ fn the_cpu_attends_to_a_copy_that_was_made_a_step_ahead() {
     let (parts, moved) = of(in_place);
     assert_eq!(parts, [AttentionPart::Whole; 6]);
     assert!(moved.is_empty());
+    assert!(attends_a_step_after_its_copy(&plan(copies, workload)));
+}
+
+/// Whether between the copy of a layer's past and the CPU's attention to it all resources meet.
+fn attends_a_step_after_its_copy(plan: &Plan) -> bool {
+    let pieces = pieces(plan);
+    let tasks = pieces.iter().flat_map(|piece| {
+        let tasks = piece.tasks().iter();
+        tasks.map(|task| (piece.ops()[task.op.0 as usize], task.cell))
+    });
+    let mut copied = Vec::new();
+    let mut met = true;
+    for (op, cell) in tasks {
+        match op {
+            // The past is pageable, as activations are not, and of more than the one token that goes home.
+            Op::Move {
+                bytes,
+                page_locked: false,
+                ..
+            } if bytes > Bytes(2 * 768 * 2) => copied.push((cell, false)),
+            Op::Barrier => copied.iter_mut().for_each(|(_, met)| *met = true),
+            Op::Attention {
+                part: AttentionPart::Copied,
+                ..
+            } => {
+                let of_it = copied
+                    .iter()
+                    .rfind(|(of, _)| of.block == cell.block && of.pass == cell.pass);
+                met &= of_it.is_some_and(|(_, met)| *met);
+            }
+            _ => {}
+        }
+    }
+    met
 }

@@ -310,12 +310,14 @@ fn memory_is_close_to_the_footprint_and_exact_for_pure_placements() {
             0.05,
         ),
     ];
-    let with_sparse = cases
+    let variants = cases
         .into_iter()
-        .flat_map(|case| [(case, 1.0), (case, 0.1)]);
-    for (((name, size, batches, percent, cpu_attention), tolerance), share) in with_sparse {
+        .flat_map(|case| [(1.0, false), (0.1, false), (1.0, true)].map(|variant| (case, variant)));
+    for (((name, size, batches, percent, cpu_attention), tolerance), (share, barrier)) in variants {
         let policy = Policy {
             sparse_attention: share,
+            // With FlexGen's half layers and workspaces.
+            barrier,
             ..policy(size, batches, percent, cpu_attention)
         };
         let forms = ClosedForms::new(

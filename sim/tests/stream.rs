@@ -124,9 +124,17 @@ fn of_one_token_there_is_no_decode() {
 fn what_is_timed_needs_no_more_than_comes_before_its_end() {
     let profile = embedded::profile("t4").expect("embedded");
     for percent in [ON_HOST, ON_DISK] {
-        for (cpu_attention, num_prompts) in [(false, None), (true, None), (true, Some(20))] {
-            let policy = policy(Schedule::Diagonal, percent, cpu_attention, false);
-            let plan = plan(policy, num_prompts, 12);
+        for (cpu_attention, barrier, num_gpu_batches) in [
+            (false, false, 4),
+            (true, false, 4),
+            (true, true, 4),
+            (true, false, 1),
+        ] {
+            let policy = Policy {
+                num_gpu_batches,
+                ..policy(Schedule::Diagonal, percent, cpu_attention, barrier)
+            };
+            let plan = plan(policy, None, 12);
             let whole = Timing::of_plan(&plan, &simulate(&plan, &profile).expect("fits"));
             assert_eq!(time(&plan, &profile).expect("fits"), whole, "{policy:?}");
         }

@@ -14,7 +14,7 @@ use plimsoll_core::sparse::DENSE;
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 
-use crate::files::{InputError, find_model, read_text};
+use crate::files::{InputError, find_model, line_of, read_text};
 use crate::published::Printed;
 use crate::{flexgen, given};
 
@@ -137,7 +137,7 @@ pub fn read_runs(path: &Path) -> Result<Vec<RecordedRun>, InputError> {
         .comment(Some(b'#'))
         .from_reader(text.as_bytes());
     let broken = |error: csv::Error| {
-        let place = error.position().map_or(1, csv::Position::line);
+        let place = line_of(&text, error.position());
         let remedy = "write as many values as the header has columns";
         InputError::bad_file(path, format!("line {place}"), error.to_string(), remedy)
     };
@@ -154,7 +154,7 @@ pub fn read_runs(path: &Path) -> Result<Vec<RecordedRun>, InputError> {
     let mut runs = Vec::new();
     for record in reader.records() {
         let record = record.map_err(broken)?;
-        let line = record.position().map_or(0, csv::Position::line);
+        let line = line_of(&text, record.position());
         let row = Row {
             path,
             line,

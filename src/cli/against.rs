@@ -48,5 +48,13 @@ pub(super) fn text(file: &Path, comparison: &Result<Comparison, LowerError>) -> 
         let changed = step.changed.join(", ");
         let _ = writeln!(text, "           {gain:>7} to {rate} tok/s: {changed}");
     }
+    let gain: f64 = comparison.steps.iter().map(|step| step.gain).product();
+    if gain < 1.0 {
+        let worse = signed_percent(1.0 / gain - 1.0);
+        let _ = writeln!(
+            text,
+            "           the other plan is better here by {worse}; keep it"
+        );
+    }
     text
 }

@@ -198,7 +198,8 @@ pub(super) struct WorkloadArgs {
     #[arg(long, default_value_t = 32, value_name = "TOKENS",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub gen_len: u32,
-    /// Prompts in all [default: as many as one block holds]
+    /// Prompts in all [default: no end of them. Figures are then of one block; of a diagonal schedule, of a block's
+    /// worth in the steady state]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub num_prompts: Option<u64>,
 }

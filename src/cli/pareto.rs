@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::policy::Schedule;
 use plimsoll_core::workload::Workload;
 use serde::Serialize;
 
@@ -133,11 +134,25 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             points: &points,
         }),
         Format::Text => print(&format!(
-            "{title}\n\n{}\n{}{} points in {computed_in_s:.2} s\n",
+            "{title}\n\n{}\n{}{}{} points in {computed_in_s:.2} s\n",
             frontier_table(&points),
             one_of(&profile),
+            steady(&points),
             points.len()
         )),
+    }
+}
+
+/// Says whose latency the points of one schedule have.
+fn steady(points: &[Point]) -> &'static str {
+    match points
+        .iter()
+        .any(|p| p.schedule == Some(Schedule::Diagonal))
+    {
+        true => {
+            "Diagonal points are of the steady state: prompts come without end, and a first block takes longer.\n"
+        }
+        false => "",
     }
 }
 

@@ -6,8 +6,9 @@ use clap::ValueEnum;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::lower::{LowerError, fullest_stages};
+use plimsoll_core::lower::{LowerError, footprint, fullest_stages};
 use plimsoll_core::model::ModelSpec;
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Schedule;
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::units::{Bytes, Seconds};
@@ -90,7 +91,8 @@ pub(super) struct Wish {
     /// Move nothing while anything computes
     #[arg(long)]
     no_overlap: bool,
-    /// The longest that the whole workload may take, in seconds
+    /// The longest that the whole workload may take, in seconds; where prompts are endless, the longest that a prompt
+    /// may be in the machine: a block's time, in the steady state of a diagonal schedule
     #[arg(long, value_name = "S", value_parser = positive, allow_negative_numbers = true)]
     max_latency_s: Option<f64>,
 }
@@ -164,7 +166,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Ok(planned) => {
             let file = args.against.as_deref();
             let compared = file.map(|file| against(file, &planned.plan, &profile));
-            report(args, &planned, compared.transpose()?.as_ref())
+            report((args, &profile), &planned, compared.transpose()?.as_ref())
         }
         Err(refusal) => args.refuse(&refusal),
     }
@@ -243,9 +245,13 @@ fn too_slow(planned: &Planned) -> Refusal {
     let latency = prediction.map(|summary| summary.latency_s);
     let bottleneck = prediction.map_or(String::new(), bottleneck_text);
     let line = format!(
-        "no plan is fast enough: the fastest that was found takes {} ({}); \
+        "no plan is fast enough: the fastest that was found takes {}: {}; \
          allow a longer --max-latency-s or ask for less",
-        latency.map_or("too long".to_owned(), duration),
+        latency.map_or("too long".to_owned(), |s| format!(
+            "{} ({:.1} s)",
+            duration(s),
+            s.0
+        )),
         bottleneck
     );
     let json = json!({ "infeasible": {
@@ -258,7 +264,7 @@ fn too_slow(planned: &Planned) -> Refusal {
 
 /// `compared` is with `args.against`, whose policy may not fit.
 fn report(
-    args: &Args,
+    (args, profile): (&Args, &HardwareProfile),
     planned: &Planned,
     compared: Option<&Result<Comparison, LowerError>>,
 ) -> anyhow::Result<()> {
@@ -290,11 +296,40 @@ fn report(
             let search = search + &compared.unwrap_or_default();
             let assumed = args.wish.assumed(args.workload);
             let assumed = assumed.map_or(String::new(), |what| format!("planned    for {what}\n"));
-            print(&format!("{}\n{assumed}{search}", plan_text(&planned.plan)))
+            let machine = [one_of(args, profile), page_locks(&planned.plan, profile)].concat();
+            print(&format!(
+                "{}\n{assumed}{search}{machine}",
+                plan_text(&planned.plan)
+            ))
         }
     };
     written?;
     printed
+}
+
+/// Says that a schedule leaves GPUs of the machine idle.
+fn one_of(args: &Args, profile: &HardwareProfile) -> String {
+    let zigzag = args.wish.schedule.map(Schedule::from) == Some(Schedule::ZigZag);
+    match (args.wish.schedule.is_none() || zigzag, profile.num_gpus()) {
+        (false, gpus @ 2..) => format!(
+            "note       one of {gpus} GPUs is used: only zig-zag plans are spread over several\n"
+        ),
+        _ => String::new(),
+    }
+}
+
+/// Says that more host memory is page-locked than the machine is known to let.
+fn page_locks(plan: &Plan, profile: &HardwareProfile) -> String {
+    // A plan of ours has all of its host memory locked.
+    let locked = footprint(plan).map_or(Bytes::ZERO, |needs| needs.host);
+    match &profile.tiers.page_lockable_bytes {
+        Some(most) if locked > most.value => format!(
+            "note       page-locks {locked} of host memory; {} is what this machine is known to allow (`simulate \
+             --page-lock flexgen` says what pageable memory costs)\n",
+            most.value
+        ),
+        _ => String::new(),
+    }
 }
 
 fn advice(planned: &Planned) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! `plimsoll score`: predictions beside measured runs.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -10,8 +10,8 @@ use plimsoll_core::term::Term;
 use super::Format;
 use super::options::term;
 use super::output::{check_output, print, print_json};
-use crate::calibrate::{Machines, RunRow, RunScore, read_runs, score_runs};
-use crate::files::write_atomically;
+use crate::calibrate::{Machines, RecordedRun, RunRow, RunScore, read_runs, score_runs};
+use crate::files::{InputError, write_atomically};
 use crate::report::{Align, Table, signed_percent, three_digits, to_csv};
 
 /// Runs and the machine that they ran on.
@@ -36,6 +36,20 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
+/// That there is something to hold predictions against.
+fn check_measured(path: &Path, runs: &[RecordedRun]) -> Result<(), InputError> {
+    if runs.iter().any(|run| run.measured.is_some()) {
+        return Ok(());
+    }
+    let remedy = "write what was measured into a column throughput_tok_s or latency_s";
+    Err(InputError::bad_file(
+        path,
+        "line 1",
+        "no run has a measured number",
+        remedy,
+    ))
+}
+
 #[derive(Serialize)]
 struct Report<'a> {
     without: &'a [Term],
@@ -56,6 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             .iter()
             .for_each(|term| term.off_in(&mut run.policy));
     }
+    check_measured(&args.runs, &runs)?;
     let (rows, score) = score_runs(&runs, &|run| machines.of(run).clone())?;
     if let Some(path) = &args.output {
         let csv = to_csv(&rows)?;
@@ -136,5 +151,6 @@ fn text(rows: &[RunRow], score: &RunScore) -> String {
             score.within_interval
         ),
     };
+    text.push_str("error: of the rate, predicted over measured (above 0: predicted too fast)\n");
     text
 }

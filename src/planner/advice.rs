@@ -17,7 +17,7 @@ use crate::parallel::on_all_processors;
 const SHAPES_TRIED: usize = 3;
 
 /// Gains below this are within the closed form's own error.
-const GAIN_MIN: f64 = 1.02;
+const GAIN_MIN: f64 = 1.05;
 
 /// A change of the machine and what it brings.
 #[derive(Debug, Clone, PartialEq)]

@@ -267,7 +267,8 @@ impl<'a> Blocks<'a> {
     }
 
     fn judged(&self, plans: Vec<Plan>) -> Result<Outcome, PlanError> {
-        let wanted = Objective::Throughput;
+        // Of one block size, shapes of a kind are much alike.
+        let wanted = (Objective::Throughput, 1);
         let judged = judge::judge(plans, self.profile, &self.forms, wanted)?;
         let Some(best) = judged.into_iter().next() else {
             return Err(PlanError::Solver("no plan was judged".to_owned()));

@@ -18,7 +18,7 @@ use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForms, Estimate, stage_model};
 use plimsoll_sim::{predict, time};
 
-use super::kind::first_of_each;
+use super::kind::Kind;
 use super::{Objective, PlanError};
 use crate::parallel::on_all_processors;
 
@@ -34,9 +34,16 @@ struct Sample {
     tokens: u32,
 }
 
+impl Sample {
+    const fn new(layers: u32, tokens: u32) -> Sample {
+        Sample { layers, tokens }
+    }
+}
+
 /// What is simulated to compare plans of one kind, and then the best of each. In a diagonal
 /// schedule some passes prefill and most do not, so that many tokens are needed, and few layers have
-/// to do.
+/// to do. What a pass begins and ends with weighs more in those, as one over their number: two
+/// samples say how much.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Length {
     Short,
@@ -44,14 +51,17 @@ pub(super) enum Length {
 }
 
 impl Length {
-    fn sample(self, schedule: Schedule) -> Sample {
-        let (layers, tokens) = match (self, schedule) {
-            (Length::Short, Schedule::Diagonal) => (2, 24),
-            (Length::Longer, Schedule::Diagonal) => (5, 32),
-            (Length::Short, _) => (12, 3),
-            (Length::Longer, _) => (32, 3),
-        };
-        Sample { layers, tokens }
+    fn samples(self, schedule: Schedule) -> &'static [Sample] {
+        const SHORT: [Sample; 1] = [Sample::new(12, 3)];
+        const LONGER: [Sample; 1] = [Sample::new(32, 3)];
+        const SHORT_DIAGONAL: [Sample; 1] = [Sample::new(2, 24)];
+        const LONGER_DIAGONAL: [Sample; 2] = [Sample::new(2, 32), Sample::new(6, 32)];
+        match (self, schedule) {
+            (Length::Short, Schedule::Diagonal) => &SHORT_DIAGONAL,
+            (Length::Longer, Schedule::Diagonal) => &LONGER_DIAGONAL,
+            (Length::Short, _) => &SHORT,
+            (Length::Longer, _) => &LONGER,
+        }
     }
 }
 
@@ -124,30 +134,17 @@ impl Judged {
         forms: &ClosedForms,
         length: Length,
     ) -> Result<Judged, PlanError> {
-        let short = shortened(&plan, length.sample(plan.policy.schedule))?;
-        let simulated = time(&short, profile)?;
-        let short_forms = ClosedForms::new(
-            profile,
-            &stage_model(&short.model, &short.policy.pipeline),
-            short.dtype,
-            short.workload,
-            (&[short.policy.compression], short.policy.sparse_attention),
-        )?;
-        let (expected, whole) = (estimate(&short, &short_forms), estimate(&plan, forms));
-        let corrected = |whole: Seconds, simulated: Seconds, expected: Seconds| {
-            if expected.0 > 0.0 {
-                whole * (simulated.0 / expected.0)
-            } else {
-                whole
-            }
-        };
-        let decoded = simulated.decode_s().unwrap_or(Seconds::ZERO);
+        let mut offs = Vec::new();
+        for sample in length.samples(plan.policy.schedule) {
+            offs.push(Off::of(&plan, *sample, profile)?);
+        }
+        let off = Off::at(plan.model.num_hidden_layers, &offs);
+        let whole = estimate(&plan, forms);
         let latency_s = if plan.policy.schedule == Schedule::Diagonal {
             // Prefill and decode share passes.
-            corrected(whole.latency_s, simulated.latency_s, expected.latency_s)
+            whole.latency_s * off.latency
         } else {
-            corrected(whole.prefill_s, simulated.prefill_s, expected.prefill_s)
-                + corrected(whole.decode_s, decoded, expected.decode_s)
+            whole.prefill_s * off.prefill + whole.decode_s * off.decode
         };
         let tokens = whole.throughput_tok_s * whole.latency_s.0;
         Ok(Judged {
@@ -158,13 +155,68 @@ impl Judged {
     }
 }
 
-/// Simulates plans and sorts them, best first; of many the finalists come back. Only small plans have
+/// How much longer a simulated part takes than its closed form says.
+#[derive(Debug, Clone, Copy)]
+struct Off {
+    layers: f64,
+    prefill: f64,
+    decode: f64,
+    latency: f64,
+}
+
+impl Off {
+    fn of(plan: &Plan, sample: Sample, profile: &HardwareProfile) -> Result<Off, PlanError> {
+        let short = shortened(plan, sample)?;
+        let simulated = time(&short, profile)?;
+        let forms = ClosedForms::new(
+            profile,
+            &stage_model(&short.model, &short.policy.pipeline),
+            short.dtype,
+            short.workload,
+            (&[short.policy.compression], short.policy.sparse_attention),
+        )?;
+        let expected = estimate(&short, &forms);
+        let off = |simulated: Seconds, expected: Seconds| match expected.0 > 0.0 {
+            true => simulated.0 / expected.0,
+            false => 1.0,
+        };
+        let decoded = simulated.decode_s().unwrap_or(Seconds::ZERO);
+        Ok(Off {
+            layers: f64::from(short.model.num_hidden_layers),
+            prefill: off(simulated.prefill_s, expected.prefill_s),
+            decode: off(decoded, expected.decode_s),
+            latency: off(simulated.latency_s, expected.latency_s),
+        })
+    }
+
+    /// That of so many layers, on the line through the first and the last sample over one over their layers.
+    fn at(layers: u32, samples: &[Off]) -> Off {
+        let (few, more) = (samples[0], samples[samples.len() - 1]);
+        let layers = f64::from(layers);
+        let on_line = |of: fn(&Off) -> f64| {
+            if few.layers == more.layers {
+                return of(&more);
+            }
+            let slope = (of(&few) - of(&more)) / (1.0 / few.layers - 1.0 / more.layers);
+            of(&more) + slope * (1.0 / layers - 1.0 / more.layers)
+        };
+        Off {
+            layers,
+            prefill: on_line(|off| off.prefill),
+            decode: on_line(|off| off.decode),
+            latency: on_line(|off| off.latency),
+        }
+    }
+}
+
+/// Simulates plans and sorts them, best first; of many the finalists come back, the best of each kind and so many
+/// diagonals of a kind, which a short simulation may misjudge by a tenth either way. Only small plans have
 /// predictions.
 pub(super) fn judge(
     plans: Vec<Plan>,
     profile: &HardwareProfile,
     forms: &ClosedForms,
-    objective: Objective,
+    (objective, diagonals): (Objective, usize),
 ) -> Result<Vec<Judged>, PlanError> {
     if are_few(&plans) {
         let judged = all(plans, &|plan| Judged::in_full(plan, profile))?;
@@ -177,7 +229,7 @@ pub(super) fn judge(
     let finalists = if plans.len() <= FINALISTS {
         plans
     } else {
-        finalists(judged(plans, Length::Short)?)
+        finalists(judged(plans, Length::Short)?, diagonals)
     };
     judged(finalists, Length::Longer)
 }
@@ -194,19 +246,27 @@ pub(super) fn by_samples(
     })
 }
 
-/// Of plans, best first: the best of each kind, and as many of the others as are simulated without a
-/// thought.
-fn finalists(judged: Vec<Judged>) -> Vec<Plan> {
-    let plans = judged.into_iter().map(Judged::into_plan).collect();
-    let (mut plans, kinds) = first_of_each(plans, |plan: &Plan| &plan.policy);
+/// Of plans, best first: the best of each kind, of diagonals so many, and as many of the others as are simulated
+/// without a thought.
+fn finalists(judged: Vec<Judged>, diagonals: usize) -> Vec<Plan> {
+    let mut kinds = Vec::new();
+    let is_first = |plan: &Plan| {
+        let kind = Kind::of(&plan.policy);
+        let before = kinds.iter().filter(|known| **known == kind).count();
+        kinds.push(kind);
+        let diagonal = kind.schedule == Schedule::Diagonal;
+        before < if diagonal { diagonals } else { 1 }
+    };
+    let plans = judged.into_iter().map(Judged::into_plan);
+    let (mut finalists, others): (Vec<Plan>, Vec<Plan>) = plans.partition(is_first);
     let mut done = 0;
-    let others = plans.iter().skip(kinds).take_while(|plan| {
-        done = squares(plan).saturating_add(done);
-        done <= FEW_SQUARES
-    });
-    let count = kinds + others.count();
-    plans.truncate(count.max(FINALISTS));
-    plans
+    for plan in others {
+        done = squares(&plan).saturating_add(done);
+        if done <= FEW_SQUARES || finalists.len() < FINALISTS {
+            finalists.push(plan);
+        }
+    }
+    finalists
 }
 
 pub(super) fn sorted(mut judged: Vec<Judged>, objective: Objective) -> Vec<Judged> {

@@ -297,7 +297,8 @@ pub fn choose(
 }
 
 /// The first half of [`search`]: the plans that linear programs propose, made whole so that they fit,
-/// best by the closed form first, on one GPU. Nothing is simulated, so none has a prediction.
+/// best by the closed form first, on one GPU, but for those that whole tensors put far from what was proposed. Nothing
+/// is simulated, so none has a prediction.
 ///
 /// # Errors
 /// As [`search`].
@@ -402,6 +403,7 @@ impl<'a> Search<'a> {
         for count in [PROPOSED, PROPOSED_AT_MOST] {
             let room = self.maker.room();
             let mut plans = Vec::new();
+            let mut unlikely = Vec::new();
             let mut proposals = Vec::new();
             // The closed form errs differently on plans of different kinds, so each has its candidates.
             for kind in self.kinds() {
@@ -410,29 +412,78 @@ impl<'a> Search<'a> {
                 for proposal in unlike_first(&best) {
                     // Of small plans, more are judged in the same time.
                     if plans.len() < before + JUDGED || judge::are_few(&plans[before..]) {
-                        let made = self.maker.make(proposal)?.into_iter();
-                        plans.extend(made.filter(|plan| self.may_win(plan, &best, objective)));
+                        let made = self.maker.make(proposal)?;
+                        let may_win = |plan: &Plan| self.may_win(plan, &best, objective);
+                        let (likely, others): (Vec<_>, Vec<_>) =
+                            made.into_iter().partition(may_win);
+                        plans.extend(likely);
+                        unlikely.extend(others);
                     }
                 }
                 proposals.extend(best);
             }
             proposals.sort_by(|a, b| a.score.total_cmp(&b.score));
+            if plans.is_empty() {
+                // Of few large tensors, none may be near what was asked.
+                unlikely.truncate(JUDGED);
+                plans = unlikely;
+            }
             if !plans.is_empty() {
+                if plans.len() < JUDGED {
+                    // So few fit that others may have been missed.
+                    plans.extend(self.smallest(shapes, objective)?);
+                }
                 return Ok((plans, proposals));
             }
         }
-        Ok((Vec::new(), Vec::new()))
+        Ok((self.smallest(shapes, objective)?, Vec::new()))
+    }
+
+    /// Blocks from the smallest on, which leave tensors the most room, for as long as some can be made whole; the best
+    /// of them. Whole tensors may also take less than their shares, so that a placement may fit that exceeds the machine
+    /// by a little.
+    fn smallest(&self, shapes: &[Shape], objective: Objective) -> Result<Vec<Plan>, PlanError> {
+        let room = self.maker.room();
+        let mut order: Vec<&Shape> = shapes.iter().collect();
+        order.sort_by_key(|shape| shape.policy.block_size());
+        let mut made: Vec<Plan> = Vec::new();
+        for some in order.chunks(space::AT_ONCE) {
+            let before = made.len();
+            let placed = space::place_all(some.to_vec(), room, objective);
+            for (shape, placed) in some.iter().zip(placed) {
+                let mut plans = match placed? {
+                    Some(proposal) => self.maker.make(&proposal)?,
+                    None => Vec::new(),
+                };
+                if plans.is_empty() {
+                    let nearest = lp::place_with_least_excess(shape, room)?.into_iter();
+                    plans.extend(nearest.map(|policy| self.maker.plan(policy)));
+                    plans.retain(Maker::fits);
+                }
+                made.append(&mut plans);
+            }
+            if before > 0 && made.len() == before {
+                break;
+            }
+        }
+        let score = |plan: &Plan| self.score(plan, objective);
+        made.sort_by(|a, b| score(a).total_cmp(&score(b)));
+        made.truncate(2 * JUDGED);
+        Ok(made)
+    }
+
+    /// What the closed form says of a whole plan: seconds a token, or seconds.
+    fn score(&self, plan: &Plan, objective: Objective) -> f64 {
+        let estimate = judge::estimate(plan, &self.forms);
+        let tokens = estimate.throughput_tok_s * estimate.latency_s.0;
+        objective.cost(estimate.latency_s, tokens)
     }
 
     /// Whether a plan made whole is still near the best proposal. Whole tensors may be far from the shares
     /// that were asked.
     fn may_win(&self, plan: &Plan, proposals: &[Proposal], objective: Objective) -> bool {
-        let estimate = judge::estimate(plan, &self.forms);
-        let tokens = estimate.throughput_tok_s * estimate.latency_s.0;
-        let cost = objective.cost(estimate.latency_s, tokens);
-        proposals
-            .first()
-            .is_none_or(|best| cost <= best.score * CLOSED_FORM_OFF)
+        let best = proposals.first();
+        best.is_none_or(|best| self.score(plan, objective) <= best.score * CLOSED_FORM_OFF)
     }
 
     /// Each kind of plan that may be chosen.
@@ -449,7 +500,7 @@ impl<'a> Search<'a> {
     /// The best, ranked, or none where nothing fits.
     fn best(&self, shapes: &[Shape], objective: Objective) -> Result<Option<Ranked>, PlanError> {
         let (plans, proposals) = self.propose(shapes, objective)?;
-        let plans = judge::judge(plans, self.profile, &self.forms, objective)?;
+        let plans = judge::judge(plans, self.profile, &self.forms, (objective, 2))?;
         Ok((!plans.is_empty()).then_some((plans, proposals)))
     }
 

@@ -18,7 +18,7 @@ use crate::parallel::on_all_processors;
 const BATCHES: [u32; 13] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20];
 
 /// Shapes that are placed between two looks at which can still be among the best.
-const AT_ONCE: usize = 32;
+pub(super) const AT_ONCE: usize = 32;
 
 /// A point of the outer level with its closed form.
 #[derive(Debug, Clone)]

@@ -69,6 +69,15 @@ impl Maker {
         }
     }
 
+    /// Whether a plan's tensors have room.
+    pub(super) fn fits(plan: &Plan) -> bool {
+        let within = |needs: PerTier<Bytes>| {
+            let mut tiers = Tier::ALL.into_iter();
+            tiers.all(|tier| needs[tier] <= plan.capacity_bytes[tier])
+        };
+        footprint(plan).is_ok_and(within)
+    }
+
     /// Plans of a proposal that fit: with rounding errors carried through the model, and with each
     /// layer alike, which is coarser but loads as much for each layer.
     pub(super) fn make(&self, proposal: &Proposal) -> Result<Vec<Plan>, PlanError> {

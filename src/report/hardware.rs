@@ -153,6 +153,8 @@ fn with_unit(key: &str, value: f64) -> String {
         BytesPerSecond(value).to_string()
     } else if key.ends_with("flops_per_s") {
         FlopsPerSecond(value).to_string()
+    } else if key.ends_with("elements_per_s") {
+        format!("{value:.3e} elements/s")
     } else if key.ends_with("_bytes") {
         Bytes(value as u64).to_string()
     } else if key.ends_with("_s") {

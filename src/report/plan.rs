@@ -25,6 +25,7 @@ pub fn plan_text(plan: &Plan) -> String {
     text.push_str(&pipeline_text(plan));
     if let Some(prediction) = &plan.prediction {
         let _ = write!(text, "\npredicted\n{}", summary_text(prediction));
+        text.push_str(steady_text(plan));
         text.push_str(&certainty_text(prediction));
         if let Some(said) = rates_text(plan) {
             let _ = writeln!(text, "rates      {said}");
@@ -138,9 +139,13 @@ fn decisions(policy: &Policy) -> String {
         Granularity::Spread => "over the whole model",
     };
     let sparse = if policy.sparse_attention < DENSE {
+        let whole = match policy.cache.disk > 0.0 {
+            true => " (but all of what is read from disk, where values lie scattered)",
+            false => "",
+        };
         format!(
-            "attention  sparse: decode reads {} of the values, those with the largest weights; what that \
-             does to the quality of the tokens is not judged here (see plimsoll perplexity)\n",
+            "attention  sparse: decode reads {} of the values{whole}, those with the largest weights; what \
+             that does to the quality of the tokens is not judged here (see plimsoll perplexity)\n",
             percent(policy.sparse_attention)
         )
     } else {
@@ -331,6 +336,19 @@ pub fn summary_text(summary: &Summary) -> String {
         .collect();
     let _ = writeln!(text, "busy       {}", shares.join(", "));
     text
+}
+
+/// Whose time a prediction's latency is, where that is not a whole run's.
+fn steady_text(plan: &Plan) -> &'static str {
+    let steady = plan.policy.schedule == Schedule::Diagonal && plan.workload.num_prompts.is_none();
+    match steady {
+        true => {
+            "steady     prompts come without end: the latency is that of a block's worth of them once batches come \
+             and go\n           evenly; a first block takes longer (--num-prompts N predicts a run of N from its \
+             start to its end)\n"
+        }
+        false => "",
+    }
 }
 
 /// What a latency is made of.

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use plimsoll_core::placement::Part;
+use plimsoll_core::placement::LayerPart;
 use plimsoll_core::program::{
     Access, Arg, Buffer, Cell, Content, Gemm, Gemms, Machine, NewTask, Op, ResourceKind, Stage,
 };
@@ -21,7 +21,7 @@ fn program(machine: &Machine) -> Program {
             offset: Bytes::ZERO,
             bytes: Bytes(4096),
             content: Content::Weights {
-                part: Part::Whole,
+                part: LayerPart::Whole,
                 block: 4,
                 home: Tier::Host,
             },

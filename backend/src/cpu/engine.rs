@@ -504,9 +504,8 @@ impl<'a> Turn<'a> {
             AttentionPart::Whole | AttentionPart::Copied if kind == ResourceKind::Cpu => {
                 self.attend_on_cpu(sight)
             }
-            AttentionPart::Whole | AttentionPart::Copied => {
-                self.attend(context_len - query_len, sight)
-            }
+            AttentionPart::Whole => self.attend(context_len - query_len, sight),
+            AttentionPart::Copied => Err(TaskError::NoOperand("a copy of the cache on the host")),
             AttentionPart::Scores | AttentionPart::Values => {
                 let parts = self.cache_parts()?;
                 let picked = self.picked(rows, value_len - 1);

@@ -103,7 +103,7 @@ pub(super) fn plan(
             Kind::Compressed(compression) => compression,
             Kind::OnDevice | Kind::CpuAttention => Compression::default(),
         },
-        ..Policy::from_percent(sequences, batches, percent)?
+        ..Policy::from_percent(sequences, batches, percent)?.in_whole_layers()
     };
     let mut plan = Plan {
         schema_version: PLAN_SCHEMA_VERSION,

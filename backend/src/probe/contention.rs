@@ -7,9 +7,16 @@
 
 use std::collections::BTreeMap;
 
+use plimsoll_core::Dtype;
 use plimsoll_core::hardware::contention::{delay_of, rate_of};
 use plimsoll_core::hardware::{Contention, Engine, Quantity};
+use plimsoll_core::lower::{LowerError, footprint};
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::Policy;
+use plimsoll_core::tier::PerTier;
+use plimsoll_core::units::Bytes;
 
+use super::compute::{self, Kind};
 use super::samples::Timed;
 use super::stats::median;
 
@@ -27,6 +34,40 @@ const BESIDE_MIN_S: f64 = 20e-3;
 /// So much work together without any loss is assumed of every pair (a ridge), so that a few odd tasks do
 /// not make a large loss.
 const RIDGE_S: f64 = 10e-3;
+
+/// What runs beside each other: sequences and GPU batches, shares, and whether the CPU attends. Of one GPU batch weights
+/// come in one piece, with overlap and without; only beside others does the GPU compute while the CPU does.
+const PLACEMENTS: [((u32, u32), [f64; 6], bool); 3] = [
+    ((16, 1), [0.0, 100.0, 0.0, 100.0, 0.0, 100.0], false),
+    ((16, 1), [0.0, 0.0, 100.0, 0.0, 100.0, 0.0], false),
+    ((4, 4), [100.0, 0.0, 0.0, 60.0, 100.0, 0.0], true),
+];
+
+/// Each placement with overlap, and the same without: the same tasks in another order.
+pub(super) fn plans(dtype: Dtype) -> Result<Vec<[Plan; 2]>, LowerError> {
+    let with = |((sequences, batches), percent, cpu_attention)| {
+        let mut plan = compute::plan(
+            compute::SHAPES[1],
+            (sequences, 48),
+            6,
+            dtype,
+            Kind::OnDevice,
+        )?;
+        plan.policy = Policy {
+            cpu_attention,
+            barrier: false,
+            ..Policy::from_percent(sequences, batches, percent)?.in_whole_layers()
+        };
+        let mut serial = plan.clone();
+        serial.policy.overlap = false;
+        for plan in [&mut plan, &mut serial] {
+            plan.capacity_bytes = PerTier::from_fn(|_| Bytes(u64::MAX / 4));
+            plan.capacity_bytes = footprint(plan)?;
+        }
+        Ok([plan, serial])
+    };
+    PLACEMENTS.map(with).into_iter().collect()
+}
 
 /// Some engines, a bit each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -187,6 +228,8 @@ fn sums(losses: &[Loss], delays: &[f64; ENGINES]) -> ([[f64; ENGINES]; ENGINES],
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_core::lower::Lowering;
+
     use super::*;
 
     /// A task of so much work that ran beside these, one after the other.
@@ -204,6 +247,35 @@ mod tests {
         let lost: f64 = worked.iter().zip(delays).map(|(w, d)| w * d).sum();
         loss.wall = alone + lost;
         loss
+    }
+
+    /// The operations of a plan by engine, as they are told apart.
+    fn operations(plan: &Plan) -> Vec<(Engine, String)> {
+        let mut lowering = Lowering::new(plan).expect("fits");
+        let machine = plan.machine();
+        let mut all = Vec::new();
+        while let Some(piece) = lowering.next_pass() {
+            for task in piece.tasks() {
+                let kind = machine.resources[usize::from(task.resource.0)].kind;
+                let op = piece.ops()[task.op.0 as usize];
+                all.extend(Engine::of(kind).map(|engine| (engine, format!("{op:?}"))));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn what_runs_beside_others_is_timed_alone_on_every_engine() {
+        let mut engines = Vec::new();
+        for [overlapped, serial] in plans(Dtype::F32).expect("plans") {
+            let (beside, alone) = (operations(&overlapped), operations(&serial));
+            let unmatched = beside.iter().filter(|op| !alone.contains(op));
+            assert_eq!(unmatched.collect::<Vec<_>>(), [] as [&(Engine, String); 0]);
+            engines.extend(beside.into_iter().map(|(engine, _)| engine));
+        }
+        // No lowering has anything page-locked as it goes.
+        let used = Engine::ALL.iter().filter(|engine| **engine != Engine::Pin);
+        assert!(used.into_iter().all(|engine| engines.contains(engine)));
     }
 
     #[test]

@@ -364,30 +364,10 @@ fn measure_barriers(options: &ProbeOptions, measured: &mut Measured) -> Result<(
 }
 
 fn measure_contention(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
-    let shape = compute::SHAPES[1];
-    let placements: [([f64; 6], bool); 3] = [
-        ([0.0, 100.0, 0.0, 100.0, 0.0, 100.0], false),
-        ([0.0, 0.0, 100.0, 0.0, 100.0, 0.0], false),
-        ([0.0, 100.0, 0.0, 60.0, 100.0, 0.0], true),
-    ];
-    for (percent, cpu_attention) in placements {
-        let mut plan = compute::plan(shape, (4, 48), 6, options.dtypes[0], Kind::OnDevice)?;
-        let overlapped = Policy {
-            cpu_attention,
-            barrier: false,
-            ..Policy::from_percent(4, 4, percent).map_err(LowerError::from)?
-        };
-        let mut runs = Vec::new();
-        for overlap in [false, true] {
-            plan.policy = Policy {
-                overlap,
-                ..overlapped
-            };
-            plan.capacity_bytes = PerTier::from_fn(|_| Bytes(u64::MAX / 4));
-            plan.capacity_bytes = footprint(&plan)?;
-            runs.push(measured.run(|weights| run_plan(options, &plan, weights))?.1);
-        }
-        measured.losses.add(&runs[1], &runs[0]);
+    for [overlapped, serial] in contention::plans(options.dtypes[0])? {
+        let (_, alone) = measured.run(|weights| run_plan(options, &serial, weights))?;
+        let (_, beside) = measured.run(|weights| run_plan(options, &overlapped, weights))?;
+        measured.losses.add(&beside, &alone);
     }
     Ok(())
 }

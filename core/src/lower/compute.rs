@@ -8,7 +8,7 @@ use super::ring::Lease;
 use super::stage::StageLowering;
 use super::unit::Unit;
 use crate::model::{ModelSpec, TensorRole};
-use crate::placement::Part;
+use crate::placement::LayerPart;
 use crate::program::{
     Access, AttentionPart, BufferId, Content, Gemm, Gemms, Op, ResourceKind, Stage, TaskId,
 };
@@ -101,9 +101,8 @@ impl StageLowering {
             hidden_size: self.plan.model.hidden_size,
             position: unit.position,
         };
-        let mut draft =
-            self.weights
-                .attach(Draft::new(ResourceKind::Gpu, op, unit.cell), unit, true);
+        let draft = Draft::new(ResourceKind::Gpu, op, unit.cell).after([self.copied.take()]);
+        let mut draft = self.weights.attach(draft, unit, true);
         let mut prompt = None;
         if unit.is_prefill() {
             let (lease, ids, copied) = self.copy_prompt(out, unit);
@@ -308,8 +307,9 @@ impl StageLowering {
             back = Some(copied);
         }
         let stage = match unit.part {
-            Part::Whole => Stage::Finish,
-            Part::Attention | Part::Mlp => Stage::Output,
+            LayerPart::Whole => Stage::Finish,
+            // What is left of its attention; its MLP is a unit of its own.
+            _ => Stage::Output,
         };
         let op = self.linear(stage, unit.tokens(), &unit);
         let draft = Draft::new(ResourceKind::Gpu, op, unit.cell);

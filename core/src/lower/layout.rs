@@ -12,7 +12,7 @@ use super::stages::StageBlocks;
 use crate::Dtype;
 use crate::model::ModelSpec;
 use crate::pipeline::Comm;
-use crate::placement::{BlockWeights, PAGE_BYTES, Part, WeightPlacement, split_whole};
+use crate::placement::{BlockWeights, LayerPart, PAGE_BYTES, WeightPlacement, split_whole};
 use crate::plan::Plan;
 use crate::policy::Policy;
 use crate::sparse::Picked;
@@ -243,7 +243,7 @@ fn largest_load(stage: &StageBlocks, weights: &WeightPlacement, tiers: &[Tier]) 
         let parts = stage.parts(block).iter();
         parts.map(move |part| (block as usize, *part))
     });
-    let bytes = |(block, part): (usize, Part)| -> Bytes {
+    let bytes = |(block, part): (usize, LayerPart)| -> Bytes {
         let of_tier = |tier: &Tier| weights.blocks[block].bytes(part, *tier);
         tiers.iter().map(of_tier).sum()
     };

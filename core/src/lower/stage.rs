@@ -13,7 +13,7 @@ use super::schedule::Turn;
 use super::stages::StageBlocks;
 use super::unit::Unit;
 use super::weights::WeightStream;
-use crate::placement::Part;
+use crate::placement::LayerPart;
 use crate::plan::Plan;
 use crate::program::{BufferId, Cell, Content, TaskId};
 use crate::tier::Tier;
@@ -121,7 +121,7 @@ impl StageLowering {
     }
 
     /// Blocks and their parts, in order.
-    fn visits_of_pass(&self) -> impl Iterator<Item = (u32, Part)> {
+    fn visits_of_pass(&self) -> impl Iterator<Item = (u32, LayerPart)> {
         let parts = |block| {
             self.blocks
                 .parts(block)
@@ -261,7 +261,7 @@ impl StageLowering {
         } else if self.blocks.is_head(unit.cell.block) {
             self.release_held(out);
             self.head(out, unit, work);
-        } else if unit.part == Part::Mlp {
+        } else if unit.part == LayerPart::Mlp {
             let task = self.mlp(out, unit, &work);
             let ended = Ended {
                 unit: *unit,
@@ -350,7 +350,7 @@ struct Pass {
     units: Vec<Unit>,
     num_batches: usize,
     /// What the next pass begins with.
-    next: Option<(Cell, Part)>,
+    next: Option<(Cell, LayerPart)>,
     holds_back: bool,
     /// One GPU batch: the next unit needs the activations of this one, so nothing can be ahead.
     direct: bool,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::layout::Layout;
 use super::schedule::Passes;
 use crate::machine::Machine;
-use crate::placement::{Part, WeightPlacement};
+use crate::placement::{LayerPart, WeightPlacement};
 use crate::plan::Plan;
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
@@ -47,10 +47,10 @@ impl StageBlocks {
     }
 
     /// What a block is computed in, in order.
-    pub(super) fn parts(&self, block: u32) -> &'static [Part] {
+    pub(super) fn parts(&self, block: u32) -> &'static [LayerPart] {
         match self.halves && block != 0 && block != self.head {
-            true => &[Part::Attention, Part::Mlp],
-            false => &[Part::Whole],
+            true => &[LayerPart::Attention, LayerPart::Mlp],
+            false => &[LayerPart::Whole],
         }
     }
 

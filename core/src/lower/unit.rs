@@ -1,7 +1,7 @@
 //! One square of FlexGen's figure 2: a block of the model on a GPU batch in a pass.
 
 use super::layout::BatchShape;
-use crate::placement::Part;
+use crate::placement::LayerPart;
 use crate::program::{Cell, Op};
 use crate::tier::Tier;
 use crate::units::Bytes;
@@ -12,7 +12,7 @@ pub(super) struct Unit {
     /// Which square.
     pub cell: Cell,
     /// What of the block it computes.
-    pub part: Part,
+    pub part: LayerPart,
     /// Which visit of a block's part this is, counted over all passes.
     pub visit: u64,
     /// The batch's split over the tiers.
@@ -37,12 +37,12 @@ impl Unit {
 
     /// Whether the block's computation begins here.
     pub(super) fn begins_block(&self) -> bool {
-        self.part != Part::Mlp
+        self.part != LayerPart::Mlp
     }
 
     /// Whether the block's computation ends here.
     pub(super) fn ends_block(&self) -> bool {
-        self.part != Part::Attention
+        self.part != LayerPart::Attention
     }
 
     /// Rows of matrices: new tokens of all sequences.

@@ -1,7 +1,8 @@
 //! Streams the weights that are not on the device, a visit ahead.
 //!
 //! A block's slab comes in chunks, one with each GPU batch of the visit before, as Algorithm 1's
-//! `load_weight(i, j + 1, k)` does. Where steps are half layers, a visit is of a half. Chunks from disk pass through a staging slot of the host.
+//! `load_weight(i, j + 1, k)` does. Where steps are half layers, a visit is of a half. Chunks from disk pass
+//! through a staging slot of the host.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::layout::Layout;
 use super::ring::Lease;
 use super::stages::StageBlocks;
 use super::unit::{Unit, locked};
-use crate::placement::{BlockWeights, PAGE_BYTES, Part};
+use crate::placement::{BlockWeights, LayerPart, PAGE_BYTES};
 use crate::program::{Access, BufferId, Cell, Content, Op, ResourceKind, TaskId};
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
@@ -23,7 +24,7 @@ pub const CHUNK_BYTES_MIN: u64 = 1 << 20;
 struct Visit {
     number: u64,
     cell: Cell,
-    part: Part,
+    part: LayerPart,
     chunks: u64,
     loaded: u64,
     /// What is read from disk of the chunk that was begun last, and where it lies on the host.
@@ -58,7 +59,7 @@ impl WeightStream {
                 let bytes = layout.weights.blocks[block].slab[home];
                 let content = Content::Weights {
                     block: block as u16,
-                    part: Part::Whole,
+                    part: LayerPart::Whole,
                     home,
                 };
                 let place = (home, layout.weight_homes[home][index]);
@@ -81,7 +82,7 @@ impl WeightStream {
     pub(super) fn announce(
         &mut self,
         layout: &Layout,
-        (number, cell, part): (u64, Cell, Part),
+        (number, cell, part): (u64, Cell, LayerPart),
         batches: usize,
     ) {
         let weights = &layout.weights.blocks[cell.block as usize];

@@ -1,5 +1,7 @@
 //! Peak memory of each tier (FlexGen A.3), as differences between footprints of pure placements.
 
+use std::sync::OnceLock;
+
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::lower::{LowerError, cache_positions, footprint};
@@ -18,12 +20,18 @@ const SEQUENCES: u32 = 16;
 /// sequence of a block takes (homes). All in bytes, by tier.
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
-    /// By what is compressed and whether the CPU attends.
-    rows: Vec<((Compression, bool), Rows)>,
+    /// Where a layer is a step.
+    whole: Vec<(Kept, Rows)>,
+    /// Where FlexGen's steps are taken, which few ask for.
+    halves: OnceLock<Vec<(Kept, Rows)>>,
+    measured: Measured,
     text_bytes: f64,
     /// Of one block.
     workload: Workload,
 }
+
+/// What is compressed, and whether the CPU attends.
+type Kept = (Compression, bool);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Rows {
@@ -54,32 +62,23 @@ impl Memory {
         let plan = reference_plan(model, dtype, endless)?;
         let one = reference_plan(&thinned(model, 1), dtype, endless)?;
         let two = reference_plan(&thinned(model, 2), dtype, endless)?;
-        let mut measured = Measured {
-            layers: f64::from(model.num_hidden_layers),
-            plans: [one, two],
-        };
         let base = Policy {
             gpu_batch_size: SEQUENCES,
             sparse_attention,
             ..plan.policy
         };
         base.validate()?;
-        let mut rows = Vec::new();
-        for &compression in compressions {
-            for cpu_attention in [false, true] {
-                let policy = Policy {
-                    cpu_attention,
-                    compression,
-                    ..base
-                };
-                if policy.validate().is_ok() {
-                    rows.push(((compression, cpu_attention), measured.rows(policy)?));
-                }
-            }
-        }
+        let measured = Measured {
+            layers: f64::from(model.num_hidden_layers),
+            plans: Box::new([one, two]),
+            base,
+            compressions: compressions.to_vec(),
+        };
         let ids = f64::from(workload.prompt_len) + f64::from(workload.gen_len);
         Ok(Memory {
-            rows,
+            whole: measured.all_rows(base)?,
+            halves: OnceLock::new(),
+            measured,
             text_bytes: 4.0 * ids,
             workload: endless,
         })
@@ -94,7 +93,11 @@ impl Memory {
         asked: u64,
     ) -> PerTier<Linear> {
         let key = (policy.compression, policy.cpu_attention);
-        let rows = self.rows.iter().find(|(known, _)| *known == key);
+        let rows = match policy.halves_layers() || policy.copies_cache() {
+            true => self.halves.get_or_init(|| self.measured.of_halves()),
+            false => &self.whole,
+        };
+        let rows = rows.iter().find(|(known, _)| *known == key);
         let (_, rows) = rows.expect("forms are made for the compressions that are asked for");
         let sequences = f64::from(sequences);
         let block = sequences * batches as f64;
@@ -128,17 +131,51 @@ impl Memory {
 }
 
 /// Footprints by the model's layers: all homes and slots grow evenly with them from the first on.
+#[derive(Debug, Clone)]
 struct Measured {
     layers: f64,
-    plans: [Plan; 2],
+    plans: Box<[Plan; 2]>,
+    base: Policy,
+    compressions: Vec<Compression>,
 }
 
 impl Measured {
-    fn footprint(&mut self, policy: Policy) -> Result<PerTier<f64>, LowerError> {
+    /// In FlexGen's steps; what lowers in whole layers does in halves.
+    fn of_halves(&self) -> Vec<(Kept, Rows)> {
+        let flexgen = Policy {
+            barrier: true,
+            half_layers: true,
+            cache_workspace: true,
+            ..self.base
+        };
+        self.all_rows(flexgen).expect("as of whole layers")
+    }
+
+    fn all_rows(&self, base: Policy) -> Result<Vec<(Kept, Rows)>, LowerError> {
+        let mut rows = Vec::new();
+        for &compression in &self.compressions {
+            for cpu_attention in [false, true] {
+                let policy = Policy {
+                    cpu_attention,
+                    compression,
+                    ..base
+                };
+                if policy.validate().is_ok() {
+                    rows.push(((compression, cpu_attention), self.rows(policy)?));
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    fn footprint(&self, policy: Policy) -> Result<PerTier<f64>, LowerError> {
         let mut bytes = [PerTier::<f64>::default(); 2];
-        for (bytes, plan) in bytes.iter_mut().zip(&mut self.plans) {
-            plan.policy = policy;
-            *bytes = footprint(plan)?.map(|b| b.as_f64());
+        for (bytes, plan) in bytes.iter_mut().zip(self.plans.iter()) {
+            let plan = Plan {
+                policy,
+                ..plan.clone()
+            };
+            *bytes = footprint(&plan)?.map(|b| b.as_f64());
         }
         let [one, two] = bytes;
         Ok(PerTier::from_fn(|t| {
@@ -146,7 +183,7 @@ impl Measured {
         }))
     }
 
-    fn parts(&mut self, policy: Policy) -> Result<Parts, LowerError> {
+    fn parts(&self, policy: Policy) -> Result<Parts, LowerError> {
         let once = self.footprint(policy)?;
         let twice_the_batches = self.footprint(Policy {
             num_gpu_batches: 2,
@@ -166,7 +203,7 @@ impl Measured {
         })
     }
 
-    fn rows(&mut self, base: Policy) -> Result<Rows, LowerError> {
+    fn rows(&self, base: Policy) -> Result<Rows, LowerError> {
         let mut rows = Rows::default();
         let origin = self.parts(base)?;
         rows.set(origin, |row| &mut row.constant);

@@ -338,12 +338,19 @@ impl Pass<'_> {
         gpu.constant += products;
         if self.cpu_attends() {
             gpu.cache.device += attention;
-            let on_cpu = self.attention(ResourceKind::Cpu, AttentionPart::Whole);
+            let part = match self.policy.copies_cache() {
+                true => AttentionPart::Copied,
+                false => AttentionPart::Whole,
+            };
+            let on_cpu = self.attention(ResourceKind::Cpu, part);
             terms.off_device(ResourceKind::Cpu, on_cpu);
-            if self.policy.copies_cache() {
-                // What was read from disk is such a copy.
-                let copied = self.attention(ResourceKind::Cpu, AttentionPart::Copied);
-                terms.on(ResourceKind::Cpu).cache.disk += copied - on_cpu;
+            if part == AttentionPart::Copied {
+                // What was read from disk is such a copy. A new token goes home in the end.
+                let tokens = [u64::from(self.context_len - self.query_len), 1];
+                let copies = tokens.map(|tokens| {
+                    self.moves(ResourceKind::Cpu, tokens * self.record_bytes(), false)
+                });
+                terms.on(ResourceKind::Cpu).cache.host += copies.iter().sum::<f64>();
             }
         } else if let Some(picks) = self.picks() {
             gpu.cache.device += attention;

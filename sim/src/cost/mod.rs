@@ -12,7 +12,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::hardware::{CopyLink, Curve, HardwareProfile, Quantity};
-use plimsoll_core::program::{AttentionPart, Op, Resource, ResourceKind, Stage};
+use plimsoll_core::program::{AttentionPart, Op, Resource, ResourceKind};
 use plimsoll_core::units::{Bytes, Seconds};
 
 use gemm::{GemmRates, Product};
@@ -135,7 +135,6 @@ impl CostModel {
                 each(self.through_device(2.0 * bytes as f64));
             }
             Op::Linear {
-                stage,
                 m,
                 ref gemms,
                 reused,
@@ -153,12 +152,7 @@ impl CostModel {
                     };
                     self.gemm(product, each);
                 }
-                let mut launch = self.launch();
-                if matches!(stage, Stage::Output | Stage::Mlp) {
-                    // Both are the end of a layer, which is what a launch was measured for.
-                    launch.seconds.0 /= 2.0;
-                }
-                each(launch);
+                each(self.launch());
             }
             Op::Attention { .. } => self.attention(on.kind, op, each),
             Op::Barrier => each(Part::fixed(
@@ -213,7 +207,7 @@ impl CostModel {
                 // Read and written.
                 None => Part::streamed(HOST_BANDWIDTH, 2.0 * size, &tiers.host_bandwidth),
             }),
-            // No lowering moves bytes on these; a move there would be of the tier's own memory.
+            // No lowering moves bytes there; a move would be of the tier's own memory.
             ResourceKind::Gpu => each(self.through_device(size)),
             ResourceKind::Cpu if self.profile.compute.cpu_copy_share.is_some() => {
                 let (copied, _) = self.cpu_shares();

@@ -26,7 +26,7 @@ pub trait Lanes: Copy {
     const PARTS: usize;
     /// Whether loops are worth being written out.
     const WRITTEN_OUT: bool;
-    /// Rows of the left operand that a register tile of dot products holds at most (1 to 6).
+    /// Rows of the left operand that a register tile of dot products holds at most (1 to 4).
     const TILE_M: usize;
     /// Rows of the right operand that such a tile holds (2, 3 or 6).
     const TILE_N: usize;
