@@ -2,8 +2,7 @@
 //!
 //! Input and weight (stored [out, in], as Hugging Face does) both run along the summed index, so the
 //! work is register tiles of dot products. A row or two of input are read as they lie; more are packed once.
-//! Each few rows of weight are read for up to [`ROW_BLOCK`] rows of input: as they lie where they are
-//! f32, or else widened (or unpacked) first.
+//! So is weight for many rows of input, and for a few where it is not f32 as it lies.
 
 #![allow(
     clippy::needless_range_loop,
@@ -17,21 +16,23 @@ use half::{bf16, f16};
 
 use super::error::expect;
 use super::matrix::{Rows, WholeRows};
-use super::row::{Row, widen};
+use super::row::Row;
 use super::simd::{InstructionSet, Kernel, LANES, Lanes, dispatch_to};
-use super::tile::{AT_ONCE, DOT_PIECE, Line, dots, lines, pack, packed_dots};
+use super::tile::{
+    AT_ONCE, DOT_PIECE, Line, Operand, PANEL, dots, lines, pack, packed_dots, panel_dots,
+};
 use super::{Elements, KernelError, Matrix};
 
 /// Rows of input for which one pass over the weight is made.
-pub const ROW_BLOCK: usize = 96;
+pub const ROW_BLOCK: usize = 128;
 /// Up to so many rows are one tile that reads input and weight as they lie, once.
 const ALONE: usize = 2;
 /// Up to so many rows, each weight row is read from end to end before the next.
 const FEW_ROWS: usize = 12;
+/// The smallest tile that more rows are evenly cut into, where there is a larger one.
+const TILE_M_MANY: usize = 3;
 /// Bytes that memory gives at once.
 const CACHE_LINE: usize = 64;
-/// The most rows of weight in a tile.
-const TILE_N_MAX: usize = 6;
 
 /// The shape of a linear layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +125,7 @@ pub fn linear_with(
     Ok(())
 }
 
-fn multiply<W: Rows>(set: InstructionSet, operands: Operands<'_, W>, packed: &mut Vec<Line>) {
+fn multiply<W: Rows>(set: InstructionSet, operands: Operands<'_, W>, packed: &mut Packed) {
     dispatch_to(set, Product { operands, packed });
 }
 
@@ -140,14 +141,23 @@ fn add_bias(bias: Elements<'_>, n: usize, y: &mut [f32]) {
 }
 
 thread_local! {
-    /// The input of a block of rows, packed. Grows to the largest that this thread has met.
-    static PACKED: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+    /// Grows to the largest that this thread has met.
+    static PACKED: RefCell<Packed> = const { RefCell::new(Packed { input: Vec::new(), weight: Vec::new() }) };
+}
+
+/// Operands, packed.
+#[derive(Default)]
+struct Packed {
+    /// A block of rows of the input.
+    input: Vec<Line>,
+    /// Some rows of the weight, widened.
+    weight: Vec<Line>,
 }
 
 /// Writes `x * w^T` to `y`.
 struct Product<'a, W> {
     operands: Operands<'a, W>,
-    packed: &'a mut Vec<Line>,
+    packed: &'a mut Packed,
 }
 
 struct Operands<'a, W> {
@@ -175,10 +185,25 @@ impl Block {
     fn steps(&self) -> usize {
         self.length().div_ceil(LANES)
     }
-}
 
-/// Rows of weight, widened, for all the rows of a block.
-type Widened = [[f32; DOT_PIECE]; TILE_N_MAX];
+    /// The block so many columns on.
+    #[inline(always)]
+    fn right(self, columns: usize) -> Block {
+        Block {
+            first_column: self.first_column + columns,
+            ..self
+        }
+    }
+
+    /// Where the tile of `M` rows from a row on lies in the packed input.
+    #[inline(always)]
+    fn packed_tile<L: Lanes, const M: usize>(&self, row: usize) -> Range<usize> {
+        let each = lines::<L>(self.length());
+        // Pieces before this one are whole.
+        let start = self.rows * lines::<L>(self.k_start) + row * each;
+        start..start + M * each
+    }
+}
 
 /// What a tile asks for of the rows of weight that come next, so that memory is busy for as long as the sums
 /// take: bytes in a row, since the loop over a tile has no registers left for more.
@@ -218,17 +243,17 @@ impl<W: Rows> Kernel for Product<'_, W> {
 }
 
 /// Calls `$call` with `M` as a constant for each tile of at most `$most` rows, evenly cut. Tiles that are larger
-/// than `$most`, a constant, are not compiled.
+/// than `$most`, or smaller than `$least`, constants, are not compiled.
 macro_rules! for_each_tile {
-    ($rows:expr, $most:expr, |$row:ident, $m:ident| $call:expr) => {{
+    ($rows:expr, $least:expr, $most:expr, |$row:ident, $m:ident| $call:expr) => {{
         let tiles = $rows.div_ceil($most);
         let mut $row = 0;
         for tile in 0..tiles {
             let rows = $rows / tiles + usize::from(tile < $rows % tiles);
-            if $most == 1 || rows == 1 {
+            if $most == 1 || $least <= 1 && rows == 1 {
                 const $m: usize = 1;
                 $call
-            } else if $most == 2 || rows == 2 {
+            } else if $most == 2 || $least <= 2 && rows == 2 {
                 const $m: usize = 2;
                 $call
             } else if $most == 3 || rows == 3 {
@@ -250,42 +275,16 @@ impl<W: Rows> Product<'_, W> {
             mut operands,
             packed,
         } = self;
-        let LinearShape { m, n, k } = operands.shape;
-        let mut wide: Widened = [[0.0; DOT_PIECE]; TILE_N_MAX];
+        let m = operands.shape.m;
         for first_row in (0..m).step_by(ROW_BLOCK) {
-            let rows = ROW_BLOCK.min(m - first_row);
-            if rows > ALONE {
-                operands.pack_input(lanes, first_row..first_row + rows, packed);
+            let rows = first_row..m.min(first_row + ROW_BLOCK);
+            if rows.len() > ALONE {
+                operands.pack_input(lanes, rows.clone(), &mut packed.input);
             }
-            let columns = if rows <= FEW_ROWS { N } else { n.max(1) };
-            for first in (0..n).step_by(columns) {
-                let end = n.min(first + columns);
-                for k_start in (0..k).step_by(DOT_PIECE) {
-                    let k_end = k.min(k_start + DOT_PIECE);
-                    let mut first_column = first;
-                    while first_column + N <= end {
-                        let block = Block {
-                            first_row,
-                            rows,
-                            first_column,
-                            k_start,
-                            k_end,
-                        };
-                        operands.column_tile::<L, N>(lanes, block, packed, &mut wide);
-                        first_column += N;
-                    }
-                    while first_column < end {
-                        let block = Block {
-                            first_row,
-                            rows,
-                            first_column,
-                            k_start,
-                            k_end,
-                        };
-                        operands.column_tile::<L, 1>(lanes, block, packed, &mut wide);
-                        first_column += 1;
-                    }
-                }
+            if rows.len() > FEW_ROWS {
+                operands.many_rows::<L, N>(lanes, rows, packed);
+            } else {
+                operands.few_rows::<L, N>(lanes, rows, packed);
             }
         }
     }
@@ -298,18 +297,108 @@ impl<W: Rows> Operands<'_, W> {
         let (k, rows) = (self.shape.k, range.len());
         packed.resize(packed.len().max(rows * lines::<L>(k)), Line::ZERO);
         for k_start in (0..k).step_by(DOT_PIECE) {
-            let block = Block {
-                first_row: range.start,
-                rows,
-                first_column: 0,
-                k_start,
-                k_end: k.min(k_start + DOT_PIECE),
-            };
-            for_each_tile!(rows, L::TILE_M, |row, M| {
-                let into = tile_of::<L, M>(packed, block, row);
-                pack(lanes, self.input::<M>(block, row), block.length(), into);
+            let block = self.block(&range, 0, k_start);
+            for_each_tile!(rows, 1, L::TILE_M, |row, M| {
+                let into = &mut packed[block.packed_tile::<L, M>(row)];
+                let rows = self.input::<M>(block, row);
+                pack(lanes, rows, block.length(), into.as_chunks_mut().0);
             });
         }
+    }
+
+    /// Each few rows of weight are read from end to end before the next, for all rows of the input.
+    #[inline(always)]
+    fn few_rows<L: Lanes, const N: usize>(
+        &mut self,
+        lanes: L,
+        rows: Range<usize>,
+        packed: &mut Packed,
+    ) {
+        let n = self.shape.n;
+        for first_column in (0..n).step_by(N) {
+            if first_column + N <= n {
+                self.columns::<L, N>(lanes, rows.clone(), first_column, packed);
+            } else {
+                for column in first_column..n {
+                    self.columns::<L, 1>(lanes, rows.clone(), column, packed);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn columns<L: Lanes, const N: usize>(
+        &mut self,
+        lanes: L,
+        rows: Range<usize>,
+        first_column: usize,
+        packed: &mut Packed,
+    ) {
+        for k_start in (0..self.shape.k).step_by(DOT_PIECE) {
+            let block = self.block(&rows, first_column, k_start);
+            self.column_tile::<L, N>(lanes, block, packed);
+        }
+    }
+
+    /// Weight is packed a panel at a time, which all rows of the input meet while the second cache has it.
+    #[inline(always)]
+    fn many_rows<L: Lanes, const N: usize>(
+        &mut self,
+        lanes: L,
+        rows: Range<usize>,
+        packed: &mut Packed,
+    ) {
+        let LinearShape { n, k, .. } = self.shape;
+        for k_start in (0..k).step_by(DOT_PIECE) {
+            for first_column in (0..n).step_by(PANEL * N) {
+                let block = self.block(&rows, first_column, k_start);
+                let tiles = (n - first_column).div_ceil(N).min(PANEL);
+                let panel = self.pack_weight::<L, N>(lanes, block, tiles, &mut packed.weight);
+                for_each_tile!(
+                    block.rows,
+                    TILE_M_MANY.min(L::TILE_M),
+                    L::TILE_M,
+                    |row, M| {
+                        let x = packed.input[block.packed_tile::<L, M>(row)]
+                            .as_chunks::<M>()
+                            .0;
+                        panel_dots(lanes, x, panel, block.length(), |tile, sums| {
+                            self.add(block.right(tile * N), row, sums);
+                        });
+                    }
+                );
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn block(&self, rows: &Range<usize>, first_column: usize, k_start: usize) -> Block {
+        Block {
+            first_row: rows.start,
+            rows: rows.len(),
+            first_column,
+            k_start,
+            k_end: self.shape.k.min(k_start + DOT_PIECE),
+        }
+    }
+
+    /// Packs so many tiles of weight rows, the last perhaps with repeats of the last row.
+    #[inline(always)]
+    fn pack_weight<'p, L: Lanes, const N: usize>(
+        &self,
+        lanes: L,
+        block: Block,
+        tiles: usize,
+        packed: &'p mut Vec<Line>,
+    ) -> &'p [[Line; N]] {
+        let each = lines::<L>(block.length());
+        packed.resize(packed.len().max(tiles * N * each), Line::ZERO);
+        let panel = packed[..tiles * N * each].as_chunks_mut::<N>().0;
+        for (tile, into) in panel.chunks_exact_mut(each).enumerate() {
+            let rows = self.weight::<N>(block.right(tile * N));
+            pack(lanes, rows, block.length(), into);
+        }
+        panel
     }
 
     /// The piece of `M` rows of the input from row `row` of the block.
@@ -328,47 +417,42 @@ impl<W: Rows> Operands<'_, W> {
         &mut self,
         lanes: L,
         block: Block,
-        packed: &mut [Line],
-        wide: &mut Widened,
+        packed: &mut Packed,
     ) {
-        let w = self.weight::<N>(block);
         if block.rows <= ALONE {
+            let w = self.weight::<N>(block);
             let ahead = self.weight::<N>(self.after::<N>(block));
             let beyond = self.beyond::<N>(block);
             let asking = |step: usize| match beyond {
                 Some(beyond) => beyond.ask(lanes, step),
                 None => ahead.iter().for_each(|row| lanes.prefetch(row.place(step))),
             };
-            for_each_tile!(block.rows, ALONE, |row, M| {
+            for_each_tile!(block.rows, 1, ALONE, |row, M| {
                 let x = self.input::<M>(block, row);
                 let sums = dots(lanes, x, w, block.length(), asking);
                 self.add(block, row, &sums);
             });
         } else if W::NARROW {
-            let mut rows: [&[f32]; N] = [&[]; N];
-            for ((row, w), into) in rows.iter_mut().zip(w).zip(wide) {
-                let into = &mut into[..block.length()];
-                widen(lanes, w, into);
-                *row = into;
-            }
-            self.row_tiles(lanes, block, packed, rows);
+            let w = self.pack_weight::<L, N>(lanes, block, 1, &mut packed.weight);
+            self.row_tiles(lanes, block, &packed.input, w);
         } else {
-            self.row_tiles(lanes, block, packed, w);
+            let w = self.weight::<N>(block);
+            self.row_tiles(lanes, block, &packed.input, w);
         }
     }
 
     /// All rows of a block against `N` rows of weight.
     #[inline(always)]
-    fn row_tiles<L: Lanes, R: Row, const N: usize>(
+    fn row_tiles<L: Lanes, T: Operand<N>, const N: usize>(
         &mut self,
         lanes: L,
         block: Block,
-        packed: &mut [Line],
-        w: [R; N],
+        packed: &[Line],
+        w: T,
     ) {
         let (mut tile, tiles) = (0, block.rows.div_ceil(L::TILE_M));
-        for_each_tile!(block.rows, L::TILE_M, |row, M| {
-            let x = &*tile_of::<L, M>(packed, block, row);
+        for_each_tile!(block.rows, 1, L::TILE_M, |row, M| {
+            let x = packed[block.packed_tile::<L, M>(row)].as_chunks::<M>().0;
             let ahead = self.ahead::<L, N>(block, (tile, tiles));
             let asking = |step| ahead.ask(lanes, step);
             let sums = packed_dots(lanes, x, w, block.length(), asking);
@@ -377,28 +461,28 @@ impl<W: Rows> Operands<'_, W> {
         });
     }
 
-    /// The piece of `N` rows of weight that a block is of.
+    /// The piece of `N` rows of weight that a block is of; the last row again for those that there are not.
     #[inline(always)]
     fn weight<const N: usize>(&self, block: Block) -> [W::Row; N] {
         let piece = block.k_start..block.k_end;
         let mut w = [self.w.piece(block.first_column, piece.clone()); N];
         for n in 1..N {
-            w[n] = self.w.piece(block.first_column + n, piece.clone());
+            let row = (block.first_column + n).min(self.shape.n - 1);
+            w[n] = self.w.piece(row, piece.clone());
         }
         w
     }
 
-    /// The block whose weight is read after a block's; itself at the end.
+    /// The block whose weight is read after that of a block of few rows; itself at the end.
     #[inline(always)]
     fn after<const N: usize>(&self, block: Block) -> Block {
         let LinearShape { n, k, .. } = self.shape;
-        let to_the_end = block.rows <= FEW_ROWS;
         let mut after = block;
-        if to_the_end && block.k_end < k {
+        if block.k_end < k {
             after.k_start = block.k_end;
         } else if block.first_column + 2 * N <= n {
             after.first_column += N;
-            after.k_start = if to_the_end { 0 } else { block.k_start };
+            after.k_start = 0;
         }
         after.k_end = k.min(after.k_start + DOT_PIECE);
         after
@@ -417,7 +501,7 @@ impl<W: Rows> Operands<'_, W> {
         })
     }
 
-    /// What a tile of a block's asks for.
+    /// What a tile of a block of few rows asks for.
     #[inline(always)]
     fn ahead<L: Lanes, const N: usize>(
         &self,
@@ -426,17 +510,10 @@ impl<W: Rows> Operands<'_, W> {
     ) -> Ahead {
         let LinearShape { n, k, .. } = self.shape;
         let before = tile * N * block.steps() / tiles;
-        let from = if block.rows <= FEW_ROWS {
-            // The next rows lie one after another, and are read to their end.
-            let next = block.first_column + N;
-            let row = self.w.piece(if next < n { next } else { 0 }, 0..k);
-            row.place(N * (block.k_start / LANES) + before)
-        } else {
-            let after = self.after::<N>(block);
-            let row = after.first_column + before / block.steps();
-            let row = self.w.piece(row, after.k_start..after.k_end);
-            row.place(before % block.steps())
-        };
+        // The next rows lie one after another, and are read to their end.
+        let next = block.first_column + N;
+        let row = self.w.piece(if next < n { next } else { 0 }, 0..k);
+        let from = row.place(N * (block.k_start / LANES) + before);
         Ahead {
             from,
             bytes_a_step: (N * W::Row::STEP_BYTES).div_ceil(tiles * L::PARTS),
@@ -452,27 +529,14 @@ impl<W: Rows> Operands<'_, W> {
         sums: &[[f32; N]; M],
     ) {
         for i in 0..M {
-            let start = (block.first_row + row + i) * self.shape.n + block.first_column;
-            let y = &mut self.y[start..start + N];
-            for j in 0..N {
-                let before = if block.k_start == 0 { 0.0 } else { y[j] };
-                y[j] = before + sums[i][j];
+            let start = (block.first_row + row + i) * self.shape.n;
+            let y = &mut self.y[start..start + self.shape.n][block.first_column..];
+            for (y, sum) in y.iter_mut().zip(&sums[i]) {
+                let before = if block.k_start == 0 { 0.0 } else { *y };
+                *y = before + sum;
             }
         }
     }
-}
-
-/// Where the tile of `M` rows from row `row` of the block lies in the packed input.
-#[inline(always)]
-fn tile_of<L: Lanes, const M: usize>(
-    packed: &mut [Line],
-    block: Block,
-    row: usize,
-) -> &mut [[Line; M]] {
-    let each = lines::<L>(block.length());
-    // Pieces before this one are whole.
-    let start = block.rows * lines::<L>(block.k_start) + row * each;
-    packed[start..start + M * each].as_chunks_mut::<M>().0
 }
 
 /// The naive form in f64, for tests of this and other layers.

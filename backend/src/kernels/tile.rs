@@ -14,8 +14,11 @@ pub const DOT_PIECE: usize = 1024;
 /// Steps of a tile of several rows that are written out: the loop itself takes some of the time.
 pub const AT_ONCE: usize = 4;
 
-/// The left operand of a tile: `M` rows, as they lie or packed.
-trait Left<const M: usize>: Copy {
+/// Tiles' rows that [`panel_dots`] takes: enough to read `x` seldom, and few enough for the second cache.
+pub const PANEL: usize = 8;
+
+/// An operand of a tile: `M` rows, as they lie or packed.
+pub trait Operand<const M: usize>: Copy {
     /// What has part `P` of each vector.
     fn with_part<L: Lanes, const P: usize>(self) -> Self;
     /// Some steps.
@@ -26,7 +29,7 @@ trait Left<const M: usize>: Copy {
     fn rest<L: Lanes, const P: usize>(self, lanes: L, row: usize, length: usize) -> L::Part;
 }
 
-impl<R: Row, const M: usize> Left<M> for [R; M] {
+impl<R: Row, const M: usize> Operand<M> for [R; M] {
     #[inline(always)]
     fn with_part<L: Lanes, const P: usize>(self) -> Self {
         self
@@ -52,7 +55,7 @@ impl<R: Row, const M: usize> Left<M> for [R; M] {
 }
 
 /// Rows that [`pack`] packed.
-impl<const M: usize> Left<M> for &[[Line; M]] {
+impl<const M: usize> Operand<M> for &[[Line; M]] {
     #[inline(always)]
     fn with_part<L: Lanes, const P: usize>(self) -> Self {
         &self[P * (self.len() / L::PARTS)..]
@@ -99,26 +102,48 @@ pub fn dots<L: Lanes, R: Row, const M: usize, const N: usize>(
     if M <= 2 {
         add_vectors(lanes, x, w, length, &mut sums, meanwhile);
     } else {
-        add_all_parts(lanes, x, w, length, &mut sums, meanwhile);
+        sums = all_parts(lanes, x, w, length, meanwhile);
     }
     add_lanes(lanes, &sums)
 }
 
-/// [`dots`] where `x` was packed, with the same bits.
+/// [`dots`] where `x` was packed, and perhaps `w`, with the same bits.
 #[inline(always)]
-pub fn packed_dots<L: Lanes, R: Row, const M: usize, const N: usize>(
+pub fn packed_dots<L: Lanes, W: Operand<N>, const M: usize, const N: usize>(
     lanes: L,
     x: &[[Line; M]],
-    mut w: [R; N],
+    w: W,
     length: usize,
     meanwhile: impl FnMut(usize),
 ) -> [[f32; N]; M] {
-    for n in 0..N {
-        w[n] = w[n].upto(length);
+    add_lanes(lanes, &all_parts(lanes, x, w, length, meanwhile))
+}
+
+/// [`packed_dots`] of `x` with up to [`PANEL`] times `N` rows, packed one tile after another; `put` gets what comes
+/// of each tile. A part of all vectors is read before the next one, so that of `x` and of a tile it stays in the
+/// first cache.
+#[inline(always)]
+pub fn panel_dots<L: Lanes, const M: usize, const N: usize>(
+    lanes: L,
+    x: &[[Line; M]],
+    panel: &[[Line; N]],
+    length: usize,
+    mut put: impl FnMut(usize, &[[f32; N]; M]),
+) {
+    let each = lines::<L>(length);
+    let mut firsts = [[[lanes.part::<0>(lanes.zero()); N]; M]; PANEL];
+    for (first, w) in firsts.iter_mut().zip(panel.chunks_exact(each)) {
+        *first = part_of_sums::<L, _, _, M, N, 0>(lanes, x, w, length, |_| ());
     }
-    let mut sums = [[lanes.zero(); N]; M];
-    add_all_parts(lanes, x, w, length, &mut sums, meanwhile);
-    add_lanes(lanes, &sums)
+    for (tile, (first, w)) in firsts.iter().zip(panel.chunks_exact(each)).enumerate() {
+        let mut sums = [[lanes.zero(); N]; M];
+        put_part::<L, M, N, 0>(lanes, &mut sums, first);
+        if L::PARTS == 2 {
+            let second = part_of_sums::<L, _, _, M, N, 1>(lanes, x, w, length, |_| ());
+            put_part::<L, M, N, 1>(lanes, &mut sums, &second);
+        }
+        put(tile, &add_lanes(lanes, &sums));
+    }
 }
 
 /// Whole vectors, so that each element is read once.
@@ -153,54 +178,29 @@ fn add_vectors<L: Lanes, R: Row, const M: usize, const N: usize>(
 /// The registers of a vector one after another: twice as many sums fit in the registers that there are, and
 /// each sum needs fewer loads.
 #[inline(always)]
-fn add_all_parts<L: Lanes, X: Left<M>, R: Row, const M: usize, const N: usize>(
+fn all_parts<L: Lanes, X: Operand<M>, W: Operand<N>, const M: usize, const N: usize>(
     lanes: L,
     x: X,
-    w: [R; N],
+    w: W,
     length: usize,
-    sums: &mut [[L::V; N]; M],
     mut meanwhile: impl FnMut(usize),
-) {
-    add_parts::<L, X, R, M, N, 0>(lanes, x, w, length, sums, &mut meanwhile);
+) -> [[L::V; N]; M] {
+    let mut sums = [[lanes.zero(); N]; M];
+    let first = part_of_sums::<L, X, W, M, N, 0>(lanes, x, w, length, &mut meanwhile);
+    put_part::<L, M, N, 0>(lanes, &mut sums, &first);
     if L::PARTS == 2 {
-        add_parts::<L, X, R, M, N, 1>(lanes, x, w, length, sums, &mut meanwhile);
+        let second = part_of_sums::<L, X, W, M, N, 1>(lanes, x, w, length, &mut meanwhile);
+        put_part::<L, M, N, 1>(lanes, &mut sums, &second);
     }
+    sums
 }
 
-/// Part `P` of each vector.
 #[inline(always)]
-fn add_parts<L: Lanes, X: Left<M>, R: Row, const M: usize, const N: usize, const P: usize>(
+fn put_part<L: Lanes, const M: usize, const N: usize, const P: usize>(
     lanes: L,
-    x: X,
-    w: [R; N],
-    length: usize,
     sums: &mut [[L::V; N]; M],
-    mut meanwhile: impl FnMut(usize),
+    parts: &[[L::Part; N]; M],
 ) {
-    let x = x.with_part::<L, P>();
-    let mut parts = [[lanes.part::<P>(lanes.zero()); N]; M];
-    let (steps, mut step) = (length / LANES, 0);
-    while L::WRITTEN_OUT && step + AT_ONCE <= steps {
-        meanwhile(P * steps + step);
-        let (x, w) = (x.some::<L>(step, AT_ONCE), w.map(|w| w.some(step, AT_ONCE)));
-        for step in 0..AT_ONCE {
-            add_step::<L, X, R, M, N, P>(lanes, x, w, step, &mut parts);
-        }
-        step += AT_ONCE;
-    }
-    while step < steps {
-        add_step::<L, X, R, M, N, P>(lanes, x, w, step, &mut parts);
-        step += 1;
-    }
-    if !length.is_multiple_of(LANES) {
-        for m in 0..M {
-            let left = x.rest::<L, P>(lanes, m, length);
-            for n in 0..N {
-                let right = lanes.part::<P>(w[n].rest(lanes, length));
-                parts[m][n] = lanes.fma_part(left, right, parts[m][n]);
-            }
-        }
-    }
     for m in 0..M {
         for n in 0..N {
             sums[m][n] = lanes.with_part::<P>(sums[m][n], parts[m][n]);
@@ -208,17 +208,67 @@ fn add_parts<L: Lanes, X: Left<M>, R: Row, const M: usize, const N: usize, const
     }
 }
 
+/// Part `P` of each sum.
 #[inline(always)]
-fn add_step<L: Lanes, X: Left<M>, R: Row, const M: usize, const N: usize, const P: usize>(
+fn part_of_sums<
+    L: Lanes,
+    X: Operand<M>,
+    W: Operand<N>,
+    const M: usize,
+    const N: usize,
+    const P: usize,
+>(
     lanes: L,
     x: X,
-    w: [R; N],
+    w: W,
+    length: usize,
+    mut meanwhile: impl FnMut(usize),
+) -> [[L::Part; N]; M] {
+    let (x, w) = (x.with_part::<L, P>(), w.with_part::<L, P>());
+    let mut parts = [[lanes.part::<P>(lanes.zero()); N]; M];
+    let (steps, mut step) = (length / LANES, 0);
+    while L::WRITTEN_OUT && step + AT_ONCE <= steps {
+        meanwhile(P * steps + step);
+        let (x, w) = (x.some::<L>(step, AT_ONCE), w.some::<L>(step, AT_ONCE));
+        for step in 0..AT_ONCE {
+            add_step::<L, X, W, M, N, P>(lanes, x, w, step, &mut parts);
+        }
+        step += AT_ONCE;
+    }
+    while step < steps {
+        add_step::<L, X, W, M, N, P>(lanes, x, w, step, &mut parts);
+        step += 1;
+    }
+    if !length.is_multiple_of(LANES) {
+        for m in 0..M {
+            let left = x.rest::<L, P>(lanes, m, length);
+            for n in 0..N {
+                let right = w.rest::<L, P>(lanes, n, length);
+                parts[m][n] = lanes.fma_part(left, right, parts[m][n]);
+            }
+        }
+    }
+    parts
+}
+
+#[inline(always)]
+fn add_step<
+    L: Lanes,
+    X: Operand<M>,
+    W: Operand<N>,
+    const M: usize,
+    const N: usize,
+    const P: usize,
+>(
+    lanes: L,
+    x: X,
+    w: W,
     step: usize,
     parts: &mut [[L::Part; N]; M],
 ) {
     let mut right = [lanes.part::<P>(lanes.zero()); N];
     for n in 0..N {
-        right[n] = lanes.part::<P>(w[n].vector(lanes, step));
+        right[n] = w.part::<L, P>(lanes, n, step);
     }
     for m in 0..M {
         let left = x.part::<L, P>(lanes, m, step);
@@ -243,35 +293,43 @@ pub fn lines<L: Lanes>(length: usize) -> usize {
     length.div_ceil(LANES).next_multiple_of(L::PARTS)
 }
 
-/// Packs the first `length` elements of `R` rows for [`packed_dots`]: the rows side by side, step by step, all
+/// Packs the first `length` elements of `N` rows for [`packed_dots`]: the rows side by side, step by step, all
 /// first parts of vectors before all second ones, so that memory is read from end to end. What whole vectors
 /// leave is padded with zeros.
 #[inline(always)]
-pub fn pack<L: Lanes, const R: usize>(
+pub fn pack<L: Lanes, R: Row, const N: usize>(
     lanes: L,
-    rows: [&[f32]; R],
+    rows: [R; N],
     length: usize,
-    into: &mut [[Line; R]],
+    into: &mut [[Line; N]],
 ) {
-    let (half, whole) = (into.len() / L::PARTS, length / LANES);
-    for r in 0..R {
+    let half = into.len() / L::PARTS;
+    for r in 0..N {
         let row = rows[r].upto(length);
-        let vector = |step: usize| match step {
-            step if step < whole => row.vector(lanes, step),
-            step if step * LANES < length => row.rest(lanes, length),
-            _ => lanes.zero(),
-        };
         for line in 0..half {
             if L::PARTS == 1 {
-                lanes.store(vector(line), &mut into[line][r].0);
+                lanes.store(padded(lanes, row, line, length), &mut into[line][r].0);
             } else {
-                let (a, b) = (vector(2 * line), vector(2 * line + 1));
+                let a = padded(lanes, row, 2 * line, length);
+                let b = padded(lanes, row, 2 * line + 1, length);
                 let first = lanes.with_part::<1>(a, lanes.part::<0>(b));
                 let second = lanes.with_part::<0>(b, lanes.part::<1>(a));
                 lanes.store(first, &mut into[line][r].0);
                 lanes.store(second, &mut into[half + line][r].0);
             }
         }
+    }
+}
+
+/// Sixteen elements of a row of so many, with zeros for those that it lacks.
+#[inline(always)]
+fn padded<L: Lanes, R: Row>(lanes: L, row: R, step: usize, length: usize) -> L::V {
+    if step < length / LANES {
+        row.vector(lanes, step)
+    } else if step * LANES < length {
+        row.rest(lanes, length)
+    } else {
+        lanes.zero()
     }
 }
 
