@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::DecoderError;
-use crate::kernels::linear::{LinearShape, LinearWeight, linear};
+use crate::kernels::linear::{LinearShape, LinearWeight, linear, linear_into};
+use crate::kernels::simd::InstructionSet;
 
 /// Less work than this is not worth another thread: waking one takes microseconds.
 const FLOPS_MIN: u64 = 500_000;
@@ -88,26 +89,43 @@ impl Team {
         (count, flops): (usize, u64),
         work: impl Fn(Range<usize>) -> Result<T, DecoderError> + Sync,
     ) -> Result<Vec<(Range<usize>, T)>, DecoderError> {
+        let parts = self.parts(count, flops);
+        self.each(parts.map(|range| (range, ())), |range, ()| work(range))
+    }
+
+    /// The pieces of each thread.
+    fn parts(&self, count: usize, flops: u64) -> impl Iterator<Item = Range<usize>> {
         let each = count.div_ceil(self.worth(flops)).max(1);
-        let mut shares: Vec<_> = (0..count)
-            .step_by(each)
-            .map(|start| (start..count.min(start + each), None))
+        let starts = (0..count).step_by(each);
+        starts.map(move |start| start..count.min(start + each))
+    }
+
+    /// Does each part on a thread of its own, with what it is given.
+    fn each<G: Send, T: Send>(
+        &self,
+        parts: impl Iterator<Item = (Range<usize>, G)>,
+        work: impl Fn(Range<usize>, G) -> Result<T, DecoderError> + Sync,
+    ) -> Result<Vec<(Range<usize>, T)>, DecoderError> {
+        let mut shares: Vec<_> = parts
+            .map(|(range, given)| (range, Some(given), None))
             .collect();
+        let work = |(range, given, done): &mut (Range<usize>, Option<G>, Option<_>)| {
+            *done = given.take().map(|given| work(range.clone(), given));
+        };
         if let Some((own, others)) = shares.split_first_mut() {
-            let work = &work;
-            let mut do_own = || own.1 = Some(work(own.0.clone()));
             match others {
-                [] => do_own(),
+                [] => work(own),
                 others => self.awake()?.in_place_scope(|scope| {
-                    for (range, into) in others {
-                        scope.spawn(move |_| *into = Some(work(range.clone())));
+                    let work = &work;
+                    for share in others {
+                        scope.spawn(move |_| work(share));
                     }
-                    do_own();
+                    work(own);
                 }),
             }
         }
         let done = shares.into_iter();
-        let done = done.filter_map(|(range, result)| Some((range, result?)));
+        let done = done.filter_map(|(range, _, result)| Some((range, result?)));
         done.map(|(range, result)| Ok((range, result?))).collect()
     }
 
@@ -149,13 +167,22 @@ impl Team {
             let clamp = |at: usize| at.saturating_sub(firsts[layer]).min(widths[layer]);
             clamp(range.start)..clamp(range.end)
         };
-        let shares = self.share((shape.n, shape.flops()), |range| {
-            let mut parts = [const { Vec::new() }; N];
-            for (layer, part) in parts.iter_mut().enumerate() {
+        // What no thread has been given yet of the rows of each output.
+        let mut left = [const { Vec::new() }; N];
+        for ((left, y), n) in left.iter_mut().zip(&mut y).zip(widths) {
+            *left = y.chunks_exact_mut(n.max(1)).collect();
+        }
+        let parts = self.parts(shape.n, shape.flops()).map(|range| {
+            let mut rows = [const { Vec::new() }; N];
+            for (layer, (rows, left)) in rows.iter_mut().zip(&mut left).enumerate() {
+                let own = of_layer(layer, &range).len();
+                *rows = left.iter_mut().map(|left| take_first(left, own)).collect();
+            }
+            (range, rows)
+        });
+        self.each(parts, |range, mut rows| {
+            for (layer, rows) in rows.iter_mut().enumerate() {
                 let own = of_layer(layer, &range);
-                if own.is_empty() {
-                    continue;
-                }
                 let shape = LinearShape {
                     n: own.len(),
                     ..shape
@@ -164,22 +191,19 @@ impl Team {
                     weight: weights[layer].weight.rows(own.clone(), k),
                     bias: weights[layer].bias.map(|bias| bias.slice(own)),
                 };
-                *part = vec![0.0; m * shape.n];
-                linear(shape, x, weight, part)?;
+                linear_into(InstructionSet::best(), shape, x, weight, rows)?;
             }
-            Ok(parts)
+            Ok(())
         })?;
-        for (range, parts) in shares {
-            for (layer, part) in parts.iter().enumerate() {
-                let own = of_layer(layer, &range);
-                let rows = y[layer].chunks_exact_mut(widths[layer].max(1));
-                for (into, from) in rows.zip(part.chunks_exact(own.len().max(1))) {
-                    into[own.clone()].copy_from_slice(from);
-                }
-            }
-        }
         Ok(y)
     }
+}
+
+/// The first elements of a slice, which has only the others then.
+fn take_first<'a>(slice: &mut &'a mut [f32], count: usize) -> &'a mut [f32] {
+    let (first, rest) = std::mem::take(slice).split_at_mut(count);
+    *slice = rest;
+    first
 }
 
 /// Keeps a thread of a pool from sleeping until it has found nothing to do for [`IDLE`]: the threads of a

@@ -88,18 +88,40 @@ pub fn linear_with(
     weight: LinearWeight<'_>,
     y: &mut [f32],
 ) -> Result<(), KernelError> {
+    expect("the output of a linear layer", shape.m * shape.n, y.len())?;
+    let mut rows: Vec<_> = y.chunks_exact_mut(shape.n.max(1)).collect();
+    linear_into(set, shape, x, weight, &mut rows)
+}
+
+/// [`linear_with`] where rows of the output need not lie one after another.
+///
+/// # Errors
+/// As [`linear`].
+pub fn linear_into(
+    set: InstructionSet,
+    shape: LinearShape,
+    x: &[f32],
+    weight: LinearWeight<'_>,
+    y: &mut [&mut [f32]],
+) -> Result<(), KernelError> {
     expect("the input of a linear layer", shape.m * shape.k, x.len())?;
     expect(
         "the weight of a linear layer",
         shape.n * shape.k,
         weight.weight.len(),
     )?;
-    expect("the output of a linear layer", shape.m * shape.n, y.len())?;
+    if shape.n == 0 {
+        return Ok(());
+    }
+    expect("rows of output of a linear layer", shape.m, y.len())?;
+    for row in y.iter() {
+        expect("a row of output of a linear layer", shape.n, row.len())?;
+    }
     if let Some(bias) = weight.bias {
         expect("the bias of a linear layer", shape.n, bias.len())?;
     }
     if shape.k == 0 {
-        y.fill(0.0);
+        y.iter_mut().for_each(|row| row.fill(0.0));
     }
     let mut packed = PACKED.take();
     let columns = shape.k;
@@ -120,23 +142,23 @@ pub fn linear_with(
     }
     PACKED.set(packed);
     if let Some(bias) = weight.bias {
-        add_bias(bias, shape.n, y);
+        add_bias(bias, y);
     }
     Ok(())
 }
 
-fn multiply<W: Rows>(set: InstructionSet, operands: Operands<'_, W>, packed: &mut Packed) {
+fn multiply<W: Rows>(set: InstructionSet, operands: Operands<'_, '_, W>, packed: &mut Packed) {
     dispatch_to(set, Product { operands, packed });
 }
 
-fn add_bias(bias: Elements<'_>, n: usize, y: &mut [f32]) {
+fn add_bias(bias: Elements<'_>, y: &mut [&mut [f32]]) {
     match bias {
         Elements::F32(bias) => {
-            for row in y.chunks_exact_mut(n) {
+            for row in y {
                 row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
             }
         }
-        Elements::F16(_) | Elements::Bf16(_) => add_bias(Elements::F32(&bias.to_vec()), n, y),
+        Elements::F16(_) | Elements::Bf16(_) => add_bias(Elements::F32(&bias.to_vec()), y),
     }
 }
 
@@ -155,16 +177,16 @@ struct Packed {
 }
 
 /// Writes `x * w^T` to `y`.
-struct Product<'a, W> {
-    operands: Operands<'a, W>,
+struct Product<'a, 'y, W> {
+    operands: Operands<'a, 'y, W>,
     packed: &'a mut Packed,
 }
 
-struct Operands<'a, W> {
+struct Operands<'a, 'y, W> {
     shape: LinearShape,
     x: &'a [f32],
     w: W,
-    y: &'a mut [f32],
+    y: &'a mut [&'y mut [f32]],
 }
 
 /// A block of rows of input against a few rows of weight, over one piece of the summed index.
@@ -226,7 +248,7 @@ impl Ahead {
     }
 }
 
-impl<W: Rows> Kernel for Product<'_, W> {
+impl<W: Rows> Kernel for Product<'_, '_, W> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
         let rows = match self.operands.shape.m {
@@ -268,7 +290,7 @@ macro_rules! for_each_tile {
     }};
 }
 
-impl<W: Rows> Product<'_, W> {
+impl<W: Rows> Product<'_, '_, W> {
     #[inline(always)]
     fn blocks<L: Lanes, const N: usize>(self, lanes: L) {
         let Product {
@@ -290,7 +312,7 @@ impl<W: Rows> Product<'_, W> {
     }
 }
 
-impl<W: Rows> Operands<'_, W> {
+impl<W: Rows> Operands<'_, '_, W> {
     /// Packs rows of the input: piece by piece, tile by tile.
     #[inline(always)]
     fn pack_input<L: Lanes>(&self, lanes: L, range: Range<usize>, packed: &mut Vec<Line>) {
@@ -529,8 +551,7 @@ impl<W: Rows> Operands<'_, W> {
         sums: &[[f32; N]; M],
     ) {
         for i in 0..M {
-            let start = (block.first_row + row + i) * self.shape.n;
-            let y = &mut self.y[start..start + self.shape.n][block.first_column..];
+            let y = &mut self.y[block.first_row + row + i][block.first_column..];
             for (y, sum) in y.iter_mut().zip(&sums[i]) {
                 let before = if block.k_start == 0 { 0.0 } else { *y };
                 *y = before + sum;
