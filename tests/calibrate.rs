@@ -123,6 +123,10 @@ fn a_wrong_file_is_refused_with_line_column_and_remedy() {
             format!("{HEADER}\nopt-125m,32,4,1,1,100,20,100,0,100,0\n"),
             "line 2, wg to hc",
         ),
+        (
+            format!("# a comment\n{HEADER}\n# two\n\nopt-125x,32,4,1,1,100,0,100,0,100,0\n"),
+            "line 5, model",
+        ),
         (format!("{HEADER}\nopt-125m,32\n"), "line 2"),
         (format!("{HEADER}\n"), "no runs"),
         (
@@ -168,6 +172,14 @@ fn a_run_may_be_sparse() {
     let shares: Vec<f64> = runs.iter().map(|r| r.policy.sparse_attention).collect();
     assert_eq!(shares, [0.1, 1.0]);
     assert!(runs[0].name.contains("sparse"), "{}", runs[0].name);
+}
+
+#[test]
+fn runs_that_nobody_measured_are_not_scored() {
+    let (_dir, path) = file(&format!("{HEADER}\nopt-125m,32,4,1,1,100,0,100,0,100,0\n"));
+    let (code, _, stderr) = plimsoll(&["score", "--hw", "t4", "--runs", path.to_str().unwrap()]);
+    assert_eq!(code, 4, "{stderr}");
+    assert!(stderr.contains("throughput_tok_s or latency_s"), "{stderr}");
 }
 
 #[test]

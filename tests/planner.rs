@@ -210,6 +210,31 @@ fn a_device_of_one_gigabyte_is_infeasible_and_named() {
     assert!(matches!(answer, Ok(Answer::Plan(_))), "{answer:?}");
 }
 
+/// Where the tiers hold little more than the weights, whole tensors leave room for small blocks only.
+#[test]
+fn a_machine_that_is_barely_large_enough_has_a_plan() {
+    let (host, disk) = (Bytes(8_000_000_000), Bytes(50_000_000_000));
+    let tight = t4().with_capacities(None, Some(host), Some(disk));
+    let found = planned(&tight, &model("opt-30b"), &request(FLEXGEN));
+    assert_fits(&found.plan);
+    let block = found.plan.policy.block_size();
+    assert!((2..=8).contains(&block), "{block} sequences");
+}
+
+/// Short simulations tell diagonals of one kind apart badly; `plan` is not to fall behind the points of a frontier.
+#[test]
+fn no_block_of_a_frontier_is_much_better_than_the_plan() {
+    let profile = embedded::profile("h100").expect("embedded");
+    let opt = model("opt-66b");
+    let found = planned(&profile, &opt, &request(FLEXGEN));
+    let blocks = Baseline::new(System::Plimsoll, &profile, &opt, FLEXGEN).expect("a workload");
+    let Outcome::Fits(block) = blocks.block(128).expect("a block") else {
+        panic!("it fits")
+    };
+    let (plan, block) = (throughput(&found.plan), block.throughput_tok_s);
+    assert!(plan > 0.99 * block, "{plan} beside {block}");
+}
+
 #[test]
 fn weights_that_fit_nowhere_are_infeasible() {
     let small = t4().with_capacities(None, Some(Bytes(64 << 30)), Some(Bytes(64 << 30)));

@@ -65,6 +65,8 @@ fn models_are_listed_and_shown() {
     let said = place.refused("models show zzz", 2, &["--model", "zzz", "opt-30b"]);
     assert!(!said.contains("did you mean"), "{said}");
     place.refused("models show no/config.json", 4, &["no/config.json"]);
+    let hub = "models show facebook/opt-30b";
+    place.refused(hub, 2, &["no such folder", "`opt-30b` for its shape"]);
 }
 
 #[test]

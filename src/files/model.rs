@@ -63,6 +63,13 @@ pub fn find_model(wanted: &str) -> Result<FoundModel, InputError> {
             return read_config(&config);
         }
     }
+    if let Some(name) = hub_name(wanted).filter(|_| !path.exists()) {
+        let said = format!(
+            "--model {wanted}: there is no such folder, and nothing is downloaded; give the folder of the checkpoint, or \
+             `{name}` for its shape alone"
+        );
+        return Err(InputError::UnknownName(said));
+    }
     if path.is_file() || wanted.contains(['/', '\\']) || wanted.ends_with(".json") {
         return read_config(path);
     }
@@ -74,6 +81,14 @@ pub fn find_model(wanted: &str) -> Result<FoundModel, InputError> {
         }),
         Err(error) => Err(InputError::UnknownName(format!("--model: {error}"))),
     }
+}
+
+/// The model that is known under the last part of a name on the Hugging Face Hub.
+fn hub_name(wanted: &str) -> Option<String> {
+    let (_, name) = wanted.split_once('/')?;
+    let name = name.to_lowercase();
+    let name = name.strip_suffix("-hf").unwrap_or(&name);
+    registry::find(name).is_ok().then(|| name.to_owned())
 }
 
 fn read_config(config: &Path) -> Result<FoundModel, InputError> {
