@@ -1,6 +1,7 @@
 //! The low rooms of Plimsoll: memory tiers of a stated size and the arithmetic of a decoder.
 
 pub mod cpu;
+pub mod cuda;
 pub mod decoder;
 pub mod kernels;
 pub mod probe;
