@@ -5,5 +5,6 @@ pub mod cuda;
 pub mod decoder;
 pub mod kernels;
 pub mod probe;
+pub mod selftest;
 pub mod tiers;
 pub mod weights;
