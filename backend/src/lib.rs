@@ -4,6 +4,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod decoder;
 pub mod kernels;
+pub mod machine;
 pub mod probe;
 pub mod selftest;
 pub mod tiers;
