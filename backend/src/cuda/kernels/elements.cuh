@@ -18,7 +18,7 @@ struct alignas(16) Eight {
 #ifndef PLIMSOLL_EMULATED
 // A kernel is a function of one structure, so that all are launched alike. Bodies are templates over the stored type.
 #define KERNEL(NAME, ARGUMENTS, THREADS, ...)                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS) NAME(const ARGUMENTS arguments) {                 \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const ARGUMENTS arguments) {                 \
         __VA_ARGS__(arguments);                                                                              \
     }
 #define SHARED(TYPE, NAME, COUNT) __shared__ alignas(16) TYPE NAME[COUNT]

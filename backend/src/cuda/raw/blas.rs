@@ -60,7 +60,7 @@ impl Blas {
     pub fn new(device: &Arc<Device>) -> Result<Blas, CudaError> {
         Library::Blas.need()?;
         let mut handle = ptr::null_mut();
-        device.memory()?; // makes the context current
+        device.enter()?;
         // SAFETY: the handle is a local.
         check("cublasCreate", unsafe {
             sys::cublasCreate_v2(&raw mut handle)
@@ -85,6 +85,7 @@ impl Blas {
         });
         // Its matrices go down columns: y seen so is [n, m], the weights' transpose times x.
         use sys::cublasOperation_t::{CUBLAS_OP_N, CUBLAS_OP_T};
+        self.device.enter()?;
         // SAFETY: the handle is alive; scalars are locals that are read before the call returns. A wrong address is
         // an error of the GPU.
         unsafe {

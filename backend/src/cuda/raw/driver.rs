@@ -79,7 +79,7 @@ impl Device {
     }
 
     /// Makes the context that of the calling thread.
-    fn enter(&self) -> Result<(), CudaError> {
+    pub(super) fn enter(&self) -> Result<(), CudaError> {
         call!(cuCtxSetCurrent(self.context))
     }
 

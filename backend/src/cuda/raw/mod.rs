@@ -2,7 +2,7 @@
 //!
 //! The bindings load a library when it is first called, and panic where it is not there or lacks a symbol. So what is called
 //! here has been in every driver since CUDA 10, but for what is looked up by hand, and nobody gets a value
-//! through which calls are made without [`driver`], [`nvrtc`] or [`blas`] having found its library.
+//! through which calls are made without [`Library::need`] having found its library.
 
 mod blas;
 mod driver;

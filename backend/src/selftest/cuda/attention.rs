@@ -135,6 +135,26 @@ struct Operands {
     scores: Vec<Vec<f64>>,
 }
 
+/// The results of all queries, and the scores of each.
+fn reference(
+    shape: &Shape,
+    cache: &Cache,
+    firsts: &[u32],
+    (queries, scale): (&[f64], f64),
+) -> (Vec<Expected>, Vec<Vec<f64>>) {
+    let (mut expected, mut all_scores) = (Vec::new(), Vec::new());
+    for (index, query) in queries.chunks(shape.head_dim).enumerate() {
+        let row = index / shape.group;
+        let begin = begin(shape, firsts[row / shape.kv_heads] as usize);
+        let scores = cache.scores(shape, [begin, row], query, scale);
+        expected.extend(weighed(&scores, shape.head_dim, |p, i| {
+            cache.element(shape, [begin + p, 1, row, i])
+        }));
+        all_scores.push(scores);
+    }
+    (expected, all_scores)
+}
+
 fn operands(
     bench: &mut Bench<'_>,
     (dtype, held): (Dtype, HeldAs),
@@ -148,17 +168,7 @@ fn operands(
         .map(|sequence| if shape.padded { 3 * sequence as u32 } else { 0 })
         .collect();
     let scale = 1.0 / (shape.head_dim as f32).sqrt();
-    let (mut expected, mut all_scores) = (Vec::new(), Vec::new());
-    for (index, query) in query.chunks(shape.head_dim).enumerate() {
-        let row = index / shape.group;
-        let first = firsts[row / shape.kv_heads] as usize;
-        let begin = begin(shape, first);
-        let scores = cache.scores(shape, [begin, row], query, f64::from(scale));
-        expected.extend(weighed(&scores, shape.head_dim, |p, i| {
-            cache.element(shape, [begin + p, 1, row, i])
-        }));
-        all_scores.push(scores);
-    }
+    let (expected, scores) = reference(shape, &cache, &firsts, (&query, f64::from(scale)));
     let y = bench.numbers_out(dtype, queries * shape.head_dim)?;
     let partial = queries * shape.splits * 4;
     let overflow = bench.output(queries * 4)?;
@@ -203,7 +213,7 @@ fn operands(
         y,
         overflow,
         expected,
-        scores: all_scores,
+        scores,
     })
 }
 
