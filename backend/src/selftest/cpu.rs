@@ -360,7 +360,7 @@ fn attention_case(
         query_len: spec.context_len,
         ..*spec
     };
-    // [sequence, position, head, element].
+    // `[sequence, position, head, element]`.
     let count = rows * spec.context_len * width;
     let (keys, values) = (checks.numbers(count, 2.0), checks.numbers(count, 2.0));
     let mut segment = KvSegmentMut {

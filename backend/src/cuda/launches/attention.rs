@@ -49,23 +49,23 @@ pub struct Attention {
     pub dtype: Dtype,
     /// What the cache keeps.
     pub held: HeldAs,
-    /// [sequences, heads, head_dim].
+    /// `[sequences, heads, head_dim]`.
     pub queries: u64,
-    /// u64 [page_count]: addresses, multiples of 16.
+    /// u64 `[page_count]`: addresses, multiples of 16.
     pub pages: u64,
-    /// u32 [page_count]: past the last position of each.
+    /// u32 `[page_count]`: past the last position of each.
     pub page_ends: u64,
-    /// u32 [sequences]: the first position seen; 0: all see from the first.
+    /// u32 `[sequences]`: the first position seen; 0: all see from the first.
     pub firsts: u64,
-    /// f32 [rows, group, splits, head_dim].
+    /// f32 `[rows, group, splits, head_dim]`.
     pub numerators: u64,
-    /// f32 [rows, group, splits].
+    /// f32 `[rows, group, splits]`.
     pub denominators: u64,
-    /// f32 [rows, group, splits].
+    /// f32 `[rows, group, splits]`.
     pub maxima: u64,
-    /// u32 [rows, group], zero before: 1 where a score left the range.
+    /// u32 `[rows, group]`, zero before: 1 where a score left the range.
     pub overflow: u64,
-    /// [sequences, heads, head_dim].
+    /// `[sequences, heads, head_dim]`.
     pub y: u64,
     /// Pages.
     pub page_count: usize,

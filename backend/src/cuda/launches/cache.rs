@@ -15,13 +15,13 @@ pub struct Append {
     pub dtype: Dtype,
     /// What the cache keeps.
     pub held: HeldAs,
-    /// [sequences, query_len, kv_heads, head_dim].
+    /// `[sequences, query_len, kv_heads, head_dim]`.
     pub keys: u64,
     /// The same.
     pub values: u64,
-    /// u64 [page_count]: addresses.
+    /// u64 `[page_count]`: addresses.
     pub pages: u64,
-    /// u32 [page_count]: past the last position of each.
+    /// u32 `[page_count]`: past the last position of each.
     pub page_ends: u64,
     /// Pages.
     pub page_count: usize,
@@ -61,7 +61,7 @@ impl Append {
     }
 }
 
-/// Packs a matrix of weights [rows, columns], or unpacks it.
+/// Packs a matrix of weights `[rows, columns]`, or unpacks it.
 ///
 /// # Errors
 /// [`CudaError::Type`].

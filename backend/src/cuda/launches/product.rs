@@ -18,13 +18,13 @@ const TILE_STRIDE: usize = 72;
 pub struct Product {
     /// Of x, the weights and the bias: f16 or bf16.
     pub dtype: Dtype,
-    /// [m, k].
+    /// `[m, k]`.
     pub x: u64,
-    /// [n, k].
+    /// `[n, k]`.
     pub weights: u64,
-    /// [n]; 0: none.
+    /// `[n]`; 0: none.
     pub bias: u64,
-    /// [m, n].
+    /// `[m, n]`.
     pub y: u64,
     /// m, n and k.
     pub shape: [usize; 3],

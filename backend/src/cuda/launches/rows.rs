@@ -13,15 +13,15 @@ const THREADS: usize = 256;
 pub struct Embed {
     /// Of the tables and of y.
     pub dtype: Dtype,
-    /// u32 [count].
+    /// u32 `[count]`.
     pub tokens: u64,
-    /// u32 [count].
+    /// u32 `[count]`.
     pub positions: u64,
-    /// [rows, width].
+    /// `[rows, width]`.
     pub table: u64,
-    /// [places, width]; 0: the model has none.
+    /// `[places, width]`; 0: the model has none.
     pub learned: u64,
-    /// [count, width].
+    /// `[count, width]`.
     pub y: u64,
     /// u32: becomes 1 where a token or a position lies outside of its table.
     pub outside: u64,
@@ -56,13 +56,13 @@ pub fn embed(embed: &Embed) -> Result<Launch, CudaError> {
 pub struct Norm {
     /// Of all operands.
     pub dtype: Dtype,
-    /// [rows, width].
+    /// `[rows, width]`.
     pub x: u64,
-    /// [width].
+    /// `[width]`.
     pub weight: u64,
-    /// [width]; 0: none.
+    /// `[width]`; 0: none.
     pub bias: u64,
-    /// [rows, width].
+    /// `[rows, width]`.
     pub y: u64,
     /// Rows.
     pub rows: usize,
@@ -107,13 +107,13 @@ pub fn rms_norm(of: &Norm) -> Result<Launch, CudaError> {
 pub struct Rotary {
     /// Of the heads.
     pub dtype: Dtype,
-    /// [count, heads, head_dim], turned in place.
+    /// `[count, heads, head_dim]`, turned in place.
     pub elements: u64,
-    /// u32 [count].
+    /// u32 `[count]`.
     pub positions: u64,
-    /// f32 [places, pairs].
+    /// f32 `[places, pairs]`.
     pub cosines: u64,
-    /// f32 [places, pairs].
+    /// f32 `[places, pairs]`.
     pub sines: u64,
     /// Tokens.
     pub count: usize,
@@ -145,11 +145,11 @@ pub fn rotary(rotary: &Rotary) -> Result<Launch, CudaError> {
 /// Logits of which the largest is chosen.
 #[derive(Debug, Clone, Copy)]
 pub struct Argmax {
-    /// f32 [rows, vocabulary].
+    /// f32 `[rows, vocabulary]`.
     pub logits: u64,
-    /// u32 [rows].
+    /// u32 `[rows]`.
     pub tokens: u64,
-    /// u32 [rows]: 1 where a row holds a NaN, else 0.
+    /// u32 `[rows]`: 1 where a row holds a NaN, else 0.
     pub not_a_number: u64,
     /// Rows.
     pub rows: usize,

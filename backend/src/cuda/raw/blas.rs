@@ -83,7 +83,7 @@ impl Blas {
         } else {
             product.dtype
         });
-        // Its matrices go down columns: y seen so is [n, m], the weights' transpose times x.
+        // Its matrices go down columns: y seen so is `[n, m]`, the weights' transpose times x.
         use sys::cublasOperation_t::{CUBLAS_OP_N, CUBLAS_OP_T};
         self.device.enter()?;
         // SAFETY: the handle is alive; scalars are locals that are read before the call returns. A wrong address is

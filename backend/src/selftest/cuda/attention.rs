@@ -47,7 +47,7 @@ const SHAPES: [Shape; 6] = [
     shape([3, 1, 1, 8], [40, 0, 1], true),
 ];
 
-/// A cache on the device, and as the reference reads it: [position][key, value][row][element].
+/// A cache on the device, and as the reference reads it: `[position]``[key, value]``[row]``[element]`.
 struct Cache {
     pages: [u64; 2],
     end: usize,
