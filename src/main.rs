@@ -18,6 +18,8 @@ fn obey(command: &Command) -> anyhow::Result<()> {
         Command::Run(args) => cli::run::run(args),
         // Text -> the same program, its own tokens forced -> how well it is predicted.
         Command::Perplexity(args) => cli::perplexity::run(args),
+        // This machine -> what it has, and whether it computes right.
+        Command::Doctor(args) => cli::doctor::run(args),
         // This machine -> profile.
         Command::Profile(args) => cli::profile::run(args),
         // Both, side by side.

@@ -1,8 +1,11 @@
 //! The low rooms of Plimsoll: memory tiers of a stated size and the arithmetic of a decoder.
 
 pub mod cpu;
+pub mod cuda;
 pub mod decoder;
 pub mod kernels;
+pub mod machine;
 pub mod probe;
+pub mod selftest;
 pub mod tiers;
 pub mod weights;

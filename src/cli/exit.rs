@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use plimsoll_backend::cpu::CpuError;
+use plimsoll_backend::cuda::CudaError;
 use plimsoll_backend::decoder::DecoderError;
 use plimsoll_backend::probe::ProbeError;
 use plimsoll_backend::tiers::TierError;
@@ -128,7 +129,7 @@ fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             InputError::BadFile(_) => Exit::BadInput,
         });
     }
-    if cause.is::<NoRoom>() {
+    if cause.is::<NoRoom>() || cause.is::<CudaError>() {
         return Some(Exit::BackendUnavailable);
     }
     if let Some(error) = cause.downcast_ref::<io::Error>() {

@@ -1,8 +1,10 @@
 //! The command line: one file a subcommand; what they share is in the small files beside them.
 
 mod against;
+mod backend;
 pub mod calibrate;
 pub mod completions;
+pub mod doctor;
 mod exit;
 pub mod experiment;
 pub mod hw;
@@ -54,6 +56,8 @@ pub enum Command {
     Run(run::Args),
     /// Measure what compression and sparse attention do to a model's predictions of a text
     Perplexity(perplexity::Args),
+    /// Say what this machine has, what is missing and how to get it, and test every kernel
+    Doctor(doctor::Args),
     /// Measure this machine and write its hardware profile
     Profile(profile::Args),
     /// Simulate and execute a grid of plans on this machine, and compare

@@ -8,6 +8,7 @@ use plimsoll_backend::probe::{ProbeOptions, measure};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 
+use super::backend::Backend;
 use super::options::DtypeName;
 use super::output::{check_output, complain};
 use super::{Exit, Failure, Progress, print, stop_on_interrupt};
@@ -16,6 +17,9 @@ use crate::files::write_text;
 /// Measure this machine and write its hardware profile
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// What runs plans
+    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+    backend: Backend,
     /// Fewer repeats: about a third of the time
     #[arg(long)]
     quick: bool,
@@ -38,6 +42,7 @@ pub struct Args {
 /// # Errors
 /// Memory or disk that cannot be had; an interrupt.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    args.backend.check_runs_plans()?;
     check_output("--output", args.output.as_deref())?;
     let options = ProbeOptions {
         cpu: cpu_options(&args.disk_dir)?,

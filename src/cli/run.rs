@@ -19,6 +19,7 @@ use plimsoll_core::lower::Lowering;
 use plimsoll_core::units::BytesPerSecond;
 
 use super::Progress;
+use super::backend::Backend;
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
 use super::output::{check_apart, check_outputs};
@@ -32,6 +33,9 @@ use watched::Watched;
 /// A plan, or what makes one, and how to run it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// What runs plans
+    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+    backend: Backend,
     /// The plan to run; without it, one is made for --hw, --model and the prompts
     #[arg(long, value_name = "FILE", conflicts_with_all = PLANNING_FLAGS)]
     plan: Option<PathBuf>,
@@ -128,6 +132,7 @@ impl Args {
 /// # Errors
 /// Input that is wrong, a machine that lacks what the plan needs, or an interruption.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    args.backend.check_runs_plans()?;
     let (output, trace) = (args.output.as_deref(), args.trace.as_deref());
     check_outputs(output, trace)?;
     check_apart(

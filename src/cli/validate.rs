@@ -11,6 +11,7 @@ use plimsoll_backend::probe::ProbeOptions;
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{DeviceKind, HardwareProfile, Source, SourceKind};
 
+use super::backend::Backend;
 use super::output::print_json;
 use super::profile::{cpu_options, measure_with_progress, today};
 use super::{Exit, Failure, Format, Progress, print};
@@ -24,6 +25,9 @@ use report::Report;
 /// Simulate and execute a grid of plans on this machine, and compare
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// What runs plans
+    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+    backend: Backend,
     /// A grid of cases (TOML) [default: built in]
     #[arg(long, value_name = "FILE")]
     grid: Option<PathBuf>,
@@ -66,6 +70,7 @@ fn not_negative(text: &str) -> Result<f64, String> {
 /// # Errors
 /// A grid that is wrong; cases that do not fit, or fail; an interruption; errors above the tolerance.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    args.backend.check_runs_plans()?;
     let grid = read_grid(args)?;
     check_executable(&grid)?;
     let given = args.hw.as_deref().map(emulated).transpose()?;

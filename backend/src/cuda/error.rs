@@ -1,0 +1,81 @@
+//! What keeps a GPU from being used.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::units::Bytes;
+use thiserror::Error;
+
+/// Why CUDA refuses.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// A library is not on this machine.
+    #[error("{library} is not on this machine: {remedy}")]
+    Missing {
+        /// Its file's name.
+        library: &'static str,
+        /// How to get it.
+        remedy: &'static str,
+    },
+    /// A library is older than what is called.
+    #[error("{library} has no {symbol}: install a newer one")]
+    Old {
+        /// Its file's name.
+        library: &'static str,
+        /// What was looked up.
+        symbol: &'static str,
+    },
+    /// The driver is there, and no GPU.
+    #[error(
+        "the NVIDIA driver finds no GPU {index} (it finds {count}): see `nvidia-smi`, and CUDA_VISIBLE_DEVICES"
+    )]
+    NoGpu {
+        /// Which was asked for.
+        index: u32,
+        /// How many there are.
+        count: u32,
+    },
+    /// A call failed.
+    #[error("{call} failed: {why}")]
+    Call {
+        /// Which.
+        call: &'static str,
+        /// The library's words.
+        why: String,
+    },
+    /// A kernel's source does not compile.
+    #[error("{source_name} does not compile for {architecture}: {log}")]
+    Compile {
+        /// Its file.
+        source_name: &'static str,
+        /// For which GPUs.
+        architecture: String,
+        /// What the compiler said.
+        log: String,
+    },
+    /// A kernel is in no source.
+    #[error("no kernel is called {0}")]
+    NoKernel(String),
+    /// An arena has no more room.
+    #[error("the device's arena holds {capacity}, and {wanted} more was asked for beside {used}")]
+    ArenaFull {
+        /// What it holds.
+        capacity: Bytes,
+        /// What is taken.
+        used: Bytes,
+        /// What was asked for.
+        wanted: Bytes,
+    },
+    /// Kernels do not compute a type.
+    #[error("CUDA kernels compute f16 and bf16, not {}: plan in one of these", .0.name())]
+    Type(Dtype),
+    /// A shape that no kernel computes.
+    #[error("{what} is {found}, and CUDA kernels take {takes}")]
+    Shape {
+        /// Of what.
+        what: &'static str,
+        /// What was given.
+        found: usize,
+        /// What could be.
+        takes: &'static str,
+    },
+}

@@ -1,0 +1,173 @@
+//! A GPU with one stream, which compiles kernels as they are asked for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::CudaError;
+use super::arena::DeviceArena;
+use super::arguments::Arguments;
+use super::raw::{Attribute, Blas, Compiler, Device, LIBRARIES, Module, Product, Stream};
+use super::sources::source;
+
+/// A kernel and how it is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// The source that has it, without its ending.
+    pub source: &'static str,
+    /// Its name.
+    pub kernel: String,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads a block.
+    pub threads: u32,
+    /// Shared memory of a size that the kernel does not state itself.
+    pub shared_bytes: u32,
+    /// What it is given.
+    pub arguments: Arguments,
+}
+
+/// What kernels run on, as far as their tests go: a GPU, or what emulates one. All is done when a call returns.
+pub trait KernelDevice {
+    /// Memory for so many bytes, filled with `0xff`: what is not written is a NaN.
+    ///
+    /// # Errors
+    /// Where there is not as much.
+    fn take(&mut self, bytes: usize) -> Result<u64, CudaError>;
+    /// Gives back all that was taken.
+    fn clear(&mut self);
+    /// Writes bytes to memory that was taken.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), CudaError>;
+    /// Reads bytes of memory that was taken.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), CudaError>;
+    /// Runs a kernel.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn launch(&mut self, launch: &Launch) -> Result<(), CudaError>;
+    /// The vendor's product; false where there is none to be tested.
+    ///
+    /// # Errors
+    /// What the library says.
+    fn multiply(&mut self, product: &Product) -> Result<bool, CudaError>;
+}
+
+/// Whether kernels could run here: the libraries are there, and a GPU.
+///
+/// # Errors
+/// The first thing that is missing.
+pub fn check_available() -> Result<(), CudaError> {
+    for library in LIBRARIES {
+        library.need()?;
+    }
+    match Device::count()? {
+        (_, 0) => Err(CudaError::NoGpu { index: 0, count: 0 }),
+        _ => Ok(()),
+    }
+}
+
+/// A GPU.
+#[derive(Debug)]
+pub struct Gpu {
+    modules: HashMap<&'static str, Module>,
+    blas: Option<Blas>,
+    arena: DeviceArena,
+    stream: Stream,
+    compiler: Compiler,
+    architecture: String,
+    device: Arc<Device>,
+}
+
+impl Gpu {
+    /// Opens GPU `index` with an arena of so many bytes.
+    ///
+    /// # Errors
+    /// [`CudaError::Missing`] where the driver or the compiler is; [`CudaError::NoGpu`]; too little memory.
+    pub fn open(index: u32, arena_bytes: usize) -> Result<Gpu, CudaError> {
+        let device = Device::open(index)?;
+        let compiler = Compiler::find()?;
+        let major = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        Ok(Gpu {
+            modules: HashMap::new(),
+            blas: None,
+            arena: DeviceArena::new(&device, arena_bytes)?,
+            stream: Stream::new(&device)?,
+            compiler,
+            architecture: format!("sm_{major}{minor}"),
+            device,
+        })
+    }
+
+    /// What it is compiled for: `sm_80`.
+    pub fn architecture(&self) -> &str {
+        &self.architecture
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    fn offset(&self, address: u64) -> usize {
+        address.saturating_sub(self.arena.memory.address()) as usize
+    }
+
+    fn module(&mut self, stem: &'static str) -> Result<&Module, CudaError> {
+        if !self.modules.contains_key(stem) {
+            let found = source(stem).ok_or_else(|| CudaError::NoKernel(stem.to_owned()))?;
+            let cubin = self.compiler.compile(found, &self.architecture)?;
+            self.modules
+                .insert(stem, Module::new(&self.device, &cubin)?);
+        }
+        Ok(&self.modules[stem])
+    }
+}
+
+impl KernelDevice for Gpu {
+    fn take(&mut self, bytes: usize) -> Result<u64, CudaError> {
+        let start = self.arena.places.take(bytes)?;
+        self.stream
+            .fill(&self.arena.memory, start..start + bytes, 0xff)?;
+        Ok(self.arena.memory.address() + start as u64)
+    }
+
+    fn clear(&mut self) {
+        self.arena.places.clear();
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), CudaError> {
+        self.stream
+            .write(&self.arena.memory, self.offset(address), bytes)
+    }
+
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
+        self.stream
+            .read(&self.arena.memory, self.offset(address), bytes)
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<(), CudaError> {
+        self.module(launch.source)?;
+        let module = &self.modules[launch.source];
+        let shape = (launch.grid, launch.threads, launch.shared_bytes);
+        self.stream
+            .launch((module, &launch.kernel), shape, launch.arguments.words())?;
+        self.stream.synchronise()
+    }
+
+    fn multiply(&mut self, product: &Product) -> Result<bool, CudaError> {
+        let blas = match self.blas.take() {
+            Some(blas) => blas,
+            None => Blas::new(&self.device)?,
+        };
+        blas.multiply(&self.stream, product)?;
+        self.blas = Some(blas);
+        self.stream.synchronise()?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,59 @@
+// The greedy choice of a token: the first column of the largest logit. A block a row.
+#include "reduce.cuh"
+
+struct ArgmaxArguments {
+    const float* logits;         // [blocks, vocabulary]
+    unsigned int* tokens;        // [blocks]
+    unsigned int* not_a_number;  // [blocks]: 1 where the row holds a NaN, else 0
+    unsigned int vocabulary;
+};
+
+struct Best {
+    float logit;
+    unsigned int column;
+};
+
+__device__ inline Best better(Best a, Best b) {
+    bool second = b.logit > a.logit || (b.logit == a.logit && b.column < a.column);
+    return second ? b : a;
+}
+
+__device__ inline Best warp_best(Best best) {
+    for (int offset = WARP / 2; offset > 0; offset /= 2) {
+        Best other;
+        other.logit = __shfl_xor_sync(ALL_LANES, best.logit, offset);
+        other.column = __shfl_xor_sync(ALL_LANES, best.column, offset);
+        best = better(best, other);
+    }
+    return best;
+}
+
+__device__ void choose(const ArgmaxArguments& arguments) {
+    SHARED(float, logits, WARP);
+    SHARED(unsigned int, columns, WARP);
+    SHARED(float, parts, WARP);
+    const float* row = arguments.logits + (unsigned long long)blockIdx.x * arguments.vocabulary;
+    Best best = {-__uint_as_float(0x7f800000u), 0xffffffffu};
+    float nans = 0.0f;
+    for (unsigned int i = threadIdx.x; i < arguments.vocabulary; i += blockDim.x) {
+        best = better(best, Best{row[i], i});
+        nans += row[i] != row[i] ? 1.0f : 0.0f;
+    }
+    best = warp_best(best);
+    unsigned int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (lane == 0) {
+        logits[warp] = best.logit;
+        columns[warp] = best.column;
+    }
+    nans = block_sum(nans, parts);
+    if (warp == 0) {
+        unsigned int from = lane < blockDim.x / WARP ? lane : 0;
+        best = warp_best(Best{logits[from], columns[from]});
+        if (lane == 0) {
+            arguments.tokens[blockIdx.x] = best.column;
+            arguments.not_a_number[blockIdx.x] = nans > 0.0f ? 1 : 0;
+        }
+    }
+}
+
+KERNEL(argmax, ArgmaxArguments, 256, choose)

@@ -1,0 +1,75 @@
+// Stored elements and what every kernel is written with. No header of a toolkit is needed: NVRTC alone compiles this.
+#pragma once
+
+struct f16 {
+    unsigned short bits;
+};
+
+// bfloat16: the upper half of a binary32.
+struct bf16 {
+    unsigned short bits;
+};
+
+// Sixteen bytes, which is as much as one thread loads at once: eight elements.
+struct alignas(16) Eight {
+    unsigned int words[4];
+};
+
+#ifndef PLIMSOLL_EMULATED
+// A kernel is a function of one structure, so that all are launched alike. Bodies are templates over the stored type.
+#define KERNEL(NAME, ARGUMENTS, THREADS, ...)                                                                 \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const ARGUMENTS arguments) {                 \
+        __VA_ARGS__(arguments);                                                                              \
+    }
+#define SHARED(TYPE, NAME, COUNT) __shared__ alignas(16) TYPE NAME[COUNT]
+#define DYNAMIC_SHARED(NAME) extern __shared__ Eight NAME[]
+#include "ptx.cuh"
+#endif
+
+#define KERNEL_OF_TYPES(NAME, ARGUMENTS, THREADS)                                                             \
+    KERNEL(NAME##_f16, ARGUMENTS, THREADS, NAME<f16>)                                                        \
+    KERNEL(NAME##_bf16, ARGUMENTS, THREADS, NAME<bf16>)
+
+__device__ inline float to_f32(bf16 x) {
+    return __uint_as_float((unsigned int)x.bits << 16);
+}
+
+template <class T>
+__device__ inline T narrowed(float x);
+
+template <>
+__device__ inline f16 narrowed<f16>(float x) {
+    return half_of(x);
+}
+
+// To nearest even; a NaN stays one, though its payload would round away.
+template <>
+__device__ inline bf16 narrowed<bf16>(float x) {
+    unsigned int bits = __float_as_uint(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        return bf16{(unsigned short)(bits >> 16 | 0x40u)};
+    }
+    return bf16{(unsigned short)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16)};
+}
+
+template <class T>
+__device__ inline void widen(const Eight& from, float* into) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        into[2 * i] = to_f32(T{(unsigned short)(from.words[i] & 0xffffu)});
+        into[2 * i + 1] = to_f32(T{(unsigned short)(from.words[i] >> 16)});
+    }
+}
+
+__device__ inline unsigned int least(unsigned int a, unsigned int b) {
+    return a < b ? a : b;
+}
+
+__device__ inline unsigned int most(unsigned int a, unsigned int b) {
+    return a > b ? a : b;
+}
+
+// The larger one; a NaN in `b` is passed over.
+__device__ inline float larger(float a, float b) {
+    return b > a ? b : a;
+}

@@ -1,0 +1,84 @@
+// What CUDA C has no word for without a toolkit's headers. The emulator has the same functions in C++.
+#pragma once
+
+#define WARP 32
+#define ALL_LANES 0xffffffffu
+
+__device__ inline float to_f32(f16 x) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+    return wide;
+}
+
+__device__ inline f16 half_of(float x) {
+    f16 narrow;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(x));
+    return narrow;
+}
+
+// Copies 16 bytes to shared memory while the thread goes on, or zeroes them there. Before sm_80 it is an ordinary copy.
+__device__ inline void copy_behind(void* into, const void* from, bool there) {
+#if __CUDA_ARCH__ >= 800
+    unsigned int place = (unsigned int)__cvta_generic_to_shared(into);
+    int bytes = there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes));
+#else
+    Eight zero = {{0, 0, 0, 0}};
+    *(Eight*)into = there ? *(const Eight*)from : zero;
+#endif
+}
+
+// Ends a group of copies.
+__device__ inline void end_of_group() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;");
+#endif
+}
+
+// Waits until at most PENDING groups of this thread are under way.
+template <int PENDING>
+__device__ inline void wait_for_groups() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+// Tensor cores add a 16 x 16 by 16 x 8 product to `sums`. Fragments lie as PTX says for mma.m16n8k16 (row, col).
+template <class T>
+struct Mma;
+
+template <>
+struct Mma<f16> {
+    static constexpr bool HAS = true;
+    __device__ static void add(float* sums, const unsigned int* a, const unsigned int* b) {
+#if __CUDA_ARCH__ >= 800
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+        // Turing multiplies 8 columns at a time.
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                         : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+        }
+#endif
+    }
+};
+
+template <>
+struct Mma<bf16> {
+#if __CUDA_ARCH__ >= 800
+    static constexpr bool HAS = true;
+    __device__ static void add(float* sums, const unsigned int* a, const unsigned int* b) {
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }
+#else
+    // Turing's tensor cores know no bfloat16; who asks computes on CUDA cores.
+    static constexpr bool HAS = false;
+    __device__ static void add(float*, const unsigned int*, const unsigned int*) {}
+#endif
+};

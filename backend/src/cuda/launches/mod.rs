@@ -1,0 +1,53 @@
+//! Which kernel computes what, and on how many blocks and threads. Addresses are the device's.
+
+mod attention;
+mod cache;
+mod elements;
+mod product;
+mod rows;
+
+use plimsoll_core::Dtype;
+
+pub use attention::{Attention, HeldAs, Range, Way};
+pub use cache::{Append, matrix_groups};
+pub use elements::{Elements, activate_gate, bias_activation, residual};
+pub use product::{Product, flat, flat_plain, gemv};
+pub use rows::{Argmax, Embed, Norm, Rotary, argmax, embed, layer_norm, rms_norm, rotary};
+
+use super::arguments::Arguments;
+use super::{CudaError, Launch};
+
+/// Lanes of a warp.
+pub const WARP: usize = 32;
+
+/// Blocks that any GPU has more threads for than it runs at once, so that a loop does the rest.
+const BLOCKS_MAX: usize = 4096;
+
+/// The end of the name of a kernel for a type.
+fn named(kernel: &str, dtype: Dtype) -> Result<String, CudaError> {
+    match dtype {
+        Dtype::F16 => Ok(format!("{kernel}_f16")),
+        Dtype::Bf16 => Ok(format!("{kernel}_bf16")),
+        Dtype::F32 => Err(CudaError::Type(dtype)),
+    }
+}
+
+fn blocks(blocks: [usize; 3]) -> [u32; 3] {
+    blocks.map(|count| u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+fn launch(
+    source: &'static str,
+    kernel: String,
+    (grid, threads): ([usize; 3], usize),
+    arguments: Arguments,
+) -> Launch {
+    Launch {
+        source,
+        kernel,
+        grid: blocks(grid),
+        threads: threads as u32,
+        shared_bytes: 0,
+        arguments,
+    }
+}

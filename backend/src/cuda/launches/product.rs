@@ -1,0 +1,96 @@
+//! Products with weights: GEMV and the flat product.
+
+use plimsoll_core::Dtype;
+
+use super::{WARP, launch, named};
+use crate::cuda::arguments::Arguments;
+use crate::cuda::dispatch::{Implementation, check_depth};
+use crate::cuda::{CudaError, Launch};
+
+/// Columns that a block of GEMV has: a warp each.
+const GEMV_WARPS: usize = 4;
+
+/// As in `flat.cu`: columns of a tile along k, and elements from a row of a tile to the next.
+const TILE_STRIDE: usize = 72;
+
+/// `y [m, n] = x [m, k] times weights [n, k]`, and a bias.
+#[derive(Debug, Clone, Copy)]
+pub struct Product {
+    /// Of x, the weights and the bias: f16 or bf16.
+    pub dtype: Dtype,
+    /// `[m, k]`.
+    pub x: u64,
+    /// `[n, k]`.
+    pub weights: u64,
+    /// `[n]`; 0: none.
+    pub bias: u64,
+    /// `[m, n]`.
+    pub y: u64,
+    /// m, n and k.
+    pub shape: [usize; 3],
+    /// y is f32, and not of the stored type.
+    pub wide: bool,
+}
+
+impl Product {
+    fn arguments(&self) -> Arguments {
+        Arguments::new()
+            .wides([self.x, self.weights, self.bias, self.y])
+            .counts(self.shape)
+            .counts([usize::from(self.wide)])
+    }
+}
+
+/// On CUDA cores. Up to 8 rows share a reading of the weights.
+///
+/// # Errors
+/// [`CudaError::Type`].
+pub fn gemv(product: &Product) -> Result<Launch, CudaError> {
+    let [m, n, _] = product.shape;
+    let rows = m.clamp(1, 8).next_power_of_two();
+    let kernel = format!("{}_m{rows}", named("gemv", product.dtype)?);
+    let grid = [n.div_ceil(GEMV_WARPS), m.div_ceil(rows), 1];
+    let shape = (grid, GEMV_WARPS * WARP);
+    Ok(launch("gemv", kernel, shape, product.arguments()))
+}
+
+/// On tensor cores, a block having so many columns ([`crate::cuda::tile::columns`]). Up to 32 rows share a reading of the
+/// weights.
+///
+/// # Errors
+/// [`CudaError::Type`]; [`CudaError::Shape`] for a depth that is not whole eights.
+pub fn flat(product: &Product, columns: usize) -> Result<Launch, CudaError> {
+    let eights = product.shape[0].div_ceil(8).clamp(1, 4).next_power_of_two();
+    let name = named("flat", product.dtype)?;
+    with_tiles(
+        product,
+        format!("{name}_n{columns}_e{eights}"),
+        [columns, eights],
+    )
+}
+
+/// What stands in for [`flat`] in bf16 where tensor cores do not know it.
+///
+/// # Errors
+/// As [`flat`].
+pub fn flat_plain(product: &Product) -> Result<Launch, CudaError> {
+    let name = named("flat_plain", product.dtype)?;
+    with_tiles(product, format!("{name}_n64_e2"), [64, 2])
+}
+
+fn with_tiles(
+    product: &Product,
+    kernel: String,
+    [columns, eights]: [usize; 2],
+) -> Result<Launch, CudaError> {
+    let [m, n, k] = product.shape;
+    check_depth(Implementation::Flat, k)?;
+    let buffers = if columns >= 128 { 2 } else { 4 };
+    let tile_bytes = (columns + 8 * eights) * TILE_STRIDE * 2;
+    let grid = [n.div_ceil(columns), m.div_ceil(8 * eights), 1];
+    let shape = (grid, columns / 16 * WARP);
+    Ok(Launch {
+        shared_bytes: (buffers * tile_bytes) as u32,
+        ..launch("flat", kernel, shape, product.arguments())
+    })
+}

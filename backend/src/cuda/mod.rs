@@ -1,0 +1,24 @@
+//! NVIDIA GPUs: loaded at run time, so that one binary runs everywhere and says what is missing.
+//!
+//! Three layers, each on the one below:
+//! - [`raw`], the only one with `unsafe`: calls of the driver, of NVRTC and of cuBLAS, each library asked for before it
+//!   is called, each failure an error;
+//! - [`Gpu`] and what it gives out: streams, events, page-locked memory, an [`arena`](arena::DeviceArena) of a stated size, and
+//!   kernels, which are compiled from [`sources`] for the very GPU that is there;
+//! - [`launches`]: which kernel computes what, on how many threads, and [`tile`] and [`dispatch`]: which of those that
+//!   compute the same.
+//!
+//! [`crate::selftest`] holds every kernel against arithmetic in f64, on a GPU or on whatever else is a [`KernelDevice`].
+
+pub mod arena;
+pub mod arguments;
+pub mod dispatch;
+mod error;
+mod gpu;
+pub mod launches;
+pub mod raw;
+pub mod sources;
+pub mod tile;
+
+pub use error::CudaError;
+pub use gpu::{Gpu, KernelDevice, Launch, check_available};

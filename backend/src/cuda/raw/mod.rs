@@ -1,0 +1,78 @@
+//! The lowest layer: calls of the three libraries. Nothing above it is unsafe.
+//!
+//! The bindings load a library when it is first called, and panic where it is not there or lacks a symbol. So what is called
+//! here has been in every driver since CUDA 10, but for what is looked up by hand, and nobody gets a value
+//! through which calls are made without [`Library::need`] having found its library.
+
+mod blas;
+mod driver;
+mod nvrtc;
+
+pub use blas::{Blas, Product};
+pub use driver::{Attribute, Device, DeviceMemory, Event, HostMemory, Module, Stream};
+pub use nvrtc::{Compiler, OPTIONS};
+
+/// The libraries, what each is for, and how to get it.
+pub const LIBRARIES: [Library; 3] = [Library::Driver, Library::Compiler, Library::Blas];
+
+/// A library that is loaded at run time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Library {
+    /// The driver.
+    Driver,
+    /// What compiles kernels.
+    Compiler,
+    /// The vendor's matrix products.
+    Blas,
+}
+
+impl Library {
+    /// Its file's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Library::Driver => "libcuda.so.1",
+            Library::Compiler => "libnvrtc.so",
+            Library::Blas => "libcublas.so",
+        }
+    }
+
+    /// How to get it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Library::Driver => "install the NVIDIA driver (it comes with it), or use --backend cpu",
+            Library::Compiler => {
+                "install CUDA's NVRTC (`pip install nvidia-cuda-nvrtc`, or the CUDA toolkit) and put its folder into LD_LIBRARY_PATH"
+            }
+            Library::Blas => {
+                "install cuBLAS (`pip install nvidia-cublas`, or the CUDA toolkit) and put its folder into LD_LIBRARY_PATH"
+            }
+        }
+    }
+
+    /// Whether it can be loaded.
+    #[allow(unsafe_code)]
+    pub fn is_present(self) -> bool {
+        // SAFETY: loads the library, which runs its initialisers, as any program that links it does.
+        unsafe {
+            match self {
+                Library::Driver => cudarc::driver::sys::is_culib_present(),
+                Library::Compiler => cudarc::nvrtc::sys::is_culib_present(),
+                Library::Blas => cudarc::cublas::sys::is_culib_present(),
+            }
+        }
+    }
+
+    /// An error unless it can be loaded.
+    ///
+    /// # Errors
+    /// [`CudaError::Missing`](super::CudaError::Missing).
+    pub fn need(self) -> Result<(), super::CudaError> {
+        match self.is_present() {
+            true => Ok(()),
+            false => Err(super::CudaError::Missing {
+                library: self.name(),
+                remedy: self.remedy(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Attention: whole and packed caches in pages, windows, padding, groups of queries, splits.
+
+use plimsoll_core::Dtype;
+
+use crate::cuda::launches::{Attention, HeldAs, Range};
+use crate::kernels::groups::{Group, head_bytes, pack_heads};
+
+use super::bench::{Bench, Output};
+use super::{TYPES, Wrong};
+use crate::selftest::reference::{Expected, decode, encode, weighed};
+
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    sequences: usize,
+    kv_heads: usize,
+    group: usize,
+    head_dim: usize,
+    context: usize,
+    window: usize,
+    splits: usize,
+    padded: bool,
+}
+
+const fn shape(
+    [sequences, kv_heads, group, head_dim]: [usize; 4],
+    [context, window, splits]: [usize; 3],
+    padded: bool,
+) -> Shape {
+    Shape {
+        sequences,
+        kv_heads,
+        group,
+        head_dim,
+        context,
+        window,
+        splits,
+        padded,
+    }
+}
+
+const SHAPES: [Shape; 6] = [
+    shape([1, 1, 1, 64], [1, 0, 1], false),
+    shape([2, 2, 1, 64], [131, 0, 3], false),
+    shape([1, 2, 4, 128], [70, 20, 2], false),
+    shape([2, 1, 5, 80], [57, 0, 2], true),
+    shape([1, 1, 2, 256], [19, 0, 4], false),
+    shape([3, 1, 1, 8], [40, 0, 1], true),
+];
+
+/// A cache on the device, and as the reference reads it: `[position]``[key, value]``[row]``[element]`.
+struct Cache {
+    pages: [u64; 2],
+    end: usize,
+    record: usize,
+    values: Vec<f64>,
+}
+
+fn stored((dtype, held): (Dtype, HeldAs), numbers: &[f32], head_dim: usize) -> (Vec<u8>, Vec<f64>) {
+    match held {
+        HeldAs::Whole => {
+            let bytes = encode(dtype, numbers);
+            let values = decode(dtype, &bytes);
+            (bytes, values)
+        }
+        HeldAs::Packed => {
+            let mut bytes = vec![0; numbers.len() / head_dim * head_bytes(head_dim)];
+            pack_heads(numbers, head_dim, &mut bytes).expect("whole heads");
+            let groups = numbers.chunks(head_dim).flat_map(|head| head.chunks(64));
+            let values = groups.flat_map(|group| Group::quantise(group).elements());
+            (bytes, values.map(f64::from).collect())
+        }
+    }
+}
+
+fn cache(bench: &mut Bench<'_>, of: (Dtype, HeldAs), shape: &Shape) -> Result<Cache, Wrong> {
+    let rows = shape.sequences * shape.kv_heads;
+    let per_position = 2 * rows * shape.head_dim;
+    let end = shape.context.div_ceil(3);
+    let mut values = Vec::new();
+    let mut halves = [Vec::new(), Vec::new()];
+    let mut record = 0;
+    for position in 0..shape.context {
+        let numbers = bench.numbers(per_position, 2.0);
+        let (mut bytes, read) = stored(of, &numbers, shape.head_dim);
+        bytes.resize(bytes.len().next_multiple_of(16) + 16, 0xff);
+        record = bytes.len();
+        values.extend(read);
+        halves[usize::from(position >= end)].extend(bytes);
+    }
+    Ok(Cache {
+        pages: [bench.raw(&halves[0])?, bench.raw(&halves[1])?],
+        end,
+        record,
+        values,
+    })
+}
+
+/// The first position that a query sees.
+fn begin(shape: &Shape, first: usize) -> usize {
+    match shape.window {
+        0 => first,
+        window => first.max(shape.context.saturating_sub(window)),
+    }
+}
+
+impl Cache {
+    /// An element of a row's key (0) or value (1) at a position.
+    fn element(&self, shape: &Shape, [position, which, row, i]: [usize; 4]) -> f64 {
+        let rows = shape.sequences * shape.kv_heads;
+        self.values[((2 * position + which) * rows + row) * shape.head_dim + i]
+    }
+
+    /// The scores of a query from a position on.
+    fn scores(
+        &self,
+        shape: &Shape,
+        [begin, row]: [usize; 2],
+        query: &[f64],
+        scale: f64,
+    ) -> Vec<f64> {
+        let key = |position: usize| {
+            let element = move |i| self.element(shape, [position, 0, row, i]);
+            (0..shape.head_dim).map(element)
+        };
+        let score = |position| key(position).zip(query).map(|(k, q)| k * q).sum::<f64>() * scale;
+        (begin..shape.context).map(score).collect()
+    }
+}
+
+struct Operands {
+    attention: Attention,
+    y: Output,
+    overflow: Output,
+    expected: Vec<Expected>,
+    scores: Vec<Vec<f64>>,
+}
+
+/// The results of all queries, and the scores of each.
+fn reference(
+    shape: &Shape,
+    cache: &Cache,
+    firsts: &[u32],
+    (queries, scale): (&[f64], f64),
+) -> (Vec<Expected>, Vec<Vec<f64>>) {
+    let (mut expected, mut all_scores) = (Vec::new(), Vec::new());
+    for (index, query) in queries.chunks(shape.head_dim).enumerate() {
+        let row = index / shape.group;
+        let begin = begin(shape, firsts[row / shape.kv_heads] as usize);
+        let scores = cache.scores(shape, [begin, row], query, scale);
+        expected.extend(weighed(&scores, shape.head_dim, |p, i| {
+            cache.element(shape, [begin + p, 1, row, i])
+        }));
+        all_scores.push(scores);
+    }
+    (expected, all_scores)
+}
+
+fn operands(
+    bench: &mut Bench<'_>,
+    (dtype, held): (Dtype, HeldAs),
+    shape: &Shape,
+) -> Result<Operands, Wrong> {
+    let rows = shape.sequences * shape.kv_heads;
+    let queries = rows * shape.group;
+    let cache = cache(bench, (dtype, held), shape)?;
+    let (address, query) = bench.operand(dtype, queries * shape.head_dim, 1.0)?;
+    let firsts: Vec<u32> = (0..shape.sequences)
+        .map(|sequence| if shape.padded { 3 * sequence as u32 } else { 0 })
+        .collect();
+    let scale = 1.0 / (shape.head_dim as f32).sqrt();
+    let (expected, scores) = reference(shape, &cache, &firsts, (&query, f64::from(scale)));
+    let y = bench.numbers_out(dtype, queries * shape.head_dim)?;
+    let partial = queries * shape.splits * 4;
+    let overflow = bench.output(queries * 4)?;
+    bench
+        .device
+        .write(overflow.address, &vec![0; queries * 4])?;
+    let attention = Attention {
+        dtype,
+        held,
+        queries: address,
+        pages: bench.addresses(&cache.pages)?,
+        page_ends: bench.words(&[cache.end as u32, u32::MAX])?,
+        firsts: if shape.padded {
+            bench.words(&firsts)?
+        } else {
+            0
+        },
+        numerators: bench.output(partial * shape.head_dim)?.address,
+        denominators: bench.output(partial)?.address,
+        maxima: bench.output(partial)?.address,
+        overflow: overflow.address,
+        y: y.address,
+        page_count: 2,
+        row_start: 0,
+        rows,
+        kv_heads: shape.kv_heads,
+        group: shape.group,
+        head_dim: shape.head_dim,
+        context_len: shape.context,
+        window: shape.window,
+        record_bytes: cache.record,
+        splits: shape.splits,
+        scale,
+        range: Range {
+            phi: 0.0,
+            low: -80.0,
+            high: 80.0,
+        },
+    };
+    Ok(Operands {
+        attention,
+        y,
+        overflow,
+        expected,
+        scores,
+    })
+}
+
+fn cases() -> impl Iterator<Item = ((Dtype, HeldAs), Shape)> {
+    let held = [HeldAs::Whole, HeldAs::Packed];
+    let of = TYPES
+        .into_iter()
+        .flat_map(move |dtype| held.map(|held| (dtype, held)));
+    of.flat_map(|of| SHAPES.map(|shape| (of, shape)))
+}
+
+pub fn synchronised(bench: &mut Bench<'_>) -> Result<(), Wrong> {
+    for ((dtype, held), shape) in cases() {
+        bench.next_case();
+        let case = format!("{} {held:?} {shape:?}", dtype.name());
+        let operands = operands(bench, (dtype, held), &shape)?;
+        for launch in operands.attention.launches(false)? {
+            bench.launch(&launch)?;
+        }
+        bench.check(&case, (dtype, operands.y), &operands.expected)?;
+    }
+    Ok(())
+}
+
+/// A range that all scores are in, and one that some leave, so that their queries are computed again.
+pub fn unified(bench: &mut Bench<'_>) -> Result<(), Wrong> {
+    let ranges = [
+        Range {
+            phi: 0.5,
+            low: -60.0,
+            high: 60.0,
+        },
+        Range {
+            phi: 0.0,
+            low: -1.5,
+            high: 1.5,
+        },
+        // Far off: e^(score - phi) would be infinite, or nothing.
+        Range {
+            phi: -300.0,
+            low: -80.0,
+            high: 80.0,
+        },
+        Range {
+            phi: 300.0,
+            low: -80.0,
+            high: 80.0,
+        },
+    ];
+    for ((dtype, held), shape) in cases() {
+        for range in ranges {
+            bench.next_case();
+            let case = format!("{} {held:?} {shape:?} {range:?}", dtype.name());
+            let mut operands = operands(bench, (dtype, held), &shape)?;
+            operands.attention.range = range;
+            for launch in operands.attention.launches(true)? {
+                bench.launch(&launch)?;
+            }
+            bench.check(&case, (dtype, operands.y), &operands.expected)?;
+            let flags = bench.read_words(&case, operands.overflow)?;
+            for (query, (flag, scores)) in flags.iter().zip(&operands.scores).enumerate() {
+                let off = |score: &f64| score - f64::from(range.phi);
+                let left = |slack: f64| {
+                    let out = |off: f64| {
+                        off <= f64::from(range.low) + slack || off >= f64::from(range.high) - slack
+                    };
+                    scores.iter().map(off).any(out)
+                };
+                // A score on the edge may fall to either side.
+                if left(-1e-3) && *flag == 0 || !left(1e-3) && *flag != 0 {
+                    let what = format!("query {query} has the flag {flag}, for scores {scores:?}");
+                    return Err(Wrong::Bytes { case, what });
+                }
+            }
+        }
+    }
+    Ok(())
+}

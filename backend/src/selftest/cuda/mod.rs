@@ -1,0 +1,53 @@
+//! CUDA's kernels, on a device that runs them.
+
+mod attention;
+mod bench;
+mod elements;
+mod groups;
+mod products;
+mod rows;
+
+use plimsoll_core::Dtype;
+
+use super::{Outcome, Wrong};
+use crate::cuda::KernelDevice;
+use bench::Bench;
+
+/// The types that kernels compute.
+const TYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
+
+type Test = fn(&mut Bench<'_>) -> Result<(), Wrong>;
+
+const TESTS: [(&str, Test); 15] = [
+    ("embedding", rows::embed),
+    ("layer norm", rows::layer_norm),
+    ("RMSNorm", rows::rms_norm),
+    ("rotary positions", rows::rotary),
+    ("argmax", rows::argmax),
+    ("bias and activation", elements::bias_activation),
+    ("gated activation", elements::gate),
+    ("residual", elements::residual),
+    ("4-bit weights", groups::matrices),
+    ("cache append", groups::append),
+    ("attention, synchronised", attention::synchronised),
+    ("attention, unified maximum", attention::unified),
+    ("GEMV", products::gemv),
+    ("flat product", products::flat),
+    ("vendor product", products::vendor),
+];
+
+/// Tests all kernels. One that is wrong does not keep the others from being tested.
+pub fn cuda(device: &mut dyn KernelDevice) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for (name, test) in TESTS {
+        let mut bench = Bench::new(device);
+        let wrong = test(&mut bench).err();
+        outcomes.push(Outcome {
+            name,
+            cases: bench.checks.cases,
+            worst: bench.checks.worst,
+            wrong,
+        });
+    }
+    outcomes
+}

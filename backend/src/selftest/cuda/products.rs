@@ -1,0 +1,138 @@
+//! Products with weights.
+
+use plimsoll_core::Dtype;
+
+use crate::cuda::launches::{self, Product};
+use crate::cuda::raw;
+use crate::cuda::tile::COLUMNS;
+use crate::cuda::{CudaError, Launch};
+
+use super::bench::{Bench, Output};
+use super::{TYPES, Wrong};
+use crate::selftest::reference::Expected;
+
+struct Operands {
+    product: Product,
+    y: Output,
+    result: Dtype,
+    expected: Vec<Expected>,
+}
+
+fn operands(
+    bench: &mut Bench<'_>,
+    dtype: Dtype,
+    [m, n, k]: [usize; 3],
+    (biased, wide): (bool, bool),
+) -> Result<Operands, CudaError> {
+    bench.next_case();
+    let (x, left) = bench.operand(dtype, m * k, 1.0)?;
+    let (weights, right) = bench.operand(dtype, n * k, 1.0)?;
+    let (bias, added) = bench.operand(dtype, n, 1.0)?;
+    let result = if wide { Dtype::F32 } else { dtype };
+    let y = bench.numbers_out(result, m * n)?;
+    let mut expected = Vec::new();
+    for row in left.chunks(k) {
+        for (column, weights) in right.chunks(k).enumerate() {
+            let terms = row.iter().zip(weights).map(|(a, b)| a * b);
+            let bias = if biased { added[column] } else { 0.0 };
+            expected.push(Expected::sum(terms.chain([bias])));
+        }
+    }
+    let product = Product {
+        dtype,
+        x,
+        weights,
+        bias: if biased { bias } else { 0 },
+        y: y.address,
+        shape: [m, n, k],
+        wide,
+    };
+    Ok(Operands {
+        product,
+        y,
+        result,
+        expected,
+    })
+}
+
+fn each(
+    bench: &mut Bench<'_>,
+    dtype: Dtype,
+    shapes: &[[usize; 3]],
+    of: impl Fn(&Product) -> Result<Launch, CudaError>,
+) -> Result<(), Wrong> {
+    for (index, shape) in shapes.iter().enumerate() {
+        let ends = (index % 2 == 0, index % 3 == 2);
+        let operands = operands(bench, dtype, *shape, ends)?;
+        let launch = of(&operands.product)?;
+        bench.launch(&launch)?;
+        let case = format!("{} [m, n, k] {shape:?}", launch.kernel);
+        bench.check(&case, (operands.result, operands.y), &operands.expected)?;
+    }
+    Ok(())
+}
+
+pub fn gemv(bench: &mut Bench<'_>) -> Result<(), Wrong> {
+    let shapes = [
+        [1, 5, 64],
+        [2, 9, 100],
+        [3, 6, 1288],
+        [7, 4, 2056],
+        [8, 3, 7],
+        [19, 10, 264],
+    ];
+    for dtype in TYPES {
+        each(bench, dtype, &shapes, launches::gemv)?;
+    }
+    Ok(())
+}
+
+/// Rows that fill an eight and do not, columns and depths that end within a tile, fewer tiles than buffers and more.
+const FLAT: [[usize; 3]; 6] = [
+    [1, 40, 64],
+    [8, 128, 72],
+    [5, 33, 648],
+    [16, 130, 8],
+    [21, 64, 136],
+    [40, 100, 328],
+];
+
+pub fn flat(bench: &mut Bench<'_>) -> Result<(), Wrong> {
+    for dtype in TYPES {
+        for columns in COLUMNS {
+            each(bench, dtype, &FLAT, |product| {
+                launches::flat(product, columns)
+            })?;
+        }
+    }
+    each(bench, Dtype::Bf16, &FLAT, launches::flat_plain)
+}
+
+pub fn vendor(bench: &mut Bench<'_>) -> Result<(), Wrong> {
+    for (dtype, shape) in TYPES
+        .into_iter()
+        .flat_map(|d| [[1, 5, 64], [33, 70, 264]].map(|s| (d, s)))
+    {
+        for wide in [false, true] {
+            let operands = operands(bench, dtype, shape, (false, wide))?;
+            let [x, weights, y] = [
+                operands.product.x,
+                operands.product.weights,
+                operands.y.address,
+            ];
+            let tested = bench.device.multiply(&raw::Product {
+                addresses: [x, weights, y],
+                shape,
+                dtype,
+                wide,
+            })?;
+            if !tested {
+                bench.checks.cases = 0;
+                return Ok(());
+            }
+            let case = format!("{} [m, n, k] {shape:?}", dtype.name());
+            bench.check(&case, (operands.result, operands.y), &operands.expected)?;
+        }
+    }
+    Ok(())
+}

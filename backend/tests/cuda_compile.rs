@@ -1,0 +1,50 @@
+//! NVRTC through our own calls of it, where it is: it needs no GPU.
+
+use plimsoll_backend::cuda::CudaError;
+use plimsoll_backend::cuda::raw::{Compiler, Library};
+use plimsoll_backend::cuda::sources::{SOURCES, Source, source};
+
+fn compiler() -> Option<Compiler> {
+    let found = Compiler::find();
+    if let Err(missing) = &found {
+        assert!(!Library::Compiler.is_present());
+        eprintln!("SKIPPED: {missing}");
+    }
+    found.ok()
+}
+
+#[test]
+fn a_source_becomes_a_cubin() {
+    let Some(compiler) = compiler() else { return };
+    assert!(compiler.version().unwrap()[0] >= 11);
+    // Shared memory that is stated and that is not, tensor cores, a header within a header.
+    for stem in ["norm", "flat", "append"] {
+        let cubin = compiler.compile(source(stem).unwrap(), "sm_80").unwrap();
+        assert_eq!(&cubin[..4], b"\x7fELF", "{stem}");
+        let name = format!("{stem}_f16").replace("norm_", "layer_norm_");
+        let name = name.replace("flat_f16", "flat_f16_n64_e2");
+        let holds = cubin
+            .windows(name.len())
+            .any(|bytes| bytes == name.as_bytes());
+        assert!(holds, "{name} is not in {stem}");
+    }
+}
+
+#[test]
+fn what_does_not_compile_is_said_with_the_compilers_words() {
+    let Some(compiler) = compiler() else { return };
+    let wrong = Source {
+        name: "wrong.cu",
+        text: "#include \"elements.cuh\"\nint nothing = no_such_thing;",
+    };
+    let error = compiler.compile(&wrong, "sm_80").unwrap_err();
+    assert!(matches!(error, CudaError::Compile { .. }), "{error}");
+    let said = error.to_string();
+    assert!(
+        said.starts_with("wrong.cu does not compile for sm_80"),
+        "{said}"
+    );
+    assert!(said.contains("no_such_thing"), "{said}");
+    let error = compiler.compile(&SOURCES[0], "sm_10").unwrap_err();
+    assert!(error.to_string().contains("sm_10"), "{error}");
+}
