@@ -277,6 +277,57 @@ fn a_run_goes_on_without_a_plan_and_with_another() {
 }
 
 #[test]
+fn what_a_run_reads_or_another_writes_is_not_overwritten() {
+    let place = Place::new();
+    rounds_of_four(&place, 2, 3);
+    checkpoint(&place, &json!({}));
+    let own = "run --hw small.toml --model model --prompts prompts.jsonl --gen-len 3";
+    std::fs::hard_link(place.path("prompts.jsonl"), place.path("linked.jsonl")).unwrap();
+    let inputs = [
+        ("model/config.json", "--model"),
+        ("model/model.safetensors", "--model"),
+        ("model/tokenizer.json", "--model"),
+        ("small.toml", "--hw"),
+        ("linked.jsonl", "--prompts"),
+    ];
+    for (file, flag) in inputs {
+        let before = std::fs::read(place.path(file)).unwrap();
+        for output in ["-o", "--trace"] {
+            let words = [file, flag, "are the same file"];
+            place.refused(&format!("{own} {output} {file}"), 2, &words);
+        }
+        assert_eq!(std::fs::read(place.path(file)).unwrap(), before);
+    }
+    let record = format!("{own} -o out.jsonl --trace out.jsonl.run.json");
+    place.refused(&record, 2, &["--trace", "the record of --output"]);
+    place.text(&format!("{own} -o out.jsonl"));
+    let rows = place.read("out.jsonl");
+    let held = std::fs::File::open(place.path("out.jsonl")).unwrap();
+    held.lock().unwrap();
+    for flags in ["", " --resume", " --seed 4"] {
+        let words = ["out.jsonl", "another run is writing to it"];
+        place.refused(&format!("{own} -o out.jsonl{flags}"), 2, &words);
+    }
+    drop(held);
+    place.text(&format!("{own} -o out.jsonl"));
+    assert_eq!(place.read("out.jsonl"), rows);
+}
+
+/// A folder is a checkpoint; only its config.json asked for by itself has weights that are made up.
+#[test]
+fn a_folder_without_weights_answers_nothing() {
+    let place = Place::new();
+    rounds_of_four(&place, 2, 3);
+    checkpoint(&place, &json!({}));
+    std::fs::remove_file(place.path("model/model.safetensors")).unwrap();
+    let own = "run --hw small.toml --model model --prompts prompts.jsonl --gen-len 3 -o out.jsonl";
+    place.refused(own, 4, &["has no weights", "config.json for synthetic"]);
+    place.write("model/pytorch_model.bin", "");
+    place.refused(own, 4, &["has no weights", "convert pytorch_model.bin"]);
+    assert!(!place.path("out.jsonl").exists());
+}
+
+#[test]
 fn wrong_prompts_are_refused_by_line_and_lose_nothing() {
     let place = Place::new();
     let planned = rounds_of_four(&place, 1, 5);

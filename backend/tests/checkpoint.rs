@@ -83,6 +83,26 @@ fn every_tensor_is_there_under_its_published_name() {
 }
 
 #[test]
+fn a_layer_after_the_last_is_no_part_of_the_model() {
+    for name in ["tiny-opt", "tiny-llama"] {
+        let whole = model(name);
+        let fewer = ModelSpec {
+            num_hidden_layers: whole.num_hidden_layers - 1,
+            ..whole
+        };
+        let refused = checkpoint(name).check(&fewer);
+        let refused = refused.expect_err("a layer is left over");
+        assert!(matches!(refused, WeightError::Deeper { .. }), "{refused}");
+        let said = refused.to_string();
+        let layer = format!("layers.{}.", fewer.num_hidden_layers);
+        assert!(
+            said.contains(&layer) && said.contains("config.json"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn a_shard_that_is_not_there_is_named() {
     let dir = sharded();
     fs::remove_file(dir.path().join(SECOND)).expect("removed");

@@ -25,7 +25,7 @@ pub enum Until {
 #[derive(Debug, ThisError)]
 pub enum ExecutionError {
     /// The user asked for it.
-    #[error("interrupted; what had finished is kept")]
+    #[error("interrupted")]
     Interrupted,
     /// A task failed; the others were stopped.
     #[error("task {} ({what}) failed: {source}", task.0)]

@@ -160,7 +160,7 @@ fn lacks(args: &Args, what: &str) -> InputError {
 
 /// Weights and tokenizer, both of which must be there.
 fn checkpoint(args: &Args, model: &FoundModel) -> anyhow::Result<(Safetensors, Tokenizer)> {
-    let folder = model.checkpoint();
+    let folder = model.checkpoint()?;
     let folder = folder.ok_or_else(|| lacks(args, "has no weights (model.safetensors)"))?;
     let tokenizer = Tokenizer::find(folder)?;
     let tokenizer = tokenizer.ok_or_else(|| lacks(args, "has no tokenizer.json"))?;

@@ -8,7 +8,7 @@ mod report;
 mod stopped;
 mod watched;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use plimsoll_backend::cpu::{CpuExecutor, CpuOptions, Throttles};
 use plimsoll_backend::weights::WeightSource;
@@ -24,6 +24,7 @@ use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
 use super::output::{check_apart, check_outputs};
 use super::profile::{DEVICE_THREADS, cpu_options};
+use crate::files::{files_of_model, is_being_written};
 use answers::Answers;
 use choice::ChoiceArgs;
 use prepare::Prepared;
@@ -140,8 +141,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         &[
             ("--plan", args.plan.as_deref()),
             ("--prompts", args.prompts.as_deref()),
+            (
+                "--hw",
+                args.hw.as_deref().map(Path::new).filter(|hw| hw.is_file()),
+            ),
         ],
     )?;
+    check_free(args)?;
     let cpu = cpu_options(&args.disk_dir)?;
     let prepared = Prepared::new(args, &cpu)?;
     if prepared.prompts.is_empty() {
@@ -156,6 +162,34 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut answers = Answers::new(&prepared, args.output.clone(), report::shown(args.format));
     let done = execute(args, &prepared, &options, &mut answers)?;
     report::write_and_print(args, &prepared, &done, answers.failure())
+}
+
+/// Refuses outputs that another run writes, or that would take the place of what this one reads, or leaves beside its
+/// rows.
+fn check_free(args: &Args) -> anyhow::Result<()> {
+    let outputs = [("--output", &args.output), ("--trace", &args.trace)];
+    let outputs = outputs.map(|(flag, file)| (flag, file.as_deref()));
+    if let Some(file) = outputs[0].1.filter(|file| is_being_written(file)) {
+        let file = file.display();
+        let line = format!(
+            "--output {file}: another run is writing to it; wait for its end, or give another file"
+        );
+        return Err(Failure::new(Exit::Usage, line).into());
+    }
+    let record = outputs[0].1.map(record::beside);
+    check_apart(
+        &outputs[1..],
+        &[("the record of --output", record.as_deref())],
+    )?;
+    for file in args
+        .model
+        .as_deref()
+        .map(files_of_model)
+        .unwrap_or_default()
+    {
+        check_apart(&outputs, &[("a file of --model", Some(&file))])?;
+    }
+    Ok(())
 }
 
 fn execute(

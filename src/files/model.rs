@@ -16,6 +16,8 @@ pub struct FoundModel {
     pub folder: Option<PathBuf>,
     /// What its config.json calls the type of its weights, if it says one.
     stored: Option<String>,
+    /// Whether a folder was asked for, which is to be a checkpoint, and not a configuration alone.
+    is_folder: bool,
 }
 
 impl FoundModel {
@@ -43,11 +45,26 @@ impl FoundModel {
     }
 
     /// The folder, where weights lie in it.
-    pub fn checkpoint(&self) -> Option<&Path> {
-        let folder = self.folder.as_deref()?;
+    ///
+    /// # Errors
+    /// A folder was asked for, and there are none.
+    pub fn checkpoint(&self) -> Result<Option<&Path>, InputError> {
+        let Some(folder) = self.folder.as_deref() else {
+            return Ok(None);
+        };
         let weights = |name: &str| folder.join(name).is_file();
-        let there = weights("model.safetensors") || weights("model.safetensors.index.json");
-        there.then_some(folder)
+        if weights("model.safetensors") || weights("model.safetensors.index.json") {
+            return Ok(Some(folder));
+        }
+        if !self.is_folder {
+            return Ok(None);
+        }
+        let problem = "has no weights (model.safetensors, or model.safetensors.index.json)";
+        let remedy = match weights("pytorch_model.bin") || weights("pytorch_model.bin.index.json") {
+            true => "convert pytorch_model.bin to safetensors",
+            false => "fetch them, or give its config.json for synthetic weights",
+        };
+        Err(InputError::bad_file(folder, "--model", problem, remedy))
     }
 }
 
@@ -60,7 +77,10 @@ pub fn find_model(wanted: &str) -> Result<FoundModel, InputError> {
     if path.is_dir() {
         let config = path.join("config.json");
         if config.is_file() || registry::find(wanted).is_err() {
-            return read_config(&config);
+            return Ok(FoundModel {
+                is_folder: true,
+                ..read_config(&config)?
+            });
         }
     }
     if let Some(name) = hub_name(wanted).filter(|_| !path.exists()) {
@@ -78,6 +98,7 @@ pub fn find_model(wanted: &str) -> Result<FoundModel, InputError> {
             spec,
             folder: None,
             stored: None,
+            is_folder: false,
         }),
         Err(error) => Err(InputError::UnknownName(format!("--model: {error}"))),
     }
@@ -91,6 +112,23 @@ fn hub_name(wanted: &str) -> Option<String> {
     registry::find(name).is_ok().then(|| name.to_owned())
 }
 
+/// What is read of a model's folder, or its configuration alone; nothing of a known name.
+pub fn files_of_model(wanted: &str) -> Vec<PathBuf> {
+    let path = Path::new(wanted);
+    if path.is_file() {
+        return vec![path.to_owned()];
+    }
+    let is_read = |file: &PathBuf| {
+        let name = file.file_name().map(|name| name.to_string_lossy());
+        name.is_some_and(|name| {
+            let known = ["config.json", "tokenizer.json", "generation_config.json"];
+            known.contains(&&*name) || name.contains(".safetensors")
+        })
+    };
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(is_read).collect()
+}
+
 fn read_config(config: &Path) -> Result<FoundModel, InputError> {
     let text = read_text(config)?;
     let folder = config.parent().unwrap_or(Path::new("")).to_owned();
@@ -100,6 +138,7 @@ fn read_config(config: &Path) -> Result<FoundModel, InputError> {
         spec,
         folder: Some(folder),
         stored: stored(&text),
+        is_folder: false,
     })
 }
 

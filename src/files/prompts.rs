@@ -57,14 +57,21 @@ impl Room {
         match self {
             Room::Plan(longest) => (
                 format!("has {found} tokens, the plan is for at most {longest}"),
-                format!("shorten it, or plan with --prompt-len {found}"),
+                format!(
+                    "shorten it, or plan with the --prompt-len of the longest, {found} or more"
+                ),
             ),
             Room::Model { gen_len } => (
                 format!(
                     "has {found} tokens, and {} sees {} with the {gen_len} that are generated",
                     model.name, model.max_position_embeddings
                 ),
-                "shorten it, or lower --gen-len".to_owned(),
+                match model.max_position_embeddings.checked_sub(found as u32) {
+                    Some(most @ 1..) => {
+                        format!("shorten it, or give a --gen-len of at most {most}")
+                    }
+                    _ => format!("shorten it to at most {}", self.longest(model)),
+                },
             ),
         }
     }

@@ -1,7 +1,7 @@
 //! A file of rows that grows: each row is there whole, on disk, before the next is begun.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use super::write::{Place, context, open};
@@ -18,15 +18,17 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Opens a file to write behind its first `kept` bytes; what comes after them goes.
+    /// Opens a file to write behind its first `kept` bytes; what comes after them goes. Nobody else may as long as it is
+    /// open.
     ///
     /// # Errors
-    /// What the system says, with the path in front.
+    /// What the system says, with the path in front; [`ErrorKind::ResourceBusy`] where another program has it open so.
     pub fn open(path: &Path, kept: u64) -> io::Result<Rows> {
         let attempt = || match Place::of(path)? {
             Place::File(place) => {
                 let options = File::options().append(true).create(true).open(place);
                 let file = options?;
+                lock(&file)?;
                 file.set_len(kept)?;
                 Ok((file, Some(kept)))
             }
@@ -84,9 +86,39 @@ impl Rows {
     }
 }
 
+/// Whether another program is writing rows to a file.
+pub fn is_being_written(path: &Path) -> bool {
+    let busy = |file: &File| lock(file).is_err_and(|e| e.kind() == ErrorKind::ResourceBusy);
+    path.is_file() && File::open(path).as_ref().is_ok_and(busy)
+}
+
+/// File systems without locks have none to be held.
+fn lock(file: &File) -> io::Result<()> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(ErrorKind::ResourceBusy.into()),
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_do_not_write_to_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.jsonl");
+        assert!(!is_being_written(&path));
+        let mut rows = Rows::open(&path, 0).unwrap();
+        rows.push("1\n").1.unwrap();
+        assert!(is_being_written(&path));
+        let refused = Rows::open(&path, 0).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ResourceBusy);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n");
+        drop(rows);
+        assert!(!is_being_written(&path));
+        Rows::open(&path, 2).unwrap();
+    }
 
     #[test]
     fn rows_go_behind_what_is_kept() {

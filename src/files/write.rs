@@ -111,7 +111,14 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
         }
         _ => None,
     };
-    place(one).is_some_and(|one| place(other) == Some(one))
+    // Two names of one file, too.
+    let number = |path: &Path| {
+        fs::metadata(path)
+            .ok()
+            .map(|it| (it.is_file(), it.dev(), it.ino()))
+    };
+    let linked = number(one).is_some_and(|one| one.0 && number(other) == Some(one));
+    linked || place(one).is_some_and(|one| place(other) == Some(one))
 }
 
 /// What a path leads to.

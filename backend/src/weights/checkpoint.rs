@@ -73,15 +73,29 @@ impl Safetensors {
         })
     }
 
-    /// That all tensors of a model are there, in their shapes and in types that are read. Only headers are
-    /// looked at.
+    /// That all tensors of a model are there, in their shapes and in types that are read, and no further layer. Only
+    /// headers are looked at.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first that is not, or that should not be.
     pub fn check(&self, model: &ModelSpec) -> Result<(), WeightError> {
         let blocks = 0..model.num_blocks();
         let mut tensors = blocks.flat_map(|block| model.tensors(block));
-        tensors.try_for_each(|tensor| self.stored(&tensor).map(|_| ()))
+        tensors.try_for_each(|tensor| self.stored(&tensor).map(|_| ()))?;
+        let layers = model.num_hidden_layers;
+        let deeper = ModelSpec {
+            num_hidden_layers: layers + 1,
+            ..model.clone()
+        };
+        let mut next = deeper.tensors(layers + 1).into_iter();
+        match next.find_map(|tensor| self.find(&tensor)) {
+            Some((shard, _, tensor)) => Err(WeightError::Deeper {
+                file: shard.path.clone(),
+                tensor,
+                layers,
+            }),
+            None => Ok(()),
+        }
     }
 
     /// The tensor as it is stored, which is as the model needs it.

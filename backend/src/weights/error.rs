@@ -59,6 +59,16 @@ pub enum WeightError {
         /// The name.
         tensor: String,
     },
+    /// A layer after the model's last.
+    #[error("{}: tensor `{tensor}` is of a layer after the {layers} of config.json; give the config.json that belongs to these weights", file.display())]
+    Deeper {
+        /// The file.
+        file: PathBuf,
+        /// The name.
+        tensor: String,
+        /// Layers that the model says it has.
+        layers: u32,
+    },
     /// The tensor has another shape than the model says.
     #[error("{}: tensor `{tensor}` has shape {found:?}, the model needs {expected:?}; give the config.json that belongs to these weights", file.display())]
     Shape {
@@ -82,7 +92,7 @@ pub enum WeightError {
         found: String,
     },
     /// An element that the plan's type cannot hold, or that is no number.
-    #[error("{}: tensor `{tensor}` holds an element that is not finite as {dtype}; plan with bf16 or f32, or fetch the file again", file.display())]
+    #[error("{}: tensor `{tensor}` holds an element that is not finite as {dtype}; where that is f16, plan with bf16 or f32, else fetch the file again", file.display())]
     NotFinite {
         /// The file.
         file: PathBuf,

@@ -9,7 +9,8 @@ use crate::files::GenerationConfig;
 /// How tokens are chosen.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct ChoiceArgs {
-    /// Draw tokens at this temperature; 0 takes the likeliest [default: generation_config.json, else 0]
+    /// Draw tokens at this temperature; 0 takes the likeliest [default: generation_config.json, else 1 where
+    /// --top-k or --top-p is given, else 0]
     #[arg(long, value_name = "T", value_parser = temperature, allow_negative_numbers = true)]
     temperature: Option<f64>,
     /// Draw from so many of the likeliest tokens only

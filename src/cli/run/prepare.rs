@@ -386,7 +386,7 @@ fn weights(
     spec: &ModelSpec,
     model: Option<&FoundModel>,
 ) -> anyhow::Result<(Box<dyn WeightSource>, String, String)> {
-    match model.and_then(FoundModel::checkpoint) {
+    match model.map(FoundModel::checkpoint).transpose()?.flatten() {
         Some(folder) => {
             let checkpoint = Safetensors::open(folder, spec)?;
             checkpoint.check(spec)?;

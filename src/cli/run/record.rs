@@ -94,7 +94,7 @@ impl Record {
 }
 
 /// The file beside a file of rows.
-fn beside(rows: &Path) -> PathBuf {
+pub(super) fn beside(rows: &Path) -> PathBuf {
     let mut name = rows.as_os_str().to_owned();
     name.push(".run.json");
     name.into()
