@@ -217,8 +217,13 @@ fn a_machine_that_is_barely_large_enough_has_a_plan() {
     let tight = t4().with_capacities(None, Some(host), Some(disk));
     let found = planned(&tight, &model("opt-30b"), &request(FLEXGEN));
     assert_fits(&found.plan);
-    let block = found.plan.policy.block_size();
-    assert!((2..=8).contains(&block), "{block} sequences");
+    let opt = model("opt-30b");
+    let blocks = Baseline::new(System::Plimsoll, &tight, &opt, FLEXGEN).expect("a workload");
+    let Outcome::Fits(four) = blocks.block(4).expect("a block") else {
+        panic!("it fits")
+    };
+    let plan = throughput(&found.plan);
+    assert!(plan > 0.99 * four.throughput_tok_s, "{plan}");
 }
 
 /// Short simulations tell diagonals of one kind apart badly; `plan` is not to fall behind the points of a frontier.

@@ -55,7 +55,7 @@ impl Length {
         const SHORT: [Sample; 1] = [Sample::new(12, 3)];
         const LONGER: [Sample; 1] = [Sample::new(32, 3)];
         const SHORT_DIAGONAL: [Sample; 1] = [Sample::new(2, 24)];
-        const LONGER_DIAGONAL: [Sample; 2] = [Sample::new(2, 32), Sample::new(6, 32)];
+        const LONGER_DIAGONAL: [Sample; 2] = [Sample::new(2, 32), Sample::new(5, 32)];
         match (self, schedule) {
             (Length::Short, Schedule::Diagonal) => &SHORT_DIAGONAL,
             (Length::Longer, Schedule::Diagonal) => &LONGER_DIAGONAL,
@@ -210,7 +210,7 @@ impl Off {
 }
 
 /// Simulates plans and sorts them, best first; of many the finalists come back, the best of each kind and so many
-/// diagonals of a kind, which a short simulation may misjudge by a tenth either way. Only small plans have
+/// diagonals of their best kind, which a short simulation may misjudge by a tenth either way. Only small plans have
 /// predictions.
 pub(super) fn judge(
     plans: Vec<Plan>,
@@ -246,16 +246,17 @@ pub(super) fn by_samples(
     })
 }
 
-/// Of plans, best first: the best of each kind, of diagonals so many, and as many of the others as are simulated
-/// without a thought.
+/// Of plans, best first: the best of each kind, of the best kind of diagonals so many, and as many of the others as are
+/// simulated without a thought.
 fn finalists(judged: Vec<Judged>, diagonals: usize) -> Vec<Plan> {
-    let mut kinds = Vec::new();
+    let mut kinds: Vec<Kind> = Vec::new();
     let is_first = |plan: &Plan| {
         let kind = Kind::of(&plan.policy);
         let before = kinds.iter().filter(|known| **known == kind).count();
         kinds.push(kind);
-        let diagonal = kind.schedule == Schedule::Diagonal;
-        before < if diagonal { diagonals } else { 1 }
+        let mut of_diagonals = kinds.iter().filter(|k| k.schedule == Schedule::Diagonal);
+        let best = of_diagonals.next() == Some(&kind);
+        before < if best { diagonals } else { 1 }
     };
     let plans = judged.into_iter().map(Judged::into_plan);
     let (mut finalists, others): (Vec<Plan>, Vec<Plan>) = plans.partition(is_first);

@@ -423,14 +423,15 @@ impl<'a> Search<'a> {
                 proposals.extend(best);
             }
             proposals.sort_by(|a, b| a.score.total_cmp(&b.score));
+            // Where so few fit, others may have been missed.
+            let are_few = plans.len() < JUDGED;
             if plans.is_empty() {
                 // Of few large tensors, none may be near what was asked.
                 unlikely.truncate(JUDGED);
                 plans = unlikely;
             }
             if !plans.is_empty() {
-                if plans.len() < JUDGED {
-                    // So few fit that others may have been missed.
+                if are_few {
                     plans.extend(self.smallest(shapes, objective)?);
                 }
                 return Ok((plans, proposals));
