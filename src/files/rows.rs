@@ -132,6 +132,7 @@ mod tests {
             assert_eq!(there, count);
         }
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n2\n3\n4\n5\n");
+        drop(rows);
         Rows::open(&path, 0).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
     }
