@@ -104,7 +104,12 @@ fn a_run_takes_prompts_and_refuses_wrong_ones() {
     place.refused(
         run,
         4,
-        &["prompts.jsonl", "line 2", "17 tokens", "--prompt-len of the longest, 17"],
+        &[
+            "prompts.jsonl",
+            "line 2",
+            "17 tokens",
+            "--prompt-len of the longest, 17",
+        ],
     );
     place.write("prompts.jsonl", &(prompt(0, 16) + &prompt(600, 16)));
     place.refused(
