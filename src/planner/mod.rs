@@ -452,13 +452,14 @@ impl<'a> Search<'a> {
             let before = made.len();
             let placed = space::place_all(some.to_vec(), room, objective);
             for (shape, placed) in some.iter().zip(placed) {
-                let mut plans = match placed? {
-                    Some(proposal) => self.maker.make(&proposal)?,
-                    None => Vec::new(),
+                // What the solver cannot place is left to the other shapes.
+                let mut plans = match placed {
+                    Ok(Some(proposal)) => self.maker.make(&proposal)?,
+                    Ok(None) | Err(_) => Vec::new(),
                 };
                 if plans.is_empty() {
-                    let nearest = lp::place_with_least_excess(shape, room)?.into_iter();
-                    plans.extend(nearest.map(|policy| self.maker.plan(policy)));
+                    let nearest = lp::place_with_least_excess(shape, room).into_iter();
+                    plans.extend(nearest.flatten().map(|policy| self.maker.plan(policy)));
                     plans.retain(Maker::fits);
                 }
                 made.append(&mut plans);
