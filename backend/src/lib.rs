@@ -3,9 +3,10 @@
 pub mod cpu;
 pub mod cuda;
 pub mod decoder;
-pub mod kernels;
 pub mod machine;
 pub mod probe;
 pub mod selftest;
 pub mod tiers;
 pub mod weights;
+
+pub use plimsoll_kernels as kernels;

@@ -17,11 +17,7 @@ use crate::Dtype;
 use crate::model::TensorSpec;
 use crate::units::Bytes;
 
-/// Elements that share a scale and a minimum.
-pub const GROUP_ELEMENTS: u64 = 64;
-
-/// Packed elements, scale and minimum of a group.
-pub const GROUP_BYTES: u64 = GROUP_ELEMENTS / 2 + 4;
+pub use plimsoll_formats::{GROUP_BYTES, GROUP_ELEMENTS};
 
 /// What is kept in 4 bits an element, wherever it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]

@@ -5,7 +5,6 @@
 
 pub mod compression;
 pub mod control;
-mod dtype;
 pub mod executor;
 pub mod extrapolation;
 pub mod flow;
@@ -31,5 +30,5 @@ pub mod units;
 pub mod verify;
 pub mod workload;
 
-pub use dtype::Dtype;
 pub use nearest::{did_you_mean, is_slip_of};
+pub use plimsoll_formats::Dtype;

@@ -13,7 +13,6 @@ mod validate;
 
 pub use error::ModelError;
 pub use family::Family;
-pub use spec::{
-    Activation, ModelSpec, Norm, NormPosition, Positions, QkvLayout, RotaryPairs, RotaryScaling,
-};
+pub use plimsoll_formats::{RotaryPairs, RotaryScaling};
+pub use spec::{Activation, ModelSpec, Norm, NormPosition, Positions, QkvLayout};
 pub use tensors::{TensorName, TensorRole, TensorSpec};

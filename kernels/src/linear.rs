@@ -590,7 +590,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kernels::groups;
+    use crate::groups;
 
     fn values(count: usize, seed: u64) -> Vec<f32> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -1,18 +1,18 @@
 //! Rates of the kernels that bound an emulated accelerator. Run with
-//! `cargo bench -p plimsoll-backend --bench kernels`.
+//! `cargo bench -p plimsoll-kernels --bench kernels`.
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::f16;
-use plimsoll_backend::kernels::attention::{
+use plimsoll_formats::Dtype;
+use plimsoll_kernels::attention::{
     AttentionScratch, AttentionSpec, CacheType, KvSegment, attend, record_bytes,
 };
-use plimsoll_backend::kernels::groups::{self, PackedMatrix};
-use plimsoll_backend::kernels::linear::{LinearShape, LinearWeight, linear, to_brain, to_half};
-use plimsoll_backend::kernels::{Elements, Matrix};
-use plimsoll_core::Dtype;
+use plimsoll_kernels::groups::{self, PackedMatrix};
+use plimsoll_kernels::linear::{LinearShape, LinearWeight, linear, to_brain, to_half};
+use plimsoll_kernels::{Elements, Matrix};
 
 /// Weights that are cycled through, so that few rows read memory and not a cache.
 const LAYERS: usize = 24;

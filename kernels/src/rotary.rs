@@ -6,7 +6,7 @@
 
 use std::f64::consts::TAU;
 
-use plimsoll_core::model::{RotaryPairs, RotaryScaling};
+use plimsoll_formats::{RotaryPairs, RotaryScaling};
 
 use super::KernelError;
 use super::error::expect;

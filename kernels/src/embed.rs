@@ -78,7 +78,7 @@ mod tests {
     use half::f16;
 
     use super::*;
-    use crate::kernels::Elements;
+    use crate::Elements;
 
     #[test]
     fn a_token_is_looked_up_at_its_shifted_position() {

@@ -1,15 +1,15 @@
 //! Packed bytes against the plain form, for each instruction set; unpacked elements bit for bit.
 
-use plimsoll_core::Dtype;
+use plimsoll_formats::Dtype;
 use proptest::prelude::*;
 
 use super::head::pack_heads_with;
 use super::matrix::pack_matrix_with;
 use super::*;
-use crate::kernels::linear::{to_brain, to_half};
-use crate::kernels::row::{Row, widen};
-use crate::kernels::simd::{InstructionSet, Kernel, Lanes, dispatch_to};
-use crate::kernels::{Elements, Matrix};
+use crate::linear::{to_brain, to_half};
+use crate::row::{Row, widen};
+use crate::simd::{InstructionSet, Kernel, Lanes, dispatch_to};
+use crate::{Elements, Matrix};
 
 /// Elements of several magnitudes, some of them equal.
 fn values(count: usize, seed: u64) -> Vec<f32> {
@@ -193,37 +193,5 @@ fn what_is_not_finite_is_not_hidden() {
         }
         let group = Group::quantise(&elements[ELEMENTS..]);
         assert!(group.elements().iter().all(|x| x.is_nan()));
-    }
-}
-
-#[test]
-fn sizes_are_those_that_plans_count_with() {
-    use plimsoll_core::compression::Compression;
-    use plimsoll_core::model::{TensorRole, TensorSpec};
-    for (rows, cols) in [(2, 5), (64, 16), (65, 17), (512, 64)] {
-        let tensor = TensorSpec {
-            role: TensorRole::UpWeight,
-            name: "w".into(),
-            rows,
-            cols,
-        };
-        let bytes = Compression::of(true, false)
-            .tensor_bytes(&tensor, Dtype::F16)
-            .0;
-        let mut packed = vec![f16::ZERO; bytes as usize / 2];
-        let elements = vec![0.5; (rows * cols) as usize];
-        let into = bytemuck::cast_slice_mut(&mut packed);
-        pack_matrix(Elements::F32(&elements), cols as usize, into).unwrap();
-        let short = &mut into[2..];
-        let error = pack_matrix(Elements::F32(&elements), cols as usize, short).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .starts_with("the halves of a packed matrix")
-        );
-    }
-    for head_dim in [1, 16, 64, 80, 128] {
-        let bytes = Compression::of(false, true).cache_head_bytes(head_dim, Dtype::F16);
-        assert_eq!(bytes.0 as usize, head_bytes(head_dim as usize));
     }
 }

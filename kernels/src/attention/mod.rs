@@ -17,7 +17,7 @@ mod weighted;
 
 use std::ops::Range;
 
-use plimsoll_core::Dtype;
+use plimsoll_formats::Dtype;
 
 pub use segment::{KvSegment, KvSegmentMut, append, record_bytes};
 pub use sparse::Picks;
@@ -49,7 +49,7 @@ pub struct AttentionSpec {
     /// The factor of the scores, usually 1 / sqrt(head_dim). The queries come unscaled.
     pub scale: f32,
     /// Past positions whose values a row reads in decode, beside the query's own; none: all. See
-    /// [`plimsoll_core::sparse`].
+    /// `plimsoll_core::sparse`.
     pub picks: Option<usize>,
 }
 

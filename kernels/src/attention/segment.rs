@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use super::{AttentionSpec, CacheType};
-use crate::kernels::KernelError;
-use crate::kernels::error::expect;
+use crate::KernelError;
+use crate::error::expect;
 
 /// Rows `row_start..row_end` of a cache, to read.
 #[derive(Debug, Clone, Copy)]

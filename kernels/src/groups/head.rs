@@ -3,10 +3,10 @@
 use half::f16;
 
 use super::{BYTES, ELEMENTS, Quantiser, Span, kept};
-use crate::kernels::KernelError;
-use crate::kernels::error::expect;
-use crate::kernels::row::Row;
-use crate::kernels::simd::{InstructionSet, Kernel, LANES, Lanes, dispatch_to};
+use crate::KernelError;
+use crate::error::expect;
+use crate::row::Row;
+use crate::simd::{InstructionSet, Kernel, LANES, Lanes, dispatch_to};
 
 /// Where a group's scale is, behind the codes; its minimum follows.
 const SCALE: usize = ELEMENTS / 2;

@@ -1,11 +1,11 @@
 //! Against a naive form in f64, and bit for bit against itself: split, batched, prefilled, decoded.
 
-use plimsoll_core::Dtype;
+use plimsoll_formats::Dtype;
 use proptest::prelude::*;
 
 use super::*;
-use crate::kernels::groups;
-use crate::kernels::storage::ElementsMut;
+use crate::groups;
+use crate::storage::ElementsMut;
 
 fn values(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

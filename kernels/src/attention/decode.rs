@@ -8,10 +8,10 @@ use std::ops::Range;
 use super::stored::Unit;
 use super::weighted::{Span, add_weighted};
 use super::{Attention, AttentionScratch, AttentionSpec, Cache, Page, Strided};
-use crate::kernels::row::Row;
-use crate::kernels::simd::Lanes;
-use crate::kernels::softmax::softmax;
-use crate::kernels::tile::dots;
+use crate::row::Row;
+use crate::simd::Lanes;
+use crate::softmax::softmax;
+use crate::tile::dots;
 
 /// Scores of a block of rows, in elements.
 const SCORES: usize = 128 << 10;

@@ -1,11 +1,11 @@
 //! What keys and values are stored as.
 
-use plimsoll_core::Dtype;
+use plimsoll_formats::Dtype;
 
-use crate::kernels::groups::{self, PackedHead};
-use crate::kernels::row::Row;
-use crate::kernels::simd::Stored;
-use crate::kernels::{ElementsMut, KernelError};
+use crate::groups::{self, PackedHead};
+use crate::row::Row;
+use crate::simd::Stored;
+use crate::{ElementsMut, KernelError};
 
 /// What keys and values are stored as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,9 +5,9 @@
 use super::stored::Unit;
 use super::weighted::{Span, add_weighted};
 use super::{Attention, AttentionSpec, Cache, Part, Strided, decode};
-use crate::kernels::KernelError;
-use crate::kernels::error::expect;
-use crate::kernels::simd::Lanes;
+use crate::KernelError;
+use crate::error::expect;
+use crate::simd::Lanes;
 
 /// What rows pick of their past, and the weights of that and of the newest position.
 #[derive(Debug, Default, Clone, PartialEq)]

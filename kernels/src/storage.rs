@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use plimsoll_core::Dtype;
+use plimsoll_formats::Dtype;
 
 use super::KernelError;
 

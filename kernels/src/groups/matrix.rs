@@ -5,11 +5,11 @@ use std::ops::Range;
 use half::f16;
 
 use super::{BYTES, ELEMENTS, Quantiser, Span, kept};
-use crate::kernels::error::expect;
-use crate::kernels::row::Row;
-use crate::kernels::simd::{InstructionSet, Kernel, LANES, Lanes, Stored, dispatch_to};
-use crate::kernels::storage::halves;
-use crate::kernels::{Elements, KernelError};
+use crate::error::expect;
+use crate::row::Row;
+use crate::simd::{InstructionSet, Kernel, LANES, Lanes, Stored, dispatch_to};
+use crate::storage::halves;
+use crate::{Elements, KernelError};
 
 /// Rows of a packed matrix, to read.
 #[derive(Debug, Clone, Copy)]

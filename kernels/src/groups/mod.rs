@@ -1,5 +1,5 @@
 //! Groups of 4-bit codes that share a scale and a minimum (FlexGen section 5); where they lie is said
-//! in [`plimsoll_core::compression`].
+//! in `plimsoll_core::compression`.
 //!
 //! `code = round((x - minimum) / (maximum - minimum) * 15)`, to even where it is half way, and
 //! `x = fma(code, scale, minimum)` with `scale = (maximum - minimum) / 15`. Scale and minimum are kept
@@ -12,7 +12,7 @@ mod head;
 mod matrix;
 
 use half::f16;
-use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
+use plimsoll_formats::{GROUP_BYTES, GROUP_ELEMENTS};
 
 use super::simd::LANES;
 

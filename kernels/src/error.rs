@@ -1,6 +1,6 @@
 //! What can be wrong with the operands of a kernel.
 
-use plimsoll_core::Dtype;
+use plimsoll_formats::Dtype;
 
 /// Operands that a kernel refuses. Nothing has been written when it is returned, unless it says so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

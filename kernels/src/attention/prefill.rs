@@ -6,10 +6,10 @@ use std::ops::Range;
 use super::stored::Unit;
 use super::weighted::{Span, add_weighted};
 use super::{Attention, AttentionScratch, AttentionSpec, Cache, Strided};
-use crate::kernels::row::widen;
-use crate::kernels::simd::Lanes;
-use crate::kernels::softmax::softmax;
-use crate::kernels::tile::dots;
+use crate::row::widen;
+use crate::simd::Lanes;
+use crate::softmax::softmax;
+use crate::tile::dots;
 
 /// Queries whose scores are held at once.
 const QUERIES: usize = 32;

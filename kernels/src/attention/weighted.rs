@@ -7,8 +7,8 @@
 
 use super::Strided;
 use super::stored::Unit;
-use crate::kernels::row::Row;
-use crate::kernels::simd::{LANES, Lanes};
+use crate::row::Row;
+use crate::simd::{LANES, Lanes};
 
 /// Positions `from..to` of weights and vectors.
 #[derive(Clone, Copy)]
