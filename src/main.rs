@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use plimsoll::cli::{self, Cli, Command};
 
 fn main() -> ExitCode {
+    plimsoll_backend::tiers::report_files_too_large();
     cli::finish(Cli::read(std::env::args_os()).and_then(|cli| obey(&cli.command)))
 }
 

@@ -268,7 +268,8 @@ fn a_run_goes_on_without_a_plan_and_with_another() {
     let seeded = format!("{own} --temperature 0.5 -o out.jsonl --resume");
     place.refused(&seeded, 4, &["out.jsonl", "sampling"]);
     place.write("prompts.jsonl", &prompts(11));
-    place.refused(&format!("{own} -o out.jsonl --resume"), 4, &["prompts"]);
+    let words = ["11 prompts", "made of 10", "the same file as then"];
+    place.refused(&format!("{own} -o out.jsonl --resume"), 4, &words);
     assert_eq!(place.read("out.jsonl"), half);
     std::fs::remove_file(place.path("out.jsonl.run.json")).unwrap();
     let words = ["out.jsonl", "out.jsonl.run.json", "without --resume"];

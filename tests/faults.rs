@@ -180,10 +180,17 @@ fn answers_and_disk_tiers_that_do_not_fit_are_named() {
         "run --plan plan.json --model {} --prompts prompts.jsonl",
         tiny_opt()
     );
-    place.refused(
+    let said = place.refused(
         &format!("{run} -o /dev/full"),
         2,
         &["/dev/full: cannot be written", "No space left"],
+    );
+    assert!(!said.contains("--resume"), "{said}");
+    let nowhere = format!("{run} --disk-dir nowhere");
+    place.refused(
+        &nowhere,
+        2,
+        &["--disk-dir nowhere: is no folder", "make it"],
     );
     place.write("out.jsonl", "earlier\n");
     let output = place.run_with_small_files(&format!("{run} -o out.jsonl"), 100_000);
@@ -230,6 +237,24 @@ fn a_disk_that_fails_in_a_later_round_costs_no_finished_row() {
     place.text(&format!("{run} -o out.jsonl --resume"));
     place.text(&format!("{run} -o whole.jsonl"));
     assert_eq!(rows(), place.read("whole.jsonl"));
+}
+
+#[test]
+fn a_tokenizer_of_another_model_is_not_blamed_on_the_prompt() {
+    let place = Place::new();
+    copied(&place, "tiny-opt");
+    place.write("small.toml", &small_machine(SMALL));
+    place.write("prompts.jsonl", "{\"id\": 1, \"prompt\": \"a text\"}\n");
+    edited_json(&place.path("model/config.json"), &|config| {
+        config["vocab_size"] = 4.into();
+    });
+    let run = "run --model model --hw small.toml --prompts prompts.jsonl --gen-len 4";
+    let words = [
+        "line 1: prompt",
+        "vocabulary",
+        "the tokenizer.json that belongs",
+    ];
+    place.refused(run, 4, &words);
 }
 
 #[test]

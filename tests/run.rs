@@ -38,11 +38,19 @@ fn a_run_gives_tokens_and_the_measured_figures() {
     assert_eq!(place.json(&run)["outputs"], result["outputs"]);
     let trace = std::fs::read_to_string(place.path("t.json")).unwrap();
     assert!(serde_json::from_str::<Value>(&trace).is_ok());
+    let paced = ["few_tokens", "many_tokens", "copy"]
+        .map(|work| format!("pace_{work}_s = {{ value = 1e-3, source = \"stated\" }}\n"));
+    let small = place.read("small.toml");
+    place.write(
+        "small.toml",
+        &format!("{small}\n[compute]\n{}", paced.concat()),
+    );
     let text = place.text(&format!(
         "run --plan plan.json --model {} --hw small.toml",
         tiny_opt()
     ));
     assert!(text.contains("emulated"), "{text}");
+    assert!(text.contains("pace: around the run, "), "{text}");
 }
 
 #[test]

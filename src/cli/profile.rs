@@ -80,6 +80,13 @@ pub(super) const DEVICE_THREADS: usize = 1;
 /// How the CPU executor runs, alike for `profile`, `run` and `validate`, so that what one measures holds
 /// for the others: the device on a core of its own, stopping at Ctrl-C.
 pub(super) fn cpu_options(disk_dir: &std::path::Path) -> anyhow::Result<CpuOptions> {
+    if !disk_dir.is_dir() {
+        let line = format!(
+            "--disk-dir {}: is no folder; make it, or give another",
+            disk_dir.display()
+        );
+        return Err(Failure::new(Exit::Usage, line).into());
+    }
     let mut cpu = CpuOptions::new(disk_dir);
     cpu.pin_cores = true;
     cpu.device_threads = DEVICE_THREADS;

@@ -2,6 +2,7 @@
 
 mod answers;
 mod choice;
+mod pace;
 mod prepare;
 mod record;
 mod report;
@@ -27,6 +28,7 @@ use super::profile::{DEVICE_THREADS, cpu_options};
 use crate::files::{files_of_model, is_being_written};
 use answers::Answers;
 use choice::ChoiceArgs;
+use pace::Around;
 use prepare::Prepared;
 use report::Done;
 use watched::Watched;
@@ -203,6 +205,11 @@ fn execute(
     let (placement, texts) = (lowering.placement().clone(), lowering.texts().clone());
     let source: &dyn WeightSource = &*prepared.source;
     let passes = lowering.passes().clone();
+    let predicted = prepared.profile.as_ref();
+    let around = Around::begin(
+        predicted.filter(|_| plan.prediction.is_some()),
+        options.pin_cores,
+    );
     let progress = Progress::new("passes", lowering.num_pieces());
     let mut executor = CpuExecutor::new(plan, &placement, source, options)?;
     executor.on_progress(|done, all| progress.say(&format!("weights, {done} of {all}")));
@@ -222,6 +229,7 @@ fn execute(
     match watched.follow(Flow::new(plan, lowering)) {
         Ok((measured, pieces)) => Ok(Done {
             measured,
+            pace: around.and_then(Around::end),
             run: args.trace.is_some().then(|| Run {
                 machine: plan.machine(),
                 pieces,

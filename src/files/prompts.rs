@@ -188,7 +188,13 @@ fn check(key: &'static str, ids: &[u32], model: &ModelSpec, room: Room) -> Resul
     match ids.iter().find(|id| **id >= vocabulary) {
         Some(id) => {
             let problem = format!("token {id} is outside of {}'s vocabulary", model.name);
-            Err((key, problem, format!("give ids below {vocabulary}")))
+            let remedy = match key {
+                TEXT => {
+                    "give --model the tokenizer.json that belongs to its config.json".to_owned()
+                }
+                _ => format!("give ids below {vocabulary}"),
+            };
+            Err((key, problem, remedy))
         }
         None => Ok(()),
     }

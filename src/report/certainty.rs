@@ -55,8 +55,8 @@ pub(super) fn certainty_text(prediction: &Summary) -> String {
             "constants  one rate for all sizes, not a curve: {shown}"
         );
     }
-    for extrapolation in curves.iter().take(SHOWN) {
-        let _ = writeln!(text, "beyond     {}", beyond(extrapolation));
+    for line in curves.iter().take(SHOWN) {
+        let _ = writeln!(text, "beyond     {}", beyond(line));
     }
     if curves.len() > SHOWN {
         let _ = writeln!(
@@ -66,6 +66,15 @@ pub(super) fn certainty_text(prediction: &Summary) -> String {
         );
     }
     text
+}
+
+/// In a line, which curves a prediction asked outside their points; none: none for long.
+pub fn extrapolation_text(prediction: &Summary) -> Option<String> {
+    let worth = prediction.extrapolates.iter();
+    let worth = worth.filter(|e| !e.is_constant() && e.busy_fraction >= WORTH_A_LINE);
+    let all: Vec<String> = worth.map(beyond).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    (!all.is_empty()).then(|| in_a_line(&all))
 }
 
 /// That matrix products have another type's rates, where the profile has none of the plan's.

@@ -12,7 +12,7 @@ mod scatter;
 mod table;
 
 pub use canvas::{Picture, picture_svg, write_picture_png};
-pub use certainty::rates_text;
+pub use certainty::{extrapolation_text, rates_text};
 pub use csv::to_csv;
 pub use frontier::{Frontier, frontier_table};
 pub use scatter::{Point, Scatter};

@@ -163,7 +163,7 @@ const STEADY: f64 = 0.2;
 
 impl Moment {
     /// Between two moments.
-    fn between(before: Moment, after: Moment) -> Moment {
+    pub fn between(before: Moment, after: Moment) -> Moment {
         let mean = |part: fn(&Moment) -> f64| (part(&before) * part(&after)).sqrt();
         Moment {
             few_tokens_s: mean(|m| m.few_tokens_s),

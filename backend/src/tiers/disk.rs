@@ -29,6 +29,15 @@ pub enum DiskMode {
     Buffered,
 }
 
+/// Makes a file that may grow no further (`ulimit -f`) an error of the write, as a full disk is, and not the end of the
+/// process.
+pub fn report_files_too_large() {
+    // SAFETY: ignoring a signal installs no handler; writes then fail with EFBIG.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
 impl DiskMode {
     /// In words, for reports.
     pub const fn describe(self) -> &'static str {

@@ -9,6 +9,6 @@ mod pace;
 
 pub use arena::{Arena, available_memory, check_memory};
 pub use copy::copy;
-pub use disk::{ALIGNMENT, DiskMode, DiskTier, free_bytes};
+pub use disk::{ALIGNMENT, DiskMode, DiskTier, free_bytes, report_files_too_large};
 pub use error::TierError;
 pub use pace::{Pace, sharpen_timers};

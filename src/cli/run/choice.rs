@@ -46,6 +46,14 @@ pub(super) struct Choice {
 }
 
 impl ChoiceArgs {
+    /// What asks for nothing, in a line.
+    pub fn idle(self) -> Option<&'static str> {
+        let narrows = self.top_k.is_some() || self.top_p.is_some();
+        (self.temperature == Some(0.0) && narrows).then_some(
+            "--temperature 0 takes the likeliest token: --top-k and --top-p change nothing",
+        )
+    }
+
     /// Flags come before the checkpoint's file, and that before what the model's configuration says.
     pub fn resolve(self, seed: u64, checkpoint: &GenerationConfig, model: &ModelSpec) -> Choice {
         let asked = self.temperature.or(self.top_p).is_some() || self.top_k.is_some();
@@ -119,5 +127,11 @@ mod tests {
             ..NO_FLAGS
         };
         assert_eq!(resolved(cold, &drawing).sampling, None);
+        assert_eq!((cold.idle(), flags.idle()), (None, None));
+        let idle = ChoiceArgs {
+            top_p: Some(0.9),
+            ..cold
+        };
+        assert!(idle.idle().is_some());
     }
 }

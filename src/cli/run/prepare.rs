@@ -44,6 +44,8 @@ pub(super) struct Prepared {
     pub kept: Kept,
     /// What makes the rows.
     pub record: Record,
+    /// The machine's, where it is given or was measured.
+    pub profile: Option<HardwareProfile>,
     /// The run in modelled time, where the machine's profile is known and a trace is asked for.
     pub predicted: Option<Run>,
     /// Why there is no prediction although one could have been made.
@@ -72,6 +74,7 @@ impl Prepared {
             (given, _) => given.as_ref().expect("clap has asked for one").dtype,
         };
         let prompts = read(args, &spec, tokenizer.as_ref(), given.as_ref())?;
+        args.choice.idle().into_iter().for_each(complain);
         let choice = args.choice.resolve(args.seed, &generation(folder)?, &spec);
         // Before a machine is measured, which takes minutes.
         let (source, weights, identity) = weights(args.seed, &spec, model.as_ref())?;
@@ -84,6 +87,9 @@ impl Prepared {
                 planned(args, profile, (&spec, dtype), prompts.as_deref())?
             }
         };
+        if let (Some(prompts), Some(_), None) = (&prompts, &kept.record, &args.plan) {
+            as_many_as_then(args, prompts.len() as u64, &plan)?;
+        }
         let prompts = for_plan(args, prompts, &mut plan)?;
         let inputs = Inputs {
             weights: &identity,
@@ -101,13 +107,14 @@ impl Prepared {
             choice,
             kept,
             record,
+            profile,
             predicted: None,
             left_out: None,
         };
         prepared.leave_out_kept(args)?;
         if !prepared.prompts.is_empty() {
-            let plan = &mut prepared.plan;
-            (prepared.predicted, prepared.left_out) = predict(args, profile.as_ref(), plan)?;
+            let (plan, profile) = (&mut prepared.plan, prepared.profile.as_ref());
+            (prepared.predicted, prepared.left_out) = predict(args, profile, plan)?;
         }
         Ok(prepared)
     }
@@ -309,6 +316,18 @@ fn went_on(args: &Args, plan: &Plan, (model, dtype): (&ModelSpec, Dtype)) -> any
     }
     check_plan(plan, None)?;
     Ok(plan.clone())
+}
+
+/// That a run which is gone on with has as many prompts as it had.
+fn as_many_as_then(args: &Args, found: u64, plan: &Plan) -> Result<(), InputError> {
+    match (&args.prompts, plan.workload.num_prompts) {
+        (Some(path), Some(then)) if then != found => {
+            let problem = format!("{found} prompts, the rows were made of {then}");
+            let remedy = "give the same file as then, or run again without --resume";
+            Err(InputError::bad_file(path, "all lines", problem, remedy))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The best plan for the machine and these prompts.

@@ -15,13 +15,15 @@ use super::answers::Answer;
 use super::prepare::Prepared;
 use crate::files::write_atomically;
 use crate::report::plan::{durations, policy_in_short};
-use crate::report::rates_text;
 use crate::report::run::comparison;
+use crate::report::{extrapolation_text, rates_text};
 use crate::trace_file::{Process, write_run, write_side_by_side};
 
 /// A run that came to its end.
 pub(super) struct Done {
     pub measured: Summary,
+    /// How much longer reference work took around the run than when the machine was profiled, where that is known.
+    pub pace: Option<f64>,
     /// All of it, where a trace was asked for.
     pub run: Option<Run>,
     /// Of the first prompts, as many as are [`shown`].
@@ -44,6 +46,7 @@ struct Report<'a> {
     /// Why there is no prediction, where one could have been made.
     prediction_left_out: Option<&'a str>,
     measured: &'a Summary,
+    pace: Option<f64>,
     outputs: Vec<Answer<'a>>,
 }
 
@@ -101,6 +104,7 @@ fn print_result(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result
             prediction: plan.prediction.as_ref(),
             prediction_left_out: prepared.left_out.as_deref(),
             measured: &done.measured,
+            pace: done.pace,
             outputs: outputs(prepared, &done.tokens)?,
         }),
         Format::Text => {
@@ -156,6 +160,16 @@ fn text(prepared: &Prepared, done: &Done) -> io::Result<String> {
         let ends = durations(range);
         text.push_str(&format!(
             "90% interval of latency: {ends}; the measured one lies {lies} it\n"
+        ));
+    }
+    if let Some(pace) = done.pace {
+        text.push_str(&format!(
+            "pace: around the run, reference work took {pace:.2} times as long as when this machine was profiled\n"
+        ));
+    }
+    if let Some(said) = predicted.and_then(extrapolation_text) {
+        text.push_str(&format!(
+            "predicted beyond what the profile measured: {said}\n"
         ));
     }
     if let Some(said) = rates_text(plan) {

@@ -14,6 +14,7 @@ use super::Args;
 use super::answers::Answers;
 use super::prepare::Prepared;
 use super::report::write_trace;
+use crate::files::is_file;
 
 /// Writes what there is to the files that were asked for, and says what became of it. A file for which
 /// there is nothing stays as it is.
@@ -49,8 +50,10 @@ fn keep_tokens(
     // Where rows could not be written before, that is said by whoever asks for the failure.
     let tried = answers.has_failed();
     answers.take_rest(|prompt| tokens[prompt].clone());
-    let kept = answers.tokens();
-    let kept = format!("{kept} tokens are kept in {file}; --resume goes on");
+    let kept = match (answers.tokens(), is_file(path)) {
+        (kept, true) => format!("{kept} tokens are kept in {file}; --resume goes on"),
+        (kept, false) => format!("{kept} tokens were written to {file}"),
+    };
     match answers.failure_after(tried) {
         Some(error) => format!("{kept}; the others are lost: {error}"),
         None => kept,

@@ -1,0 +1,31 @@
+//! How fast the machine went around a run, beside when it was profiled: what a prediction cannot know.
+
+use plimsoll_backend::probe::{Moment, PaceMeter};
+use plimsoll_core::hardware::HardwareProfile;
+
+/// A run's machine, from before the run on.
+pub(super) struct Around<'a> {
+    profile: &'a HardwareProfile,
+    meter: PaceMeter,
+    before: Moment,
+}
+
+impl<'a> Around<'a> {
+    /// None where the profile does not say how fast the machine was.
+    pub fn begin(profile: Option<&'a HardwareProfile>, pin_cores: bool) -> Option<Around<'a>> {
+        let profile = profile.filter(|it| it.compute.pace.is_some())?;
+        let mut meter = PaceMeter::new(pin_cores);
+        let before = meter.now();
+        Some(Around {
+            profile,
+            meter,
+            before,
+        })
+    }
+
+    /// How much longer products of few tokens took than when the machine was profiled.
+    pub fn end(mut self) -> Option<f64> {
+        let moment = Moment::between(self.before, self.meter.now());
+        Some(moment.slowness(self.profile)?.few_tokens)
+    }
+}
