@@ -210,6 +210,14 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// Whether it is of a layer whose linear layers are split.
+    pub const fn is_of_split(self) -> bool {
+        !matches!(
+            self,
+            Stage::Project | Stage::Finish | Stage::Output | Stage::Mlp | Stage::Head
+        )
+    }
+
     /// The name used in traces.
     pub const fn name(self) -> &'static str {
         match self {

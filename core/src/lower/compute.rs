@@ -204,12 +204,7 @@ impl StageLowering {
 
     /// The draft of the task that gives a unit's queries, keys and values; where linear layers are split, what it
     /// joins besides.
-    fn project(
-        &mut self,
-        out: &mut Emitter,
-        unit: &Unit,
-        work: &Work,
-    ) -> (Draft, Option<Joining>) {
+    fn project(&mut self, out: &mut Emitter, unit: &Unit, work: &Work) -> (Draft, Option<Joining>) {
         if self.layout.split.is_some() {
             let (draft, joining) = self.project_in_parts(out, unit, work);
             return (draft, Some(joining));

@@ -199,12 +199,12 @@ impl WeightStream {
     /// gives them back; tell [`WeightStream::end_visit`].
     pub(super) fn attach(&self, draft: Draft, unit: &Unit, last_use: bool) -> Draft {
         let home = self.homes_of(unit.cell.block).device;
+        let draft = draft.with(Access::Read, [home]);
         let Some(visit) = self.visit(unit) else {
             return draft;
         };
         let staged = [visit.staged.host, visit.staged.disk];
         let draft = draft
-            .with(Access::Read, [home])
             .with(Access::Read, staged)
             .after([visit.ready.host, visit.ready.disk]);
         if last_use && unit.last_batch {

@@ -107,7 +107,10 @@ impl SplitLinears {
         check_share("prefill", self.prefill_share)?;
         let needs = [
             (policy.num_gpu_batches == 1, "num_gpu_batches = 1"),
-            (policy.schedule != Schedule::Diagonal, "the zig-zag schedule"),
+            (
+                policy.schedule != Schedule::Diagonal,
+                "the zig-zag schedule",
+            ),
             (policy.overlap, "overlap"),
             (!policy.barrier, "no barrier"),
             (policy.pipeline == Pipeline::default(), "one stage"),
@@ -184,7 +187,9 @@ mod tests {
     fn modules_on_the_device_are_spread_over_layers() {
         let mut split = SplitLinears::even(0.5);
         split.layers_on_device[Module::Up] = 3;
-        let layers: Vec<u32> = (0..8).filter(|l| split.is_on_device(Module::Up, *l, 8)).collect();
+        let layers: Vec<u32> = (0..8)
+            .filter(|l| split.is_on_device(Module::Up, *l, 8))
+            .collect();
         assert_eq!(layers, [2, 5, 7]);
         assert!((0..8).all(|layer| !split.is_on_device(Module::Down, layer, 8)));
         split.layers_on_device[Module::Up] = 8;
@@ -221,11 +226,32 @@ mod tests {
         assert_eq!(good.validate(), Ok(()));
         let said = |policy: Policy| policy.validate().expect_err("refused").to_string();
         let said_of_share = said(policy(SplitLinears::even(1.5)));
-        assert!(said_of_share.contains("share of q is 1.5"), "{said_of_share}");
+        assert!(
+            said_of_share.contains("share of q is 1.5"),
+            "{said_of_share}"
+        );
         for (changed, needed) in [
-            (Policy { num_gpu_batches: 2, ..good }, "num_gpu_batches = 1"),
-            (Policy { barrier: true, ..good }, "no barrier"),
-            (Policy { overlap: false, ..good }, "overlap"),
+            (
+                Policy {
+                    num_gpu_batches: 2,
+                    ..good
+                },
+                "num_gpu_batches = 1",
+            ),
+            (
+                Policy {
+                    barrier: true,
+                    ..good
+                },
+                "no barrier",
+            ),
+            (
+                Policy {
+                    overlap: false,
+                    ..good
+                },
+                "overlap",
+            ),
         ] {
             let said = said(changed);
             assert!(said.contains(needed), "{said}");
@@ -244,6 +270,9 @@ mod tests {
             ..plain
         };
         let text = serde_json::to_string(&split).expect("JSON");
-        assert_eq!(serde_json::from_str::<Policy>(&text).expect("a policy"), split);
+        assert_eq!(
+            serde_json::from_str::<Policy>(&text).expect("a policy"),
+            split
+        );
     }
 }

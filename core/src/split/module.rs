@@ -93,7 +93,9 @@ impl Module {
 
     /// The module that has a weight, if one has.
     pub fn of(weight: TensorRole) -> Option<Module> {
-        Module::ALL.into_iter().find(|module| module.weight() == weight)
+        Module::ALL
+            .into_iter()
+            .find(|module| module.weight() == weight)
     }
 
     /// Whose buffer its rows pass through.

@@ -51,7 +51,9 @@ impl Specs {
 
     /// Those of a step that the model has.
     fn of_step(&self, step: Step) -> impl Iterator<Item = (Module, &TensorSpec)> {
-        let found = step.iter().map(|module| (*module, self.0[*module].as_ref()));
+        let found = step
+            .iter()
+            .map(|module| (*module, self.0[*module].as_ref()));
         found.filter_map(|(module, weight)| Some((module, weight?)))
     }
 }
@@ -150,8 +152,7 @@ impl StageLowering {
         (attended, work): (Draft, &Work),
     ) -> (TaskId, TaskId) {
         let (input, taken) = self.make_input(out, unit, (attended, OUTPUT));
-        let (draft, joining) =
-            self.compute(out, unit, (OUTPUT, input, taken), Stage::JoinOutput);
+        let (draft, joining) = self.compute(out, unit, (OUTPUT, input, taken), Stage::JoinOutput);
         let draft = self.hidden.attach(draft, unit, work, Access::Update);
         let (input, made) = self.make_input(out, unit, (draft, INNER));
         self.joined(joining, made);
@@ -333,7 +334,10 @@ impl StageLowering {
         let on_host = out.declare(place, bytes, content);
         let op = self.part(unit, (module, weight, rows.host));
         let mut draft = Draft::new(ResourceKind::Cpu, op, unit.cell)
-            .with(Access::Read, [self.weights.home(unit.cell.block, Tier::Host), Some(input)])
+            .with(
+                Access::Read,
+                [self.weights.home(unit.cell.block, Tier::Host), Some(input)],
+            )
             .with(Access::Write, [Some(on_host)])
             .taking([Some(on_host)])
             .after([Some(copied), pinned])
@@ -389,12 +393,16 @@ impl StageLowering {
         let bytes = self.input_bytes(unit, begun.step);
         let host = out.declare((Tier::Host, lease.offset), bytes, input_of(unit));
         let locked = self.plan.policy.page_locked.activations;
-        let copy = Draft::new(ResourceKind::D2h, move_at(bytes, Bytes::ZERO, locked), unit.cell)
-            .with(Access::Read, [Some(begun.input)])
-            .with(Access::Write, [Some(host)])
-            .taking([Some(host)])
-            .after([Some(begun.made)])
-            .after(lease.free_after);
+        let copy = Draft::new(
+            ResourceKind::D2h,
+            move_at(bytes, Bytes::ZERO, locked),
+            unit.cell,
+        )
+        .with(Access::Read, [Some(begun.input)])
+        .with(Access::Write, [Some(host)])
+        .taking([Some(host)])
+        .after([Some(begun.made)])
+        .after(lease.free_after);
         let copied = (lease, host, out.emit(copy));
         begun.host = Some(copied);
         copied

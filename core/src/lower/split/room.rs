@@ -87,7 +87,11 @@ impl Sizes {
         let layers = plan.model.num_hidden_layers;
         let mut most = Sizes::default();
         for is_prefill in [true, false] {
-            let new = if is_prefill { plan.workload.prompt_len } else { 1 };
+            let new = if is_prefill {
+                plan.workload.prompt_len
+            } else {
+                1
+            };
             let tokens = u64::from(shape.sequences) * u64::from(new);
             let values = |count: u64| slot_bytes(tokens, count);
             for step in super::STEPS {
@@ -98,7 +102,10 @@ impl Sizes {
                     let is_split = split.layers_on_device[module] < layers;
                     let rows = match is_split {
                         true => split.rows((module, weight), is_prefill, plan.policy.compression),
-                        false => RowSplit { host: 0, device: weight.rows },
+                        false => RowSplit {
+                            host: 0,
+                            device: weight.rows,
+                        },
                     };
                     let apart = values(rows.host) + values(rows.device);
                     outputs += apart.max(values(weight.rows));

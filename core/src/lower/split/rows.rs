@@ -70,7 +70,11 @@ impl StageLowering {
         let Some(split) = self.plan.policy.split.filter(|split| split.route.pins()) else {
             let start = Bytes::ZERO;
             let pinned = None;
-            return vec![RowsPart { start, bytes, pinned }];
+            return vec![RowsPart {
+                start,
+                bytes,
+                pinned,
+            }];
         };
         let begins_half = step == super::PROJECT || step == super::INNER;
         let waits = match split.route {
@@ -101,7 +105,11 @@ impl StageLowering {
                 .after(lease.free_after)
                 .after(waits);
             let pinned = Some((lease, buffer, out.emit(pin)));
-            parts.push(RowsPart { start, bytes, pinned });
+            parts.push(RowsPart {
+                start,
+                bytes,
+                pinned,
+            });
             start += bytes;
         }
         parts
@@ -116,7 +124,9 @@ impl StageLowering {
         parts: &[RowsPart],
     ) -> (Lease, BufferId, TaskId) {
         let policy = &self.plan.policy;
-        let blocks = policy.split.is_some_and(|split| split.route == Route::Blocking);
+        let blocks = policy
+            .split
+            .is_some_and(|split| split.route == Route::Blocking);
         let all_pinned = parts.last().and_then(|part| part.pinned);
         let all_pinned = all_pinned.filter(|_| blocks).map(|(.., task)| task);
         let home = self.weights.home(unit.cell.block, Tier::Host);
