@@ -41,6 +41,8 @@ impl Rates {
 pub struct Times {
     /// Computed by the CPU, T'_CPU.
     pub cpu: f64,
+    /// Computed by the device, T'_GPU; 0 to disregard it, as Eq. 6, 7 and 9 do.
+    pub device: f64,
     /// Copied into page-locked memory, T'_PIN; 0 where it lies there.
     pub pin: f64,
     /// Moved from there to the device, T'_TRANS.
@@ -54,9 +56,10 @@ impl Times {
         self.pin.max(self.transfer)
     }
 
-    /// The share that the device computes: `T'_CPU / (T'_CPU + T'_COM)` (Eq. 7, with Eq. 9's T'_COM).
+    /// The share that the device computes, by Eq. 8: `T'_CPU / (T'_CPU + T'_GPU + T'_COM)`. Without T'_GPU it is
+    /// Eq. 7 with Eq. 9's T'_COM.
     pub fn share(&self) -> f64 {
-        self.cpu / (self.cpu + self.communication())
+        self.cpu / (self.cpu + self.device + self.communication())
     }
 }
 
@@ -96,7 +99,12 @@ mod tests {
         let golden = rows(include_str!("../../tests/data/hetegen/alpha_pinned.csv"));
         assert_eq!(golden.len(), 6);
         for [cpu, pin, transfer, expected] in golden {
-            let times = Times { cpu, pin, transfer };
+            let times = Times {
+                cpu,
+                device: 0.0,
+                pin,
+                transfer,
+            };
             let found = times.share();
             assert!((found - expected).abs() < EXACT, "{times:?}: {found}");
         }
@@ -113,11 +121,13 @@ mod tests {
         assert!((rates.time() - device).abs() < EXACT);
         let times = Times {
             cpu: 3.0,
+            device: 0.5,
             pin: 2.0,
             transfer: 4.0,
         };
         let share = times.share();
-        let waits = (1.0 - share) * times.cpu - share * times.communication();
+        let on_device = share * (times.device + times.communication());
+        let waits = (1.0 - share) * times.cpu - on_device;
         assert!(waits.abs() < EXACT, "{waits}");
     }
 
@@ -125,15 +135,20 @@ mod tests {
     fn rates_and_times_are_one_law() {
         let rates = Rates {
             cpu: 20.0,
-            device: f64::INFINITY,
+            device: 40.0,
             link: 10.0,
         };
         let times = Times {
             cpu: 1.0 / rates.cpu,
+            device: 1.0 / rates.device,
             pin: 0.0,
             transfer: 1.0 / rates.link,
         };
         assert!((rates.share() - times.share()).abs() < EXACT);
-        assert!((rates.share() - rates.share_of_fast_device()).abs() < EXACT);
+        let disregarded = Times {
+            device: 0.0,
+            ..times
+        };
+        assert!((disregarded.share() - rates.share_of_fast_device()).abs() < EXACT);
     }
 }

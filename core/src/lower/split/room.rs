@@ -1,5 +1,6 @@
 //! What a split needs beside homes: slots of inputs, outputs and rows, and page-locked buffers.
 
+use crate::lower::CHUNK_BYTES_MIN;
 use crate::lower::layout::{BatchShape, Bump};
 use crate::lower::ring::Ring;
 use crate::placement::PAGE_BYTES;
@@ -33,7 +34,17 @@ pub(in crate::lower) struct Room {
     /// Parts of the page-locked buffer of attention, and of that of the MLP.
     pub pinned: [Ring; 2],
     /// Bytes of a part of each.
-    pub pinned_bytes: [Bytes; 2],
+    pinned_bytes: [Bytes; 2],
+}
+
+impl Room {
+    /// Bytes that are copied into a module's page-locked buffer, and moved on, at a time: a part of the buffer,
+    /// or less where a prompt needs more of it than these rows do.
+    pub(super) fn pinned_at_once(&self, module: Module, rows: Bytes) -> Bytes {
+        let even = Bytes(rows.0.div_ceil(BUFFER_PARTS)).align_up(PAGE_BYTES);
+        let worth = even.max(Bytes(CHUNK_BYTES_MIN));
+        worth.min(self.pinned_bytes[buffer_of(module)])
+    }
 }
 
 /// A module's part of [`Room::pinned`].

@@ -86,7 +86,7 @@ impl StageLowering {
         let content = rows_of(unit, module);
         let mut parts = Vec::new();
         let room = room(&mut self.layout);
-        let most = room.pinned_bytes[buffer_of(module)];
+        let most = room.pinned_at_once(module, bytes);
         let mut start = Bytes::ZERO;
         while start < bytes {
             let bytes = most.min(bytes.saturating_sub(start));
