@@ -101,7 +101,7 @@ pub struct Args {
     resume: bool,
 }
 
-const PLANNING_FLAGS: [&str; 12] = [
+const PLANNING_FLAGS: [&str; 13] = [
     "compress_weight",
     "compress_cache",
     "sparse_attention",
@@ -113,6 +113,7 @@ const PLANNING_FLAGS: [&str; 12] = [
     "num_prompts",
     "objective",
     "max_latency_s",
+    "strategy",
     "dtype",
 ];
 
