@@ -150,7 +150,7 @@ fn the_greedy_scheduler_loses_little_and_without_one_much_is_lost() {
     let modules = Modules::of(&plan, &profile);
     let candidates = modules.candidates(plan.model.num_hidden_layers);
     for gigabytes in [2, 7, 13, 19] {
-        let loss = greedys_loss(&candidates, Bytes(gigabytes * 1_000_000_000)).expect("solved");
+        let loss = greedys_loss(&candidates, Bytes(gigabytes * 1_000_000_000));
         println!("{gigabytes} GB: greedy loses {:.3} %", loss * 100.0);
         assert!(loss < 0.03, "{gigabytes} GB: {loss}");
     }

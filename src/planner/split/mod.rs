@@ -173,7 +173,7 @@ pub fn by_law(mut plan: Plan, prompts: Prompts, profile: &HardwareProfile) -> Pl
 /// A split plan whose modules are on the device as far as it has memory; none where it does not fit without any.
 ///
 /// # Errors
-/// A request that means nothing; the knapsack's solver.
+/// A request that means nothing.
 pub fn scheduled(
     plan: Plan,
     profile: &HardwareProfile,
@@ -191,7 +191,7 @@ pub fn scheduled(
     let layers = match scheduler {
         Scheduler::Off => Layers::default(),
         Scheduler::Greedy => greedy(&candidates, room),
-        Scheduler::Exact => exact(&candidates, room)?,
+        Scheduler::Exact => exact(&candidates, room),
     };
     Ok(Some(with_layers(plan, layers)))
 }

@@ -4,14 +4,8 @@
 //! T_CPU. HeteGen takes what saves most a byte first (Eq. 13), which is a greedy answer to a knapsack; the exact
 //! answer says what that loses.
 
-use good_lp::{
-    Expression, ProblemVariables, ResolutionError, Solution, SolverModel, Variable, constraint,
-    microlp, variable,
-};
 use plimsoll_core::split::{Module, PerModule};
 use plimsoll_core::units::{Bytes, Seconds};
-
-use crate::planner::PlanError;
 
 /// A module of which every layer has one.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,56 +60,73 @@ pub fn greedy(candidates: &[Candidate], room: Bytes) -> Layers {
     layers
 }
 
-/// The layers that save most of all that fit: a bounded knapsack.
-///
-/// # Errors
-/// The solver's.
-pub fn exact(candidates: &[Candidate], room: Bytes) -> Result<Layers, PlanError> {
-    let mut variables = ProblemVariables::new();
-    let counts: Vec<Variable> = candidates
-        .iter()
-        .map(|c| variables.add(variable().integer().min(0).max(c.layers)))
-        .collect();
-    let most: f64 = candidates
-        .iter()
-        .map(|c| c.saved.0)
-        .fold(f64::MIN_POSITIVE, f64::max);
-    let both = || counts.iter().zip(candidates);
-    // Near one, as the solver wants its coefficients.
-    let saved: Expression = both().map(|(n, c)| *n * (c.saved.0 / most)).sum();
-    let unit = room.as_f64().max(1.0);
-    let taken: Expression = both().map(|(n, c)| *n * (c.bytes.as_f64() / unit)).sum();
-    let model = variables.maximise(saved).using(microlp);
-    let solved = model
-        .with(constraint!(taken <= room.as_f64() / unit))
-        .solve();
-    let solved = solved.map_err(|error: ResolutionError| PlanError::Solver(error.to_string()))?;
+/// The layers that save most of all that fit: a bounded knapsack, by looking at every choice. Modules that are alike
+/// (queries and the attention's output, say) are one kind, of which a model has three or four, so that choices are
+/// few. (A branch and bound over the same integers does not end in minutes: many choices are nearly as good.)
+pub fn exact(candidates: &[Candidate], room: Bytes) -> Layers {
+    let kinds = kinds(candidates);
+    let mut best = (f64::NEG_INFINITY, Vec::new());
+    choose(&kinds, room, (0.0, &mut Vec::new()), &mut best);
     let mut layers = Layers::default();
-    for (count, candidate) in both() {
-        layers[candidate.module] = solved.value(*count).round() as u32;
+    for (kind, mut count) in kinds.iter().zip(best.1) {
+        for candidate in kind {
+            layers[candidate.module] = count.min(candidate.layers);
+            count -= layers[candidate.module];
+        }
     }
-    // A solver's tolerance must not put more than fits.
-    match taken_is_too_much(candidates, &layers, room) {
-        true => Ok(greedy(candidates, room)),
-        false => Ok(layers),
-    }
+    layers
 }
 
-fn taken_is_too_much(candidates: &[Candidate], layers: &Layers, room: Bytes) -> bool {
-    taken(candidates, layers) > room
+/// Modules that save and take the same.
+fn kinds(candidates: &[Candidate]) -> Vec<Vec<Candidate>> {
+    let mut kinds: Vec<Vec<Candidate>> = Vec::new();
+    for candidate in candidates {
+        let alike = |kind: &&mut Vec<Candidate>| {
+            kind.first()
+                .is_some_and(|c| (c.saved, c.bytes) == (candidate.saved, candidate.bytes))
+        };
+        match kinds.iter_mut().find(alike) {
+            Some(kind) => kind.push(*candidate),
+            None => kinds.push(vec![*candidate]),
+        }
+    }
+    kinds
+}
+
+/// Tries each number of the first kind; of the last one as many as fit.
+fn choose(
+    kinds: &[Vec<Candidate>],
+    room: Bytes,
+    (saved, chosen): (f64, &mut Vec<u32>),
+    best: &mut (f64, Vec<u32>),
+) {
+    let Some((kind, rest)) = kinds.split_first() else {
+        if saved > best.0 {
+            *best = (saved, chosen.clone());
+        }
+        return;
+    };
+    let (each, bytes) = (kind[0].saved.0, kind[0].bytes);
+    let all: u32 = kind.iter().map(|c| c.layers).sum();
+    let fit = room.0.checked_div(bytes.0);
+    let most = fit.map_or(all, |fit| fit.min(all.into()) as u32);
+    let least = if rest.is_empty() { most } else { 0 };
+    for count in least..=most {
+        let left = room.saturating_sub(bytes * u64::from(count));
+        chosen.push(count);
+        choose(rest, left, (saved + each * f64::from(count), chosen), best);
+        chosen.pop();
+    }
 }
 
 /// The share of the exact answer's saving that the greedy one loses, from 0 to 1.
-///
-/// # Errors
-/// The solver's.
-pub fn greedys_loss(candidates: &[Candidate], room: Bytes) -> Result<f64, PlanError> {
-    let best = saved(candidates, &exact(candidates, room)?).0;
+pub fn greedys_loss(candidates: &[Candidate], room: Bytes) -> f64 {
+    let best = saved(candidates, &exact(candidates, room)).0;
     let found = saved(candidates, &greedy(candidates, room)).0;
-    Ok(match best > 0.0 {
+    match best > 0.0 {
         true => (1.0 - found / best).max(0.0),
         false => 0.0,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -156,11 +167,11 @@ mod tests {
             candidate(Module::Up, 1, 7.0, 60),
             candidate(Module::Down, 2, 5.0, 50),
         ];
-        let best = exact(&candidates, Bytes(100)).expect("solved");
+        let best = exact(&candidates, Bytes(100));
         assert_eq!((best.up, best.down), (0, 2));
-        let loss = greedys_loss(&candidates, Bytes(100)).expect("solved");
+        let loss = greedys_loss(&candidates, Bytes(100));
         assert!((loss - 0.3).abs() < 1e-9, "{loss}");
-        assert_eq!(greedys_loss(&candidates, Bytes(10)).expect("solved"), 0.0);
+        assert_eq!(greedys_loss(&candidates, Bytes(10)), 0.0);
     }
 
     /// By looking at all.
@@ -191,7 +202,7 @@ mod tests {
                 .collect();
             let room = Bytes(room);
             let best = best_of_all(&candidates, room);
-            let layers = exact(&candidates, room).expect("solved");
+            let layers = exact(&candidates, room);
             prop_assert!(taken(&candidates, &layers) <= room);
             let found = saved(&candidates, &layers).0;
             prop_assert!((found - best).abs() <= 1e-6 * best.max(1.0), "{found} {best}");
