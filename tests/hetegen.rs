@@ -183,7 +183,9 @@ fn a_split_plan_is_written_read_simulated_and_run() {
             .expect("a share")
             > 0.0
     );
-    place.text("run --plan plan.json -o answers.jsonl");
+    place.text(&format!(
+        "run --plan plan.json --model {opt} -o answers.jsonl"
+    ));
     let answers = place.read("answers.jsonl");
     let whole = format!("run --hw machine.toml --model {opt} {asked} -o whole.jsonl");
     place.text(&whole);
