@@ -106,31 +106,8 @@ impl Engine {
         match *op {
             Op::Embed { position, .. } => turn.embed(position),
             Op::Linear {
-                stage: Stage::Project,
-                position,
-                ..
-            } => turn.project(position),
-            Op::Linear {
-                stage: Stage::Finish,
-                position,
-                ..
-            } => turn.finish(position, Stage::Finish),
-            Op::Linear {
-                stage: Stage::Output,
-                position,
-                ..
-            } => turn.finish(position, Stage::Output),
-            Op::Linear {
-                stage: Stage::Mlp,
-                position,
-                ..
-            } => turn.mlp(position),
-            Op::Linear {
-                stage: Stage::Head,
-                position,
-                ..
-            } => turn.head(position),
-            Op::Linear { .. } => turn.in_parts(op, kind),
+                stage, position, ..
+            } => turn.linear((stage, position), op, kind),
             Op::Attention { .. } => turn.attention(op, kind),
             Op::Gather { rows, picks, .. } => turn.gather(rows, picks),
             Op::Move { .. } | Op::MoveParts { .. } | Op::Barrier => Ok(()),
@@ -452,6 +429,22 @@ impl<'a> Turn<'a> {
             .engine
             .decoder
             .embed(&self.tensors()?, batch, &ids, &mut hidden)?)
+    }
+
+    /// A stage of a layer, or of one whose linear layers are split.
+    fn linear(
+        &self,
+        (stage, position): (Stage, u32),
+        op: &Op,
+        kind: ResourceKind,
+    ) -> Result<(), TaskError> {
+        match stage {
+            Stage::Project => self.project(position),
+            Stage::Finish | Stage::Output => self.finish(position, stage),
+            Stage::Mlp => self.mlp(position),
+            Stage::Head => self.head(position),
+            _ => self.in_parts(op, kind),
+        }
     }
 
     fn project(&self, position: u32) -> Result<(), TaskError> {

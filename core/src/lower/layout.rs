@@ -185,20 +185,14 @@ impl Layout {
         let hidden = prompt_len * u64::from(model.hidden_size) * element;
         let hidden = |sequences: u32| Bytes(u64::from(sequences) * hidden).align_up(PAGE_BYTES);
         let largest = |tiers: &[Tier]| largest_load(stage, &weights, tiers);
-        let mid = mid_bytes(plan, &shape);
-        let layers = u64::from(stage.num_layers());
+        let (layers, mid) = (u64::from(stage.num_layers()), mid_bytes(plan, &shape));
         let mut bump = Bump { end: taken };
         let weight_homes = bump.slabs(&weights.blocks[stage.as_range()]);
         let tokens = Bytes(u64::from(shape.sequences) * 4);
-        // What is split does not come layer by layer.
-        let streamed = match policy.split {
-            Some(_) => Bytes::ZERO,
-            None => largest(&[Tier::Host, Tier::Disk]),
-        };
         let workspace =
             workspace_bytes(model, element, shape.sequences, prompt_len) + unpacked_bytes(plan);
         Layout {
-            weight_slots: bump.ring(Tier::Device, 2, streamed),
+            weight_slots: bump.ring(Tier::Device, 2, largest(streamed(policy))),
             weight_staging: bump.ring(Tier::Host, 2, largest(&[Tier::Disk])),
             cache_homes: PerTier::from_fn(|tier| {
                 bump.homes(tier, layers * num_batches, shape.record[tier] * cut.first)
@@ -238,13 +232,19 @@ impl Layout {
             token_homes: bump.homes(Tier::Device, num_batches, tokens),
             prompt_slots: bump.ring(Tier::Device, 2, tokens * prompt_len),
             workspace: (bump.region(Tier::Device, workspace), workspace),
-            split: policy
-                .split
-                .map(|split| Room::new(plan, &split, &shape, &mut bump)),
+            split: Room::of(plan, &shape, &mut bump),
             weight_homes,
             weights,
             end: bump.end,
         }
+    }
+}
+
+/// The tiers whose weights come layer by layer: where linear layers are split, none.
+fn streamed(policy: &Policy) -> &'static [Tier] {
+    match policy.split {
+        Some(_) => &[],
+        None => &[Tier::Host, Tier::Disk],
     }
 }
 

@@ -56,20 +56,16 @@ pub(super) fn buffer_of(module: Module) -> usize {
 }
 
 impl Room {
-    /// Takes it, behind what lies in the tiers already.
-    pub(in crate::lower) fn new(
-        plan: &Plan,
-        split: &SplitLinears,
-        shape: &BatchShape,
-        bump: &mut Bump,
-    ) -> Room {
+    /// Takes it, behind what lies in the tiers already; none where nothing is split.
+    pub(in crate::lower) fn of(plan: &Plan, shape: &BatchShape, bump: &mut Bump) -> Option<Room> {
+        let split = plan.policy.split.as_ref()?;
         let sizes = Sizes::of(plan, split, shape);
         let pinned_bytes = sizes.buffers.map(|buffer| {
             let part = Bytes(buffer.0.div_ceil(BUFFER_PARTS));
             part.align_up(PAGE_BYTES)
         });
         let pinned = pinned_bytes.map(|part| bump.ring(Tier::Host, BUFFER_PARTS as usize, part));
-        Room {
+        Some(Room {
             inputs: bump.ring(Tier::Device, 2, sizes.input),
             inputs_host: bump.ring(Tier::Host, 2, sizes.input_host),
             outputs: bump.ring(Tier::Device, 1, sizes.outputs),
@@ -77,7 +73,7 @@ impl Room {
             rows: bump.ring(Tier::Device, 2, sizes.rows),
             pinned,
             pinned_bytes,
-        }
+        })
     }
 }
 
