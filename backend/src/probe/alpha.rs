@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::control::{Controller, Run, drive};
-use plimsoll_core::lower::{LowerError, Lowering, footprint};
+use plimsoll_core::lower::{LowerError, Lowering};
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{PageLocked, Policy};
 use plimsoll_core::program::{Buffer, BufferId, Cell, Content, ResourceKind, TaskId};
 use plimsoll_core::split::{Module, PerModule, RowSplit, SplitLinears};
-use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
 
+use super::compute::with_room;
 use super::stats::median;
 use super::{ProbeError, prompts};
 use crate::cpu::{CpuExecutor, CpuOptions};
@@ -125,30 +125,17 @@ fn plan(options: &PartOptions, shares: PerModule<f64>) -> Result<Plan, LowerErro
         }),
         ..Policy::from_percent(options.sequences, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0])?
     };
-    let mut plan = Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: ModelSpec {
-            num_hidden_layers: LAYERS,
-            vocab_size: options.model.vocab_size.min(VOCABULARY),
-            ..options.model.clone()
-        },
-        dtype: options.dtype,
-        workload: Workload {
-            prompt_len: 1,
-            gen_len: options.tokens + 1,
-            num_prompts: None,
-        },
-        policy,
-        capacity_bytes: PerTier::default(),
-        prediction: None,
-        provenance: Provenance {
-            hardware: "this machine".into(),
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: env!("CARGO_PKG_VERSION").into(),
-        },
+    let model = ModelSpec {
+        num_hidden_layers: LAYERS,
+        vocab_size: options.model.vocab_size.min(VOCABULARY),
+        ..options.model.clone()
     };
-    plan.capacity_bytes = footprint(&plan)?;
-    Ok(plan)
+    let workload = Workload {
+        prompt_len: 1,
+        gen_len: options.tokens + 1,
+        num_prompts: None,
+    };
+    with_room((model, options.dtype), workload, policy)
 }
 
 /// By module and engine, seconds in each layer of each token: a module's rows come in several copies.
