@@ -1,5 +1,6 @@
 //! The upper rooms of Plimsoll: the command line and what it reads, writes and reports.
 
+pub mod alpha;
 pub mod baseline;
 pub mod calibrate;
 pub mod cli;

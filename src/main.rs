@@ -23,6 +23,8 @@ fn obey(command: &Command) -> anyhow::Result<()> {
         Command::Doctor(args) => cli::doctor::run(args),
         // This machine -> profile.
         Command::Profile(args) => cli::profile::run(args),
+        // This machine and a model -> where CPU and link end together.
+        Command::Alpha(args) => cli::alpha::run(args),
         // Both, side by side.
         Command::Validate(args) => cli::validate::run(args),
         // Measured runs -> how far off predictions are.

@@ -74,6 +74,15 @@ impl Compression {
         }
     }
 
+    /// Bytes of so many rows of a stored matrix, whole groups of them where it is packed.
+    pub fn rows_bytes(self, matrix: &TensorSpec, rows: u64, dtype: Dtype) -> Bytes {
+        if self.packs(matrix) {
+            Bytes(rows.div_ceil(GROUP_ELEMENTS) * matrix.cols * GROUP_BYTES)
+        } else {
+            Bytes(rows * matrix.cols * dtype.size_bytes())
+        }
+    }
+
     /// Bytes of one head's keys, or values, at one position.
     pub fn cache_head_bytes(self, head_dim: u32, dtype: Dtype) -> Bytes {
         let elements = u64::from(head_dim);

@@ -20,6 +20,7 @@ pub mod plan;
 pub mod policy;
 pub mod program;
 pub mod sparse;
+pub mod split;
 pub mod summary;
 pub mod tally;
 pub mod term;

@@ -6,6 +6,7 @@ use crate::Dtype;
 use crate::compression::Compression;
 use crate::model::{ModelSpec, TensorRole, TensorSpec};
 use crate::policy::{Fractions, Granularity, Policy};
+use crate::split::{Module, SplitLinears};
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
 
@@ -67,9 +68,10 @@ impl WeightPlacement {
                     spread = Spread::new(*shares);
                 }
                 let tensors = model.tensors(block);
-                let homes = match policy.granularity {
-                    Granularity::Layer => by_halves(&tensors, shares),
-                    Granularity::Spread => {
+                let homes = match (&policy.split, policy.granularity) {
+                    (Some(split), _) => by_modules((model, block), &tensors, split),
+                    (None, Granularity::Layer) => by_halves(&tensors, shares),
+                    (None, Granularity::Spread) => {
                         tensors.iter().map(|t| spread.place(t.elements())).collect()
                     }
                 };
@@ -122,11 +124,33 @@ impl BlockWeights {
         }
     }
 
+    /// Where a tensor begins in its slab; none where the block has no such tensor.
+    pub fn offset_of(&self, role: TensorRole) -> Option<Bytes> {
+        let mut tensors = self.tensors.iter();
+        let tensor = tensors.find(|tensor| tensor.spec.role == role)?;
+        Some(tensor.offset)
+    }
+
     /// Bytes of a part in a tier's slab.
     pub fn bytes(&self, part: LayerPart, tier: Tier) -> Bytes {
         let span = self.span(part, tier);
         span.end - span.start
     }
+}
+
+/// Where linear layers are split, their weights live on the host and all else on the device, and so do modules
+/// that the device has whole.
+fn by_modules(
+    (model, block): (&ModelSpec, u32),
+    tensors: &[TensorSpec],
+    split: &SplitLinears,
+) -> Vec<Tier> {
+    let layers = model.num_hidden_layers;
+    let home = |tensor: &TensorSpec| match Module::of(tensor.role) {
+        Some(module) if !split.is_on_device(module, block - 1, layers) => Tier::Host,
+        _ => Tier::Device,
+    };
+    tensors.iter().map(home).collect()
 }
 
 /// FlexGen places a layer's attention and its MLP each by itself.

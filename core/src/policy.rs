@@ -6,6 +6,7 @@ use thiserror::Error;
 use crate::compression::Compression;
 use crate::pipeline::Pipeline;
 use crate::sparse;
+use crate::split::{SplitError, SplitLinears};
 use crate::tier::{PerTier, Tier};
 
 /// Shares of one kind of tensor on each tier; they sum to one.
@@ -77,6 +78,9 @@ pub struct Policy {
     /// dense. It changes what comes out, so it is asked for and never searched.
     #[serde(default = "dense", skip_serializing_if = "is_dense")]
     pub sparse_attention: f64,
+    /// Linear layers that the CPU and the device compute together (HeteGen); none: each runs where its task does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<SplitLinears>,
     /// How the model is spread over GPUs.
     #[serde(default, skip_serializing_if = "Pipeline::is_default")]
     pub pipeline: Pipeline,
@@ -178,6 +182,9 @@ pub enum PolicyError {
         "the CPU cannot attend to a compressed cache; turn CPU attention off, or keep the cache as it is"
     )]
     CompressedOnCpu,
+    /// No such split of linear layers.
+    #[error(transparent)]
+    Split(#[from] SplitError),
 }
 
 impl Policy {
@@ -215,6 +222,7 @@ impl Policy {
             page_locked: PageLocked::FLEXGEN,
             compression: Compression::default(),
             sparse_attention: sparse::DENSE,
+            split: None,
             pipeline: Pipeline::default(),
         };
         policy.validate()?;
@@ -309,6 +317,9 @@ impl Policy {
         let share = self.sparse_attention;
         if !(share > 0.0 && share <= sparse::DENSE) {
             return Err(PolicyError::SparseAttention { share });
+        }
+        if let Some(split) = &self.split {
+            split.validate(self)?;
         }
         Ok(())
     }

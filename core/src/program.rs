@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 
 pub use crate::machine::{Arena, ArenaId, Machine, Resource, ResourceId, ResourceKind};
 use crate::placement::LayerPart;
+use crate::split::Module;
 use crate::tier::Tier;
 use crate::units::{Bytes, Flops};
 
@@ -80,6 +81,27 @@ pub enum Content {
     Generated {
         /// GPU batch.
         batch: u16,
+    },
+    /// What split linear layers read, `[token][k]` in f32.
+    Input {
+        /// GPU batch.
+        batch: u16,
+    },
+    /// What a part of a split linear layer gives, `[token][row]` in f32, without its bias.
+    Outputs {
+        /// GPU batch.
+        batch: u16,
+        /// Which linear layer.
+        module: Module,
+        /// `Host` for the first rows, which the CPU computes; `Device` for the others.
+        by: Tier,
+    },
+    /// The device's rows of a split linear layer, as stored: all, or in page-locked memory some.
+    Rows {
+        /// Model block.
+        block: u16,
+        /// Which linear layer.
+        module: Module,
     },
     /// Scratch of the kernels.
     Workspace,
@@ -171,9 +193,31 @@ pub enum Stage {
     Mlp,
     /// Final normalisation, the vocabulary projection and the choice of the next token.
     Head,
+    /// Of a layer whose linear layers are split: the input of its projections, normalised.
+    Normalise,
+    /// Of such a layer: the attention's output as the input of its projection.
+    Attended,
+    /// The product of some rows of one linear layer: on the CPU the first, on the device the others.
+    Part,
+    /// Queries, keys and values of what parts gave: [`Stage::Project`] without its products.
+    JoinProject,
+    /// The residual of what parts gave, and the MLP's input: [`Stage::Output`] without its product.
+    JoinOutput,
+    /// The MLP's inner activations of what parts gave.
+    JoinInner,
+    /// The residual of what parts gave: the end of a layer.
+    JoinMlp,
 }
 
 impl Stage {
+    /// Whether it is of a layer whose linear layers are split.
+    pub const fn is_of_split(self) -> bool {
+        !matches!(
+            self,
+            Stage::Project | Stage::Finish | Stage::Output | Stage::Mlp | Stage::Head
+        )
+    }
+
     /// The name used in traces.
     pub const fn name(self) -> &'static str {
         match self {
@@ -182,6 +226,13 @@ impl Stage {
             Stage::Output => "output",
             Stage::Mlp => "mlp",
             Stage::Head => "head",
+            Stage::Normalise => "normalise",
+            Stage::Attended => "attended",
+            Stage::Part => "part",
+            Stage::JoinProject => "join_project",
+            Stage::JoinOutput => "join_output",
+            Stage::JoinInner => "join_inner",
+            Stage::JoinMlp => "join_mlp",
         }
     }
 }

@@ -146,6 +146,7 @@ impl HardwareProfile {
                 compute.unpack = Some(constant(NO_TIME, &source));
                 // Curves of packed weights have it in them.
                 compute.gemm.retain(|curve| !curve.packed);
+                compute.cpu_gemm.retain(|curve| !curve.packed);
             }
             Term::CpuAttention => {
                 let compute = &mut self.compute;
@@ -168,6 +169,7 @@ impl HardwareProfile {
             peer.latency.value = Seconds::ZERO;
         }
         compute.launch.value = Seconds::ZERO;
+        compute.part_launch = None;
         compute.barrier.value = Seconds::ZERO;
         compute.cpu_launch.value = Seconds::ZERO;
         compute.handoff = None;

@@ -158,6 +158,8 @@ fn round_trip_keeps_every_optional_part() {
     profile.compute.handoff = Some(Quantity::new(Seconds(0.0), "lab"));
     profile.compute.cpu_copy_share = Some(Quantity::new(0.25, "lab"));
     profile.compute.cpu_attention_prefill = Some(profile.compute.attention_prefill.clone());
+    profile.compute.cpu_gemm = profile.compute.gemm.clone();
+    profile.compute.part_launch = Some(profile.compute.launch.clone());
     profile.compute.gemm[0].n = Some(4096);
     profile.compute.gemm[0].k = Some(1024);
     profile.links.disk_read.nominal = Some(Quantity::new(BytesPerSecond(2e9), "lab"));

@@ -265,7 +265,7 @@ impl StageGemms {
                     Stage::Finish => found.finish = gemms,
                     Stage::Head => found.head = gemms,
                     // The plan's layers are whole.
-                    Stage::Output | Stage::Mlp => {}
+                    _ => {}
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand; what they share is in the small files beside them.
 
 mod against;
+pub mod alpha;
 mod backend;
 pub mod calibrate;
 pub mod completions;
@@ -60,6 +61,9 @@ pub enum Command {
     Doctor(doctor::Args),
     /// Measure this machine and write its hardware profile
     Profile(profile::Args),
+    /// Measure at which share of linear layers' outputs this machine's CPU ends with its link (HeteGen's alpha
+    /// benchmark)
+    Alpha(alpha::Args),
     /// Simulate and execute a grid of plans on this machine, and compare
     Validate(validate::Args),
     /// Predict measured runs and show how far off the predictions are

@@ -28,7 +28,7 @@ use crate::files::{
 };
 use crate::padding::plan_lengths;
 use crate::planner::{
-    Allowed, Answer, Infeasible, Objective, PlanError, Planned, Request, search_watched,
+    Allowed, Answer, Infeasible, Objective, PlanError, Planned, Request, Strategy, search_watched,
 };
 use crate::report::plan::{bottleneck_text, duration, plan_text, search_text};
 
@@ -91,6 +91,10 @@ pub(super) struct Wish {
     /// Move nothing while anything computes
     #[arg(long)]
     no_overlap: bool,
+    /// Whose plans to look for: FlexGen's, whose linear layers are whole; HeteGen's, which the CPU and the device
+    /// compute together; or the better of both by simulation
+    #[arg(long, value_enum, default_value_t = StrategyName::Flexgen)]
+    strategy: StrategyName,
     /// The longest that the whole workload may take, in seconds; where prompts are endless, the longest that a prompt
     /// may be in the machine: a block's time, in the steady state of a diagonal schedule
     #[arg(long, value_name = "S", value_parser = positive, allow_negative_numbers = true)]
@@ -103,6 +107,26 @@ enum ObjectiveName {
     Throughput,
     /// The time until all prompts are answered; of one prompt, where --num-prompts does not say how many
     Latency,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StrategyName {
+    /// The better of both
+    Auto,
+    /// Whole linear layers on the device
+    Flexgen,
+    /// Linear layers split between the CPU and the device
+    Hetegen,
+}
+
+impl From<StrategyName> for Strategy {
+    fn from(name: StrategyName) -> Strategy {
+        match name {
+            StrategyName::Auto => Strategy::Auto,
+            StrategyName::Flexgen => Strategy::FlexGen,
+            StrategyName::Hetegen => Strategy::HeteGen,
+        }
+    }
 }
 
 impl Wish {
@@ -129,6 +153,7 @@ impl Wish {
                 cpu_attention: self.cpu_compute.map(Switch::is_on),
                 schedule: self.schedule.map(Schedule::from),
                 overlap: !self.no_overlap,
+                strategy: self.strategy.into(),
             },
         }
     }
@@ -296,7 +321,13 @@ fn report(
             let search = search + &compared.unwrap_or_default();
             let assumed = args.wish.assumed(args.workload);
             let assumed = assumed.map_or(String::new(), |what| format!("planned    for {what}\n"));
-            let machine = [one_of(args, profile), page_locks(&planned.plan, profile)].concat();
+            let machine = [
+                strategies(args, planned),
+                cpu_products(&planned.plan, profile),
+                one_of(args, profile),
+                page_locks(&planned.plan, profile),
+            ];
+            let machine = machine.concat();
             print(&format!(
                 "{}\n{assumed}{search}{machine}",
                 plan_text(&planned.plan)
@@ -305,6 +336,37 @@ fn report(
     };
     written?;
     printed
+}
+
+/// By how much the better of two strategies is better.
+fn strategies(args: &Args, planned: &Planned) -> String {
+    let rate = |plan: &Plan| plan.prediction.as_ref().map(|p| p.throughput_tok_s);
+    let other = planned.runner_up.as_ref();
+    let rates = rate(&planned.plan).zip(other.and_then(rate));
+    let Some((best, other)) = rates.filter(|_| args.wish.strategy == StrategyName::Auto) else {
+        return String::new();
+    };
+    let names = match planned.plan.policy.split.is_some() {
+        true => ("hetegen", "flexgen"),
+        false => ("flexgen", "hetegen"),
+    };
+    let gain = best / other;
+    format!(
+        "strategy   {}: {gain:.2}x the throughput of {}'s best plan\n",
+        names.0, names.1
+    )
+}
+
+/// Says that nobody knows how fast the CPU multiplies.
+fn cpu_products(plan: &Plan, profile: &HardwareProfile) -> String {
+    match plan.policy.split.is_some() && profile.compute.cpu_gemm.is_empty() {
+        true => format!(
+            "note       {} does not say how fast its CPU multiplies (compute.cpu_gemm), so host memory alone bounds \
+             it; `plimsoll alpha` measures it here\n",
+            profile.name
+        ),
+        false => String::new(),
+    }
 }
 
 /// Says that a schedule leaves GPUs of the machine idle.

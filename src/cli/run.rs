@@ -103,7 +103,7 @@ pub struct Args {
     resume: bool,
 }
 
-const PLANNING_FLAGS: [&str; 12] = [
+const PLANNING_FLAGS: [&str; 13] = [
     "compress_weight",
     "compress_cache",
     "sparse_attention",
@@ -115,6 +115,7 @@ const PLANNING_FLAGS: [&str; 12] = [
     "num_prompts",
     "objective",
     "max_latency_s",
+    "strategy",
     "dtype",
 ];
 

@@ -49,7 +49,15 @@ impl fmt::Display for Infeasible {
 
 /// The plan of one sequence that exceeds the machine by least.
 pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
-    let (plan, needs) = least_lacking(&search.maker, smallest(search)?)?;
+    least_of(&search.maker, smallest(search)?)
+}
+
+/// That none of some policies fits, by the plan that exceeds the machine by least.
+pub(super) fn least_of(
+    maker: &Maker,
+    policies: impl IntoIterator<Item = Policy>,
+) -> Result<Infeasible, PlanError> {
+    let (plan, needs) = least_lacking(maker, policies)?;
     let tier = binding(&plan, &needs);
     Ok(Infeasible {
         tier,

@@ -2,7 +2,7 @@
 
 use plimsoll_core::policy::{Policy, Schedule};
 
-/// The order of computation, where attention runs, over how many GPUs: plans that differ in one of these
+/// The order of computation, where attention runs, over how many GPUs, whether linear layers are split: plans that differ in one of these
 /// are of different kinds. Simulations of a part, and the closed form, err alike on plans of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
@@ -12,6 +12,8 @@ pub struct Kind {
     pub cpu_attention: bool,
     /// GPUs that the model is spread over.
     pub stages: u32,
+    /// Whether the CPU and the device compute linear layers together.
+    pub split: bool,
 }
 
 impl Kind {
@@ -21,6 +23,7 @@ impl Kind {
             schedule: policy.schedule,
             cpu_attention: policy.cpu_attention,
             stages: policy.pipeline.stages,
+            split: policy.split.is_some(),
         }
     }
 }

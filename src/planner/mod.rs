@@ -19,6 +19,7 @@ mod neighbour;
 mod pipelines;
 mod pool;
 mod space;
+pub mod split;
 mod whole;
 mod within;
 
@@ -111,6 +112,20 @@ pub struct Allowed {
     pub schedule: Option<Schedule>,
     /// Whether copies, disk and computation overlap.
     pub overlap: bool,
+    /// Whose plans are looked for.
+    pub strategy: Strategy,
+}
+
+/// Ways to place and compute a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Strategy {
+    /// The better of both by simulation.
+    Auto,
+    /// Whole linear layers on the device, and what lives elsewhere moves.
+    #[default]
+    FlexGen,
+    /// Linear layers that the CPU and the device compute together.
+    HeteGen,
 }
 
 impl Default for Allowed {
@@ -122,6 +137,7 @@ impl Default for Allowed {
             cpu_attention: None,
             schedule: None,
             overlap: true,
+            strategy: Strategy::default(),
         }
     }
 }
@@ -186,6 +202,50 @@ pub fn search(
 /// # Errors
 /// As [`search`].
 pub fn search_watched(
+    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    request: &Request,
+    watch: &mut dyn FnMut(u64, u64),
+) -> Result<Answer, PlanError> {
+    match request.allowed.strategy {
+        Strategy::FlexGen => search_unsplit(machine, request, watch),
+        Strategy::HeteGen => split::answer(machine, request),
+        Strategy::Auto => {
+            let whole = search_unsplit(machine, request, watch)?;
+            match split::answer(machine, request) {
+                Ok(split) => Ok(better(whole, split, request.objective)),
+                // Not with this model, or not with what was asked for.
+                Err(PlanError::Request(_)) => Ok(whole),
+                Err(error) => Err(error),
+            }
+        }
+    }
+}
+
+/// The better of two strategies' answers, with the other's plan as the next best.
+fn better(whole: Answer, split: Answer, objective: Objective) -> Answer {
+    let cost = |p: &Planned| objective.cost(p.latency_s, p.throughput_tok_s * p.latency_s.0);
+    match (whole, split) {
+        (Answer::Plan(whole), Answer::Plan(split)) => {
+            let considered = whole.considered + split.considered;
+            let (mut best, other) = match cost(&split) < cost(&whole) {
+                true => (split, whole),
+                false => (whole, split),
+            };
+            best.runner_up = Some(other.plan);
+            best.considered = considered;
+            Answer::Plan(best)
+        }
+        (Answer::Plan(one), _) | (_, Answer::Plan(one)) => Answer::Plan(one),
+        (Answer::TooSlow(a), Answer::TooSlow(b)) => {
+            Answer::TooSlow(if a.latency_s <= b.latency_s { a } else { b })
+        }
+        (Answer::TooSlow(slow), _) | (_, Answer::TooSlow(slow)) => Answer::TooSlow(slow),
+        (whole, _) => whole,
+    }
+}
+
+/// The best of plans whose linear layers are whole.
+fn search_unsplit(
     machine: (&HardwareProfile, &ModelSpec, Dtype),
     request: &Request,
     watch: &mut dyn FnMut(u64, u64),

@@ -74,6 +74,7 @@ pub(super) fn blank() -> Policy {
         page_locked: PageLocked::ALL,
         compression: Compression::default(),
         sparse_attention: DENSE,
+        split: None,
         pipeline: Pipeline::default(),
     }
 }

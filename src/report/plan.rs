@@ -10,6 +10,7 @@ use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
+use plimsoll_core::split::SplitLinears;
 use plimsoll_core::summary::{BusyFraction, Summary};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::{Bytes, Seconds};
@@ -78,6 +79,10 @@ fn another_kind(winner: &Policy, policy: &Policy) -> String {
             count(is.stages.into(), "GPU"),
             was.stages
         ));
+    }
+    if was.split != is.split {
+        let with = if is.split { "with" } else { "without" };
+        said.push(format!("{with} split linear layers"));
     }
     said.join(", ")
 }
@@ -154,7 +159,7 @@ fn decisions(policy: &Policy) -> String {
     format!(
         "batch      {} x {}{} = {} a block\n\
          schedule   {}, overlap {}, barrier {}, attention on the CPU {}\n\
-         tensors    made whole {granularity}, page-locked on the host: {}, in 4 bits: {}\n{sparse}",
+         tensors    made whole {granularity}, page-locked on the host: {}, in 4 bits: {}\n{}{sparse}",
         policy.gpu_batch_size,
         policy.num_gpu_batches,
         match policy.pipeline.micro_batches {
@@ -168,6 +173,32 @@ fn decisions(policy: &Policy) -> String {
         switch(policy.cpu_attention),
         page_locked(policy.page_locked).unwrap_or(NOTHING.to_owned()),
         policy.compression.words().unwrap_or(NOTHING),
+        policy.split.as_ref().map_or(String::new(), split_text),
+    )
+}
+
+/// The device's share of each linear layer, and which it has whole.
+fn split_text(split: &SplitLinears) -> String {
+    let shares = split.share.iter().filter(|(_, share)| *share > 0.0);
+    let shares: Vec<String> = shares
+        .map(|(module, share)| format!("{} {}", module.name(), percent(share)))
+        .collect();
+    let whole = split
+        .layers_on_device
+        .iter()
+        .filter(|(_, layers)| *layers > 0);
+    let whole: Vec<String> = whole
+        .map(|(module, layers)| format!("{} of {}", module.name(), count(layers.into(), "layer")))
+        .collect();
+    let whole = match whole.is_empty() {
+        true => NOTHING.to_owned(),
+        false => whole.join(", "),
+    };
+    format!(
+        "split      the device computes {} of a token's outputs and {} of a prompt's, the CPU the rest\n\
+         on device  whole: {whole}\n",
+        shares.join(", "),
+        percent(split.prefill_share),
     )
 }
 
@@ -270,7 +301,7 @@ fn schedule(schedule: Schedule) -> &'static str {
 pub fn policy_in_short(policy: &Policy) -> String {
     let shares = |s: &PerTier<f64>| Tier::ALL.map(|t| percent(s[t])).join("/");
     format!(
-        "{} x {}{} {}, weights {}, cache {}, activations {} on device/host/disk{}{}{}",
+        "{} x {}{} {}, weights {}, cache {}, activations {} on device/host/disk{}{}{}{}",
         policy.gpu_batch_size,
         policy.num_gpu_batches,
         match policy.pipeline {
@@ -294,6 +325,10 @@ pub fn policy_in_short(policy: &Policy) -> String {
             format!(", {} of the values read", percent(policy.sparse_attention))
         } else {
             String::new()
+        },
+        match policy.split {
+            Some(_) => ", linear layers split",
+            None => "",
         },
     )
 }

@@ -50,6 +50,9 @@ fn content_name(content: Content) -> &'static str {
         Content::Tokens { .. } => "tokens",
         Content::Prompt { .. } => "prompt",
         Content::Generated { .. } => "generated",
+        Content::Input { .. } => "inputs",
+        Content::Outputs { .. } => "outputs",
+        Content::Rows { .. } => "rows",
         Content::Workspace => "workspace",
     }
 }

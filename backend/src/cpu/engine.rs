@@ -43,10 +43,10 @@ pub(super) struct Engine {
 }
 
 /// A task with its operands at hand.
-struct Turn<'a> {
-    engine: &'a Engine,
-    cell: Cell,
-    operands: Operands<'a>,
+pub(super) struct Turn<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) cell: Cell,
+    pub(super) operands: Operands<'a>,
     /// How the batch is split over the tiers.
     shape: Shape,
     /// Padding in front of each sequence.
@@ -106,30 +106,8 @@ impl Engine {
         match *op {
             Op::Embed { position, .. } => turn.embed(position),
             Op::Linear {
-                stage: Stage::Project,
-                position,
-                ..
-            } => turn.project(position),
-            Op::Linear {
-                stage: Stage::Finish,
-                position,
-                ..
-            } => turn.finish(position, Stage::Finish),
-            Op::Linear {
-                stage: Stage::Output,
-                position,
-                ..
-            } => turn.finish(position, Stage::Output),
-            Op::Linear {
-                stage: Stage::Mlp,
-                position,
-                ..
-            } => turn.mlp(position),
-            Op::Linear {
-                stage: Stage::Head,
-                position,
-                ..
-            } => turn.head(position),
+                stage, position, ..
+            } => turn.linear((stage, position), op, kind),
             Op::Attention { .. } => turn.attention(op, kind),
             Op::Gather { rows, picks, .. } => turn.gather(rows, picks),
             Op::Move { .. } | Op::MoveParts { .. } | Op::Barrier => Ok(()),
@@ -263,7 +241,7 @@ impl Shape {
 }
 
 impl<'a> Turn<'a> {
-    fn batch(&self, position: u32) -> Batch<'_> {
+    pub(super) fn batch(&self, position: u32) -> Batch<'_> {
         let query_len = match position {
             0 => self.engine.plan.workload.prompt_len,
             _ => 1,
@@ -288,11 +266,11 @@ impl<'a> Turn<'a> {
         }
     }
 
-    fn find(&self, wanted: impl Fn(Content) -> bool) -> Option<usize> {
+    pub(super) fn find(&self, wanted: impl Fn(Content) -> bool) -> Option<usize> {
         self.operands.find(|operand| wanted(operand.content))
     }
 
-    fn need(
+    pub(super) fn need(
         &self,
         what: &'static str,
         wanted: impl Fn(Content) -> bool,
@@ -301,7 +279,7 @@ impl<'a> Turn<'a> {
     }
 
     /// The tensors of the cell's block.
-    fn tensors(&self) -> Result<BlockTensors<'a>, TaskError> {
+    pub(super) fn tensors(&self) -> Result<BlockTensors<'a>, TaskError> {
         let block = self.cell.block;
         let placed = self.engine.placement.blocks.get(block as usize);
         let weights = placed.ok_or(TaskError::NoOperand("a block of the model"))?;
@@ -340,7 +318,7 @@ impl<'a> Turn<'a> {
         })
     }
 
-    fn hidden(&self, batch: Batch<'_>) -> Result<Split<'a>, TaskError> {
+    pub(super) fn hidden(&self, batch: Batch<'_>) -> Result<Split<'a>, TaskError> {
         let mut split = Split::default();
         for (index, elements) in self.hidden_parts(batch) {
             let index = index.ok_or(TaskError::NoOperand("a buffer of activations"))?;
@@ -349,7 +327,7 @@ impl<'a> Turn<'a> {
         Ok(split)
     }
 
-    fn hidden_mut(&self, batch: Batch<'_>) -> Result<SplitMut<'a>, TaskError> {
+    pub(super) fn hidden_mut(&self, batch: Batch<'_>) -> Result<SplitMut<'a>, TaskError> {
         let mut split = SplitMut::default();
         for (index, elements) in self.hidden_parts(batch) {
             let index = index.ok_or(TaskError::NoOperand("a buffer of activations"))?;
@@ -453,9 +431,36 @@ impl<'a> Turn<'a> {
             .embed(&self.tensors()?, batch, &ids, &mut hidden)?)
     }
 
+    /// A stage of a layer, or of one whose linear layers are split.
+    fn linear(
+        &self,
+        (stage, position): (Stage, u32),
+        op: &Op,
+        kind: ResourceKind,
+    ) -> Result<(), TaskError> {
+        match stage {
+            Stage::Project => self.project(position),
+            Stage::Finish | Stage::Output => self.finish(position, stage),
+            Stage::Mlp => self.mlp(position),
+            Stage::Head => self.head(position),
+            _ => self.in_parts(op, kind),
+        }
+    }
+
     fn project(&self, position: u32) -> Result<(), TaskError> {
-        let (batch, dtype) = (self.batch(position), self.engine.plan.dtype);
+        let batch = self.batch(position);
         let hidden = self.hidden(batch)?;
+        let (mut queries, mut parts) = self.projected(batch)?;
+        let decoder = &self.engine.decoder;
+        Ok(decoder.project(&self.tensors()?, batch, &hidden, &mut queries, &mut parts)?)
+    }
+
+    /// Where queries, keys and values go.
+    pub(super) fn projected(
+        &self,
+        batch: Batch<'_>,
+    ) -> Result<(SplitMut<'a>, Vec<NewCachePart<'a>>), TaskError> {
+        let dtype = self.engine.plan.dtype;
         let mut queries = SplitMut::default();
         let elements = self.mid_elements(batch);
         if let Some(index) = self.mid(Tier::Device) {
@@ -481,8 +486,7 @@ impl<'a> Turn<'a> {
                 });
             }
         }
-        let decoder = &self.engine.decoder;
-        Ok(decoder.project(&self.tensors()?, batch, &hidden, &mut queries, &mut parts)?)
+        Ok((queries, parts))
     }
 
     /// An attention, or a part of one, where `kind` computes.
@@ -575,7 +579,20 @@ impl<'a> Turn<'a> {
 
     /// Ends a layer, or its attention.
     fn finish(&self, position: u32, stage: Stage) -> Result<(), TaskError> {
-        let (batch, dtype) = (self.batch(position), self.engine.plan.dtype);
+        let batch = self.batch(position);
+        let attended = self.attended(batch)?;
+        let mut hidden = self.hidden_mut(batch)?;
+        let (decoder, tensors) = (&self.engine.decoder, self.tensors()?);
+        decoder.output(&tensors, batch, &attended, &mut hidden)?;
+        if stage == Stage::Finish {
+            decoder.mlp(&tensors, batch, &mut hidden)?;
+        }
+        Ok(())
+    }
+
+    /// Attention's output.
+    pub(super) fn attended(&self, batch: Batch<'_>) -> Result<Split<'a>, TaskError> {
+        let dtype = self.engine.plan.dtype;
         let mut attended = Split::default();
         let elements = self.mid_elements(batch);
         if let Some(index) = self.mid(Tier::Device) {
@@ -585,13 +602,7 @@ impl<'a> Turn<'a> {
             let elements = self.shape.rows_off_device() * self.engine.row_elements();
             attended.push(self.operands.read(index)?, elements, dtype)?;
         }
-        let mut hidden = self.hidden_mut(batch)?;
-        let (decoder, tensors) = (&self.engine.decoder, self.tensors()?);
-        decoder.output(&tensors, batch, &attended, &mut hidden)?;
-        if stage == Stage::Finish {
-            decoder.mlp(&tensors, batch, &mut hidden)?;
-        }
-        Ok(())
+        Ok(attended)
     }
 
     fn mlp(&self, position: u32) -> Result<(), TaskError> {

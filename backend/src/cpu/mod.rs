@@ -9,6 +9,7 @@ mod engine;
 mod error;
 mod load;
 mod memory;
+mod parts;
 pub(crate) mod pin;
 mod scheduler;
 mod texts;

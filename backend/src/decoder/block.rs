@@ -50,7 +50,7 @@ impl<'a> BlockTensors<'a> {
     }
 
     /// A vector that the model may not have.
-    fn vector(&self, role: TensorRole) -> Result<Option<Elements<'a>>, DecoderError> {
+    pub(super) fn vector(&self, role: TensorRole) -> Result<Option<Elements<'a>>, DecoderError> {
         let found = self.find(role)?;
         let elements = found.map(|(_, bytes)| Elements::from_bytes(bytes, self.dtype));
         Ok(elements.transpose()?)
@@ -76,7 +76,7 @@ impl<'a> BlockTensors<'a> {
     ///
     /// # Errors
     /// Where it is not there.
-    pub(super) fn get(&self, role: TensorRole) -> Result<Matrix<'a>, DecoderError> {
+    pub fn get(&self, role: TensorRole) -> Result<Matrix<'a>, DecoderError> {
         self.optional(role)?.ok_or(DecoderError::NoTensor { role })
     }
 

@@ -29,6 +29,7 @@ mod cache;
 mod error;
 mod padding;
 mod parallel;
+mod parts;
 mod sparse;
 mod split;
 mod stages;
@@ -41,6 +42,7 @@ pub use block::BlockTensors;
 pub use cache::{CachePart, NewCachePart};
 pub use error::DecoderError;
 pub use padding::{Padding, Sight};
+pub use parts::{Joined, Parted, Product};
 pub use split::{Split, SplitMut};
 pub use stages::{Batch, Choice, HeadOutput};
 

@@ -1,5 +1,8 @@
 //! The stages that are matrix products and what stands around them, and the embedding.
 
+use std::borrow::Cow;
+use std::ops::Range;
+
 use plimsoll_core::model::{Norm, NormPosition, Positions, TensorRole};
 
 use super::error::at_least;
@@ -47,7 +50,7 @@ pub struct HeadOutput {
 }
 
 impl Batch<'_> {
-    fn tokens(&self) -> usize {
+    pub(super) fn tokens(&self) -> usize {
         self.sequences * self.query_len
     }
 
@@ -58,7 +61,7 @@ impl Batch<'_> {
     }
 
     /// First tokens and counts of the tiles.
-    fn tiles(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
+    pub(super) fn tiles(&self) -> impl Iterator<Item = Range<usize>> {
         let tokens = self.tokens();
         let starts = (0..tokens).step_by(TILE);
         starts.map(move |start| start..tokens.min(start + TILE))
@@ -76,7 +79,11 @@ impl Decoder {
         Ok(y)
     }
 
-    fn normalised(&self, x: &[f32], norm: NormWeight<'_>) -> Result<Vec<f32>, DecoderError> {
+    pub(super) fn normalised(
+        &self,
+        x: &[f32],
+        norm: NormWeight<'_>,
+    ) -> Result<Vec<f32>, DecoderError> {
         let mut y = vec![0.0; x.len()];
         match self.model.norm {
             Norm::LayerNorm => layer_norm(x, norm, &mut y),
@@ -137,43 +144,76 @@ impl Decoder {
         queries: &mut SplitMut<'_>,
         parts: &mut [NewCachePart<'_>],
     ) -> Result<(), DecoderError> {
-        use TensorRole::{
-            AttnNormBias, AttnNormWeight, KBias, KWeight, QBias, QWeight, VBias, VWeight,
-        };
+        use TensorRole::{KBias, KWeight, QBias, QWeight, VBias, VWeight};
         let width = self.hidden_size();
-        let (head_dim, kv_heads) = (self.head_dim(), self.kv_heads());
-        let (q_size, kv_size) = (self.group() * kv_heads * head_dim, kv_heads * head_dim);
         at_least("the activations", batch.tokens() * width, hidden.len())?;
-        at_least("room for queries", batch.tokens() * q_size, queries.len())?;
-        for part in parts.iter() {
-            part.check(batch.query_len, self.head_bytes())?;
-        }
+        self.check_projected(batch, queries, parts)?;
         for tile in batch.tiles() {
             let m = tile.len();
             let mut x = vec![0.0; m * width];
             hidden.load(tile.start * width..tile.end * width, &mut x);
-            if self.model.norm_position == NormPosition::Before {
-                let norm = block.norm(AttnNormWeight, AttnNormBias, self.model.norm_eps)?;
-                x = self.normalised(&x, norm)?;
-            }
+            let x = self.attention_input(block, x)?;
             let weights = [
                 block.linear(QWeight, QBias)?,
                 block.linear(KWeight, KBias)?,
                 block.linear(VWeight, VBias)?,
             ];
-            let [mut q, mut k, v] = self.team.linears(m, &x, weights)?;
-            if let Some(rotary) = &self.rotary {
-                let turns = rotary.turns(tile.clone().map(|token| batch.place(token)));
-                turns.apply(&mut q, head_dim)?;
-                turns.apply(&mut k, head_dim)?;
-            }
-            queries.store(tile.start * q_size..tile.end * q_size, &q);
-            let heads = k.chunks_exact(kv_size).zip(v.chunks_exact(kv_size));
-            for (token, new) in tile.zip(heads) {
-                let (sequence, t) = (token / batch.query_len, token % batch.query_len);
-                for part in parts.iter_mut() {
-                    part.put((sequence * kv_heads, t), new, (head_dim, self.stored))?;
-                }
+            let projected = self.team.linears(m, &x, weights)?;
+            self.put_projected(batch, tile, projected, (queries, parts))?;
+        }
+        Ok(())
+    }
+
+    /// What attention's projections read of activations.
+    pub(super) fn attention_input(
+        &self,
+        block: &BlockTensors<'_>,
+        x: Vec<f32>,
+    ) -> Result<Vec<f32>, DecoderError> {
+        use TensorRole::{AttnNormBias, AttnNormWeight};
+        if self.model.norm_position == NormPosition::After {
+            return Ok(x);
+        }
+        let norm = block.norm(AttnNormWeight, AttnNormBias, self.model.norm_eps)?;
+        self.normalised(&x, norm)
+    }
+
+    /// Checks where queries, keys and values go.
+    pub(super) fn check_projected(
+        &self,
+        batch: Batch<'_>,
+        queries: &SplitMut<'_>,
+        parts: &[NewCachePart<'_>],
+    ) -> Result<(), DecoderError> {
+        let q_size = self.group() * self.kv_heads() * self.head_dim();
+        at_least("room for queries", batch.tokens() * q_size, queries.len())?;
+        for part in parts {
+            part.check(batch.query_len, self.head_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Turns queries and keys of a tile where positions are rotary, and puts all where they go.
+    pub(super) fn put_projected(
+        &self,
+        batch: Batch<'_>,
+        tile: Range<usize>,
+        [mut q, mut k, v]: [Vec<f32>; 3],
+        (queries, parts): (&mut SplitMut<'_>, &mut [NewCachePart<'_>]),
+    ) -> Result<(), DecoderError> {
+        let (head_dim, kv_heads) = (self.head_dim(), self.kv_heads());
+        let (q_size, kv_size) = (self.group() * kv_heads * head_dim, kv_heads * head_dim);
+        if let Some(rotary) = &self.rotary {
+            let turns = rotary.turns(tile.clone().map(|token| batch.place(token)));
+            turns.apply(&mut q, head_dim)?;
+            turns.apply(&mut k, head_dim)?;
+        }
+        queries.store(tile.start * q_size..tile.end * q_size, &q);
+        let heads = k.chunks_exact(kv_size).zip(v.chunks_exact(kv_size));
+        for (token, new) in tile.zip(heads) {
+            let (sequence, t) = (token / batch.query_len, token % batch.query_len);
+            for part in parts.iter_mut() {
+                part.put((sequence * kv_heads, t), new, (head_dim, self.stored))?;
             }
         }
         Ok(())
@@ -190,7 +230,7 @@ impl Decoder {
         attended: &Split<'_>,
         hidden: &mut SplitMut<'_>,
     ) -> Result<(), DecoderError> {
-        use TensorRole::{AttnNormBias, AttnNormWeight, OBias, OWeight};
+        use TensorRole::{OBias, OWeight};
         let width = self.hidden_size();
         let q_size = self.group() * self.kv_heads() * self.head_dim();
         at_least("the activations", batch.tokens() * width, hidden.len())?;
@@ -207,14 +247,25 @@ impl Decoder {
             let mut a = vec![0.0; m * q_size];
             attended.load(tile.start * q_size..tile.end * q_size, &mut a);
             let o = self.linear(m, &a, block.linear(OWeight, OBias)?)?;
-            residual::add(&mut x, &o)?;
-            if self.model.norm_position == NormPosition::After {
-                let norm = block.norm(AttnNormWeight, AttnNormBias, self.model.norm_eps)?;
-                x = self.normalised(&x, norm)?;
-            }
-            hidden.store(rows, &x);
+            hidden.store(rows, &self.attention_end(block, x, &o)?);
         }
         Ok(())
+    }
+
+    /// Adds what attention gave to activations.
+    pub(super) fn attention_end(
+        &self,
+        block: &BlockTensors<'_>,
+        mut x: Vec<f32>,
+        o: &[f32],
+    ) -> Result<Vec<f32>, DecoderError> {
+        use TensorRole::{AttnNormBias, AttnNormWeight};
+        residual::add(&mut x, o)?;
+        if self.model.norm_position == NormPosition::Before {
+            return Ok(x);
+        }
+        let norm = block.norm(AttnNormWeight, AttnNormBias, self.model.norm_eps)?;
+        self.normalised(&x, norm)
     }
 
     /// Computes the MLP and adds it to the activations. What [`Decoder::output`] left has been rounded to their
@@ -228,7 +279,6 @@ impl Decoder {
         batch: Batch<'_>,
         hidden: &mut SplitMut<'_>,
     ) -> Result<(), DecoderError> {
-        use TensorRole::{MlpNormBias, MlpNormWeight};
         let width = self.hidden_size();
         at_least("the activations", batch.tokens() * width, hidden.len())?;
         for tile in batch.tiles() {
@@ -236,18 +286,40 @@ impl Decoder {
             let rows = tile.start * width..tile.end * width;
             let mut x = vec![0.0; m * width];
             hidden.load(rows.clone(), &mut x);
-            let norm = block.norm(MlpNormWeight, MlpNormBias, self.model.norm_eps)?;
-            if self.model.norm_position == NormPosition::Before {
-                let y = self.normalised(&x, norm)?;
-                residual::add(&mut x, &self.mlp_of(block, m, &y)?)?;
-            } else {
-                let inner = self.mlp_of(block, m, &x)?;
-                residual::add(&mut x, &inner)?;
-                x = self.normalised(&x, norm)?;
-            }
-            hidden.store(rows, &x);
+            let y = self.mlp_of(block, m, &self.mlp_input(block, &x)?)?;
+            hidden.store(rows, &self.mlp_end(block, x, &y)?);
         }
         Ok(())
+    }
+
+    /// What the MLP reads of activations.
+    pub(super) fn mlp_input<'x>(
+        &self,
+        block: &BlockTensors<'_>,
+        x: &'x [f32],
+    ) -> Result<Cow<'x, [f32]>, DecoderError> {
+        use TensorRole::{MlpNormBias, MlpNormWeight};
+        if self.model.norm_position == NormPosition::After {
+            return Ok(Cow::Borrowed(x));
+        }
+        let norm = block.norm(MlpNormWeight, MlpNormBias, self.model.norm_eps)?;
+        Ok(Cow::Owned(self.normalised(x, norm)?))
+    }
+
+    /// Adds what the MLP gave to activations.
+    pub(super) fn mlp_end(
+        &self,
+        block: &BlockTensors<'_>,
+        mut x: Vec<f32>,
+        y: &[f32],
+    ) -> Result<Vec<f32>, DecoderError> {
+        use TensorRole::{MlpNormBias, MlpNormWeight};
+        residual::add(&mut x, y)?;
+        if self.model.norm_position == NormPosition::Before {
+            return Ok(x);
+        }
+        let norm = block.norm(MlpNormWeight, MlpNormBias, self.model.norm_eps)?;
+        self.normalised(&x, norm)
     }
 
     /// The MLP of `m` rows: `down(act(up(x)))`, or where it is gated `down(act(gate(x)) * up(x))`.
@@ -261,15 +333,30 @@ impl Decoder {
         let up = block.linear(UpWeight, UpBias)?;
         let inner = if self.model.gated_mlp {
             let weights = [up, block.linear(GateWeight, GateBias)?];
-            let [up, mut gate] = self.team.linears(m, x, weights)?;
-            activate_gate(self.activation(), &mut gate, &up)?;
-            gate
+            let [up, gate] = self.team.linears(m, x, weights)?;
+            self.inner(up, Some(gate))?
         } else {
-            let mut inner = self.linear(m, x, up)?;
-            activate(self.activation(), &mut inner);
-            inner
+            self.inner(self.linear(m, x, up)?, None)?
         };
         self.linear(m, &inner, block.linear(DownWeight, DownBias)?)
+    }
+
+    /// The MLP's inner activations.
+    pub(super) fn inner(
+        &self,
+        mut up: Vec<f32>,
+        gate: Option<Vec<f32>>,
+    ) -> Result<Vec<f32>, DecoderError> {
+        match gate {
+            Some(mut gate) => {
+                activate_gate(self.activation(), &mut gate, &up)?;
+                Ok(gate)
+            }
+            None => {
+                activate(self.activation(), &mut up);
+                Ok(up)
+            }
+        }
     }
 
     /// The next token of each sequence, by its last token's activations.

@@ -186,6 +186,8 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         cpu_launch: launch,
         cpu_attention: curve(&thin(cpu)),
         cpu_attention_prefill: None,
+        part_launch: None,
+        cpu_gemm: Vec::new(),
         unpack: (!unpack.is_empty()).then(|| curve(&thin(unpack))),
     }
 }

@@ -105,15 +105,25 @@ pub(super) fn plan(
         },
         ..Policy::from_percent(sequences, batches, percent)?.in_whole_layers()
     };
+    let workload = Workload {
+        prompt_len,
+        gen_len,
+        num_prompts: None,
+    };
+    with_room((model(shape), dtype), workload, policy)
+}
+
+/// A policy's plan whose tiers are as large as it needs.
+pub(super) fn with_room(
+    (model, dtype): (ModelSpec, Dtype),
+    workload: Workload,
+    policy: Policy,
+) -> Result<Plan, LowerError> {
     let mut plan = Plan {
         schema_version: PLAN_SCHEMA_VERSION,
-        model: model(shape),
+        model,
         dtype,
-        workload: Workload {
-            prompt_len,
-            gen_len,
-            num_prompts: None,
-        },
+        workload,
         policy,
         capacity_bytes: PerTier::default(),
         prediction: None,

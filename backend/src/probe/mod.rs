@@ -4,6 +4,7 @@
 //! moves of many sizes, small models run whole with nothing beside them, and the same with overlap.
 //! The models (`compute::SHAPES`) are not those that validation uses.
 
+mod alpha;
 mod assemble;
 mod bandwidth;
 mod compute;
@@ -32,6 +33,7 @@ use thiserror::Error;
 use crate::cpu::{CpuError, CpuExecutor, CpuOptions};
 use crate::tiers::free_bytes;
 use crate::weights::{Remembered, Synthetic, WeightSource};
+pub use alpha::{PartOptions, PartTimes, Parts, measure_parts};
 pub use bandwidth::host_read_rates;
 use compute::Kind;
 use contention::Losses;

@@ -53,7 +53,8 @@ impl Slowness {
     pub fn of(&self, on: ResourceKind, op: &Op) -> f64 {
         match (on, op) {
             (ResourceKind::DiskRead | ResourceKind::DiskWrite | ResourceKind::Sync, _) => 1.0,
-            (ResourceKind::Cpu, _) | (_, Op::Move { .. } | Op::MoveParts { .. }) => self.copy,
+            (ResourceKind::Cpu, Op::Attention { .. } | Op::Gather { .. })
+            | (_, Op::Move { .. } | Op::MoveParts { .. }) => self.copy,
             (_, Op::Linear { m, .. }) => self.of_tokens(f64::from(*m)),
             (_, Op::Attention { query_len, .. }) if *query_len > 1 => self.many_tokens,
             _ => self.few_tokens,
@@ -75,7 +76,7 @@ impl HardwareProfile {
         copies(&mut changed.links.h2d);
         copies(&mut changed.links.d2h);
         let compute = &mut changed.compute;
-        for gemm in &mut compute.gemm {
+        for gemm in compute.gemm.iter_mut().chain(&mut compute.cpu_gemm) {
             gemm.rate = gemm.rate.slower(|m| slowness.of_tokens(m));
         }
         by(&mut compute.attention_decode, slowness.few_tokens);

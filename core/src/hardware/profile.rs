@@ -164,6 +164,9 @@ pub struct PeerLink {
 pub struct Compute {
     /// Fixed time of one device task, before its arithmetic; a layer on one batch is three of them.
     pub launch: Quantity<Seconds>,
+    /// The same of a device task that is one kernel, as those of split linear layers are; none where nobody told it
+    /// from the others', and then theirs.
+    pub part_launch: Option<Quantity<Seconds>>,
     /// From the end of a task until one of another engine that had to wait for it begins; none where
     /// nobody told it from the tasks' own fixed times.
     pub handoff: Option<Quantity<Seconds>>,
@@ -184,6 +187,9 @@ pub struct Compute {
     pub unpack: Option<Curve>,
     /// Fixed time of one CPU task.
     pub cpu_launch: Quantity<Seconds>,
+    /// Matrix products on the CPU, likewise; [`Tiers::host_bandwidth`] bounds them besides, and alone where
+    /// there are none.
+    pub cpu_gemm: Vec<GemmCurve>,
     /// Attention of one new token on the CPU, bytes/s over the bytes of K and V read.
     pub cpu_attention: Curve,
     /// The part of that time that goes into a copy of the cache, where one is made first; none where nobody
@@ -193,7 +199,7 @@ pub struct Compute {
     pub cpu_attention_prefill: Option<Curve>,
 }
 
-/// Matrix products [M x k] x [k x n] on the device.
+/// Matrix products [M x k] x [k x n] on a processor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GemmCurve {
     /// The type of both operands.

@@ -61,6 +61,7 @@ const PEER: &[&str] = &["from", "to", "latency_s", "bytes_per_s"];
 const CLUSTER: &[&str] = &["hosts", "gpus_per_host"];
 const COMPUTE: &[&str] = &[
     "launch_s",
+    "part_launch_s",
     "handoff_s",
     "barrier_s",
     "pace_few_tokens_s",
@@ -71,6 +72,7 @@ const COMPUTE: &[&str] = &[
     "attention_decode_bytes_per_s",
     "unpack_elements_per_s",
     "cpu_launch_s",
+    "cpu_gemm",
     "cpu_attention_bytes_per_s",
     "cpu_copy_share",
     "cpu_attention_prefill_flops_per_s",
@@ -235,18 +237,16 @@ fn read_cluster(reader: &Reader<'_>) -> Result<Cluster, Fault> {
 fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
     Ok(Compute {
         launch: reader.seconds("launch_s")?,
+        part_launch: reader.maybe_seconds("part_launch_s")?,
         handoff: reader.maybe_seconds("handoff_s")?,
         barrier: reader.seconds("barrier_s")?,
         pace: read_pace(reader)?,
-        gemm: reader
-            .tables("gemm", GEMM)?
-            .iter()
-            .map(read_gemm)
-            .collect::<Result<_, _>>()?,
+        gemm: read_gemms(reader, "gemm")?,
         attention_prefill: reader.curve("attention_prefill_flops_per_s")?,
         attention_decode: reader.curve("attention_decode_bytes_per_s")?,
         unpack: reader.maybe_curve("unpack_elements_per_s")?,
         cpu_launch: reader.seconds("cpu_launch_s")?,
+        cpu_gemm: read_gemms(reader, "cpu_gemm")?,
         cpu_attention: reader.curve("cpu_attention_bytes_per_s")?,
         cpu_copy_share: reader.maybe_quantity("cpu_copy_share")?,
         cpu_attention_prefill: reader.maybe_curve("cpu_attention_prefill_flops_per_s")?,
@@ -264,6 +264,10 @@ fn read_pace(reader: &Reader<'_>) -> Result<Option<Pace>, Fault> {
         many_tokens: reader.seconds("pace_many_tokens_s")?,
         copy: reader.seconds("pace_copy_s")?,
     }))
+}
+
+fn read_gemms(reader: &Reader<'_>, key: &'static str) -> Result<Vec<GemmCurve>, Fault> {
+    reader.tables(key, GEMM)?.iter().map(read_gemm).collect()
 }
 
 fn read_gemm(reader: &Reader<'_>) -> Result<GemmCurve, Fault> {
@@ -420,19 +424,24 @@ fn write_compute(compute: &Compute) -> Value {
             ("flops_per_s", curve(&gemm.rate)),
         ])
     };
-    let gemms = Value::Array(compute.gemm.iter().map(gemm).collect());
+    let gemms = |curves: &[GemmCurve]| Value::Array(curves.iter().map(gemm).collect());
+    let on_cpu = (!compute.cpu_gemm.is_empty()).then(|| gemms(&compute.cpu_gemm));
     let cpu_prefill = compute.cpu_attention_prefill.as_ref();
     let pace = |part: fn(&Pace) -> &Quantity<Seconds>| {
         compute.pace.as_ref().and_then(|pace| seconds(part(pace)))
     };
     record([
         ("launch_s", seconds(&compute.launch)),
+        (
+            "part_launch_s",
+            compute.part_launch.as_ref().and_then(seconds),
+        ),
         ("handoff_s", compute.handoff.as_ref().and_then(seconds)),
         ("barrier_s", seconds(&compute.barrier)),
         ("pace_few_tokens_s", pace(|p| &p.few_tokens)),
         ("pace_many_tokens_s", pace(|p| &p.many_tokens)),
         ("pace_copy_s", pace(|p| &p.copy)),
-        ("gemm", Some(gemms)),
+        ("gemm", Some(gemms(&compute.gemm))),
         (
             "attention_prefill_flops_per_s",
             curve(&compute.attention_prefill),
@@ -446,6 +455,7 @@ fn write_compute(compute: &Compute) -> Value {
             compute.unpack.as_ref().and_then(curve),
         ),
         ("cpu_launch_s", seconds(&compute.cpu_launch)),
+        ("cpu_gemm", on_cpu),
         ("cpu_attention_bytes_per_s", curve(&compute.cpu_attention)),
         (
             "cpu_copy_share",

@@ -48,11 +48,13 @@ impl HardwareProfile {
     /// Every product must have a rate: curves of reused or packed weights serve no others, the others serve all.
     fn check_gemm(&self) -> Result<(), Fault> {
         let gemm = &self.compute.gemm;
-        for (index, curve) in gemm.iter().enumerate() {
-            if !matches!((curve.n, curve.k), (None, None) | (Some(1..), Some(1..))) {
-                let key = format!("compute.gemm[{index}]");
-                let remedy = "write both above 0, or neither for weights of any size";
-                return Err(Fault::new(key, "has a shape without n or k", remedy));
+        for (key, curves) in [("gemm", gemm), ("cpu_gemm", &self.compute.cpu_gemm)] {
+            for (index, curve) in curves.iter().enumerate() {
+                if !matches!((curve.n, curve.k), (None, None) | (Some(1..), Some(1..))) {
+                    let key = format!("compute.{key}[{index}]");
+                    let remedy = "write both above 0, or neither for weights of any size";
+                    return Err(Fault::new(key, "has a shape without n or k", remedy));
+                }
             }
         }
         if gemm.iter().any(|curve| !curve.reused && !curve.packed) {
@@ -260,6 +262,8 @@ impl HardwareProfile {
     fn compute_entries(&self) -> Vec<Entry<'_>> {
         let compute = &self.compute;
         let mut all = vec![time("compute.launch_s", &compute.launch)];
+        let part_launch = compute.part_launch.as_ref();
+        all.extend(part_launch.map(|q| time("compute.part_launch_s", q)));
         let handoff = compute.handoff.as_ref();
         all.extend(handoff.map(|q| time("compute.handoff_s", q)));
         all.push(time("compute.barrier_s", &compute.barrier));
@@ -275,11 +279,11 @@ impl HardwareProfile {
         }) {
             all.push(time(format!("compute.pace_{key}_s"), q));
         }
-        for (index, gemm) in compute.gemm.iter().enumerate() {
-            all.push(curve(
-                format!("compute.gemm[{index}].flops_per_s"),
-                &gemm.rate,
-            ));
+        for (key, curves) in [("gemm", &compute.gemm), ("cpu_gemm", &compute.cpu_gemm)] {
+            for (index, gemm) in curves.iter().enumerate() {
+                let key = format!("compute.{key}[{index}].flops_per_s");
+                all.push(curve(key, &gemm.rate));
+            }
         }
         for (key, c) in [
             (

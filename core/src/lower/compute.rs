@@ -5,6 +5,7 @@ use super::emit::{Draft, Emitter};
 use super::hidden::Work;
 use super::layout::{group, mid_off_device, queries_bytes};
 use super::ring::Lease;
+use super::split::Joining;
 use super::stage::StageLowering;
 use super::unit::Unit;
 use crate::model::{ModelSpec, TensorRole};
@@ -156,10 +157,7 @@ impl StageLowering {
     ) -> Pending {
         let (on_cpu, gathers) = (self.cache.on_cpu(unit), self.cache.gathers(unit));
         let mut mid = self.lease_mid(out, unit, on_cpu || gathers);
-        let op = self.linear(Stage::Project, unit.tokens(), unit);
-        let draft = Draft::new(ResourceKind::Gpu, op, unit.cell).after([self.copied.take()]);
-        let draft = self.weights.attach(draft, unit, false);
-        let draft = self.hidden.attach(draft, unit, &work, Access::Read);
+        let (draft, joining) = self.project(out, unit, &work);
         let mids = [mid.device, mid.off_device];
         let draft = draft
             .with(Access::Write, mids)
@@ -169,6 +167,9 @@ impl StageLowering {
         let new = (unit, &mut staged);
         let draft = self.cache.attach_new(out, &mut self.layout, draft, new);
         let projected = out.emit(draft);
+        if let Some(joining) = joining {
+            self.joined(joining, projected);
+        }
         self.cache.wrote_in_place(unit, Tier::Device, projected);
         if on_cpu {
             self.send_to_cpu(out, unit, &mut mid, projected);
@@ -199,6 +200,20 @@ impl StageLowering {
             cpu,
             gathered,
         }
+    }
+
+    /// The draft of the task that gives a unit's queries, keys and values; where linear layers are split, what it
+    /// joins besides.
+    fn project(&mut self, out: &mut Emitter, unit: &Unit, work: &Work) -> (Draft, Option<Joining>) {
+        if self.layout.split.is_some() {
+            let (draft, joining) = self.project_in_parts(out, unit, work);
+            return (draft, Some(joining));
+        }
+        let op = self.linear(Stage::Project, unit.tokens(), unit);
+        let draft = Draft::new(ResourceKind::Gpu, op, unit.cell).after([self.copied.take()]);
+        let draft = self.weights.attach(draft, unit, false);
+        let draft = self.hidden.attach(draft, unit, work, Access::Read);
+        (draft, None)
     }
 
     fn rows(&self, unit: &Unit) -> u32 {
@@ -306,6 +321,19 @@ impl StageLowering {
             self.layout.mid_staging.release(lease, [Some(copied), None]);
             back = Some(copied);
         }
+        let mids = [pending.mid.device, pending.mid.off_device];
+        if self.layout.split.is_some() {
+            let draft = self
+                .on_device(Stage::Attended, &unit)
+                .with(Access::Read, mids)
+                .giving(mids)
+                .after([back, Some(pending.attended)]);
+            let (taken, task) = self.finish_in_parts(out, &unit, (draft, &pending.work));
+            if let Some(slot) = pending.mid.slot {
+                self.layout.mid_slots.release(slot, [Some(taken), None]);
+            }
+            return task;
+        }
         let stage = match unit.part {
             LayerPart::Whole => Stage::Finish,
             // What is left of its attention; its MLP is a unit of its own.
@@ -317,7 +345,6 @@ impl StageLowering {
         let draft = self
             .hidden
             .attach(draft, &unit, &pending.work, Access::Update);
-        let mids = [pending.mid.device, pending.mid.off_device];
         let draft = draft
             .with(Access::Read, mids)
             .giving(mids)
@@ -390,13 +417,15 @@ impl StageLowering {
         out.declare(place, token_bytes(unit), content)
     }
 
-    fn linear(&self, stage: Stage, m: u32, unit: &Unit) -> Op {
+    pub(super) fn linear(&self, stage: Stage, m: u32, unit: &Unit) -> Op {
         let gemms = match stage {
             Stage::Project => self.gemms.project,
             Stage::Finish => self.gemms.finish,
             Stage::Output => self.gemms.output,
             Stage::Mlp => self.gemms.mlp,
             Stage::Head => self.gemms.head,
+            // Products of split linear layers are tasks of their own.
+            _ => Gemms::default(),
         };
         Op::Linear {
             stage,
@@ -411,7 +440,7 @@ impl StageLowering {
 
     fn packed_elements(&self, stage: Stage, m: u32) -> u64 {
         match stage {
-            Stage::Project if self.plan.policy.compression.cache => {
+            Stage::Project | Stage::JoinProject if self.plan.policy.compression.cache => {
                 2 * self.plan.model.kv_size() * u64::from(m)
             }
             _ => 0,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::pages::Cut;
 use super::ring::Ring;
 use super::schedule::{Passes, Round};
+use super::split::Room;
 use super::stages::StageBlocks;
 use crate::Dtype;
 use crate::model::ModelSpec;
@@ -115,6 +116,8 @@ pub(super) struct Layout {
     pub token_homes: Homes,
     pub prompt_slots: Ring,
     pub workspace: (Bytes, Bytes),
+    /// Where linear layers are split.
+    pub split: Option<Room>,
     /// Where each tier's buffers end; prompts and results are behind those of the host tier.
     pub end: PerTier<Bytes>,
 }
@@ -133,7 +136,7 @@ impl Homes {
 }
 
 /// Hands out regions of each tier, one after another.
-struct Bump {
+pub(super) struct Bump {
     end: PerTier<Bytes>,
 }
 
@@ -158,7 +161,7 @@ impl Bump {
         Homes { start, stride }
     }
 
-    fn ring(&mut self, tier: Tier, count: usize, bytes: Bytes) -> Ring {
+    pub(super) fn ring(&mut self, tier: Tier, count: usize, bytes: Bytes) -> Ring {
         Ring::new((0..count).map(|_| self.region(tier, bytes)).collect())
     }
 }
@@ -182,15 +185,14 @@ impl Layout {
         let hidden = prompt_len * u64::from(model.hidden_size) * element;
         let hidden = |sequences: u32| Bytes(u64::from(sequences) * hidden).align_up(PAGE_BYTES);
         let largest = |tiers: &[Tier]| largest_load(stage, &weights, tiers);
-        let mid = mid_bytes(plan, &shape);
-        let layers = u64::from(stage.num_layers());
+        let (layers, mid) = (u64::from(stage.num_layers()), mid_bytes(plan, &shape));
         let mut bump = Bump { end: taken };
         let weight_homes = bump.slabs(&weights.blocks[stage.as_range()]);
         let tokens = Bytes(u64::from(shape.sequences) * 4);
         let workspace =
             workspace_bytes(model, element, shape.sequences, prompt_len) + unpacked_bytes(plan);
         Layout {
-            weight_slots: bump.ring(Tier::Device, 2, largest(&[Tier::Host, Tier::Disk])),
+            weight_slots: bump.ring(Tier::Device, 2, largest(streamed(policy))),
             weight_staging: bump.ring(Tier::Host, 2, largest(&[Tier::Disk])),
             cache_homes: PerTier::from_fn(|tier| {
                 bump.homes(tier, layers * num_batches, shape.record[tier] * cut.first)
@@ -230,10 +232,19 @@ impl Layout {
             token_homes: bump.homes(Tier::Device, num_batches, tokens),
             prompt_slots: bump.ring(Tier::Device, 2, tokens * prompt_len),
             workspace: (bump.region(Tier::Device, workspace), workspace),
+            split: Room::of(plan, &shape, &mut bump),
             weight_homes,
             weights,
             end: bump.end,
         }
+    }
+}
+
+/// The tiers whose weights come layer by layer: where linear layers are split, none.
+fn streamed(policy: &Policy) -> &'static [Tier] {
+    match policy.split {
+        Some(_) => &[],
+        None => &[Tier::Host, Tier::Disk],
     }
 }
 

@@ -14,6 +14,7 @@ mod pages;
 mod ring;
 pub mod schedule;
 mod sparse;
+mod split;
 mod stage;
 mod stages;
 mod unit;
@@ -86,6 +87,14 @@ pub enum LowerError {
         layers: u32,
         /// The model's name.
         model: String,
+    },
+    /// The linear layers of a model are not those that can be split.
+    #[error("{model} has {what}, and linear layers are split one by one; plan it without a split")]
+    NotSplit {
+        /// The model's name.
+        model: String,
+        /// What stands against it.
+        what: &'static str,
     },
     /// A count is past what a program can number.
     #[error("{what} is {value}, and a program has at most {max}; state less: rounds repeat")]
@@ -221,6 +230,12 @@ fn check(plan: &Plan) -> Result<(), LowerError> {
         });
     }
     check_counts(plan)?;
+    if plan.policy.split.is_some()
+        && let Some(what) = split::obstacle(&plan.model)
+    {
+        let model = plan.model.name.clone();
+        return Err(LowerError::NotSplit { model, what });
+    }
     if workload.cache_len() > plan.model.max_position_embeddings {
         return Err(LowerError::TooLong {
             model: plan.model.name.clone(),

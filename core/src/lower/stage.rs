@@ -10,6 +10,7 @@ use super::hidden::{HiddenStream, Work};
 use super::layout::{BatchShape, Layout};
 use super::pages::{Cut, PageTable};
 use super::schedule::Turn;
+use super::split::SplitStream;
 use super::stages::StageBlocks;
 use super::unit::Unit;
 use super::weights::WeightStream;
@@ -40,6 +41,7 @@ pub(super) struct StageLowering {
     pub cache: CacheStream,
     pub hidden: HiddenStream,
     pub gemms: StageGemms,
+    pub split: SplitStream,
     pub tokens: Vec<Tokens>,
     pub texts: Arc<Texts>,
     pub workspace: BufferId,
@@ -77,6 +79,7 @@ impl StageLowering {
                 (policy.page_locked.activations, !blocks.is_first()),
             ),
             gemms: StageGemms::of(&plan.model),
+            split: SplitStream::new(&plan.model),
             tokens: vec![Tokens::default(); num_batches],
             plan: Arc::clone(plan),
             blocks,

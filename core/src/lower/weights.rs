@@ -44,6 +44,8 @@ pub(super) struct WeightStream {
     first_block: u16,
     visits: Vec<Visit>,
     page_locked: bool,
+    /// Whether rows of the host's weights come by themselves, where linear layers are split.
+    split: bool,
 }
 
 impl WeightStream {
@@ -71,7 +73,13 @@ impl WeightStream {
             first_block: stage.first() as u16,
             visits: Vec::new(),
             page_locked,
+            split: layout.split.is_some(),
         }
+    }
+
+    /// A block's weights that live in a tier.
+    pub(super) fn home(&self, block: u16, tier: Tier) -> Option<BufferId> {
+        self.homes_of(block)[tier]
     }
 
     fn homes_of(&self, block: u16) -> PerTier<Option<BufferId>> {
@@ -85,6 +93,9 @@ impl WeightStream {
         (number, cell, part): (u64, Cell, LayerPart),
         batches: usize,
     ) {
+        if self.split {
+            return;
+        }
         let weights = &layout.weights.blocks[cell.block as usize];
         let [host, disk] = [Tier::Host, Tier::Disk].map(|tier| weights.bytes(part, tier));
         let most = host.max(disk).0.div_ceil(CHUNK_BYTES_MIN);
@@ -188,12 +199,12 @@ impl WeightStream {
     /// gives them back; tell [`WeightStream::end_visit`].
     pub(super) fn attach(&self, draft: Draft, unit: &Unit, last_use: bool) -> Draft {
         let home = self.homes_of(unit.cell.block).device;
+        let draft = draft.with(Access::Read, [home]);
         let Some(visit) = self.visit(unit) else {
             return draft;
         };
         let staged = [visit.staged.host, visit.staged.disk];
         let draft = draft
-            .with(Access::Read, [home])
             .with(Access::Read, staged)
             .after([visit.ready.host, visit.ready.disk]);
         if last_use && unit.last_batch {

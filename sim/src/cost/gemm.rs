@@ -2,7 +2,7 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::extrapolation::SizeUnit;
-use plimsoll_core::hardware::{Compute, Curve};
+use plimsoll_core::hardware::{Curve, GemmCurve};
 use plimsoll_core::units::Seconds;
 
 use super::part::{Asked, Part};
@@ -30,8 +30,8 @@ struct Curves {
 }
 
 impl Curves {
-    fn new(compute: &Compute, dtype: Dtype, packed: bool) -> Option<Curves> {
-        let of = |reused| by_size(compute, (dtype, reused, packed));
+    fn new(known: &[GemmCurve], dtype: Dtype, packed: bool) -> Option<Curves> {
+        let of = |reused| by_size(known, (dtype, reused, packed));
         let (fresh, reused) = (of(false), of(true));
         (!fresh.is_empty()).then(|| Curves {
             reused: match reused.is_empty() {
@@ -67,10 +67,12 @@ struct Neighbours<'a> {
 }
 
 impl GemmRates {
-    pub(super) fn new(compute: &Compute, dtype: Dtype) -> GemmRates {
+    /// Rates of a processor's products for tensors of a type; `numbers` are their keys in the profile, by type.
+    pub(super) fn new(curves: &[GemmCurve], dtype: Dtype, numbers: [&'static str; 3]) -> GemmRates {
+        let [f32, f16, bf16] = numbers;
         let known = stand_ins(dtype)
             .into_iter()
-            .find(|known| Curves::new(compute, *known, false).is_some());
+            .find(|known| Curves::new(curves, *known, false).is_some());
         let known = known.unwrap_or(dtype);
         let none = || Curves {
             fresh: Vec::new(),
@@ -79,15 +81,15 @@ impl GemmRates {
         let packed = stand_ins(dtype).into_iter();
         GemmRates {
             number: match known {
-                Dtype::F32 => "compute.gemm.f32",
-                Dtype::F16 => "compute.gemm.f16",
-                Dtype::Bf16 => "compute.gemm.bf16",
+                Dtype::F32 => f32,
+                Dtype::F16 => f16,
+                Dtype::Bf16 => bf16,
             },
             stand_in: (known != dtype).then_some(known),
-            whole: Curves::new(compute, known, false).unwrap_or_else(none),
+            whole: Curves::new(curves, known, false).unwrap_or_else(none),
             // Codes are the same beside every type, and so is most of the time.
             packed: packed
-                .filter_map(|known| Curves::new(compute, known, true))
+                .filter_map(|known| Curves::new(curves, known, true))
                 .next(),
         }
     }
@@ -182,9 +184,8 @@ fn asked_weights(curves: &BySize, elements: f64) -> Option<Asked> {
     })
 }
 
-fn by_size(compute: &Compute, kind: (Dtype, bool, bool)) -> BySize {
-    let known = compute
-        .gemm
+fn by_size(known: &[GemmCurve], kind: (Dtype, bool, bool)) -> BySize {
+    let known = known
         .iter()
         .filter(|c| (c.dtype, c.reused, c.packed) == kind);
     let mut curves: BySize = known

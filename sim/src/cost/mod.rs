@@ -12,7 +12,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::hardware::{CopyLink, Curve, HardwareProfile, Quantity};
-use plimsoll_core::program::{AttentionPart, Op, Resource, ResourceKind};
+use plimsoll_core::program::{AttentionPart, Op, Resource, ResourceKind, Stage};
 use plimsoll_core::units::{Bytes, Seconds};
 
 use gemm::{GemmRates, Product};
@@ -23,6 +23,7 @@ pub use part::{Asked, Part};
 pub struct CostModel {
     profile: HardwareProfile,
     gemm: GemmRates,
+    cpu_gemm: GemmRates,
     element_bytes: u64,
 }
 
@@ -30,7 +31,8 @@ impl CostModel {
     /// The costs of a machine for tensors of one type.
     pub fn new(profile: &HardwareProfile, dtype: Dtype) -> CostModel {
         CostModel {
-            gemm: GemmRates::new(&profile.compute, dtype),
+            gemm: GemmRates::new(&profile.compute.gemm, dtype, GEMM),
+            cpu_gemm: GemmRates::new(&profile.compute.cpu_gemm, dtype, CPU_GEMM),
             profile: profile.clone(),
             element_bytes: dtype.size_bytes(),
         }
@@ -55,9 +57,12 @@ impl CostModel {
 
     /// What a task's time consists of, part by part; [`CostModel::seconds`] is their sum.
     pub fn parts(&self, on: impl Into<Resource>, op: &Op, each: &mut impl FnMut(Part)) {
-        self.as_stored(on.into(), op, each);
+        let on = on.into();
+        self.as_stored(on, op, each);
         match self.unpacked_apart(op) {
             0 => {}
+            // The CPU's products read codes as they are stored and unpack them in registers.
+            _ if on.kind == ResourceKind::Cpu => {}
             elements => each(self.unpack(elements)),
         }
     }
@@ -98,6 +103,19 @@ impl CostModel {
         Part::fixed("compute.launch", &self.profile.compute.launch)
     }
 
+    fn cpu_launch(&self) -> Part {
+        Part::fixed("compute.cpu_launch", &self.profile.compute.cpu_launch)
+    }
+
+    /// Tasks of split linear layers are one kernel each.
+    fn launch_of(&self, stage: Stage) -> Part {
+        let of_split = self.profile.compute.part_launch.as_ref();
+        match of_split.filter(|_| stage.is_of_split()) {
+            Some(time) => Part::fixed("compute.part_launch", time),
+            None => self.launch(),
+        }
+    }
+
     fn as_stored(&self, on: Resource, op: &Op, each: &mut impl FnMut(Part)) {
         match *op {
             Op::Move {
@@ -114,10 +132,7 @@ impl CostModel {
             Op::Gather { rows, picks, head } => {
                 let bytes = (head * (u64::from(rows) * u64::from(picks))).as_f64();
                 let rate = &self.profile.compute.cpu_attention;
-                each(Part::fixed(
-                    "compute.cpu_launch",
-                    &self.profile.compute.cpu_launch,
-                ));
+                each(self.cpu_launch());
                 each(Part::rated(
                     "compute.cpu_attention",
                     bytes,
@@ -135,12 +150,14 @@ impl CostModel {
                 each(self.through_device(2.0 * bytes as f64));
             }
             Op::Linear {
+                stage,
                 m,
                 ref gemms,
                 reused,
                 compressed: packed,
                 ..
             } => {
+                let on_cpu = on.kind == ResourceKind::Cpu;
                 for gemm in gemms.iter() {
                     let (n, k) = (gemm.n, gemm.k);
                     let product = Product {
@@ -150,9 +167,15 @@ impl CostModel {
                         reused,
                         packed,
                     };
-                    self.gemm(product, each);
+                    match on_cpu {
+                        true => self.cpu_gemm(product, each),
+                        false => self.gemm(product, each),
+                    }
                 }
-                each(self.launch());
+                each(match on_cpu {
+                    true => self.cpu_launch(),
+                    false => self.launch_of(stage),
+                });
             }
             Op::Attention { .. } => self.attention(on.kind, op, each),
             Op::Barrier => each(Part::fixed(
@@ -241,6 +264,31 @@ impl CostModel {
         arithmetic.into_iter().flatten().for_each(each);
     }
 
+    /// The same on the CPU: arithmetic at its rate for `m`, or the weights, as stored, and activations through
+    /// host memory.
+    fn cpu_gemm(&self, product: Product, each: &mut impl FnMut(Part)) {
+        let arithmetic = self.cpu_gemm.parts(product);
+        let seconds: Seconds = arithmetic.iter().flatten().map(|part| part.seconds).sum();
+        if !self.cpu_gemm.measured_by_shape() {
+            let Product {
+                m, n, k, packed, ..
+            } = product;
+            let (m, n, k) = (f64::from(m), f64::from(n), f64::from(k));
+            let element = match packed {
+                true => GROUP_BYTES as f64 / GROUP_ELEMENTS as f64,
+                false => self.element_bytes as f64,
+            };
+            let rate = &self.profile.tiers.host_bandwidth;
+            // Inputs and outputs of parts are f32.
+            let bytes = n * k * element + m * (n + k) * size_of::<f32>() as f64;
+            let traffic = Part::streamed(HOST_BANDWIDTH, bytes, rate);
+            if traffic.seconds.0 > seconds.0 {
+                return each(traffic);
+            }
+        }
+        arithmetic.into_iter().flatten().for_each(each);
+    }
+
     /// What of the CPU's attention a copy of the cache is, and what is left where one was made before.
     fn cpu_shares(&self) -> (f64, f64) {
         let share = self.profile.compute.cpu_copy_share.as_ref();
@@ -265,8 +313,11 @@ impl CostModel {
         let compute = &self.profile.compute;
         let on_cpu = on == ResourceKind::Cpu;
         let (launch, number, decode) = if on_cpu {
-            let launch = Part::fixed("compute.cpu_launch", &compute.cpu_launch);
-            (launch, "compute.cpu_attention", &compute.cpu_attention)
+            (
+                self.cpu_launch(),
+                "compute.cpu_attention",
+                &compute.cpu_attention,
+            )
         } else {
             let decode = &compute.attention_decode;
             (self.launch(), "compute.attention_decode", decode)
@@ -296,6 +347,14 @@ impl CostModel {
 
 /// A number and its key in the profile.
 type Named<'a, T> = (&'static str, &'a T);
+
+/// The keys of matrix products, by type: f32, f16, bf16.
+const GEMM: [&str; 3] = ["compute.gemm.f32", "compute.gemm.f16", "compute.gemm.bf16"];
+const CPU_GEMM: [&str; 3] = [
+    "compute.cpu_gemm.f32",
+    "compute.cpu_gemm.f16",
+    "compute.cpu_gemm.bf16",
+];
 
 const HOST_BANDWIDTH: &str = "tiers.host_bandwidth";
 

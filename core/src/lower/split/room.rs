@@ -1,0 +1,145 @@
+//! What a split needs beside homes: slots of inputs, outputs and rows, and page-locked buffers.
+
+use crate::lower::CHUNK_BYTES_MIN;
+use crate::lower::layout::{BatchShape, Bump};
+use crate::lower::ring::Ring;
+use crate::placement::PAGE_BYTES;
+use crate::plan::Plan;
+use crate::split::{Group, Module, RowSplit, SplitLinears};
+use crate::tier::Tier;
+use crate::units::Bytes;
+
+use super::Specs;
+
+/// Inputs and outputs of parts are as sums are: f32.
+pub(super) const ELEMENT_BYTES: u64 = 4;
+
+/// A page-locked buffer is filled and moved on in so many parts, so that one is filled while another moves: a
+/// group has one buffer (HeteGen section 4.3), and still neither waits for the other.
+const BUFFER_PARTS: u64 = 4;
+
+/// Slots that are used in turn.
+#[derive(Debug)]
+pub(in crate::lower) struct Room {
+    /// On the device, `[token][k]`: one that is read, one that the join before makes meanwhile.
+    pub inputs: Ring,
+    /// The same on the host.
+    pub inputs_host: Ring,
+    /// On the device, of the modules of a step, one after another.
+    pub outputs: Ring,
+    /// Those that the CPU computes, on the host.
+    pub outputs_host: Ring,
+    /// On the device, a module's rows: one that is computed with, one that the next module's come to.
+    pub rows: Ring,
+    /// Parts of the page-locked buffer of attention, and of that of the MLP.
+    pub pinned: [Ring; 2],
+    /// Bytes of a part of each.
+    pinned_bytes: [Bytes; 2],
+}
+
+impl Room {
+    /// Bytes that are copied into a module's page-locked buffer, and moved on, at a time: a part of the buffer,
+    /// or less where a prompt needs more of it than these rows do.
+    pub(super) fn pinned_at_once(&self, module: Module, rows: Bytes) -> Bytes {
+        let even = Bytes(rows.0.div_ceil(BUFFER_PARTS)).align_up(PAGE_BYTES);
+        let worth = even.max(Bytes(CHUNK_BYTES_MIN));
+        worth.min(self.pinned_bytes[buffer_of(module)])
+    }
+}
+
+/// A module's part of [`Room::pinned`].
+pub(super) fn buffer_of(module: Module) -> usize {
+    match module.group() {
+        Group::Attention => 0,
+        Group::Mlp => 1,
+    }
+}
+
+impl Room {
+    /// Takes it, behind what lies in the tiers already; none where nothing is split.
+    pub(in crate::lower) fn of(plan: &Plan, shape: &BatchShape, bump: &mut Bump) -> Option<Room> {
+        let split = plan.policy.split.as_ref()?;
+        let sizes = Sizes::of(plan, split, shape);
+        let pinned_bytes = sizes.buffers.map(|buffer| {
+            let part = Bytes(buffer.0.div_ceil(BUFFER_PARTS));
+            part.align_up(PAGE_BYTES)
+        });
+        let pinned = pinned_bytes.map(|part| bump.ring(Tier::Host, BUFFER_PARTS as usize, part));
+        Some(Room {
+            inputs: bump.ring(Tier::Device, 2, sizes.input),
+            inputs_host: bump.ring(Tier::Host, 2, sizes.input_host),
+            outputs: bump.ring(Tier::Device, 1, sizes.outputs),
+            outputs_host: bump.ring(Tier::Host, 1, sizes.outputs_host),
+            rows: bump.ring(Tier::Device, 2, sizes.rows),
+            pinned,
+            pinned_bytes,
+        })
+    }
+}
+
+/// The most that each slot holds, of a prompt or of a new token.
+#[derive(Debug, Default)]
+struct Sizes {
+    input: Bytes,
+    input_host: Bytes,
+    outputs: Bytes,
+    outputs_host: Bytes,
+    rows: Bytes,
+    buffers: [Bytes; 2],
+}
+
+impl Sizes {
+    fn of(plan: &Plan, split: &SplitLinears, shape: &BatchShape) -> Sizes {
+        let specs = Specs::of(&plan.model);
+        let layers = plan.model.num_hidden_layers;
+        let mut most = Sizes::default();
+        for is_prefill in [true, false] {
+            let new = if is_prefill {
+                plan.workload.prompt_len
+            } else {
+                1
+            };
+            let tokens = u64::from(shape.sequences) * u64::from(new);
+            let values = |count: u64| slot_bytes(tokens, count);
+            for step in super::STEPS {
+                let (mut outputs, mut outputs_host) = (Bytes::ZERO, Bytes::ZERO);
+                for (module, weight) in specs.of_step(step) {
+                    most.input = most.input.max(values(weight.cols));
+                    // Whole on the device it has one part, split it has two.
+                    let is_split = split.layers_on_device[module] < layers;
+                    let rows = match is_split {
+                        true => split.rows((module, weight), is_prefill, plan.policy.compression),
+                        false => RowSplit {
+                            host: 0,
+                            device: weight.rows,
+                        },
+                    };
+                    let apart = values(rows.host) + values(rows.device);
+                    outputs += apart.max(values(weight.rows));
+                    if rows.host > 0 {
+                        most.input_host = most.input_host.max(values(weight.cols));
+                        outputs_host += values(rows.host);
+                    }
+                    if is_split {
+                        let compression = plan.policy.compression;
+                        let bytes = compression.rows_bytes(weight, rows.device, plan.dtype);
+                        most.rows = most.rows.max(bytes);
+                        if split.route.pins() {
+                            let buffer = &mut most.buffers[buffer_of(module)];
+                            *buffer = (*buffer).max(bytes);
+                        }
+                    }
+                }
+                most.outputs = most.outputs.max(outputs);
+                most.outputs_host = most.outputs_host.max(outputs_host);
+            }
+        }
+        most
+    }
+}
+
+/// Room for so many values of each token, the next one's beginning aligned.
+pub(super) fn slot_bytes(tokens: u64, values: u64) -> Bytes {
+    const CACHE_LINE: u64 = 64;
+    Bytes(tokens * values * ELEMENT_BYTES).align_up(CACHE_LINE)
+}

@@ -1,0 +1,233 @@
+//! `plimsoll alpha`: HeteGen's alpha benchmark on this machine.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use plimsoll_backend::cpu::{CpuOptions, Throttles};
+use plimsoll_backend::probe::{PartOptions, PartTimes, ProbeError, measure_parts};
+use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
+use plimsoll_core::hardware::{Curve, GemmCurve, HardwareProfile, Source, SourceKind};
+use plimsoll_core::split::Module;
+use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
+use serde_json::json;
+
+use super::options::{DtypeName, Format, positive};
+use super::output::{check_output, print, print_json};
+use super::profile::{cpu_options, today};
+use super::{Exit, Failure, Progress};
+use crate::alpha::{At, Measured, Range, benchmark};
+use crate::files::{find_model, find_profile, write_text};
+use crate::report::{Align, Table};
+use crate::stats::quantile;
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The model whose linear layers are measured: a name, a config.json of Hugging Face, or a folder that holds one
+    #[arg(long)]
+    model: String,
+    /// The type of weights [default: what the model's config.json says (dtype, or torch_dtype), else f16]
+    #[arg(long, value_enum)]
+    dtype: Option<DtypeName>,
+    /// Keep weights in 4 bits an element, in groups of 64
+    #[arg(long)]
+    compress_weight: bool,
+    /// Sequences that are computed together
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    sequences: u32,
+    /// How far shares go to each side of the law's (gamma)
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = positive)]
+    around: f64,
+    /// From one share to the next (lambda)
+    #[arg(long, value_name = "SHARE", default_value_t = 0.02, value_parser = positive)]
+    step: f64,
+    /// Tokens that are measured at each share
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    tokens: u32,
+    /// The most that copies to the device carry, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
+    h2d_gb_s: Option<f64>,
+    /// Where the disk tier's file would go
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    disk_dir: PathBuf,
+    /// This machine's profile, to which the curves are added
+    #[arg(long, value_name = "PROFILE", requires = "output")]
+    hw: Option<String>,
+    /// Where the profile with the curves goes
+    #[arg(short, long, value_name = "FILE", requires = "hw")]
+    output: Option<PathBuf>,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// A model that cannot be split or executed; memory that cannot be had; an interrupt.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    check_output("--output", args.output.as_deref())?;
+    let profile = args.hw.as_deref().map(find_profile).transpose()?;
+    let model = find_model(&args.model)?;
+    let dtype = model.dtype(args.dtype.map(Dtype::from))?;
+    let options = PartOptions {
+        cpu: CpuOptions {
+            throttles: Throttles {
+                h2d: args.h2d_gb_s.map(|rate| BytesPerSecond(rate * 1e9)),
+                ..Throttles::default()
+            },
+            ..cpu_options(&args.disk_dir)?
+        },
+        model: model.spec,
+        dtype,
+        compression: Compression::of(args.compress_weight, false),
+        sequences: args.sequences,
+        tokens: args.tokens,
+    };
+    let mut copies = Vec::new();
+    let measured = measure(args, &options, &mut copies).map_err(|error| {
+        match options.cpu.interrupt.load(Ordering::Relaxed) {
+            true => Failure::new(Exit::Interrupted, "interrupted; nothing was written").into(),
+            false => anyhow::Error::from(error),
+        }
+    })?;
+    let written = match (profile, &args.output) {
+        (Some(profile), Some(path)) => {
+            let profile = with_curves(profile, &options, (&measured, &copies));
+            write_text(path, &profile.to_toml())
+        }
+        _ => Ok(()),
+    };
+    match args.format {
+        Format::Text => print(&text(&measured)),
+        Format::Json => print_json(&json!({ "modules": measured })),
+    }?;
+    Ok(written?)
+}
+
+fn measure(
+    args: &Args,
+    options: &PartOptions,
+    copies: &mut Vec<(Bytes, Seconds)>,
+) -> Result<Vec<Measured>, ProbeError> {
+    let range = Range {
+        around: args.around,
+        step: args.step,
+    };
+    let steps = range.offsets().len() as u64 + 1;
+    let progress = Progress::new("measuring", steps);
+    let mut done = 0;
+    benchmark(range, |shares| {
+        let parts = measure_parts(options, *shares)?;
+        copies.extend(parts.pinned);
+        done += 1;
+        progress.set(done);
+        Ok(parts.modules.iter().map(at).collect())
+    })
+}
+
+fn at(times: &PartTimes) -> (Module, At) {
+    let at = At {
+        share: times.share,
+        cpu_s: times.cpu,
+        pin_s: times.pin,
+        transfer_s: times.transfer,
+    };
+    (times.module, at)
+}
+
+/// The profile with the CPU's products of these shapes, and with copies into page-locked memory.
+fn with_curves(
+    mut profile: HardwareProfile,
+    options: &PartOptions,
+    (measured, copies): (&[Measured], &[(Bytes, Seconds)]),
+) -> HardwareProfile {
+    const SOURCE: &str = "alpha-benchmark";
+    let source = Source {
+        kind: SourceKind::Measured,
+        from: format!(
+            "plimsoll alpha on the CPU executor: two layers of {}, {} sequences, the CPU beside copies",
+            options.model.name, options.sequences
+        ),
+        date: today(),
+    };
+    profile.sources.insert(SOURCE.to_owned(), source);
+    let curve = |points| Curve::new(points, SOURCE, None).ok();
+    let (m, packed) = (f64::from(options.sequences), options.compression.weights);
+    let tensors = options.model.tensors(1);
+    for found in measured {
+        let weight = tensors.iter().find(|tensor| {
+            Module::of(tensor.role).is_some_and(|module| module.name() == found.module)
+        });
+        let (Some(weight), Some(balance)) = (weight, &found.balance) else {
+            continue;
+        };
+        let (n, k) = (weight.rows as u32, weight.cols as u32);
+        let flops = 2.0 * m * weight.elements() as f64 * (1.0 - balance.share);
+        let Some(rate) = curve(vec![(m, flops / balance.cpu_s.0)]) else {
+            continue;
+        };
+        let shape = (options.dtype, Some(n), Some(k), packed);
+        let curves = &mut profile.compute.cpu_gemm;
+        curves.retain(|c| (c.dtype, c.n, c.k, c.packed) != shape);
+        curves.push(GemmCurve {
+            dtype: options.dtype,
+            n: Some(n),
+            k: Some(k),
+            reused: false,
+            packed,
+            rate,
+        });
+    }
+    let mut by_size = BTreeMap::<u64, Vec<f64>>::new();
+    for (bytes, seconds) in copies {
+        by_size.entry(bytes.0).or_default().push(seconds.0);
+    }
+    let rates = by_size.iter().map(|(bytes, seconds)| {
+        let bytes = *bytes as f64;
+        (bytes, bytes / quantile(seconds, 0.5))
+    });
+    if let Some(pinned) = curve(rates.collect()) {
+        profile.links.page_lock = Some(pinned);
+    }
+    profile
+}
+
+fn text(measured: &[Measured]) -> String {
+    let mut table = Table::new(&[
+        ("module", Align::Left),
+        ("alpha", Align::Right),
+        ("by the law", Align::Right),
+        ("T_CPU", Align::Right),
+        ("T_COM", Align::Right),
+    ]);
+    let mut apart = Vec::new();
+    for found in measured {
+        let Some(balance) = &found.balance else {
+            continue;
+        };
+        let ms = |seconds: Seconds| format!("{:.3} ms", seconds.0 * 1e3);
+        table.row([
+            found.module.to_owned(),
+            format!("{:.3}", balance.share),
+            format!("{:.3}", found.first_share),
+            ms(balance.cpu_s),
+            ms(balance.communication_s),
+        ]);
+        if !balance.meets {
+            apart.push(found.module);
+        }
+    }
+    let mut text = table.to_string();
+    if !apart.is_empty() {
+        let _ = writeln!(
+            text,
+            "note: the curves of {} do not meet in what was measured; the nearest end is given (--around)",
+            apart.join(", ")
+        );
+    }
+    text
+}

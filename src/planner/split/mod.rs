@@ -1,0 +1,213 @@
+//! HeteGen's way to a plan: linear layers split between the CPU and the device, by the law (section 3.2) over the
+//! machine's costs, and modules on the device as long as there is memory (section 4.5). The simulator judges.
+
+mod modules;
+mod shares;
+
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::{LowerError, check_fits, footprint};
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::{Fractions, PageLocked, Policy, PolicyError, Schedule};
+use plimsoll_core::split::{SplitError, SplitLinears};
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::workload::Workload;
+
+use super::judge::{Judged, better_first};
+use super::whole::Maker;
+use super::{Allowed, Answer, PlanError, Planned, Request, infeasible, workload_of};
+use crate::parallel::on_all_processors;
+
+pub use modules::{Candidate, Layers, exact, greedy, greedys_loss, saved, taken};
+pub use shares::{Module, Modules};
+
+/// Sequences of a block are tried up to here, doubling: a split is for few (HeteGen section 1).
+const SEQUENCES_MAX: u32 = 64;
+
+/// How modules are chosen for the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheduler {
+    /// None is on the device whole.
+    Off,
+    /// What saves most a byte first.
+    Greedy,
+    /// The best that fits.
+    Exact,
+}
+
+/// What a prompt's rows do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prompts {
+    /// All go to the device.
+    Streamed,
+    /// The law shares them out, as those of a token.
+    Split,
+}
+
+/// The best split plan of a request.
+///
+/// # Errors
+/// A request that means nothing; an error of ours in simulating.
+pub(super) fn answer(
+    (profile, model, dtype): (&HardwareProfile, &ModelSpec, Dtype),
+    request: &Request,
+) -> Result<Answer, PlanError> {
+    let workload = workload_of(request);
+    let maker = Maker::new(profile, model, dtype, workload);
+    let mut policies = Vec::new();
+    for sequences in sizes(workload) {
+        policies.extend(open_policies(sequences, &request.allowed));
+    }
+    let considered = policies.len();
+    if considered == 0 {
+        let what = "overlap and the zig-zag schedule";
+        return Err(LowerError::from(PolicyError::from(SplitError::Needs { what })).into());
+    }
+    let judged = |(policy, prompts)| -> Result<Option<Judged>, PlanError> {
+        let plan = by_law(maker.plan(policy), prompts, profile);
+        let plan = scheduled(plan, profile, Scheduler::Greedy)?;
+        plan.map(|plan| Judged::in_full(plan, profile)).transpose()
+    };
+    let found = on_all_processors(policies.clone(), &judged).into_iter();
+    let found: Result<Vec<Option<Judged>>, PlanError> = found.collect();
+    let mut found: Vec<Judged> = found?.into_iter().flatten().collect();
+    if found.is_empty() {
+        let plans = policies.into_iter();
+        let plans = plans.map(|(policy, prompts)| by_law(maker.plan(policy), prompts, profile));
+        let nearest = infeasible::least_of(&maker, plans.map(|plan| plan.policy))?;
+        return Ok(Answer::Infeasible(Box::new(nearest)));
+    }
+    found.sort_by(|a, b| better_first(a, b, request.objective));
+    let in_time = |j: &Judged| {
+        request
+            .max_latency_s
+            .is_none_or(|most| j.latency_s() <= most)
+    };
+    let quick = found.iter().position(in_time);
+    let quickest = (0..found.len()).min_by(|a, b| {
+        let latency = |index: &usize| found[*index].latency_s().0;
+        latency(a).total_cmp(&latency(b))
+    });
+    let winner = found.swap_remove(quick.or(quickest).unwrap_or(0));
+    let planned = Box::new(Planned {
+        latency_s: winner.latency_s(),
+        throughput_tok_s: winner.throughput_tok_s(),
+        plan: winner.into_plan(),
+        runner_up: None,
+        considered,
+        advice: None,
+    });
+    Ok(match quick {
+        Some(_) => Answer::Plan(planned),
+        None => Answer::TooSlow(planned),
+    })
+}
+
+/// Numbers of sequences that are tried.
+fn sizes(workload: Workload) -> Vec<u32> {
+    let most = workload.num_prompts.unwrap_or(u64::MAX);
+    let sizes = std::iter::successors(Some(1), |size: &u32| Some(size * 2));
+    let sizes = sizes.take_while(|size| *size <= SEQUENCES_MAX && u64::from(*size) <= most);
+    let mut sizes: Vec<u32> = sizes.collect();
+    if most < u64::from(SEQUENCES_MAX) && !sizes.contains(&(most as u32)) {
+        sizes.push(most as u32);
+    }
+    sizes
+}
+
+/// Splits before their shares are known: where the cache lives and who attends to it, and whether prompts'
+/// rows all go to the device.
+fn open_policies(sequences: u32, allowed: &Allowed) -> Vec<(Policy, Prompts)> {
+    let all = |tier: Tier| -> Fractions { PerTier::from_fn(|t| f64::from(u8::from(t == tier))) };
+    let caches = [
+        (Tier::Device, false),
+        (Tier::Host, false),
+        (Tier::Host, true),
+    ];
+    let asked = |on: bool| allowed.cpu_attention.is_none_or(|asked| asked == on);
+    let mut policies = Vec::new();
+    if !allowed.overlap || allowed.schedule.is_some_and(|s| s != Schedule::ZigZag) {
+        return policies;
+    }
+    for compression in allowed.compression.choices() {
+        for (cache, cpu_attention) in caches {
+            let useless = cpu_attention && compression.cache;
+            if useless || (cache == Tier::Host && !asked(cpu_attention)) {
+                continue;
+            }
+            let policy = Policy {
+                gpu_batch_size: sequences,
+                cache: all(cache),
+                cpu_attention,
+                compression,
+                sparse_attention: allowed.sparse_attention,
+                // Rows pass through locked buffers; their homes are as they were read.
+                page_locked: PageLocked {
+                    weights: false,
+                    ..PageLocked::ALL
+                },
+                split: Some(SplitLinears::even(0.0)),
+                ..super::space::blank()
+            };
+            policies.extend([Prompts::Streamed, Prompts::Split].map(|prompts| (policy, prompts)));
+        }
+    }
+    policies
+}
+
+/// A plan whose split has the law's shares on a machine, and no module on the device.
+pub fn by_law(mut plan: Plan, prompts: Prompts, profile: &HardwareProfile) -> Plan {
+    let modules = Modules::of(&plan, profile);
+    if let Some(split) = &mut plan.policy.split {
+        split.share = modules.shares();
+        split.prefill_share = match prompts {
+            Prompts::Streamed => 1.0,
+            Prompts::Split => modules.prefill_share,
+        };
+        split.layers_on_device = Layers::default();
+    }
+    plan
+}
+
+/// A split plan whose modules are on the device as far as it has memory; none where it does not fit without any.
+///
+/// # Errors
+/// A request that means nothing.
+pub fn scheduled(
+    plan: Plan,
+    profile: &HardwareProfile,
+    scheduler: Scheduler,
+) -> Result<Option<Plan>, PlanError> {
+    match check_fits(&plan) {
+        Ok(()) => {}
+        Err(LowerError::DoesNotFit { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    }
+    let modules = Modules::of(&plan, profile);
+    let candidates = modules.candidates(plan.model.num_hidden_layers);
+    let used = footprint(&plan)?.device;
+    let room = plan.capacity_bytes.device.saturating_sub(used);
+    let layers = match scheduler {
+        Scheduler::Off => Layers::default(),
+        Scheduler::Greedy => greedy(&candidates, room),
+        Scheduler::Exact => exact(&candidates, room),
+    };
+    Ok(Some(with_layers(plan, layers)))
+}
+
+/// The plan with these layers on the device, less what whole pages make too much.
+fn with_layers(mut plan: Plan, mut layers: Layers) -> Plan {
+    loop {
+        if let Some(split) = &mut plan.policy.split {
+            split.layers_on_device = layers;
+        }
+        let largest = plimsoll_core::split::Module::ALL
+            .into_iter()
+            .max_by_key(|module| layers[*module]);
+        match largest.filter(|module| layers[*module] > 0) {
+            Some(module) if check_fits(&plan).is_err() => layers[module] -= 1,
+            _ => return plan,
+        }
+    }
+}
