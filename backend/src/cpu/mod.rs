@@ -3,16 +3,18 @@
 //! Memory is real and bounded: the device and the host are arenas of the plan's size, the disk is a file
 //! read and written past the page cache. Each resource is a thread that keeps program order; copies
 //! really copy (at a stated rate, if one is given), and the arithmetic is that of the kernels. Only the
-//! accelerator is emulated: its work runs on cores of the CPU.
+//! accelerator is emulated: its work runs on cores of the CPU. On a GPU ([`CpuExecutor::on_card`]) it is not: then
+//! the device's arena and its resources are the GPU's ([`crate::cuda::executor`]), and all else is as here.
 
-mod engine;
-mod error;
+pub(crate) mod engine;
+pub(crate) mod error;
 mod load;
-mod memory;
+pub(crate) mod memory;
 pub(crate) mod pin;
-mod scheduler;
+pub(crate) mod scheduler;
 mod texts;
-mod worker;
+pub(crate) mod turn;
+pub(crate) mod worker;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -28,6 +30,9 @@ use plimsoll_core::tier::Tier;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
+use crate::cuda::Card;
+use crate::cuda::dispatch::Dispatch;
+use crate::cuda::executor::{self, CardDevice};
 use crate::decoder::Decoder;
 use crate::kernels::draw::Sampling;
 use crate::tiers::{DiskMode, DiskTier, check_memory};
@@ -139,6 +144,8 @@ pub struct CpuExecutor<'s> {
     interrupt: Arc<AtomicBool>,
     /// None before they are set.
     prompts: Option<texts::Placed>,
+    /// None where the device is emulated.
+    device: Option<Arc<CardDevice>>,
 }
 
 impl<'s> CpuExecutor<'s> {
@@ -153,6 +160,31 @@ impl<'s> CpuExecutor<'s> {
         placement: &WeightPlacement,
         source: &'s dyn WeightSource,
         options: &CpuOptions,
+    ) -> Result<CpuExecutor<'s>, CpuError> {
+        CpuExecutor::build(plan, placement, source, (options, None))
+    }
+
+    /// The same on a GPU: the device is the card's, and the host's arena is page-locked, homes that a plan
+    /// has pageable among it. Nothing is allocated there once this returns. A card has one executor at a time.
+    ///
+    /// # Errors
+    /// As [`CpuExecutor::new`]; what the card says; [`CpuError::NotOnGpus`] for what no GPU executes yet.
+    pub fn on_card(
+        plan: &Plan,
+        placement: &WeightPlacement,
+        source: &'s dyn WeightSource,
+        options: &CpuOptions,
+        (card, dispatch): (Arc<dyn Card>, Dispatch),
+    ) -> Result<CpuExecutor<'s>, CpuError> {
+        executor::check_plan(plan, options)?;
+        CpuExecutor::build(plan, placement, source, (options, Some((card, dispatch))))
+    }
+
+    fn build(
+        plan: &Plan,
+        placement: &WeightPlacement,
+        source: &'s dyn WeightSource,
+        (options, card): (&CpuOptions, Option<(Arc<dyn Card>, Dispatch)>),
     ) -> Result<CpuExecutor<'s>, CpuError> {
         let compression = plan.policy.compression;
         let threads = options.device_threads;
@@ -177,9 +209,14 @@ impl<'s> CpuExecutor<'s> {
             let of_tier = arenas.filter(|(arena, _)| arena.tier == tier);
             of_tier.map(|(_, size)| *size).sum::<Bytes>()
         };
-        check_memory(in_all(Tier::Device), in_all(Tier::Host))?;
+        let emulated = match card {
+            Some(_) => Bytes::ZERO,
+            None => in_all(Tier::Device),
+        };
+        check_memory(emulated, in_all(Tier::Host))?;
+        let on_card = card.as_ref().map(|(card, _)| &**card);
         let engine = Arc::new(Engine {
-            memory: Memory::new(&machine, &sizes, &options.disk_dir)?,
+            memory: Memory::new(&machine, &sizes, &options.disk_dir, on_card)?,
             decoder,
             plan: plan.clone(),
             placement: placement.clone(),
@@ -193,7 +230,10 @@ impl<'s> CpuExecutor<'s> {
             logits: Mutex::default(),
             results: Mutex::default(),
         });
-        let scheduler = Arc::new(Scheduler::new(&machine, Arc::clone(&options.interrupt)));
+        let streams = card.as_ref().map_or(0, |_| executor::streams_of(&machine));
+        let interrupt = Arc::clone(&options.interrupt);
+        let scheduler = Arc::new(Scheduler::new(&machine, interrupt, streams));
+        let device = card.map(|card| CardDevice::new(card, &engine));
         let mut executor = CpuExecutor {
             engine,
             scheduler,
@@ -203,6 +243,7 @@ impl<'s> CpuExecutor<'s> {
             progress: Box::new(|_, _| {}),
             interrupt: Arc::clone(&options.interrupt),
             prompts: None,
+            device: device.transpose()?.map(Arc::new),
         };
         executor.start_workers(&machine, options)?;
         Ok(executor)
@@ -219,9 +260,15 @@ impl<'s> CpuExecutor<'s> {
         } else {
             Vec::new()
         };
+        let mut streams = 0;
+        if let Some(device) = &self.device {
+            streams = executor::streams_of(machine);
+            let of = (&self.engine, &self.scheduler);
+            self.workers.extend(executor::start(machine, of, device)?);
+        }
         let own = options.device_threads.clamp(1, cores.len().max(1));
         for (index, resource) in machine.resources.iter().enumerate() {
-            if resource.kind == ResourceKind::Sync {
+            if resource.kind == ResourceKind::Sync || streams >> index & 1 == 1 {
                 continue;
             }
             let worker = worker::Worker {
@@ -294,6 +341,7 @@ impl<'s> CpuExecutor<'s> {
                 source: self.source,
                 progress: &mut *self.progress,
                 interrupt: &self.interrupt,
+                card: self.device.as_ref().map(|device| &*device.card),
             };
             loader.load(&buffers, piece.buffers())?;
         }
@@ -342,6 +390,10 @@ impl Executor for CpuExecutor<'_> {
     }
 
     fn wait(&mut self, until: Until) -> Result<Seconds, ExecutionError> {
+        if let Some(device) = self.device.as_ref().filter(|_| !self.scheduler.is_open()) {
+            let started = device.start_clock();
+            started.map_err(|error| ExecutionError::Executor(Box::new(error)))?;
+        }
         self.scheduler.wait(until, &mut self.trace)
     }
 
@@ -368,6 +420,10 @@ impl Drop for CpuExecutor<'_> {
         for worker in self.workers.drain(..) {
             // A worker catches its tasks' panics; one of its own has been printed.
             let _ = worker.join();
+        }
+        // Before the host's memory goes, which the card has locked.
+        if let Some(device) = &self.device {
+            device.card.close();
         }
     }
 }

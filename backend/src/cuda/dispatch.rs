@@ -37,6 +37,13 @@ pub struct Inflections {
 }
 
 impl Inflections {
+    /// For a shape that nobody measured: the paper's example (section 5, Figure 9), where the flat product has
+    /// from two rows on to as many as a conventional tile pads to.
+    pub const UNMEASURED: Inflections = Inflections {
+        m1: Some(2),
+        m2: Some(65),
+    };
+
     /// The decision flow of Figure 9(b) over times by increasing rows. Rows between two measured ones belong to the
     /// lower.
     pub fn find(timings: &[Timing]) -> Inflections {
@@ -57,6 +64,32 @@ impl Inflections {
             (false, _) => Implementation::Gemv,
             (true, false) => Implementation::Flat,
             (true, true) => Implementation::Vendor,
+        }
+    }
+}
+
+/// Which implementation computes which product, by the shape of its weights.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Dispatch {
+    /// By `[n, k]`.
+    measured: Vec<([usize; 2], Inflections)>,
+}
+
+impl Dispatch {
+    /// Of shapes that were measured.
+    pub fn of(measured: Vec<([usize; 2], Inflections)>) -> Dispatch {
+        Dispatch { measured }
+    }
+
+    /// What computes a product `[m, n, k]`.
+    pub fn choose(&self, [m, n, k]: [usize; 3]) -> Implementation {
+        let known = self.measured.iter().find(|(shape, _)| *shape == [n, k]);
+        let points = known.map_or(Inflections::UNMEASURED, |(_, points)| *points);
+        match points.choose(m) {
+            Implementation::Flat if check_depth(Implementation::Flat, k).is_err() => {
+                Implementation::Gemv
+            }
+            chosen => chosen,
         }
     }
 }
@@ -120,6 +153,20 @@ mod tests {
         assert_eq!(found.choose(64), Implementation::Vendor);
         let none = Inflections::find(&[]);
         assert_eq!(none.choose(1000), Implementation::Gemv);
+    }
+
+    #[test]
+    fn a_shape_has_its_own_points_and_depths_that_are_not_eights_no_flat_product() {
+        let own = Inflections {
+            m1: Some(4),
+            m2: None,
+        };
+        let dispatch = Dispatch::of(vec![([96, 64], own)]);
+        use Implementation::{Flat, Gemv, Vendor};
+        let chosen = |m, n, k| dispatch.choose([m, n, k]);
+        assert_eq!([chosen(3, 96, 64), chosen(900, 96, 64)], [Gemv, Flat]);
+        assert_eq!([chosen(3, 64, 96), chosen(900, 64, 96)], [Flat, Vendor]);
+        assert_eq!([chosen(3, 64, 100), chosen(900, 64, 100)], [Gemv, Vendor]);
     }
 
     #[test]
