@@ -12,8 +12,7 @@ use std::sync::Arc;
 
 use common::{Outcome, checkpoint, execute, model, plan, prompts};
 use cuda::card::{FakeCard, Order};
-use plimsoll_backend::cpu::{CpuExecutor, CpuOptions};
-use plimsoll_backend::cuda::Card;
+use plimsoll_backend::cpu::{CpuExecutor, CpuOptions, OnCard};
 use plimsoll_backend::cuda::dispatch::{Dispatch, Inflections};
 use plimsoll_backend::weights::{Synthetic, WeightError, WeightSource};
 use plimsoll_core::Dtype;
@@ -83,9 +82,14 @@ fn on_card_with(
     let mut lowering = Lowering::new(plan).expect("it fits");
     let placement = lowering.placement().clone();
     let texts = lowering.texts().clone();
-    let card: Arc<dyn Card> = Arc::clone(card) as _;
-    let mut executor =
-        CpuExecutor::on_card(plan, &placement, source, options, (card, dispatch)).expect("a card");
+    let options = CpuOptions {
+        card: Some(OnCard {
+            card: Arc::clone(card) as _,
+            dispatch,
+        }),
+        ..options.clone()
+    };
+    let mut executor = CpuExecutor::new(plan, &placement, source, &options).expect("a card");
     executor.set_prompts(&texts, prompts).expect("prompts");
     let run = drive(&mut lowering, &mut executor)?;
     Ok(Outcome {
@@ -421,10 +425,14 @@ fn refused(model: &ModelSpec, dtype: Dtype, policy: Policy) -> String {
     let lowering = Lowering::new(&plan).expect("it fits");
     let source = Synthetic { seed: 7 };
     let dir = tempfile::tempdir().expect("a directory");
-    let options = CpuOptions::new(dir.path());
-    let card: Arc<dyn Card> = card;
-    let of = (card, Dispatch::default());
-    let refused = CpuExecutor::on_card(&plan, lowering.placement(), &source, &options, of);
+    let options = CpuOptions {
+        card: Some(OnCard {
+            card,
+            dispatch: Dispatch::default(),
+        }),
+        ..CpuOptions::new(dir.path())
+    };
+    let refused = CpuExecutor::new(&plan, lowering.placement(), &source, &options);
     refused.err().expect("refused").to_string()
 }
 

@@ -3,7 +3,7 @@
 //! Memory is real and bounded: the device and the host are arenas of the plan's size, the disk is a file
 //! read and written past the page cache. Each resource is a thread that keeps program order; copies
 //! really copy (at a stated rate, if one is given), and the arithmetic is that of the kernels. Only the
-//! accelerator is emulated: its work runs on cores of the CPU. On a GPU ([`CpuExecutor::on_card`]) it is not: then
+//! accelerator is emulated: its work runs on cores of the CPU. On a GPU ([`CpuOptions::card`]) it is not: then
 //! the device's arena and its resources are the GPU's ([`crate::cuda::executor`]), and all else is as here.
 
 pub(crate) mod engine;
@@ -102,6 +102,17 @@ pub struct CpuOptions {
     pub whole_tiers: bool,
     /// Set to end the run at the next task.
     pub interrupt: Arc<AtomicBool>,
+    /// What is the device; none: it is emulated.
+    pub card: Option<OnCard>,
+}
+
+/// A GPU that is the device, and how products are computed on it. It has one executor at a time.
+#[derive(Debug, Clone)]
+pub struct OnCard {
+    /// The GPU.
+    pub card: Arc<dyn Card>,
+    /// Which implementation computes which product.
+    pub dispatch: Dispatch,
 }
 
 impl CpuOptions {
@@ -117,6 +128,7 @@ impl CpuOptions {
             capture_logits: false,
             whole_tiers: false,
             interrupt: Arc::default(),
+            card: None,
         }
     }
 }
@@ -153,39 +165,22 @@ impl<'s> CpuExecutor<'s> {
     /// which may be less than the plan's capacity. Weights are loaded with the first piece, before the
     /// clock starts.
     ///
+    /// On a GPU the device's tier is its own memory, and the host's is page-locked, homes that a plan has pageable
+    /// among it.
+    ///
     /// # Errors
-    /// A model that cannot be computed; a tier that is too small, or cannot be had.
+    /// A model that cannot be computed; a tier that is too small, or cannot be had; what the GPU says;
+    /// [`CpuError::NotOnGpus`] for what no GPU executes yet.
     pub fn new(
         plan: &Plan,
         placement: &WeightPlacement,
         source: &'s dyn WeightSource,
         options: &CpuOptions,
     ) -> Result<CpuExecutor<'s>, CpuError> {
-        CpuExecutor::build(plan, placement, source, (options, None))
-    }
-
-    /// The same on a GPU: the device is the card's, and the host's arena is page-locked, homes that a plan
-    /// has pageable among it. Nothing is allocated there once this returns. A card has one executor at a time.
-    ///
-    /// # Errors
-    /// As [`CpuExecutor::new`]; what the card says; [`CpuError::NotOnGpus`] for what no GPU executes yet.
-    pub fn on_card(
-        plan: &Plan,
-        placement: &WeightPlacement,
-        source: &'s dyn WeightSource,
-        options: &CpuOptions,
-        (card, dispatch): (Arc<dyn Card>, Dispatch),
-    ) -> Result<CpuExecutor<'s>, CpuError> {
-        executor::check_plan(plan, options)?;
-        CpuExecutor::build(plan, placement, source, (options, Some((card, dispatch))))
-    }
-
-    fn build(
-        plan: &Plan,
-        placement: &WeightPlacement,
-        source: &'s dyn WeightSource,
-        (options, card): (&CpuOptions, Option<(Arc<dyn Card>, Dispatch)>),
-    ) -> Result<CpuExecutor<'s>, CpuError> {
+        let card = options.card.as_ref();
+        if card.is_some() {
+            executor::check_plan(plan, options)?;
+        }
         let compression = plan.policy.compression;
         let threads = options.device_threads;
         let decoder = Decoder::new(&plan.model, plan.dtype, compression, threads)?;
@@ -214,7 +209,7 @@ impl<'s> CpuExecutor<'s> {
             None => in_all(Tier::Device),
         };
         check_memory(emulated, in_all(Tier::Host))?;
-        let on_card = card.as_ref().map(|(card, _)| &**card);
+        let on_card = card.map(|on| &*on.card);
         let engine = Arc::new(Engine {
             memory: Memory::new(&machine, &sizes, &options.disk_dir, on_card)?,
             decoder,
@@ -230,10 +225,10 @@ impl<'s> CpuExecutor<'s> {
             logits: Mutex::default(),
             results: Mutex::default(),
         });
-        let streams = card.as_ref().map_or(0, |_| executor::streams_of(&machine));
+        let streams = card.map_or(0, |_| executor::streams_of(&machine));
         let interrupt = Arc::clone(&options.interrupt);
         let scheduler = Arc::new(Scheduler::new(&machine, interrupt, streams));
-        let device = card.map(|card| CardDevice::new(card, &engine));
+        let device = card.map(|on| CardDevice::new(on.clone(), &engine));
         let mut executor = CpuExecutor {
             engine,
             scheduler,

@@ -107,6 +107,10 @@ pub trait Card: Send + Sync + Debug {
     /// # Errors
     /// What the device says.
     fn elapsed_ms(&self, since: usize, event: usize) -> Result<f32, CudaError>;
+    /// What it is called.
+    fn name(&self) -> String;
+    /// All its memory, in bytes.
+    fn memory(&self) -> usize;
     /// How many multiprocessors there are.
     fn multiprocessors(&self) -> usize;
     /// Waits for all work and gives memory, streams and events back.

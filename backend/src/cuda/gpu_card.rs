@@ -24,6 +24,8 @@ pub struct GpuCard {
     modules: OnceLock<Modules>,
     blas: Mutex<Option<Blas>>,
     multiprocessors: usize,
+    name: String,
+    memory: usize,
     device: Arc<Device>,
 }
 
@@ -48,6 +50,8 @@ impl GpuCard {
             modules: OnceLock::new(),
             blas: Mutex::default(),
             multiprocessors: count.max(1) as usize,
+            name: device.name()?,
+            memory: device.memory()?[1],
             device,
         })
     }
@@ -158,6 +162,14 @@ impl Card for GpuCard {
     fn elapsed_ms(&self, since: usize, event: usize) -> Result<f32, CudaError> {
         let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
         taken.event(event)?.elapsed_ms(taken.event(since)?)
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn memory(&self) -> usize {
+        self.memory
     }
 
     fn multiprocessors(&self) -> usize {

@@ -381,6 +381,14 @@ impl Card for FakeCard {
         Ok(state.events[event].at_ms - state.events[since].at_ms)
     }
 
+    fn name(&self) -> String {
+        "a card without a GPU".to_owned()
+    }
+
+    fn memory(&self) -> usize {
+        1 << 30
+    }
+
     fn multiprocessors(&self) -> usize {
         4
     }

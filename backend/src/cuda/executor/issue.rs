@@ -9,11 +9,11 @@ use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 
 use super::Beside;
-use crate::cpu::CpuError;
 use crate::cpu::engine::Engine;
 use crate::cpu::error::TaskError;
 use crate::cpu::memory::Operands;
 use crate::cpu::turn::Turn;
+use crate::cpu::{CpuError, OnCard};
 use crate::cuda::dispatch::Dispatch;
 use crate::cuda::launches::put_places;
 use crate::cuda::{Card, CopyRows, CudaError, Launch};
@@ -65,7 +65,7 @@ pub(super) struct Piece {
 impl CardDevice {
     /// Takes what lies beside the plan's arena.
     pub(crate) fn new(
-        (card, dispatch): (Arc<dyn Card>, Dispatch),
+        OnCard { card, dispatch }: OnCard,
         engine: &Engine,
     ) -> Result<CardDevice, CpuError> {
         let batches = engine.rounds.iter().flat_map(|round| &round.batches);

@@ -4,7 +4,7 @@
 //! the task needs of other streams, an event, the task's commands, and another event. It waits for nothing but tasks of the
 //! host (disk, CPU attention), so whole passes lie in the streams before they are computed. A second thread a stream sleeps
 //! until the next task's last event, and so knows when it ended, by the GPU's clock; what waits for it on the host goes on then.
-//! Tasks of the host, memory, loading and texts are the CPU executor's own (`crate::cpu`): [`crate::cpu::CpuExecutor::on_card`].
+//! Tasks of the host, memory, loading and texts are the CPU executor's own (`crate::cpu`): [`crate::cpu::CpuOptions::card`].
 //!
 //! Nothing is allocated on the device once a plan's executor has been made. Beside the plan's arena lie [`Beside`]'s bytes: what a
 //! plan does not count, such as logits and tables.
