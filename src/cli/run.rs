@@ -133,7 +133,7 @@ impl Args {
 /// # Errors
 /// Input that is wrong, a machine that lacks what the plan needs, or an interruption.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    args.backend.check_runs_plans()?;
+    args.backend.check_available()?;
     let (output, trace) = (args.output.as_deref(), args.trace.as_deref());
     check_outputs(output, trace)?;
     check_apart(
@@ -148,7 +148,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ],
     )?;
     check_free(args)?;
-    let cpu = cpu_options(&args.disk_dir)?;
+    let cpu = args.backend.on_device(cpu_options(&args.disk_dir)?)?;
     let prepared = Prepared::new(args, &cpu)?;
     if prepared.prompts.is_empty() {
         return report::print_nothing_left(args.format, prepared.kept.rows());

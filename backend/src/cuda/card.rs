@@ -109,8 +109,8 @@ pub trait Card: Send + Sync + Debug {
     fn elapsed_ms(&self, since: usize, event: usize) -> Result<f32, CudaError>;
     /// What it is called.
     fn name(&self) -> String;
-    /// All its memory, in bytes.
-    fn memory(&self) -> usize;
+    /// Its memory in bytes: what was free when it was found, and all.
+    fn memory(&self) -> [usize; 2];
     /// How many multiprocessors there are.
     fn multiprocessors(&self) -> usize;
     /// Waits for all work and gives memory, streams and events back.

@@ -25,7 +25,7 @@ pub struct GpuCard {
     blas: Mutex<Option<Blas>>,
     multiprocessors: usize,
     name: String,
-    memory: usize,
+    memory: [usize; 2],
     device: Arc<Device>,
 }
 
@@ -51,7 +51,7 @@ impl GpuCard {
             blas: Mutex::default(),
             multiprocessors: count.max(1) as usize,
             name: device.name()?,
-            memory: device.memory()?[1],
+            memory: device.memory()?,
             device,
         })
     }
@@ -168,7 +168,7 @@ impl Card for GpuCard {
         self.name.clone()
     }
 
-    fn memory(&self) -> usize {
+    fn memory(&self) -> [usize; 2] {
         self.memory
     }
 

@@ -19,8 +19,8 @@ pub(super) const MEASURED: &str = "measured";
 const COUNTED: &str = "counted";
 const GAPS: &str = "gaps";
 
-/// What no plan gets of a GPU's memory: a bound, not a measurement.
-const GPU_RESERVED_BYTES: u64 = 1 << 30;
+/// One part in so many of a GPU's memory is no plan's.
+const SHARE_BESIDE_PLANS: u64 = 32;
 
 /// A rate by size, from several measurements of each.
 type Rates = BTreeMap<u64, Vec<f64>>;
@@ -104,11 +104,14 @@ fn tiers(options: &ProbeOptions, measured: &Measured) -> Tiers {
     Tiers {
         page_lockable_bytes: None,
         // Where none is a GPU, a quarter of memory plays the device; a plan may state less.
-        device_capacity_bytes: bytes(card.map_or(memory / 4, |on| on.card.memory() as u64)),
+        device_capacity_bytes: bytes(card.map_or(memory / 4, |on| on.card.memory()[1] as u64)),
         host_capacity_bytes: bytes(memory / 2),
         disk_capacity_bytes: bytes(measured.disk_free.0),
-        // The driver's own context, kernels, and what an executor has beside a plan's arena.
-        device_reserved_bytes: bytes(card.map_or(0, |_| GPU_RESERVED_BYTES)),
+        // What was taken before (the driver's context), and a share for kernels and what lies beside a plan's arena.
+        device_reserved_bytes: bytes(card.map_or(0, |on| {
+            let [free, all] = on.card.memory().map(|bytes| bytes as u64);
+            all - free + all / SHARE_BESIDE_PLANS
+        })),
         host_reserved_bytes: bytes(0),
         device_bandwidth: rate(best_weight_rate(measured)),
         host_bandwidth: rate(median(host_reads)).with_spread(spread(host_reads)),

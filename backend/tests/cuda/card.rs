@@ -385,8 +385,8 @@ impl Card for FakeCard {
         "a card without a GPU".to_owned()
     }
 
-    fn memory(&self) -> usize {
-        1 << 30
+    fn memory(&self) -> [usize; 2] {
+        [1 << 30; 2]
     }
 
     fn multiprocessors(&self) -> usize {
