@@ -13,7 +13,7 @@ use std::sync::Arc;
 use common::{Outcome, checkpoint, execute, model, plan, prompts};
 use cuda::card::{FakeCard, Order};
 use plimsoll_backend::cpu::{CpuExecutor, CpuOptions, OnCard};
-use plimsoll_backend::cuda::dispatch::{Dispatch, Inflections};
+use plimsoll_backend::cuda::dispatch::{Dispatch, Inflections, Timing, Weights};
 use plimsoll_backend::weights::{Synthetic, WeightError, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::control::{DriveError, Run, drive};
@@ -346,8 +346,12 @@ fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
         options.capture_logits = true;
         let expected = execute(&plan, &*source, &prompts, &options);
         let shapes = model.tensors(1).into_iter().chain(model.tensors(0));
-        let shapes = shapes.map(|t| ([t.rows as usize, t.cols as usize], points));
-        let dispatch = Dispatch::of(shapes.collect());
+        let weights = |tensor: TensorSpec| Weights {
+            dtype,
+            n: tensor.rows as usize,
+            k: tensor.cols as usize,
+        };
+        let dispatch = Dispatch::of(shapes.map(|tensor| (weights(tensor), points)));
         let found = on_card_with(&plan, &*source, &prompts, (&card, dispatch), &options);
         let found = found.unwrap_or_else(|error| panic!("{name}: {}", said(&error)));
         assert_eq!(found.tokens, chosen, "{name}");
@@ -378,6 +382,47 @@ fn off_by(found: &Outcome, expected: &Outcome) -> f32 {
         worst = pairs.fold(worst, |worst, (a, b)| worst.max((a - b).abs() / largest));
     }
     worst
+}
+
+/// Each shape of the model has its curve over rows, and its products are computed by what was measured.
+#[test]
+fn products_are_measured_before_the_clock_starts() {
+    // What is computed does not matter here, and would take minutes.
+    let Some(card) = FakeCard::idle() else {
+        return;
+    };
+    let (model, source) = subject("tiny-mistral");
+    let own = policy((2, 1), DEVICE, "");
+    let plan = plan(&model, Dtype::F16, own, workload(4, 2, 2));
+    let lowering = Lowering::new(&plan).expect("it fits");
+    let dir = tempfile::tempdir().expect("a directory");
+    let dispatch = Dispatch::measuring();
+    let options = CpuOptions {
+        card: Some(OnCard {
+            card,
+            dispatch: dispatch.clone(),
+        }),
+        ..CpuOptions::new(dir.path())
+    };
+    CpuExecutor::new(&plan, lowering.placement(), &*source, &options).expect("an executor");
+    let known = dispatch.known();
+    let mut shapes: Vec<[usize; 2]> = known.iter().map(|m| [m.weights.n, m.weights.k]).collect();
+    shapes.sort_unstable();
+    // K and V; down; queries; the output; gate and up; the head.
+    assert_eq!(
+        shapes,
+        [[32, 48], [48, 64], [48, 80], [64, 48], [80, 48], [160, 48]]
+    );
+    for measured in known {
+        assert_eq!(measured.points, Inflections::find(&measured.timings));
+        assert_eq!((measured.timings[0].m, measured.timings.len()), (1, 12));
+        let timed = |t: &Timing| {
+            [t.gemv, t.flat, t.vendor]
+                .iter()
+                .all(|s| (0.0..1.0).contains(s))
+        };
+        assert!(measured.timings.iter().all(timed), "{measured:?}");
+    }
 }
 
 /// Weights of which one is no number.

@@ -44,7 +44,7 @@ impl Backend {
         Ok(CpuOptions {
             card: Some(OnCard {
                 card,
-                dispatch: Dispatch::default(),
+                dispatch: Dispatch::measuring(),
             }),
             ..options
         })

@@ -185,20 +185,7 @@ impl<'s> CpuExecutor<'s> {
         let threads = options.device_threads;
         let decoder = Decoder::new(&plan.model, plan.dtype, compression, threads)?;
         let machine = plan.machine();
-        let mut sizes = arena_footprints(plan)?;
-        for (arena, size) in machine.arenas.iter().zip(&mut sizes) {
-            let (tier, needed, capacity) = (arena.tier, *size, arena.capacity);
-            if options.whole_tiers {
-                *size = capacity;
-            }
-            if needed > capacity {
-                return Err(CpuError::TooSmall {
-                    tier,
-                    needed,
-                    capacity,
-                });
-            }
-        }
+        let sizes = tier_sizes(plan, &machine, options.whole_tiers)?;
         let in_all = |tier: Tier| {
             let arenas = machine.arenas.iter().zip(&sizes);
             let of_tier = arenas.filter(|(arena, _)| arena.tier == tier);
@@ -369,6 +356,25 @@ impl<'s> CpuExecutor<'s> {
         }
         Ok(())
     }
+}
+
+/// Bytes of a machine's arenas, of which none is larger than planned.
+fn tier_sizes(plan: &Plan, machine: &Machine, whole: bool) -> Result<Vec<Bytes>, CpuError> {
+    let mut sizes = arena_footprints(plan)?;
+    for (arena, size) in machine.arenas.iter().zip(&mut sizes) {
+        let (tier, needed, capacity) = (arena.tier, *size, arena.capacity);
+        if whole {
+            *size = capacity;
+        }
+        if needed > capacity {
+            return Err(CpuError::TooSmall {
+                tier,
+                needed,
+                capacity,
+            });
+        }
+    }
+    Ok(sizes)
 }
 
 impl Executor for CpuExecutor<'_> {

@@ -62,6 +62,8 @@ pub trait Card: Send + Sync + Debug {
     /// # Errors
     /// Where there is not as much.
     fn take(&self, bytes: usize) -> Result<u64, CudaError>;
+    /// Gives memory back before that, which no work uses any more.
+    fn give_back(&self, address: u64);
     /// Page-locks memory of the host until [`Card::close`].
     ///
     /// # Errors

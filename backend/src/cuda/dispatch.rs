@@ -1,6 +1,10 @@
 //! Which way a product with weights is computed (FlashDecoding++ section 5): by a table of two inflection points for each
 //! shape of weights, found in measured times.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plimsoll_core::Dtype;
+
 use super::CudaError;
 
 /// Three ways to compute the same product.
@@ -68,25 +72,99 @@ impl Inflections {
     }
 }
 
-/// Which implementation computes which product, by the shape of its weights.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// Weights that products are made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Weights {
+    /// Of their elements.
+    pub dtype: Dtype,
+    /// Output features.
+    pub n: usize,
+    /// Input features.
+    pub k: usize,
+}
+
+/// What was measured for weights of one shape.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// Which.
+    pub weights: Weights,
+    /// The whole curve, by increasing rows.
+    pub timings: Vec<Timing>,
+    /// What it comes to.
+    pub points: Inflections,
+}
+
+/// Which implementation computes which product. Clones share what is known.
+#[derive(Debug, Clone, Default)]
 pub struct Dispatch {
-    /// By `[n, k]`.
-    measured: Vec<([usize; 2], Inflections)>,
+    known: Arc<Mutex<Vec<Measured>>>,
+    measures: bool,
 }
 
 impl Dispatch {
-    /// Of shapes that were measured.
-    pub fn of(measured: Vec<([usize; 2], Inflections)>) -> Dispatch {
-        Dispatch { measured }
+    /// One that measures what it does not know, before a plan's clock starts.
+    pub fn measuring() -> Dispatch {
+        Dispatch {
+            measures: true,
+            ..Dispatch::default()
+        }
     }
 
-    /// What computes a product `[m, n, k]`.
-    pub fn choose(&self, [m, n, k]: [usize; 3]) -> Implementation {
-        let known = self.measured.iter().find(|(shape, _)| *shape == [n, k]);
-        let points = known.map_or(Inflections::UNMEASURED, |(_, points)| *points);
+    /// Of points that are given.
+    pub fn of(points: impl IntoIterator<Item = (Weights, Inflections)>) -> Dispatch {
+        let measured = points.into_iter().map(|(weights, points)| Measured {
+            weights,
+            timings: Vec::new(),
+            points,
+        });
+        Dispatch {
+            known: Arc::new(Mutex::new(measured.collect())),
+            measures: false,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Measured>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known.
+    pub fn known(&self) -> Vec<Measured> {
+        self.lock().clone()
+    }
+
+    /// Measures weights that are not known, where that is its way; `time` gives the times of an implementation for
+    /// some rows.
+    ///
+    /// # Errors
+    /// What `time` says.
+    pub fn learn(
+        &self,
+        weights: impl IntoIterator<Item = Weights>,
+        mut time: impl FnMut(Weights) -> Result<Vec<Timing>, CudaError>,
+    ) -> Result<(), CudaError> {
+        for weights in weights {
+            let is_known = self.lock().iter().any(|known| known.weights == weights);
+            if is_known || !self.measures {
+                continue;
+            }
+            let timings = time(weights)?;
+            let points = Inflections::find(&timings);
+            self.lock().push(Measured {
+                weights,
+                timings,
+                points,
+            });
+        }
+        Ok(())
+    }
+
+    /// What computes a product of so many rows.
+    pub fn choose(&self, m: usize, weights: Weights) -> Implementation {
+        let known = self.lock();
+        let known = known.iter().find(|known| known.weights == weights);
+        let points = known.map_or(Inflections::UNMEASURED, |known| known.points);
         match points.choose(m) {
-            Implementation::Flat if check_depth(Implementation::Flat, k).is_err() => {
+            Implementation::Flat if check_depth(Implementation::Flat, weights.k).is_err() => {
                 Implementation::Gemv
             }
             chosen => chosen,
@@ -161,12 +239,41 @@ mod tests {
             m1: Some(4),
             m2: None,
         };
-        let dispatch = Dispatch::of(vec![([96, 64], own)]);
+        let weights = |n, k| Weights {
+            dtype: Dtype::F16,
+            n,
+            k,
+        };
+        let dispatch = Dispatch::of([(weights(96, 64), own)]);
         use Implementation::{Flat, Gemv, Vendor};
-        let chosen = |m, n, k| dispatch.choose([m, n, k]);
+        let chosen = |m, n, k| dispatch.choose(m, weights(n, k));
         assert_eq!([chosen(3, 96, 64), chosen(900, 96, 64)], [Gemv, Flat]);
         assert_eq!([chosen(3, 64, 96), chosen(900, 64, 96)], [Flat, Vendor]);
         assert_eq!([chosen(3, 64, 100), chosen(900, 64, 100)], [Gemv, Vendor]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_measured_once_and_clones_know_it() {
+        let weights = Weights {
+            dtype: Dtype::Bf16,
+            n: 32,
+            k: 64,
+        };
+        let (dispatch, mut asked) = (Dispatch::measuring(), 0);
+        for _ in 0..2 {
+            let clone = dispatch.clone();
+            let learnt = clone.learn([weights], |_| {
+                asked += 1;
+                Ok(vec![timing(1, 2.0, 1.0, 3.0), timing(8, 9.0, 4.0, 3.0)])
+            });
+            assert_eq!(learnt, Ok(()));
+        }
+        assert_eq!(asked, 1);
+        let chosen = [1, 7, 8].map(|m| dispatch.choose(m, weights));
+        use Implementation::{Flat, Vendor};
+        assert_eq!(chosen, [Flat, Flat, Vendor]);
+        let given = Dispatch::default().learn([weights], |_| panic!("it measures nothing"));
+        assert_eq!(given, Ok(()));
     }
 
     #[test]

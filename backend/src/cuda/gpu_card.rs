@@ -112,6 +112,11 @@ impl Card for GpuCard {
         Ok(address)
     }
 
+    fn give_back(&self, address: u64) {
+        let mut taken = self.taken.write().unwrap_or_else(PoisonError::into_inner);
+        taken.memory.retain(|memory| memory.address() != address);
+    }
+
     fn lock_pages(&self, address: u64, bytes: usize) -> Result<(), CudaError> {
         let locked = LockedPages::new(&self.device, address, bytes)?;
         let mut taken = self.taken.write().unwrap_or_else(PoisonError::into_inner);

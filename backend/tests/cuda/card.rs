@@ -82,6 +82,8 @@ struct Shared {
     order: Order,
     /// Streams forget to wait for events.
     forgets_waits: bool,
+    /// Kernels and copies are not done.
+    idle: bool,
 }
 
 /// A card without a GPU.
@@ -97,14 +99,24 @@ impl FakeCard {
         FakeCard::with(order, false)
     }
 
+    /// One that keeps order and computes nothing.
+    pub fn idle() -> Option<Arc<FakeCard>> {
+        FakeCard::made((Order::Random(0), false, true))
+    }
+
     /// One whose streams may forget to wait for events.
     pub fn with(order: Order, forgets_waits: bool) -> Option<Arc<FakeCard>> {
+        FakeCard::made((order, forgets_waits, false))
+    }
+
+    fn made((order, forgets_waits, idle): (Order, bool, bool)) -> Option<Arc<FakeCard>> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             changed: Condvar::new(),
             begun: Instant::now(),
             order,
             forgets_waits,
+            idle,
         });
         let (there, is_there) = sync_channel(1);
         let own = Arc::clone(&shared);
@@ -209,10 +221,10 @@ impl Shared {
             self.lock().random = seed;
         }
         while let Some((_, command)) = self.next() {
-            let failed = self.lock().failed.is_some();
+            let skips = self.idle || self.lock().failed.is_some();
             let done = match &command {
                 Command::Record { .. } | Command::Wait { .. } => Ok(()),
-                _ if failed => Ok(()),
+                _ if skips => Ok(()),
                 Command::Copy(copy) => {
                     copy_rows(copy);
                     Ok(())
@@ -298,6 +310,13 @@ impl Card for FakeCard {
         let address = words.as_ptr() as u64;
         self.shared.lock().memory.push(words);
         Ok(address)
+    }
+
+    fn give_back(&self, address: u64) {
+        let mut state = self.shared.lock();
+        state
+            .memory
+            .retain(|words| words.as_ptr() as u64 != address);
     }
 
     fn lock_pages(&self, _: u64, _: usize) -> Result<(), CudaError> {

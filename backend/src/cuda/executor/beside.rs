@@ -95,6 +95,67 @@ fn partial_sums(rows: usize, group: usize, multiprocessors: usize) -> usize {
     HEADS * (2 * multiprocessors + rows * group.div_ceil(HEADS))
 }
 
+/// Positions that texts have at most.
+fn positions(plan: &Plan) -> usize {
+    plan.workload.cache_len() as usize + 1
+}
+
+/// Bytes of what lies beside the arena, in the order of [`Beside`].
+fn sizes(
+    (plan, decoder): (&Plan, &Decoder),
+    prompts: usize,
+    multiprocessors: usize,
+) -> [usize; 14] {
+    let model = &plan.model;
+    let batch = plan.policy.gpu_batch_size as usize;
+    let tokens = batch * plan.workload.prompt_len as usize;
+    let rows = batch * model.num_key_value_heads as usize;
+    let group = (model.num_attention_heads / model.num_key_value_heads) as usize;
+    let sums = partial_sums(rows, group, multiprocessors);
+    let angles = positions(plan) * decoder.rotary().map_or(0, |rotary| rotary.pairs());
+    let projects = usize::from(model.embedding_size != model.hidden_size);
+    let element = plan.dtype.size_bytes() as usize;
+    let embedded = [model.embedding_size, model.hidden_size];
+    let embedded = embedded.map(|width| projects * tokens * width as usize * element);
+    [
+        4 * prompts,
+        4 * tokens,
+        4,
+        8 * PAGES_MOST,
+        4 * PAGES_MOST,
+        4 * angles,
+        4 * angles,
+        4 * HEAD_ROWS.min(batch) * model.vocab_size as usize,
+        4 * HEAD_ROWS,
+        4 * sums * model.head_dim as usize,
+        4 * sums,
+        4 * sums,
+        embedded[0],
+        embedded[1],
+    ]
+}
+
+/// Writes the tables of rotary positions, where the model has these.
+fn rotary(
+    card: &dyn Card,
+    (plan, decoder): (&Plan, &Decoder),
+    [cosines, sines]: [u64; 2],
+) -> Result<Option<RotaryTables>, CudaError> {
+    let Some(rotary) = decoder.rotary() else {
+        return Ok(None);
+    };
+    let tables = rotary.tables(positions(plan));
+    for (to, table) in [cosines, sines].into_iter().zip(&tables) {
+        card.write(to, bytemuck::cast_slice(table))?;
+    }
+    Ok(Some(RotaryTables {
+        cosines,
+        sines,
+        pairs: rotary.pairs(),
+        adjacent: rotary.is_adjacent(),
+    }))
+}
+
 impl Beside {
     /// Takes the memory and writes the tables that stay.
     pub(super) fn new(
@@ -103,87 +164,46 @@ impl Beside {
         prompts: usize,
         host_chooses: bool,
     ) -> Result<Beside, CpuError> {
-        let model = &plan.model;
-        let batch = plan.policy.gpu_batch_size as usize;
-        let tokens = batch * plan.workload.prompt_len as usize;
-        let rows = batch * model.num_key_value_heads as usize;
-        let group = (model.num_attention_heads / model.num_key_value_heads) as usize;
         let multiprocessors = card.multiprocessors();
-        let sums = partial_sums(rows, group, multiprocessors);
-        let positions = plan.workload.cache_len() as usize + 1;
-        let pairs = decoder.rotary().map_or(0, |rotary| rotary.pairs());
-        let vocabulary = model.vocab_size as usize;
-        let projects = usize::from(model.embedding_size != model.hidden_size);
-        let element = plan.dtype.size_bytes() as usize;
-        let embedded = [model.embedding_size, model.hidden_size];
-        let embedded = embedded.map(|width| projects * tokens * width as usize * element);
         let mut bump = Bump::default();
-        let places = [
-            4 * prompts,
-            4 * tokens,
-            4,
-            8 * PAGES_MOST,
-            4 * PAGES_MOST,
-            4 * positions * pairs,
-            4 * positions * pairs,
-            4 * HEAD_ROWS.min(batch) * vocabulary,
-            4 * HEAD_ROWS,
-            4 * sums * model.head_dim as usize,
-            4 * sums,
-            4 * sums,
-            embedded[0],
-            embedded[1],
-        ]
-        .map(|bytes| bump.place(bytes) as u64);
+        let sizes = sizes((plan, decoder), prompts, multiprocessors);
+        let places = sizes.map(|bytes| bump.place(bytes) as u64);
         let base = card.take(bump.0)?;
         let [
             firsts,
-            at_places,
+            tokens,
             outside,
             pages,
             page_ends,
             cosines,
             sines,
-            ..,
-        ] = places.map(|place| base + place);
-        let [
-            ..,
             logits,
             not_a_number,
             numerators,
             denominators,
             maxima,
-            first,
-            second,
+            narrow,
+            wide,
         ] = places.map(|place| base + place);
-        let rotary = decoder.rotary().map(|rotary| RotaryTables {
-            cosines,
-            sines,
-            pairs: rotary.pairs(),
-            adjacent: rotary.is_adjacent(),
+        let batch = plan.policy.gpu_batch_size as usize;
+        let chosen = host_chooses.then(|| {
+            let vocabulary = plan.model.vocab_size as usize;
+            Chosen::new(card, HEAD_ROWS.min(batch), vocabulary)
         });
-        if let Some(rotary) = decoder.rotary() {
-            let tables = rotary.tables(positions);
-            for (to, table) in [cosines, sines].into_iter().zip(&tables) {
-                card.write(to, bytemuck::cast_slice(table))?;
-            }
-        }
         Ok(Beside {
             firsts,
             padded: AtomicBool::new(false),
-            places: at_places,
+            places: tokens,
             outside,
             table: PagesTable { pages, page_ends },
-            rotary,
+            rotary: rotary(card, (plan, decoder), [cosines, sines])?,
             logits,
             not_a_number,
             numerators,
             denominators,
             maxima,
-            embedded: [first, second],
-            chosen: host_chooses
-                .then(|| Chosen::new(card, HEAD_ROWS.min(batch), vocabulary))
-                .transpose()?,
+            embedded: [narrow, wide],
+            chosen: chosen.transpose()?,
             multiprocessors,
         })
     }

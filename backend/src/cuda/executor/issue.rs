@@ -9,6 +9,8 @@ use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 
 use super::Beside;
+use super::lanes::{events, streams_of};
+use super::timing::{shapes, time};
 use crate::cpu::engine::Engine;
 use crate::cpu::error::TaskError;
 use crate::cpu::memory::Operands;
@@ -63,7 +65,7 @@ pub(super) struct Piece {
 }
 
 impl CardDevice {
-    /// Takes what lies beside the plan's arena.
+    /// Opens the card, measures products where that is asked for, and takes what lies beside the plan's arena.
     pub(crate) fn new(
         OnCard { card, dispatch }: OnCard,
         engine: &Engine,
@@ -72,6 +74,9 @@ impl CardDevice {
         let prompts = batches.sum::<u32>() as usize;
         let host_chooses =
             engine.draws.is_some() || engine.given.is_some() || engine.capture_logits;
+        let resources = engine.plan.machine().resources.len();
+        card.open(resources, events(streams_of(&engine.plan.machine())))?;
+        dispatch.learn(shapes(&engine.plan), |weights| time(&*card, weights))?;
         let of = (&engine.plan, &engine.decoder);
         let beside = Beside::new(&*card, of, prompts, host_chooses)?;
         Ok(CardDevice {

@@ -38,7 +38,7 @@ pub(crate) fn streams_of(machine: &Machine) -> u128 {
 }
 
 /// Events that so many streams need, with those that are no task's.
-fn events(streams: u128) -> usize {
+pub(super) fn events(streams: u128) -> usize {
     CHOICE + 1 + 2 * AHEAD * streams.count_ones() as usize
 }
 
@@ -50,14 +50,13 @@ struct Issued {
     moments: Arc<Moments>,
 }
 
-/// Opens the card and starts the threads of all streams.
+/// Starts the threads of all streams.
 pub(crate) fn start(
     machine: &Machine,
     (engine, scheduler): (&Arc<Engine>, &Arc<Scheduler>),
     device: &Arc<CardDevice>,
 ) -> Result<Vec<JoinHandle<()>>, CpuError> {
     let streams = streams_of(machine);
-    device.card.open(machine.resources.len(), events(streams))?;
     let mut threads = Vec::new();
     let mut first_event = CHOICE + 1;
     for (index, resource) in machine.resources.iter().enumerate() {

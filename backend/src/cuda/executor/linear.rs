@@ -4,7 +4,7 @@ use plimsoll_core::model::{Norm as NormKind, TensorRole};
 
 use super::issue::{Piece, Tensor, Work};
 use crate::cpu::error::TaskError;
-use crate::cuda::dispatch::Implementation;
+use crate::cuda::dispatch::{Implementation, Weights};
 use crate::cuda::launches::{
     self, Elements, Norm, Product, bias_activation, layer_norm, matrix_groups, rms_norm,
 };
@@ -60,7 +60,12 @@ impl Work<'_> {
 
     fn multiply(&self, product: &Product) -> Result<(), TaskError> {
         let [m, n, k] = product.shape;
-        match self.device.dispatch.choose(product.shape) {
+        let weights = Weights {
+            dtype: product.dtype,
+            n,
+            k,
+        };
+        match self.device.dispatch.choose(m, weights) {
             Implementation::Gemv => self.launch(&launches::gemv(product)?),
             // A bias of wide results has no kernel of its own.
             Implementation::Vendor if product.bias == 0 || !product.wide => {

@@ -19,6 +19,7 @@ mod lanes;
 mod linear;
 mod stages;
 mod supported;
+mod timing;
 
 use beside::Beside;
 pub(crate) use issue::CardDevice;
