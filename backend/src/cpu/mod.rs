@@ -181,6 +181,20 @@ impl<'s> CpuExecutor<'s> {
         if card.is_some() {
             executor::check_plan(plan, options)?;
         }
+        let built = CpuExecutor::build(plan, placement, source, options);
+        if let (Err(_), Some(on)) = (&built, card) {
+            on.card.close();
+        }
+        built
+    }
+
+    fn build(
+        plan: &Plan,
+        placement: &WeightPlacement,
+        source: &'s dyn WeightSource,
+        options: &CpuOptions,
+    ) -> Result<CpuExecutor<'s>, CpuError> {
+        let card = options.card.as_ref();
         let compression = plan.policy.compression;
         let threads = options.device_threads;
         let decoder = Decoder::new(&plan.model, plan.dtype, compression, threads)?;

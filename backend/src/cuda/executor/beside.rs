@@ -1,15 +1,14 @@
 //! What lies on the device beside a plan's arena: tables, logits, and partial sums of attention.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll_core::plan::Plan;
-use plimsoll_core::units::Bytes;
 
 use crate::cpu::CpuError;
 use crate::cuda::launches::{PAGES_MOST, PagesTable};
 use crate::cuda::{Card, CudaError};
 use crate::decoder::Decoder;
-use crate::tiers::Arena;
 
 /// Sequences whose logits are there at once.
 pub(super) const HEAD_ROWS: usize = 64;
@@ -23,10 +22,10 @@ const SPLIT_POSITIONS: usize = 64;
 /// Where choices that the host makes pass through.
 #[derive(Debug)]
 pub(super) struct Chosen {
-    /// Page-locked: logits, f32 `[HEAD_ROWS, vocabulary]`, then tokens, u32 `[HEAD_ROWS]`.
-    pub(super) memory: Arena,
-    /// Where the tokens begin.
-    pub(super) tokens_at: u64,
+    /// Page-locked, and so never moved: logits, f32 `[HEAD_ROWS, vocabulary]`, then tokens, u32 `[HEAD_ROWS]`.
+    pub words: Mutex<Vec<u32>>,
+    /// The word at which the tokens begin.
+    pub tokens_at: usize,
 }
 
 /// Rotary positions, as tables.
@@ -236,11 +235,11 @@ impl Beside {
 
 impl Chosen {
     fn new(card: &dyn Card, rows: usize, vocabulary: usize) -> Result<Chosen, CpuError> {
-        let tokens_at = (4 * rows * vocabulary) as u64;
-        let bytes = tokens_at + 4 * HEAD_ROWS as u64;
-        let memory = Arena::new("host", Bytes(bytes))?;
-        card.lock_pages(memory.address(), bytes as usize)?;
-        Ok(Chosen { memory, tokens_at })
+        let tokens_at = rows * vocabulary;
+        let words = vec![0_u32; tokens_at + HEAD_ROWS];
+        card.lock_pages(words.as_ptr() as u64, 4 * words.len())?;
+        let words = Mutex::new(words);
+        Ok(Chosen { words, tokens_at })
     }
 }
 

@@ -97,7 +97,6 @@ impl Work<'_> {
 
     /// Brings logits to the host, which chooses, and the tokens back. Returns the logits where they are kept. The one place
     /// where who issues waits for the device.
-    #[allow(unsafe_code)]
     fn choose_on_host(
         &self,
         chosen: &Chosen,
@@ -106,31 +105,22 @@ impl Work<'_> {
     ) -> Result<Vec<f32>, TaskError> {
         let engine = self.turn.engine;
         let card = &self.device.card;
-        let vocabulary = engine.plan.model.vocab_size as usize;
-        let bytes = 4 * rows * vocabulary;
-        let memory = &chosen.memory;
-        let from = self.device.beside.logits;
-        let copy = CopyRows::of(memory.address(), from, bytes);
-        card.copy(self.stream, &copy)?;
+        let count = rows * engine.plan.model.vocab_size as usize;
+        let mut words = chosen.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, from) = (words.as_ptr() as u64, self.device.beside.logits);
+        card.copy(self.stream, &CopyRows::of(at, from, 4 * count))?;
         card.record(self.stream, CHOICE)?;
         card.await_event(CHOICE)?;
-        // SAFETY: the copy has ended, and nobody else has this memory.
-        let (logits, picked) = unsafe {
-            (
-                memory.bytes(0, bytes)?,
-                memory.bytes_mut(chosen.tokens_at, 4 * rows)?,
-            )
-        };
-        let logits: &[f32] = bytemuck::cast_slice(logits);
+        let (logits, picked) = words.split_at_mut(chosen.tokens_at);
+        let logits: &[f32] = bytemuck::cast_slice(&logits[..count]);
         let (given, uniforms) = (self.turn.given(), self.turn.uniforms());
         let choice = match (&given, &engine.draws) {
             (Some(tokens), _) => Choice::Given(tokens),
             (None, Some(draws)) => Choice::Drawn(&draws.sampling, &uniforms),
             (None, None) => Choice::Greedy,
         };
-        let next = engine.decoder.choose(choice, first, logits)?;
-        picked.copy_from_slice(bytemuck::cast_slice(&next));
-        let from = memory.address() + chosen.tokens_at;
+        picked[..rows].copy_from_slice(&engine.decoder.choose(choice, first, logits)?);
+        let from = at + 4 * chosen.tokens_at as u64;
         card.copy(self.stream, &CopyRows::of(tokens, from, 4 * rows))?;
         // The next choice writes over it.
         card.record(self.stream, CHOICE)?;
