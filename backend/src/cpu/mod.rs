@@ -4,7 +4,7 @@
 //! read and written past the page cache. Each resource is a thread that keeps program order; copies
 //! really copy (at a stated rate, if one is given), and the arithmetic is that of the kernels. Only the
 //! accelerator is emulated: its work runs on cores of the CPU. On a GPU ([`CpuOptions::card`]) it is not: then
-//! the device's arena and its resources are the GPU's ([`crate::cuda::executor`]), and all else is as here.
+//! the device's arena and its resources are the GPU's (`crate::cuda::executor`), and all else is as here.
 
 pub(crate) mod engine;
 pub(crate) mod error;

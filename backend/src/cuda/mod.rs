@@ -5,7 +5,7 @@
 //!   is called, each failure an error;
 //! - [`Gpu`] and what it gives out: streams, events, page-locked memory, an [`arena`](arena::DeviceArena) of a stated size, and
 //!   kernels, which are compiled from [`sources`] for the very GPU that is there;
-//! - [`Card`]: what an executor needs of a GPU, which [`GpuCard`] is; and the [`executor`], which gives streams what a program
+//! - [`Card`]: what an executor needs of a GPU, which [`GpuCard`] is; and the executor (`executor/`), which gives streams what a program
 //!   says;
 //! - [`launches`]: which kernel computes what, on how many threads, and [`tile`] and [`dispatch`]: which of those that
 //!   compute the same.
@@ -17,7 +17,7 @@ pub mod arguments;
 mod card;
 pub mod dispatch;
 mod error;
-pub mod executor;
+pub(crate) mod executor;
 mod gpu;
 mod gpu_card;
 pub mod launches;

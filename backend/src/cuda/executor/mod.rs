@@ -6,7 +6,7 @@
 //! until the next task's last event, and so knows when it ended, by the GPU's clock; what waits for it on the host goes on then.
 //! Tasks of the host, memory, loading and texts are the CPU executor's own (`crate::cpu`): [`crate::cpu::CpuOptions::card`].
 //!
-//! Nothing is allocated on the device once a plan's executor has been made. Beside the plan's arena lie [`Beside`]'s bytes: what a
+//! Nothing is allocated on the device once a plan's executor has been made. Beside the plan's arena lies `Beside`: what a
 //! plan does not count, such as logits and tables.
 //!
 //! The host waits for the device in one case: where it chooses tokens, since they are drawn or given, or keeps logits.

@@ -138,7 +138,9 @@ impl Device {
     pub fn write(&self, to: u64, bytes: &[u8]) -> Result<(), CudaError> {
         self.enter()?;
         let source = bytes.as_ptr().cast::<c_void>();
-        call!(cuMemcpyHtoD_v2(to, source, bytes.len()))
+        call!(cuMemcpyHtoD_v2(to, source, bytes.len()))?;
+        // The call may return when the bytes have been taken, before they are there; streams do not wait for that.
+        self.synchronise()
     }
 
     /// Waits for all that was ever given to it.
