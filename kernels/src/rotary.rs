@@ -48,6 +48,25 @@ impl Rotary {
         }
     }
 
+    /// Pairs of a head's elements that are turned.
+    pub fn pairs(&self) -> usize {
+        self.frequencies.len()
+    }
+
+    /// Whether the elements of a pair are neighbours.
+    pub fn is_adjacent(&self) -> bool {
+        self.pairs == RotaryPairs::Adjacent
+    }
+
+    /// Cosines, then sines, of all positions before `end`: `[position][pair]` each.
+    pub fn tables(&self, end: usize) -> [Vec<f32>; 2] {
+        let angles = self.turns(0..end).angles;
+        [
+            angles.iter().map(|(cosine, _)| *cosine).collect(),
+            angles.iter().map(|(_, sine)| *sine).collect(),
+        ]
+    }
+
     /// The angles of tokens at these positions of their texts.
     pub fn turns(&self, positions: impl ExactSizeIterator<Item = usize>) -> Turns<'_> {
         let tokens = positions.len();

@@ -1,7 +1,13 @@
 //! `--backend`: what runs a plan.
 
+use std::sync::Arc;
+
 use clap::ValueEnum;
-use plimsoll_backend::cuda::check_available;
+use plimsoll_backend::cpu::{CpuOptions, OnCard};
+use plimsoll_backend::cuda::dispatch::Dispatch;
+use plimsoll_backend::cuda::{GpuCard, check_available};
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::DeviceKind;
 
 use super::{Exit, Failure};
 
@@ -15,17 +21,84 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    /// Refuses a backend that cannot run plans here, before anything else is done.
+    /// Refuses a backend that is not here, before anything else is done.
     ///
     /// # Errors
     /// What the machine lacks, with exit code 5.
-    pub fn check_runs_plans(self) -> anyhow::Result<()> {
-        if self == Backend::Cpu {
-            return Ok(());
+    pub fn check_available(self) -> anyhow::Result<()> {
+        match self {
+            Backend::Cpu => Ok(()),
+            Backend::Cuda => Ok(check_available()?),
         }
-        check_available()?;
-        let line = "--backend cuda: this GPU's kernels can be tested (`plimsoll doctor`), and plans are \
-                    not executed on GPUs yet; use --backend cpu";
-        Err(Failure::new(Exit::BackendUnavailable, line).into())
+    }
+
+    /// Executor options with the device of this backend.
+    ///
+    /// # Errors
+    /// As [`Backend::check_available`].
+    pub fn on_device(self, options: CpuOptions) -> anyhow::Result<CpuOptions> {
+        if self == Backend::Cpu {
+            return Ok(options);
+        }
+        let card = Arc::new(GpuCard::new(0)?);
+        Ok(CpuOptions {
+            card: Some(OnCard {
+                card,
+                dispatch: Dispatch::measuring(),
+            }),
+            ..options
+        })
+    }
+
+    /// The types among these that it computes.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn computed(self, dtypes: impl IntoIterator<Item = Dtype>) -> Result<Vec<Dtype>, Failure> {
+        let mut dtypes: Vec<Dtype> = dtypes.into_iter().collect();
+        dtypes.retain(|dtype| self == Backend::Cpu || *dtype != Dtype::F32);
+        if dtypes.is_empty() {
+            let line = "--backend cuda: its kernels compute f16 and bf16; give --dtype f16 or bf16";
+            return Err(Failure::new(Exit::Usage, line));
+        }
+        Ok(dtypes)
+    }
+
+    /// Which machines' profiles are of runs on it.
+    pub fn kind(self) -> DeviceKind {
+        match self {
+            Backend::Cpu => DeviceKind::Emulated,
+            Backend::Cuda => DeviceKind::Gpu,
+        }
+    }
+
+    /// The device in a word, for machines to read.
+    pub fn word(self) -> &'static str {
+        match self {
+            Backend::Cpu => "emulated",
+            Backend::Cuda => "cuda",
+        }
+    }
+
+    /// The device in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Backend::Cpu => "emulated device",
+            Backend::Cuda => "GPU",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_computes_the_narrow_types_of_those_asked_for() {
+        let asked = [Dtype::F32, Dtype::F16];
+        assert_eq!(Backend::Cpu.computed(asked).unwrap(), asked);
+        assert_eq!(Backend::Cuda.computed(asked).unwrap(), [Dtype::F16]);
+        let refused = Backend::Cuda.computed([Dtype::F32]).unwrap_err();
+        assert!(refused.to_string().contains("--dtype f16"), "{refused}");
     }
 }

@@ -42,12 +42,14 @@ pub struct Args {
 /// # Errors
 /// Memory or disk that cannot be had; an interrupt.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    args.backend.check_runs_plans()?;
+    args.backend.check_available()?;
     check_output("--output", args.output.as_deref())?;
     let options = ProbeOptions {
-        cpu: cpu_options(&args.disk_dir)?,
+        cpu: args.backend.on_device(cpu_options(&args.disk_dir)?)?,
         quick: args.quick,
-        dtypes: args.dtype.iter().map(|d| Dtype::from(*d)).collect(),
+        dtypes: args
+            .backend
+            .computed(args.dtype.iter().map(|d| Dtype::from(*d)))?,
         name: args.name.clone(),
         date: today(),
     };

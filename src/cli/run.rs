@@ -136,7 +136,7 @@ impl Args {
 /// # Errors
 /// Input that is wrong, a machine that lacks what the plan needs, or an interruption.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    args.backend.check_runs_plans()?;
+    args.backend.check_available()?;
     let (output, trace) = (args.output.as_deref(), args.trace.as_deref());
     check_outputs(output, trace)?;
     check_apart(
@@ -151,7 +151,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ],
     )?;
     check_free(args)?;
-    let cpu = cpu_options(&args.disk_dir)?;
+    let cpu = args.backend.on_device(cpu_options(&args.disk_dir)?)?;
     let prepared = Prepared::new(args, &cpu)?;
     if prepared.prompts.is_empty() {
         return report::print_nothing_left(args.format, prepared.kept.rows());
@@ -207,10 +207,7 @@ fn execute(
     let source: &dyn WeightSource = &*prepared.source;
     let passes = lowering.passes().clone();
     let predicted = prepared.profile.as_ref();
-    let around = Around::begin(
-        predicted.filter(|_| plan.prediction.is_some()),
-        options.pin_cores,
-    );
+    let around = Around::begin(predicted.filter(|_| plan.prediction.is_some()), options);
     let progress = Progress::new("passes", lowering.num_pieces());
     let mut executor = CpuExecutor::new(plan, &placement, source, options)?;
     executor.on_progress(|done, all| progress.say(&format!("weights, {done} of {all}")));

@@ -18,7 +18,8 @@ use super::{Exit, Failure, Format, Progress, print};
 use crate::files::{find_profile, read_text, write_text};
 use crate::residuals;
 use crate::validate::{
-    BUILT_IN, CaseError, Grid, Score, Setting, Validation, Why, check_executable, disk_mode,
+    BUILT_IN, BUILT_IN_FOR_GPUS, CaseError, Grid, Score, Setting, Validation, Why,
+    check_executable, disk_mode,
 };
 use report::Report;
 
@@ -70,22 +71,23 @@ fn not_negative(text: &str) -> Result<f64, String> {
 /// # Errors
 /// A grid that is wrong; cases that do not fit, or fail; an interruption; errors above the tolerance.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    args.backend.check_runs_plans()?;
+    args.backend.check_available()?;
     let grid = read_grid(args)?;
     check_executable(&grid)?;
-    let given = args.hw.as_deref().map(emulated).transpose()?;
-    let cpu = cpu_options(&args.disk_dir)?;
+    let given = args.hw.as_deref().map(|hw| of_device(args.backend, hw));
+    let given = given.transpose()?;
+    let cpu = args.backend.on_device(cpu_options(&args.disk_dir)?)?;
     open_output(&args.output)?;
     let disk = disk_mode(&args.disk_dir)?;
     let profile = match given {
         Some(profile) => profile,
-        None => measured(&grid, &cpu).map_err(|error| before_any_run(&cpu, error))?,
+        None => measured(args.backend, &grid, &cpu).map_err(|error| before_any_run(&cpu, error))?,
     };
     let profile_file = args.output.join("profile.toml");
     write_text(&profile_file, &profile.to_toml())?;
     let setting = Setting {
         hardware: profile.name.clone(),
-        device: "emulated device",
+        device: args.backend.words(),
         disk,
         repeats: grid.repeats,
     };
@@ -140,7 +142,13 @@ fn compared(profile: &HardwareProfile, report: &Report<'_>) -> Option<HardwarePr
 fn read_grid(args: &Args) -> anyhow::Result<Grid> {
     let mut grid = match &args.grid {
         Some(path) => Grid::parse(&read_text(path)?, path)?,
-        None => Grid::parse(BUILT_IN, Path::new("the built-in grid"))?,
+        None => {
+            let text = match args.backend {
+                Backend::Cpu => BUILT_IN,
+                Backend::Cuda => BUILT_IN_FOR_GPUS,
+            };
+            Grid::parse(text, Path::new("the built-in grid"))?
+        }
     };
     if let Some(repeats) = args.repeats {
         grid.repeats = repeats;
@@ -159,27 +167,31 @@ fn open_output(dir: &Path) -> Result<(), Failure> {
     })
 }
 
-/// A profile that is of an emulated device, as cases will run on one.
-fn emulated(wanted: &str) -> anyhow::Result<HardwareProfile> {
+/// A profile that is of such a device as cases will run on.
+fn of_device(backend: Backend, wanted: &str) -> anyhow::Result<HardwareProfile> {
     let profile = find_profile(wanted)?;
-    if profile.kind == DeviceKind::Emulated {
+    if profile.kind == backend.kind() {
         return Ok(profile);
     }
+    let (its, own) = match profile.kind {
+        DeviceKind::Gpu => ("a machine with a GPU", "CPU"),
+        DeviceKind::Emulated => ("a machine with an emulated device", "GPU"),
+    };
     let line = format!(
-        "--hw {wanted}: is of a machine with a GPU, and cases run on this machine's CPU; give what \
-         `plimsoll profile` wrote here, or leave --hw out to measure now"
+        "--hw {wanted}: is of {its}, and cases run on this machine's {own}; give what `plimsoll \
+         profile` wrote here, or leave --hw out to measure now"
     );
     Err(Failure::new(Exit::Usage, line).into())
 }
 
-fn measured(grid: &Grid, cpu: &CpuOptions) -> anyhow::Result<HardwareProfile> {
+fn measured(backend: Backend, grid: &Grid, cpu: &CpuOptions) -> anyhow::Result<HardwareProfile> {
     let mut dtypes: Vec<Dtype> = grid.cases.iter().map(|c| c.dtype).collect();
     dtypes.sort_by_key(|dtype| dtype.name());
     dtypes.dedup();
     measure_with_progress(&ProbeOptions {
         cpu: cpu.clone(),
         quick: true,
-        dtypes,
+        dtypes: backend.computed(dtypes)?,
         name: "this-machine".into(),
         date: today(),
     })

@@ -45,7 +45,7 @@ impl<'a> Bench<'a> {
     pub fn new(options: &'a CpuOptions) -> Bench<'a> {
         Bench {
             options,
-            meter: PaceMeter::new(options.pin_cores),
+            meter: PaceMeter::new(options),
             weights: HashMap::new(),
         }
     }

@@ -26,6 +26,9 @@ use crate::files::{InputError, TomlText};
 /// The grid that `validate` runs unless another is given.
 pub const BUILT_IN: &str = include_str!("grid.toml");
 
+/// The one for GPUs.
+pub const BUILT_IN_FOR_GPUS: &str = include_str!("grid-gpu.toml");
+
 /// All cases of a grid.
 #[derive(Debug, Clone)]
 pub struct Grid {

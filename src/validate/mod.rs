@@ -22,7 +22,7 @@ use serde::Serialize;
 use bench::Bench;
 pub use bench::TimedRun;
 pub use error::{CaseError, Why};
-pub use grid::{BUILT_IN, Case, Grid, Limits};
+pub use grid::{BUILT_IN, BUILT_IN_FOR_GPUS, Case, Grid, Limits};
 pub use score::{CaseRow, Repeats, Score, score};
 pub use trial::Trial;
 

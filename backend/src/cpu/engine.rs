@@ -1,10 +1,9 @@
 //! What a task does: moves bytes, or computes a stage on the buffers it names.
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use plimsoll_core::lower::schedule::Round;
-use plimsoll_core::placement::{PAGE_BYTES, WeightPlacement, split_whole};
+use plimsoll_core::placement::{WeightPlacement, split_whole};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::program::{
     AttentionPart, Buffer, BufferId, Cell, Content, Op, Program, ResourceKind, Stage, Strided,
@@ -16,7 +15,9 @@ use plimsoll_core::units::Bytes;
 use super::error::TaskError;
 use super::memory::{Buffers, Memory, Operands};
 use super::texts::Results;
+use super::turn::{Shape, Turn};
 use super::{CapturedLogits, Draws, Throttles};
+use crate::cuda::launches::NO_TOKEN;
 use crate::decoder::{
     Batch, BlockTensors, CachePart, Choice, Decoder, NewCachePart, Padding, Sight, Split, SplitMut,
 };
@@ -24,7 +25,7 @@ use crate::tiers::{Pace, copy};
 
 /// Everything that tasks need and that does not change while they run.
 #[derive(Debug)]
-pub(super) struct Engine {
+pub(crate) struct Engine {
     pub memory: Memory,
     pub decoder: Decoder,
     pub plan: Plan,
@@ -42,28 +43,36 @@ pub(super) struct Engine {
     pub results: Mutex<Results>,
 }
 
-/// A task with its operands at hand.
-pub(super) struct Turn<'a> {
-    pub(super) engine: &'a Engine,
-    pub(super) cell: Cell,
-    pub(super) operands: Operands<'a>,
-    /// How the batch is split over the tiers.
-    shape: Shape,
-    /// Padding in front of each sequence.
-    padding: Arc<[u32]>,
-}
-
-/// A batch's split, as the lowering splits it.
-#[derive(Debug, Clone, Copy)]
-struct Shape {
-    sequences: u32,
-    /// Sequences whose activations live in each tier.
-    hidden: PerTier<u32>,
-    /// Cache rows that live in each tier.
-    rows: PerTier<u32>,
-}
-
 impl Engine {
+    /// The operands of a task whose turn it is, and of nobody else.
+    pub(crate) fn operands(
+        &self,
+        (piece, index): (&Program, usize),
+    ) -> Result<Operands<'_>, TaskError> {
+        let buffers = self.buffers.read().unwrap_or_else(PoisonError::into_inner);
+        let args = piece.args_at(index);
+        // SAFETY: this is the task's turn in a program that was verified; see `Memory::read`.
+        #[allow(unsafe_code)]
+        unsafe {
+            Operands::new(&self.memory, &buffers, args)
+        }
+    }
+
+    /// A task of a cell with its operands.
+    pub(crate) fn turn<'a>(
+        &'a self,
+        cell: Cell,
+        operands: Operands<'a>,
+    ) -> Result<Turn<'a>, TaskError> {
+        Ok(Turn {
+            engine: self,
+            cell,
+            operands,
+            shape: self.shape(cell)?,
+            padding: self.padding(cell),
+        })
+    }
+
     /// Does a task. A paced transfer ends early, with an error, once `is_over`.
     pub(super) fn run(
         &self,
@@ -73,12 +82,7 @@ impl Engine {
     ) -> Result<(), TaskError> {
         let task = &piece.tasks()[index];
         let args = piece.args_at(index);
-        let operands = {
-            let buffers = self.buffers.read().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: this is the task's turn in a program that was verified; see `Memory::read`.
-            #[allow(unsafe_code)]
-            unsafe { Operands::new(&self.memory, &buffers, args) }?
-        };
+        let operands = self.operands((piece, index))?;
         let op = piece.op_of(task);
         let rate = self.throttles.of(kind);
         let pace = rate.map(|rate| Pace::begin(rate, is_over));
@@ -96,13 +100,7 @@ impl Engine {
         if *op == Op::Barrier {
             return Ok(());
         }
-        let turn = Turn {
-            engine: self,
-            cell: task.cell,
-            operands,
-            shape: self.shape(task.cell)?,
-            padding: self.padding(task.cell),
-        };
+        let turn = self.turn(task.cell, operands)?;
         match *op {
             Op::Embed { position, .. } => turn.embed(position),
             Op::Linear {
@@ -138,7 +136,12 @@ impl Engine {
     }
 
     /// Remembers results that were moved to the host; a batch's come token by token.
-    fn note_result(&self, target: Option<BufferId>, operands: &Operands<'_>, moved: &[u8]) {
+    pub(crate) fn note_result(
+        &self,
+        target: Option<BufferId>,
+        operands: &Operands<'_>,
+        moved: &[u8],
+    ) {
         if let (Some(id), Ok(operand)) = (target, operands.get(1))
             && matches!(operand.content, Content::Generated { .. })
         {
@@ -148,8 +151,32 @@ impl Engine {
         }
     }
 
+    /// Remembers results that a GPU's task moved to the host, and refuses those that are none: what it chose where no
+    /// number was left.
+    pub(crate) fn note_moved(&self, (piece, index): (&Program, usize)) -> Result<(), TaskError> {
+        let task = &piece.tasks()[index];
+        let Op::Move { bytes, to, .. } = *piece.op_of(task) else {
+            return Ok(());
+        };
+        let operands = self.operands((piece, index))?;
+        if !matches!(operands.get(1)?.content, Content::Generated { .. }) {
+            return Ok(());
+        }
+        let moved = operands.write_part(1, to, bytes)?;
+        let tokens = moved.as_chunks().0.iter().map(|id| u32::from_le_bytes(*id));
+        if let Some(sequence) = tokens.enumerate().find(|(_, id)| *id == NO_TOKEN) {
+            return Err(TaskError::NotANumber {
+                sequence: sequence.0,
+                dtype: self.plan.dtype,
+            });
+        }
+        let target = piece.args_at(index).get(1).map(|arg| arg.buffer);
+        self.note_result(target, &operands, moved);
+        Ok(())
+    }
+
     /// Bytes of a head's keys, or values, at one position of the cache.
-    fn head_bytes(&self) -> usize {
+    pub(crate) fn head_bytes(&self) -> usize {
         let (compression, dtype) = (self.plan.policy.compression, self.plan.dtype);
         compression
             .cache_head_bytes(self.plan.model.head_dim, dtype)
@@ -157,7 +184,7 @@ impl Engine {
     }
 
     /// Elements of queries of a row of the cache.
-    fn row_elements(&self) -> usize {
+    pub(crate) fn row_elements(&self) -> usize {
         let model = &self.plan.model;
         (model.num_attention_heads / model.num_key_value_heads * model.head_dim) as usize
     }
@@ -224,36 +251,7 @@ fn move_parts(operands: &Operands<'_>, pace: Option<&Pace<'_>>, op: &Op) -> Resu
     Ok(pace.map_or(Ok(()), |pace| pace.end(done))?)
 }
 
-impl Shape {
-    /// The rows of the batch that live in a tier: the device's come first, then the host's.
-    fn rows_in(&self, tier: Tier) -> Range<usize> {
-        let PerTier { device, host, disk } = self.rows.map(|rows| rows as usize);
-        match tier {
-            Tier::Device => 0..device,
-            Tier::Host => device..device + host,
-            Tier::Disk => device + host..device + host + disk,
-        }
-    }
-
-    fn rows_off_device(&self) -> usize {
-        (self.rows.host + self.rows.disk) as usize
-    }
-}
-
 impl<'a> Turn<'a> {
-    pub(super) fn batch(&self, position: u32) -> Batch<'_> {
-        let query_len = match position {
-            0 => self.engine.plan.workload.prompt_len,
-            _ => 1,
-        };
-        Batch {
-            sequences: self.shape.sequences as usize,
-            query_len: query_len as usize,
-            position: position as usize,
-            padding: Padding(&self.padding),
-        }
-    }
-
     /// What a decode step sees, by what its operation says.
     fn sight(&self, context_len: u32, (seen_len, value_len): (u32, u32)) -> Sight<'_> {
         Sight {
@@ -264,18 +262,6 @@ impl<'a> Turn<'a> {
             },
             padding: Padding(&self.padding),
         }
-    }
-
-    pub(super) fn find(&self, wanted: impl Fn(Content) -> bool) -> Option<usize> {
-        self.operands.find(|operand| wanted(operand.content))
-    }
-
-    pub(super) fn need(
-        &self,
-        what: &'static str,
-        wanted: impl Fn(Content) -> bool,
-    ) -> Result<usize, TaskError> {
-        self.find(wanted).ok_or(TaskError::NoOperand(what))
     }
 
     /// The tensors of the cell's block.
@@ -306,18 +292,6 @@ impl<'a> Turn<'a> {
         })
     }
 
-    /// The activations in each tier, and how many elements of each buffer are meant.
-    fn hidden_parts(&self, batch: Batch<'_>) -> impl Iterator<Item = (Option<usize>, usize)> + '_ {
-        let width = batch.query_len * self.engine.plan.model.hidden_size as usize;
-        let tiers = Tier::ALL
-            .into_iter()
-            .filter(|tier| self.shape.hidden[*tier] > 0);
-        tiers.map(move |tier| {
-            let wanted = move |c| matches!(c, Content::Hidden { home, .. } if home == tier);
-            (self.find(wanted), self.shape.hidden[tier] as usize * width)
-        })
-    }
-
     pub(super) fn hidden(&self, batch: Batch<'_>) -> Result<Split<'a>, TaskError> {
         let mut split = Split::default();
         for (index, elements) in self.hidden_parts(batch) {
@@ -338,30 +312,6 @@ impl<'a> Turn<'a> {
             )?;
         }
         Ok(split)
-    }
-
-    fn mid(&self, tier: Tier) -> Option<usize> {
-        self.find(|content| matches!(content, Content::Mid { home, .. } if home == tier))
-    }
-
-    /// The buffers of a tier's rows of the cache in the order of positions, each with its first.
-    fn cache(&self, tier: Tier) -> Vec<(usize, u32)> {
-        let start = |content| match content {
-            Content::Cache { home, start, .. } if home == tier => Some(start),
-            _ => None,
-        };
-        let all = self.operands.all().iter().enumerate();
-        let found = all.filter_map(|(index, o)| Some((index, start(o.content)?)));
-        found.collect()
-    }
-
-    /// Bytes from a position to the next: whole pages where rows live on disk.
-    fn record_bytes(&self, tier: Tier) -> usize {
-        let bytes = 2 * self.shape.rows_in(tier).len() * self.engine.head_bytes();
-        match tier {
-            Tier::Disk => bytes.next_multiple_of(PAGE_BYTES as usize),
-            Tier::Device | Tier::Host => bytes,
-        }
     }
 
     fn cache_parts(&self) -> Result<Vec<CachePart<'a>>, TaskError> {
@@ -400,15 +350,6 @@ impl<'a> Turn<'a> {
             });
         }
         Ok(parts)
-    }
-
-    /// Elements of queries in the device's own buffer.
-    fn mid_elements(&self, batch: Batch<'_>) -> usize {
-        let rows = match self.mid(Tier::Host) {
-            Some(_) => self.shape.rows_in(Tier::Device).len(),
-            None => batch.sequences * self.engine.plan.model.num_key_value_heads as usize,
-        };
-        rows * batch.query_len * self.engine.row_elements()
     }
 
     fn embed(&self, position: u32) -> Result<(), TaskError> {
@@ -610,37 +551,6 @@ impl<'a> Turn<'a> {
         let mut hidden = self.hidden_mut(batch)?;
         let decoder = &self.engine.decoder;
         Ok(decoder.mlp(&self.tensors()?, batch, &mut hidden)?)
-    }
-
-    /// The numbers of the batch's prompts among those of the run.
-    fn prompts(&self) -> Range<u64> {
-        let cell = self.cell;
-        let (earlier, rest) = self.engine.rounds.split_at(cell.round as usize);
-        let round = rest.iter().flat_map(|round| &round.batches);
-        let before = earlier.iter().flat_map(|round| &round.batches);
-        let before = before.chain(round.take(cell.batch as usize));
-        let first = before.map(|n| u64::from(*n)).sum::<u64>();
-        first..first + u64::from(self.shape.sequences)
-    }
-
-    /// The numbers that decide the next tokens of the batch, where tokens are drawn.
-    fn uniforms(&self) -> Vec<f64> {
-        let Some(draws) = &self.engine.draws else {
-            return Vec::new();
-        };
-        let token = u64::from(self.cell.pass);
-        let prompts = self.prompts().map(|prompt| draws.first_prompt + prompt);
-        prompts
-            .map(|prompt| draws.sampling.uniform(prompt, token))
-            .collect()
-    }
-
-    /// The next tokens of the batch, where they are given.
-    fn given(&self) -> Option<Vec<u32>> {
-        let answers = self.engine.given.as_ref()?;
-        let of_batch = self.prompts().map(|prompt| answers.get(prompt as usize));
-        let token = self.cell.pass as usize;
-        of_batch.map(|answer| answer?.get(token).copied()).collect()
     }
 
     fn head(&self, position: u32) -> Result<(), TaskError> {

@@ -1,11 +1,13 @@
 //! What keeps the CPU executor from running a plan, or a task from ending.
 
+use plimsoll_core::Dtype;
 use plimsoll_core::lower::LowerError;
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 use thiserror::Error;
 
-use crate::decoder::DecoderError;
+use crate::cuda::CudaError;
+use crate::decoder::{DecoderError, wider};
 use crate::tiers::TierError;
 use crate::weights::WeightError;
 
@@ -34,6 +36,17 @@ pub enum CpuError {
     /// The model cannot be computed.
     #[error(transparent)]
     Decoder(#[from] DecoderError),
+    /// The GPU refuses.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// The plan has something that no GPU executes yet.
+    #[error("{what} is not executed on GPUs yet: {remedy}")]
+    NotOnGpus {
+        /// Which.
+        what: &'static str,
+        /// What to do instead.
+        remedy: &'static str,
+    },
     /// Weights cannot be had.
     #[error(transparent)]
     Weights(#[from] WeightError),
@@ -68,7 +81,10 @@ pub enum CpuError {
 
 /// Why a task did not end.
 #[derive(Debug, Error)]
-pub(super) enum TaskError {
+pub(crate) enum TaskError {
+    /// The GPU refused.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
     /// A stage refused.
     #[error(transparent)]
     Decoder(#[from] DecoderError),
@@ -93,6 +109,17 @@ pub(super) enum TaskError {
         from: Tier,
         /// To.
         to: Tier,
+    },
+    /// A head on a GPU gave a NaN, so no token is the likeliest.
+    #[error(
+        "the logits of sequence {sequence} of the batch are not all numbers: activations went past what {} holds; {}",
+        dtype.name(), wider(*dtype)
+    )]
+    NotANumber {
+        /// Which of the batch's sequences.
+        sequence: usize,
+        /// What activations are stored as.
+        dtype: Dtype,
     },
     /// A bug.
     #[error("it panicked: {0}")]

@@ -12,6 +12,7 @@ use plimsoll_core::units::Bytes;
 
 use super::error::{CpuError, TaskError};
 use super::memory::{Buffers, Memory, Operands};
+use crate::cuda::Card;
 use crate::decoder::DecoderError;
 use crate::kernels::Elements;
 use crate::kernels::groups::pack_matrix;
@@ -30,6 +31,8 @@ pub(super) struct Loader<'a, 's> {
     pub source: &'s dyn WeightSource,
     pub progress: &'a mut Progress<'s>,
     pub interrupt: &'a AtomicBool,
+    /// Where the device is a GPU.
+    pub card: Option<&'a dyn Card>,
 }
 
 impl Loader<'_, '_> {
@@ -61,9 +64,11 @@ impl Loader<'_, '_> {
                 }));
             };
             let place = (weights, home);
-            if home == Tier::Disk {
+            let far = home == Tier::Disk || home == Tier::Device && self.card.is_some();
+            if far {
                 let buffer = &buffers[id.0 as usize];
-                self.load_disk(place, buffer, (&mut slab, &mut whole))?;
+                let slab = self.fill_slab(place, buffer, (&mut slab, &mut whole))?;
+                self.bring((known, id), buffer, slab)?;
             } else {
                 let into = self.home(known, id)?;
                 self.fill(place, into, &mut whole)?;
@@ -131,23 +136,43 @@ impl Loader<'_, '_> {
         Ok(packed.map_err(DecoderError::from)?)
     }
 
-    /// Fills a slab in memory, which is kept for the next, and writes it to disk.
+    /// Fills a slab in memory, which is kept for the next.
     #[allow(unsafe_code)]
-    fn load_disk(
+    fn fill_slab<'m>(
         &self,
         place: (&BlockWeights, Tier),
         buffer: &Buffer,
-        (slab, whole): (&mut Option<Arena>, &mut Option<Arena>),
-    ) -> Result<(), CpuError> {
+        (slab, whole): (&'m mut Option<Arena>, &mut Option<Arena>),
+    ) -> Result<&'m [u8], CpuError> {
         let bytes = buffer.bytes;
         let slab = at_least(slab, bytes)?;
-        // SAFETY: the arena is this function's own.
+        // SAFETY: the arena is the caller's own, and lent to what is made of it.
         let memory = unsafe { slab.bytes_mut(0, bytes.0 as usize) }?;
         memory.fill(0);
         self.fill(place, memory, whole)?;
+        Ok(memory)
+    }
+
+    /// Writes a slab to where the host has no memory: the disk, or a GPU.
+    #[allow(unsafe_code)]
+    fn bring(
+        &self,
+        (known, id): (&Buffers, BufferId),
+        buffer: &Buffer,
+        slab: &[u8],
+    ) -> Result<(), CpuError> {
+        if let (Tier::Device, Some(card)) = (self.memory.tier(buffer.arena)?, self.card) {
+            let arg = Arg {
+                buffer: id,
+                access: Access::Write,
+            };
+            // SAFETY: no task has been handed over yet.
+            let operands = unsafe { Operands::new(self.memory, known, &[arg]) };
+            let to = operands.and_then(|operands| operands.address(0));
+            return Ok(card.write(to.map_err(task_error)?, slab)?);
+        }
         let disk = self.memory.disk(buffer.arena).map_err(task_error)?;
-        disk.write_at(buffer.offset.0, memory)?;
-        Ok(())
+        Ok(disk.write_at(buffer.offset.0, slab)?)
     }
 }
 
@@ -165,6 +190,7 @@ pub(super) fn task_error(error: TaskError) -> CpuError {
     match error {
         TaskError::Tier(error) => CpuError::Tier(error),
         TaskError::Decoder(error) => CpuError::Decoder(error),
+        TaskError::Cuda(error) => CpuError::Cuda(error),
         other => CpuError::Program(other.to_string()),
     }
 }

@@ -8,18 +8,19 @@ use plimsoll_core::program::{Access, ArenaId, Arg, Buffer, BufferId, Content};
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 
-use super::error::TaskError;
-use crate::tiers::{Arena, DiskTier, TierError};
+use super::error::{CpuError, TaskError};
+use crate::cuda::Card;
+use crate::tiers::{Arena, DiskTier};
 
 /// The real memory of an emulated machine, by the number of its arenas.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     places: Vec<Place>,
 }
 
 /// The buffers that tasks may still touch, by number.
 #[derive(Debug, Default)]
-pub(super) struct Buffers {
+pub(crate) struct Buffers {
     declared: u32,
     known: HashMap<BufferId, Buffer>,
 }
@@ -53,15 +54,17 @@ impl Buffers {
 /// What an arena of the program is here.
 #[derive(Debug)]
 enum Place {
-    /// Of a device or a host.
+    /// Of a host, or of a device that is emulated.
     Memory(Tier, Arena),
+    /// Of a GPU, from an address of its own on.
+    Card(u64),
     /// None where the program keeps nothing there.
     Disk(Option<DiskTier>),
 }
 
 /// A buffer as a task sees it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Operand {
+pub(crate) struct Operand {
     /// Where it is.
     pub tier: Tier,
     arena: ArenaId,
@@ -91,7 +94,7 @@ impl Operand {
     }
 
     /// A part of it.
-    pub(super) fn part(mut self, from: Bytes, bytes: Bytes) -> Result<Operand, TaskError> {
+    pub(crate) fn part(mut self, from: Bytes, bytes: Bytes) -> Result<Operand, TaskError> {
         let end = Bytes(from.0.saturating_add(bytes.0));
         if end.0 > self.bytes {
             return Err(TaskError::PastEnd {
@@ -109,28 +112,37 @@ impl Place {
     fn tier(&self) -> Tier {
         match self {
             Place::Memory(tier, _) => *tier,
+            Place::Card(_) => Tier::Device,
             Place::Disk(_) => Tier::Disk,
         }
     }
 }
 
 impl Memory {
-    /// The arenas of a machine, of these sizes.
+    /// The arenas of a machine, of these sizes; with a GPU, the device's is its own, and the host's is page-locked.
     pub(super) fn new(
         machine: &Machine,
         sizes: &[Bytes],
         disk_dir: &std::path::Path,
-    ) -> Result<Memory, TierError> {
+        card: Option<&dyn Card>,
+    ) -> Result<Memory, CpuError> {
         let place = |(arena, bytes): (&plimsoll_core::machine::Arena, &Bytes)| {
-            Ok(match (arena.tier, *bytes) {
-                (Tier::Disk, Bytes::ZERO) => Place::Disk(None),
-                (Tier::Disk, bytes) => Place::Disk(Some(DiskTier::create(disk_dir, bytes)?)),
-                (tier, bytes) => Place::Memory(tier, Arena::new(tier.name(), bytes)?),
+            Ok(match (arena.tier, *bytes, card) {
+                (Tier::Disk, Bytes::ZERO, _) => Place::Disk(None),
+                (Tier::Disk, bytes, _) => Place::Disk(Some(DiskTier::create(disk_dir, bytes)?)),
+                (Tier::Device, bytes, Some(card)) => Place::Card(card.take(bytes.0 as usize)?),
+                (tier, bytes, card) => {
+                    let arena = Arena::new(tier.name(), bytes)?;
+                    if let Some(card) = card {
+                        card.lock_pages(arena.address(), bytes.0 as usize)?;
+                    }
+                    Place::Memory(tier, arena)
+                }
             })
         };
         let places = machine.arenas.iter().zip(sizes).map(place);
         Ok(Memory {
-            places: places.collect::<Result<_, TierError>>()?,
+            places: places.collect::<Result<_, CpuError>>()?,
         })
     }
 
@@ -142,8 +154,14 @@ impl Memory {
     fn arena(&self, arena: ArenaId) -> Result<&Arena, TaskError> {
         match self.place(arena)? {
             Place::Memory(_, arena) => Ok(arena),
-            Place::Disk(_) => Err(TaskError::NoOperand("a buffer in memory")),
+            Place::Card(_) | Place::Disk(_) => Err(TaskError::NoOperand("a buffer in memory")),
         }
+    }
+
+    /// The tier that an arena is of.
+    pub(super) fn tier(&self, arena: ArenaId) -> Result<Tier, CpuError> {
+        let place = self.place(arena).map_err(super::load::task_error)?;
+        Ok(place.tier())
     }
 
     /// The disk that an arena is.
@@ -158,8 +176,17 @@ impl Memory {
     pub(super) fn first_disk(&self) -> Option<&DiskTier> {
         self.places.iter().find_map(|place| match place {
             Place::Disk(disk) => disk.as_ref(),
-            Place::Memory(..) => None,
+            Place::Memory(..) | Place::Card(_) => None,
         })
+    }
+
+    /// The address of a buffer, of a GPU's memory or of the host's.
+    pub(super) fn address(&self, operand: &Operand) -> Result<u64, TaskError> {
+        match self.place(operand.arena)? {
+            Place::Memory(_, arena) => Ok(arena.address() + operand.offset),
+            Place::Card(base) => Ok(base + operand.offset),
+            Place::Disk(_) => Err(TaskError::NoOperand("a buffer in memory")),
+        }
     }
 
     /// A buffer's bytes, to read.
@@ -190,7 +217,7 @@ impl Memory {
 
 /// The operands of a task whose turn it is.
 #[derive(Debug)]
-pub(super) struct Operands<'m> {
+pub(crate) struct Operands<'m> {
     memory: &'m Memory,
     list: Vec<Operand>,
     handed_out: std::cell::Cell<u32>,
@@ -219,24 +246,29 @@ impl<'m> Operands<'m> {
     }
 
     /// Every argument.
-    pub(super) fn all(&self) -> &[Operand] {
+    pub(crate) fn all(&self) -> &[Operand] {
         &self.list
     }
 
     /// The number of the argument that holds `wanted`.
-    pub(super) fn find(&self, wanted: impl Fn(&Operand) -> bool) -> Option<usize> {
+    pub(crate) fn find(&self, wanted: impl Fn(&Operand) -> bool) -> Option<usize> {
         self.list.iter().position(wanted)
     }
 
     /// An argument.
-    pub(super) fn get(&self, index: usize) -> Result<&Operand, TaskError> {
+    pub(crate) fn get(&self, index: usize) -> Result<&Operand, TaskError> {
         self.list
             .get(index)
             .ok_or(TaskError::NoOperand("an argument"))
     }
 
+    /// The address of an argument, for a GPU that reads or writes it when its turn has come.
+    pub(crate) fn address(&self, index: usize) -> Result<u64, TaskError> {
+        self.memory.address(self.get(index)?)
+    }
+
     /// The bytes of an argument, to read.
-    pub(super) fn read(&self, index: usize) -> Result<&'m [u8], TaskError> {
+    pub(crate) fn read(&self, index: usize) -> Result<&'m [u8], TaskError> {
         let operand = self.get(index)?;
         if operand.access != Access::Read {
             self.hand_out(index)?;

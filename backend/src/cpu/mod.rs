@@ -3,17 +3,19 @@
 //! Memory is real and bounded: the device and the host are arenas of the plan's size, the disk is a file
 //! read and written past the page cache. Each resource is a thread that keeps program order; copies
 //! really copy (at a stated rate, if one is given), and the arithmetic is that of the kernels. Only the
-//! accelerator is emulated: its work runs on cores of the CPU.
+//! accelerator is emulated: its work runs on cores of the CPU. On a GPU ([`CpuOptions::card`]) it is not: then
+//! the device's arena and its resources are the GPU's (`crate::cuda::executor`), and all else is as here.
 
-mod engine;
-mod error;
+pub(crate) mod engine;
+pub(crate) mod error;
 mod load;
-mod memory;
+pub(crate) mod memory;
 mod parts;
 pub(crate) mod pin;
-mod scheduler;
+pub(crate) mod scheduler;
 mod texts;
-mod worker;
+pub(crate) mod turn;
+pub(crate) mod worker;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -29,6 +31,9 @@ use plimsoll_core::tier::Tier;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
+use crate::cuda::Card;
+use crate::cuda::dispatch::Dispatch;
+use crate::cuda::executor::{self, CardDevice};
 use crate::decoder::Decoder;
 use crate::kernels::draw::Sampling;
 use crate::tiers::{DiskMode, DiskTier, check_memory};
@@ -98,6 +103,17 @@ pub struct CpuOptions {
     pub whole_tiers: bool,
     /// Set to end the run at the next task.
     pub interrupt: Arc<AtomicBool>,
+    /// What is the device; none: it is emulated.
+    pub card: Option<OnCard>,
+}
+
+/// A GPU that is the device, and how products are computed on it. It has one executor at a time.
+#[derive(Debug, Clone)]
+pub struct OnCard {
+    /// The GPU.
+    pub card: Arc<dyn Card>,
+    /// Which implementation computes which product.
+    pub dispatch: Dispatch,
 }
 
 impl CpuOptions {
@@ -113,6 +129,7 @@ impl CpuOptions {
             capture_logits: false,
             whole_tiers: false,
             interrupt: Arc::default(),
+            card: None,
         }
     }
 }
@@ -140,6 +157,8 @@ pub struct CpuExecutor<'s> {
     interrupt: Arc<AtomicBool>,
     /// None before they are set.
     prompts: Option<texts::Placed>,
+    /// None where the device is emulated.
+    device: Option<Arc<CardDevice>>,
 }
 
 impl<'s> CpuExecutor<'s> {
@@ -147,40 +166,54 @@ impl<'s> CpuExecutor<'s> {
     /// which may be less than the plan's capacity. Weights are loaded with the first piece, before the
     /// clock starts.
     ///
+    /// On a GPU the device's tier is its own memory, and the host's is page-locked, homes that a plan has pageable
+    /// among it.
+    ///
     /// # Errors
-    /// A model that cannot be computed; a tier that is too small, or cannot be had.
+    /// A model that cannot be computed; a tier that is too small, or cannot be had; what the GPU says;
+    /// [`CpuError::NotOnGpus`] for what no GPU executes yet.
     pub fn new(
         plan: &Plan,
         placement: &WeightPlacement,
         source: &'s dyn WeightSource,
         options: &CpuOptions,
     ) -> Result<CpuExecutor<'s>, CpuError> {
+        let card = options.card.as_ref();
+        if card.is_some() {
+            executor::check_plan(plan, options)?;
+        }
+        let built = CpuExecutor::build(plan, placement, source, options);
+        if let (Err(_), Some(on)) = (&built, card) {
+            on.card.close();
+        }
+        built
+    }
+
+    fn build(
+        plan: &Plan,
+        placement: &WeightPlacement,
+        source: &'s dyn WeightSource,
+        options: &CpuOptions,
+    ) -> Result<CpuExecutor<'s>, CpuError> {
+        let card = options.card.as_ref();
         let compression = plan.policy.compression;
         let threads = options.device_threads;
         let decoder = Decoder::new(&plan.model, plan.dtype, compression, threads)?;
         let machine = plan.machine();
-        let mut sizes = arena_footprints(plan)?;
-        for (arena, size) in machine.arenas.iter().zip(&mut sizes) {
-            let (tier, needed, capacity) = (arena.tier, *size, arena.capacity);
-            if options.whole_tiers {
-                *size = capacity;
-            }
-            if needed > capacity {
-                return Err(CpuError::TooSmall {
-                    tier,
-                    needed,
-                    capacity,
-                });
-            }
-        }
+        let sizes = tier_sizes(plan, &machine, options.whole_tiers)?;
         let in_all = |tier: Tier| {
             let arenas = machine.arenas.iter().zip(&sizes);
             let of_tier = arenas.filter(|(arena, _)| arena.tier == tier);
             of_tier.map(|(_, size)| *size).sum::<Bytes>()
         };
-        check_memory(in_all(Tier::Device), in_all(Tier::Host))?;
+        let emulated = match card {
+            Some(_) => Bytes::ZERO,
+            None => in_all(Tier::Device),
+        };
+        check_memory(emulated, in_all(Tier::Host))?;
+        let on_card = card.map(|on| &*on.card);
         let engine = Arc::new(Engine {
-            memory: Memory::new(&machine, &sizes, &options.disk_dir)?,
+            memory: Memory::new(&machine, &sizes, &options.disk_dir, on_card)?,
             decoder,
             plan: plan.clone(),
             placement: placement.clone(),
@@ -194,7 +227,10 @@ impl<'s> CpuExecutor<'s> {
             logits: Mutex::default(),
             results: Mutex::default(),
         });
-        let scheduler = Arc::new(Scheduler::new(&machine, Arc::clone(&options.interrupt)));
+        let streams = card.map_or(0, |_| executor::streams_of(&machine));
+        let interrupt = Arc::clone(&options.interrupt);
+        let scheduler = Arc::new(Scheduler::new(&machine, interrupt, streams));
+        let device = card.map(|on| CardDevice::new(on.clone(), &engine));
         let mut executor = CpuExecutor {
             engine,
             scheduler,
@@ -204,6 +240,7 @@ impl<'s> CpuExecutor<'s> {
             progress: Box::new(|_, _| {}),
             interrupt: Arc::clone(&options.interrupt),
             prompts: None,
+            device: device.transpose()?.map(Arc::new),
         };
         executor.start_workers(&machine, options)?;
         Ok(executor)
@@ -220,9 +257,15 @@ impl<'s> CpuExecutor<'s> {
         } else {
             Vec::new()
         };
+        let mut streams = 0;
+        if let Some(device) = &self.device {
+            streams = executor::streams_of(machine);
+            let of = (&self.engine, &self.scheduler);
+            self.workers.extend(executor::start(machine, of, device)?);
+        }
         let own = options.device_threads.clamp(1, cores.len().max(1));
         for (index, resource) in machine.resources.iter().enumerate() {
-            if resource.kind == ResourceKind::Sync {
+            if resource.kind == ResourceKind::Sync || streams >> index & 1 == 1 {
                 continue;
             }
             let worker = worker::Worker {
@@ -295,6 +338,7 @@ impl<'s> CpuExecutor<'s> {
                 source: self.source,
                 progress: &mut *self.progress,
                 interrupt: &self.interrupt,
+                card: self.device.as_ref().map(|device| &*device.card),
             };
             loader.load(&buffers, piece.buffers())?;
         }
@@ -329,6 +373,25 @@ impl<'s> CpuExecutor<'s> {
     }
 }
 
+/// Bytes of a machine's arenas, of which none is larger than planned.
+fn tier_sizes(plan: &Plan, machine: &Machine, whole: bool) -> Result<Vec<Bytes>, CpuError> {
+    let mut sizes = arena_footprints(plan)?;
+    for (arena, size) in machine.arenas.iter().zip(&mut sizes) {
+        let (tier, needed, capacity) = (arena.tier, *size, arena.capacity);
+        if whole {
+            *size = capacity;
+        }
+        if needed > capacity {
+            return Err(CpuError::TooSmall {
+                tier,
+                needed,
+                capacity,
+            });
+        }
+    }
+    Ok(sizes)
+}
+
 impl Executor for CpuExecutor<'_> {
     fn submit(&mut self, piece: Arc<Program>) -> Result<(), ExecutionError> {
         self.scheduler.check()?;
@@ -343,6 +406,10 @@ impl Executor for CpuExecutor<'_> {
     }
 
     fn wait(&mut self, until: Until) -> Result<Seconds, ExecutionError> {
+        if let Some(device) = self.device.as_ref().filter(|_| !self.scheduler.is_open()) {
+            let started = device.start_clock();
+            started.map_err(|error| ExecutionError::Executor(Box::new(error)))?;
+        }
         self.scheduler.wait(until, &mut self.trace)
     }
 
@@ -369,6 +436,10 @@ impl Drop for CpuExecutor<'_> {
         for worker in self.workers.drain(..) {
             // A worker catches its tasks' panics; one of its own has been printed.
             let _ = worker.join();
+        }
+        // Before the host's memory goes, which the card has locked.
+        if let Some(device) = &self.device {
+            device.card.close();
         }
     }
 }

@@ -6,8 +6,8 @@ use plimsoll_core::program::{Content, Op, ResourceKind, Stage};
 use plimsoll_core::split::{Module, RowSplit};
 use plimsoll_core::tier::Tier;
 
-use super::engine::Turn;
 use super::error::TaskError;
+use super::turn::Turn;
 use crate::decoder::{DecoderError, Joined, Parted, Product};
 use crate::kernels::groups::PackedMatrix;
 use crate::kernels::{Elements, ElementsMut, Matrix};

@@ -3,6 +3,10 @@
 //! Each resource keeps program order. A worker whose next task must wait sleeps on a condition of its
 //! own and is woken only by the task that it waits for. A barrier takes no engine and has no worker:
 //! whoever ends the last task that it waits for ends it as well.
+//!
+//! Where a GPU executes, some resources are its streams. A task there is first *issued*, behind those that it waits for on
+//! other streams, which need be issued only; and it ends when the GPU says so. What waits for it on the host waits for
+//! its end. Whoever issues waits for tasks of the host, and never for the GPU.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +19,7 @@ use plimsoll_core::trace::{Span, Trace};
 use plimsoll_core::units::Seconds;
 
 use super::error::CpuError;
+use crate::cuda::Moments;
 
 /// How often whoever waits for the program looks whether the user interrupted.
 const LOOK: Duration = Duration::from_millis(20);
@@ -23,16 +28,28 @@ const _: () = assert!(Machine::MAX_RESOURCES <= u128::BITS as usize);
 
 /// A task whose turn it is.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(crate) struct Job {
     pub piece: Arc<Program>,
     pub index: usize,
     pub id: TaskId,
     pub start: Seconds,
+    /// Of a task on a stream: what it waits for on others.
+    pub behind: Vec<Arc<Moments>>,
+}
+
+/// How far a task is.
+#[derive(Debug, Clone, Default)]
+enum Progress {
+    #[default]
+    Waiting,
+    /// Given to a stream, on which it ends at this moment.
+    Issued(Arc<Moments>),
+    Ended,
 }
 
 /// A task that could not be done.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(crate) struct Failure {
     pub task: TaskId,
     pub what: String,
     pub source: Box<dyn std::error::Error + Send + Sync>,
@@ -59,11 +76,13 @@ impl Lane {
 #[derive(Debug, Default)]
 struct State {
     /// By task number, from the first that was not let go of on.
-    ended: VecDeque<bool>,
+    progress: VecDeque<Progress>,
     /// Tasks that were let go of, since they had ended.
     forgotten: u32,
     /// By resource.
     lanes: Vec<VecDeque<Lane>>,
+    /// Resources that are streams of a GPU, a bit each.
+    streams: u128,
     /// By resource: what its next task waits for.
     awaited: Vec<Option<TaskId>>,
     /// By resource: whether its worker sleeps because nothing is left to do.
@@ -88,7 +107,7 @@ struct Wake {
 
 /// What workers and the one who waits for them share.
 #[derive(Debug)]
-pub(super) struct Scheduler {
+pub(crate) struct Scheduler {
     state: Mutex<State>,
     workers: Vec<Condvar>,
     watcher: Condvar,
@@ -100,16 +119,37 @@ pub(super) struct Scheduler {
 }
 
 impl State {
+    /// How far a task is; one that was let go of has ended.
+    fn progress(&self, task: TaskId) -> &Progress {
+        match task.0.checked_sub(self.forgotten) {
+            Some(index) => self
+                .progress
+                .get(index as usize)
+                .unwrap_or(&Progress::Waiting),
+            None => &Progress::Ended,
+        }
+    }
+
     fn is_ended(&self, task: TaskId) -> bool {
-        let Some(index) = task.0.checked_sub(self.forgotten) else {
-            return true;
-        };
-        self.ended.get(index as usize).copied().unwrap_or(false)
+        matches!(self.progress(task), Progress::Ended)
+    }
+
+    fn is_stream(&self, resource: usize) -> bool {
+        self.streams >> resource & 1 == 1
+    }
+
+    /// Whether a task need not be waited for any more: a stream waits for another's by itself.
+    fn has_passed(&self, task: TaskId, on_stream: bool) -> bool {
+        match self.progress(task) {
+            Progress::Waiting => false,
+            Progress::Issued(_) => on_stream,
+            Progress::Ended => true,
+        }
     }
 
     /// One past the last task that was submitted.
     fn end(&self) -> TaskId {
-        TaskId(self.forgotten + self.ended.len() as u32)
+        TaskId(self.forgotten + self.progress.len() as u32)
     }
 
     /// Moves what has ended to the trace.
@@ -136,7 +176,29 @@ impl State {
         let lane = self.lanes[resource].front()?;
         let deps = lane.piece.deps_at(lane.index());
         // The latest is the likeliest to be missing.
-        deps.iter().rev().copied().find(|dep| !self.is_ended(*dep))
+        let on_stream = self.is_stream(resource);
+        let waits = |dep: &TaskId| !self.has_passed(*dep, on_stream);
+        deps.iter().rev().copied().find(waits)
+    }
+
+    /// What the next task of a stream waits for on other streams: of each the last.
+    fn behind(&self, resource: usize) -> Vec<Arc<Moments>> {
+        let mut latest: Vec<(TaskId, &Arc<Moments>)> = Vec::new();
+        let lane = self.lanes[resource].front();
+        let lane = lane.filter(|_| self.is_stream(resource));
+        for dep in lane.into_iter().flat_map(|l| l.piece.deps_at(l.index())) {
+            let Progress::Issued(moments) = self.progress(*dep) else {
+                continue;
+            };
+            let known = latest.iter_mut().find(|(_, m)| m.stream == moments.stream);
+            match known {
+                Some(known) if known.0 < *dep => *known = (*dep, moments),
+                Some(_) => {}
+                None if moments.stream != resource => latest.push((*dep, moments)),
+                None => {}
+            }
+        }
+        latest.into_iter().map(|(_, m)| Arc::clone(m)).collect()
     }
 
     fn pop(&mut self, resource: usize) {
@@ -164,11 +226,13 @@ impl Wake {
 }
 
 impl Scheduler {
-    pub(super) fn new(machine: &Machine, interrupt: Arc<AtomicBool>) -> Scheduler {
+    /// Of a machine, some of whose resources are streams of a GPU, a bit each.
+    pub(super) fn new(machine: &Machine, interrupt: Arc<AtomicBool>, streams: u128) -> Scheduler {
         let resources = machine.resources.len();
         Scheduler {
             state: Mutex::new(State {
                 lanes: (0..resources).map(|_| VecDeque::new()).collect(),
+                streams,
                 awaited: vec![None; resources],
                 idle: vec![false; resources],
                 ..State::default()
@@ -178,7 +242,8 @@ impl Scheduler {
             sync: machine
                 .resources
                 .iter()
-                .map(|r| r.kind == ResourceKind::Sync)
+                .enumerate()
+                .map(|(index, r)| r.kind == ResourceKind::Sync && streams >> index & 1 == 0)
                 .collect(),
             stopped: AtomicBool::new(false),
             interrupt,
@@ -194,6 +259,11 @@ impl Scheduler {
             self.meet(state, &mut Wake::default());
             self.workers.iter().for_each(Condvar::notify_all);
         }
+    }
+
+    /// Whether the clock runs.
+    pub(super) fn is_open(&self) -> bool {
+        self.lock().open
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -215,7 +285,7 @@ impl Scheduler {
         let mut wake = Wake::default();
         let mut state = self.lock();
         let all = piece.end_task().0 - state.forgotten;
-        state.ended.resize(all as usize, false);
+        state.progress.resize(all as usize, Progress::Waiting);
         state.unfinished += piece.tasks().len();
         for (resource, indices) in indices.into_iter().enumerate() {
             if indices.is_empty() {
@@ -240,9 +310,17 @@ impl Scheduler {
     /// Records an end, and the barriers that it completes.
     fn end(&self, state: &mut State, (task, span): (TaskId, Span), wake: &mut Wake) {
         let index = task.0 - state.forgotten;
-        state.ended[index as usize] = true;
+        state.progress[index as usize] = Progress::Ended;
         state.spans.push((task, span));
         state.unfinished -= 1;
+        wake.watcher |= state.unfinished == 0 || state.watched == Some(task);
+        if self.wake_waiting(state, task, wake) {
+            self.meet(state, wake);
+        }
+    }
+
+    /// Wakes who waits for a task. Returns whether a barrier does.
+    fn wake_waiting(&self, state: &mut State, task: TaskId, wake: &mut Wake) -> bool {
         let mut meets = false;
         for (resource, awaited) in state.awaited.iter_mut().enumerate() {
             if *awaited == Some(task) {
@@ -254,10 +332,28 @@ impl Scheduler {
                 }
             }
         }
-        wake.watcher |= state.unfinished == 0 || state.watched == Some(task);
-        if meets {
-            self.meet(state, wake);
-        }
+        meets
+    }
+
+    /// Says that a task was given to its stream.
+    pub(crate) fn issued(&self, task: TaskId, moments: Arc<Moments>) {
+        let mut wake = Wake::default();
+        let mut state = self.lock();
+        let index = task.0 - state.forgotten;
+        state.progress[index as usize] = Progress::Issued(moments);
+        self.wake_waiting(&mut state, task, &mut wake);
+        drop(state);
+        wake.send(self);
+    }
+
+    /// Ends a task that was issued.
+    pub(crate) fn end_issued(&self, ended: (TaskId, Span)) {
+        let mut wake = Wake::default();
+        let mut state = self.lock();
+        state.running -= 1;
+        self.end(&mut state, ended, &mut wake);
+        drop(state);
+        wake.send(self);
     }
 
     /// Ends all barriers that wait for nothing any more.
@@ -280,7 +376,7 @@ impl Scheduler {
     }
 
     /// Ends a worker's task, if it had one, and gives it the next, or none when all is over.
-    pub(super) fn next(&self, resource: usize, ended: Option<(TaskId, Span)>) -> Option<Job> {
+    pub(crate) fn next(&self, resource: usize, ended: Option<(TaskId, Span)>) -> Option<Job> {
         let mut wake = Wake::default();
         let mut state = self.lock();
         if let Some(ended) = ended {
@@ -300,6 +396,7 @@ impl Scheduler {
                     index: lane.index(),
                     id: lane.id(),
                     start: self.now(),
+                    behind: state.behind(resource),
                 };
                 state.pop(resource);
                 state.running += 1;
@@ -315,7 +412,7 @@ impl Scheduler {
     }
 
     /// Ends everything because a task failed.
-    pub(super) fn fail(&self, failure: Failure) {
+    pub(crate) fn fail(&self, failure: Failure) {
         let mut state = self.lock();
         state.running -= 1;
         state.failure.get_or_insert(failure);
@@ -415,14 +512,14 @@ impl Scheduler {
     pub(super) fn forget(&self, piece: &Program, trace: &mut Trace) {
         let mut state = self.lock();
         state.write_down(trace);
-        state.ended.drain(..piece.tasks().len());
+        state.progress.drain(..piece.tasks().len());
         state.forgotten += piece.tasks().len() as u32;
         trace.forget_to(piece.end_task());
     }
 
     /// Tasks that were not let go of.
     pub(super) fn num_known(&self) -> usize {
-        self.lock().ended.len()
+        self.lock().progress.len()
     }
 
     /// Waits until no task runs: none is left, or none will be begun.

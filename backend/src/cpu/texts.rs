@@ -16,7 +16,7 @@ pub(super) type Placed = HashMap<BufferId, Vec<u32>>;
 
 /// Token ids that have reached the host.
 #[derive(Debug, Default)]
-pub(super) struct Results {
+pub(crate) struct Results {
     /// Of those GPU batches that were not let go of, by buffer.
     by_buffer: BTreeMap<BufferId, Vec<u32>>,
     /// The first buffer of these, where others were let go of.
@@ -80,6 +80,10 @@ impl CpuExecutor<'_> {
                 rest = others;
             }
             padding.push(of_round);
+        }
+        if let Some(device) = &self.device {
+            let all = padding.iter().flatten().flat_map(|of| of.iter().copied());
+            device.pad(&all.collect::<Vec<u32>>())?;
         }
         let of_engine = &self.engine.padding;
         *of_engine.write().unwrap_or_else(PoisonError::into_inner) = padding;

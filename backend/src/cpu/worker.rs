@@ -4,13 +4,13 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use plimsoll_core::program::{Op, ResourceKind};
+use plimsoll_core::program::{Op, Program, ResourceKind, TaskId};
 use plimsoll_core::trace::Span;
 
 use super::engine::Engine;
 use super::error::TaskError;
 use super::pin;
-use super::scheduler::{Failure, Job, Scheduler};
+use super::scheduler::{Failure, Scheduler};
 use crate::tiers::{TierError, sharpen_timers};
 
 /// A resource's thread, before it starts.
@@ -46,44 +46,54 @@ impl Worker {
                     ))
                 }
                 Err(TaskError::Tier(TierError::Stopped)) => return self.scheduler.leave(),
-                Err(error) => return self.scheduler.fail(self.failure(&job, error)),
+                Err(error) => {
+                    let failed = failure(task, job.id, self.kind, error);
+                    return self.scheduler.fail(failed);
+                }
             }
-        }
-    }
-
-    fn failure(&self, job: &Job, error: TaskError) -> Failure {
-        let task = &job.piece.tasks()[job.index];
-        let what = match job.piece.op_of(task) {
-            Op::Move { bytes, .. } => format!("move of {bytes}"),
-            Op::MoveParts { parts, part, .. } => format!("move of {parts} parts of {part}"),
-            Op::Gather { .. } => "gathering of values".to_owned(),
-            Op::Embed { .. } => "embed".to_owned(),
-            Op::Linear { stage, .. } => stage.name().to_owned(),
-            Op::Attention { .. } => "attention".to_owned(),
-            Op::Barrier => "barrier".to_owned(),
-        };
-        let cell = task.cell;
-        Failure {
-            task: job.id,
-            what: format!(
-                "{what} on {}, round {}, pass {}, block {}, batch {}",
-                self.kind.name(),
-                cell.round,
-                cell.pass,
-                cell.block,
-                cell.batch
-            ),
-            source: match error {
-                // What tiers and stages say themselves is what callers tell apart.
-                TaskError::Tier(error) => Box::new(error),
-                TaskError::Decoder(error) => Box::new(error),
-                error => Box::new(error),
-            },
         }
     }
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> TaskError {
+/// What is said of a task that could not be done.
+pub(crate) fn failure(
+    (piece, index): (&Program, usize),
+    id: TaskId,
+    kind: ResourceKind,
+    error: TaskError,
+) -> Failure {
+    let task = &piece.tasks()[index];
+    let what = match piece.op_of(task) {
+        Op::Move { bytes, .. } => format!("move of {bytes}"),
+        Op::MoveParts { parts, part, .. } => format!("move of {parts} parts of {part}"),
+        Op::Gather { .. } => "gathering of values".to_owned(),
+        Op::Embed { .. } => "embed".to_owned(),
+        Op::Linear { stage, .. } => stage.name().to_owned(),
+        Op::Attention { .. } => "attention".to_owned(),
+        Op::Barrier => "barrier".to_owned(),
+    };
+    let cell = task.cell;
+    Failure {
+        task: id,
+        what: format!(
+            "{what} on {}, round {}, pass {}, block {}, batch {}",
+            kind.name(),
+            cell.round,
+            cell.pass,
+            cell.block,
+            cell.batch
+        ),
+        source: match error {
+            // What tiers and stages say themselves is what callers tell apart.
+            TaskError::Tier(error) => Box::new(error),
+            TaskError::Decoder(error) => Box::new(error),
+            TaskError::Cuda(error) => Box::new(error),
+            error => Box::new(error),
+        },
+    }
+}
+
+pub(crate) fn panicked(panic: &(dyn Any + Send)) -> TaskError {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     TaskError::Panic(text.unwrap_or_else(|| "no message".to_owned()))

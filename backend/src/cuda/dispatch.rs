@@ -1,6 +1,10 @@
 //! Which way a product with weights is computed (FlashDecoding++ section 5): by a table of two inflection points for each
 //! shape of weights, found in measured times.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plimsoll_core::Dtype;
+
 use super::CudaError;
 
 /// Three ways to compute the same product.
@@ -37,6 +41,13 @@ pub struct Inflections {
 }
 
 impl Inflections {
+    /// For a shape that nobody measured: the paper's example (section 5, Figure 9), where the flat product has
+    /// from two rows on to as many as a conventional tile pads to.
+    pub const UNMEASURED: Inflections = Inflections {
+        m1: Some(2),
+        m2: Some(65),
+    };
+
     /// The decision flow of Figure 9(b) over times by increasing rows. Rows between two measured ones belong to the
     /// lower.
     pub fn find(timings: &[Timing]) -> Inflections {
@@ -57,6 +68,106 @@ impl Inflections {
             (false, _) => Implementation::Gemv,
             (true, false) => Implementation::Flat,
             (true, true) => Implementation::Vendor,
+        }
+    }
+}
+
+/// Weights that products are made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Weights {
+    /// Of their elements.
+    pub dtype: Dtype,
+    /// Output features.
+    pub n: usize,
+    /// Input features.
+    pub k: usize,
+}
+
+/// What was measured for weights of one shape.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// Which.
+    pub weights: Weights,
+    /// The whole curve, by increasing rows.
+    pub timings: Vec<Timing>,
+    /// What it comes to.
+    pub points: Inflections,
+}
+
+/// Which implementation computes which product. Clones share what is known.
+#[derive(Debug, Clone, Default)]
+pub struct Dispatch {
+    known: Arc<Mutex<Vec<Measured>>>,
+    measures: bool,
+}
+
+impl Dispatch {
+    /// One that measures what it does not know, before a plan's clock starts.
+    pub fn measuring() -> Dispatch {
+        Dispatch {
+            measures: true,
+            ..Dispatch::default()
+        }
+    }
+
+    /// Of points that are given.
+    pub fn of(points: impl IntoIterator<Item = (Weights, Inflections)>) -> Dispatch {
+        let measured = points.into_iter().map(|(weights, points)| Measured {
+            weights,
+            timings: Vec::new(),
+            points,
+        });
+        Dispatch {
+            known: Arc::new(Mutex::new(measured.collect())),
+            measures: false,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Measured>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known.
+    pub fn known(&self) -> Vec<Measured> {
+        self.lock().clone()
+    }
+
+    /// Measures weights that are not known, where that is its way; `time` gives the times of an implementation for
+    /// some rows.
+    ///
+    /// # Errors
+    /// What `time` says.
+    pub fn learn(
+        &self,
+        weights: impl IntoIterator<Item = Weights>,
+        mut time: impl FnMut(Weights) -> Result<Vec<Timing>, CudaError>,
+    ) -> Result<(), CudaError> {
+        for weights in weights {
+            let is_known = self.lock().iter().any(|known| known.weights == weights);
+            if is_known || !self.measures {
+                continue;
+            }
+            let timings = time(weights)?;
+            let points = Inflections::find(&timings);
+            self.lock().push(Measured {
+                weights,
+                timings,
+                points,
+            });
+        }
+        Ok(())
+    }
+
+    /// What computes a product of so many rows.
+    pub fn choose(&self, m: usize, weights: Weights) -> Implementation {
+        let known = self.lock();
+        let known = known.iter().find(|known| known.weights == weights);
+        let points = known.map_or(Inflections::UNMEASURED, |known| known.points);
+        match points.choose(m) {
+            Implementation::Flat if check_depth(Implementation::Flat, weights.k).is_err() => {
+                Implementation::Gemv
+            }
+            chosen => chosen,
         }
     }
 }
@@ -120,6 +231,49 @@ mod tests {
         assert_eq!(found.choose(64), Implementation::Vendor);
         let none = Inflections::find(&[]);
         assert_eq!(none.choose(1000), Implementation::Gemv);
+    }
+
+    #[test]
+    fn a_shape_has_its_own_points_and_depths_that_are_not_eights_no_flat_product() {
+        let own = Inflections {
+            m1: Some(4),
+            m2: None,
+        };
+        let weights = |n, k| Weights {
+            dtype: Dtype::F16,
+            n,
+            k,
+        };
+        let dispatch = Dispatch::of([(weights(96, 64), own)]);
+        use Implementation::{Flat, Gemv, Vendor};
+        let chosen = |m, n, k| dispatch.choose(m, weights(n, k));
+        assert_eq!([chosen(3, 96, 64), chosen(900, 96, 64)], [Gemv, Flat]);
+        assert_eq!([chosen(3, 64, 96), chosen(900, 64, 96)], [Flat, Vendor]);
+        assert_eq!([chosen(3, 64, 100), chosen(900, 64, 100)], [Gemv, Vendor]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_measured_once_and_clones_know_it() {
+        let weights = Weights {
+            dtype: Dtype::Bf16,
+            n: 32,
+            k: 64,
+        };
+        let (dispatch, mut asked) = (Dispatch::measuring(), 0);
+        for _ in 0..2 {
+            let clone = dispatch.clone();
+            let learnt = clone.learn([weights], |_| {
+                asked += 1;
+                Ok(vec![timing(1, 2.0, 1.0, 3.0), timing(8, 9.0, 4.0, 3.0)])
+            });
+            assert_eq!(learnt, Ok(()));
+        }
+        assert_eq!(asked, 1);
+        let chosen = [1, 7, 8].map(|m| dispatch.choose(m, weights));
+        use Implementation::{Flat, Vendor};
+        assert_eq!(chosen, [Flat, Flat, Vendor]);
+        let given = Dispatch::default().learn([weights], |_| panic!("it measures nothing"));
+        assert_eq!(given, Ok(()));
     }
 
     #[test]

@@ -71,15 +71,56 @@ pub fn check_available() -> Result<(), CudaError> {
     }
 }
 
+/// Kernels, compiled for the GPU that is there.
+#[derive(Debug)]
+pub(super) struct Modules {
+    loaded: HashMap<&'static str, Module>,
+    compiler: Compiler,
+    architecture: String,
+    device: Arc<Device>,
+}
+
+impl Modules {
+    /// None yet.
+    pub(super) fn new(device: &Arc<Device>) -> Result<Modules, CudaError> {
+        let compiler = Compiler::find()?;
+        let major = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        Ok(Modules {
+            loaded: HashMap::new(),
+            compiler,
+            architecture: format!("sm_{major}{minor}"),
+            device: Arc::clone(device),
+        })
+    }
+
+    /// Compiles a source, by its name without ending, unless that was done.
+    pub(super) fn load(&mut self, stem: &str) -> Result<(), CudaError> {
+        if self.loaded.contains_key(stem) {
+            return Ok(());
+        }
+        let found = source(stem).ok_or_else(|| CudaError::NoKernel(stem.to_owned()))?;
+        let cubin = self.compiler.compile(found, &self.architecture)?;
+        let module = Module::new(&self.device, &cubin)?;
+        self.loaded
+            .insert(found.name.trim_end_matches(".cu"), module);
+        Ok(())
+    }
+
+    /// The kernels of a source that was compiled.
+    pub(super) fn find(&self, stem: &str) -> Result<&Module, CudaError> {
+        let found = self.loaded.get(stem);
+        found.ok_or_else(|| CudaError::NoKernel(stem.to_owned()))
+    }
+}
+
 /// A GPU.
 #[derive(Debug)]
 pub struct Gpu {
-    modules: HashMap<&'static str, Module>,
+    modules: Modules,
     blas: Option<Blas>,
     arena: DeviceArena,
     stream: Stream,
-    compiler: Compiler,
-    architecture: String,
     device: Arc<Device>,
 }
 
@@ -90,23 +131,18 @@ impl Gpu {
     /// [`CudaError::Missing`] where the driver or the compiler is; [`CudaError::NoGpu`]; too little memory.
     pub fn open(index: u32, arena_bytes: usize) -> Result<Gpu, CudaError> {
         let device = Device::open(index)?;
-        let compiler = Compiler::find()?;
-        let major = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-        let minor = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         Ok(Gpu {
-            modules: HashMap::new(),
+            modules: Modules::new(&device)?,
             blas: None,
             arena: DeviceArena::new(&device, arena_bytes)?,
             stream: Stream::new(&device)?,
-            compiler,
-            architecture: format!("sm_{major}{minor}"),
             device,
         })
     }
 
     /// What it is compiled for: `sm_80`.
     pub fn architecture(&self) -> &str {
-        &self.architecture
+        &self.modules.architecture
     }
 
     /// The device.
@@ -116,16 +152,6 @@ impl Gpu {
 
     fn offset(&self, address: u64) -> usize {
         address.saturating_sub(self.arena.memory.address()) as usize
-    }
-
-    fn module(&mut self, stem: &'static str) -> Result<&Module, CudaError> {
-        if !self.modules.contains_key(stem) {
-            let found = source(stem).ok_or_else(|| CudaError::NoKernel(stem.to_owned()))?;
-            let cubin = self.compiler.compile(found, &self.architecture)?;
-            self.modules
-                .insert(stem, Module::new(&self.device, &cubin)?);
-        }
-        Ok(&self.modules[stem])
     }
 }
 
@@ -152,8 +178,8 @@ impl KernelDevice for Gpu {
     }
 
     fn launch(&mut self, launch: &Launch) -> Result<(), CudaError> {
-        self.module(launch.source)?;
-        let module = &self.modules[launch.source];
+        self.modules.load(launch.source)?;
+        let module = self.modules.find(launch.source)?;
         let shape = (launch.grid, launch.threads, launch.shared_bytes);
         self.stream
             .launch((module, &launch.kernel), shape, launch.arguments.words())?;

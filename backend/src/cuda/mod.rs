@@ -1,10 +1,12 @@
 //! NVIDIA GPUs: loaded at run time, so that one binary runs everywhere and says what is missing.
 //!
-//! Three layers, each on the one below:
+//! Layers, each on the one below:
 //! - [`raw`], the only one with `unsafe`: calls of the driver, of NVRTC and of cuBLAS, each library asked for before it
 //!   is called, each failure an error;
 //! - [`Gpu`] and what it gives out: streams, events, page-locked memory, an [`arena`](arena::DeviceArena) of a stated size, and
 //!   kernels, which are compiled from [`sources`] for the very GPU that is there;
+//! - [`Card`]: what an executor needs of a GPU, which [`GpuCard`] is; and the executor (`executor/`), which gives streams what a program
+//!   says;
 //! - [`launches`]: which kernel computes what, on how many threads, and [`tile`] and [`dispatch`]: which of those that
 //!   compute the same.
 //!
@@ -12,13 +14,18 @@
 
 pub mod arena;
 pub mod arguments;
+mod card;
 pub mod dispatch;
 mod error;
+pub(crate) mod executor;
 mod gpu;
+mod gpu_card;
 pub mod launches;
 pub mod raw;
 pub mod sources;
 pub mod tile;
 
+pub use card::{Card, CopyRows, Moments};
 pub use error::CudaError;
 pub use gpu::{Gpu, KernelDevice, Launch, check_available};
+pub use gpu_card::GpuCard;

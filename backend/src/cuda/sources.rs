@@ -19,16 +19,17 @@ macro_rules! source {
 }
 
 /// What sources include.
-pub const HEADERS: [Source; 5] = [
+pub const HEADERS: [Source; 6] = [
     source!("elements.cuh"),
     source!("groups.cuh"),
     source!("product.cuh"),
     source!("ptx.cuh"),
     source!("reduce.cuh"),
+    source!("stored.cuh"),
 ];
 
 /// Each is compiled by itself, when one of its kernels is first launched.
-pub const SOURCES: [Source; 10] = [
+pub const SOURCES: [Source; 12] = [
     source!("activation.cu"),
     source!("append.cu"),
     source!("argmax.cu"),
@@ -38,7 +39,9 @@ pub const SOURCES: [Source; 10] = [
     source!("gemv.cu"),
     source!("groups.cu"),
     source!("norm.cu"),
+    source!("prompt.cu"),
     source!("rotary.cu"),
+    source!("tables.cu"),
 ];
 
 /// The source of this name, without its ending.

@@ -63,7 +63,7 @@ pub enum DecoderError {
 }
 
 /// What helps where activations are too large for a type. No other holds more than bf16 and f32 do.
-fn wider(dtype: Dtype) -> &'static str {
+pub(crate) fn wider(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::F16 => "run in bf16 or f32",
         Dtype::Bf16 | Dtype::F32 => "get other weights",

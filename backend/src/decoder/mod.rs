@@ -41,6 +41,7 @@ use plimsoll_core::model::{Activation, ModelSpec, Positions, QkvLayout};
 pub use block::BlockTensors;
 pub use cache::{CachePart, NewCachePart};
 pub use error::DecoderError;
+pub(crate) use error::wider;
 pub use padding::{Padding, Sight};
 pub use parts::{Joined, Parted, Product};
 pub use split::{Split, SplitMut};
@@ -129,7 +130,13 @@ impl Decoder {
         self.model.num_key_value_heads as usize
     }
 
-    fn activation(&self) -> ActivationKernel {
+    /// How queries and keys are turned, where positions are told so.
+    pub(crate) fn rotary(&self) -> Option<&Rotary> {
+        self.rotary.as_ref()
+    }
+
+    /// What the MLP applies.
+    pub(crate) fn activation(&self) -> ActivationKernel {
         match self.model.activation {
             Activation::Relu => ActivationKernel::Relu,
             Activation::Gelu => ActivationKernel::GeluErf,

@@ -399,7 +399,7 @@ impl Decoder {
     }
 
     /// The next tokens of sequences from `first` on, by their logits, `[sequence][vocabulary]`.
-    fn choose(
+    pub(crate) fn choose(
         &self,
         choice: Choice<'_>,
         first: usize,

@@ -19,6 +19,9 @@ pub(super) const MEASURED: &str = "measured";
 const COUNTED: &str = "counted";
 const GAPS: &str = "gaps";
 
+/// One part in so many of a GPU's memory is no plan's.
+const SHARE_BESIDE_PLANS: u64 = 32;
+
 /// A rate by size, from several measurements of each.
 type Rates = BTreeMap<u64, Vec<f64>>;
 
@@ -62,11 +65,18 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
     ]);
     HardwareProfile {
         name: options.name.clone(),
-        description: "Emulated device on this machine's CPU: its own arena and its own thread."
-            .into(),
-        kind: DeviceKind::Emulated,
+        description: match &options.cpu.card {
+            None => {
+                "Emulated device on this machine's CPU: its own arena and its own thread.".into()
+            }
+            Some(on) => format!("{} of this machine, its CPU and its disk.", on.card.name()),
+        },
+        kind: match options.cpu.card {
+            None => DeviceKind::Emulated,
+            Some(_) => DeviceKind::Gpu,
+        },
         sources,
-        tiers: tiers(measured),
+        tiers: tiers(options, measured),
         links: links(measured),
         cluster: None,
         compute: compute_rates(options, measured),
@@ -85,18 +95,23 @@ fn best_weight_rate(measured: &Measured) -> f64 {
     rates.fold(1e6, f64::max)
 }
 
-fn tiers(measured: &Measured) -> Tiers {
+fn tiers(options: &ProbeOptions, measured: &Measured) -> Tiers {
     let memory = system_memory();
+    let card = options.cpu.card.as_ref();
     let bytes = |count: u64| Quantity::new(Bytes(count), COUNTED);
     let rate = |rate: f64| Quantity::new(BytesPerSecond(rate), MEASURED);
     let host_reads = &measured.host_reads;
     Tiers {
         page_lockable_bytes: None,
-        // A quarter of memory plays the device; a plan may state less.
-        device_capacity_bytes: bytes(memory / 4),
+        // Where none is a GPU, a quarter of memory plays the device; a plan may state less.
+        device_capacity_bytes: bytes(card.map_or(memory / 4, |on| on.card.memory()[1] as u64)),
         host_capacity_bytes: bytes(memory / 2),
         disk_capacity_bytes: bytes(measured.disk_free.0),
-        device_reserved_bytes: bytes(0),
+        // What was taken before (the driver's context), and a share for kernels and what lies beside a plan's arena.
+        device_reserved_bytes: bytes(card.map_or(0, |on| {
+            let [free, all] = on.card.memory().map(|bytes| bytes as u64);
+            all - free + all / SHARE_BESIDE_PLANS
+        })),
         host_reserved_bytes: bytes(0),
         device_bandwidth: rate(best_weight_rate(measured)),
         host_bandwidth: rate(median(host_reads)).with_spread(spread(host_reads)),
@@ -179,7 +194,7 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         cpu_copy_share: None,
         handoff: Some(quantity(&measured.handoffs, MEASURED)),
         barrier: quantity(&measured.barriers, MEASURED),
-        pace: Some(pace(measured)),
+        pace: options.cpu.card.is_none().then(|| pace(measured)),
         gemm: gemm_curves(options, measured),
         attention_prefill: curve(&prefill),
         attention_decode: curve(&thin(decode)),

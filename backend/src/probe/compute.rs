@@ -38,6 +38,35 @@ pub(super) const SHAPES: [Shape; 3] = [
     },
 ];
 
+/// The same for a GPU, on which smaller ones would measure launches.
+pub(super) const SHAPES_OF_GPUS: [Shape; 3] = [
+    Shape {
+        hidden_size: 1024,
+        num_hidden_layers: 3,
+    },
+    Shape {
+        hidden_size: 2304,
+        num_hidden_layers: 2,
+    },
+    Shape {
+        hidden_size: 4608,
+        num_hidden_layers: 1,
+    },
+];
+
+/// Sequences and prompt lengths for them.
+pub(super) const BATCHES_OF_GPUS: [(u32, u32); 9] = [
+    (1, 16),
+    (2, 64),
+    (3, 192),
+    (4, 96),
+    (8, 256),
+    (16, 96),
+    (24, 64),
+    (32, 192),
+    (64, 96),
+];
+
 /// Sequences and prompt lengths that are run on each model.
 pub(super) const BATCHES: [(u32, u32); 9] = [
     (1, 16),

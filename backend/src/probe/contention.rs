@@ -44,15 +44,9 @@ const PLACEMENTS: [((u32, u32), [f64; 6], bool); 3] = [
 ];
 
 /// Each placement with overlap, and the same without: the same tasks in another order.
-pub(super) fn plans(dtype: Dtype) -> Result<Vec<[Plan; 2]>, LowerError> {
+pub(super) fn plans(dtype: Dtype, shape: compute::Shape) -> Result<Vec<[Plan; 2]>, LowerError> {
     let with = |((sequences, batches), percent, cpu_attention)| {
-        let mut plan = compute::plan(
-            compute::SHAPES[1],
-            (sequences, 48),
-            6,
-            dtype,
-            Kind::OnDevice,
-        )?;
+        let mut plan = compute::plan(shape, (sequences, 48), 6, dtype, Kind::OnDevice)?;
         plan.policy = Policy {
             cpu_attention,
             barrier: false,
@@ -267,7 +261,7 @@ mod tests {
     #[test]
     fn what_runs_beside_others_is_timed_alone_on_every_engine() {
         let mut engines = Vec::new();
-        for [overlapped, serial] in plans(Dtype::F32).expect("plans") {
+        for [overlapped, serial] in plans(Dtype::F32, compute::SHAPES[1]).expect("plans") {
             let (beside, alone) = (operations(&overlapped), operations(&serial));
             let unmatched = beside.iter().filter(|op| !alone.contains(op));
             assert_eq!(unmatched.collect::<Vec<_>>(), [] as [&(Engine, String); 0]);

@@ -77,6 +77,24 @@ pub struct ProbeOptions {
     pub date: String,
 }
 
+impl ProbeOptions {
+    /// Calibration models, smallest first. A GPU needs larger ones to be at work.
+    fn shapes(&self) -> [compute::Shape; 3] {
+        match self.cpu.card {
+            None => compute::SHAPES,
+            Some(_) => compute::SHAPES_OF_GPUS,
+        }
+    }
+
+    /// Sequences and prompt lengths that are run on each model.
+    fn batches(&self) -> [(u32, u32); 9] {
+        match self.cpu.card {
+            None => compute::BATCHES,
+            Some(_) => compute::BATCHES_OF_GPUS,
+        }
+    }
+}
+
 /// Everything measured, before it is made into a profile. Times are as if the machine had always gone at
 /// the pace of `base`.
 #[derive(Debug)]
@@ -101,8 +119,8 @@ struct Measured {
 }
 
 impl Measured {
-    fn new(pin_cores: bool, disk_free: Bytes) -> Measured {
-        let mut meter = PaceMeter::new(pin_cores);
+    fn new(options: &CpuOptions, disk_free: Bytes) -> Measured {
+        let mut meter = PaceMeter::new(options);
         let moments: Vec<Moment> = (0..5).map(|_| meter.now()).collect();
         Measured {
             base: Moment::middle(&moments),
@@ -148,14 +166,14 @@ pub fn measure(
     progress: &mut dyn FnMut(&str, f64),
 ) -> Result<HardwareProfile, ProbeError> {
     let disk_free = free_bytes(&options.cpu.disk_dir).map_err(CpuError::from)?;
-    let mut measured = Measured::new(options.cpu.pin_cores, disk_free);
+    let mut measured = Measured::new(&options.cpu, disk_free);
     progress("copies and disk", 0.0);
     measure_host_reads(options, &mut measured);
     measure_moves(options, &mut measured)?;
-    let all = compute::SHAPES.len() * options.dtypes.len();
+    let all = options.shapes().len() * options.dtypes.len();
     let mut done = 0;
     for dtype in &options.dtypes {
-        for shape in compute::SHAPES {
+        for shape in options.shapes() {
             let share = 0.2 + 0.45 * done as f64 / all as f64;
             progress(
                 &format!("{} model of width {}", dtype.name(), shape.hidden_size),
@@ -212,7 +230,13 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
     ];
     let region = Bytes(128 << 20);
     let (repeats, turns) = if options.quick { (5, 2) } else { (7, 5) };
-    let mut plan = compute::plan(compute::SHAPES[0], (1, 4), 1, Dtype::F32, Kind::OnDevice)?;
+    let mut plan = compute::plan(
+        options.shapes()[0],
+        (1, 4),
+        1,
+        options.dtypes[0],
+        Kind::OnDevice,
+    )?;
     let behind = footprint(&plan)?;
     plan.capacity_bytes = Moves::room(region, behind);
     let machine = Machine::single_gpu(plan.capacity_bytes);
@@ -293,7 +317,7 @@ fn measure_compute(
     measured: &mut Measured,
 ) -> Result<(), ProbeError> {
     let gen_len = if options.quick { 5 } else { 15 };
-    for batch in compute::BATCHES {
+    for batch in options.batches() {
         let plan = compute::plan(shape, batch, gen_len, dtype, Kind::OnDevice)?;
         let (run, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
         measured
@@ -322,7 +346,7 @@ fn measure_unpack(options: &ProbeOptions, measured: &mut Measured) -> Result<(),
         }
         Ok::<_, ProbeError>(())
     };
-    for shape in compute::SHAPES {
+    for shape in options.shapes() {
         for batch in compute::PACKED_WEIGHTS {
             run(shape, batch, Compression::of(true, false))?;
         }
@@ -339,8 +363,8 @@ fn measure_cpu_attention(
     dtype: Dtype,
     measured: &mut Measured,
 ) -> Result<(), ProbeError> {
-    for batch in compute::BATCHES {
-        let plan = compute::plan(compute::SHAPES[1], batch, 5, dtype, Kind::CpuAttention)?;
+    for batch in options.batches() {
+        let plan = compute::plan(options.shapes()[1], batch, 5, dtype, Kind::CpuAttention)?;
         let (run, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
         measured.handoffs.extend(samples::handoffs(&run));
         let on_cpu = tasks.into_iter().filter(|t| t.kind == ResourceKind::Cpu);
@@ -352,7 +376,7 @@ fn measure_cpu_attention(
 /// A plan that synchronises after every GPU batch while copies run.
 fn measure_barriers(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
     let dtype = options.dtypes[0];
-    let mut plan = compute::plan(compute::SHAPES[0], (1, 16), 5, dtype, Kind::OnDevice)?;
+    let mut plan = compute::plan(options.shapes()[0], (1, 16), 5, dtype, Kind::OnDevice)?;
     let percent = [0.0, 100.0, 0.0, 100.0, 0.0, 100.0];
     plan.policy = Policy {
         barrier: true,
@@ -366,7 +390,7 @@ fn measure_barriers(options: &ProbeOptions, measured: &mut Measured) -> Result<(
 }
 
 fn measure_contention(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
-    for [overlapped, serial] in contention::plans(options.dtypes[0])? {
+    for [overlapped, serial] in contention::plans(options.dtypes[0], options.shapes()[1])? {
         let (_, alone) = measured.run(|weights| run_plan(options, &serial, weights))?;
         let (_, beside) = measured.run(|weights| run_plan(options, &overlapped, weights))?;
         measured.losses.add(&beside, &alone);

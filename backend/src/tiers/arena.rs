@@ -108,6 +108,11 @@ impl Arena {
         self.capacity
     }
 
+    /// The address of its first byte.
+    pub fn address(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
     fn start(&self, offset: u64, len: usize) -> Result<NonNull<u8>, TierError> {
         let end = offset.saturating_add(len as u64);
         if end > self.capacity.0 {

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <csetjmp>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -45,8 +46,11 @@ struct Copy {
 
 enum State { READY, AT_BLOCK, AT_WARP, DONE };
 
+// Begun once and used again for each block; jumps between fibers ask nothing of the system, as ucontext's own would.
 struct Fiber {
     ucontext_t context;
+    jmp_buf place;
+    bool begun = false;
     std::vector<char> stack;
     State state = DONE;
     std::vector<Copy> open;
@@ -61,7 +65,7 @@ struct Exchange {
 
 static std::vector<Fiber> fibers(1024);
 static std::vector<Exchange> exchanges(WARP);
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static unsigned int current;
 static void (*body)(const void*);
 static const void* body_arguments;
@@ -71,7 +75,9 @@ static std::string failure;
 
 static void wait_as(State state) {
     fibers[current].state = state;
-    swapcontext(&fibers[current].context, &scheduler);
+    if (!_setjmp(fibers[current].place)) {
+        _longjmp(scheduler, 1);
+    }
 }
 
 static void __syncthreads() {
@@ -243,9 +249,29 @@ struct Mma {
 };
 
 static void fiber_main() {
-    body(body_arguments);
-    fibers[current].state = DONE;
-    swapcontext(&fibers[current].context, &scheduler);
+    for (;;) {
+        body(body_arguments);
+        wait_as(DONE);
+    }
+}
+
+// Runs the current fiber until it waits.
+static void __attribute__((noinline)) go_on() {
+    Fiber& fiber = fibers[current];
+    if (_setjmp(scheduler)) {
+        return;
+    }
+    if (fiber.begun) {
+        _longjmp(fiber.place, 1);
+    }
+    fiber.begun = true;
+    fiber.stack.resize(64 << 10);
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.data();
+    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, fiber_main, 0);
+    setcontext(&fiber.context);
 }
 
 static bool all_wait(unsigned int from, unsigned int to, State state) {
@@ -270,14 +296,10 @@ static void run_block(unsigned int threads) {
     memset(dynamic_shared.data(), POISON, dynamic_shared.size() * 8);
     for (unsigned int i = 0; i < threads; i++) {
         Fiber& fiber = fibers[i];
-        fiber.stack.resize(64 << 10);
         fiber.open.clear();
         fiber.groups.clear();
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.data();
-        fiber.context.uc_stack.ss_size = fiber.stack.size();
-        fiber.context.uc_link = nullptr;
-        makecontext(&fiber.context, fiber_main, 0);
+        // One that an earlier block left at a barrier begins anew.
+        fiber.begun = fiber.begun && fiber.state == DONE;
         fiber.state = READY;
     }
     for (bool went_on = true; went_on;) {
@@ -286,7 +308,7 @@ static void run_block(unsigned int threads) {
             if (fibers[i].state == READY) {
                 current = i;
                 threadIdx = Dimensions{i, 0, 0};
-                swapcontext(&scheduler, &fibers[i].context);
+                go_on();
                 went_on = true;
             }
         }

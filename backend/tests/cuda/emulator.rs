@@ -1,4 +1,5 @@
 //! Compiles the kernels' sources as C++ and runs them.
+#![allow(dead_code)] // each test file uses a part
 
 use std::collections::BTreeSet;
 use std::env;

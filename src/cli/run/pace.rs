@@ -1,5 +1,6 @@
 //! How fast the machine went around a run, beside when it was profiled: what a prediction cannot know.
 
+use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::probe::{Moment, PaceMeter};
 use plimsoll_core::hardware::HardwareProfile;
 
@@ -12,9 +13,10 @@ pub(super) struct Around<'a> {
 
 impl<'a> Around<'a> {
     /// None where the profile does not say how fast the machine was.
-    pub fn begin(profile: Option<&'a HardwareProfile>, pin_cores: bool) -> Option<Around<'a>> {
-        let profile = profile.filter(|it| it.compute.pace.is_some())?;
-        let mut meter = PaceMeter::new(pin_cores);
+    pub fn begin(profile: Option<&'a HardwareProfile>, options: &CpuOptions) -> Option<Around<'a>> {
+        // What is timed is the processor's work, which says nothing of a GPU's pace.
+        let profile = profile.filter(|it| it.compute.pace.is_some() && options.card.is_none())?;
+        let mut meter = PaceMeter::new(options);
         let before = meter.now();
         Some(Around {
             profile,

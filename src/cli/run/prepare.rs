@@ -16,6 +16,7 @@ use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::workload::Workload;
 
+use super::super::backend::Backend;
 use super::super::exit::{Exit, Failure};
 use super::super::input::{check_gpus, check_plan};
 use super::super::output::complain;
@@ -40,6 +41,8 @@ pub(super) struct Prepared {
     pub prompts: Vec<Prompt>,
     pub tokenizer: Option<Tokenizer>,
     pub choice: Choice,
+    /// What runs it.
+    pub backend: Backend,
     /// What an earlier run left.
     pub kept: Kept,
     /// What makes the rows.
@@ -105,6 +108,7 @@ impl Prepared {
             prompts,
             tokenizer,
             choice,
+            backend: args.backend,
             kept,
             record,
             profile,
@@ -169,7 +173,7 @@ fn profile(
             let options = ProbeOptions {
                 cpu: cpu.clone(),
                 quick: true,
-                dtypes: vec![dtype],
+                dtypes: args.backend.computed([dtype])?,
                 name: "this-machine".to_owned(),
                 date: today(),
             };
@@ -267,10 +271,13 @@ fn incomparable(args: &Args, profile: Option<&HardwareProfile>, plan: &Plan) -> 
         Some(_) => None,
     };
     let machine = profile.or(planned.as_ref());
-    if let Some(machine) = machine.filter(|machine| machine.kind == DeviceKind::Gpu) {
+    if let Some(machine) = machine.filter(|machine| machine.kind != args.backend.kind()) {
+        let (its, own) = match machine.kind {
+            DeviceKind::Gpu => ("a machine with a GPU", "this machine's CPU"),
+            DeviceKind::Emulated => ("a machine with an emulated device", "this machine's GPU"),
+        };
         return Some(format!(
-            "{} is a machine with a GPU, this run was on this machine's CPU; give what `plimsoll \
-             profile` wrote here as --hw",
+            "{} is {its}, this run was on {own}; give what `plimsoll profile` wrote here as --hw",
             machine.name
         ));
     }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::super::Format;
+use super::super::backend::Backend;
 use super::super::output::{print, print_json};
 use super::Args;
 use super::answers::Answer;
@@ -94,7 +95,7 @@ fn print_result(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result
     let plan = &prepared.plan;
     match args.format {
         Format::Json => print_json(&Report {
-            device: "emulated",
+            device: args.backend.word(),
             disk: done.disk,
             model: &plan.model.name,
             weights: &prepared.weights,
@@ -125,7 +126,11 @@ fn outputs<'a>(prepared: &'a Prepared, tokens: &[Vec<u32>]) -> io::Result<Vec<An
 /// Writes a run, below its prediction where there is one.
 pub(super) fn write_trace(path: &Path, prepared: &Prepared, run: &Run) -> io::Result<()> {
     let process = |name, run| Process { name, run };
-    let measured = process("measured, emulated device", run);
+    let measured = match prepared.backend {
+        Backend::Cpu => "measured, emulated device",
+        Backend::Cuda => "measured, GPU",
+    };
+    let measured = process(measured, run);
     write_atomically(path, |out| match &prepared.predicted {
         Some(run) => write_side_by_side(out, process("predicted", run), measured),
         None => write_run(out, measured),
@@ -138,7 +143,10 @@ fn text(prepared: &Prepared, done: &Done) -> io::Result<String> {
         .disk
         .map_or(String::new(), |mode| format!(", disk by {mode}"));
     let device = match plan.policy.pipeline.stages {
-        1 => "an emulated device".to_owned(),
+        1 => match prepared.backend {
+            Backend::Cpu => "an emulated device".to_owned(),
+            Backend::Cuda => "a GPU".to_owned(),
+        },
         stages => format!("{stages} emulated devices, a stage each"),
     };
     let mut text = format!(

@@ -73,7 +73,7 @@ fn write_furthest(dir: &Path, trials: &[Trial<'_>]) -> io::Result<()> {
         return Ok(());
     };
     let process = |name, run| Process { name, run };
-    let measured = process("measured (emulated device)", measured);
+    let measured = process("measured", measured);
     write_atomically(&dir.join("trace.json"), |out| {
         write_side_by_side(out, process("predicted", predicted), measured)
     })

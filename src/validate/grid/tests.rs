@@ -5,7 +5,7 @@ use std::path::Path;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 
-use super::{BUILT_IN, Grid};
+use super::{BUILT_IN, BUILT_IN_FOR_GPUS, Grid};
 
 const GRID: &str = "\
 [[model]]
@@ -67,6 +67,11 @@ fn a_grid_is_multiplied_out() {
     assert_eq!(all[0], "tiny / host / zigzag / 2x2 / fast");
     assert_eq!(all[5], "tiny / planned / zigzag / 4x1 / slow");
     assert_eq!(names(BUILT_IN).len(), 2 * 5 * 3);
+    assert_eq!(names(BUILT_IN_FOR_GPUS).len(), 3 * 5 * 3);
+    let cases = Grid::parse(BUILT_IN_FOR_GPUS, Path::new("the grid for GPUs"))
+        .expect("a grid")
+        .cases;
+    assert!(cases.iter().all(|case| case.dtype != Dtype::F32));
     let recorded = include_str!("../../../experiments/cpu-validation/grid.toml");
     assert_eq!(names(recorded).len(), 3 * 6 * 3);
 }

@@ -1,7 +1,7 @@
 // Fresh keys and values to the records of a cache, [position][key, then value][row][head], where a row is a key/value head of
 // a sequence. The cache may lie in pages, one after another. A block of two warps a row and a fresh position: a warp for the
 // key, the other for the value.
-#include "groups.cuh"
+#include "stored.cuh"
 
 struct AppendArguments {
     const void* keys;                // [sequences, query_len, kv_heads, head_dim]
@@ -15,16 +15,6 @@ struct AppendArguments {
     unsigned int record_bytes;
 };
 
-// Where the record of a position is.
-__device__ inline unsigned char* record_of(const AppendArguments& arguments, unsigned int position) {
-    unsigned int page = 0, first = 0;
-    while (page + 1 < arguments.page_count && position >= arguments.page_ends[page]) {
-        first = arguments.page_ends[page];
-        page++;
-    }
-    return (unsigned char*)arguments.pages[page] + (unsigned long long)(position - first) * arguments.record_bytes;
-}
-
 template <class T>
 __device__ inline const T* fresh(const AppendArguments& arguments, const void* from) {
     unsigned int row = arguments.row_start + blockIdx.x;
@@ -36,7 +26,7 @@ template <class T>
 __device__ void append(const AppendArguments& arguments) {
     unsigned int which = threadIdx.x / WARP;
     const T* head = fresh<T>(arguments, which ? arguments.values : arguments.keys);
-    T* record = (T*)record_of(arguments, arguments.start + blockIdx.y);
+    T* record = (T*)record_at(arguments, arguments.start + blockIdx.y);
     T* into = record + (unsigned long long)(which * arguments.rows + blockIdx.x) * arguments.head_dim;
     for (unsigned int i = threadIdx.x % WARP; i < arguments.head_dim; i += WARP) {
         into[i] = head[i];
@@ -47,7 +37,7 @@ template <class T>
 __device__ void append_packed(const AppendArguments& arguments) {
     unsigned int which = threadIdx.x / WARP;
     const T* head = fresh<T>(arguments, which ? arguments.values : arguments.keys);
-    unsigned char* into = record_of(arguments, arguments.start + blockIdx.y);
+    unsigned char* into = record_at(arguments, arguments.start + blockIdx.y);
     into += (unsigned long long)(which * arguments.rows + blockIdx.x) * head_bytes(arguments.head_dim);
     for (unsigned int first = 0; first < arguments.head_dim; first += GROUP) {
         pack_group(head + first, least(GROUP, arguments.head_dim - first), into + first / GROUP * GROUP_BYTES);

@@ -1,9 +1,12 @@
 // The greedy choice of a token: the first column of the largest logit. A block a row.
 #include "reduce.cuh"
 
+// What no vocabulary has: whoever looks it up, or reads it, sees that there was no number.
+#define NO_TOKEN 0xffffffffu
+
 struct ArgmaxArguments {
     const float* logits;         // [blocks, vocabulary]
-    unsigned int* tokens;        // [blocks]
+    unsigned int* tokens;        // [blocks]; NO_TOKEN where the row holds a NaN
     unsigned int* not_a_number;  // [blocks]: 1 where the row holds a NaN, else 0
     unsigned int vocabulary;
 };
@@ -50,7 +53,7 @@ __device__ void choose(const ArgmaxArguments& arguments) {
         unsigned int from = lane < blockDim.x / WARP ? lane : 0;
         best = warp_best(Best{logits[from], columns[from]});
         if (lane == 0) {
-            arguments.tokens[blockIdx.x] = best.column;
+            arguments.tokens[blockIdx.x] = nans > 0.0f ? NO_TOKEN : best.column;
             arguments.not_a_number[blockIdx.x] = nans > 0.0f ? 1 : 0;
         }
     }

@@ -7,7 +7,7 @@
 // Synchronised: partial softmax with a running maximum (Eq. 2). Unified: all partial sums share the scaling factor phi
 // (Eq. 3, 4), so none waits for another's maximum; where a score leaves low < score - phi < high its query is flagged, and
 // computed again by the synchronised way, which otherwise returns at once. So nobody asks the host.
-#include "groups.cuh"
+#include "stored.cuh"
 
 #define ATTENTION_THREADS 128
 #define SIDE_BY_SIDE 4
@@ -33,48 +33,6 @@ struct AttentionArguments {
     float phi, low, high;
 };
 
-// How a head's elements are kept: whole.
-template <class T>
-struct Whole {
-    Eight elements;
-    __device__ static unsigned int bytes(unsigned int head_dim) {
-        return head_dim * sizeof(T);
-    }
-    __device__ void load(const unsigned char* head, unsigned int first) {
-        elements = *(const Eight*)(head + first * sizeof(T));
-    }
-    __device__ void widened(float* into) const {
-        widen<T>(elements, into);
-    }
-};
-
-// In groups of 4-bit codes.
-struct Packed {
-    unsigned int codes[2];
-    unsigned int ends;
-    unsigned int shift;
-    __device__ static unsigned int bytes(unsigned int head_dim) {
-        return head_bytes(head_dim);
-    }
-    __device__ void load(const unsigned char* head, unsigned int first) {
-        const unsigned int* group = (const unsigned int*)(head + first / GROUP * GROUP_BYTES);
-        unsigned int within = first % GROUP;
-        codes[0] = group[within % 32 / 4];
-        codes[1] = group[within % 32 / 4 + 1];
-        ends = group[GROUP_SCALE / 4];
-        shift = within / 32 * 4;
-    }
-    __device__ void widened(float* into) const {
-        float scale = to_f32(f16{(unsigned short)(ends & 0xffffu)});
-        float minimum = to_f32(f16{(unsigned short)(ends >> 16)});
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            unsigned int code = codes[i / 4] >> (i % 4 * 8 + shift) & 15u;
-            into[i] = fmaf((float)code, scale, minimum);
-        }
-    }
-};
-
 enum Way { SYNCHRONISED, UNIFIED, RECOMPUTED };
 
 struct Seen {
@@ -97,15 +55,6 @@ __device__ inline Seen seen_by(const AttentionArguments& arguments) {
 // The first query of this block, of all that there are.
 __device__ inline unsigned long long query_of(const AttentionArguments& arguments, unsigned int heads) {
     return (unsigned long long)blockIdx.x * arguments.group + blockIdx.z * heads;
-}
-
-__device__ inline const unsigned char* record_at(const AttentionArguments& arguments, unsigned int position) {
-    unsigned int page = 0, first = 0;
-    while (page + 1 < arguments.page_count && position >= arguments.page_ends[page]) {
-        first = arguments.page_ends[page];
-        page++;
-    }
-    return (const unsigned char*)arguments.pages[page] + (unsigned long long)(position - first) * arguments.record_bytes;
 }
 
 // What a team keeps of HEADS queries.

@@ -93,27 +93,45 @@ pub struct Attention {
     pub range: Range,
 }
 
+impl HeldAs {
+    /// In the names of kernels.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            HeldAs::Whole => "whole",
+            HeldAs::Packed => "packed",
+        }
+    }
+}
+
+/// That kernels which attend read heads and records of these sizes.
+///
+/// # Errors
+/// [`CudaError::Shape`].
+pub fn check_cache(held: HeldAs, head_dim: usize, record_bytes: usize) -> Result<(), CudaError> {
+    if head_dim == 0 || !head_dim.is_multiple_of(8) || head_dim > 256 {
+        return Err(CudaError::Shape {
+            what: "the size of a head",
+            found: head_dim,
+            takes: "multiples of 8 up to 256",
+        });
+    }
+    let unit = match held {
+        HeldAs::Whole => 16,
+        HeldAs::Packed => 4,
+    };
+    if !record_bytes.is_multiple_of(unit) {
+        return Err(CudaError::Shape {
+            what: "the record of a position, in bytes,",
+            found: record_bytes,
+            takes: "multiples of 16, or of 4 where it is packed",
+        });
+    }
+    Ok(())
+}
+
 impl Attention {
     fn check(&self) -> Result<(), CudaError> {
-        if self.head_dim == 0 || !self.head_dim.is_multiple_of(8) || self.head_dim > 256 {
-            return Err(CudaError::Shape {
-                what: "the size of a head",
-                found: self.head_dim,
-                takes: "multiples of 8 up to 256",
-            });
-        }
-        let unit = match self.held {
-            HeldAs::Whole => 16,
-            HeldAs::Packed => 4,
-        };
-        if !self.record_bytes.is_multiple_of(unit) {
-            return Err(CudaError::Shape {
-                what: "the record of a position, in bytes,",
-                found: self.record_bytes,
-                takes: "multiples of 16, or of 4 where it is packed",
-            });
-        }
-        Ok(())
+        check_cache(self.held, self.head_dim, self.record_bytes)
     }
 
     fn arguments(&self) -> Arguments {
@@ -142,10 +160,7 @@ impl Attention {
             Way::Unified => "attend_unified",
             Way::Again => "attend_again",
         };
-        let held = match self.held {
-            HeldAs::Whole => "whole",
-            HeldAs::Packed => "packed",
-        };
+        let held = self.held.name();
         let heads = if self.group == 1 { 1 } else { HEADS };
         let kernel = format!("{}_{held}_h{heads}", named(name, self.dtype)?);
         let grid = [self.rows, self.splits, self.group.div_ceil(heads)];

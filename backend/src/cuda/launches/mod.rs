@@ -4,15 +4,21 @@ mod attention;
 mod cache;
 mod elements;
 mod product;
+mod prompt;
 mod rows;
+mod tables;
 
 use plimsoll_core::Dtype;
 
-pub use attention::{Attention, HeldAs, Range, Way};
+pub use attention::{Attention, HeldAs, Range, Way, check_cache};
 pub use cache::{Append, matrix_groups};
 pub use elements::{Elements, activate_gate, bias_activation, residual};
 pub use product::{Product, flat, flat_plain, gemv};
-pub use rows::{Argmax, Embed, Norm, Rotary, argmax, embed, layer_norm, rms_norm, rotary};
+pub use prompt::PromptAttention;
+pub use rows::{
+    Argmax, Embed, NO_TOKEN, Norm, Rotary, argmax, embed, layer_norm, rms_norm, rotary,
+};
+pub use tables::{PAGES_MOST, PagesTable, put_pages, put_places};
 
 use super::arguments::Arguments;
 use super::{CudaError, Launch};

@@ -11,8 +11,10 @@ const THREADS: usize = 256;
 /// Rows of the token table and of that of learned positions.
 #[derive(Debug, Clone, Copy)]
 pub struct Embed {
-    /// Of the tables and of y.
+    /// Of y, and of tables that are kept whole.
     pub dtype: Dtype,
+    /// The tables are in 4-bit groups.
+    pub packed: bool,
     /// u32 `[count]`.
     pub tokens: u64,
     /// u32 `[count]`.
@@ -46,7 +48,12 @@ pub fn embed(embed: &Embed) -> Result<Launch, CudaError> {
         .wides([embed.tokens, embed.positions, embed.table, embed.learned])
         .wides([embed.y, embed.outside])
         .counts([embed.width, embed.rows, embed.places, embed.offset]);
-    let kernel = named("embed", embed.dtype)?;
+    let name = if embed.packed {
+        "embed_packed"
+    } else {
+        "embed"
+    };
+    let kernel = named(name, embed.dtype)?;
     let shape = ([embed.count, 1, 1], THREADS);
     Ok(launch("embed", kernel, shape, arguments))
 }
@@ -142,12 +149,15 @@ pub fn rotary(rotary: &Rotary) -> Result<Launch, CudaError> {
     Ok(launch("rotary", kernel, shape, arguments))
 }
 
+/// What [`argmax`] writes for a row with a NaN: no vocabulary has it.
+pub const NO_TOKEN: u32 = u32::MAX;
+
 /// Logits of which the largest is chosen.
 #[derive(Debug, Clone, Copy)]
 pub struct Argmax {
     /// f32 `[rows, vocabulary]`.
     pub logits: u64,
-    /// u32 `[rows]`.
+    /// u32 `[rows]`: [`NO_TOKEN`] where a row holds a NaN.
     pub tokens: u64,
     /// u32 `[rows]`: 1 where a row holds a NaN, else 0.
     pub not_a_number: u64,

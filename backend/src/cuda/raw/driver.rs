@@ -1,10 +1,11 @@
 //! The driver: a GPU, its memory, streams, events and modules.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ops::Range;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{self, CUresult};
 
@@ -128,6 +129,18 @@ impl Device {
         let (domain, bus) = (self.attribute(DOMAIN)?, self.attribute(BUS)?);
         let device = self.attribute(DEVICE)?;
         Ok(format!("{domain:04x}:{bus:02x}:{device:02x}.0"))
+    }
+
+    /// Writes memory of the GPU, and returns when that is done. Whoever calls answers for the address.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn write(&self, to: u64, bytes: &[u8]) -> Result<(), CudaError> {
+        self.enter()?;
+        let source = bytes.as_ptr().cast::<c_void>();
+        call!(cuMemcpyHtoD_v2(to, source, bytes.len()))?;
+        // The call may return when the bytes have been taken, before they are there; streams do not wait for that.
+        self.synchronise()
     }
 
     /// Waits for all that was ever given to it.
@@ -261,6 +274,38 @@ impl Drop for HostMemory {
     }
 }
 
+/// Memory of the host that was taken elsewhere and is page-locked while this lives, so that copies run to and from
+/// it at full speed and behind the host's back.
+#[derive(Debug)]
+pub struct LockedPages {
+    device: Arc<Device>,
+    start: u64,
+}
+
+impl LockedPages {
+    /// Locks memory, which must stay until this is gone.
+    ///
+    /// # Errors
+    /// Where the system does not lock as much.
+    pub fn new(device: &Arc<Device>, start: u64, bytes: usize) -> Result<LockedPages, CudaError> {
+        device.enter()?;
+        call!(cuMemHostRegister_v2(
+            start as *mut c_void,
+            bytes.max(1),
+            sys::CU_MEMHOSTREGISTER_PORTABLE
+        ))?;
+        let device = Arc::clone(device);
+        Ok(LockedPages { device, start })
+    }
+}
+
+impl Drop for LockedPages {
+    fn drop(&mut self) {
+        let _ = self.device.synchronise();
+        let _ = call!(cuMemHostUnregister(self.start as *mut c_void));
+    }
+}
+
 /// A queue of work, which the GPU takes in order.
 #[derive(Debug)]
 pub struct Stream {
@@ -270,6 +315,8 @@ pub struct Stream {
 
 // SAFETY: the driver locks what threads share.
 unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
 
 impl Stream {
     /// A queue that waits for no other.
@@ -326,6 +373,34 @@ impl Stream {
         let place = memory.place(&range)?;
         self.device.enter()?;
         call!(cuMemsetD8Async(place, value, range.len(), self.stream))
+    }
+
+    /// Copies rows between memories of the GPU and of the host, which the driver tells apart by their addresses, for which
+    /// whoever calls answers: bytes of a row, rows, and bytes from a row to the next of the target and of the source.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn copy_rows(
+        &self,
+        to: u64,
+        from: u64,
+        [bytes, rows, to_pitch, from_pitch]: [usize; 4],
+    ) -> Result<(), CudaError> {
+        self.device.enter()?;
+        if rows == 1 || [to_pitch, from_pitch] == [bytes; 2] {
+            return call!(cuMemcpyAsync(to, from, bytes * rows, self.stream));
+        }
+        // SAFETY: the structure is plain numbers and pointers, of which zeros say nothing.
+        let mut copy: sys::CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
+        copy.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED;
+        copy.srcDevice = from;
+        copy.srcPitch = from_pitch;
+        copy.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED;
+        copy.dstDevice = to;
+        copy.dstPitch = to_pitch;
+        copy.WidthInBytes = bytes;
+        copy.Height = rows;
+        call!(cuMemcpy2DAsync_v2(&raw const copy, self.stream))
     }
 
     /// Lets the stream wait for an event, not the host.
@@ -397,6 +472,8 @@ pub struct Event {
 
 // SAFETY: the driver locks what threads share.
 unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
 
 impl Event {
     /// One that has not been.
@@ -404,9 +481,21 @@ impl Event {
     /// # Errors
     /// What the driver says.
     pub fn new(device: &Arc<Device>) -> Result<Event, CudaError> {
+        Event::with(device, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    /// One for which a thread sleeps that waits for it, and leaves its core to others.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn blocking(device: &Arc<Device>) -> Result<Event, CudaError> {
+        Event::with(device, sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC)
+    }
+
+    fn with(device: &Arc<Device>, flags: sys::CUevent_flags) -> Result<Event, CudaError> {
         let mut event = ptr::null_mut();
         device.enter()?;
-        call!(cuEventCreate(&raw mut event, 0))?;
+        call!(cuEventCreate(&raw mut event, flags as u32))?;
         let device = Arc::clone(device);
         Ok(Event { device, event })
     }
@@ -482,10 +571,20 @@ impl Drop for Event {
 pub struct Module {
     device: Arc<Device>,
     module: sys::CUmodule,
+    /// Those that were asked for.
+    functions: Mutex<HashMap<String, Function>>,
 }
+
+#[derive(Debug, Clone, Copy)]
+struct Function(sys::CUfunction);
+
+// SAFETY: it is a name for code of the module, which outlives it.
+unsafe impl Send for Function {}
 
 // SAFETY: the driver locks what threads share.
 unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
 
 impl Module {
     /// Loads a CUBIN.
@@ -497,10 +596,21 @@ impl Module {
         device.enter()?;
         call!(cuModuleLoadData(&raw mut module, cubin.as_ptr().cast()))?;
         let device = Arc::clone(device);
-        Ok(Module { device, module })
+        Ok(Module {
+            device,
+            module,
+            functions: Mutex::default(),
+        })
     }
 
     fn function(&self, kernel: &str) -> Result<sys::CUfunction, CudaError> {
+        let mut known = self
+            .functions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(Function(function)) = known.get(kernel) {
+            return Ok(*function);
+        }
         let missing = || CudaError::NoKernel(kernel.to_owned());
         let name = CString::new(kernel).map_err(|_| missing())?;
         let mut function = ptr::null_mut();
@@ -510,6 +620,7 @@ impl Module {
             name.as_ptr()
         ))
         .map_err(|_| missing())?;
+        known.insert(kernel.to_owned(), Function(function));
         Ok(function)
     }
 }

@@ -9,7 +9,7 @@ mod driver;
 mod nvrtc;
 
 pub use blas::{Blas, Product};
-pub use driver::{Attribute, Device, DeviceMemory, Event, HostMemory, Module, Stream};
+pub use driver::{Attribute, Device, DeviceMemory, Event, HostMemory, LockedPages, Module, Stream};
 pub use nvrtc::{Compiler, OPTIONS};
 
 /// The libraries, what each is for, and how to get it.

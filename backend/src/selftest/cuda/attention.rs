@@ -10,18 +10,18 @@ use super::{TYPES, Wrong};
 use crate::selftest::reference::{Expected, decode, encode, weighed};
 
 #[derive(Debug, Clone, Copy)]
-struct Shape {
-    sequences: usize,
-    kv_heads: usize,
-    group: usize,
-    head_dim: usize,
-    context: usize,
-    window: usize,
-    splits: usize,
-    padded: bool,
+pub(super) struct Shape {
+    pub sequences: usize,
+    pub kv_heads: usize,
+    pub group: usize,
+    pub head_dim: usize,
+    pub context: usize,
+    pub window: usize,
+    pub splits: usize,
+    pub padded: bool,
 }
 
-const fn shape(
+pub(super) const fn shape(
     [sequences, kv_heads, group, head_dim]: [usize; 4],
     [context, window, splits]: [usize; 3],
     padded: bool,
@@ -48,10 +48,10 @@ const SHAPES: [Shape; 6] = [
 ];
 
 /// A cache on the device, and as the reference reads it: `[position]``[key, value]``[row]``[element]`.
-struct Cache {
-    pages: [u64; 2],
-    end: usize,
-    record: usize,
+pub(super) struct Cache {
+    pub pages: [u64; 2],
+    pub end: usize,
+    pub record: usize,
     values: Vec<f64>,
 }
 
@@ -72,7 +72,11 @@ fn stored((dtype, held): (Dtype, HeldAs), numbers: &[f32], head_dim: usize) -> (
     }
 }
 
-fn cache(bench: &mut Bench<'_>, of: (Dtype, HeldAs), shape: &Shape) -> Result<Cache, Wrong> {
+pub(super) fn cache(
+    bench: &mut Bench<'_>,
+    of: (Dtype, HeldAs),
+    shape: &Shape,
+) -> Result<Cache, Wrong> {
     let rows = shape.sequences * shape.kv_heads;
     let per_position = 2 * rows * shape.head_dim;
     let end = shape.context.div_ceil(3);
@@ -105,13 +109,13 @@ fn begin(shape: &Shape, first: usize) -> usize {
 
 impl Cache {
     /// An element of a row's key (0) or value (1) at a position.
-    fn element(&self, shape: &Shape, [position, which, row, i]: [usize; 4]) -> f64 {
+    pub(super) fn element(&self, shape: &Shape, [position, which, row, i]: [usize; 4]) -> f64 {
         let rows = shape.sequences * shape.kv_heads;
         self.values[((2 * position + which) * rows + row) * shape.head_dim + i]
     }
 
     /// The scores of a query from a position on.
-    fn scores(
+    pub(super) fn scores(
         &self,
         shape: &Shape,
         [begin, row]: [usize; 2],
@@ -217,11 +221,13 @@ fn operands(
     })
 }
 
+/// What caches of a type keep.
+pub(super) fn kept_as(dtype: Dtype) -> [(Dtype, HeldAs); 2] {
+    [HeldAs::Whole, HeldAs::Packed].map(|held| (dtype, held))
+}
+
 fn cases() -> impl Iterator<Item = ((Dtype, HeldAs), Shape)> {
-    let held = [HeldAs::Whole, HeldAs::Packed];
-    let of = TYPES
-        .into_iter()
-        .flat_map(move |dtype| held.map(|held| (dtype, held)));
+    let of = TYPES.into_iter().flat_map(kept_as);
     of.flat_map(|of| SHAPES.map(|shape| (of, shape)))
 }
 

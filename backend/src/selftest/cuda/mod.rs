@@ -5,7 +5,9 @@ mod bench;
 mod elements;
 mod groups;
 mod products;
+mod prompt;
 mod rows;
+mod tables;
 
 use plimsoll_core::Dtype;
 
@@ -18,7 +20,7 @@ const TYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
 
 type Test = fn(&mut Bench<'_>) -> Result<(), Wrong>;
 
-const TESTS: [(&str, Test); 15] = [
+const TESTS: [(&str, Test); 18] = [
     ("embedding", rows::embed),
     ("layer norm", rows::layer_norm),
     ("RMSNorm", rows::rms_norm),
@@ -31,6 +33,9 @@ const TESTS: [(&str, Test); 15] = [
     ("cache append", groups::append),
     ("attention, synchronised", attention::synchronised),
     ("attention, unified maximum", attention::unified),
+    ("attention of a prompt", prompt::attend),
+    ("tables of pages", tables::pages),
+    ("positions of tokens", tables::places),
     ("GEMV", products::gemv),
     ("flat product", products::flat),
     ("vendor product", products::vendor),

@@ -1,0 +1,125 @@
+//! Attention over the parts of the cache that are on the device.
+
+use std::ops::Range;
+
+use plimsoll_core::tier::Tier;
+
+use super::issue::Work;
+use super::supported::held;
+use crate::cpu::error::TaskError;
+use crate::cuda::launches::{Attention, PromptAttention, Range as Scores, put_pages};
+
+/// Rows of the cache that live in one tier.
+struct Part {
+    rows: Range<usize>,
+    record_bytes: usize,
+    /// Where each page is, and past which position it ends.
+    pages: Vec<(u64, usize)>,
+}
+
+impl Work<'_> {
+    fn parts(&self) -> Result<Vec<Part>, TaskError> {
+        let mut parts = Vec::new();
+        for tier in Tier::ALL {
+            let found = self.turn.cache(tier);
+            let next = found.iter().skip(1).map(|(_, start)| *start as usize);
+            let ends = next.chain([usize::MAX]);
+            let pages = found.iter().zip(ends);
+            let pages =
+                pages.map(|((index, _), end)| Ok((self.turn.operands.address(*index)?, end)));
+            let pages = pages.collect::<Result<Vec<_>, TaskError>>()?;
+            if !pages.is_empty() {
+                parts.push(Part {
+                    rows: self.turn.shape.rows_in(tier),
+                    record_bytes: self.turn.record_bytes(tier),
+                    pages,
+                });
+            }
+        }
+        Ok(parts)
+    }
+
+    /// The newest tokens attend; the results take their queries' place.
+    pub(super) fn attend(&self, query_len: usize, context_len: usize) -> Result<(), TaskError> {
+        let queries = self.mid(Tier::Device)?;
+        let queries = queries.ok_or(TaskError::NoOperand("a buffer of queries"))?;
+        for part in self.parts()? {
+            let table = self.device.beside.table;
+            self.launch(&put_pages(&part.pages, table)?)?;
+            if context_len == query_len {
+                self.attend_prompt(queries, &part, query_len)?;
+            } else {
+                self.attend_step(queries, &part, context_len)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn attend_prompt(&self, queries: u64, part: &Part, query_len: usize) -> Result<(), TaskError> {
+        let (plan, beside) = (&self.turn.engine.plan, &self.device.beside);
+        let model = &plan.model;
+        let attention = PromptAttention {
+            dtype: plan.dtype,
+            held: held(plan.policy.compression),
+            queries,
+            pages: beside.table.pages,
+            page_ends: beside.table.page_ends,
+            firsts: self.firsts(),
+            page_count: part.pages.len(),
+            row_start: part.rows.start,
+            rows: part.rows.len(),
+            kv_heads: model.num_key_value_heads as usize,
+            group: (model.num_attention_heads / model.num_key_value_heads) as usize,
+            head_dim: model.head_dim as usize,
+            query_len,
+            start: 0,
+            window: model.sliding_window.unwrap_or(0) as usize,
+            record_bytes: part.record_bytes,
+            scale: 1.0 / (model.head_dim as f32).sqrt(),
+        };
+        self.launch(&attention.launch()?)
+    }
+
+    fn attend_step(&self, queries: u64, part: &Part, context_len: usize) -> Result<(), TaskError> {
+        let (plan, beside) = (&self.turn.engine.plan, &self.device.beside);
+        let model = &plan.model;
+        let (rows, group) = (
+            part.rows.len(),
+            (model.num_attention_heads / model.num_key_value_heads) as usize,
+        );
+        let attention = Attention {
+            dtype: plan.dtype,
+            held: held(plan.policy.compression),
+            queries,
+            pages: beside.table.pages,
+            page_ends: beside.table.page_ends,
+            firsts: self.firsts(),
+            numerators: beside.numerators,
+            denominators: beside.denominators,
+            maxima: beside.maxima,
+            overflow: 0,
+            y: queries,
+            page_count: part.pages.len(),
+            row_start: part.rows.start,
+            rows,
+            kv_heads: model.num_key_value_heads as usize,
+            group,
+            head_dim: model.head_dim as usize,
+            context_len,
+            window: model.sliding_window.unwrap_or(0) as usize,
+            record_bytes: part.record_bytes,
+            splits: beside.splits(rows, group, context_len),
+            scale: 1.0 / (model.head_dim as f32).sqrt(),
+            // Of the unified maximum, which needs a model's measured scores.
+            range: Scores {
+                phi: 0.0,
+                low: 0.0,
+                high: 0.0,
+            },
+        };
+        for launch in attention.launches(false)? {
+            self.launch(&launch)?;
+        }
+        Ok(())
+    }
+}

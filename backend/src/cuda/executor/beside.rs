@@ -1,0 +1,268 @@
+//! What lies on the device beside a plan's arena: tables, logits, and partial sums of attention.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use plimsoll_core::plan::Plan;
+
+use crate::cpu::CpuError;
+use crate::cuda::launches::{PAGES_MOST, PagesTable};
+use crate::cuda::{Card, CudaError};
+use crate::decoder::Decoder;
+
+/// Sequences whose logits are there at once.
+pub(super) const HEAD_ROWS: usize = 64;
+
+/// Query heads that share a block of attention, at most: as in `launches/attention.rs`.
+const HEADS: usize = 4;
+
+/// Positions that a part of a split attention has at least.
+const SPLIT_POSITIONS: usize = 64;
+
+/// Where choices that the host makes pass through.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    /// Page-locked, and so never moved: logits, f32 `[HEAD_ROWS, vocabulary]`, then tokens, u32 `[HEAD_ROWS]`.
+    pub words: Mutex<Vec<u32>>,
+    /// The word at which the tokens begin.
+    pub tokens_at: usize,
+}
+
+/// Rotary positions, as tables.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RotaryTables {
+    /// f32 `[positions, pairs]`.
+    pub cosines: u64,
+    /// The same.
+    pub sines: u64,
+    pub pairs: usize,
+    pub adjacent: bool,
+}
+
+/// Addresses of what lies beside the arena.
+#[derive(Debug)]
+pub(super) struct Beside {
+    /// u32, by prompt: the padding in front of each.
+    pub(super) firsts: u64,
+    /// Whether any prompt has some.
+    padded: AtomicBool,
+    /// u32 `[tokens]`: positions in their texts.
+    pub(super) places: u64,
+    /// u32: whether a token was not in the vocabulary.
+    pub(super) outside: u64,
+    pub(super) table: PagesTable,
+    pub(super) rotary: Option<RotaryTables>,
+    /// f32 `[HEAD_ROWS, vocabulary]`.
+    pub(super) logits: u64,
+    /// u32 `[HEAD_ROWS]`.
+    pub(super) not_a_number: u64,
+    /// f32 `[queries, splits, head_dim]`.
+    pub(super) numerators: u64,
+    /// f32 `[queries, splits]`.
+    pub(super) denominators: u64,
+    /// f32 `[queries, splits]`.
+    pub(super) maxima: u64,
+    /// `[tokens, embedding_size]`, then `[tokens, hidden_size]`, of a model that projects its embeddings; else nothing.
+    pub(super) embedded: [u64; 2],
+    /// None where the device chooses.
+    pub(super) chosen: Option<Chosen>,
+    multiprocessors: usize,
+}
+
+/// Places in memory that is yet to be taken.
+#[derive(Default)]
+struct Bump(usize);
+
+impl Bump {
+    fn place(&mut self, bytes: usize) -> usize {
+        let start = self.0.next_multiple_of(crate::cuda::arena::ALIGNMENT);
+        self.0 = start + bytes;
+        start
+    }
+}
+
+/// Into how many parts positions are split, so that a GPU with so many multiprocessors has work for all of them.
+fn splits(rows: usize, group: usize, context_len: usize, multiprocessors: usize) -> usize {
+    let blocks = rows * group.div_ceil(HEADS);
+    let wanted = (2 * multiprocessors).div_ceil(blocks.max(1));
+    wanted.clamp(1, context_len.div_ceil(SPLIT_POSITIONS).max(1))
+}
+
+/// Queries times splits, at most, of up to so many rows.
+fn partial_sums(rows: usize, group: usize, multiprocessors: usize) -> usize {
+    // A split more than a multiprocessor's share, at most.
+    HEADS * (2 * multiprocessors + rows * group.div_ceil(HEADS))
+}
+
+/// Positions that texts have at most.
+fn positions(plan: &Plan) -> usize {
+    plan.workload.cache_len() as usize + 1
+}
+
+/// Bytes of what lies beside the arena, in the order of [`Beside`].
+fn sizes(
+    (plan, decoder): (&Plan, &Decoder),
+    prompts: usize,
+    multiprocessors: usize,
+) -> [usize; 14] {
+    let model = &plan.model;
+    let batch = plan.policy.gpu_batch_size as usize;
+    let tokens = batch * plan.workload.prompt_len as usize;
+    let rows = batch * model.num_key_value_heads as usize;
+    let group = (model.num_attention_heads / model.num_key_value_heads) as usize;
+    let sums = partial_sums(rows, group, multiprocessors);
+    let angles = positions(plan) * decoder.rotary().map_or(0, |rotary| rotary.pairs());
+    let projects = usize::from(model.embedding_size != model.hidden_size);
+    let element = plan.dtype.size_bytes() as usize;
+    let embedded = [model.embedding_size, model.hidden_size];
+    let embedded = embedded.map(|width| projects * tokens * width as usize * element);
+    [
+        4 * prompts,
+        4 * tokens,
+        4,
+        8 * PAGES_MOST,
+        4 * PAGES_MOST,
+        4 * angles,
+        4 * angles,
+        4 * HEAD_ROWS.min(batch) * model.vocab_size as usize,
+        4 * HEAD_ROWS,
+        4 * sums * model.head_dim as usize,
+        4 * sums,
+        4 * sums,
+        embedded[0],
+        embedded[1],
+    ]
+}
+
+/// Writes the tables of rotary positions, where the model has these.
+fn rotary(
+    card: &dyn Card,
+    (plan, decoder): (&Plan, &Decoder),
+    [cosines, sines]: [u64; 2],
+) -> Result<Option<RotaryTables>, CudaError> {
+    let Some(rotary) = decoder.rotary() else {
+        return Ok(None);
+    };
+    let tables = rotary.tables(positions(plan));
+    for (to, table) in [cosines, sines].into_iter().zip(&tables) {
+        card.write(to, bytemuck::cast_slice(table))?;
+    }
+    Ok(Some(RotaryTables {
+        cosines,
+        sines,
+        pairs: rotary.pairs(),
+        adjacent: rotary.is_adjacent(),
+    }))
+}
+
+impl Beside {
+    /// Takes the memory and writes the tables that stay.
+    pub(super) fn new(
+        card: &dyn Card,
+        (plan, decoder): (&Plan, &Decoder),
+        prompts: usize,
+        host_chooses: bool,
+    ) -> Result<Beside, CpuError> {
+        let multiprocessors = card.multiprocessors();
+        let mut bump = Bump::default();
+        let sizes = sizes((plan, decoder), prompts, multiprocessors);
+        let places = sizes.map(|bytes| bump.place(bytes) as u64);
+        let base = card.take(bump.0)?;
+        let [
+            firsts,
+            tokens,
+            outside,
+            pages,
+            page_ends,
+            cosines,
+            sines,
+            logits,
+            not_a_number,
+            numerators,
+            denominators,
+            maxima,
+            narrow,
+            wide,
+        ] = places.map(|place| base + place);
+        let batch = plan.policy.gpu_batch_size as usize;
+        let chosen = host_chooses.then(|| {
+            let vocabulary = plan.model.vocab_size as usize;
+            Chosen::new(card, HEAD_ROWS.min(batch), vocabulary)
+        });
+        Ok(Beside {
+            firsts,
+            padded: AtomicBool::new(false),
+            places: tokens,
+            outside,
+            table: PagesTable { pages, page_ends },
+            rotary: rotary(card, (plan, decoder), [cosines, sines])?,
+            logits,
+            not_a_number,
+            numerators,
+            denominators,
+            maxima,
+            embedded: [narrow, wide],
+            chosen: chosen.transpose()?,
+            multiprocessors,
+        })
+    }
+
+    /// Says how much padding is in front of each prompt.
+    pub(super) fn pad(&self, card: &dyn Card, padding: &[u32]) -> Result<(), CudaError> {
+        let padded = padding.iter().any(|tokens| *tokens > 0);
+        self.padded.store(padded, Ordering::Relaxed);
+        card.write(self.firsts, bytemuck::cast_slice(padding))
+    }
+
+    /// Where the padding of prompts from a number on is; 0 where there is none.
+    pub(super) fn firsts_from(&self, prompt: u64) -> u64 {
+        match self.padded.load(Ordering::Relaxed) {
+            true => self.firsts + 4 * prompt,
+            false => 0,
+        }
+    }
+
+    /// Into how many parts the positions of a step's attention are split.
+    pub(super) fn splits(&self, rows: usize, group: usize, context_len: usize) -> usize {
+        splits(rows, group, context_len, self.multiprocessors)
+    }
+
+    /// How many multiprocessors there are.
+    pub(super) fn multiprocessors(&self) -> usize {
+        self.multiprocessors
+    }
+}
+
+impl Chosen {
+    fn new(card: &dyn Card, rows: usize, vocabulary: usize) -> Result<Chosen, CpuError> {
+        let tokens_at = rows * vocabulary;
+        let words = vec![0_u32; tokens_at + HEAD_ROWS];
+        card.lock_pages(words.as_ptr() as u64, 4 * words.len())?;
+        let words = Mutex::new(words);
+        Ok(Chosen { words, tokens_at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partial_sums_have_room_whatever_the_batch_and_the_context() {
+        for multiprocessors in [1, 4, 108] {
+            for (most, group) in [(1, 1), (7, 3), (32, 4), (320, 5), (2560, 8)] {
+                let room = partial_sums(most, group, multiprocessors);
+                for rows in 1..=most {
+                    let parts = splits(rows, group, 1 << 20, multiprocessors);
+                    assert!(
+                        rows * group * parts <= room,
+                        "{rows} {group} {multiprocessors}"
+                    );
+                }
+            }
+        }
+        assert_eq!(splits(1, 1, 64, 108), 1);
+        assert_eq!(splits(1, 1, 6400, 108), 100);
+        assert_eq!(splits(1000, 1, 6400, 108), 1);
+    }
+}

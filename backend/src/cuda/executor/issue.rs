@@ -1,0 +1,351 @@
+//! A task becomes commands of a stream.
+
+use std::cell::Cell as Shared;
+use std::sync::Arc;
+
+use plimsoll_core::model::{TensorRole, TensorSpec};
+use plimsoll_core::program::{AttentionPart, Content, Op, Program, Stage};
+use plimsoll_core::tier::Tier;
+use plimsoll_core::units::Bytes;
+
+use super::Beside;
+use super::lanes::{events, streams_of};
+use super::timing::{shapes, time};
+use crate::cpu::engine::Engine;
+use crate::cpu::error::TaskError;
+use crate::cpu::memory::Operands;
+use crate::cpu::turn::Turn;
+use crate::cpu::{CpuError, OnCard};
+use crate::cuda::dispatch::Dispatch;
+use crate::cuda::launches::put_places;
+use crate::cuda::{Card, CopyRows, CudaError, Launch};
+use crate::decoder::DecoderError;
+
+/// The event that is the zero of the clock.
+pub(super) const ZERO: usize = 0;
+
+/// The event after which the host may choose tokens.
+pub(super) const CHOICE: usize = 1;
+
+/// What kernels take addresses and rows to be multiples of.
+const ALIGNMENT: u64 = 16;
+
+/// A GPU that executes one plan.
+#[derive(Debug)]
+pub(crate) struct CardDevice {
+    pub(crate) card: Arc<dyn Card>,
+    pub(super) beside: Beside,
+    pub(super) dispatch: Dispatch,
+}
+
+/// A task on its way to a stream.
+pub(super) struct Work<'a> {
+    pub device: &'a CardDevice,
+    pub turn: Turn<'a>,
+    pub stream: usize,
+    /// What is free of the plan's workspace.
+    scratch: Shared<(u64, u64)>,
+}
+
+/// A tensor on the device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tensor<'a> {
+    pub address: u64,
+    pub spec: &'a TensorSpec,
+    pub packed: bool,
+}
+
+/// Some neighbouring sequences' activations.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Piece {
+    pub address: u64,
+    /// Its first token, of those of the batch.
+    pub first: usize,
+    pub tokens: usize,
+}
+
+impl CardDevice {
+    /// Opens the card, measures products where that is asked for, and takes what lies beside the plan's arena.
+    pub(crate) fn new(
+        OnCard { card, dispatch }: OnCard,
+        engine: &Engine,
+    ) -> Result<CardDevice, CpuError> {
+        let batches = engine.rounds.iter().flat_map(|round| &round.batches);
+        let prompts = batches.sum::<u32>() as usize;
+        let host_chooses =
+            engine.draws.is_some() || engine.given.is_some() || engine.capture_logits;
+        let resources = engine.plan.machine().resources.len();
+        card.open(resources, events(streams_of(&engine.plan.machine())))?;
+        dispatch.learn(shapes(&engine.plan), |weights| time(&*card, weights))?;
+        let of = (&engine.plan, &engine.decoder);
+        let beside = Beside::new(&*card, of, prompts, host_chooses)?;
+        Ok(CardDevice {
+            card,
+            beside,
+            dispatch,
+        })
+    }
+
+    /// Sets the zero of the clock to about now.
+    pub(crate) fn start_clock(&self) -> Result<(), CudaError> {
+        // The first one has the way to the GPU paid for.
+        for _ in 0..2 {
+            self.card.record(0, ZERO)?;
+            self.card.await_event(ZERO)?;
+        }
+        Ok(())
+    }
+
+    /// Says how much padding is in front of each prompt.
+    pub(crate) fn pad(&self, padding: &[u32]) -> Result<(), CpuError> {
+        Ok(self.beside.pad(&*self.card, padding)?)
+    }
+
+    /// Gives a stream a task's commands.
+    pub(super) fn issue(
+        &self,
+        engine: &Engine,
+        stream: usize,
+        (piece, index): (&Program, usize),
+    ) -> Result<(), TaskError> {
+        let task = &piece.tasks()[index];
+        let operands = engine.operands((piece, index))?;
+        match *piece.op_of(task) {
+            Op::Barrier => Ok(()),
+            Op::Move { .. } | Op::MoveParts { .. } => {
+                let copy = copy_of(&operands, piece.op_of(task))?;
+                Ok(self.card.copy(stream, &copy)?)
+            }
+            ref op => Work::new(self, engine.turn(task.cell, operands)?, stream)?.compute(op),
+        }
+    }
+}
+
+/// The rows that a move copies.
+fn copy_of(operands: &Operands<'_>, op: &Op) -> Result<CopyRows, TaskError> {
+    let rows = match *op {
+        Op::Move {
+            bytes, from, to, ..
+        } => ([to, bytes], [from, bytes], bytes, 1),
+        Op::MoveParts {
+            parts,
+            part,
+            from,
+            to,
+            ..
+        } => (
+            [to.start, to.stride],
+            [from.start, from.stride],
+            part,
+            parts,
+        ),
+        _ => return Err(TaskError::NoOperand("bytes to move")),
+    };
+    let (to, from, bytes, rows) = rows;
+    let place = |index: usize, [start, pitch]: [Bytes; 2]| {
+        let span = pitch * u64::from(rows.saturating_sub(1)) + bytes;
+        operands.get(index)?.part(start, span)?;
+        Ok::<u64, TaskError>(operands.address(index)? + start.0)
+    };
+    Ok(CopyRows {
+        to: place(1, to)?,
+        from: place(0, from)?,
+        bytes: bytes.0 as usize,
+        rows: rows as usize,
+        to_pitch: to[1].0 as usize,
+        from_pitch: from[1].0 as usize,
+    })
+}
+
+impl<'a> Work<'a> {
+    fn new(device: &'a CardDevice, turn: Turn<'a>, stream: usize) -> Result<Work<'a>, TaskError> {
+        let workspace = turn.find(|content| content == Content::Workspace);
+        let scratch = match workspace {
+            Some(index) => {
+                let address = turn.operands.address(index)?;
+                (address, address + turn.operands.get(index)?.bytes)
+            }
+            None => (0, 0),
+        };
+        Ok(Work {
+            device,
+            turn,
+            stream,
+            scratch: Shared::new(scratch),
+        })
+    }
+
+    fn compute(&self, op: &Op) -> Result<(), TaskError> {
+        match *op {
+            Op::Embed { position, .. } => self.embed(position),
+            Op::Linear {
+                stage, position, ..
+            } => match stage {
+                Stage::Project => self.project(position),
+                Stage::Output => self.output(position),
+                Stage::Mlp => self.mlp(position),
+                Stage::Finish => {
+                    self.output(position)?;
+                    self.free_workspace()?;
+                    self.mlp(position)
+                }
+                Stage::Head => self.head(position),
+                // Refused before anything runs.
+                Stage::Normalise
+                | Stage::Attended
+                | Stage::Part
+                | Stage::JoinProject
+                | Stage::JoinOutput
+                | Stage::JoinInner
+                | Stage::JoinMlp => Err(TaskError::NoOperand("an operation that GPUs compute")),
+            },
+            Op::Attention {
+                part: AttentionPart::Whole,
+                query_len,
+                context_len,
+                ..
+            } => self.attend(query_len as usize, context_len as usize),
+            _ => Err(TaskError::NoOperand("an operation that GPUs compute")),
+        }
+    }
+
+    /// Makes all of the workspace free again: what was there is not needed any more.
+    fn free_workspace(&self) -> Result<(), TaskError> {
+        let index = self.turn.need("a workspace", |c| c == Content::Workspace)?;
+        let address = self.turn.operands.address(index)?;
+        self.scratch.set((address, self.scratch.get().1));
+        Ok(())
+    }
+
+    /// Room for so many elements of the stored type in the plan's workspace.
+    pub(super) fn room(&self, elements: usize) -> Result<u64, TaskError> {
+        let (free, end) = self.scratch.get();
+        let start = free.next_multiple_of(ALIGNMENT);
+        let bytes = elements as u64 * self.turn.engine.plan.dtype.size_bytes();
+        if start + bytes > end {
+            return Err(TaskError::PastEnd {
+                bytes: Bytes(start + bytes - free),
+                room: Bytes(end - free),
+            });
+        }
+        self.scratch.set((start + bytes, end));
+        Ok(start)
+    }
+
+    /// Room for a matrix of so many elements at the end of the workspace, until the next one's.
+    pub(super) fn matrix_room(&self, elements: usize) -> Result<u64, TaskError> {
+        let (free, end) = self.scratch.get();
+        let bytes = elements as u64 * self.turn.engine.plan.dtype.size_bytes();
+        let start = end.saturating_sub(bytes) / ALIGNMENT * ALIGNMENT;
+        match start < free {
+            true => Err(TaskError::PastEnd {
+                bytes: Bytes(bytes),
+                room: Bytes(end - free),
+            }),
+            false => Ok(start),
+        }
+    }
+
+    pub(super) fn launch(&self, launch: &Launch) -> Result<(), TaskError> {
+        Ok(self.device.card.launch(self.stream, launch)?)
+    }
+
+    /// Copies elements of the stored type between places on the device.
+    pub(super) fn copy(&self, to: u64, from: u64, elements: usize) -> Result<(), TaskError> {
+        let bytes = elements * self.element();
+        let copy = CopyRows::of(to, from, bytes);
+        Ok(self.device.card.copy(self.stream, &copy)?)
+    }
+
+    /// Bytes of an element of the stored type.
+    pub(super) fn element(&self) -> usize {
+        self.turn.engine.plan.dtype.size_bytes() as usize
+    }
+
+    /// A tensor of the cell's block, if the model has it.
+    pub(super) fn tensor(&self, role: TensorRole) -> Result<Option<Tensor<'a>>, TaskError> {
+        let engine = self.turn.engine;
+        let block = self.turn.cell.block;
+        let weights = engine.placement.blocks.get(usize::from(block));
+        let weights = weights.ok_or(TaskError::NoOperand("a block of the model"))?;
+        let Some(tensor) = weights.tensors.iter().find(|t| t.spec.role == role) else {
+            return Ok(None);
+        };
+        let missing = || DecoderError::NoTensor { role };
+        let mut slabs = self.turn.operands.all().iter().enumerate();
+        let slab = slabs.find_map(|(index, operand)| match operand.content {
+            Content::Weights {
+                block: of,
+                part,
+                home,
+            } if of == block && home == tensor.home => Some((index, part)),
+            _ => None,
+        });
+        let (index, part) = slab.ok_or_else(missing)?;
+        let start = weights.span(part, tensor.home).start;
+        let offset = tensor.offset.0.checked_sub(start.0).ok_or_else(missing)?;
+        let compression = engine.plan.policy.compression;
+        let bytes = compression.tensor_bytes(&tensor.spec, engine.plan.dtype);
+        let operand = self.turn.operands.get(index)?;
+        operand.part(Bytes(offset), bytes)?;
+        Ok(Some(Tensor {
+            address: self.turn.operands.address(index)? + offset,
+            spec: &tensor.spec,
+            packed: compression.packs(&tensor.spec),
+        }))
+    }
+
+    /// A tensor that the stage cannot do without.
+    pub(super) fn need(&self, role: TensorRole) -> Result<Tensor<'a>, TaskError> {
+        let tensor = self.tensor(role)?;
+        Ok(tensor.ok_or(DecoderError::NoTensor { role })?)
+    }
+
+    /// A vector's address; 0 where the model has none.
+    pub(super) fn vector(&self, role: TensorRole) -> Result<u64, TaskError> {
+        Ok(self.tensor(role)?.map_or(0, |tensor| tensor.address))
+    }
+
+    /// The batch's activations, in the order of its sequences.
+    pub(super) fn hidden(&self, position: u32) -> Result<Vec<Piece>, TaskError> {
+        let batch = self.turn.batch(position);
+        let width = self.turn.engine.plan.model.hidden_size as usize;
+        let mut first = 0;
+        let mut pieces = Vec::new();
+        for (index, elements) in self.turn.hidden_parts(batch) {
+            let index = index.ok_or(TaskError::NoOperand("a buffer of activations"))?;
+            let bytes = Bytes((elements * self.element()) as u64);
+            self.turn.operands.get(index)?.part(Bytes::ZERO, bytes)?;
+            let tokens = elements / width;
+            pieces.push(Piece {
+                address: self.turn.operands.address(index)?,
+                first,
+                tokens,
+            });
+            first += tokens;
+        }
+        Ok(pieces)
+    }
+
+    /// A buffer of queries and results of attention, if the task has it.
+    pub(super) fn mid(&self, tier: Tier) -> Result<Option<u64>, TaskError> {
+        let index = self.turn.mid(tier);
+        index
+            .map(|index| self.turn.operands.address(index))
+            .transpose()
+    }
+
+    /// Where the padding of the batch's sequences is; 0 where there is none.
+    pub(super) fn firsts(&self) -> u64 {
+        let first = self.turn.prompts().start;
+        self.device.beside.firsts_from(first)
+    }
+
+    /// Writes the positions of the batch's tokens in their texts.
+    pub(super) fn put_places(&self, position: u32) -> Result<(), TaskError> {
+        let batch = self.turn.batch(position);
+        let shape = [batch.sequences, batch.query_len, batch.position];
+        let into = (self.firsts(), self.device.beside.places);
+        self.launch(&put_places(into, shape))
+    }
+}

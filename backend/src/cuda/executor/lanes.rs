@@ -1,0 +1,204 @@
+//! Two threads a stream: one gives it its tasks, the other learns when they ended.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use plimsoll_core::program::{Machine, Program, ResourceKind, TaskId};
+use plimsoll_core::trace::Span;
+use plimsoll_core::units::Seconds;
+
+use super::issue::{CHOICE, CardDevice, ZERO};
+use crate::cpu::engine::Engine;
+use crate::cpu::error::{CpuError, TaskError};
+use crate::cpu::scheduler::{Job, Scheduler};
+use crate::cpu::worker::{failure, panicked};
+use crate::cuda::{CudaError, Moments};
+
+/// Tasks that a stream was given and that have not ended, at most.
+const AHEAD: usize = 256;
+
+/// How long an elapsed time may be before its begin is set anew: a driver tells it in f32 milliseconds, which at this
+/// length are told apart to less than a microsecond.
+const LONG_MS: f32 = 8_000.0;
+
+/// Whether tasks of a kind are given to a stream.
+fn is_stream(kind: ResourceKind) -> bool {
+    use ResourceKind::{D2h, Gpu, H2d, Sync};
+    matches!(kind, Gpu | H2d | D2h | Sync)
+}
+
+/// The resources that are streams, a bit each.
+pub(crate) fn streams_of(machine: &Machine) -> u128 {
+    let resources = machine.resources.iter().enumerate();
+    let streams = resources.filter(|(_, resource)| is_stream(resource.kind));
+    streams.fold(0, |bits, (index, _)| bits | 1 << index)
+}
+
+/// Events that so many streams need, with those that are no task's.
+pub(super) fn events(streams: u128) -> usize {
+    CHOICE + 1 + 2 * AHEAD * streams.count_ones() as usize
+}
+
+/// A task that was given to its stream.
+struct Issued {
+    id: TaskId,
+    piece: Arc<Program>,
+    index: usize,
+    moments: Arc<Moments>,
+}
+
+/// Starts the threads of all streams.
+pub(crate) fn start(
+    machine: &Machine,
+    (engine, scheduler): (&Arc<Engine>, &Arc<Scheduler>),
+    device: &Arc<CardDevice>,
+) -> Result<Vec<JoinHandle<()>>, CpuError> {
+    let streams = streams_of(machine);
+    let mut threads = Vec::new();
+    let mut first_event = CHOICE + 1;
+    for (index, resource) in machine.resources.iter().enumerate() {
+        if streams >> index & 1 == 0 {
+            continue;
+        }
+        let (sender, receiver) = sync_channel(AHEAD);
+        let lane = Lane {
+            engine: Arc::clone(engine),
+            scheduler: Arc::clone(scheduler),
+            device: Arc::clone(device),
+            kind: resource.kind,
+            resource: index,
+        };
+        let moments = (0..AHEAD).map(|number| {
+            let begin = first_event + 2 * number;
+            let end = begin + 1;
+            Arc::new(Moments {
+                stream: index,
+                begin,
+                end,
+            })
+        });
+        let moments: Vec<Arc<Moments>> = moments.collect();
+        first_event += 2 * AHEAD;
+        let (issuer, reaper) = (lane.clone(), lane);
+        let named = |end: &str| {
+            let name = format!("{}-{end}", resource.kind.name());
+            std::thread::Builder::new().name(name)
+        };
+        let issues = named("in").spawn(move || issuer.issue_all(&moments, &sender));
+        threads.push(issues.map_err(CpuError::Thread)?);
+        let ends = named("out").spawn(move || reaper.end_all(&receiver));
+        threads.push(ends.map_err(CpuError::Thread)?);
+    }
+    Ok(threads)
+}
+
+/// A stream, for either of its threads.
+#[derive(Clone)]
+struct Lane {
+    engine: Arc<Engine>,
+    scheduler: Arc<Scheduler>,
+    device: Arc<CardDevice>,
+    kind: ResourceKind,
+    resource: usize,
+}
+
+impl Lane {
+    /// Gives the stream its tasks until all is over.
+    fn issue_all(self, moments: &[Arc<Moments>], ended: &SyncSender<Issued>) {
+        for moments in moments.iter().cycle() {
+            let Some(job) = self.scheduler.next(self.resource, None) else {
+                return;
+            };
+            // Its events are those of a task long ago, which somebody may still wait for.
+            while Arc::strong_count(moments) > 1 {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+            let issue = AssertUnwindSafe(|| self.issue(&job, moments));
+            let issued = catch_unwind(issue).unwrap_or_else(|panic| Err(panicked(&*panic)));
+            if let Err(error) = issued {
+                let task = (&*job.piece, job.index);
+                return self.scheduler.fail(failure(task, job.id, self.kind, error));
+            }
+            self.scheduler.issued(job.id, Arc::clone(moments));
+            let issued = Issued {
+                id: job.id,
+                piece: job.piece,
+                index: job.index,
+                moments: Arc::clone(moments),
+            };
+            if ended.send(issued).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Gives the stream a task: behind what it waits for, between its events.
+    fn issue(&self, job: &Job, moments: &Moments) -> Result<(), TaskError> {
+        let card = &self.device.card;
+        for earlier in &job.behind {
+            card.wait_for(self.resource, earlier.end)?;
+        }
+        card.record(self.resource, moments.begin)?;
+        let task = (&*job.piece, job.index);
+        self.device.issue(&self.engine, self.resource, task)?;
+        Ok(card.record(self.resource, moments.end)?)
+    }
+
+    /// Ends the stream's tasks as they end, until no more come.
+    fn end_all(self, issued: &Receiver<Issued>) {
+        let mut clock = Clock::new();
+        // All of them, even when all is over: until then their memory is in use.
+        for task in issued {
+            let span = self.end(&task, &mut clock);
+            match span {
+                Ok(span) => self.scheduler.end_issued((task.id, span)),
+                Err(error) => {
+                    let of = (&*task.piece, task.index);
+                    self.scheduler.fail(failure(of, task.id, self.kind, error));
+                }
+            }
+        }
+    }
+
+    fn end(&self, task: &Issued, clock: &mut Clock) -> Result<Span, TaskError> {
+        self.device.card.await_event(task.moments.end)?;
+        let span = clock.span(&self.device, &task.moments)?;
+        self.engine.note_moved((&task.piece, task.index))?;
+        Ok(span)
+    }
+}
+
+/// The GPU's clock, from the zero of the run on.
+struct Clock {
+    /// What times are told from: an event, which nobody uses again while this is its owner.
+    since: Option<Arc<Moments>>,
+    at: f64,
+}
+
+impl Clock {
+    fn new() -> Clock {
+        Clock {
+            since: None,
+            at: 0.0,
+        }
+    }
+
+    fn span(&mut self, device: &CardDevice, moments: &Arc<Moments>) -> Result<Span, CudaError> {
+        let since = self.since.as_ref().map_or(ZERO, |moments| moments.end);
+        let elapsed = |event| device.card.elapsed_ms(since, event);
+        let (begin, end) = (elapsed(moments.begin)?, elapsed(moments.end)?);
+        let at = |ms: f32| Seconds(self.at + f64::from(ms) / 1e3);
+        let span = Span {
+            start: at(begin),
+            end: at(end),
+        };
+        if end > LONG_MS {
+            self.since = Some(Arc::clone(moments));
+            self.at = span.end.0;
+        }
+        Ok(span)
+    }
+}

@@ -1,0 +1,183 @@
+//! Products with weights, by the implementation that suits their shape, and what stands around them.
+
+use plimsoll_core::model::{Norm as NormKind, TensorRole};
+
+use super::issue::{Piece, Tensor, Work};
+use crate::cpu::error::TaskError;
+use crate::cuda::dispatch::{Implementation, Weights};
+use crate::cuda::launches::{
+    self, Elements, Norm, Product, bias_activation, layer_norm, matrix_groups, rms_norm,
+};
+use crate::cuda::raw;
+use crate::cuda::tile;
+
+/// Rows of a product, and where they and the result are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rows {
+    pub x: u64,
+    pub y: u64,
+    pub m: usize,
+    /// The result is f32.
+    pub wide: bool,
+}
+
+impl Work<'_> {
+    /// `y = x times a matrix`, and a bias where the model has one.
+    pub(super) fn linear(
+        &self,
+        rows: Rows,
+        weight: TensorRole,
+        bias: Option<TensorRole>,
+    ) -> Result<(), TaskError> {
+        let tensor = self.need(weight)?;
+        let matrix = self.unpacked(&tensor)?;
+        let bias = bias.map_or(Ok(0), |role| self.vector(role))?;
+        let [n, k] = [tensor.spec.rows as usize, tensor.spec.cols as usize];
+        let product = Product {
+            dtype: self.turn.engine.plan.dtype,
+            x: rows.x,
+            weights: matrix,
+            bias,
+            y: rows.y,
+            shape: [rows.m, n, k],
+            wide: rows.wide,
+        };
+        self.multiply(&product)
+    }
+
+    /// A matrix as elements: where it lies, or unpacked in the part of the workspace that is kept for it.
+    fn unpacked(&self, tensor: &Tensor<'_>) -> Result<u64, TaskError> {
+        if !tensor.packed {
+            return Ok(tensor.address);
+        }
+        let [rows, columns] = [tensor.spec.rows as usize, tensor.spec.cols as usize];
+        let room = self.matrix_room(rows * columns)?;
+        let what = (self.turn.engine.plan.dtype, false);
+        let addresses = [room, tensor.address];
+        self.launch(&matrix_groups(what, addresses, [rows, columns])?)?;
+        Ok(room)
+    }
+
+    fn multiply(&self, product: &Product) -> Result<(), TaskError> {
+        let [m, n, k] = product.shape;
+        let weights = Weights {
+            dtype: product.dtype,
+            n,
+            k,
+        };
+        match self.device.dispatch.choose(m, weights) {
+            Implementation::Gemv => self.launch(&launches::gemv(product)?),
+            // A bias of wide results has no kernel of its own.
+            Implementation::Vendor if product.bias == 0 || !product.wide => {
+                self.device.card.multiply(
+                    self.stream,
+                    &raw::Product {
+                        addresses: [product.x, product.weights, product.y],
+                        shape: product.shape,
+                        dtype: product.dtype,
+                        wide: product.wide,
+                    },
+                )?;
+                match product.bias {
+                    0 => Ok(()),
+                    _ => self.activate((product.y, product.bias), [m, n], None),
+                }
+            }
+            _ => {
+                let columns = tile::columns([m, n, k], self.device.beside.multiprocessors());
+                self.launch(&launches::flat(product, columns)?)
+            }
+        }
+    }
+
+    /// Adds a bias (0: none) to rows and applies an activation, in place.
+    pub(super) fn activate(
+        &self,
+        (x, bias): (u64, u64),
+        [rows, width]: [usize; 2],
+        activation: Option<crate::kernels::activation::Activation>,
+    ) -> Result<(), TaskError> {
+        let elements = self.elements(x, bias, [rows, width]);
+        self.launch(&bias_activation(&elements, activation)?)
+    }
+
+    /// Operands of what is done element by element.
+    pub(super) fn elements(&self, x: u64, other: u64, [rows, width]: [usize; 2]) -> Elements {
+        Elements {
+            dtype: self.turn.engine.plan.dtype,
+            x,
+            other,
+            count: rows * width,
+            width,
+        }
+    }
+
+    /// Normalises rows of activations.
+    pub(super) fn normalise(
+        &self,
+        (x, y): (u64, u64),
+        rows: usize,
+        [weight, bias]: [TensorRole; 2],
+    ) -> Result<(), TaskError> {
+        let model = &self.turn.engine.plan.model;
+        let norm = Norm {
+            dtype: self.turn.engine.plan.dtype,
+            x,
+            weight: self.need(weight)?.address,
+            bias: self.vector(bias)?,
+            y,
+            rows,
+            width: model.hidden_size as usize,
+            epsilon: model.norm_eps as f32,
+        };
+        self.launch(&match model.norm {
+            NormKind::LayerNorm => layer_norm(&norm)?,
+            NormKind::RmsNorm => rms_norm(&norm)?,
+        })
+    }
+
+    /// Pieces of the activations, one after another at `to`: normalised, or as they are.
+    pub(super) fn gathered(
+        &self,
+        pieces: &[Piece],
+        to: u64,
+        norm: Option<[TensorRole; 2]>,
+    ) -> Result<(), TaskError> {
+        for piece in pieces {
+            let into = to + self.row_bytes() * piece.first as u64;
+            match norm {
+                Some(roles) => self.normalise((piece.address, into), piece.tokens, roles)?,
+                None => self.copy(into, piece.address, piece.tokens * self.width())?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds rows to the pieces of the activations, and normalises these where the model does so after.
+    pub(super) fn add(
+        &self,
+        pieces: &[Piece],
+        rows: u64,
+        norm: Option<[TensorRole; 2]>,
+    ) -> Result<(), TaskError> {
+        for piece in pieces {
+            let from = rows + self.row_bytes() * piece.first as u64;
+            let shape = [piece.tokens, self.width()];
+            let elements = self.elements(piece.address, from, shape);
+            self.launch(&launches::residual(&elements)?)?;
+            if let Some(roles) = norm {
+                self.normalise((piece.address, piece.address), piece.tokens, roles)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Elements of a token's activations.
+    pub(super) fn width(&self) -> usize {
+        self.turn.engine.plan.model.hidden_size as usize
+    }
+
+    fn row_bytes(&self) -> u64 {
+        (self.width() * self.element()) as u64
+    }
+}

@@ -1,0 +1,27 @@
+//! Plans on a GPU: the same programs as the CPU executor's, each resource of the device a stream.
+//!
+//! Tasks of the GPU, of its copies and of barriers are *issued*: a thread a stream gives it, in program order, waits for what
+//! the task needs of other streams, an event, the task's commands, and another event. It waits for nothing but tasks of the
+//! host (disk, CPU attention), so whole passes lie in the streams before they are computed. A second thread a stream sleeps
+//! until the next task's last event, and so knows when it ended, by the GPU's clock; what waits for it on the host goes on then.
+//! Tasks of the host, memory, loading and texts are the CPU executor's own (`crate::cpu`): [`crate::cpu::CpuOptions::card`].
+//!
+//! Nothing is allocated on the device once a plan's executor has been made. Beside the plan's arena lies `Beside`: what a
+//! plan does not count, such as logits and tables.
+//!
+//! The host waits for the device in one case: where it chooses tokens, since they are drawn or given, or keeps logits.
+
+mod attend;
+mod beside;
+mod head;
+mod issue;
+mod lanes;
+mod linear;
+mod stages;
+mod supported;
+mod timing;
+
+use beside::Beside;
+pub(crate) use issue::CardDevice;
+pub(crate) use lanes::{start, streams_of};
+pub(crate) use supported::check_plan;

@@ -1,0 +1,293 @@
+//! The stages that are products and what stands around them, and the embedding.
+
+use plimsoll_core::model::{NormPosition, Positions, TensorRole};
+use plimsoll_core::program::Content;
+use plimsoll_core::tier::Tier;
+
+use super::issue::Work;
+use super::linear::Rows;
+use super::supported::held;
+use crate::cpu::error::TaskError;
+use crate::cuda::launches::{self, Append, Embed, HeldAs, Rotary, activate_gate};
+
+impl Work<'_> {
+    /// Writes the embeddings of the batch's tokens to its activations.
+    pub(super) fn embed(&self, position: u32) -> Result<(), TaskError> {
+        let batch = self.turn.batch(position);
+        let model = &self.turn.engine.plan.model;
+        let beside = &self.device.beside;
+        let ids = self.turn.need("a buffer of token ids", |content| {
+            matches!(content, Content::Prompt { .. } | Content::Tokens { .. })
+        })?;
+        let ids = self.turn.operands.address(ids)?;
+        self.put_places(position)?;
+        let table = self.need(TensorRole::TokenEmbedding)?;
+        let learned = self.tensor(TensorRole::PositionEmbedding)?;
+        let projects = self.tensor(TensorRole::ProjectIn)?.is_some();
+        let offset = match model.positions {
+            Positions::Learned { offset } => offset as usize,
+            Positions::Rotary { .. } | Positions::Alibi => 0,
+        };
+        let of = |y: u64, first: usize, count: usize| Embed {
+            dtype: self.turn.engine.plan.dtype,
+            packed: table.packed,
+            tokens: ids + 4 * first as u64,
+            positions: beside.places + 4 * first as u64,
+            table: table.address,
+            learned: learned.filter(|_| !projects).map_or(0, |t| t.address),
+            y,
+            outside: beside.outside,
+            count,
+            width: table.spec.cols as usize,
+            rows: table.spec.rows as usize,
+            places: learned.map_or(0, |t| t.spec.rows as usize),
+            offset,
+        };
+        let pieces = self.hidden(position)?;
+        if !projects {
+            for piece in &pieces {
+                let embed = of(piece.address, piece.first, piece.tokens);
+                self.launch(&launches::embed(&embed)?)?;
+            }
+            return Ok(());
+        }
+        let [narrow, wide] = beside.embedded;
+        let m = batch.sequences * batch.query_len;
+        self.launch(&launches::embed(&of(narrow, 0, m))?)?;
+        let rows = Rows {
+            x: narrow,
+            y: wide,
+            m,
+            wide: false,
+        };
+        self.linear(rows, TensorRole::ProjectIn, None)?;
+        let row = (self.width() * self.element()) as u64;
+        for piece in &pieces {
+            let from = wide + row * piece.first as u64;
+            self.copy(piece.address, from, piece.tokens * self.width())?;
+        }
+        let Some(learned) = learned else {
+            return Ok(());
+        };
+        // Positions are looked up as tokens are, from the row that the first one has.
+        let positions = Embed {
+            tokens: beside.places,
+            table: learned.address + row * offset as u64,
+            learned: 0,
+            width: self.width(),
+            rows: (learned.spec.rows as usize).saturating_sub(offset),
+            ..of(wide, 0, m)
+        };
+        self.launch(&launches::embed(&positions)?)?;
+        self.add(&pieces, wide, None)
+    }
+
+    /// Normalises, projects to queries, keys and values, and appends these two to the cache.
+    pub(super) fn project(&self, position: u32) -> Result<(), TaskError> {
+        use TensorRole::{
+            AttnNormBias, AttnNormWeight, KBias, KWeight, QBias, QWeight, VBias, VWeight,
+        };
+        let batch = self.turn.batch(position);
+        let m = batch.sequences * batch.query_len;
+        let model = &self.turn.engine.plan.model;
+        let (q_size, kv_size) = (model.q_size() as usize, model.kv_size() as usize);
+        let x = self.room(m * self.width())?;
+        let before = model.norm_position == NormPosition::Before;
+        let norm = before.then_some([AttnNormWeight, AttnNormBias]);
+        self.gathered(&self.hidden(position)?, x, norm)?;
+        let [q, k, v] = [q_size, kv_size, kv_size].map(|size| self.room(m * size));
+        let [q, k, v] = [q?, k?, v?];
+        for (y, weight, bias) in [
+            (q, QWeight, QBias),
+            (k, KWeight, KBias),
+            (v, VWeight, VBias),
+        ] {
+            let wide = false;
+            self.linear(Rows { x, y, m, wide }, weight, Some(bias))?;
+        }
+        self.turn_heads([q, k], position)?;
+        self.store_queries(q, position)?;
+        self.append([k, v], position)
+    }
+
+    /// Turns queries and keys by their positions, where the model does.
+    fn turn_heads(&self, [q, k]: [u64; 2], position: u32) -> Result<(), TaskError> {
+        let Some(tables) = self.device.beside.rotary else {
+            return Ok(());
+        };
+        self.put_places(position)?;
+        let batch = self.turn.batch(position);
+        let model = &self.turn.engine.plan.model;
+        let heads = [model.num_attention_heads, model.num_key_value_heads];
+        for (elements, heads) in [q, k].into_iter().zip(heads) {
+            let rotary = Rotary {
+                dtype: self.turn.engine.plan.dtype,
+                elements,
+                positions: self.device.beside.places,
+                cosines: tables.cosines,
+                sines: tables.sines,
+                count: batch.sequences * batch.query_len,
+                heads: heads as usize,
+                head_dim: model.head_dim as usize,
+                pairs: tables.pairs,
+                adjacent: tables.adjacent,
+            };
+            self.launch(&launches::rotary(&rotary)?)?;
+        }
+        Ok(())
+    }
+
+    /// Brings queries to where attention finds them: the device's rows, then those that the CPU attends to.
+    fn store_queries(&self, q: u64, position: u32) -> Result<(), TaskError> {
+        let own = self.turn.mid_elements(self.turn.batch(position));
+        if let Some(to) = self.mid(Tier::Device)? {
+            self.copy(to, q, own)?;
+        }
+        if let Some(to) = self.mid(Tier::Host)? {
+            let others = self.turn.shape.rows_off_device() * self.turn.engine.row_elements();
+            let own = if self.mid(Tier::Device)?.is_some() {
+                own
+            } else {
+                0
+            };
+            self.copy(to, q + (own * self.element()) as u64, others)?;
+        }
+        Ok(())
+    }
+
+    /// Appends keys and values to the parts of the cache that are here, and behind the queries of rows that the CPU
+    /// attends to.
+    fn append(&self, new: [u64; 2], position: u32) -> Result<(), TaskError> {
+        for tier in Tier::ALL {
+            let pages = self.turn.cache(tier);
+            let Some((newest, start)) = pages.last() else {
+                continue;
+            };
+            let page = self.turn.operands.address(*newest)?;
+            let rows = self.turn.shape.rows_in(tier);
+            let record = self.turn.record_bytes(tier);
+            let first = position as usize - *start as usize;
+            let kept = held(self.turn.engine.plan.policy.compression);
+            self.append_to(new, (page, record, kept), rows, (first, position))?;
+        }
+        if let Some(mid) = self.mid(Tier::Host)? {
+            let others = self.turn.shape.rows_off_device();
+            let first_row = self.turn.shape.rows_in(Tier::Host).start;
+            let queries = others * self.turn.engine.row_elements() * self.element();
+            let record = 2 * others * self.turn.engine.head_bytes();
+            let to = (mid + queries as u64, record, HeldAs::Whole);
+            self.append_to(new, to, first_row..first_row + others, (0, position))?;
+        }
+        Ok(())
+    }
+
+    fn append_to(
+        &self,
+        [keys, values]: [u64; 2],
+        (page, record_bytes, held): (u64, usize, HeldAs),
+        rows: std::ops::Range<usize>,
+        (start, position): (usize, u32),
+    ) -> Result<(), TaskError> {
+        let model = &self.turn.engine.plan.model;
+        let table = self.device.beside.table;
+        self.launch(&launches::put_pages(&[(page, usize::MAX)], table)?)?;
+        let append = Append {
+            dtype: self.turn.engine.plan.dtype,
+            held,
+            keys,
+            values,
+            pages: table.pages,
+            page_ends: table.page_ends,
+            page_count: 1,
+            row_start: rows.start,
+            rows: rows.len(),
+            kv_heads: model.num_key_value_heads as usize,
+            head_dim: model.head_dim as usize,
+            query_len: self.turn.batch(position).query_len,
+            start,
+            record_bytes,
+        };
+        self.launch(&append.launch()?)
+    }
+
+    /// Projects attention's output and adds it to the activations.
+    pub(super) fn output(&self, position: u32) -> Result<(), TaskError> {
+        use TensorRole::{AttnNormBias, AttnNormWeight, OBias, OWeight};
+        let batch = self.turn.batch(position);
+        let m = batch.sequences * batch.query_len;
+        let model = &self.turn.engine.plan.model;
+        let x = self.attended(position)?;
+        let y = self.room(m * self.width())?;
+        let wide = false;
+        self.linear(Rows { x, y, m, wide }, OWeight, Some(OBias))?;
+        let after = model.norm_position == NormPosition::After;
+        let norm = after.then_some([AttnNormWeight, AttnNormBias]);
+        self.add(&self.hidden(position)?, y, norm)
+    }
+
+    /// Attention's results in one place.
+    fn attended(&self, position: u32) -> Result<u64, TaskError> {
+        let batch = self.turn.batch(position);
+        let own = self.turn.mid_elements(batch);
+        match (self.mid(Tier::Device)?, self.mid(Tier::Host)?) {
+            (Some(all), None) | (None, Some(all)) => Ok(all),
+            (Some(device), Some(off)) => {
+                let others = self.turn.shape.rows_off_device() * self.turn.engine.row_elements();
+                let both = self.room(own + others)?;
+                self.copy(both, device, own)?;
+                self.copy(both + (own * self.element()) as u64, off, others)?;
+                Ok(both)
+            }
+            (None, None) => Err(TaskError::NoOperand("a buffer of attention's results")),
+        }
+    }
+
+    /// Computes the MLP and adds it to the activations.
+    pub(super) fn mlp(&self, position: u32) -> Result<(), TaskError> {
+        use TensorRole::{
+            DownBias, DownWeight, GateBias, GateWeight, MlpNormBias, MlpNormWeight, UpBias,
+            UpWeight,
+        };
+        let batch = self.turn.batch(position);
+        let m = batch.sequences * batch.query_len;
+        let model = &self.turn.engine.plan.model;
+        let activation = self.turn.engine.decoder.activation();
+        let inner = model.intermediate_size as usize;
+        let pieces = self.hidden(position)?;
+        let x = self.room(m * self.width())?;
+        let roles = [MlpNormWeight, MlpNormBias];
+        let before = model.norm_position == NormPosition::Before;
+        self.gathered(&pieces, x, before.then_some(roles))?;
+        let wide = false;
+        let up = self.room(m * inner)?;
+        self.linear(Rows { x, y: up, m, wide }, UpWeight, Some(UpBias))?;
+        let mut y = up;
+        if model.gated_mlp {
+            let gate = self.room(m * inner)?;
+            self.linear(
+                Rows {
+                    x,
+                    y: gate,
+                    m,
+                    wide,
+                },
+                GateWeight,
+                Some(GateBias),
+            )?;
+            let elements = self.elements(gate, up, [m, inner]);
+            self.launch(&activate_gate(&elements, activation)?)?;
+            y = gate;
+        } else {
+            self.activate((up, 0), [m, inner], Some(activation))?;
+        }
+        // What was normalised is not needed any more.
+        let down = Rows {
+            x: y,
+            y: x,
+            m,
+            wide,
+        };
+        self.linear(down, DownWeight, Some(DownBias))?;
+        self.add(&pieces, x, (!before).then_some(roles))
+    }
+}

@@ -1,0 +1,73 @@
+//! What GPUs do not execute yet is refused before anything is taken or runs.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
+use plimsoll_core::model::Positions;
+use plimsoll_core::plan::Plan;
+
+use crate::cpu::{CpuError, CpuOptions, Throttles};
+use crate::cuda::CudaError;
+use crate::cuda::launches::{HeldAs, check_cache};
+
+/// What the cache of a plan keeps.
+pub(super) fn held(compression: Compression) -> HeldAs {
+    match compression.cache {
+        true => HeldAs::Packed,
+        false => HeldAs::Whole,
+    }
+}
+
+/// Refuses a plan that is not executed on GPUs.
+pub(crate) fn check_plan(plan: &Plan, options: &CpuOptions) -> Result<(), CpuError> {
+    let (model, policy) = (&plan.model, &plan.policy);
+    if plan.dtype == Dtype::F32 {
+        return Err(CudaError::Type(plan.dtype).into());
+    }
+    let head = policy
+        .compression
+        .cache_head_bytes(model.head_dim, plan.dtype);
+    let record = 2 * head.0 as usize;
+    check_cache(held(policy.compression), model.head_dim as usize, record)?;
+    let projects = model.embedding_size != model.hidden_size;
+    let refused = [
+        (
+            policy.pipeline.stages > 1,
+            "a plan for several GPUs",
+            "plan for one, or use --backend cpu",
+        ),
+        (
+            policy.split.is_some(),
+            "a split of linear layers between CPU and GPU",
+            "plan without --strategy hetegen, or use --backend cpu",
+        ),
+        (
+            policy.sparse_attention < 1.0,
+            "sparse attention",
+            "plan without --sparse-attention, or use --backend cpu",
+        ),
+        (
+            options.throttles != Throttles::default(),
+            "a limit on the pace of a link",
+            "leave the limits out, or use --backend cpu",
+        ),
+        (
+            model.positions == Positions::Alibi,
+            "a model with linear position penalties (ALiBi)",
+            "execute an OPT, Llama or Mistral model",
+        ),
+        (
+            projects && policy.compression.weights,
+            "a projected embedding in 4 bits",
+            "plan without --compress-weight, or use --backend cpu",
+        ),
+        (
+            !model.hidden_size.is_multiple_of(8),
+            "a model whose width is not a multiple of 8",
+            "use --backend cpu",
+        ),
+    ];
+    match refused.into_iter().find(|(is, ..)| *is) {
+        Some((_, what, remedy)) => Err(CpuError::NotOnGpus { what, remedy }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,56 @@
+// How a cache keeps keys and values: records in pages, heads whole or packed.
+#pragma once
+#include "groups.cuh"
+
+// Where the record of a position is, for arguments that name pages.
+template <class A>
+__device__ inline unsigned char* record_at(const A& arguments, unsigned int position) {
+    unsigned int page = 0, first = 0;
+    while (page + 1 < arguments.page_count && position >= arguments.page_ends[page]) {
+        first = arguments.page_ends[page];
+        page++;
+    }
+    return (unsigned char*)arguments.pages[page] + (unsigned long long)(position - first) * arguments.record_bytes;
+}
+
+// How a head's elements are kept: whole.
+template <class T>
+struct Whole {
+    Eight elements;
+    __device__ static unsigned int bytes(unsigned int head_dim) {
+        return head_dim * sizeof(T);
+    }
+    __device__ void load(const unsigned char* head, unsigned int first) {
+        elements = *(const Eight*)(head + first * sizeof(T));
+    }
+    __device__ void widened(float* into) const {
+        widen<T>(elements, into);
+    }
+};
+
+// In groups of 4-bit codes.
+struct Packed {
+    unsigned int codes[2];
+    unsigned int ends;
+    unsigned int shift;
+    __device__ static unsigned int bytes(unsigned int head_dim) {
+        return head_bytes(head_dim);
+    }
+    __device__ void load(const unsigned char* head, unsigned int first) {
+        const unsigned int* group = (const unsigned int*)(head + first / GROUP * GROUP_BYTES);
+        unsigned int within = first % GROUP;
+        codes[0] = group[within % 32 / 4];
+        codes[1] = group[within % 32 / 4 + 1];
+        ends = group[GROUP_SCALE / 4];
+        shift = within / 32 * 4;
+    }
+    __device__ void widened(float* into) const {
+        float scale = to_f32(f16{(unsigned short)(ends & 0xffffu)});
+        float minimum = to_f32(f16{(unsigned short)(ends >> 16)});
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            unsigned int code = codes[i / 4] >> (i % 4 * 8 + shift) & 15u;
+            into[i] = fmaf((float)code, scale, minimum);
+        }
+    }
+};

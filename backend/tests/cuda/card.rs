@@ -1,0 +1,433 @@
+//! A card that computes on the CPU: streams and events over the kernels' emulator, in an order that is bad on purpose, and
+//! with clocks that tell what the order of streams and events promises.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use half::{bf16, f16};
+use plimsoll_backend::cuda::raw::Product;
+use plimsoll_backend::cuda::{Card, CopyRows, CudaError, KernelDevice, Launch};
+use plimsoll_core::Dtype;
+
+use super::emulator::{Emulator, emulator};
+
+/// Events that are no task's: the zero of the clock, and the choice of tokens.
+const OTHER_EVENTS: usize = 2;
+
+/// How long a stream that is held back waits for the others to have work.
+const HELD_BACK: Duration = Duration::from_micros(300);
+
+/// Which stream goes on where several could.
+#[derive(Debug, Clone, Copy)]
+pub enum Order {
+    /// Any, by a sequence that this begins.
+    Random(u64),
+    /// This one only where no other can.
+    Last(usize),
+}
+
+#[derive(Debug)]
+enum Command {
+    Copy(CopyRows),
+    Launch(Launch),
+    Multiply(Product),
+    Record { event: usize, turn: u64 },
+    Wait { event: usize, turn: u64 },
+}
+
+/// An event, which may be recorded many times.
+#[derive(Debug, Default, Clone)]
+struct Event {
+    recorded: u64,
+    been: u64,
+    at_ms: f32,
+    /// Of its last record: how far each stream was.
+    clock: Vec<u64>,
+}
+
+/// A task as the order of streams and events has it.
+#[derive(Debug, Clone)]
+pub struct Stamp {
+    /// How far each stream was when it began, as far as that is certain.
+    pub begin: Vec<u64>,
+    /// How far its own was at its end.
+    pub end: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    streams: Vec<VecDeque<Command>>,
+    events: Vec<Event>,
+    /// By stream.
+    clocks: Vec<Vec<u64>>,
+    /// What the host has seen.
+    seen: Vec<u64>,
+    /// By stream, its tasks in order; one that has begun only has no end.
+    stamps: Vec<Vec<Stamp>>,
+    memory: Vec<Vec<u128>>,
+    failed: Option<CudaError>,
+    busy: bool,
+    gone: bool,
+    random: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    begun: Instant,
+    order: Order,
+    /// Streams forget to wait for events.
+    forgets_waits: bool,
+    /// Kernels and copies are not done.
+    idle: bool,
+}
+
+/// A card without a GPU.
+#[derive(Debug)]
+pub struct FakeCard {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FakeCard {
+    /// None, said aloud, where kernels cannot be compiled for the CPU.
+    pub fn new(order: Order) -> Option<Arc<FakeCard>> {
+        FakeCard::with(order, false)
+    }
+
+    /// One that keeps order and computes nothing.
+    pub fn idle() -> Option<Arc<FakeCard>> {
+        FakeCard::made((Order::Random(0), false, true))
+    }
+
+    /// One whose streams may forget to wait for events.
+    pub fn with(order: Order, forgets_waits: bool) -> Option<Arc<FakeCard>> {
+        FakeCard::made((order, forgets_waits, false))
+    }
+
+    fn made((order, forgets_waits, idle): (Order, bool, bool)) -> Option<Arc<FakeCard>> {
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            begun: Instant::now(),
+            order,
+            forgets_waits,
+            idle,
+        });
+        let (there, is_there) = sync_channel(1);
+        let own = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || {
+            let emulator = emulator();
+            there.send(emulator.is_some()).unwrap();
+            if let Some(emulator) = emulator {
+                own.compute(emulator);
+            }
+        });
+        let thread = Some(thread);
+        let card = FakeCard { shared, thread };
+        is_there.recv().unwrap().then(|| Arc::new(card))
+    }
+
+    /// By stream, how its tasks were ordered.
+    pub fn stamps(&self) -> Vec<Vec<Stamp>> {
+        self.shared.lock().stamps.clone()
+    }
+
+    fn push(&self, stream: usize, command: Command) -> Result<(), CudaError> {
+        let mut state = self.shared.lock();
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        let seen = state.seen.clone();
+        join(&mut state.clocks[stream], &seen);
+        state.streams[stream].push_back(command);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+}
+
+fn join(clock: &mut Vec<u64>, other: &[u64]) {
+    clock.resize(clock.len().max(other.len()), 0);
+    for (own, other) in clock.iter_mut().zip(other) {
+        *own = (*own).max(*other);
+    }
+}
+
+impl State {
+    /// A stream that could go on.
+    fn ready(&self) -> Vec<usize> {
+        let ready = |commands: &VecDeque<Command>| match commands.front() {
+            None => false,
+            Some(Command::Wait { event, turn }) => self.events[*event].been >= *turn,
+            Some(_) => true,
+        };
+        let streams = self.streams.iter().enumerate();
+        let ready = streams.filter(|(_, commands)| ready(commands));
+        ready.map(|(stream, _)| stream).collect()
+    }
+
+    fn draw(&mut self, below: usize) -> usize {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005);
+        self.random = self.random.wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) as usize % below
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next stream that goes on; none when the card is gone.
+    fn next(&self) -> Option<(usize, Command)> {
+        let mut state = self.lock();
+        let mut waited = false;
+        loop {
+            if state.gone {
+                return None;
+            }
+            let mut ready = state.ready();
+            let held_back = match self.order {
+                Order::Last(stream) if !waited && ready == [stream] => {
+                    ready.clear();
+                    true
+                }
+                Order::Last(stream) if ready.len() > 1 => {
+                    ready.retain(|ready| *ready != stream);
+                    false
+                }
+                _ => false,
+            };
+            if ready.is_empty() {
+                let woken = self.changed.wait_timeout(state, HELD_BACK);
+                let (guard, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
+                state = guard;
+                waited = held_back && timeout.timed_out();
+                continue;
+            }
+            let stream = ready[state.draw(ready.len())];
+            let command = state.streams[stream].pop_front().unwrap();
+            state.busy = true;
+            return Some((stream, command));
+        }
+    }
+
+    fn compute(&self, mut emulator: Emulator) {
+        if let Order::Random(seed) = self.order {
+            self.lock().random = seed;
+        }
+        while let Some((_, command)) = self.next() {
+            let skips = self.idle || self.lock().failed.is_some();
+            let done = match &command {
+                Command::Record { .. } | Command::Wait { .. } => Ok(()),
+                _ if skips => Ok(()),
+                Command::Copy(copy) => {
+                    copy_rows(copy);
+                    Ok(())
+                }
+                Command::Launch(launch) => emulator.launch(launch),
+                Command::Multiply(product) => {
+                    multiply(product);
+                    Ok(())
+                }
+            };
+            let mut state = self.lock();
+            state.busy = false;
+            if let Err(error) = done {
+                state.failed = Some(error);
+            }
+            if let Command::Record { event, turn } = command {
+                let event = &mut state.events[event];
+                event.been = event.been.max(turn);
+                event.at_ms = self.begun.elapsed().as_secs_f32() * 1e3;
+            }
+            self.changed.notify_all();
+        }
+    }
+}
+
+fn copy_rows(copy: &CopyRows) {
+    for row in 0..copy.rows {
+        let to = copy.to as usize + row * copy.to_pitch;
+        let from = copy.from as usize + row * copy.from_pitch;
+        // SAFETY: the executor answers for the addresses, as it does on a GPU.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, copy.bytes) };
+    }
+}
+
+/// The vendor's product, one sum after another.
+fn multiply(product: &Product) {
+    let [m, n, k] = product.shape;
+    let read = |address: u64, count: usize| -> Vec<f32> {
+        // SAFETY: the executor answers for the addresses.
+        let bits = unsafe { std::slice::from_raw_parts(address as *const u16, count) };
+        let number = |bits: &u16| match product.dtype {
+            Dtype::F16 => f16::from_bits(*bits).to_f32(),
+            _ => bf16::from_bits(*bits).to_f32(),
+        };
+        bits.iter().map(number).collect()
+    };
+    let [x, weights, y] = product.addresses;
+    let (x, weights) = (read(x, m * k), read(weights, n * k));
+    for (index, (row, weights)) in x
+        .chunks(k)
+        .flat_map(|row| weights.chunks(k).map(move |weights| (row, weights)))
+        .enumerate()
+    {
+        let sum: f32 = row.iter().zip(weights).map(|(a, b)| a * b).sum();
+        let bits = match product.dtype {
+            Dtype::F16 => f16::from_f32(sum).to_bits(),
+            _ => bf16::from_f32(sum).to_bits(),
+        };
+        // SAFETY: as above.
+        unsafe {
+            match product.wide {
+                true => *(y as *mut f32).add(index) = sum,
+                false => *(y as *mut u16).add(index) = bits,
+            }
+        }
+    }
+}
+
+impl Card for FakeCard {
+    fn open(&self, streams: usize, events: usize) -> Result<(), CudaError> {
+        let mut state = self.shared.lock();
+        state.streams = (0..streams).map(|_| VecDeque::new()).collect();
+        state.events = vec![Event::default(); events];
+        state.clocks = vec![vec![0; streams]; streams];
+        state.stamps = vec![Vec::new(); streams];
+        state.seen = vec![0; streams];
+        Ok(())
+    }
+
+    fn take(&self, bytes: usize) -> Result<u64, CudaError> {
+        // What nobody wrote is a NaN.
+        let words = vec![u128::MAX; bytes.div_ceil(16)];
+        let address = words.as_ptr() as u64;
+        self.shared.lock().memory.push(words);
+        Ok(address)
+    }
+
+    fn give_back(&self, address: u64) {
+        let mut state = self.shared.lock();
+        state
+            .memory
+            .retain(|words| words.as_ptr() as u64 != address);
+    }
+
+    fn lock_pages(&self, _: u64, _: usize) -> Result<(), CudaError> {
+        Ok(())
+    }
+
+    fn write(&self, to: u64, bytes: &[u8]) -> Result<(), CudaError> {
+        // SAFETY: the executor answers for the address.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+        Ok(())
+    }
+
+    fn copy(&self, stream: usize, copy: &CopyRows) -> Result<(), CudaError> {
+        self.push(stream, Command::Copy(*copy))
+    }
+
+    fn launch(&self, stream: usize, launch: &Launch) -> Result<(), CudaError> {
+        self.push(stream, Command::Launch(launch.clone()))
+    }
+
+    fn multiply(&self, stream: usize, product: &Product) -> Result<(), CudaError> {
+        self.push(stream, Command::Multiply(*product))
+    }
+
+    fn record(&self, stream: usize, event: usize) -> Result<(), CudaError> {
+        let mut state = self.shared.lock();
+        let seen = state.seen.clone();
+        join(&mut state.clocks[stream], &seen);
+        state.clocks[stream][stream] += 1;
+        let clock = state.clocks[stream].clone();
+        if event >= OTHER_EVENTS {
+            let end = clock[stream];
+            match state.stamps[stream].last_mut().filter(|s| s.end == 0) {
+                Some(stamp) => stamp.end = end,
+                None => state.stamps[stream].push(Stamp {
+                    begin: clock.clone(),
+                    end: 0,
+                }),
+            }
+        }
+        let of = &mut state.events[event];
+        of.recorded += 1;
+        of.clock = clock;
+        let turn = of.recorded;
+        drop(state);
+        self.push(stream, Command::Record { event, turn })
+    }
+
+    fn wait_for(&self, stream: usize, event: usize) -> Result<(), CudaError> {
+        if self.shared.forgets_waits {
+            return Ok(());
+        }
+        let mut state = self.shared.lock();
+        let of = state.events[event].clone();
+        join(&mut state.clocks[stream], &of.clock);
+        drop(state);
+        let turn = of.recorded;
+        self.push(stream, Command::Wait { event, turn })
+    }
+
+    fn await_event(&self, event: usize) -> Result<(), CudaError> {
+        let mut state = self.shared.lock();
+        let turn = state.events[event].recorded;
+        while state.events[event].been < turn {
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            let woken = self.shared.changed.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        let clock = state.events[event].clock.clone();
+        join(&mut state.seen, &clock);
+        match &state.failed {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn elapsed_ms(&self, since: usize, event: usize) -> Result<f32, CudaError> {
+        let state = self.shared.lock();
+        Ok(state.events[event].at_ms - state.events[since].at_ms)
+    }
+
+    fn name(&self) -> String {
+        "a card without a GPU".to_owned()
+    }
+
+    fn memory(&self) -> [usize; 2] {
+        [1 << 30; 2]
+    }
+
+    fn multiprocessors(&self) -> usize {
+        4
+    }
+
+    fn close(&self) {
+        let mut state = self.shared.lock();
+        while state.busy || state.streams.iter().any(|commands| !commands.is_empty()) {
+            let woken = self.shared.changed.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        state.memory.clear();
+    }
+}
+
+impl Drop for FakeCard {
+    fn drop(&mut self) {
+        self.shared.lock().gone = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,519 @@
+//! Whole checkpoints on the CUDA executor: its own threads, streams, events and kernels, on a card that computes on the CPU.
+#![allow(unsafe_code)]
+
+mod common;
+mod cuda {
+    pub mod card;
+    pub mod emulator;
+}
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use common::{Outcome, checkpoint, execute, model, plan, prompts};
+use cuda::card::{FakeCard, Order};
+use plimsoll_backend::cpu::{CpuExecutor, CpuOptions, OnCard};
+use plimsoll_backend::cuda::dispatch::{Dispatch, Inflections, Timing, Weights};
+use plimsoll_backend::weights::{Synthetic, WeightError, WeightSource};
+use plimsoll_core::Dtype;
+use plimsoll_core::control::{DriveError, Run, drive};
+use plimsoll_core::lower::Lowering;
+use plimsoll_core::model::{ModelSpec, Positions, TensorRole, TensorSpec};
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::program::{ResourceKind, TaskId};
+use plimsoll_core::split::SplitLinears;
+use plimsoll_core::workload::Workload;
+
+const DEVICE: [f64; 6] = [100.0, 0.0, 100.0, 0.0, 100.0, 0.0];
+const HOST: [f64; 6] = [0.0, 100.0, 0.0, 100.0, 0.0, 100.0];
+const DISK: [f64; 6] = [0.0; 6];
+const MIXED: [f64; 6] = [30.0, 40.0, 25.0, 40.0, 40.0, 30.0];
+
+fn workload(prompt_len: u32, gen_len: u32, count: u64) -> Workload {
+    Workload {
+        prompt_len,
+        gen_len,
+        num_prompts: Some(count),
+    }
+}
+
+fn policy((gbs, batches): (u32, u32), percent: [f64; 6], changes: &str) -> Policy {
+    let mut policy = Policy::from_percent(gbs, batches, percent).expect("a policy");
+    for change in changes.split_whitespace() {
+        match change {
+            "free" => policy.barrier = false,
+            "serial" => policy.overlap = false,
+            "row" => policy.schedule = Schedule::Row,
+            "diagonal" => policy.schedule = Schedule::Diagonal,
+            "cpu" => policy.cpu_attention = true,
+            "whole" => policy.half_layers = false,
+            "weights" => policy.compression.weights = true,
+            "cache" => policy.compression.cache = true,
+            other => panic!("no such change: {other}"),
+        }
+    }
+    policy
+}
+
+/// Executes a plan on a card, with prompts that may be shorter than the plan's.
+fn on_card(
+    plan: &Plan,
+    source: &dyn WeightSource,
+    prompts: &[Vec<u32>],
+    (card, dispatch): (&Arc<FakeCard>, Dispatch),
+) -> Result<Outcome, DriveError> {
+    let dir = tempfile::tempdir().expect("a directory");
+    on_card_with(
+        plan,
+        source,
+        prompts,
+        (card, dispatch),
+        &CpuOptions::new(dir.path()),
+    )
+}
+
+fn on_card_with(
+    plan: &Plan,
+    source: &dyn WeightSource,
+    prompts: &[Vec<u32>],
+    (card, dispatch): (&Arc<FakeCard>, Dispatch),
+    options: &CpuOptions,
+) -> Result<Outcome, DriveError> {
+    let mut lowering = Lowering::new(plan).expect("it fits");
+    let placement = lowering.placement().clone();
+    let texts = lowering.texts().clone();
+    let options = CpuOptions {
+        card: Some(OnCard {
+            card: Arc::clone(card) as _,
+            dispatch,
+        }),
+        ..options.clone()
+    };
+    let mut executor = CpuExecutor::new(plan, &placement, source, &options).expect("a card");
+    executor.set_prompts(&texts, prompts).expect("prompts");
+    let run = drive(&mut lowering, &mut executor)?;
+    Ok(Outcome {
+        tokens: executor.generated(&texts),
+        logits: executor.take_logits(),
+        run,
+    })
+}
+
+/// What a run promises: each task that waits for another on the device does so by the order of streams and events.
+fn unordered(run: &Run, card: &FakeCard) -> Vec<String> {
+    let stamps = card.stamps();
+    let mut places = HashMap::new();
+    let mut counts = vec![0; stamps.len()];
+    for (id, _, resource, _) in run.tasks() {
+        places.insert(id, (resource, counts[resource]));
+        counts[resource] += 1;
+    }
+    let stamp = |id| {
+        let (resource, index): (usize, usize) = places[&id];
+        stamps[resource].get(index).map(|stamp| (resource, stamp))
+    };
+    let mut wrong = Vec::new();
+    for piece in &run.pieces {
+        let first = piece.first_task().0;
+        for index in 0..piece.tasks().len() {
+            let id = TaskId(first + index as u32);
+            let Some((_, own)) = stamp(id) else { continue };
+            for dep in piece.deps_at(index) {
+                if let Some((stream, earlier)) = stamp(*dep)
+                    && own.begin[stream] < earlier.end
+                {
+                    wrong.push(format!("{id:?} may begin before {dep:?} ends"));
+                }
+            }
+        }
+    }
+    wrong
+}
+
+/// Tasks that began before one that they wait for had ended, on the device's own clock.
+fn early(run: &Run) -> Vec<String> {
+    let on_device = |resource: usize| {
+        use ResourceKind::{D2h, Gpu, H2d, Sync};
+        matches!(run.machine.resources[resource].kind, Gpu | H2d | D2h | Sync)
+    };
+    let resources: HashMap<_, _> = run.tasks().map(|(id, _, r, _)| (id, r)).collect();
+    let mut wrong = Vec::new();
+    for piece in &run.pieces {
+        let ids = (piece.first_task().0..).map(TaskId);
+        for (index, id) in (0..piece.tasks().len()).zip(ids) {
+            let span = run.trace.span(id).expect("it ended");
+            for dep in piece.deps_at(index) {
+                let before = run.trace.span(*dep).expect("it ended");
+                let both = on_device(resources[&id]) && on_device(resources[dep]);
+                // What the clock rounds.
+                if both && span.start.0 < before.end.0 - 1e-6 {
+                    wrong.push(format!("{id:?} began before {dep:?} ended"));
+                }
+            }
+        }
+    }
+    wrong
+}
+
+type Case = (&'static str, Dtype, (u32, u32), [f64; 6], &'static str);
+
+/// Checkpoints, types, GPU batches, places and changes.
+const CASES: [Case; 10] = [
+    ("tiny-opt", Dtype::F16, (4, 1), DEVICE, ""),
+    ("tiny-opt", Dtype::F16, (2, 2), HOST, "free"),
+    ("tiny-opt", Dtype::F16, (2, 2), DISK, "cpu free"),
+    ("tiny-opt", Dtype::F16, (3, 2), MIXED, "cpu free"),
+    ("tiny-opt", Dtype::F16, (1, 3), MIXED, "diagonal free"),
+    ("tiny-opt", Dtype::F16, (2, 2), MIXED, "weights"),
+    ("tiny-opt-projected", Dtype::F16, (2, 2), MIXED, "row free"),
+    ("tiny-llama-3", Dtype::F16, (4, 1), DEVICE, ""),
+    (
+        "tiny-llama-3",
+        Dtype::F16,
+        (2, 2),
+        MIXED,
+        "cpu whole serial",
+    ),
+    ("tiny-mistral", Dtype::F16, (2, 2), MIXED, "free"),
+];
+
+/// A checkpoint, or, where its heads are none that CUDA kernels read, its model with other heads and weights.
+fn subject(name: &str) -> (ModelSpec, Box<dyn WeightSource>) {
+    let model = model(name);
+    if model.head_dim.is_multiple_of(8) {
+        return (model, Box::new(checkpoint(name)));
+    }
+    let wider = ModelSpec {
+        head_dim: 16,
+        positions: match model.positions {
+            Positions::Rotary {
+                theta,
+                pairs,
+                scaling,
+                ..
+            } => Positions::Rotary {
+                rotary_dim: 16,
+                theta,
+                pairs,
+                scaling,
+            },
+            other => other,
+        },
+        ..model
+    };
+    (wider, Box::new(Synthetic { seed: 7 }))
+}
+
+/// Prompts of different lengths, the longest as planned.
+fn uneven(count: u32, longest: u32, model: &ModelSpec) -> Vec<Vec<u32>> {
+    let mut all = prompts(count, longest, model.vocab_size);
+    for (index, prompt) in all.iter_mut().enumerate() {
+        prompt.drain(..index % 3 * 2);
+    }
+    all
+}
+
+#[test]
+fn tokens_are_those_of_the_cpu_executor() {
+    let Some(card) = FakeCard::new(Order::Random(1)) else {
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut same = (0, 0);
+    for case in CASES {
+        let (name, dtype, batches, percent, changes) = case;
+        let (model, source) = subject(name);
+        let gen_len = if changes.is_empty() { 16 } else { 4 };
+        let workload = workload(9, gen_len, 4);
+        let plan = plan(&model, dtype, policy(batches, percent, changes), workload);
+        let prompts = uneven(4, 9, &model);
+        let expected = execute(&plan, &*source, &prompts, &CpuOptions::new(dir.path()));
+        let found = on_card(&plan, &*source, &prompts, (&card, Dispatch::default()));
+        let found = found.unwrap_or_else(|error| panic!("{case:?}: {error}"));
+        assert_eq!(found.tokens, expected.tokens, "{case:?}");
+        assert_eq!(
+            unordered(&found.run, &card),
+            Vec::<String>::new(),
+            "{case:?}"
+        );
+        assert_eq!(early(&found.run), Vec::<String>::new(), "{case:?}");
+        same.0 += 1;
+        same.1 += found.tokens.concat().len();
+    }
+    println!("the same {} tokens in {} runs", same.1, same.0);
+}
+
+/// A plan in which all streams have work, and the CPU and the disk.
+fn busy() -> (Plan, Box<dyn WeightSource>, Vec<Vec<u32>>) {
+    let (model, source) = subject("tiny-opt");
+    let policy = policy((1, 3), MIXED, "cpu free");
+    let plan = plan(&model, Dtype::F16, policy, workload(5, 3, 3));
+    let prompts = uneven(3, 5, &model);
+    (plan, source, prompts)
+}
+
+#[test]
+fn no_order_of_streams_changes_a_token() {
+    let (plan, source, prompts) = busy();
+    let dir = tempfile::tempdir().expect("a directory");
+    let expected = execute(&plan, &*source, &prompts, &CpuOptions::new(dir.path()));
+    let machine = plan.machine();
+    let of = |kind| machine.resource(kind, 0).expect("there").0;
+    use ResourceKind::{D2h, Gpu, H2d};
+    let held_back = [Gpu, H2d, D2h].map(|kind| Order::Last(usize::from(of(kind))));
+    for order in [Order::Random(7), Order::Random(8)]
+        .into_iter()
+        .chain(held_back)
+    {
+        let Some(card) = FakeCard::new(order) else {
+            return;
+        };
+        let found = on_card(&plan, &*source, &prompts, (&card, Dispatch::default()));
+        let found = found.unwrap_or_else(|error| panic!("{order:?}: {error}"));
+        assert_eq!(found.tokens, expected.tokens, "{order:?}");
+        assert_eq!(unordered(&found.run, &card), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn streams_that_forget_to_wait_are_found() {
+    let (plan, source, prompts) = busy();
+    let h2d = plan.machine().resource(ResourceKind::H2d, 0);
+    let order = Order::Last(usize::from(h2d.expect("a link").0));
+    let Some(card) = FakeCard::with(order, true) else {
+        return;
+    };
+    // What was not there yet is a NaN, so that it may not come to an end at all.
+    match on_card(&plan, &*source, &prompts, (&card, Dispatch::default())) {
+        Ok(found) => assert_ne!(unordered(&found.run, &card), Vec::<String>::new()),
+        Err(error) => assert!(said(&error).contains("not all numbers"), "{}", said(&error)),
+    }
+}
+
+/// An error with what caused it.
+fn said(error: &DriveError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Whichever kernel computes a product, and whoever chooses, tokens are the same; logits are near the CPU's.
+#[test]
+fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
+    let Some(card) = FakeCard::new(Order::Random(2)) else {
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let points = |m1, m2| Inflections { m1, m2 };
+    // Rounded sooner than on the CPU, a key may fall to another 4-bit code.
+    for (name, dtype, changes, points, within) in [
+        ("tiny-opt", Dtype::F16, "", points(Some(1), Some(3)), 0.004),
+        ("tiny-opt", Dtype::Bf16, "", points(Some(1), None), 0.04),
+        (
+            "tiny-opt",
+            Dtype::F16,
+            "weights cache",
+            Inflections::UNMEASURED,
+            0.08,
+        ),
+        ("tiny-llama-3", Dtype::F16, "", points(None, None), 0.004),
+        (
+            "tiny-mistral",
+            Dtype::Bf16,
+            "",
+            points(Some(1), Some(1)),
+            0.04,
+        ),
+        (
+            "tiny-mistral",
+            Dtype::F16,
+            "cache",
+            points(Some(1), None),
+            0.08,
+        ),
+    ] {
+        let (model, source) = subject(name);
+        let own = policy((2, 1), MIXED, changes);
+        let plan = plan(&model, dtype, own, workload(7, 3, 2));
+        let prompts = uneven(2, 7, &model);
+        let mut options = CpuOptions::new(dir.path());
+        let chosen = execute(&plan, &*source, &prompts, &options).tokens;
+        options.given = Some(chosen.clone().into());
+        options.capture_logits = true;
+        let expected = execute(&plan, &*source, &prompts, &options);
+        let shapes = model.tensors(1).into_iter().chain(model.tensors(0));
+        let weights = |tensor: TensorSpec| Weights {
+            dtype,
+            n: tensor.rows as usize,
+            k: tensor.cols as usize,
+        };
+        let dispatch = Dispatch::of(shapes.map(|tensor| (weights(tensor), points)));
+        let found = on_card_with(&plan, &*source, &prompts, (&card, dispatch), &options);
+        let found = found.unwrap_or_else(|error| panic!("{name}: {}", said(&error)));
+        assert_eq!(found.tokens, chosen, "{name}");
+        let worst = off_by(&found, &expected);
+        // Codes that fall otherwise tell less than there being codes at all.
+        if changes.contains("cache") {
+            let whole = Plan {
+                policy: policy((2, 1), MIXED, changes.trim_end_matches("cache")),
+                ..plan.clone()
+            };
+            let whole = execute(&whole, &*source, &prompts, &options);
+            let packed = off_by(&expected, &whole);
+            assert!(worst < packed, "{name}: {worst} of {packed}");
+        }
+        println!("{name}, {dtype:?} {changes}: logits off by {worst} of the largest");
+        assert!(worst < within, "{name}, {dtype:?}: {worst}");
+    }
+}
+
+/// How far logits are off, as a share of the largest.
+fn off_by(found: &Outcome, expected: &Outcome) -> f32 {
+    let mut worst = 0.0_f32;
+    assert_eq!(found.logits.len(), expected.logits.len());
+    for (found, expected) in found.logits.iter().zip(&expected.logits) {
+        assert_eq!(found.cell, expected.cell);
+        let largest = expected.logits.iter().fold(0.0_f32, |a, x| a.max(x.abs()));
+        let pairs = found.logits.iter().zip(&expected.logits);
+        worst = pairs.fold(worst, |worst, (a, b)| worst.max((a - b).abs() / largest));
+    }
+    worst
+}
+
+/// Each shape of the model has its curve over rows, and its products are computed by what was measured.
+#[test]
+fn products_are_measured_before_the_clock_starts() {
+    // What is computed does not matter here, and would take minutes.
+    let Some(card) = FakeCard::idle() else {
+        return;
+    };
+    let (model, source) = subject("tiny-mistral");
+    let own = policy((2, 1), DEVICE, "");
+    let plan = plan(&model, Dtype::F16, own, workload(4, 2, 2));
+    let lowering = Lowering::new(&plan).expect("it fits");
+    let dir = tempfile::tempdir().expect("a directory");
+    let dispatch = Dispatch::measuring();
+    let options = CpuOptions {
+        card: Some(OnCard {
+            card,
+            dispatch: dispatch.clone(),
+        }),
+        ..CpuOptions::new(dir.path())
+    };
+    CpuExecutor::new(&plan, lowering.placement(), &*source, &options).expect("an executor");
+    let known = dispatch.known();
+    let mut shapes: Vec<[usize; 2]> = known.iter().map(|m| [m.weights.n, m.weights.k]).collect();
+    shapes.sort_unstable();
+    // K and V; down; queries; the output; gate and up; the head.
+    assert_eq!(
+        shapes,
+        [[32, 48], [48, 64], [48, 80], [64, 48], [80, 48], [160, 48]]
+    );
+    for measured in known {
+        assert_eq!(measured.points, Inflections::find(&measured.timings));
+        assert_eq!((measured.timings[0].m, measured.timings.len()), (1, 12));
+        let timed = |t: &Timing| {
+            [t.gemv, t.flat, t.vendor]
+                .iter()
+                .all(|s| (0.0..1.0).contains(s))
+        };
+        assert!(measured.timings.iter().all(timed), "{measured:?}");
+    }
+}
+
+/// Weights of which one is no number.
+struct Spoilt(Synthetic);
+
+impl WeightSource for Spoilt {
+    fn load(&self, tensor: &TensorSpec, dtype: Dtype, into: &mut [u8]) -> Result<(), WeightError> {
+        self.0.load(tensor, dtype, into)?;
+        if tensor.role == TensorRole::FinalNormWeight {
+            into[..2].copy_from_slice(&half::f16::NAN.to_ne_bytes());
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_no_number_is_an_error_and_never_a_token() {
+    let Some(card) = FakeCard::new(Order::Random(3)) else {
+        return;
+    };
+    let model = model("tiny-opt");
+    let plan = plan(
+        &model,
+        Dtype::F16,
+        policy((2, 1), DEVICE, ""),
+        workload(4, 3, 2),
+    );
+    let prompts = prompts(2, 4, model.vocab_size);
+    let source = Spoilt(Synthetic { seed: 7 });
+    let error = on_card(&plan, &source, &prompts, (&card, Dispatch::default()));
+    let Err(error) = error else {
+        panic!("tokens of no numbers")
+    };
+    let said = said(&error);
+    assert!(said.contains("the logits of sequence 0"), "{said}");
+    assert!(said.contains("run in bf16 or f32"), "{said}");
+}
+
+/// What a plan is refused with before anything runs.
+fn refused(model: &ModelSpec, dtype: Dtype, policy: Policy) -> String {
+    let Some(card) = FakeCard::new(Order::Random(4)) else {
+        return String::new();
+    };
+    let plan = plan(model, dtype, policy, workload(4, 2, 2));
+    let lowering = Lowering::new(&plan).expect("it fits");
+    let source = Synthetic { seed: 7 };
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CpuOptions {
+        card: Some(OnCard {
+            card,
+            dispatch: Dispatch::default(),
+        }),
+        ..CpuOptions::new(dir.path())
+    };
+    let refused = CpuExecutor::new(&plan, lowering.placement(), &source, &options);
+    refused.err().expect("refused").to_string()
+}
+
+#[test]
+fn what_gpus_do_not_execute_is_refused_by_name() {
+    if FakeCard::new(Order::Random(4)).is_none() {
+        return;
+    }
+    let opt = model("tiny-opt");
+    let device = || policy((2, 1), DEVICE, "");
+    let expect = |found: String, expected: &str| {
+        assert!(found.starts_with(expected), "{found}");
+        assert!(
+            found.contains("--") || found.contains("plan in one"),
+            "{found}"
+        );
+    };
+    let wide = "CUDA kernels compute f16 and bf16, not f32: plan in one of these";
+    expect(refused(&opt, Dtype::F32, device()), wide);
+    let sparse = Policy {
+        sparse_attention: 0.2,
+        ..device()
+    };
+    expect(
+        refused(&opt, Dtype::F16, sparse),
+        "sparse attention is not executed on GPUs yet",
+    );
+    let split = Policy {
+        split: Some(SplitLinears::even(0.3)),
+        ..device()
+    };
+    expect(
+        refused(&opt, Dtype::F16, split),
+        "a split of linear layers between CPU and GPU is not executed on GPUs yet",
+    );
+    let narrow = refused(&model("tiny-llama"), Dtype::F16, device());
+    assert!(narrow.starts_with("the size of a head is 12"), "{narrow}");
+}
