@@ -508,7 +508,7 @@ fn what_gpus_do_not_execute_is_refused_by_name() {
     );
     let split = Policy {
         split: Some(SplitLinears::even(0.3)),
-        ..device()
+        ..policy((2, 1), DEVICE, "free")
     };
     expect(
         refused(&opt, Dtype::F16, split),
