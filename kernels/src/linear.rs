@@ -63,8 +63,8 @@ pub struct LinearWeight<'a> {
 
 /// `y = x * weight^T + bias`: x is [m, k], y is [m, n], both row-major.
 ///
-/// Each element of `y` depends on its row of `x`, its row of the weight and its bias alone (see
-/// [`crate::kernels`]): not on `m`, nor on where anything lies.
+/// Each element of `y` depends on its row of `x`, its row of the weight and its bias alone (see the
+/// [crate]): not on `m`, nor on where anything lies.
 ///
 /// # Errors
 /// [`KernelError::Shape`] where an operand's length is not that of `shape`.
