@@ -64,12 +64,21 @@ pub struct Args {
     format: Format,
 }
 
+/// Shares to each side that are measured at most.
+const STEPS_MOST: f64 = 100.0;
+
 /// Measures and prints.
 ///
 /// # Errors
 /// A model that cannot be split or executed; memory that cannot be had; an interrupt.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     check_output("--output", args.output.as_deref())?;
+    if args.around / args.step > STEPS_MOST {
+        let (step, around) = (args.step, args.around);
+        let line =
+            format!("--step {step}: is less than a hundredth of --around {around}; give more");
+        return Err(Failure::new(Exit::Usage, line).into());
+    }
     let profile = args.hw.as_deref().map(find_profile).transpose()?;
     let model = find_model(&args.model)?;
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
@@ -156,31 +165,31 @@ fn with_curves(
     };
     profile.sources.insert(SOURCE.to_owned(), source);
     let curve = |points| Curve::new(points, SOURCE, None).ok();
-    let (m, packed) = (f64::from(options.sequences), options.compression.weights);
-    let tensors = options.model.tensors(1);
-    for found in measured {
-        let weight = tensors.iter().find(|tensor| {
-            Module::of(tensor.role).is_some_and(|module| module.name() == found.module)
-        });
-        let (Some(weight), Some(balance)) = (weight, &found.balance) else {
-            continue;
-        };
-        let (n, k) = (weight.rows as u32, weight.cols as u32);
-        let flops = 2.0 * m * weight.elements() as f64 * (1.0 - balance.share);
-        let Some(rate) = curve(vec![(m, flops / balance.cpu_s.0)]) else {
-            continue;
-        };
+    for ((n, k), rates) in cpu_rates(options, measured) {
+        let packed = options.compression.weights;
         let shape = (options.dtype, Some(n), Some(k), packed);
+        let is_of = |c: &GemmCurve| (c.dtype, c.n, c.k, c.packed) == shape;
         let curves = &mut profile.compute.cpu_gemm;
-        curves.retain(|c| (c.dtype, c.n, c.k, c.packed) != shape);
-        curves.push(GemmCurve {
-            dtype: options.dtype,
-            n: Some(n),
-            k: Some(k),
-            reused: false,
-            packed,
-            rate,
-        });
+        let mut points = curves
+            .iter()
+            .find(|c| is_of(c))
+            .map_or(Vec::new(), |c| c.rate.points().to_vec());
+        // What was measured of other numbers of sequences stays.
+        let m = f64::from(options.sequences);
+        points.retain(|(at, _)| *at != m);
+        points.push((m, quantile(&rates, 0.5)));
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        if let Some(rate) = curve(points) {
+            curves.retain(|c| !is_of(c));
+            curves.push(GemmCurve {
+                dtype: options.dtype,
+                n: Some(n),
+                k: Some(k),
+                reused: false,
+                packed,
+                rate,
+            });
+        }
     }
     let mut by_size = BTreeMap::<u64, Vec<f64>>::new();
     for (bytes, seconds) in copies {
@@ -194,6 +203,26 @@ fn with_curves(
         profile.links.page_lock = Some(pinned);
     }
     profile
+}
+
+/// FLOP/s of the CPU by shape; modules of one shape have several.
+fn cpu_rates(options: &PartOptions, measured: &[Measured]) -> BTreeMap<(u32, u32), Vec<f64>> {
+    let tensors = options.model.tensors(1);
+    let mut rates = BTreeMap::<_, Vec<f64>>::new();
+    for found in measured {
+        let weight = tensors.iter().find(|tensor| {
+            Module::of(tensor.role).is_some_and(|module| module.name() == found.module)
+        });
+        let (Some(weight), Some(balance)) = (weight, &found.balance) else {
+            continue;
+        };
+        let products = f64::from(options.sequences) * weight.elements() as f64;
+        let flops = 2.0 * products * (1.0 - balance.share);
+        let shape = (weight.rows as u32, weight.cols as u32);
+        let rates = rates.entry(shape).or_default();
+        rates.push(flops / balance.cpu_s.0);
+    }
+    rates
 }
 
 fn text(measured: &[Measured]) -> String {

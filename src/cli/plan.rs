@@ -341,12 +341,15 @@ fn report(
 /// By how much the better of two strategies is better.
 fn strategies(args: &Args, planned: &Planned) -> String {
     let rate = |plan: &Plan| plan.prediction.as_ref().map(|p| p.throughput_tok_s);
+    // Where there is no plan of the other strategy, the next best is of the same.
+    let is_split = |plan: &Plan| plan.policy.split.is_some();
     let other = planned.runner_up.as_ref();
+    let other = other.filter(|other| is_split(other) != is_split(&planned.plan));
     let rates = rate(&planned.plan).zip(other.and_then(rate));
     let Some((best, other)) = rates.filter(|_| args.wish.strategy == StrategyName::Auto) else {
         return String::new();
     };
-    let names = match planned.plan.policy.split.is_some() {
+    let names = match is_split(&planned.plan) {
         true => ("hetegen", "flexgen"),
         false => ("flexgen", "hetegen"),
     };

@@ -211,6 +211,9 @@ impl<'s> CpuExecutor<'s> {
             None => in_all(Tier::Device),
         };
         check_memory(emulated, in_all(Tier::Host))?;
+        if let Some(on) = card {
+            CardDevice::open(on, plan)?;
+        }
         let on_card = card.map(|on| &*on.card);
         let engine = Arc::new(Engine {
             memory: Memory::new(&machine, &sizes, &options.disk_dir, on_card)?,
@@ -230,7 +233,8 @@ impl<'s> CpuExecutor<'s> {
         let streams = card.map_or(0, |_| executor::streams_of(&machine));
         let interrupt = Arc::clone(&options.interrupt);
         let scheduler = Arc::new(Scheduler::new(&machine, interrupt, streams));
-        let device = card.map(|on| CardDevice::new(on.clone(), &engine));
+        let device =
+            card.map(|on| CardDevice::new(on.clone(), &engine).inspect_err(|_| on.card.close()));
         let mut executor = CpuExecutor {
             engine,
             scheduler,

@@ -420,7 +420,7 @@ impl Scheduler {
     }
 
     /// Ends a worker's task half done, since all is over.
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         let mut state = self.lock();
         state.running -= 1;
         self.obey(&mut state);
@@ -453,7 +453,7 @@ impl Scheduler {
     }
 
     /// Whether what a task still does is for nothing.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.is_stopped() || self.interrupt.load(Ordering::Relaxed)
     }
 

@@ -38,12 +38,15 @@ enum Command {
     Wait { event: usize, turn: u64 },
 }
 
+/// How much faster than ours its clock goes: runs here are short, and clocks are set anew in long ones.
+const FAST: f64 = 1000.0;
+
 /// An event, which may be recorded many times.
 #[derive(Debug, Default, Clone)]
 struct Event {
     recorded: u64,
     been: u64,
-    at_ms: f32,
+    at_ms: f64,
     /// Of its last record: how far each stream was.
     clock: Vec<u64>,
 }
@@ -243,7 +246,7 @@ impl Shared {
             if let Command::Record { event, turn } = command {
                 let event = &mut state.events[event];
                 event.been = event.been.max(turn);
-                event.at_ms = self.begun.elapsed().as_secs_f32() * 1e3;
+                event.at_ms = self.begun.elapsed().as_secs_f64() * 1e3 * FAST;
             }
             self.changed.notify_all();
         }
@@ -397,7 +400,7 @@ impl Card for FakeCard {
 
     fn elapsed_ms(&self, since: usize, event: usize) -> Result<f32, CudaError> {
         let state = self.shared.lock();
-        Ok(state.events[event].at_ms - state.events[since].at_ms)
+        Ok((state.events[event].at_ms - state.events[since].at_ms) as f32)
     }
 
     fn name(&self) -> String {

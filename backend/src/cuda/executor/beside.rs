@@ -6,15 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use plimsoll_core::plan::Plan;
 
 use crate::cpu::CpuError;
-use crate::cuda::launches::{PAGES_MOST, PagesTable};
+use crate::cuda::launches::{HEADS, PAGES_MOST, PagesTable};
 use crate::cuda::{Card, CudaError};
 use crate::decoder::Decoder;
 
 /// Sequences whose logits are there at once.
 pub(super) const HEAD_ROWS: usize = 64;
-
-/// Query heads that share a block of attention, at most: as in `launches/attention.rs`.
-const HEADS: usize = 4;
 
 /// Positions that a part of a split attention has at least.
 const SPLIT_POSITIONS: usize = 64;
@@ -185,6 +182,8 @@ impl Beside {
             wide,
         ] = places.map(|place| base + place);
         let batch = plan.policy.gpu_batch_size as usize;
+        let rotary = rotary(card, (plan, decoder), [cosines, sines])?;
+        // Last, since nothing may fail once its pages are locked.
         let chosen = host_chooses.then(|| {
             let vocabulary = plan.model.vocab_size as usize;
             Chosen::new(card, HEAD_ROWS.min(batch), vocabulary)
@@ -195,7 +194,7 @@ impl Beside {
             places: tokens,
             outside,
             table: PagesTable { pages, page_ends },
-            rotary: rotary(card, (plan, decoder), [cosines, sines])?,
+            rotary,
             logits,
             not_a_number,
             numerators,

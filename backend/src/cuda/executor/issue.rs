@@ -4,6 +4,7 @@ use std::cell::Cell as Shared;
 use std::sync::Arc;
 
 use plimsoll_core::model::{TensorRole, TensorSpec};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::program::{AttentionPart, Content, Op, Program, Stage};
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
@@ -65,7 +66,14 @@ pub(super) struct Piece {
 }
 
 impl CardDevice {
-    /// Opens the card, measures products where that is asked for, and takes what lies beside the plan's arena.
+    /// Opens the card, and measures products where that is asked for: before the plan's arena takes its memory.
+    pub(crate) fn open(OnCard { card, dispatch }: &OnCard, plan: &Plan) -> Result<(), CpuError> {
+        let machine = plan.machine();
+        card.open(machine.resources.len(), events(streams_of(&machine)))?;
+        Ok(dispatch.learn(shapes(plan), |weights| time(&**card, weights))?)
+    }
+
+    /// Takes what lies beside the plan's arena on a card that is open.
     pub(crate) fn new(
         OnCard { card, dispatch }: OnCard,
         engine: &Engine,
@@ -74,9 +82,6 @@ impl CardDevice {
         let prompts = batches.sum::<u32>() as usize;
         let host_chooses =
             engine.draws.is_some() || engine.given.is_some() || engine.capture_logits;
-        let resources = engine.plan.machine().resources.len();
-        card.open(resources, events(streams_of(&engine.plan.machine())))?;
-        dispatch.learn(shapes(&engine.plan), |weights| time(&*card, weights))?;
         let of = (&engine.plan, &engine.decoder);
         let beside = Beside::new(&*card, of, prompts, host_chooses)?;
         Ok(CardDevice {

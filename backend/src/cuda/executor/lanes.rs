@@ -114,6 +114,9 @@ impl Lane {
             };
             // Its events are those of a task long ago, which somebody may still wait for.
             while Arc::strong_count(moments) > 1 {
+                if self.scheduler.is_over() {
+                    return self.scheduler.leave();
+                }
                 std::thread::sleep(Duration::from_micros(20));
             }
             let issue = AssertUnwindSafe(|| self.issue(&job, moments));
@@ -152,8 +155,8 @@ impl Lane {
         let mut clock = Clock::new();
         // All of them, even when all is over: until then their memory is in use.
         for task in issued {
-            let span = self.end(&task, &mut clock);
-            match span {
+            let end = AssertUnwindSafe(|| self.end(&task, &mut clock));
+            match catch_unwind(end).unwrap_or_else(|panic| Err(panicked(&*panic))) {
                 Ok(span) => self.scheduler.end_issued((task.id, span)),
                 Err(error) => {
                     let of = (&*task.piece, task.index);
@@ -176,6 +179,8 @@ struct Clock {
     /// What times are told from: an event, which nobody uses again while this is its owner.
     since: Option<Arc<Moments>>,
     at: f64,
+    /// Tasks since then.
+    age: usize,
 }
 
 impl Clock {
@@ -183,6 +188,7 @@ impl Clock {
         Clock {
             since: None,
             at: 0.0,
+            age: 0,
         }
     }
 
@@ -195,9 +201,13 @@ impl Clock {
             start: at(begin),
             end: at(end),
         };
-        if end > LONG_MS {
+        self.age += 1;
+        // Whoever gives the stream its tasks waits for the one that is told from, once all others are in use.
+        let kept_long = self.since.is_some() && self.age >= AHEAD / 2;
+        if end > LONG_MS || kept_long {
             self.since = Some(Arc::clone(moments));
             self.at = span.end.0;
+            self.age = 0;
         }
         Ok(span)
     }

@@ -9,7 +9,7 @@ use crate::cuda::{CudaError, Launch};
 const THREADS: usize = 128;
 
 /// Queries that share a block where a key/value head has more than one.
-const HEADS: usize = 4;
+pub(crate) const HEADS: usize = 4;
 
 /// What a cache keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

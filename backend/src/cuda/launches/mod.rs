@@ -10,6 +10,7 @@ mod tables;
 
 use plimsoll_core::Dtype;
 
+pub(crate) use attention::HEADS;
 pub use attention::{Attention, HeldAs, Range, Way, check_cache};
 pub use cache::{Append, matrix_groups};
 pub use elements::{Elements, activate_gate, bias_activation, residual};
