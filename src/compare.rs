@@ -17,7 +17,7 @@ struct Decision {
 
 /// Each field of a policy is in one of these. What a machine's software decides comes first, what is
 /// limited by memory later, so that most policies between two that fit will fit as well.
-const DECISIONS: [Decision; 9] = [
+const DECISIONS: [Decision; 10] = [
     Decision {
         what: "page-locked host memory",
         take: |policy, other| policy.page_locked = other.page_locked,
@@ -63,6 +63,10 @@ const DECISIONS: [Decision; 9] = [
     Decision {
         what: "schedule",
         take: |policy, other| policy.schedule = other.schedule,
+    },
+    Decision {
+        what: "linear layers that CPU and device split",
+        take: |policy, other| policy.split = other.split,
     },
 ];
 

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Place, SMALL, small_machine, tiny_opt};
+use plimsoll::compare::compare;
 use plimsoll::given;
 use plimsoll::planner::split::{Modules, Prompts, Scheduler, by_law, greedys_loss, scheduled};
 use plimsoll::planner::{Allowed, Answer, Objective, Planned, Request, Strategy, search};
@@ -141,6 +142,23 @@ fn open(name: &str, profile: &HardwareProfile) -> Plan {
         ..Policy::from_percent(1, 1, [100.0, 0.0, 0.0, 100.0, 100.0, 0.0]).expect("a policy")
     };
     given::plan(profile, model(name), Dtype::F16, ONE_PROMPT, policy)
+}
+
+#[test]
+fn what_a_split_is_worth_is_told_both_ways() {
+    let profile = a10();
+    let [split, whole] = [Strategy::HeteGen, Strategy::FlexGen]
+        .map(|strategy| planned(&profile, "opt-30b", strategy).plan);
+    for (from, to) in [(&whole, &split), (&split, &whole)] {
+        let walked = compare(&from.policy, to, &profile);
+        let walked = walked.expect("plans").expect("it runs there");
+        let rate = |plan: &Plan| predict(plan, &profile).expect("a plan").throughput_tok_s;
+        assert!((walked.from_tok_s / rate(from) - 1.0).abs() < 1e-9);
+        let last = walked.steps.last().expect("they differ");
+        assert!((last.throughput_tok_s / rate(to) - 1.0).abs() < 1e-9);
+        let said = walked.steps.iter().flat_map(|step| &step.changed);
+        assert!(said.into_iter().any(|what| what.contains("split")));
+    }
 }
 
 #[test]
