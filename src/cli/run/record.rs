@@ -85,11 +85,40 @@ impl Record {
     }
 
     /// The name of what differs, and both values.
-    fn difference<'a>(&'a self, other: &'a Record) -> Option<(&'a str, &'a Value, &'a Value)> {
-        self.made_with.iter().find_map(|(key, mine)| {
-            let theirs = other.made_with.get(key).unwrap_or(&Value::Null);
-            (mine != theirs).then_some((key.as_str(), mine, theirs))
-        })
+    fn difference(&self, other: &Record) -> Option<(String, String, String)> {
+        difference(&self.made_with, &other.made_with)
+    }
+}
+
+/// The first key of which two objects have different values, and these in words; where both are objects, the key in
+/// them.
+fn difference(
+    mine: &Map<String, Value>,
+    theirs: &Map<String, Value>,
+) -> Option<(String, String, String)> {
+    let mut keys = mine
+        .keys()
+        .chain(theirs.keys().filter(|key| !mine.contains_key(*key)));
+    keys.find_map(|key| match (mine.get(key), theirs.get(key)) {
+        (Some(Value::Object(mine)), Some(Value::Object(theirs))) => {
+            let (inner, mine, theirs) = difference(mine, theirs)?;
+            Some((format!("{key}.{inner}"), mine, theirs))
+        }
+        (mine, theirs) => (mine != theirs).then(|| (key.clone(), in_words(mine), in_words(theirs))),
+    })
+}
+
+/// A value for people: objects without their quotes.
+fn in_words(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => "none".to_owned(),
+        Some(Value::Object(keys)) => {
+            let keys = keys
+                .iter()
+                .map(|(key, value)| format!("{key} {}", in_words(Some(value))));
+            keys.collect::<Vec<_>>().join(", ")
+        }
+        Some(other) => other.to_string(),
     }
 }
 
@@ -245,6 +274,20 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(said.contains("line 2: is no row of answers"), "{said}");
+    }
+
+    #[test]
+    fn a_difference_is_named_as_deep_as_it_lies() {
+        let object = |value: Value| value.as_object().unwrap().clone();
+        let drawn = object(json!({"dtype": "f32", "sampling": {"temperature": 0.5, "seed": 1}}));
+        let hotter = object(json!({"dtype": "f32", "sampling": {"temperature": 0.7, "seed": 1}}));
+        let greedy = object(json!({"dtype": "f32", "sampling": null}));
+        let said = |a, b| difference(a, b).unwrap();
+        let expected = ["sampling.temperature", "0.5", "0.7"].map(str::to_owned);
+        assert_eq!(said(&drawn, &hotter), expected.into());
+        let expected = ["sampling", "none", "seed 1, temperature 0.5"].map(str::to_owned);
+        assert_eq!(said(&greedy, &drawn), expected.into());
+        assert_eq!(difference(&drawn, &drawn), None);
     }
 
     #[test]

@@ -78,7 +78,8 @@ pub(super) fn write_and_print(
         (Some(path), Some(run)) => write_trace(path, prepared, run),
         _ => Ok(()),
     };
-    let printed = print_result(args, prepared, done);
+    let output = args.output.as_deref().filter(|_| lost.is_none());
+    let printed = print_result(args, prepared, done, output);
     lost.map_or(Ok(()), Err).and(trace)?;
     printed
 }
@@ -91,7 +92,13 @@ pub(super) fn print_nothing_left(format: Format, rows: usize) -> anyhow::Result<
     }
 }
 
-fn print_result(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result<()> {
+/// `output` is the file that has all answers, where one has.
+fn print_result(
+    args: &Args,
+    prepared: &Prepared,
+    done: &Done,
+    output: Option<&Path>,
+) -> anyhow::Result<()> {
     let plan = &prepared.plan;
     match args.format {
         Format::Json => print_json(&Report {
@@ -110,7 +117,7 @@ fn print_result(args: &Args, prepared: &Prepared, done: &Done) -> anyhow::Result
         }),
         Format::Text => {
             let text = text(prepared, done)?;
-            let all = where_all_are(args.output.as_deref(), prepared.prompts.len());
+            let all = where_all_are(output, prepared.prompts.len());
             print(&(text + &all))
         }
     }

@@ -51,6 +51,7 @@ fn keep_tokens(
     let tried = answers.has_failed();
     answers.take_rest(|prompt| tokens[prompt].clone());
     let kept = match (answers.tokens(), is_file(path)) {
+        (0, _) => format!("none of {count} tokens could be kept in {file}"),
         (kept, true) => format!("{kept} tokens are kept in {file}; --resume goes on"),
         (kept, false) => format!("{kept} tokens were written to {file}"),
     };
