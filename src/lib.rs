@@ -17,6 +17,7 @@ pub mod planner;
 pub mod published;
 pub mod report;
 pub mod residuals;
+pub mod serve;
 pub mod stats;
 pub mod trace_file;
 pub mod validate;

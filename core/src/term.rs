@@ -170,6 +170,8 @@ impl HardwareProfile {
         }
         compute.launch.value = Seconds::ZERO;
         compute.part_launch = None;
+        compute.sequence = None;
+        compute.sequence_layer = None;
         compute.barrier.value = Seconds::ZERO;
         compute.cpu_launch.value = Seconds::ZERO;
         compute.handoff = None;

@@ -9,6 +9,7 @@ pub mod models;
 pub mod plan;
 pub mod run;
 mod scatter;
+pub mod serve;
 mod table;
 
 pub use canvas::{Picture, picture_svg, write_picture_png};

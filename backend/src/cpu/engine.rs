@@ -108,6 +108,7 @@ impl Engine {
             } => turn.linear((stage, position), op, kind),
             Op::Attention { .. } => turn.attention(op, kind),
             Op::Gather { rows, picks, .. } => turn.gather(rows, picks),
+            Op::Span(_) => Err(TaskError::NotExecuted("iterations of a serving system")),
             Op::Move { .. } | Op::MoveParts { .. } | Op::Barrier => Ok(()),
         }
     }

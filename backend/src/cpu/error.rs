@@ -94,6 +94,9 @@ pub(crate) enum TaskError {
     /// The program names a buffer that no piece declared, or none of the kind that is needed.
     #[error("{0} is not among its operands")]
     NoOperand(&'static str),
+    /// An operation that this executor does not know.
+    #[error("{0} are simulated only; replay the trace on a profile")]
+    NotExecuted(&'static str),
     /// A move past the end of a buffer.
     #[error("it moves {bytes} of a buffer of {room}")]
     PastEnd {

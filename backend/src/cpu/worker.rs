@@ -70,6 +70,7 @@ pub(crate) fn failure(
         Op::Embed { .. } => "embed".to_owned(),
         Op::Linear { stage, .. } => stage.name().to_owned(),
         Op::Attention { .. } => "attention".to_owned(),
+        Op::Span(it) => format!("{} layers", it.layers),
         Op::Barrier => "barrier".to_owned(),
     };
     let cell = task.cell;

@@ -202,6 +202,8 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         cpu_attention: curve(&thin(cpu)),
         cpu_attention_prefill: None,
         part_launch: None,
+        sequence: None,
+        sequence_layer: None,
         cpu_gemm: Vec::new(),
         unpack: (!unpack.is_empty()).then(|| curve(&thin(unpack))),
     }

@@ -167,6 +167,11 @@ pub struct Compute {
     /// The same of a device task that is one kernel, as those of split linear layers are; none where nobody told it
     /// from the others', and then theirs.
     pub part_launch: Option<Quantity<Seconds>>,
+    /// What serving software takes for each sequence of an iteration, beside the model's layers: scheduling it,
+    /// choosing its token, handing it out; none where nobody knows.
+    pub sequence: Option<Quantity<Seconds>>,
+    /// The same in each layer, where attention is computed sequence by sequence; none where nobody knows.
+    pub sequence_layer: Option<Quantity<Seconds>>,
     /// From the end of a task until one of another engine that had to wait for it begins; none where
     /// nobody told it from the tasks' own fixed times.
     pub handoff: Option<Quantity<Seconds>>,

@@ -62,6 +62,8 @@ const CLUSTER: &[&str] = &["hosts", "gpus_per_host"];
 const COMPUTE: &[&str] = &[
     "launch_s",
     "part_launch_s",
+    "sequence_s",
+    "sequence_layer_s",
     "handoff_s",
     "barrier_s",
     "pace_few_tokens_s",
@@ -238,6 +240,8 @@ fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
     Ok(Compute {
         launch: reader.seconds("launch_s")?,
         part_launch: reader.maybe_seconds("part_launch_s")?,
+        sequence: reader.maybe_seconds("sequence_s")?,
+        sequence_layer: reader.maybe_seconds("sequence_layer_s")?,
         handoff: reader.maybe_seconds("handoff_s")?,
         barrier: reader.seconds("barrier_s")?,
         pace: read_pace(reader)?,
@@ -435,6 +439,11 @@ fn write_compute(compute: &Compute) -> Value {
         (
             "part_launch_s",
             compute.part_launch.as_ref().and_then(seconds),
+        ),
+        ("sequence_s", compute.sequence.as_ref().and_then(seconds)),
+        (
+            "sequence_layer_s",
+            compute.sequence_layer.as_ref().and_then(seconds),
         ),
         ("handoff_s", compute.handoff.as_ref().and_then(seconds)),
         ("barrier_s", seconds(&compute.barrier)),

@@ -264,6 +264,10 @@ impl HardwareProfile {
         let mut all = vec![time("compute.launch_s", &compute.launch)];
         let part_launch = compute.part_launch.as_ref();
         all.extend(part_launch.map(|q| time("compute.part_launch_s", q)));
+        let sequence = compute.sequence.as_ref();
+        all.extend(sequence.map(|q| time("compute.sequence_s", q)));
+        let sequence = compute.sequence_layer.as_ref();
+        all.extend(sequence.map(|q| time("compute.sequence_layer_s", q)));
         let handoff = compute.handoff.as_ref();
         all.extend(handoff.map(|q| time("compute.handoff_s", q)));
         all.push(time("compute.barrier_s", &compute.barrier));

@@ -7,6 +7,7 @@
 
 mod gemm;
 mod part;
+mod span;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
@@ -178,6 +179,7 @@ impl CostModel {
                 });
             }
             Op::Attention { .. } => self.attention(on.kind, op, each),
+            Op::Span(ref it) => self.span(it, each),
             Op::Barrier => each(Part::fixed(
                 "compute.barrier",
                 &self.profile.compute.barrier,

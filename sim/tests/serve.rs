@@ -1,0 +1,216 @@
+//! Serving in modelled time: the sums that the scheduler keeps are those of loops over all requests.
+
+use std::collections::VecDeque;
+
+use plimsoll_core::Dtype;
+use plimsoll_core::control::follow;
+use plimsoll_core::hardware::embedded;
+use plimsoll_core::machine::Machine;
+use plimsoll_core::model::registry;
+use plimsoll_core::serve::{
+    KvManager, Limits, Orca, Preemption, Request, Scheduler, ServeSummary, Shape, State, Vllm,
+};
+use plimsoll_core::units::Seconds;
+use plimsoll_sim::{CostModel, Simulator};
+use proptest::prelude::*;
+
+const LIMITS: Limits = Limits {
+    sequences: 64,
+    tokens: 2048,
+};
+
+fn serve(manager: Box<dyn KvManager>, requests: &[Request], clients: Option<u32>) -> Scheduler {
+    let profile = embedded::profile("gh200").expect("embedded");
+    let model = registry::find("opt-13b").expect("registered");
+    let machine = Machine::single_gpu(profile.usable());
+    let cost = CostModel::new(&profile, Dtype::F16);
+    let mut simulator = Simulator::new(&machine, cost);
+    let shape = Shape::of(&model, Dtype::F16);
+    let mut scheduler = Scheduler::new(machine, shape, LIMITS, manager, requests);
+    if let Some(clients) = clients {
+        scheduler = scheduler.in_closed_loop(clients);
+    }
+    follow(&mut scheduler, &mut simulator).expect("modelled time does not fail");
+    scheduler
+}
+
+fn vllm(tokens: u64, preemption: Preemption) -> Box<dyn KvManager> {
+    Box::new(Vllm::new(tokens, preemption))
+}
+
+fn summary(scheduler: &Scheduler) -> ServeSummary {
+    scheduler.summary(0.1875)
+}
+
+/// What vLLM's rules come to with requests that are all there from the first, by loops over all of them.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Naive {
+    iterations: u64,
+    tokens: u64,
+    preemptions: u64,
+    prompt_tokens_again: u64,
+}
+
+#[derive(Clone, Copy)]
+struct One {
+    request: Request,
+    made: u32,
+    cached: u32,
+}
+
+fn naive(requests: &[Request], blocks: u64) -> Naive {
+    let blocks_of = |tokens: u32| u64::from(tokens.div_ceil(16));
+    let fits = |r: &&Request| blocks_of(r.cached_len()) <= blocks;
+    let fresh = |request: &Request| One {
+        request: *request,
+        made: 0,
+        cached: 0,
+    };
+    let mut waiting: VecDeque<One> = requests.iter().filter(fits).map(fresh).collect();
+    let mut running: Vec<One> = Vec::new();
+    let mut found = Naive::default();
+    while !waiting.is_empty() || !running.is_empty() {
+        let taken = |running: &[One], more: u32| -> u64 {
+            running.iter().map(|o| blocks_of(o.cached + more)).sum()
+        };
+        let before = running.len();
+        while taken(&running, 1) > blocks {
+            let last = running.pop().expect("one alone fits");
+            found.preemptions += 1;
+            waiting.push_front(last);
+        }
+        let preempted = running.len() < before;
+        for one in &mut running {
+            one.cached += 1;
+        }
+        let mut tokens = running.len() as u32;
+        while (!preempted || running.is_empty()) && (running.len() as u32) < LIMITS.sequences {
+            let Some(one) = waiting.front() else { break };
+            let prompt = one.request.prompt_len + one.made;
+            let kept = if running.is_empty() { 0 } else { blocks / 100 };
+            let needed = taken(&running, 0) + blocks_of(prompt) + kept;
+            if needed > blocks || tokens > 0 && tokens + prompt > LIMITS.tokens {
+                break;
+            }
+            found.prompt_tokens_again += u64::from(one.cached);
+            let mut one = waiting.pop_front().expect("it is there");
+            one.cached = prompt;
+            tokens += prompt;
+            running.push(one);
+        }
+        found.iterations += 1;
+        found.tokens += running.len() as u64;
+        for one in &mut running {
+            one.made += 1;
+        }
+        running.retain(|one| one.made < one.request.output_len);
+    }
+    found
+}
+
+fn trace(lengths: &[(u32, u32)], gap: f64) -> Vec<Request> {
+    let each = lengths.iter().enumerate();
+    each.map(|(index, (prompt_len, output_len))| Request {
+        arrival: Seconds(index as f64 * gap),
+        prompt_len: *prompt_len,
+        output_len: *output_len,
+    })
+    .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn sums_are_those_of_loops(
+        lengths in prop::collection::vec((1_u32..400, 1_u32..400), 1..60),
+        blocks in 5_u64..200,
+    ) {
+        let requests = trace(&lengths, 0.0);
+        let found = summary(&serve(vllm(blocks * 16, Preemption::Recompute), &requests, None));
+        let expected = naive(&requests, blocks);
+        let tokens = found.average_batch * found.iterations as f64;
+        prop_assert_eq!(
+            Naive {
+                iterations: found.iterations,
+                tokens: tokens.round() as u64,
+                preemptions: found.preemptions,
+                prompt_tokens_again: found.recomputed_tokens,
+            },
+            expected
+        );
+        prop_assert_eq!(found.completed + found.refused, requests.len() as u64);
+    }
+
+    #[test]
+    fn every_request_has_its_answer_or_is_refused(
+        lengths in prop::collection::vec((1_u32..900, 1_u32..900), 1..60),
+        tokens in 500_u64..20_000,
+        gap in 0.0..0.2,
+    ) {
+        let requests = trace(&lengths, gap);
+        let managers: [Box<dyn KvManager>; 3] = [
+            Box::new(Orca::new(tokens, 1800)),
+            vllm(tokens, Preemption::Recompute),
+            vllm(tokens, Preemption::Swap),
+        ];
+        for manager in managers {
+            let served = serve(manager, &requests, None);
+            let all = served.running().sequences();
+            for (index, of) in all.iter().enumerate() {
+                let refused = served.refusals().iter().any(|r| r.request as usize == index);
+                prop_assert_eq!(of.state == State::Refused, refused);
+                if !refused {
+                    prop_assert_eq!(of.state, State::Done);
+                    prop_assert_eq!(of.made, of.request.output_len);
+                    prop_assert_eq!(of.held, of.request.cached_len());
+                    prop_assert!(of.computed.0 > 0.0 && of.computed.0 <= of.latency().0 + 1e-9);
+                    prop_assert!(of.first_token.0 > of.request.arrival.0);
+                }
+            }
+            let found = summary(&served);
+            prop_assert!(found.kv_used <= 1.0 && found.kv_reserved <= 1.0);
+            prop_assert_eq!(found.swaps[0], found.swaps[1]);
+        }
+    }
+}
+
+#[test]
+fn orca_seats_as_many_as_the_longest_leaves_room_for() {
+    let requests = trace(&[(100, 50); 30], 0.0);
+    let found = summary(&serve(Box::new(Orca::new(10_000, 2048)), &requests, None));
+    assert_eq!((found.largest_batch, found.iterations), (4, 8 * 50));
+    assert_eq!(found.preemptions, 0);
+}
+
+#[test]
+fn swapping_computes_nothing_again() {
+    let requests = trace(&[(100, 300); 40], 0.0);
+    let by = |preemption| summary(&serve(vllm(4000, preemption), &requests, None));
+    let (again, swapped) = (by(Preemption::Recompute), by(Preemption::Swap));
+    assert!(again.recomputed_tokens > 0 && again.swaps == [0, 0]);
+    assert!(swapped.recomputed_tokens == 0 && swapped.swaps[0] > 0 && swapped.swapped_bytes > 0);
+}
+
+#[test]
+fn in_a_closed_loop_so_many_are_in_the_system() {
+    let requests = trace(&[(20, 30); 50], 1e6);
+    let found = summary(&serve(
+        vllm(80_000, Preemption::Recompute),
+        &requests,
+        Some(5),
+    ));
+    assert_eq!((found.completed, found.largest_batch), (50, 5));
+    assert!((found.average_batch - 5.0).abs() < 1e-9);
+    assert!(found.duration_s < 100.0);
+}
+
+#[test]
+fn a_lone_request_waits_for_its_time_and_takes_its_iterations() {
+    let mut requests = trace(&[(20, 30); 2], 100.0);
+    requests[0].arrival = Seconds(7.0);
+    let found = summary(&serve(vllm(80_000, Preemption::Recompute), &requests, None));
+    assert_eq!((found.iterations, found.largest_batch), (60, 1));
+    assert!(found.queueing_s_per_token.max < 1e-9);
+    assert!(found.duration_s > 93.0 && found.duration_s < 94.0);
+}

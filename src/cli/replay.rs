@@ -1,0 +1,229 @@
+//! `plimsoll replay`: a trace of requests served in modelled time.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use plimsoll_core::Dtype;
+use plimsoll_core::serve::{Limits, Preemption, Refusal, ServeSummary};
+use plimsoll_core::units::Bytes;
+use serde::Serialize;
+
+use super::exit::{Exit, Failure};
+use super::options::{DtypeName, Format, positive};
+use super::output::{check_apart, check_output, complain, print, print_json};
+use crate::files::{find_model, find_profile, write_atomically};
+use crate::report::serve::serve_text;
+use crate::report::to_csv;
+use crate::serve::replay::{Manager, RequestRow, Server};
+use crate::serve::workload::read_trace;
+
+/// Who serves what.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The machine: a path, a name in hw-profiles/, or an embedded profile
+    #[arg(long, value_name = "PROFILE")]
+    hw: String,
+    /// The model: a name, a config.json of Hugging Face, or a folder that holds one
+    #[arg(long)]
+    model: String,
+    /// The requests: CSV (arrived_at,num_prefill_tokens,num_decode_tokens; TIMESTAMP,ContextTokens,GeneratedTokens)
+    /// or JSON lines (timestamp, input_length, output_length)
+    #[arg(long, value_name = "FILE")]
+    trace: PathBuf,
+    /// Who gives room in the KV cache
+    #[arg(long, value_enum, default_value_t = ManagerName::Vllm)]
+    manager: ManagerName,
+    /// Device memory for the KV cache, in GB of 10^9 bytes [default: what the weights leave]
+    #[arg(long, value_name = "GB", value_parser = positive)]
+    kv_gb: Option<f64>,
+    /// orca: tokens that are reserved for each request [default: the model's positions]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    max_len: Option<u32>,
+    /// vllm: what becomes of the cache of a request that has to leave
+    #[arg(long, value_enum, default_value_t = PreemptionName::Recompute)]
+    preemption: PreemptionName,
+    /// Sequences in an iteration at most
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    max_sequences: u32,
+    /// Tokens computed in an iteration at most, unless a prompt alone has more [default: the model's positions, at
+    /// least 2048]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: Option<u32>,
+    /// A closed loop: so many clients, each of which asks again as soon as it has its answer; the trace's times
+    /// are not used
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    clients: Option<u32>,
+    /// Seconds a token within which an answer is good (S3: how fast people read)
+    #[arg(long, value_name = "S", default_value_t = 0.1875, value_parser = positive)]
+    slo_s_per_token: f64,
+    /// The type of weights and cache [default: what the model's config.json says, else f16]
+    #[arg(long, value_enum)]
+    dtype: Option<DtypeName>,
+    /// Write a line a request (CSV)
+    #[arg(long, value_name = "FILE")]
+    per_request: Option<PathBuf>,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Managers of the KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ManagerName {
+    /// A maximum length for each request.
+    Orca,
+    /// Blocks of 16 tokens as they are needed; the latest has to leave.
+    Vllm,
+}
+
+/// What becomes of who has to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PreemptionName {
+    /// It is computed again.
+    Recompute,
+    /// It goes to the host and comes back.
+    Swap,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    hardware: &'a str,
+    model: &'a str,
+    dtype: &'a str,
+    manager: String,
+    kv_bytes: Bytes,
+    requests: usize,
+    #[serde(flatten)]
+    summary: &'a ServeSummary,
+    refused_requests: Vec<Refused<'a>>,
+}
+
+#[derive(Serialize)]
+struct Refused<'a> {
+    request: u32,
+    why: &'a str,
+}
+
+/// Replays and prints.
+///
+/// # Errors
+/// Input that is wrong; a cache in which no request fits.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    check_output("--per-request", args.per_request.as_deref())?;
+    check_apart(
+        &[("--per-request", args.per_request.as_deref())],
+        &[("--trace", Some(&args.trace))],
+    )?;
+    let server = server(args)?;
+    let requests = read_trace(&args.trace)?;
+    let replayed = server.replay(&requests)?;
+    complain_of(&replayed.refusals);
+    if replayed.summary.completed == 0 {
+        let why = &replayed.refusals[0].why;
+        let line = format!("no request can be served: the first {why}");
+        return Err(Failure::new(Exit::Infeasible, line).into());
+    }
+    if let Some(path) = &args.per_request {
+        let csv = to_csv(&RequestRow::of(&replayed.sequences))?;
+        write_atomically(path, |out| out.write_all(&csv))?;
+    }
+    let summary = &replayed.summary;
+    let manager = server.manager.name();
+    match args.format {
+        Format::Text => print(&serve_text(
+            &format!(
+                "{} in {} on {}: {} requests, {manager} over {} of KV cache",
+                server.model.name,
+                server.dtype.name(),
+                server.profile.name,
+                requests.len(),
+                server.kv_bytes
+            ),
+            summary,
+        )),
+        Format::Json => print_json(&Report {
+            hardware: &server.profile.name,
+            model: &server.model.name,
+            dtype: server.dtype.name(),
+            manager,
+            kv_bytes: server.kv_bytes,
+            requests: requests.len(),
+            summary,
+            refused_requests: replayed
+                .refusals
+                .iter()
+                .map(|r| Refused {
+                    request: r.request,
+                    why: &r.why,
+                })
+                .collect(),
+        }),
+    }
+}
+
+/// Refusals that are told one by one.
+const TOLD: usize = 10;
+
+fn complain_of(refusals: &[Refusal]) {
+    for refusal in refusals.iter().take(TOLD) {
+        complain(&format!(
+            "request {} is refused: it {}",
+            refusal.request, refusal.why
+        ));
+    }
+    if let Some(more @ 1..) = refusals.len().checked_sub(TOLD) {
+        complain(&format!("{more} more are refused; --format json names all"));
+    }
+}
+
+fn server(args: &Args) -> anyhow::Result<Server> {
+    let profile = find_profile(&args.hw)?;
+    let model = find_model(&args.model)?;
+    let dtype = model.dtype(args.dtype.map(Dtype::from))?;
+    let model = model.spec;
+    let left = Server::kv_left(&profile, &model, dtype);
+    let kv_bytes = match (args.kv_gb, left) {
+        (_, None) => {
+            let (weights, usable) = (model.weight_bytes(dtype), profile.tiers.device_usable());
+            let line = format!(
+                "{} in {} has {weights} of weights, and tensors may fill {usable} of {}'s device memory; take a \
+                 smaller model or a larger machine",
+                model.name,
+                dtype.name(),
+                profile.name
+            );
+            return Err(Failure::new(Exit::Infeasible, line).into());
+        }
+        (Some(gb), Some(left)) if gb * 1e9 > left.as_f64() => {
+            let line = format!("--kv-gb {gb}: the weights leave {left}; give less");
+            return Err(Failure::new(Exit::Infeasible, line).into());
+        }
+        (Some(gb), _) => Bytes((gb * 1e9) as u64),
+        (None, Some(left)) => left,
+    };
+    let positions = model.max_position_embeddings;
+    Ok(Server {
+        manager: match args.manager {
+            ManagerName::Orca => Manager::Orca {
+                max_len: args.max_len.unwrap_or(positions),
+            },
+            ManagerName::Vllm => Manager::Vllm {
+                preemption: match args.preemption {
+                    PreemptionName::Recompute => Preemption::Recompute,
+                    PreemptionName::Swap => Preemption::Swap,
+                },
+            },
+        },
+        limits: Limits {
+            sequences: args.max_sequences,
+            tokens: args.max_tokens.unwrap_or(positions.max(2048)),
+        },
+        clients: args.clients,
+        slo_s: args.slo_s_per_token,
+        profile,
+        model,
+        dtype,
+        kv_bytes,
+    })
+}

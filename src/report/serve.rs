@@ -1,0 +1,60 @@
+//! What came of a trace, for people.
+
+use plimsoll_core::serve::ServeSummary;
+use plimsoll_core::units::Bytes;
+
+use super::{Align, Table, percent, three_digits};
+
+/// The figures under a title.
+pub fn serve_text(title: &str, it: &ServeSummary) -> String {
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("mean", Align::Right),
+        ("p50", Align::Right),
+        ("p90", Align::Right),
+        ("p99", Align::Right),
+        ("max", Align::Right),
+    ]);
+    for (name, of) in [
+        ("to the first token, s", it.ttft_s),
+        ("a token after it, s", it.tpot_s),
+        ("between tokens, s", it.itl_s),
+        ("whole request, s", it.e2e_s),
+        ("queueing a token, s", it.queueing_s_per_token),
+        ("compute a token, s", it.compute_s_per_token),
+    ] {
+        let cells = [of.mean, of.p50, of.p90, of.p99, of.max].map(three_digits);
+        table.row([name.to_owned()].into_iter().chain(cells));
+    }
+    let refused = match it.refused {
+        0 => String::new(),
+        some => format!(", {some} refused"),
+    };
+    let [out, back] = it.swaps;
+    format!(
+        "{title}\n\n\
+         throughput {} requests/s, {} tokens/s ({} requests{refused}, {} tokens in {} s)\n\
+         goodput    {} requests/s within {} s a token ({})\n\
+         iterations {}, {} sequences each on average, {} at most; the GPU has one {} of the time\n\
+         KV cache   {} tokens: {} in use, {} given away\n\
+         preempted  {} times: {} tokens computed again, {out} moves to the host and {back} back ({})\n\n{table}",
+        three_digits(it.requests_per_s),
+        three_digits(it.output_tokens_per_s),
+        it.completed,
+        it.output_tokens,
+        three_digits(it.duration_s),
+        three_digits(it.goodput_per_s),
+        it.slo_s_per_token,
+        percent(it.within_slo),
+        it.iterations,
+        three_digits(it.average_batch),
+        it.largest_batch,
+        percent(it.busy),
+        it.kv_capacity_tokens,
+        percent(it.kv_used),
+        percent(it.kv_reserved),
+        it.preemptions,
+        it.recomputed_tokens,
+        Bytes(it.swapped_bytes),
+    )
+}

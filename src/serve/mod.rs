@@ -1,0 +1,4 @@
+//! Serving at the upper floor: traces of requests, and what comes of replaying them.
+
+pub mod replay;
+pub mod workload;

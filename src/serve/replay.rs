@@ -1,0 +1,173 @@
+//! A trace of requests against a machine and a model, in modelled time.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::control::{DriveError, follow};
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::machine::Machine;
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::serve::{
+    KvManager, Limits, Orca, Preemption, Refusal, Request, Scheduler, Sequence, ServeSummary,
+    Shape, State, Vllm,
+};
+use plimsoll_core::units::Bytes;
+use plimsoll_sim::{CostModel, Simulator};
+use serde::Serialize;
+
+/// What serves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Server {
+    /// The machine.
+    pub profile: HardwareProfile,
+    /// The model.
+    pub model: ModelSpec,
+    /// The type of weights and cache.
+    pub dtype: Dtype,
+    /// Who gives room in the cache.
+    pub manager: Manager,
+    /// Device memory for the KV cache.
+    pub kv_bytes: Bytes,
+    /// How much an iteration may be.
+    pub limits: Limits,
+    /// Clients of a closed loop; none where requests come when the trace says.
+    pub clients: Option<u32>,
+    /// The seconds a token within which an answer is good.
+    pub slo_s: f64,
+}
+
+/// Who gives room in the cache.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Manager {
+    /// A maximum length for each request.
+    Orca {
+        /// Tokens.
+        max_len: u32,
+    },
+    /// Blocks as they are needed.
+    Vllm {
+        /// What becomes of who has to leave.
+        preemption: Preemption,
+    },
+}
+
+/// What came of a trace.
+#[derive(Debug, Clone)]
+pub struct Replayed {
+    /// In a few numbers.
+    pub summary: ServeSummary,
+    /// Request by request.
+    pub sequences: Vec<Sequence>,
+    /// Those that could not be served.
+    pub refusals: Vec<Refusal>,
+}
+
+impl Server {
+    /// Device memory that the model's weights leave; none where they do not fit.
+    pub fn kv_left(profile: &HardwareProfile, model: &ModelSpec, dtype: Dtype) -> Option<Bytes> {
+        let weights = model.weight_bytes(dtype);
+        let left = profile.tiers.device_usable().saturating_sub(weights);
+        (left > Bytes::ZERO).then_some(left)
+    }
+
+    /// Serves a trace, whose requests are in the order of their coming.
+    ///
+    /// # Errors
+    /// An error of ours.
+    pub fn replay(&self, requests: &[Request]) -> Result<Replayed, DriveError> {
+        let shape = Shape::of(&self.model, self.dtype);
+        let machine = Machine::single_gpu(self.profile.usable());
+        let cost = CostModel::new(&self.profile, self.dtype);
+        let mut simulator = Simulator::new(&machine, cost);
+        let capacity = self.kv_bytes.0 / shape.bytes_per_token().0;
+        let manager = self.manager.of(capacity);
+        let mut scheduler = Scheduler::new(machine, shape, self.limits, manager, requests);
+        if let Some(clients) = self.clients {
+            scheduler = scheduler.in_closed_loop(clients);
+        }
+        follow(&mut scheduler, &mut simulator)?;
+        Ok(Replayed {
+            summary: scheduler.summary(self.slo_s),
+            sequences: scheduler.running().sequences().to_vec(),
+            refusals: scheduler.refusals().to_vec(),
+        })
+    }
+}
+
+impl Manager {
+    /// As flags call it.
+    pub fn name(&self) -> String {
+        match self {
+            Manager::Orca { max_len } => format!("orca (max length {max_len})"),
+            Manager::Vllm {
+                preemption: Preemption::Recompute,
+            } => "vllm (recompute)".to_owned(),
+            Manager::Vllm {
+                preemption: Preemption::Swap,
+            } => "vllm (swap)".to_owned(),
+        }
+    }
+
+    fn of(&self, capacity_tokens: u64) -> Box<dyn KvManager> {
+        match *self {
+            Manager::Orca { max_len } => Box::new(Orca::new(capacity_tokens, max_len)),
+            Manager::Vllm { preemption } => Box::new(Vllm::new(capacity_tokens, preemption)),
+        }
+    }
+}
+
+/// A request's row in a table of all.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RequestRow {
+    /// Its number in the trace, from 0 on.
+    pub request: usize,
+    /// When it came.
+    pub arrival_s: f64,
+    /// Tokens of its prompt.
+    pub prompt_len: u32,
+    /// Tokens of its answer.
+    pub output_len: u32,
+    /// From its coming to its first token; none where it was refused.
+    pub ttft_s: Option<f64>,
+    /// Between its first and its last token, by tokens; none where there was but one.
+    pub tpot_s: Option<f64>,
+    /// From its coming to its last token.
+    pub e2e_s: Option<f64>,
+    /// Time of the iterations that computed it.
+    pub compute_s: Option<f64>,
+    /// The rest.
+    pub queueing_s: Option<f64>,
+    /// How often it had to leave.
+    pub preemptions: u32,
+    /// Whether it could never have room.
+    pub refused: bool,
+}
+
+impl RequestRow {
+    /// Of all requests, in their order.
+    pub fn of(sequences: &[Sequence]) -> Vec<RequestRow> {
+        let rows = sequences.iter().enumerate().map(|(request, it)| {
+            let done = it.state == State::Done;
+            let if_done = |value: f64| done.then_some(value);
+            let Request {
+                arrival,
+                prompt_len,
+                output_len,
+            } = it.request;
+            let decoding = (it.last_token - it.first_token).0;
+            RequestRow {
+                request,
+                arrival_s: arrival.0,
+                prompt_len,
+                output_len,
+                ttft_s: if_done((it.first_token - arrival).0),
+                tpot_s: if_done(decoding / f64::from(output_len.max(2) - 1))
+                    .filter(|_| output_len > 1),
+                e2e_s: if_done(it.latency().0),
+                compute_s: if_done(it.computed.0),
+                queueing_s: if_done((it.latency() - it.computed).0.max(0.0)),
+                preemptions: it.preemptions,
+                refused: it.state == State::Refused,
+            }
+        });
+        rows.collect()
+    }
+}
