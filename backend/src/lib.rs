@@ -6,6 +6,7 @@ pub mod decoder;
 pub mod machine;
 pub mod probe;
 pub mod selftest;
+pub mod serving;
 pub mod tiers;
 pub mod weights;
 

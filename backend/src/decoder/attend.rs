@@ -83,7 +83,7 @@ impl Decoder {
     }
 
     /// What some rows of the parts attend to; the others' results are zero.
-    fn attend_rows(
+    pub(super) fn attend_rows(
         &self,
         q: &[f32],
         parts: &[CachePart<'_>],

@@ -27,6 +27,7 @@ mod attend;
 mod block;
 mod cache;
 mod error;
+mod mixed;
 mod padding;
 mod parallel;
 mod parts;
@@ -42,6 +43,7 @@ pub use block::BlockTensors;
 pub use cache::{CachePart, NewCachePart};
 pub use error::DecoderError;
 pub(crate) use error::wider;
+pub use mixed::{Mixed, PagesMut, Place};
 pub use padding::{Padding, Sight};
 pub use parts::{Joined, Parted, Product};
 pub use split::{Split, SplitMut};
@@ -124,6 +126,11 @@ impl Decoder {
     /// Bytes of a head's keys, or values, at one position of the cache.
     fn head_bytes(&self) -> usize {
         self.stored.head_bytes(self.head_dim())
+    }
+
+    /// Width of all queries of a token.
+    fn q_size(&self) -> usize {
+        self.group() * self.kv_heads() * self.head_dim()
     }
 
     fn kv_heads(&self) -> usize {
