@@ -4,11 +4,13 @@
 //! may wait for one of an earlier piece that is still in flight. A program holds shapes, never times.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 pub use crate::machine::{Arena, ArenaId, Machine, Resource, ResourceId, ResourceKind};
 use crate::placement::LayerPart;
+use crate::roster::Roster;
 use crate::split::Module;
 use crate::tier::Tier;
 use crate::units::{Bytes, Flops};
@@ -553,6 +555,8 @@ pub struct Program {
     args: Vec<Arg>,
     takes: Vec<BufferId>,
     gives: Vec<BufferId>,
+    /// Who takes part, where the piece is an iteration of a serving system.
+    roster: Option<Arc<Roster>>,
 }
 
 impl Program {
@@ -591,7 +595,18 @@ impl Program {
             args: room(&self.args),
             takes: room(&self.takes),
             gives: room(&self.gives),
+            roster: None,
         }
+    }
+
+    /// Says who takes part in an iteration of a serving system.
+    pub fn set_roster(&mut self, roster: Roster) {
+        self.roster = Some(Arc::new(roster));
+    }
+
+    /// Who takes part, where the piece is an iteration of a serving system and somebody has said so.
+    pub fn roster(&self) -> Option<&Arc<Roster>> {
+        self.roster.as_ref()
     }
 
     /// The number of its first task.

@@ -16,6 +16,7 @@ use super::error::TaskError;
 use super::memory::{Buffers, Memory, Operands};
 use super::texts::Results;
 use super::turn::{Shape, Turn};
+use super::worker::Work;
 use super::{CapturedLogits, Draws, Throttles};
 use crate::cuda::launches::NO_TOKEN;
 use crate::decoder::{
@@ -71,46 +72,6 @@ impl Engine {
             shape: self.shape(cell)?,
             padding: self.padding(cell),
         })
-    }
-
-    /// Does a task. A paced transfer ends early, with an error, once `is_over`.
-    pub(super) fn run(
-        &self,
-        (piece, index): (&Program, usize),
-        kind: ResourceKind,
-        is_over: &dyn Fn() -> bool,
-    ) -> Result<(), TaskError> {
-        let task = &piece.tasks()[index];
-        let args = piece.args_at(index);
-        let operands = self.operands((piece, index))?;
-        let op = piece.op_of(task);
-        let rate = self.throttles.of(kind);
-        let pace = rate.map(|rate| Pace::begin(rate, is_over));
-        if let Op::Move {
-            bytes, from, to, ..
-        } = *op
-        {
-            let moved = make_move(&operands, pace.as_ref(), (bytes, from, to))?;
-            self.note_result(args.get(1).map(|arg| arg.buffer), &operands, moved);
-            return Ok(());
-        }
-        if matches!(op, Op::MoveParts { .. }) {
-            return move_parts(&operands, pace.as_ref(), op);
-        }
-        if *op == Op::Barrier {
-            return Ok(());
-        }
-        let turn = self.turn(task.cell, operands)?;
-        match *op {
-            Op::Embed { position, .. } => turn.embed(position),
-            Op::Linear {
-                stage, position, ..
-            } => turn.linear((stage, position), op, kind),
-            Op::Attention { .. } => turn.attention(op, kind),
-            Op::Gather { rows, picks, .. } => turn.gather(rows, picks),
-            Op::Span(_) => Err(TaskError::NotExecuted("iterations of a serving system")),
-            Op::Move { .. } | Op::MoveParts { .. } | Op::Barrier => Ok(()),
-        }
     }
 
     fn shape(&self, cell: Cell) -> Result<Shape, TaskError> {
@@ -188,6 +149,47 @@ impl Engine {
     pub(crate) fn row_elements(&self) -> usize {
         let model = &self.plan.model;
         (model.num_attention_heads / model.num_key_value_heads * model.head_dim) as usize
+    }
+}
+
+impl Work for Engine {
+    fn run(
+        &self,
+        (piece, index): (&Program, usize),
+        kind: ResourceKind,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), TaskError> {
+        let task = &piece.tasks()[index];
+        let args = piece.args_at(index);
+        let operands = self.operands((piece, index))?;
+        let op = piece.op_of(task);
+        let rate = self.throttles.of(kind);
+        let pace = rate.map(|rate| Pace::begin(rate, is_over));
+        if let Op::Move {
+            bytes, from, to, ..
+        } = *op
+        {
+            let moved = make_move(&operands, pace.as_ref(), (bytes, from, to))?;
+            self.note_result(args.get(1).map(|arg| arg.buffer), &operands, moved);
+            return Ok(());
+        }
+        if matches!(op, Op::MoveParts { .. }) {
+            return move_parts(&operands, pace.as_ref(), op);
+        }
+        if *op == Op::Barrier {
+            return Ok(());
+        }
+        let turn = self.turn(task.cell, operands)?;
+        match *op {
+            Op::Embed { position, .. } => turn.embed(position),
+            Op::Linear {
+                stage, position, ..
+            } => turn.linear((stage, position), op, kind),
+            Op::Attention { .. } => turn.attention(op, kind),
+            Op::Gather { rows, picks, .. } => turn.gather(rows, picks),
+            Op::Span(_) => Err(TaskError::NotExecuted("iterations of a serving system")),
+            Op::Move { .. } | Op::MoveParts { .. } | Op::Barrier => Ok(()),
+        }
     }
 }
 

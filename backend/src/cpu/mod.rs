@@ -41,6 +41,7 @@ use crate::weights::WeightSource;
 use engine::Engine;
 use memory::{Buffers, Memory, Operands};
 use scheduler::Scheduler;
+use worker::Work;
 
 pub use error::CpuError;
 pub use load::Progress;
@@ -60,7 +61,7 @@ pub struct Throttles {
 }
 
 impl Throttles {
-    fn of(&self, kind: ResourceKind) -> Option<BytesPerSecond> {
+    pub(crate) fn of(&self, kind: ResourceKind) -> Option<BytesPerSecond> {
         match kind {
             ResourceKind::H2d => self.h2d,
             ResourceKind::D2h => self.d2h,
@@ -256,38 +257,15 @@ impl<'s> CpuExecutor<'s> {
     }
 
     fn start_workers(&mut self, machine: &Machine, options: &CpuOptions) -> Result<(), CpuError> {
-        let cores = if options.pin_cores {
-            pin::allowed_cores()
-        } else {
-            Vec::new()
-        };
         let mut streams = 0;
         if let Some(device) = &self.device {
             streams = executor::streams_of(machine);
             let of = (&self.engine, &self.scheduler);
             self.workers.extend(executor::start(machine, of, device)?);
         }
-        let own = options.device_threads.clamp(1, cores.len().max(1));
-        for (index, resource) in machine.resources.iter().enumerate() {
-            if resource.kind == ResourceKind::Sync || streams >> index & 1 == 1 {
-                continue;
-            }
-            let worker = worker::Worker {
-                engine: Arc::clone(&self.engine),
-                scheduler: Arc::clone(&self.scheduler),
-                resource: index,
-                kind: resource.kind,
-                cores: match resource.kind {
-                    _ if cores.len() <= own => Vec::new(),
-                    ResourceKind::Gpu => cores[..own].to_vec(),
-                    _ => cores[own..].to_vec(),
-                },
-            };
-            let thread = std::thread::Builder::new().name(resource.kind.name().to_owned());
-            let handle = thread.spawn(move || worker.run());
-            self.workers.push(handle.map_err(CpuError::Thread)?);
-        }
-        Ok(())
+        let work: Arc<dyn Work> = Arc::clone(&self.engine) as Arc<dyn Work>;
+        let with = (&work, &self.scheduler);
+        worker::start(machine, with, (options, streams), &mut self.workers)
     }
 
     /// The logits of every head, in the order in which they were computed, if they were asked for.

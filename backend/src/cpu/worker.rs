@@ -4,35 +4,82 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use plimsoll_core::program::{Op, Program, ResourceKind, TaskId};
+use std::thread::JoinHandle;
+
+use plimsoll_core::program::{Machine, Op, Program, ResourceKind, TaskId};
 use plimsoll_core::trace::Span;
 
-use super::engine::Engine;
-use super::error::TaskError;
+use super::CpuOptions;
+use super::error::{CpuError, TaskError};
 use super::pin;
 use super::scheduler::{Failure, Scheduler};
 use crate::tiers::{TierError, sharpen_timers};
 
+/// What tasks do.
+pub(crate) trait Work: Send + Sync {
+    /// Does a task of a piece. A paced transfer ends early, with an error, once `is_over`.
+    fn run(
+        &self,
+        task: (&Program, usize),
+        kind: ResourceKind,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), TaskError>;
+}
+
 /// A resource's thread, before it starts.
-pub(super) struct Worker {
-    pub engine: Arc<Engine>,
-    pub scheduler: Arc<Scheduler>,
-    pub resource: usize,
-    pub kind: ResourceKind,
+struct Worker {
+    work: Arc<dyn Work>,
+    scheduler: Arc<Scheduler>,
+    resource: usize,
+    kind: ResourceKind,
     /// Where it may run; anywhere, if there are none.
-    pub cores: Vec<usize>,
+    cores: Vec<usize>,
+}
+
+/// Starts a thread for each resource of a machine, but those that are streams of a GPU, a bit each.
+pub(crate) fn start(
+    machine: &Machine,
+    (work, scheduler): (&Arc<dyn Work>, &Arc<Scheduler>),
+    (options, streams): (&CpuOptions, u128),
+    workers: &mut Vec<JoinHandle<()>>,
+) -> Result<(), CpuError> {
+    let cores = match options.pin_cores {
+        true => pin::allowed_cores(),
+        false => Vec::new(),
+    };
+    let own = options.device_threads.clamp(1, cores.len().max(1));
+    for (index, resource) in machine.resources.iter().enumerate() {
+        if resource.kind == ResourceKind::Sync || streams >> index & 1 == 1 {
+            continue;
+        }
+        let worker = Worker {
+            work: Arc::clone(work),
+            scheduler: Arc::clone(scheduler),
+            resource: index,
+            kind: resource.kind,
+            cores: match resource.kind {
+                _ if cores.len() <= own => Vec::new(),
+                ResourceKind::Gpu => cores[..own].to_vec(),
+                _ => cores[own..].to_vec(),
+            },
+        };
+        let thread = std::thread::Builder::new().name(resource.kind.name().to_owned());
+        let handle = thread.spawn(move || worker.run());
+        workers.push(handle.map_err(CpuError::Thread)?);
+    }
+    Ok(())
 }
 
 impl Worker {
     /// Does the resource's tasks until all is over.
-    pub(super) fn run(self) {
+    fn run(self) {
         pin::pin_to(&self.cores);
         sharpen_timers();
         let is_over = || self.scheduler.is_over();
         let mut ended = None;
         while let Some(job) = self.scheduler.next(self.resource, ended.take()) {
             let task = (&*job.piece, job.index);
-            let run = AssertUnwindSafe(|| self.engine.run(task, self.kind, &is_over));
+            let run = AssertUnwindSafe(|| self.work.run(task, self.kind, &is_over));
             let result = catch_unwind(run).unwrap_or_else(|panic| Err(panicked(&*panic)));
             let end = self.scheduler.now();
             match result {
@@ -89,6 +136,7 @@ pub(crate) fn failure(
             TaskError::Tier(error) => Box::new(error),
             TaskError::Decoder(error) => Box::new(error),
             TaskError::Cuda(error) => Box::new(error),
+            TaskError::Serving(error) => Box::new(error),
             error => Box::new(error),
         },
     }

@@ -2,6 +2,7 @@
 
 use super::calendar::Calendar;
 use super::sequence::{Sequence, State};
+use crate::roster::Member;
 
 /// All requests, and the sums over those that run.
 #[derive(Debug)]
@@ -34,6 +35,27 @@ impl Running {
     /// Tokens that they have in the cache in an iteration, that iteration's among them.
     pub fn tokens_at(&self, iteration: i64) -> u64 {
         (self.bases + i64::from(self.count) * iteration) as u64
+    }
+
+    /// What an iteration computes of each that runs, in the order in which they joined.
+    pub(super) fn members(&self, iteration: i64) -> impl Iterator<Item = Member> + '_ {
+        let running = self.order.iter().filter_map(|(id, joined)| {
+            let sequence = self.sequence(*id);
+            let runs = sequence.state == State::Running && sequence.joined == *joined;
+            runs.then_some((*id, sequence))
+        });
+        running.map(move |(request, sequence)| {
+            let all = sequence.tokens_at(iteration);
+            let tokens = match sequence.joined == iteration {
+                true => sequence.to_compute(),
+                false => 1,
+            };
+            Member {
+                request,
+                cached: all - tokens,
+                tokens,
+            }
+        })
     }
 
     /// A request.

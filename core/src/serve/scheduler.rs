@@ -10,6 +10,7 @@ use crate::control::{Controller, Decision};
 use crate::executor::Until;
 use crate::machine::{Machine, ResourceId, ResourceKind};
 use crate::program::{BufferId, Cell, NewTask, Op, Program, TaskId};
+use crate::roster::{Moved, Roster};
 use crate::trace::Trace;
 use crate::units::{Bytes, Seconds};
 
@@ -54,7 +55,11 @@ pub struct Scheduler {
     /// Those that join with it; and room for lists.
     joining: Vec<u32>,
     found: Vec<u32>,
-    moves: Vec<(ResourceId, Bytes)>,
+    moves: Vec<(ResourceId, Bytes, Moved)>,
+    /// Whether pieces say who takes part.
+    described: bool,
+    /// Whose room is free since the last piece, for those that say so.
+    left: Vec<u32>,
     ledger: Ledger,
     refusals: Vec<Refusal>,
 }
@@ -111,6 +116,8 @@ impl Scheduler {
             joining: Vec::new(),
             found: Vec::new(),
             moves: Vec::new(),
+            described: false,
+            left: Vec::new(),
             ledger: Ledger::default(),
             refusals: Vec::new(),
         }
@@ -120,6 +127,13 @@ impl Scheduler {
     /// requests' own times are.
     pub fn in_closed_loop(mut self, clients: u32) -> Scheduler {
         self.clients = Some(clients.max(1));
+        self
+    }
+
+    /// The same where each piece says [who takes part](Roster), for executors that really compute. It takes time for
+    /// each sequence and iteration, and no prediction needs it.
+    pub fn described(mut self) -> Scheduler {
+        self.described = true;
         self
     }
 
@@ -212,7 +226,10 @@ impl Scheduler {
             let bytes = self.shape.bytes_per_token() * u64::from(sequence.held);
             self.ledger.swaps_out += 1;
             self.ledger.swapped_bytes += bytes.0;
-            self.moves.push((self.lanes.d2h, bytes));
+            let moved = Moved::Out(id, sequence.held);
+            self.moves.push((self.lanes.d2h, bytes, moved));
+        } else if self.described {
+            self.left.push(id);
         }
         self.manager.put_back(id, &self.running);
     }
@@ -239,7 +256,7 @@ impl Scheduler {
                 self.load.context_tokens += u64::from(sequence.held) + 1;
                 self.ledger.swaps_in += 1;
                 self.ledger.swapped_bytes += bytes.0;
-                self.moves.push((self.lanes.h2d, bytes));
+                self.moves.push((self.lanes.h2d, bytes, Moved::In(id)));
             } else {
                 self.load.prompt_tokens += tokens as u32;
                 self.load.prompt_pairs += tokens * (tokens + 1) / 2;
@@ -271,21 +288,29 @@ impl Scheduler {
                 gives: &[],
             })
         };
+        let mut roster = Roster::default();
         let moved: Vec<TaskId> = std::mem::take(&mut self.moves)
             .into_iter()
-            .map(|(lane, bytes)| {
+            .map(|(lane, bytes, moved)| {
                 let op = Op::Move {
                     bytes,
                     from: Bytes::ZERO,
                     to: Bytes::ZERO,
                     page_locked: true,
                 };
-                push(&mut piece, op, lane, &[])
+                let task = push(&mut piece, op, lane, &[]);
+                roster.moves.push((task, moved));
+                task
             })
             .collect();
         let op = self.shape.span(&self.load, 0, self.shape.layers);
         push(&mut piece, op, self.lanes.gpu, &moved);
         self.next_task = piece.end_task();
+        if self.described {
+            roster.left = std::mem::take(&mut self.left);
+            roster.members = self.running.members(self.iteration).collect();
+            piece.set_roster(roster);
+        }
         piece
     }
 
@@ -313,6 +338,9 @@ impl Scheduler {
         for id in &found {
             self.running.leave(*id, self.iteration, State::Done);
             self.manager.release(*id, &self.running);
+            if self.described {
+                self.left.push(*id);
+            }
             let sequence = self.running.sequence_mut(*id);
             sequence.computed += self.ledger.busy;
             sequence.last_token = now;
