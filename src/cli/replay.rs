@@ -1,19 +1,22 @@
 //! `plimsoll replay`: a trace of requests served in modelled time.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use plimsoll_backend::cpu::{CpuOptions, Throttles};
+use plimsoll_backend::weights::{Safetensors, Synthetic, WeightSource};
 use plimsoll_core::Dtype;
-use plimsoll_core::serve::{Limits, Preemption, Refusal, ServeSummary};
-use plimsoll_core::units::Bytes;
+use plimsoll_core::serve::{Limits, Preemption, Refusal, Request, ServeSummary};
+use plimsoll_core::units::{Bytes, BytesPerSecond};
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, positive};
 use super::output::{check_apart, check_output, complain, print, print_json};
+use super::profile::{DEVICE_THREADS, cpu_options};
 use crate::files::{find_model, find_profile, write_atomically};
-use crate::report::serve::serve_text;
+use crate::report::serve::{serve_comparison, serve_text};
 use crate::report::to_csv;
 use crate::serve::replay::{Manager, RequestRow, Server};
 use crate::serve::workload::read_trace;
@@ -63,6 +66,24 @@ pub struct Args {
     /// Write a line a request (CSV)
     #[arg(long, value_name = "FILE")]
     per_request: Option<PathBuf>,
+    /// Serve the trace for real as well, on this machine's CPU executor, and lay what was measured beside the
+    /// prediction: --hw is what `plimsoll profile` wrote here; weights are the checkpoint's in --model, else synthetic,
+    /// and prompts are random
+    #[arg(long)]
+    execute: bool,
+    /// --execute: for random prompts and synthetic weights
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// --execute: the most that copies to the device carry, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = positive, requires = "execute")]
+    h2d_gb_s: Option<f64>,
+    /// --execute: the most that copies from the device carry, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = positive, requires = "execute")]
+    d2h_gb_s: Option<f64>,
+    /// --execute: threads that the emulated device computes with; profiles are measured with 1
+    #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS, requires = "execute",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    device_threads: usize,
     /// How to print the result
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -97,6 +118,9 @@ struct Report<'a> {
     #[serde(flatten)]
     summary: &'a ServeSummary,
     refused_requests: Vec<Refused<'a>>,
+    /// Of the same trace, served for real.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<&'a ServeSummary>,
 }
 
 #[derive(Serialize)]
@@ -128,20 +152,29 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let csv = to_csv(&RequestRow::of(&replayed.sequences))?;
         write_atomically(path, |out| out.write_all(&csv))?;
     }
+    let measured = match args.execute {
+        true => Some(execute(args, &server, &requests)?),
+        false => None,
+    };
     let summary = &replayed.summary;
     let manager = server.manager.name();
     match args.format {
-        Format::Text => print(&serve_text(
-            &format!(
+        Format::Text => {
+            let title = format!(
                 "{} in {} on {}: {} requests, {manager} over {} of KV cache",
                 server.model.name,
                 server.dtype.name(),
                 server.profile.name,
                 requests.len(),
                 server.kv_bytes
-            ),
-            summary,
-        )),
+            );
+            let mut text = serve_text(&title, summary);
+            if let Some(measured) = &measured {
+                let device = "\nserved for real on an emulated device\n";
+                text += &format!("{device}{}", serve_comparison(summary, measured));
+            }
+            print(&text)
+        }
         Format::Json => print_json(&Report {
             hardware: &server.profile.name,
             model: &server.model.name,
@@ -158,8 +191,33 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                     why: &r.why,
                 })
                 .collect(),
+            measured: measured.as_ref(),
         }),
     }
+}
+
+/// Serves the trace for real.
+fn execute(args: &Args, server: &Server, requests: &[Request]) -> anyhow::Result<ServeSummary> {
+    let options = CpuOptions {
+        throttles: Throttles {
+            h2d: args.h2d_gb_s.map(rate),
+            d2h: args.d2h_gb_s.map(rate),
+            ..Throttles::default()
+        },
+        device_threads: args.device_threads,
+        ..cpu_options(Path::new("."))?
+    };
+    let found = find_model(&args.model)?;
+    let source: Box<dyn WeightSource> = match found.checkpoint()? {
+        Some(folder) => Box::new(Safetensors::open(folder, &server.model)?),
+        None => Box::new(Synthetic { seed: args.seed }),
+    };
+    let executed = server.execute(requests, (&*source, args.seed), &options)?;
+    Ok(executed.replayed.summary)
+}
+
+fn rate(gb_s: f64) -> BytesPerSecond {
+    BytesPerSecond(gb_s * 1e9)
 }
 
 /// Refusals that are told one by one.
@@ -179,6 +237,7 @@ fn complain_of(refusals: &[Refusal]) {
 
 fn server(args: &Args) -> anyhow::Result<Server> {
     let profile = find_profile(&args.hw)?;
+    let profile = profile.with_link_cap(args.h2d_gb_s.map(rate), args.d2h_gb_s.map(rate));
     let model = find_model(&args.model)?;
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
     let model = model.spec;

@@ -3,7 +3,7 @@
 use plimsoll_core::serve::ServeSummary;
 use plimsoll_core::units::Bytes;
 
-use super::{Align, Table, percent, three_digits};
+use super::{Align, Table, percent, signed_percent, three_digits};
 
 /// The figures under a title.
 pub fn serve_text(title: &str, it: &ServeSummary) -> String {
@@ -57,4 +57,41 @@ pub fn serve_text(title: &str, it: &ServeSummary) -> String {
         it.recomputed_tokens,
         Bytes(it.swapped_bytes),
     )
+}
+
+/// Figures of a trace that was really served, beside what was predicted, with the prediction's signed error.
+pub fn serve_comparison(predicted: &ServeSummary, measured: &ServeSummary) -> Table {
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("predicted", Align::Right),
+        ("measured", Align::Right),
+        ("error", Align::Right),
+    ]);
+    type Value = fn(&ServeSummary) -> f64;
+    let lines: [(&str, Value); 14] = [
+        ("requests/s", |s| s.requests_per_s),
+        ("tokens/s", |s| s.output_tokens_per_s),
+        ("duration, s", |s| s.duration_s),
+        ("to the first token, s, mean", |s| s.ttft_s.mean),
+        ("to the first token, s, p99", |s| s.ttft_s.p99),
+        ("a token after it, s, mean", |s| s.tpot_s.mean),
+        ("between tokens, s, p99", |s| s.itl_s.p99),
+        ("whole request, s, mean", |s| s.e2e_s.mean),
+        ("whole request, s, p99", |s| s.e2e_s.p99),
+        ("queueing a token, s, mean", |s| s.queueing_s_per_token.mean),
+        ("compute a token, s, mean", |s| s.compute_s_per_token.mean),
+        ("iterations", |s| s.iterations as f64),
+        ("sequences an iteration", |s| s.average_batch),
+        ("preemptions", |s| s.preemptions as f64),
+    ];
+    for (name, value) in lines {
+        let (said, real) = (value(predicted), value(measured));
+        let error = match real {
+            0.0 => String::new(),
+            real => signed_percent(said / real - 1.0),
+        };
+        let figures = [three_digits(said), three_digits(real), error];
+        table.row([name.to_owned()].into_iter().chain(figures));
+    }
+    table
 }

@@ -2,12 +2,13 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::control::{DriveError, follow};
+use plimsoll_core::executor::Executor;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::serve::{
-    KvManager, Limits, Orca, Preemption, Refusal, Request, Scheduler, Sequence, ServeSummary,
-    Shape, State, Vllm,
+    BLOCK_TOKENS, KvManager, Limits, Orca, Preemption, Refusal, Request, Scheduler, Sequence,
+    ServeSummary, Shape, State, Vllm,
 };
 use plimsoll_core::units::Bytes;
 use plimsoll_sim::{CostModel, Simulator};
@@ -73,17 +74,34 @@ impl Server {
     /// # Errors
     /// An error of ours.
     pub fn replay(&self, requests: &[Request]) -> Result<Replayed, DriveError> {
-        let shape = Shape::of(&self.model, self.dtype);
-        let machine = Machine::single_gpu(self.profile.usable());
         let cost = CostModel::new(&self.profile, self.dtype);
-        let mut simulator = Simulator::new(&machine, cost);
+        let mut simulator = Simulator::new(&self.machine(), cost);
+        self.serve(requests, &mut simulator, false)
+    }
+
+    /// The machine that pieces are written for.
+    pub(super) fn machine(&self) -> Machine {
+        Machine::single_gpu(self.profile.usable())
+    }
+
+    /// Serves a trace on an executor, whose pieces say who takes part where it really computes.
+    pub(super) fn serve(
+        &self,
+        requests: &[Request],
+        executor: &mut dyn Executor,
+        described: bool,
+    ) -> Result<Replayed, DriveError> {
+        let (machine, shape) = (self.machine(), Shape::of(&self.model, self.dtype));
         let capacity = self.kv_bytes.0 / shape.bytes_per_token().0;
         let manager = self.manager.of(capacity);
         let mut scheduler = Scheduler::new(machine, shape, self.limits, manager, requests);
         if let Some(clients) = self.clients {
             scheduler = scheduler.in_closed_loop(clients);
         }
-        follow(&mut scheduler, &mut simulator)?;
+        if described {
+            scheduler = scheduler.described();
+        }
+        follow(&mut scheduler, executor)?;
         Ok(Replayed {
             summary: scheduler.summary(self.slo_s),
             sequences: scheduler.running().sequences().to_vec(),
@@ -103,6 +121,14 @@ impl Manager {
             Manager::Vllm {
                 preemption: Preemption::Swap,
             } => "vllm (swap)".to_owned(),
+        }
+    }
+
+    /// Tokens whose room is given away together.
+    pub(super) fn block_tokens(&self) -> u32 {
+        match *self {
+            Manager::Orca { max_len } => max_len,
+            Manager::Vllm { .. } => BLOCK_TOKENS,
         }
     }
 

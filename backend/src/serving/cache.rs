@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use plimsoll_core::units::Bytes;
 
 use super::error::ServingError;
-use crate::tiers::Pace;
+use crate::tiers::{Pace, Region, TierError};
 
 /// How large a cache is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,13 +24,13 @@ pub struct CacheSize {
 }
 
 impl CacheSize {
-    fn block_words(&self) -> usize {
-        (self.block_tokens * self.token_bytes).div_ceil(8)
+    fn block_bytes(&self) -> usize {
+        self.block_tokens * self.token_bytes
     }
 
     /// What the device's part takes.
     pub fn bytes(&self) -> Bytes {
-        Bytes((self.layers * self.blocks * self.block_words() * 8) as u64)
+        Bytes((self.layers * self.blocks * self.block_bytes()) as u64)
     }
 
     /// Blocks that so many tokens take.
@@ -54,32 +54,34 @@ struct Tables {
 #[derive(Debug)]
 pub struct PagedCache {
     size: CacheSize,
-    /// By layer, all its blocks; as words, so that elements of any type are aligned.
-    layers: Vec<Mutex<Vec<u64>>>,
+    /// By layer, all its blocks.
+    layers: Vec<Mutex<Region>>,
     tables: Mutex<Tables>,
 }
 
 impl PagedCache {
     /// An empty cache. All of its memory on the device is taken at once.
-    pub fn new(size: CacheSize) -> PagedCache {
-        let words = size.blocks * size.block_words();
-        PagedCache {
-            layers: (0..size.layers)
-                .map(|_| Mutex::new(vec![0; words]))
-                .collect(),
+    ///
+    /// # Errors
+    /// Memory that cannot be had.
+    pub fn new(size: CacheSize) -> Result<PagedCache, TierError> {
+        let bytes = Bytes((size.blocks * size.block_bytes()) as u64);
+        let layer = |_| Region::new("device", bytes).map(Mutex::new);
+        Ok(PagedCache {
+            layers: (0..size.layers).map(layer).collect::<Result<_, _>>()?,
             tables: Mutex::new(Tables {
                 free: (0..size.blocks as u32).rev().collect(),
                 ..Tables::default()
             }),
             size,
-        }
+        })
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn layer(&self, layer: usize) -> MutexGuard<'_, Vec<u64>> {
+    fn layer(&self, layer: usize) -> MutexGuard<'_, Region> {
         self.layers[layer]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -130,19 +132,15 @@ impl PagedCache {
         compute: impl FnOnce(&mut [Vec<&mut [u8]>]) -> T,
     ) -> T {
         let tables = self.tables();
-        let mut words = self.layer(layer);
-        let blocks = words.chunks_exact_mut(self.size.block_words());
-        let mut blocks: Vec<Option<&mut [u64]>> = blocks.map(Some).collect();
+        let mut region = self.layer(layer);
+        let blocks = region.bytes_mut().chunks_exact_mut(self.size.block_bytes());
+        let mut blocks: Vec<Option<&mut [u8]>> = blocks.map(Some).collect();
         let mut pages: Vec<Vec<&mut [u8]>> = requests
             .map(|request| {
                 let own = tables.blocks.get(&request).into_iter().flatten();
                 // A block is one request's, so each is there once.
                 let own = own.filter_map(|block| blocks[*block as usize].take());
-                own.map(|words| {
-                    let bytes: &mut [u8] = bytemuck::cast_slice_mut(words);
-                    &mut bytes[..self.size.block_tokens * self.size.token_bytes]
-                })
-                .collect()
+                own.collect()
             })
             .collect();
         drop(tables);
@@ -255,7 +253,7 @@ mod tests {
 
     #[test]
     fn moved_bytes_come_back() {
-        let cache = PagedCache::new(SIZE);
+        let cache = PagedCache::new(SIZE).unwrap();
         cache.grow(7, 5).unwrap();
         let value = |layer: usize, at: usize| (10 * layer + at + 1) as u8;
         each_token(&cache, 7, |layer, at, byte| *byte = value(layer, at));
@@ -275,7 +273,7 @@ mod tests {
 
     #[test]
     fn more_than_there_is_is_refused_by_name() {
-        let cache = PagedCache::new(SIZE);
+        let cache = PagedCache::new(SIZE).unwrap();
         cache.grow(1, 12).unwrap();
         let said = cache.grow(2, 1).unwrap_err().to_string();
         assert!(said.contains("request 2"), "{said}");

@@ -77,7 +77,7 @@ impl ServingExecutor {
         });
         let engine = Arc::new(Engine {
             weights: Resident::load(model, *dtype, source)?,
-            cache: PagedCache::new(size),
+            cache: PagedCache::new(size)?,
             model: model.clone(),
             decoder,
             throttles: options.throttles,

@@ -8,15 +8,17 @@ use plimsoll_core::policy::Policy;
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 
+use crate::cpu::CpuError;
 use crate::decoder::BlockTensors;
-use crate::weights::{WeightError, WeightSource};
+use crate::tiers::Region;
+use crate::weights::WeightSource;
 
 /// Every block's tensors, as they are computed with.
 #[derive(Debug)]
 pub struct Resident {
     placement: WeightPlacement,
-    /// By block; as words, so that elements of any type are aligned.
-    slabs: Vec<Vec<u64>>,
+    /// By block.
+    slabs: Vec<Region>,
     dtype: Dtype,
 }
 
@@ -29,21 +31,20 @@ impl Resident {
     /// Reads all of a model's weights.
     ///
     /// # Errors
-    /// What the source says.
+    /// What the source says; memory that cannot be had.
     pub fn load(
         model: &ModelSpec,
         dtype: Dtype,
         source: &dyn WeightSource,
-    ) -> Result<Resident, WeightError> {
+    ) -> Result<Resident, CpuError> {
         let placement = placement(model, dtype);
         let mut slabs = Vec::with_capacity(placement.blocks.len());
         for block in &placement.blocks {
-            let mut slab = vec![0_u64; block.slab[Tier::Device].0.div_ceil(8) as usize];
-            let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut slab);
+            let mut slab = Region::new("device", block.slab[Tier::Device])?;
             for tensor in &block.tensors {
                 let length = tensor.spec.elements() * dtype.size_bytes();
                 let place = tensor.offset.0 as usize..(tensor.offset.0 + length) as usize;
-                source.load(&tensor.spec, dtype, &mut bytes[place])?;
+                source.load(&tensor.spec, dtype, &mut slab.bytes_mut()[place])?;
             }
             slabs.push(slab);
         }
@@ -62,7 +63,7 @@ impl Resident {
         BlockTensors {
             weights: &self.placement.blocks[block],
             slabs: PerTier {
-                device: Some(bytemuck::cast_slice(&self.slabs[block])),
+                device: Some(self.slabs[block].bytes()),
                 ..PerTier::default()
             },
             starts: PerTier::default(),
