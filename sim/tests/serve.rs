@@ -7,10 +7,11 @@ use plimsoll_core::control::follow;
 use plimsoll_core::hardware::embedded;
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::registry;
+use plimsoll_core::serve::pie::{Adaptive, Lanes, Pie, Settings, layers_off, slots};
 use plimsoll_core::serve::{
     KvManager, Limits, Orca, Preemption, Request, Scheduler, ServeSummary, Shape, State, Vllm,
 };
-use plimsoll_core::units::Seconds;
+use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_sim::{CostModel, Simulator};
 use proptest::prelude::*;
 
@@ -213,4 +214,89 @@ fn a_lone_request_waits_for_its_time_and_takes_its_iterations() {
     assert_eq!((found.iterations, found.largest_batch), (60, 1));
     assert!(found.queueing_s_per_token.max < 1e-9);
     assert!(found.duration_s > 93.0 && found.duration_s < 94.0);
+}
+
+/// Three gigabytes of cache for a model under Pie; a number of expansion, or none where it is found.
+fn pie(name: &str, expansion: Option<f64>, requests: &[Request]) -> Scheduler {
+    let profile = embedded::profile("gh200-vllm").expect("embedded");
+    let model = registry::find(name).expect("registered");
+    let machine = Machine::single_gpu(profile.usable());
+    let cost = CostModel::new(&profile, Dtype::F16);
+    let mut simulator = Simulator::new(&machine, cost);
+    let shape = Shape::of(&model, Dtype::F16);
+    let kv_bytes = Bytes(3_000_000_000);
+    let lanes = Lanes::of(&machine);
+    let layers = match expansion {
+        Some(expansion) => Pie::fixed(lanes, kv_bytes, &shape, layers_off(shape.layers, expansion)),
+        None => {
+            let adaptive = Adaptive::new(shape.layers, Settings::default());
+            Pie::adaptive(lanes, kv_bytes, &shape, adaptive)
+        }
+    };
+    let tokens = kv_bytes.0 / shape.bytes_per_token().0;
+    let manager = vllm(tokens, Preemption::Recompute);
+    let mut scheduler =
+        Scheduler::new(machine, shape, LIMITS, manager, requests).with_layers_swapped(layers);
+    follow(&mut scheduler, &mut simulator).expect("modelled time does not fail");
+    scheduler
+}
+
+#[test]
+fn without_expansion_nothing_is_swapped_and_layers_take_what_the_whole_takes() {
+    let requests = trace(&[(160, 120); 30], 0.1);
+    let by_layers = summary(&pie("opt-13b", Some(1.0), &requests));
+    let swaps = by_layers.layers.as_ref().expect("layers").swaps;
+    assert_eq!(swaps, [0, 0]);
+    let profile = embedded::profile("gh200-vllm").expect("embedded");
+    let shape = Shape::of(&registry::find("opt-13b").expect("registered"), Dtype::F16);
+    let machine = Machine::single_gpu(profile.usable());
+    let mut simulator = Simulator::new(&machine, CostModel::new(&profile, Dtype::F16));
+    let manager = vllm(
+        3_000_000_000 / shape.bytes_per_token().0,
+        Preemption::Recompute,
+    );
+    let mut whole = Scheduler::new(machine, shape, LIMITS, manager, &requests);
+    follow(&mut whole, &mut simulator).expect("modelled time does not fail");
+    let whole = summary(&whole);
+    assert_eq!(by_layers.iterations, whole.iterations);
+    assert!((by_layers.duration_s / whole.duration_s - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_larger_cache_serves_more_at_the_same_pace_until_computation_waits() {
+    let requests = trace(&[(160, 340); 120], 0.0);
+    let rate = |expansion| summary(&pie("opt-30b", expansion, &requests));
+    let (none, twice) = (rate(Some(1.0)), rate(Some(2.08)));
+    assert!(twice.output_tokens_per_s > 1.5 * none.output_tokens_per_s);
+    assert_eq!(twice.layers.as_ref().expect("layers").stalled_s, 0.0);
+    assert_eq!(
+        twice.kv_capacity_tokens,
+        3_000_000_000 / u64::from(slots(48, 25)) / 28672 / 16 * 16
+    );
+    let much = rate(Some(6.0));
+    assert!(much.layers.expect("layers").stalled_s > 0.1 * much.duration_s);
+}
+
+#[test]
+fn adaptive_expansion_begins_at_none_and_comes_near_the_best() {
+    let requests = trace(&[(160, 340); 200], 0.0);
+    for model in ["opt-30b", "opt-13b"] {
+        let fixed = (0..12).map(|i| {
+            let expansion = 1.0 + 0.25 * f64::from(i);
+            (
+                summary(&pie(model, Some(expansion), &requests)).output_tokens_per_s,
+                expansion,
+            )
+        });
+        let best = fixed.fold((0.0, 0.0), |a: (f64, f64), b| if b.0 > a.0 { b } else { a });
+        let found = summary(&pie(model, None, &requests));
+        let layers = found.layers.expect("layers");
+        assert_eq!(layers.expansions[0], (0.0, 1.0));
+        assert!(
+            found.output_tokens_per_s > 0.95 * best.0,
+            "{} {best:?}",
+            found.output_tokens_per_s
+        );
+        assert_eq!(found.completed, 200);
+    }
 }

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use plimsoll_backend::cpu::{CpuOptions, Throttles};
 use plimsoll_backend::weights::{Safetensors, Synthetic, WeightSource};
 use plimsoll_core::Dtype;
+use plimsoll_core::serve::pie::Settings;
 use plimsoll_core::serve::{Limits, Preemption, Refusal, Request, ServeSummary};
 use plimsoll_core::units::{Bytes, BytesPerSecond};
 use serde::Serialize;
@@ -18,7 +19,7 @@ use super::profile::{DEVICE_THREADS, cpu_options};
 use crate::files::{find_model, find_profile, write_atomically};
 use crate::report::serve::{serve_comparison, serve_text};
 use crate::report::to_csv;
-use crate::serve::replay::{Manager, RequestRow, Server};
+use crate::serve::replay::{Expansion, Manager, RequestRow, Server};
 use crate::serve::workload::read_trace;
 
 /// Who serves what.
@@ -46,6 +47,10 @@ pub struct Args {
     /// vllm: what becomes of the cache of a request that has to leave
     #[arg(long, value_enum, default_value_t = PreemptionName::Recompute)]
     preemption: PreemptionName,
+    /// pie: the cache over the GPU's part of it, buffers counted, as near as whole layers come; or auto, which finds it
+    /// while requests are served
+    #[arg(long, value_name = "auto|X", default_value = "auto", value_parser = expansion)]
+    expansion: Expansion,
     /// Sequences in an iteration at most
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     max_sequences: u32,
@@ -96,6 +101,8 @@ enum ManagerName {
     Orca,
     /// Blocks of 16 tokens as they are needed; the latest has to leave.
     Vllm,
+    /// The same, and layers of the cache are swapped while others are computed.
+    Pie,
 }
 
 /// What becomes of who has to leave.
@@ -220,6 +227,15 @@ fn rate(gb_s: f64) -> BytesPerSecond {
     BytesPerSecond(gb_s * 1e9)
 }
 
+/// An expansion by its number, or `auto`.
+fn expansion(text: &str) -> Result<Expansion, String> {
+    match text.parse::<f64>() {
+        _ if text == "auto" => Ok(Expansion::Auto(Settings::default())),
+        Ok(number) if number >= 1.0 && number.is_finite() => Ok(Expansion::Fixed(number)),
+        _ => Err("give auto, or a number of 1 and more, such as 1.6".to_owned()),
+    }
+}
+
 /// Refusals that are told one by one.
 const TOLD: usize = 10;
 
@@ -267,6 +283,7 @@ fn server(args: &Args) -> anyhow::Result<Server> {
             ManagerName::Orca => Manager::Orca {
                 max_len: args.max_len.unwrap_or(positions),
             },
+            ManagerName::Pie => Manager::Pie(args.expansion),
             ManagerName::Vllm => Manager::Vllm {
                 preemption: match args.preemption {
                     PreemptionName::Recompute => Preemption::Recompute,

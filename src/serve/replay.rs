@@ -6,6 +6,7 @@ use plimsoll_core::executor::Executor;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::ModelSpec;
+use plimsoll_core::serve::pie::{Adaptive, Lanes, Pie, Settings, layers_off};
 use plimsoll_core::serve::{
     BLOCK_TOKENS, KvManager, Limits, Orca, Preemption, Refusal, Request, Scheduler, Sequence,
     ServeSummary, Shape, State, Vllm,
@@ -48,6 +49,17 @@ pub enum Manager {
         /// What becomes of who has to leave.
         preemption: Preemption,
     },
+    /// The same blocks over a cache whose layers are swapped; who has to leave is computed again.
+    Pie(Expansion),
+}
+
+/// How much of Pie's cache is off the GPU.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Expansion {
+    /// Found while requests are served.
+    Auto(Settings),
+    /// The nearest that whole layers allow, buffers counted.
+    Fixed(f64),
 }
 
 /// What came of a trace.
@@ -94,7 +106,11 @@ impl Server {
         let (machine, shape) = (self.machine(), Shape::of(&self.model, self.dtype));
         let capacity = self.kv_bytes.0 / shape.bytes_per_token().0;
         let manager = self.manager.of(capacity);
+        let pie = self.manager.layers(&machine, self.kv_bytes, &shape);
         let mut scheduler = Scheduler::new(machine, shape, self.limits, manager, requests);
+        if let Some(pie) = pie {
+            scheduler = scheduler.with_layers_swapped(pie);
+        }
         if let Some(clients) = self.clients {
             scheduler = scheduler.in_closed_loop(clients);
         }
@@ -121,6 +137,8 @@ impl Manager {
             Manager::Vllm {
                 preemption: Preemption::Swap,
             } => "vllm (swap)".to_owned(),
+            Manager::Pie(Expansion::Auto(_)) => "pie (adaptive expansion)".to_owned(),
+            Manager::Pie(Expansion::Fixed(expansion)) => format!("pie (expansion {expansion})"),
         }
     }
 
@@ -128,7 +146,7 @@ impl Manager {
     pub(super) fn block_tokens(&self) -> u32 {
         match *self {
             Manager::Orca { max_len } => max_len,
-            Manager::Vllm { .. } => BLOCK_TOKENS,
+            Manager::Vllm { .. } | Manager::Pie(_) => BLOCK_TOKENS,
         }
     }
 
@@ -136,6 +154,25 @@ impl Manager {
         match *self {
             Manager::Orca { max_len } => Box::new(Orca::new(capacity_tokens, max_len)),
             Manager::Vllm { preemption } => Box::new(Vllm::new(capacity_tokens, preemption)),
+            Manager::Pie(_) => Box::new(Vllm::new(capacity_tokens, Preemption::Recompute)),
+        }
+    }
+
+    /// The layers that are swapped, if any are.
+    fn layers(&self, machine: &Machine, kv_bytes: Bytes, shape: &Shape) -> Option<Pie> {
+        let lanes = Lanes::of(machine);
+        match *self {
+            Manager::Pie(Expansion::Auto(settings)) => {
+                let adaptive = Adaptive::new(shape.layers, settings);
+                Some(Pie::adaptive(lanes, kv_bytes, shape, adaptive))
+            }
+            Manager::Pie(Expansion::Fixed(expansion)) => {
+                match layers_off(shape.layers, expansion) {
+                    0 => None,
+                    off => Some(Pie::fixed(lanes, kv_bytes, shape, off)),
+                }
+            }
+            Manager::Orca { .. } | Manager::Vllm { .. } => None,
         }
     }
 }

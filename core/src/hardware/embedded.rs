@@ -13,6 +13,7 @@ const MACHINES: &[(&str, &str)] = profiles![
     "a10",
     "a100-80",
     "gh200",
+    "gh200-vllm",
     "h100",
     "h200",
     "rtx3090",

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::distribution::Distribution;
+use super::pie::Swapped;
 use super::running::Running;
 use super::sequence::{Sequence, State};
 use crate::units::Seconds;
@@ -112,13 +113,49 @@ pub struct ServeSummary {
     pub swapped_bytes: u64,
     /// Share of the duration in which an iteration was under way.
     pub busy: f64,
+    /// What swapping layers amounts to; none where none are.
+    pub layers: Option<LayersSummary>,
+}
+
+/// What swapping layers of the cache amounts to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayersSummary {
+    /// Layers that went to the host, and came back.
+    pub swaps: [u64; 2],
+    /// Bytes that they moved.
+    pub bytes: u64,
+    /// Time in which a layer waited for its cache.
+    pub stalled_s: f64,
+    /// Expansion, buffers counted, over time.
+    pub expansion: f64,
+    /// When expansion changed, and to which, from the first on.
+    pub expansions: Vec<(f64, f64)>,
+}
+
+impl LayersSummary {
+    fn of(swapped: &Swapped, end: Seconds) -> LayersSummary {
+        let changes = &swapped.expansions;
+        let ends = changes.iter().skip(1).map(|(at, _)| *at);
+        let lasted = changes.iter().zip(ends.chain([end]));
+        let total: f64 = lasted
+            .map(|((from, value), to)| value * (to - *from).0.max(0.0))
+            .sum();
+        LayersSummary {
+            swaps: [swapped.layers_out, swapped.layers_back],
+            bytes: swapped.bytes,
+            stalled_s: swapped.stalled.0,
+            expansion: if end.0 > 0.0 { total / end.0 } else { 1.0 },
+            expansions: changes.iter().map(|(at, value)| (at.0, *value)).collect(),
+        }
+    }
 }
 
 impl ServeSummary {
     /// Of requests that have all ended, with the cache's tokens.
     pub fn of(
         running: &Running,
-        ledger: &Ledger,
+        (ledger, swapped): (&Ledger, Option<&Swapped>),
         kv_capacity_tokens: u64,
         slo_s: f64,
     ) -> ServeSummary {
@@ -177,6 +214,7 @@ impl ServeSummary {
             swaps: [ledger.swaps_out, ledger.swaps_in],
             swapped_bytes: ledger.swapped_bytes,
             busy: per_s(ledger.busy.0).min(1.0),
+            layers: swapped.map(|swapped| LayersSummary::of(swapped, Seconds(last))),
         }
     }
 }

@@ -7,6 +7,7 @@ mod calendar;
 mod distribution;
 mod manager;
 mod metrics;
+pub mod pie;
 mod request;
 mod running;
 mod scheduler;
@@ -15,7 +16,7 @@ mod shape;
 
 pub use distribution::Distribution;
 pub use manager::{BLOCK_TOKENS, KvManager, Orca, Preemption, Vllm};
-pub use metrics::{Ledger, ServeSummary};
+pub use metrics::{LayersSummary, Ledger, ServeSummary};
 pub use request::Request;
 pub use running::Running;
 pub use scheduler::{Limits, Refusal, Scheduler};

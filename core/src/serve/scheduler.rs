@@ -3,12 +3,13 @@
 use super::Request;
 use super::manager::KvManager;
 use super::metrics::{Ledger, ServeSummary};
+use super::pie::{Iteration, Lanes, Next, Pie};
 use super::running::Running;
 use super::sequence::{Sequence, State};
 use super::shape::{Load, Shape};
 use crate::control::{Controller, Decision};
 use crate::executor::Until;
-use crate::machine::{Machine, ResourceId, ResourceKind};
+use crate::machine::{Machine, ResourceId};
 use crate::program::{BufferId, Cell, NewTask, Op, Program, TaskId};
 use crate::roster::{Moved, Roster};
 use crate::trace::Trace;
@@ -40,6 +41,8 @@ pub struct Scheduler {
     shape: Shape,
     limits: Limits,
     manager: Box<dyn KvManager>,
+    /// Swaps layers of the cache while others are computed.
+    pie: Option<Pie>,
     running: Running,
     /// Requests before this one have come.
     next: u32,
@@ -64,13 +67,6 @@ pub struct Scheduler {
     refusals: Vec<Refusal>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Lanes {
-    gpu: ResourceId,
-    h2d: ResourceId,
-    d2h: ResourceId,
-}
-
 /// Where it is between two iterations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -80,6 +76,8 @@ enum Phase {
     Submitted(TaskId),
     /// It is waited for.
     Awaited,
+    /// One is under way, layer by layer.
+    Layers,
 }
 
 impl Scheduler {
@@ -94,17 +92,13 @@ impl Scheduler {
         manager: Box<dyn KvManager>,
         requests: &[Request],
     ) -> Scheduler {
-        let lane = |kind| machine.resource(kind, 0).expect("a machine of one GPU");
         Scheduler {
-            lanes: Lanes {
-                gpu: lane(ResourceKind::Gpu),
-                h2d: lane(ResourceKind::H2d),
-                d2h: lane(ResourceKind::D2h),
-            },
+            lanes: Lanes::of(&machine),
             machine,
             shape,
             limits,
             manager,
+            pie: None,
             running: Running::new(requests.iter().copied().map(Sequence::new).collect()),
             next: 0,
             clients: None,
@@ -137,6 +131,18 @@ impl Scheduler {
         self
     }
 
+    /// The same with a cache whose layers are swapped; its manager has vLLM's blocks.
+    pub fn with_layers_swapped(mut self, pie: Pie) -> Scheduler {
+        self.manager.resize(pie.capacity_tokens());
+        self.pie = Some(pie);
+        self
+    }
+
+    /// What swapping layers amounts to, where they are.
+    pub fn pie(&self) -> Option<&Pie> {
+        self.pie.as_ref()
+    }
+
     /// The requests, and what has become of them.
     pub fn running(&self) -> &Running {
         &self.running
@@ -150,7 +156,8 @@ impl Scheduler {
     /// What it amounts to, when all have ended. An answer is good within so many seconds a token.
     pub fn summary(&self, slo_s: f64) -> ServeSummary {
         let capacity = self.manager.capacity_tokens();
-        ServeSummary::of(&self.running, &self.ledger, capacity, slo_s)
+        let swapped = self.pie.as_ref().map(Pie::swapped);
+        ServeSummary::of(&self.running, (&self.ledger, swapped), capacity, slo_s)
     }
 
     /// Requests that have come by now wait; those that can never have room are refused.
@@ -269,13 +276,45 @@ impl Scheduler {
         }
     }
 
+    fn cell(&self) -> Cell {
+        Cell {
+            round: self.iteration as u32,
+            ..Cell::default()
+        }
+    }
+
+    /// Goes on with an iteration layer by layer.
+    fn layers(&mut self, now: Seconds, trace: &Trace) -> Decision {
+        let cell = self.cell();
+        let pie = self.pie.as_mut().expect("only then there are layers");
+        let iteration = Iteration {
+            shape: &self.shape,
+            load: &self.load,
+            cell,
+        };
+        match pie.next(iteration, (now, trace), self.next_task) {
+            Next::Submit(piece) => {
+                self.next_task = piece.end_task();
+                Decision::Submit(Box::new(piece))
+            }
+            Next::Wait(task) => Decision::Wait(Until::Task(task)),
+            Next::Ended => {
+                let of = ((now - self.began).0, &self.load);
+                let full = self.load.sequences >= self.limits.sequences;
+                let wanted = self.manager.waiting() > 0 && !full;
+                if let Some(tokens) = pie.ended(now, of, wanted) {
+                    self.manager.resize(tokens);
+                }
+                self.end(now);
+                self.between(now, trace)
+            }
+        }
+    }
+
     /// The iteration as a piece: what moves, then all layers.
     fn piece(&mut self) -> Program {
         let mut piece = Program::numbered(self.next_task, BufferId(0));
-        let cell = Cell {
-            round: self.iteration as u32,
-            ..Cell::default()
-        };
+        let cell = self.cell();
         let push = |piece: &mut Program, op: Op, resource, deps: &[TaskId]| {
             let op = piece.op(op);
             piece.push(NewTask {
@@ -349,7 +388,8 @@ impl Scheduler {
     }
 
     /// What to do between two iterations.
-    fn between(&mut self, now: Seconds) -> Decision {
+    fn between(&mut self, now: Seconds, trace: &Trace) -> Decision {
+        self.phase = Phase::Between;
         self.arrive(now);
         self.began = now;
         if !self.form() {
@@ -358,6 +398,10 @@ impl Scheduler {
                 Some(sequence) => Decision::Wait(Until::Time(sequence.request.arrival)),
                 None => Decision::Done,
             };
+        }
+        if self.pie.is_some() {
+            self.phase = Phase::Layers;
+            return self.layers(now, trace);
         }
         let piece = self.piece();
         self.phase = Phase::Submitted(TaskId(self.next_task.0 - 1));
@@ -370,7 +414,10 @@ impl Controller for Scheduler {
         &self.machine
     }
 
-    fn decide(&mut self, now: Seconds, _: &Trace) -> Decision {
+    fn decide(&mut self, now: Seconds, trace: &Trace) -> Decision {
+        if let Some(pie) = &mut self.pie {
+            pie.land(trace);
+        }
         match self.phase {
             Phase::Submitted(last) => {
                 self.phase = Phase::Awaited;
@@ -378,10 +425,10 @@ impl Controller for Scheduler {
             }
             Phase::Awaited => {
                 self.end(now);
-                self.phase = Phase::Between;
-                self.between(now)
+                self.between(now, trace)
             }
-            Phase::Between => self.between(now),
+            Phase::Between => self.between(now, trace),
+            Phase::Layers => self.layers(now, trace),
         }
     }
 }

@@ -46,6 +46,9 @@ pub trait KvManager: Debug {
     /// Takes the room back of one that has left.
     fn release(&mut self, id: u32, running: &Running);
 
+    /// The cache has room for another number of tokens from now on. Requests are refused by the least that it had.
+    fn resize(&mut self, capacity_tokens: u64);
+
     /// Whether the cache of those that must leave goes to the host; else it is computed again.
     fn swaps(&self) -> bool {
         false

@@ -80,6 +80,10 @@ impl KvManager for Orca {
         None
     }
 
+    fn resize(&mut self, capacity_tokens: u64) {
+        self.seats = capacity_tokens / u64::from(self.max_len.max(1));
+    }
+
     fn release(&mut self, _: u32, _: &Running) {
         self.taken -= 1;
     }

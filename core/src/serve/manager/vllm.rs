@@ -28,6 +28,8 @@ pub enum Preemption {
 pub struct Vllm {
     preemption: Preemption,
     blocks: u64,
+    /// The fewest that there have been.
+    least: u64,
     /// Below zero where the cache has shrunk under what is in it.
     free: i64,
     waiting: VecDeque<u32>,
@@ -43,17 +45,11 @@ impl Vllm {
         Vllm {
             preemption,
             blocks,
+            least: blocks,
             free: blocks as i64,
             waiting: VecDeque::new(),
             phases: [0; BLOCK],
         }
-    }
-
-    /// Gives it more blocks, or takes some away: whoever runs then has to leave as far as they are missing.
-    pub fn resize(&mut self, capacity_tokens: u64) {
-        let blocks = capacity_tokens / u64::from(BLOCK_TOKENS);
-        self.free += blocks as i64 - self.blocks as i64;
-        self.blocks = blocks;
     }
 
     fn phase(base: i64) -> usize {
@@ -76,11 +72,11 @@ impl KvManager for Vllm {
 
     fn check(&self, request: &Request) -> Result<(), String> {
         let needed = blocks_of(request.cached_len()) as u64;
-        match needed <= self.blocks {
+        match needed <= self.least {
             true => Ok(()),
             false => Err(format!(
                 "needs {needed} blocks of {BLOCK_TOKENS} tokens, and the cache has {}; give a larger --kv-gb",
-                self.blocks
+                self.least
             )),
         }
     }
@@ -130,6 +126,14 @@ impl KvManager for Vllm {
         let sequence = running.sequence(id);
         self.phases[Vllm::phase(sequence.base)] -= 1;
         self.free += blocks_of(sequence.held);
+    }
+
+    /// Where blocks are taken away that are in use, the latest have to leave.
+    fn resize(&mut self, capacity_tokens: u64) {
+        let blocks = capacity_tokens / u64::from(BLOCK_TOKENS);
+        self.free += blocks as i64 - self.blocks as i64;
+        self.blocks = blocks;
+        self.least = self.least.min(blocks);
     }
 
     fn swaps(&self) -> bool {
