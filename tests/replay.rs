@@ -176,3 +176,39 @@ fn a_request_that_never_fits_is_refused_by_name_and_the_others_are_served() {
         assert_eq!(replay(&folder, &wrong).0, 2);
     }
 }
+
+#[test]
+fn a_trace_is_served_for_real_as_it_was_predicted() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = [(0.0, 40, 30), (0.0, 9, 40), (0.001, 1, 25), (0.002, 30, 1)];
+    let rows = rows.map(|(at, prompt, answer)| format!("{at},{prompt},{answer}\n"));
+    let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
+    written(&folder, "t.csv", &(header.to_owned() + &rows.concat()));
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("backend/tests/fixtures/tiny-opt");
+    let execute = |manager: &[&str]| {
+        let model = model.to_str().expect("a path");
+        let flags = ["replay", "--hw", "t4", "--trace", "t.csv", "--model", model];
+        let rest = ["--dtype", "f32", "--execute", "--format", "json"];
+        plimsoll(folder.path(), &[&flags, manager, &rest].concat())
+    };
+    // Room for 96 tokens: whoever came last has to leave.
+    let kv = "0.00015";
+    for manager in [
+        &["--manager", "vllm", "--kv-gb", kv][..],
+        &["--manager", "vllm", "--preemption", "swap", "--kv-gb", kv],
+        &["--manager", "orca", "--max-len", "70", "--kv-gb", "0.0003"],
+    ] {
+        let (code, out, said) = execute(manager);
+        assert_eq!((code, said.as_str()), (0, ""), "{manager:?}");
+        let out = json(&out);
+        let measured = &out["measured"];
+        for figure in ["completed", "output_tokens"] {
+            assert_eq!(out[figure], measured[figure], "{manager:?}, {figure}");
+        }
+        let preempted = measured["preemptions"].as_u64() > Some(0);
+        assert_eq!(preempted, manager.contains(&"vllm"), "{manager:?}: {out}");
+    }
+    let (code, _, said) = execute(&["--manager", "pie"]);
+    assert_eq!(code, 2);
+    assert!(said.contains("not swapped for real yet"), "{said}");
+}

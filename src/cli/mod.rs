@@ -16,6 +16,7 @@ pub mod man;
 pub mod models;
 mod options;
 mod output;
+mod pace;
 pub mod pareto;
 pub mod perplexity;
 pub mod plan;

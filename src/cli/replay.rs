@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, positive};
 use super::output::{check_apart, check_output, complain, print, print_json};
+use super::pace::Around;
 use super::profile::{DEVICE_THREADS, cpu_options};
 use crate::files::{find_model, find_profile, write_atomically};
 use crate::report::serve::{serve_comparison, serve_text};
@@ -128,6 +129,15 @@ struct Report<'a> {
     /// Of the same trace, served for real.
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<&'a ServeSummary>,
+    /// How much longer reference work took around that than when the machine was profiled, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pace: Option<f64>,
+}
+
+/// What came of serving for real.
+struct Measured {
+    summary: ServeSummary,
+    pace: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -146,6 +156,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         &[("--per-request", args.per_request.as_deref())],
         &[("--trace", Some(&args.trace))],
     )?;
+    if args.execute && args.manager == ManagerName::Pie {
+        let line = "--execute: layers of the cache are not swapped for real yet; give --manager vllm or orca";
+        return Err(Failure::new(Exit::Usage, line).into());
+    }
     let server = server(args)?;
     let requests = read_trace(&args.trace)?;
     let replayed = server.replay(&requests)?;
@@ -178,7 +192,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let mut text = serve_text(&title, summary);
             if let Some(measured) = &measured {
                 let device = "\nserved for real on an emulated device\n";
-                text += &format!("{device}{}", serve_comparison(summary, measured));
+                text += &format!("{device}{}", serve_comparison(summary, &measured.summary));
+                if let Some(pace) = measured.pace {
+                    text += &format!(
+                        "pace: around it, reference work took {pace:.2} times as long as when this machine was profiled\n"
+                    );
+                }
             }
             print(&text)
         }
@@ -198,13 +217,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                     why: &r.why,
                 })
                 .collect(),
-            measured: measured.as_ref(),
+            measured: measured.as_ref().map(|it| &it.summary),
+            pace: measured.as_ref().and_then(|it| it.pace),
         }),
     }
 }
 
 /// Serves the trace for real.
-fn execute(args: &Args, server: &Server, requests: &[Request]) -> anyhow::Result<ServeSummary> {
+fn execute(args: &Args, server: &Server, requests: &[Request]) -> anyhow::Result<Measured> {
     let options = CpuOptions {
         throttles: Throttles {
             h2d: args.h2d_gb_s.map(rate),
@@ -219,8 +239,12 @@ fn execute(args: &Args, server: &Server, requests: &[Request]) -> anyhow::Result
         Some(folder) => Box::new(Safetensors::open(folder, &server.model)?),
         None => Box::new(Synthetic { seed: args.seed }),
     };
+    let around = Around::begin(Some(&server.profile), &options);
     let executed = server.execute(requests, (&*source, args.seed), &options)?;
-    Ok(executed.replayed.summary)
+    Ok(Measured {
+        summary: executed.replayed.summary,
+        pace: around.and_then(Around::end),
+    })
 }
 
 fn rate(gb_s: f64) -> BytesPerSecond {

@@ -2,7 +2,6 @@
 
 mod answers;
 mod choice;
-mod pace;
 mod prepare;
 mod record;
 mod report;
@@ -24,11 +23,11 @@ use super::backend::Backend;
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
 use super::output::{check_apart, check_outputs};
+use super::pace::Around;
 use super::profile::{DEVICE_THREADS, cpu_options};
 use crate::files::{files_of_model, is_being_written};
 use answers::Answers;
 use choice::ChoiceArgs;
-use pace::Around;
 use prepare::Prepared;
 use report::Done;
 use watched::Watched;
