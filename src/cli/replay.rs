@@ -1,22 +1,25 @@
 //! `plimsoll replay`: a trace of requests served in modelled time.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use plimsoll_core::Dtype;
 use plimsoll_core::serve::pie::Settings;
-use plimsoll_core::serve::{Limits, Preemption, Refusal, ServeSummary};
+use plimsoll_core::serve::predict::{Buckets, Wrong};
+use plimsoll_core::serve::{Limits, Preemption, Refusal, Request, Reserve, ServeSummary};
 use plimsoll_core::units::Bytes;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, positive};
 use super::output::{check_apart, check_output, complain, print, print_json};
-use crate::files::{find_model, find_profile, write_atomically};
-use crate::report::serve::serve_text;
-use crate::report::to_csv;
-use crate::serve::replay::{Expansion, Manager, RequestRow, Server};
+use super::pareto::Kind;
+use crate::files::{find_model, find_profile, write_atomically, write_text};
+use crate::report::serve::{serve_text, sweep_text};
+use crate::report::{Line, Lines, picture_svg, to_csv, write_picture_png};
+use crate::serve::replay::{Expansion, Manager, Prediction, RequestRow, Server};
+use crate::serve::sweep::Sweep;
 use crate::serve::workload::read_trace;
 
 /// Who serves what.
@@ -38,12 +41,22 @@ pub struct Args {
     /// Device memory for the KV cache, in GB of 10^9 bytes [default: what the weights leave]
     #[arg(long, value_name = "GB", value_parser = positive)]
     kv_gb: Option<f64>,
-    /// orca: tokens that are reserved for each request [default: the model's positions]
+    /// orca: tokens that are reserved for each request; s3: the longest answer [default: the model's positions]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     max_len: Option<u32>,
     /// vllm: what becomes of the cache of a request that has to leave
     #[arg(long, value_enum, default_value_t = PreemptionName::Recompute)]
     preemption: PreemptionName,
+    /// s3: the share of answers whose bucket is predicted right, the others a bucket short or long; 1 is a perfect
+    /// classifier [default: an oracle of exact lengths]
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    accuracy: Option<f64>,
+    /// s3: buckets that --max-len is cut into
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    buckets: u32,
+    /// s3: what room is made for
+    #[arg(long, value_enum, default_value_t = ReserveName::All)]
+    reserve: ReserveName,
     /// pie: the cache over the GPU's part of it, buffers counted, as near as whole layers come; or auto, which finds it
     /// while requests are served
     #[arg(long, value_name = "auto|X", default_value = "auto", value_parser = expansion)]
@@ -68,6 +81,12 @@ pub struct Args {
     /// Write a line a request (CSV)
     #[arg(long, value_name = "FILE")]
     per_request: Option<PathBuf>,
+    /// Serve the trace with each of these values: rate=..., kv-gb=... or expansion=..., numbers with commas between
+    #[arg(long, value_name = "WHAT=VALUES", conflicts_with = "per_request")]
+    sweep: Option<Sweep>,
+    /// Draw the sweep's throughput (.svg, .png), or write a line a value (.csv); may be given more than once
+    #[arg(short, long, value_name = "FILE", requires = "sweep")]
+    output: Vec<PathBuf>,
     /// How to print the result
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -80,7 +99,9 @@ enum ManagerName {
     Orca,
     /// Blocks of 16 tokens as they are needed; the latest has to leave.
     Vllm,
-    /// The same, and layers of the cache are swapped while others are computed.
+    /// Room by the predicted length of the answer; who outgrows it goes to the host and gets twice as much.
+    S3,
+    /// vllm's blocks, and layers of the cache are swapped while others are computed.
     Pie,
 }
 
@@ -91,6 +112,15 @@ enum PreemptionName {
     Recompute,
     /// It goes to the host and comes back.
     Swap,
+}
+
+/// What S3 makes room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ReserveName {
+    /// The answer alone, as S3's figures have it: prompts are not counted.
+    Output,
+    /// Prompt and answer.
+    All,
 }
 
 #[derive(Serialize)]
@@ -122,8 +152,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         &[("--per-request", args.per_request.as_deref())],
         &[("--trace", Some(&args.trace))],
     )?;
+    let outputs = args.output.iter().map(|path| Kind::of(path));
+    let outputs = outputs.collect::<Result<Vec<Kind>, Failure>>()?;
     let server = server(args)?;
     let requests = read_trace(&args.trace)?;
+    if let Some(sweep) = &args.sweep {
+        let files = args.output.iter().map(PathBuf::as_path).zip(outputs);
+        return swept(args.format, (&server, &requests), sweep, files.collect());
+    }
     let replayed = server.replay(&requests)?;
     complain_of(&replayed.refusals);
     if replayed.summary.completed == 0 {
@@ -169,12 +205,60 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
+/// A share from 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("give a share from 0 to 1, such as 0.986".to_owned()),
+    }
+}
+
 /// An expansion by its number, or `auto`.
 fn expansion(text: &str) -> Result<Expansion, String> {
     match text.parse::<f64>() {
         _ if text == "auto" => Ok(Expansion::Auto(Settings::default())),
         Ok(number) if number >= 1.0 && number.is_finite() => Ok(Expansion::Fixed(number)),
         _ => Err("give auto, or a number of 1 and more, such as 1.6".to_owned()),
+    }
+}
+
+/// Serves with each value, prints, writes and draws.
+fn swept(
+    format: Format,
+    (server, requests): (&Server, &[Request]),
+    sweep: &Sweep,
+    files: Vec<(&Path, Kind)>,
+) -> anyhow::Result<()> {
+    sweep
+        .check(server, requests)
+        .map_err(|why| Failure::new(Exit::Usage, format!("--sweep: {why}")))?;
+    let rows = sweep.rows(server, requests)?;
+    let (model, hardware) = (&server.model.name, &server.profile.name);
+    let title = format!("{model} on {hardware}, {}", server.manager.name());
+    let places = rows.iter().map(|row| (row.value, row.output_tokens_per_s));
+    let line = Line {
+        name: "as simulated".to_owned(),
+        points: places.filter(|(_, tokens)| *tokens > 0.0).collect(),
+    };
+    let picture = Lines {
+        title: &title,
+        x: sweep.what.axis(),
+        y: "throughput (tokens/s)",
+        lines: &[line],
+    };
+    for (path, kind) in files {
+        match kind {
+            Kind::Svg => write_text(path, &picture_svg(&picture)?)?,
+            Kind::Png => write_picture_png(path, &picture)?,
+            Kind::Csv => {
+                let csv = to_csv(&rows)?;
+                write_atomically(path, |out| out.write_all(&csv))?;
+            }
+        }
+    }
+    match format {
+        Format::Json => print_json(&rows),
+        Format::Text => print(&sweep_text(&title, sweep.what.axis(), &rows)),
     }
 }
 
@@ -225,6 +309,24 @@ fn server(args: &Args) -> anyhow::Result<Server> {
                 max_len: args.max_len.unwrap_or(positions),
             },
             ManagerName::Pie => Manager::Pie(args.expansion),
+            ManagerName::S3 => Manager::S3 {
+                prediction: match args.accuracy {
+                    None => Prediction::Oracle,
+                    Some(accuracy) => Prediction::Classifier {
+                        buckets: Buckets {
+                            max_len: args.max_len.unwrap_or(positions),
+                            count: args.buckets,
+                        },
+                        accuracy,
+                        wrong: Wrong::Either,
+                        seed: 0,
+                    },
+                },
+                reserve: match args.reserve {
+                    ReserveName::Output => Reserve::Output,
+                    ReserveName::All => Reserve::All,
+                },
+            },
             ManagerName::Vllm => Manager::Vllm {
                 preemption: match args.preemption {
                     PreemptionName::Recompute => Preemption::Recompute,

@@ -1,4 +1,5 @@
 //! Serving at the upper floor: traces of requests, and what comes of replaying them.
 
 pub mod replay;
+pub mod sweep;
 pub mod workload;
