@@ -153,7 +153,11 @@ impl Gains {
                     }
                 }
             }
-            table.lines.push(Line { name, points: line });
+            // The last rate asks for the most; lines of all would hide each other.
+            if Some(&of_rate[0].0) == case.rates.last() {
+                let name = format!("{}, {}/s", case.name, of_rate[0].0);
+                table.lines.push(Line { name, points: line });
+            }
         }
         if let Some((gain, note)) = best {
             let name = format!("{}, {} GB", case.name, case.kv_gb);
