@@ -124,7 +124,11 @@ pub fn follow(
                 executor.submit(piece)?;
             }
             Decision::Wait(until) => {
-                while let Some(piece) = pieces.pop_front_if(|piece| has_ended(piece, executor)) {
+                while pieces
+                    .front()
+                    .is_some_and(|piece| has_ended(piece, executor))
+                    && let Some(piece) = pieces.pop_front()
+                {
                     executor.forget(&piece);
                 }
                 now = executor.wait(until)?;

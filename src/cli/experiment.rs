@@ -12,7 +12,7 @@ use crate::experiment::{
     Definition, Kind, Outcome, first_difference, make, read_folder, results_text,
 };
 use crate::files::{read_text, write_atomically, write_text};
-use crate::report::{Frontier, picture_svg, to_csv, write_picture_png};
+use crate::report::{Frontier, Lines, picture_svg, to_csv, write_picture_png};
 
 /// An experiment and where its results go.
 #[derive(Debug, clap::Args)]
@@ -73,12 +73,26 @@ fn csv(outcome: &Outcome) -> std::io::Result<String> {
         Outcome::Frontier(points) => to_csv(points),
         Outcome::Schedules(rows) => to_csv(rows),
         Outcome::Ablation(rows) => to_csv(rows),
+        Outcome::Serving(table) => to_csv(&table.rows),
     };
     let bytes = bytes.map_err(std::io::Error::other)?;
     String::from_utf8(bytes).map_err(std::io::Error::other)
 }
 
 fn draw(dir: &Path, definition: &Definition, outcome: &Outcome) -> anyhow::Result<()> {
+    let file = |extension: &str| dir.join(format!("{}.{extension}", definition.name));
+    if let Outcome::Serving(table) = outcome
+        && !table.lines.is_empty()
+    {
+        let picture = Lines {
+            title: &definition.title,
+            x: "expansion, buffers counted",
+            y: "throughput (tokens/s)",
+            lines: &table.lines,
+        };
+        write_text(&file("svg"), &picture_svg(&picture)?)?;
+        write_picture_png(&file("png"), &picture)?;
+    }
     let (Outcome::Frontier(points), Kind::Pareto { published, .. }) = (outcome, &definition.kind)
     else {
         return Ok(());
@@ -88,7 +102,6 @@ fn draw(dir: &Path, definition: &Definition, outcome: &Outcome) -> anyhow::Resul
         points,
         published,
     };
-    let file = |extension: &str| dir.join(format!("{}.{extension}", definition.name));
     write_text(&file("svg"), &picture_svg(&picture)?)?;
     write_picture_png(&file("png"), &picture)?;
     Ok(())

@@ -192,14 +192,14 @@ fn systems(names: &[String]) -> Result<Vec<System>, Failure> {
 
 /// What a file is to be, by its extension.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+pub(super) enum Kind {
     Svg,
     Png,
     Csv,
 }
 
 impl Kind {
-    fn of(path: &Path) -> Result<Kind, Failure> {
+    pub(super) fn of(path: &Path) -> Result<Kind, Failure> {
         check_output("--output", Some(path))?;
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("svg") => Ok(Kind::Svg),

@@ -1,27 +1,29 @@
-//! `plimsoll replay`: a trace of requests served in modelled time.
+//! `plimsoll replay`: a trace of requests served in modelled time, and for real.
+
+mod execute;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use plimsoll_backend::cpu::{CpuOptions, Throttles};
-use plimsoll_backend::weights::{Safetensors, Synthetic, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::serve::pie::Settings;
-use plimsoll_core::serve::{Limits, Preemption, Refusal, Request, ServeSummary};
-use plimsoll_core::units::{Bytes, BytesPerSecond};
+use plimsoll_core::serve::predict::{Buckets, Wrong};
+use plimsoll_core::serve::{Limits, Preemption, Refusal, Request, Reserve, ServeSummary};
+use plimsoll_core::units::Bytes;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, positive};
 use super::output::{check_apart, check_output, complain, print, print_json};
-use super::pace::Around;
-use super::profile::{DEVICE_THREADS, cpu_options};
-use crate::files::{find_model, find_profile, write_atomically};
-use crate::report::serve::{serve_comparison, serve_text};
-use crate::report::to_csv;
-use crate::serve::replay::{Expansion, Manager, RequestRow, Server};
+use super::pareto::Kind;
+use crate::files::{find_model, find_profile, write_atomically, write_text};
+use crate::report::serve::{serve_text, sweep_text};
+use crate::report::{Line, Lines, picture_svg, to_csv, write_picture_png};
+use crate::serve::replay::{Expansion, Manager, Prediction, Replayed, RequestRow, Server};
+use crate::serve::sweep::Sweep;
 use crate::serve::workload::read_trace;
+use execute::{ExecuteArgs, Measured};
 
 /// Who serves what.
 #[derive(Debug, clap::Args)]
@@ -42,12 +44,22 @@ pub struct Args {
     /// Device memory for the KV cache, in GB of 10^9 bytes [default: what the weights leave]
     #[arg(long, value_name = "GB", value_parser = positive)]
     kv_gb: Option<f64>,
-    /// orca: tokens that are reserved for each request [default: the model's positions]
+    /// orca: tokens that are reserved for each request; s3: the longest answer [default: the model's positions]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     max_len: Option<u32>,
     /// vllm: what becomes of the cache of a request that has to leave
     #[arg(long, value_enum, default_value_t = PreemptionName::Recompute)]
     preemption: PreemptionName,
+    /// s3: the share of answers whose bucket is predicted right, the others a bucket short or long; 1 is a perfect
+    /// classifier [default: an oracle of exact lengths]
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    accuracy: Option<f64>,
+    /// s3: buckets that --max-len is cut into
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    buckets: u32,
+    /// s3: what room is made for
+    #[arg(long, value_enum, default_value_t = ReserveName::All)]
+    reserve: ReserveName,
     /// pie: the cache over the GPU's part of it, buffers counted, as near as whole layers come; or auto, which finds it
     /// while requests are served
     #[arg(long, value_name = "auto|X", default_value = "auto", value_parser = expansion)]
@@ -72,24 +84,14 @@ pub struct Args {
     /// Write a line a request (CSV)
     #[arg(long, value_name = "FILE")]
     per_request: Option<PathBuf>,
-    /// Serve the trace for real as well, on this machine's CPU executor, and lay what was measured beside the
-    /// prediction: --hw is what `plimsoll profile` wrote here; weights are the checkpoint's in --model, else synthetic,
-    /// and prompts are random
-    #[arg(long)]
-    execute: bool,
-    /// --execute: for random prompts and synthetic weights
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// --execute: the most that copies to the device carry, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive, requires = "execute")]
-    h2d_gb_s: Option<f64>,
-    /// --execute: the most that copies from the device carry, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive, requires = "execute")]
-    d2h_gb_s: Option<f64>,
-    /// --execute: threads that the emulated device computes with; profiles are measured with 1
-    #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS, requires = "execute",
-          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
-    device_threads: usize,
+    /// Serve the trace with each of these values: rate=..., kv-gb=... or expansion=..., numbers with commas between
+    #[arg(long, value_name = "WHAT=VALUES", conflicts_with = "per_request")]
+    sweep: Option<Sweep>,
+    /// Draw the sweep's throughput (.svg, .png), or write a line a value (.csv); may be given more than once
+    #[arg(short, long, value_name = "FILE", requires = "sweep")]
+    output: Vec<PathBuf>,
+    #[command(flatten)]
+    execute: ExecuteArgs,
     /// How to print the result
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -102,7 +104,9 @@ enum ManagerName {
     Orca,
     /// Blocks of 16 tokens as they are needed; the latest has to leave.
     Vllm,
-    /// The same, and layers of the cache are swapped while others are computed.
+    /// Room by the predicted length of the answer; who outgrows it goes to the host and gets twice as much.
+    S3,
+    /// vllm's blocks, and layers of the cache are swapped while others are computed.
     Pie,
 }
 
@@ -113,6 +117,15 @@ enum PreemptionName {
     Recompute,
     /// It goes to the host and comes back.
     Swap,
+}
+
+/// What S3 makes room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ReserveName {
+    /// The answer alone, as S3's figures have it: prompts are not counted.
+    Output,
+    /// Prompt and answer.
+    All,
 }
 
 #[derive(Serialize)]
@@ -134,12 +147,6 @@ struct Report<'a> {
     pace: Option<f64>,
 }
 
-/// What came of serving for real.
-struct Measured {
-    summary: ServeSummary,
-    pace: Option<f64>,
-}
-
 #[derive(Serialize)]
 struct Refused<'a> {
     request: u32,
@@ -156,12 +163,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         &[("--per-request", args.per_request.as_deref())],
         &[("--trace", Some(&args.trace))],
     )?;
-    if args.execute && args.manager == ManagerName::Pie {
-        let line = "--execute: layers of the cache are not swapped for real yet; give --manager vllm or orca";
-        return Err(Failure::new(Exit::Usage, line).into());
-    }
+    let outputs = args.output.iter().map(|path| Kind::of(path));
+    let outputs = outputs.collect::<Result<Vec<Kind>, Failure>>()?;
     let server = server(args)?;
+    args.execute.check(&server.manager)?;
     let requests = read_trace(&args.trace)?;
+    if let Some(sweep) = &args.sweep {
+        let files = args.output.iter().map(PathBuf::as_path).zip(outputs);
+        return swept(args.format, (&server, &requests), sweep, files.collect());
+    }
     let replayed = server.replay(&requests)?;
     complain_of(&replayed.refusals);
     if replayed.summary.completed == 0 {
@@ -173,33 +183,34 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let csv = to_csv(&RequestRow::of(&replayed.sequences))?;
         write_atomically(path, |out| out.write_all(&csv))?;
     }
-    let measured = match args.execute {
-        true => Some(execute(args, &server, &requests)?),
-        false => None,
-    };
+    let measured = args.execute.run(&server, &args.model, &requests)?;
+    print_replayed(
+        args.format,
+        (&server, requests.len()),
+        &replayed,
+        measured.as_ref(),
+    )
+}
+
+fn print_replayed(
+    format: Format,
+    (server, requests): (&Server, usize),
+    replayed: &Replayed,
+    measured: Option<&Measured>,
+) -> anyhow::Result<()> {
     let summary = &replayed.summary;
     let manager = server.manager.name();
-    match args.format {
+    match format {
         Format::Text => {
             let title = format!(
-                "{} in {} on {}: {} requests, {manager} over {} of KV cache",
+                "{} in {} on {}: {requests} requests, {manager} over {} of KV cache",
                 server.model.name,
                 server.dtype.name(),
                 server.profile.name,
-                requests.len(),
                 server.kv_bytes
             );
-            let mut text = serve_text(&title, summary);
-            if let Some(measured) = &measured {
-                let device = "\nserved for real on an emulated device\n";
-                text += &format!("{device}{}", serve_comparison(summary, &measured.summary));
-                if let Some(pace) = measured.pace {
-                    text += &format!(
-                        "pace: around it, reference work took {pace:.2} times as long as when this machine was profiled\n"
-                    );
-                }
-            }
-            print(&text)
+            let beside = measured.map_or(String::new(), |it| it.text(summary));
+            print(&(serve_text(&title, summary) + &beside))
         }
         Format::Json => print_json(&Report {
             hardware: &server.profile.name,
@@ -207,7 +218,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             dtype: server.dtype.name(),
             manager,
             kv_bytes: server.kv_bytes,
-            requests: requests.len(),
+            requests,
             summary,
             refused_requests: replayed
                 .refusals
@@ -217,38 +228,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                     why: &r.why,
                 })
                 .collect(),
-            measured: measured.as_ref().map(|it| &it.summary),
-            pace: measured.as_ref().and_then(|it| it.pace),
+            measured: measured.map(|it| &it.summary),
+            pace: measured.and_then(|it| it.pace),
         }),
     }
 }
 
-/// Serves the trace for real.
-fn execute(args: &Args, server: &Server, requests: &[Request]) -> anyhow::Result<Measured> {
-    let options = CpuOptions {
-        throttles: Throttles {
-            h2d: args.h2d_gb_s.map(rate),
-            d2h: args.d2h_gb_s.map(rate),
-            ..Throttles::default()
-        },
-        device_threads: args.device_threads,
-        ..cpu_options(Path::new("."))?
-    };
-    let found = find_model(&args.model)?;
-    let source: Box<dyn WeightSource> = match found.checkpoint()? {
-        Some(folder) => Box::new(Safetensors::open(folder, &server.model)?),
-        None => Box::new(Synthetic { seed: args.seed }),
-    };
-    let around = Around::begin(Some(&server.profile), &options);
-    let executed = server.execute(requests, (&*source, args.seed), &options)?;
-    Ok(Measured {
-        summary: executed.replayed.summary,
-        pace: around.and_then(Around::end),
-    })
-}
-
-fn rate(gb_s: f64) -> BytesPerSecond {
-    BytesPerSecond(gb_s * 1e9)
+/// A share from 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("give a share from 0 to 1, such as 0.986".to_owned()),
+    }
 }
 
 /// An expansion by its number, or `auto`.
@@ -257,6 +248,46 @@ fn expansion(text: &str) -> Result<Expansion, String> {
         _ if text == "auto" => Ok(Expansion::Auto(Settings::default())),
         Ok(number) if number >= 1.0 && number.is_finite() => Ok(Expansion::Fixed(number)),
         _ => Err("give auto, or a number of 1 and more, such as 1.6".to_owned()),
+    }
+}
+
+/// Serves with each value, prints, writes and draws.
+fn swept(
+    format: Format,
+    (server, requests): (&Server, &[Request]),
+    sweep: &Sweep,
+    files: Vec<(&Path, Kind)>,
+) -> anyhow::Result<()> {
+    sweep
+        .check(server, requests)
+        .map_err(|why| Failure::new(Exit::Usage, format!("--sweep: {why}")))?;
+    let rows = sweep.rows(server, requests)?;
+    let (model, hardware) = (&server.model.name, &server.profile.name);
+    let title = format!("{model} on {hardware}, {}", server.manager.name());
+    let places = rows.iter().map(|row| (row.value, row.output_tokens_per_s));
+    let line = Line {
+        name: "as simulated".to_owned(),
+        points: places.filter(|(_, tokens)| *tokens > 0.0).collect(),
+    };
+    let picture = Lines {
+        title: &title,
+        x: sweep.what.axis(),
+        y: "throughput (tokens/s)",
+        lines: &[line],
+    };
+    for (path, kind) in files {
+        match kind {
+            Kind::Svg => write_text(path, &picture_svg(&picture)?)?,
+            Kind::Png => write_picture_png(path, &picture)?,
+            Kind::Csv => {
+                let csv = to_csv(&rows)?;
+                write_atomically(path, |out| out.write_all(&csv))?;
+            }
+        }
+    }
+    match format {
+        Format::Json => print_json(&rows),
+        Format::Text => print(&sweep_text(&title, sweep.what.axis(), &rows)),
     }
 }
 
@@ -276,8 +307,7 @@ fn complain_of(refusals: &[Refusal]) {
 }
 
 fn server(args: &Args) -> anyhow::Result<Server> {
-    let profile = find_profile(&args.hw)?;
-    let profile = profile.with_link_cap(args.h2d_gb_s.map(rate), args.d2h_gb_s.map(rate));
+    let profile = args.execute.held(find_profile(&args.hw)?);
     let model = find_model(&args.model)?;
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
     let model = model.spec;
@@ -308,6 +338,24 @@ fn server(args: &Args) -> anyhow::Result<Server> {
                 max_len: args.max_len.unwrap_or(positions),
             },
             ManagerName::Pie => Manager::Pie(args.expansion),
+            ManagerName::S3 => Manager::S3 {
+                prediction: match args.accuracy {
+                    None => Prediction::Oracle,
+                    Some(accuracy) => Prediction::Classifier {
+                        buckets: Buckets {
+                            max_len: args.max_len.unwrap_or(positions),
+                            count: args.buckets,
+                        },
+                        accuracy,
+                        wrong: Wrong::Either,
+                        seed: 0,
+                    },
+                },
+                reserve: match args.reserve {
+                    ReserveName::Output => Reserve::Output,
+                    ReserveName::All => Reserve::All,
+                },
+            },
             ManagerName::Vllm => Manager::Vllm {
                 preemption: match args.preemption {
                     PreemptionName::Recompute => Preemption::Recompute,

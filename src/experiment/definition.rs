@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::schedules::Schedules;
+use super::serving::{Gains, Offline};
+use super::serving_file::{WrittenGains, WrittenOffline, WrittenStalls};
 use crate::baseline::System;
 use crate::calibrate::{Machines, RecordedRun, read_runs};
 use crate::files::{InputError, TomlText, find_model, find_profile, read_text};
@@ -65,6 +67,17 @@ pub enum Kind {
     Schedules(Box<Schedules>),
     /// The runs of the validation tables without one term of the cost model after another.
     Ablation,
+    /// Pie's throughput over vLLM's.
+    Gains(Box<Gains>),
+    /// What Pie's queue of swaps can hide.
+    Stalls {
+        /// Layers of models.
+        layers: Vec<u16>,
+        /// Times of a swap, in computations of a layer.
+        swaps: Vec<f64>,
+    },
+    /// S3's Tables 2 and 3.
+    Offline(Box<Offline>),
 }
 
 /// What a table's errors say something about.
@@ -124,6 +137,9 @@ enum Written {
     Pareto(Drawn),
     Schedules(Placed),
     Ablation(Named),
+    Gains(WrittenGains),
+    Stalls(WrittenStalls),
+    Offline(WrittenOffline),
 }
 
 #[derive(Debug, Deserialize)]
@@ -237,7 +253,7 @@ fn in_order(name: &str) -> (String, u32, String) {
 }
 
 /// A name that nothing has is this file's fault, not the command line's.
-fn faulty<E: Display>(path: &Path, key: &'static str) -> impl Fn(E) -> InputError {
+pub(super) fn faulty<E: Display>(path: &Path, key: &'static str) -> impl Fn(E) -> InputError {
     move |error| InputError::bad_file(path, key, error.to_string(), "correct the file")
 }
 
@@ -296,6 +312,13 @@ fn read(path: &Path) -> Result<Definition, InputError> {
             (it.title, Kind::Schedules(Box::new(schedules)))
         }
         Written::Ablation(it) => (it.title, Kind::Ablation),
+        Written::Gains(it) => (it.title.clone(), Kind::Gains(Box::new(it.found(path)?))),
+        Written::Stalls(WrittenStalls {
+            title,
+            layers,
+            swaps,
+        }) => (title, Kind::Stalls { layers, swaps }),
+        Written::Offline(it) => (it.title.clone(), Kind::Offline(Box::new(it.found(path)?))),
     };
     Ok(Definition {
         name: stem(path),

@@ -9,6 +9,7 @@ use super::ablation::AblationRow;
 use super::definition::{Definition, Kind, Use};
 use super::results::{Outcome, Row, Score, Table, score_of};
 use super::schedules::SchedulesRow;
+use super::serving::ServingTable;
 use crate::pareto::Point;
 use crate::published::Published;
 use crate::report::{signed_percent, three_digits};
@@ -23,8 +24,41 @@ const SCORE_RULE: &str = "--:|--:|--:|--:|--:|--:|--:|";
 /// The text; `made` says when and by which command.
 pub fn results_text(definitions: &[Definition], outcomes: &[Outcome], made: &str) -> String {
     let all = || definitions.iter().zip(outcomes);
-    let mut text = format!("# Results\n\n{made}\n\n## In short\n\n");
-    text.push_str(&in_short(outcomes));
+    let mut text = format!("# Results\n\n{made}\n");
+    if outcomes
+        .iter()
+        .any(|outcome| matches!(outcome, Outcome::Table(_)))
+    {
+        text.push_str(&scores(definitions, outcomes));
+    }
+    for (definition, outcome) in all() {
+        let _ = writeln!(text, "\n## {}\n", definition.title);
+        match (outcome, &definition.kind) {
+            (Outcome::Frontier(points), Kind::Pareto { published, .. }) => {
+                let name = &definition.name;
+                let _ = writeln!(text, "![{}]({name}.svg)\n", definition.title);
+                text.push_str(&frontier(points, published));
+            }
+            (Outcome::Table(table), _) => text.push_str(&rows(table)),
+            (Outcome::Frontier(points), _) => text.push_str(&frontier(points, &[])),
+            (Outcome::Schedules(rows), _) => text.push_str(&schedules(rows)),
+            (Outcome::Ablation(rows), _) => text.push_str(&ablation(rows)),
+            (Outcome::Serving(table), _) => {
+                if !table.lines.is_empty() {
+                    let name = &definition.name;
+                    let _ = writeln!(text, "![{}]({name}.svg)\n", definition.title);
+                }
+                text.push_str(&serving(table));
+            }
+        }
+    }
+    text
+}
+
+/// How far off the tables' rows are, all together and table by table.
+fn scores(definitions: &[Definition], outcomes: &[Outcome]) -> String {
+    let all = || definitions.iter().zip(outcomes);
+    let mut text = format!("\n## In short\n\n{}", in_short(outcomes));
     let _ = writeln!(
         text,
         "\n| table | used for |{SCORE_HEAD}\n|---|---|{SCORE_RULE}"
@@ -43,21 +77,31 @@ pub fn results_text(definitions: &[Definition], outcomes: &[Outcome], made: &str
          are expected, from the errors of the runs that the machine was fitted to, each left out of the\n\
          fit; of fitted runs it is no test, and of other systems and unpublished policies it knows nothing.\n",
     );
-    for (definition, outcome) in all() {
-        let _ = writeln!(text, "\n## {}\n", definition.title);
-        match (outcome, &definition.kind) {
-            (Outcome::Frontier(points), Kind::Pareto { published, .. }) => {
-                let name = &definition.name;
-                let _ = writeln!(text, "![{}]({name}.svg)\n", definition.title);
-                text.push_str(&frontier(points, published));
-            }
-            (Outcome::Table(table), _) => text.push_str(&rows(table)),
-            (Outcome::Frontier(points), _) => text.push_str(&frontier(points, &[])),
-            (Outcome::Schedules(rows), _) => text.push_str(&schedules(rows)),
-            (Outcome::Ablation(rows), _) => text.push_str(&ablation(rows)),
-        }
+    text
+}
+
+fn serving(table: &ServingTable) -> String {
+    let mut text =
+        String::from("| case | number | ours | published | error | |\n|---|---|--:|--:|--:|---|\n");
+    for row in &table.rows {
+        let published = row.published.map_or(NONE.to_owned(), three_digits_of);
+        let error = row.error.map_or(NONE.to_owned(), signed_percent);
+        let ours = three_digits_of(row.ours);
+        let _ = writeln!(
+            text,
+            "| {} | {} | {ours} | {published} | {error} | {} |",
+            row.case, row.metric, row.note
+        );
     }
     text
+}
+
+/// Counts stay whole.
+fn three_digits_of(value: f64) -> String {
+    match value.fract() == 0.0 {
+        true => format!("{value}"),
+        false => three_digits(value),
+    }
 }
 
 /// All tables of a use together, and all whose policies were given, whoever printed them. A run that

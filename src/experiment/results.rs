@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::ablation::{AblationRow, ablation};
 use super::definition::{Definition, Kind, Use};
 use super::schedules::SchedulesRow;
+use super::serving::{ServingTable, stalls};
 use crate::baseline::Baseline;
 use crate::calibrate::{Machines, Measured, RecordedRun, RunRow, rate_error, score_runs, within};
 use crate::flexgen;
@@ -67,6 +68,8 @@ pub enum Outcome {
     Schedules(Vec<SchedulesRow>),
     /// What each term is worth.
     Ablation(Vec<AblationRow>),
+    /// Serving systems' numbers.
+    Serving(ServingTable),
 }
 
 /// Errors of some rows in a few numbers.
@@ -170,6 +173,9 @@ pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
             }
             Kind::Schedules(schedules) => Outcome::Schedules(schedules.rows()?),
             Kind::Ablation => Outcome::Ablation(ablation(definitions)?),
+            Kind::Gains(gains) => Outcome::Serving(gains.table()?),
+            Kind::Stalls { layers, swaps } => Outcome::Serving(stalls(layers, swaps)),
+            Kind::Offline(offline) => Outcome::Serving(offline.table()?),
         });
     }
     mark_fitted(&mut outcomes);

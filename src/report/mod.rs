@@ -5,6 +5,7 @@ mod certainty;
 mod csv;
 mod frontier;
 pub mod hardware;
+mod lines;
 pub mod models;
 pub mod plan;
 pub mod run;
@@ -16,6 +17,7 @@ pub use canvas::{Picture, picture_svg, write_picture_png};
 pub use certainty::{extrapolation_text, rates_text};
 pub use csv::to_csv;
 pub use frontier::{Frontier, frontier_table};
+pub use lines::{Line, Lines};
 pub use scatter::{Point, Scatter};
 pub use table::{Align, Table};
 

@@ -4,6 +4,7 @@ use plimsoll_core::serve::ServeSummary;
 use plimsoll_core::units::Bytes;
 
 use super::{Align, Table, percent, signed_percent, three_digits};
+use crate::serve::sweep::SweepRow;
 
 /// The figures under a title.
 pub fn serve_text(title: &str, it: &ServeSummary) -> String {
@@ -37,7 +38,7 @@ pub fn serve_text(title: &str, it: &ServeSummary) -> String {
          goodput    {} requests/s within {} s a token ({})\n\
          iterations {}, {} sequences each on average, {} at most; the GPU has one {} of the time\n\
          KV cache   {} tokens: {} in use, {} given away\n\
-         preempted  {} times: {} tokens computed again, {out} moves to the host and {back} back ({})\n\n{table}",
+         preempted  {} times: {} tokens computed again, {out} moves to the host and {back} back ({})\n{}\n{table}",
         three_digits(it.requests_per_s),
         three_digits(it.output_tokens_per_s),
         it.completed,
@@ -56,7 +57,59 @@ pub fn serve_text(title: &str, it: &ServeSummary) -> String {
         it.preemptions,
         it.recomputed_tokens,
         Bytes(it.swapped_bytes),
+        layers_text(it),
     )
+}
+
+/// What swapping layers amounts to; nothing where none are.
+fn layers_text(it: &ServeSummary) -> String {
+    let Some(layers) = &it.layers else {
+        return String::new();
+    };
+    let [out, back] = layers.swaps;
+    let last = layers
+        .expansions
+        .last()
+        .map_or(1.0, |(_, expansion)| *expansion);
+    format!(
+        "layers     expansion {:.2} over time, {last:.2} at the end, {} changes; {out} caches of a layer to the host and \
+         {back} back ({}), computation waited {} of the time\n",
+        layers.expansion,
+        layers.expansions.len() - 1,
+        Bytes(layers.bytes),
+        percent(layers.stalled_s / it.duration_s.max(f64::MIN_POSITIVE)),
+    )
+}
+
+/// A line a value.
+pub fn sweep_text(title: &str, axis: &str, rows: &[SweepRow]) -> String {
+    let mut table = Table::new(&[
+        (axis, Align::Right),
+        ("tokens/s", Align::Right),
+        ("requests/s", Align::Right),
+        ("good/s", Align::Right),
+        ("first token, s", Align::Right),
+        ("queueing, s/token", Align::Right),
+        ("compute, s/token", Align::Right),
+        ("batch", Align::Right),
+        ("preempted", Align::Right),
+        ("refused", Align::Right),
+    ]);
+    for row in rows {
+        let numbers = [
+            row.value,
+            row.output_tokens_per_s,
+            row.requests_per_s,
+            row.goodput_per_s,
+            row.ttft_s_mean,
+            row.queueing_s_per_token,
+            row.compute_s_per_token,
+            row.average_batch,
+        ];
+        let counts = [row.preemptions, row.refused].map(|count| count.to_string());
+        table.row(numbers.map(three_digits).into_iter().chain(counts));
+    }
+    format!("{title}\n\n{table}")
 }
 
 /// Figures of a trace that was really served, beside what was predicted, with the prediction's signed error.

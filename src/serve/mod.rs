@@ -2,4 +2,5 @@
 
 pub mod execute;
 pub mod replay;
+pub mod sweep;
 pub mod workload;

@@ -7,9 +7,10 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::serve::pie::{Adaptive, Lanes, Pie, Settings, layers_off};
+use plimsoll_core::serve::predict::{Buckets, Classifier, Oracle, Predictor, Wrong};
 use plimsoll_core::serve::{
-    BLOCK_TOKENS, KvManager, Limits, Orca, Preemption, Refusal, Request, Scheduler, Sequence,
-    ServeSummary, Shape, State, Vllm,
+    BLOCK_TOKENS, KvManager, Limits, Orca, Preemption, Refusal, Request, Reserve, S3, Scheduler,
+    Sequence, ServeSummary, Shape, State, Vllm,
 };
 use plimsoll_core::units::Bytes;
 use plimsoll_sim::{CostModel, Simulator};
@@ -49,8 +50,52 @@ pub enum Manager {
         /// What becomes of who has to leave.
         preemption: Preemption,
     },
+    /// Room by the predicted length of the answer.
+    S3 {
+        /// Who predicts.
+        prediction: Prediction,
+        /// What room is made for.
+        reserve: Reserve,
+    },
     /// The same blocks over a cache whose layers are swapped; who has to leave is computed again.
     Pie(Expansion),
+}
+
+/// Who predicts lengths of answers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Prediction {
+    /// Nobody is wrong.
+    Oracle,
+    /// A classifier into buckets.
+    Classifier {
+        /// Its classes.
+        buckets: Buckets,
+        /// Share of right answers.
+        accuracy: f64,
+        /// Which way the others are wrong.
+        wrong: Wrong,
+        /// Of its mistakes.
+        seed: u64,
+    },
+}
+
+impl Prediction {
+    fn predictor(self) -> Box<dyn Predictor> {
+        match self {
+            Prediction::Oracle => Box::new(Oracle),
+            Prediction::Classifier {
+                buckets,
+                accuracy,
+                wrong,
+                seed,
+            } => Box::new(Classifier {
+                buckets,
+                accuracy,
+                wrong,
+                seed,
+            }),
+        }
+    }
 }
 
 /// How much of Pie's cache is off the GPU.
@@ -137,6 +182,14 @@ impl Manager {
             Manager::Vllm {
                 preemption: Preemption::Swap,
             } => "vllm (swap)".to_owned(),
+            Manager::S3 {
+                prediction: Prediction::Oracle,
+                ..
+            } => "s3 (oracle)".to_owned(),
+            Manager::S3 {
+                prediction: Prediction::Classifier { accuracy, .. },
+                ..
+            } => format!("s3 (accuracy {accuracy})"),
             Manager::Pie(Expansion::Auto(_)) => "pie (adaptive expansion)".to_owned(),
             Manager::Pie(Expansion::Fixed(expansion)) => format!("pie (expansion {expansion})"),
         }
@@ -147,6 +200,7 @@ impl Manager {
         match *self {
             Manager::Orca { max_len } => max_len,
             Manager::Vllm { .. } | Manager::Pie(_) => BLOCK_TOKENS,
+            Manager::S3 { .. } => 1,
         }
     }
 
@@ -154,6 +208,10 @@ impl Manager {
         match *self {
             Manager::Orca { max_len } => Box::new(Orca::new(capacity_tokens, max_len)),
             Manager::Vllm { preemption } => Box::new(Vllm::new(capacity_tokens, preemption)),
+            Manager::S3 {
+                prediction,
+                reserve,
+            } => Box::new(S3::new(capacity_tokens, reserve, prediction.predictor())),
             Manager::Pie(_) => Box::new(Vllm::new(capacity_tokens, Preemption::Recompute)),
         }
     }
@@ -172,7 +230,7 @@ impl Manager {
                     off => Some(Pie::fixed(lanes, kv_bytes, shape, off)),
                 }
             }
-            Manager::Orca { .. } | Manager::Vllm { .. } => None,
+            Manager::Orca { .. } | Manager::Vllm { .. } | Manager::S3 { .. } => None,
         }
     }
 }

@@ -8,6 +8,7 @@ mod distribution;
 mod manager;
 mod metrics;
 pub mod pie;
+pub mod predict;
 mod request;
 mod running;
 mod scheduler;
@@ -15,7 +16,7 @@ mod sequence;
 mod shape;
 
 pub use distribution::Distribution;
-pub use manager::{BLOCK_TOKENS, KvManager, Orca, Preemption, Vllm};
+pub use manager::{BLOCK_TOKENS, KvManager, Orca, Preemption, Reserve, S3, Vllm};
 pub use metrics::{LayersSummary, Ledger, ServeSummary};
 pub use request::Request;
 pub use running::Running;

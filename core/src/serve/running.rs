@@ -91,10 +91,14 @@ impl Running {
         sequence.joined = iteration;
         sequence.base = i64::from(sequence.to_hold()) - iteration;
         let left = sequence.request.output_len - sequence.made;
-        sequence.ends = iteration + i64::from(left) - 1;
+        let ends = iteration + i64::from(left) - 1;
+        // It may have left and come back between two iterations: then its end is noted.
+        if ends != sequence.ends {
+            sequence.ends = ends;
+            self.ending.note(ends, id);
+        }
         self.bases += sequence.base;
         self.count += 1;
-        self.ending.note(sequence.ends, id);
         // Those that ended long ago, in front of others, would be kept for ever.
         if self.order.len() >= 4 * self.count as usize + 64 {
             let sequences = &self.sequences;

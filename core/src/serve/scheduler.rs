@@ -295,7 +295,7 @@ impl Scheduler {
         match pie.next(iteration, (now, trace), self.next_task) {
             Next::Submit(piece) => {
                 self.next_task = piece.end_task();
-                Decision::Submit(Box::new(piece))
+                Decision::Submit(piece)
             }
             Next::Wait(task) => Decision::Wait(Until::Task(task)),
             Next::Ended => {

@@ -98,6 +98,43 @@ impl Generator {
     }
 }
 
+/// Requests that all come at once, whose answers have so many tokens in all, the longest of them this many: lengths at
+/// even shares of their distribution, scaled, in an order by the seed.
+pub fn exact_trace(
+    [prompt, output]: &[Lengths; 2],
+    (requests, tokens, longest): (usize, u64, u32),
+    seed: u64,
+) -> Vec<Request> {
+    let share = |index: usize| (index as f64 + 0.5) / requests as f64;
+    let drawn: Vec<f64> = (0..requests)
+        .map(|i| f64::from(output.quantile(share(i))))
+        .collect();
+    let others: f64 = drawn.iter().rev().skip(1).sum();
+    let factor = (tokens as f64 - f64::from(longest)) / others.max(1.0);
+    let cut = |length: f64| (length * factor).round().clamp(1.0, f64::from(longest)) as u32;
+    let mut lengths: Vec<u32> = drawn.into_iter().map(cut).collect();
+    if let Some(last) = lengths.last_mut() {
+        *last = longest;
+    }
+    let mut missing = tokens as i64 - lengths.iter().map(|len| i64::from(*len)).sum::<i64>();
+    // What rounding has left is spread over the longer half.
+    for len in lengths.iter_mut().rev().skip(1).take(requests / 2) {
+        let step = missing.signum();
+        *len = (i64::from(*len) + step) as u32;
+        missing -= step;
+    }
+    let (mut order, mut prompts) = (Draws::new(seed, 4), Draws::new(seed, 2));
+    for index in (1..requests).rev() {
+        lengths.swap(index, (order.next() * (index + 1) as f64) as usize);
+    }
+    let request = |output_len| Request {
+        arrival: Seconds::ZERO,
+        prompt_len: prompt.quantile(prompts.next()),
+        output_len,
+    };
+    lengths.into_iter().map(request).collect()
+}
+
 /// The time between two arrivals.
 enum Gap {
     None,
@@ -158,6 +195,16 @@ mod tests {
             assert!((square.sqrt() / mean / cv - 1.0).abs() < 0.12);
             assert!(gaps.iter().all(|gap| *gap >= 0.0));
         }
+    }
+
+    #[test]
+    fn an_exact_trace_has_the_tokens_that_are_asked_for() {
+        let lengths = ["alpaca-prompt", "alpaca-output-bert"].map(|name| name.parse().unwrap());
+        let trace = exact_trace(&lengths, (10_000, 558_664, 989), 1);
+        let tokens: u64 = trace.iter().map(|r| u64::from(r.output_len)).sum();
+        let longest = trace.iter().map(|r| r.output_len).max();
+        assert_eq!((trace.len(), tokens, longest), (10_000, 558_664, Some(989)));
+        assert_ne!(trace, exact_trace(&lengths, (10_000, 558_664, 989), 2));
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod read;
 mod write;
 
 pub use describe::Description;
-pub use generate::{Arrivals, Generator};
+pub use generate::{Arrivals, Generator, exact_trace};
 pub use lengths::Lengths;
 pub use read::read_trace;
 pub use write::{trace_csv, trace_jsonl};

@@ -1,11 +1,13 @@
 //! Who gets room in the KV cache.
 
 mod orca;
+mod s3;
 mod vllm;
 
 use std::fmt::Debug;
 
 pub use orca::Orca;
+pub use s3::{Reserve, S3};
 pub use vllm::{BLOCK_TOKENS, Preemption, Vllm};
 
 use super::{Request, Running};

@@ -50,7 +50,7 @@ pub struct Iteration<'a> {
 #[derive(Debug)]
 pub enum Next {
     /// This piece.
-    Submit(Program),
+    Submit(Box<Program>),
     /// Nothing, until a task has ended.
     Wait(TaskId),
     /// The iteration has ended.
@@ -191,11 +191,11 @@ impl Pie {
                 self.lanes.gpu,
                 self.at(it.cell, self.layer),
             ));
-            return Next::Submit(piece);
+            return Next::Submit(Box::new(piece));
         }
         self.waits_since.get_or_insert(now);
         if !piece.tasks().is_empty() {
-            return Next::Submit(piece);
+            return Next::Submit(Box::new(piece));
         }
         let coming = self
             .back

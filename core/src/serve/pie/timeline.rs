@@ -29,7 +29,9 @@ const ROUNDING: f64 = 1e-9;
 pub fn timeline(layers: u16, slots: u16, swap: f64, passes: u32) -> Vec<Step> {
     let mut table = MappingTable::new(layers, slots);
     let mut on_cpu: Vec<u16> = (slots..layers).collect();
-    let (mut out, mut back): (Option<(u16, f64)>, Option<(u16, f64)>) = (None, None);
+    // A layer that moves, and when it arrives.
+    let mut out: Option<(u16, f64)> = None;
+    let mut back: Option<(u16, f64)> = None;
     let mut now = 0.0;
     let mut steps = Vec::new();
     for pass in 0..passes {
