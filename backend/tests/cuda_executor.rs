@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use common::{Outcome, checkpoint, execute, model, plan, prompts};
 use cuda::card::{FakeCard, Order};
-use plimsoll_backend::cpu::{CpuExecutor, CpuOptions, OnCard};
-use plimsoll_backend::cuda::dispatch::{Dispatch, Inflections, Timing, Weights};
+use plimsoll_backend::cpu::{CpuExecutor, CpuOptions};
+use plimsoll_backend::dispatch::{Dispatch, Weights};
 use plimsoll_backend::weights::{Synthetic, WeightError, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::control::{DriveError, Run, drive};
+use plimsoll_core::hardware::{Implementation, Inflections};
 use plimsoll_core::lower::Lowering;
 use plimsoll_core::model::{ModelSpec, Positions, TensorRole, TensorSpec};
 use plimsoll_core::plan::Plan;
@@ -84,10 +85,8 @@ fn on_card_with(
     let placement = lowering.placement().clone();
     let texts = lowering.texts().clone();
     let options = CpuOptions {
-        card: Some(OnCard {
-            card: Arc::clone(card) as _,
-            dispatch,
-        }),
+        card: Some(Arc::clone(card) as _),
+        dispatch,
         ..options.clone()
     };
     let mut executor = CpuExecutor::new(plan, &placement, source, &options).expect("a card");
@@ -318,7 +317,7 @@ fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
             "tiny-opt",
             Dtype::F16,
             "weights cache",
-            Inflections::UNMEASURED,
+            points(Some(2), Some(65)),
             0.08,
         ),
         ("tiny-llama-3", Dtype::F16, "", points(None, None), 0.004),
@@ -351,6 +350,7 @@ fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
             dtype,
             n: tensor.rows as usize,
             k: tensor.cols as usize,
+            packed: false,
         };
         let dispatch = Dispatch::of(shapes.map(|tensor| (weights(tensor), points)));
         let found = on_card_with(&plan, &*source, &prompts, (&card, dispatch), &options);
@@ -399,10 +399,8 @@ fn products_are_measured_before_the_clock_starts() {
     let dir = tempfile::tempdir().expect("a directory");
     let dispatch = Dispatch::measuring();
     let options = CpuOptions {
-        card: Some(OnCard {
-            card,
-            dispatch: dispatch.clone(),
-        }),
+        card: Some(card),
+        dispatch: dispatch.clone(),
         ..CpuOptions::new(dir.path())
     };
     CpuExecutor::new(&plan, lowering.placement(), &*source, &options).expect("an executor");
@@ -415,14 +413,13 @@ fn products_are_measured_before_the_clock_starts() {
         [[32, 48], [48, 64], [48, 80], [64, 48], [80, 48], [160, 48]]
     );
     for measured in known {
-        assert_eq!(measured.points, Inflections::find(&measured.timings));
-        assert_eq!((measured.timings[0].m, measured.timings.len()), (1, 12));
-        let timed = |t: &Timing| {
-            [t.gemv, t.flat, t.vendor]
-                .iter()
-                .all(|s| (0.0..1.0).contains(s))
-        };
-        assert!(measured.timings.iter().all(timed), "{measured:?}");
+        let curves = measured.curves.expect("the whole curves");
+        assert_eq!(measured.points, curves.inflections());
+        for implementation in Implementation::ALL {
+            let curve = curves.of(implementation).expect("all compute it");
+            let rows: Vec<f64> = curve.points().iter().map(|point| point.0).collect();
+            assert_eq!((rows[0], rows.len()), (1.0, 12));
+        }
     }
 }
 
@@ -472,10 +469,7 @@ fn refused(model: &ModelSpec, dtype: Dtype, policy: Policy) -> String {
     let source = Synthetic { seed: 7 };
     let dir = tempfile::tempdir().expect("a directory");
     let options = CpuOptions {
-        card: Some(OnCard {
-            card,
-            dispatch: Dispatch::default(),
-        }),
+        card: Some(card),
         ..CpuOptions::new(dir.path())
     };
     let refused = CpuExecutor::new(&plan, lowering.placement(), &source, &options);

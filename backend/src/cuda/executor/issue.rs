@@ -11,16 +11,16 @@ use plimsoll_core::units::Bytes;
 
 use super::Beside;
 use super::lanes::{events, streams_of};
-use super::timing::{shapes, time};
+use super::timing::time;
+use crate::cpu::CpuError;
 use crate::cpu::engine::Engine;
 use crate::cpu::error::TaskError;
 use crate::cpu::memory::Operands;
 use crate::cpu::turn::Turn;
-use crate::cpu::{CpuError, OnCard};
-use crate::cuda::dispatch::Dispatch;
 use crate::cuda::launches::put_places;
 use crate::cuda::{Card, CopyRows, CudaError, Launch};
 use crate::decoder::DecoderError;
+use crate::dispatch::{Dispatch, Weights};
 
 /// The event that is the zero of the clock.
 pub(super) const ZERO: usize = 0;
@@ -67,15 +67,17 @@ pub(super) struct Piece {
 
 impl CardDevice {
     /// Opens the card, and measures products where that is asked for: before the plan's arena takes its memory.
-    pub(crate) fn open(OnCard { card, dispatch }: &OnCard, plan: &Plan) -> Result<(), CpuError> {
+    pub(crate) fn open(card: &dyn Card, dispatch: &Dispatch, plan: &Plan) -> Result<(), CpuError> {
         let machine = plan.machine();
         card.open(machine.resources.len(), events(streams_of(&machine)))?;
-        Ok(dispatch.learn(shapes(plan), |weights| time(&**card, weights))?)
+        let shapes = Weights::of_model(&plan.model, plan.dtype);
+        Ok(dispatch.learn(shapes, |weights| time(card, weights))?)
     }
 
     /// Takes what lies beside the plan's arena on a card that is open.
     pub(crate) fn new(
-        OnCard { card, dispatch }: OnCard,
+        card: Arc<dyn Card>,
+        dispatch: &Dispatch,
         engine: &Engine,
     ) -> Result<CardDevice, CpuError> {
         let batches = engine.rounds.iter().flat_map(|round| &round.batches);
@@ -87,7 +89,7 @@ impl CardDevice {
         Ok(CardDevice {
             card,
             beside,
-            dispatch,
+            dispatch: dispatch.clone(),
         })
     }
 

@@ -25,3 +25,4 @@ use beside::Beside;
 pub(crate) use issue::CardDevice;
 pub(crate) use lanes::{start, streams_of};
 pub(crate) use supported::check_plan;
+pub(crate) use timing::learn_on;

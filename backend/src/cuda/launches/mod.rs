@@ -14,7 +14,7 @@ pub(crate) use attention::HEADS;
 pub use attention::{Attention, HeldAs, Range, Way, check_cache};
 pub use cache::{Append, matrix_groups};
 pub use elements::{Elements, activate_gate, bias_activation, residual};
-pub use product::{Product, flat, flat_plain, gemv};
+pub use product::{Product, check_depth, flat, flat_plain, gemv};
 pub use prompt::PromptAttention;
 pub use rows::{
     Argmax, Embed, NO_TOKEN, Norm, Rotary, argmax, embed, layer_norm, rms_norm, rotary,
