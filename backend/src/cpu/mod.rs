@@ -31,8 +31,8 @@ use plimsoll_core::tier::Tier;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
-use crate::cuda::Card;
 use crate::cuda::executor::{self, CardDevice};
+use crate::cuda::{Card, UnifiedMaximum};
 use crate::decoder::Decoder;
 use crate::dispatch::Dispatch;
 use crate::kernels::draw::Sampling;
@@ -302,6 +302,15 @@ impl<'s> CpuExecutor<'s> {
         let buffers = &self.engine.buffers;
         let buffers = buffers.read().unwrap_or_else(PoisonError::into_inner);
         buffers.len() + self.scheduler.num_known()
+    }
+
+    /// The unified maximum of attention's scores that a GPU has found so far; none where the device is emulated.
+    ///
+    /// # Errors
+    /// What the GPU says.
+    pub fn unified_maximum(&self) -> Result<Option<UnifiedMaximum>, CpuError> {
+        let device = self.device.as_ref();
+        Ok(device.map(|d| d.unified_maximum()).transpose()?)
     }
 
     /// How the disk is read and written, where there is one.

@@ -26,5 +26,6 @@ pub mod tile;
 
 pub use card::{Card, CopyRows, Moments};
 pub use error::CudaError;
+pub use executor::UnifiedMaximum;
 pub use gpu::{Gpu, KernelDevice, Launch, check_available};
 pub use gpu_card::GpuCard;

@@ -6,6 +6,7 @@ mod elements;
 mod product;
 mod prompt;
 mod rows;
+mod scores;
 mod tables;
 
 use plimsoll_core::Dtype;
@@ -19,6 +20,7 @@ pub use prompt::PromptAttention;
 pub use rows::{
     Argmax, Embed, NO_TOKEN, Norm, Rotary, argmax, embed, layer_norm, rms_norm, rotary,
 };
+pub use scores::{SCORE_BINS, choose_range, count_scores};
 pub use tables::{PAGES_MOST, PagesTable, put_pages, put_places};
 
 use super::arguments::Arguments;
