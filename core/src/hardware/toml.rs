@@ -454,6 +454,22 @@ fn write_cluster(cluster: &Cluster) -> Value {
     ])
 }
 
+fn write_product(product: &ProductCurves) -> Value {
+    let points = product.inflections();
+    let [gemv, flat, conventional] = PRODUCT_CURVES;
+    record([
+        ("dtype", Some(product.dtype.name().into())),
+        ("n", Some(i64::from(product.n).into())),
+        ("k", Some(i64::from(product.k).into())),
+        ("packed", product.packed.then_some(Value::Boolean(true))),
+        ("m1", points.m1.map(|m| i64::from(m).into())),
+        ("m2", points.m2.map(|m| i64::from(m).into())),
+        (gemv, curve(&product.gemv)),
+        (flat, product.flat.as_ref().and_then(curve)),
+        (conventional, curve(&product.conventional)),
+    ])
+}
+
 fn write_compute(compute: &Compute) -> Value {
     let gemm = |gemm: &GemmCurve| {
         record([
@@ -465,22 +481,7 @@ fn write_compute(compute: &Compute) -> Value {
             ("flops_per_s", curve(&gemm.rate)),
         ])
     };
-    let product = |product: &ProductCurves| {
-        let points = product.inflections();
-        let [gemv, flat, conventional] = PRODUCT_CURVES;
-        record([
-            ("dtype", Some(product.dtype.name().into())),
-            ("n", Some(i64::from(product.n).into())),
-            ("k", Some(i64::from(product.k).into())),
-            ("packed", product.packed.then_some(Value::Boolean(true))),
-            ("m1", points.m1.map(|m| i64::from(m).into())),
-            ("m2", points.m2.map(|m| i64::from(m).into())),
-            (gemv, curve(&product.gemv)),
-            (flat, product.flat.as_ref().and_then(curve)),
-            (conventional, curve(&product.conventional)),
-        ])
-    };
-    let products = compute.products.iter().map(product).collect();
+    let products = compute.products.iter().map(write_product).collect();
     let products = (!compute.products.is_empty()).then_some(Value::Array(products));
     let gemms = |curves: &[GemmCurve]| Value::Array(curves.iter().map(gemm).collect());
     let on_cpu = (!compute.cpu_gemm.is_empty()).then(|| gemms(&compute.cpu_gemm));

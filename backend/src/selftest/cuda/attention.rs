@@ -253,39 +253,41 @@ pub fn synchronised(bench: &mut Bench<'_>) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// A range that all scores are in, and one that some leave, so that their queries are computed again.
+/// One that all scores are in, and others that some leave, so that their queries are computed again.
+const RANGES: [Range; 5] = [
+    Range {
+        phi: 0.5,
+        low: -60.0,
+        high: 60.0,
+    },
+    Range {
+        phi: 0.0,
+        low: -1.5,
+        high: 1.5,
+    },
+    // Switched off.
+    Range {
+        phi: 0.0,
+        low: 0.0,
+        high: 0.0,
+    },
+    // Far off: e^(score - phi) would be infinite, or nothing.
+    Range {
+        phi: -300.0,
+        low: -80.0,
+        high: 80.0,
+    },
+    Range {
+        phi: 300.0,
+        low: -80.0,
+        high: 80.0,
+    },
+];
+
+/// Attention in each of the ranges, in which queries are computed again where they leave them.
 pub fn unified(bench: &mut Bench<'_>) -> Result<(), Wrong> {
-    let ranges = [
-        Range {
-            phi: 0.5,
-            low: -60.0,
-            high: 60.0,
-        },
-        Range {
-            phi: 0.0,
-            low: -1.5,
-            high: 1.5,
-        },
-        // Switched off.
-        Range {
-            phi: 0.0,
-            low: 0.0,
-            high: 0.0,
-        },
-        // Far off: e^(score - phi) would be infinite, or nothing.
-        Range {
-            phi: -300.0,
-            low: -80.0,
-            high: 80.0,
-        },
-        Range {
-            phi: 300.0,
-            low: -80.0,
-            high: 80.0,
-        },
-    ];
     for ((dtype, held), shape) in cases() {
-        for range in ranges {
+        for range in RANGES {
             bench.next_case();
             let case = format!("{} {held:?} {shape:?} {range:?}", dtype.name());
             let mut operands = operands(bench, (dtype, held), &shape)?;
