@@ -3,6 +3,7 @@
 pub mod cpu;
 pub mod cuda;
 pub mod decoder;
+pub mod dispatch;
 pub mod machine;
 pub mod probe;
 pub mod selftest;

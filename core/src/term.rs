@@ -147,6 +147,7 @@ impl HardwareProfile {
                 // Curves of packed weights have it in them.
                 compute.gemm.retain(|curve| !curve.packed);
                 compute.cpu_gemm.retain(|curve| !curve.packed);
+                compute.products.retain(|product| !product.packed);
             }
             Term::CpuAttention => {
                 let compute = &mut self.compute;

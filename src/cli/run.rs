@@ -155,6 +155,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if prepared.prompts.is_empty() {
         return report::print_nothing_left(args.format, prepared.kept.rows());
     }
+    let cpu = match &prepared.profile {
+        Some(profile) => args.backend.choosing_by(cpu, profile),
+        None => cpu,
+    };
     let options = CpuOptions {
         throttles: args.throttles(),
         device_threads: args.device_threads,

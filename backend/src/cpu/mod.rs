@@ -31,10 +31,10 @@ use plimsoll_core::tier::Tier;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
-use crate::cuda::Card;
-use crate::cuda::dispatch::Dispatch;
 use crate::cuda::executor::{self, CardDevice};
+use crate::cuda::{Card, UnifiedMaximum};
 use crate::decoder::Decoder;
+use crate::dispatch::Dispatch;
 use crate::kernels::draw::Sampling;
 use crate::tiers::{DiskMode, DiskTier, check_memory};
 use crate::weights::WeightSource;
@@ -104,17 +104,10 @@ pub struct CpuOptions {
     pub whole_tiers: bool,
     /// Set to end the run at the next task.
     pub interrupt: Arc<AtomicBool>,
-    /// What is the device; none: it is emulated.
-    pub card: Option<OnCard>,
-}
-
-/// A GPU that is the device, and how products are computed on it. It has one executor at a time.
-#[derive(Debug, Clone)]
-pub struct OnCard {
-    /// The GPU.
-    pub card: Arc<dyn Card>,
-    /// Which implementation computes which product.
+    /// Which implementation computes which product on the device.
     pub dispatch: Dispatch,
+    /// The GPU that is the device, which has one executor at a time; none: it is emulated.
+    pub card: Option<Arc<dyn Card>>,
 }
 
 impl CpuOptions {
@@ -130,6 +123,7 @@ impl CpuOptions {
             capture_logits: false,
             whole_tiers: false,
             interrupt: Arc::default(),
+            dispatch: Dispatch::default(),
             card: None,
         }
     }
@@ -184,8 +178,8 @@ impl<'s> CpuExecutor<'s> {
             executor::check_plan(plan, options)?;
         }
         let built = CpuExecutor::build(plan, placement, source, options);
-        if let (Err(_), Some(on)) = (&built, card) {
-            on.card.close();
+        if let (Err(_), Some(card)) = (&built, card) {
+            card.close();
         }
         built
     }
@@ -199,7 +193,8 @@ impl<'s> CpuExecutor<'s> {
         let card = options.card.as_ref();
         let compression = plan.policy.compression;
         let threads = options.device_threads;
-        let decoder = Decoder::new(&plan.model, plan.dtype, compression, threads)?;
+        let decoder = Decoder::new(&plan.model, plan.dtype, compression, threads)?
+            .with_dispatch(&options.dispatch);
         let machine = plan.machine();
         let sizes = tier_sizes(plan, &machine, options.whole_tiers)?;
         let in_all = |tier: Tier| {
@@ -212,10 +207,10 @@ impl<'s> CpuExecutor<'s> {
             None => in_all(Tier::Device),
         };
         check_memory(emulated, in_all(Tier::Host))?;
-        if let Some(on) = card {
-            CardDevice::open(on, plan)?;
+        if let Some(card) = card {
+            CardDevice::open(&**card, &options.dispatch, plan)?;
         }
-        let on_card = card.map(|on| &*on.card);
+        let on_card = card.map(|card| &**card);
         let engine = Arc::new(Engine {
             memory: Memory::new(&machine, &sizes, &options.disk_dir, on_card)?,
             decoder,
@@ -234,8 +229,10 @@ impl<'s> CpuExecutor<'s> {
         let streams = card.map_or(0, |_| executor::streams_of(&machine));
         let interrupt = Arc::clone(&options.interrupt);
         let scheduler = Arc::new(Scheduler::new(&machine, interrupt, streams));
-        let device =
-            card.map(|on| CardDevice::new(on.clone(), &engine).inspect_err(|_| on.card.close()));
+        let device = card.map(|card| {
+            let device = CardDevice::new(Arc::clone(card), &options.dispatch, &engine);
+            device.inspect_err(|_| card.close())
+        });
         let mut executor = CpuExecutor {
             engine,
             scheduler,
@@ -283,6 +280,15 @@ impl<'s> CpuExecutor<'s> {
         let buffers = &self.engine.buffers;
         let buffers = buffers.read().unwrap_or_else(PoisonError::into_inner);
         buffers.len() + self.scheduler.num_known()
+    }
+
+    /// The unified maximum of attention's scores that a GPU has found so far; none where the device is emulated.
+    ///
+    /// # Errors
+    /// What the GPU says.
+    pub fn unified_maximum(&self) -> Result<Option<UnifiedMaximum>, CpuError> {
+        let device = self.device.as_ref();
+        Ok(device.map(|d| d.unified_maximum()).transpose()?)
     }
 
     /// How the disk is read and written, where there is one.

@@ -51,6 +51,7 @@ pub use stages::{Batch, Choice, HeadOutput};
 
 use parallel::Team;
 
+use crate::dispatch::Dispatch;
 use crate::kernels::activation::Activation as ActivationKernel;
 use crate::kernels::attention::CacheType;
 use crate::kernels::rotary::Rotary;
@@ -106,8 +107,15 @@ impl Decoder {
                 true => CacheType::Packed,
                 false => CacheType::Whole(dtype),
             },
-            team: Team::new(threads),
+            team: Team::new(threads, dtype),
         })
+    }
+
+    /// The same, its products computed as a table says. No bit depends on it.
+    #[must_use]
+    pub fn with_dispatch(mut self, dispatch: &Dispatch) -> Decoder {
+        self.team.dispatch = dispatch.clone();
+        self
     }
 
     /// Query heads that share a key/value head.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::contention::{Contention, Engine};
 use super::curve::Curve;
 use super::pace::Pace;
+use super::products::ProductCurves;
 use super::provenance::{Quantity, Source};
 use super::residuals::Residuals;
 use crate::Dtype;
@@ -183,6 +184,9 @@ pub struct Compute {
     /// Matrix products on the device, by type and shape; the weights' bytes over
     /// [`Tiers::device_bandwidth`] bound them besides.
     pub gemm: Vec<GemmCurve>,
+    /// Products of stated shapes on the device, by implementation: what executors choose by, and what their time is
+    /// predicted by; empty where nobody measured it.
+    pub products: Vec<ProductCurves>,
     /// Attention over a prompt on the device, FLOP/s over context tokens.
     pub attention_prefill: Curve,
     /// Attention of one new token on the device, bytes/s over the bytes of K and V read.
