@@ -7,6 +7,7 @@ mod definition;
 mod markdown;
 mod results;
 mod schedules;
+mod split;
 
 pub use ablation::AblationRow;
 pub use check::first_difference;
@@ -14,3 +15,7 @@ pub use definition::{Definition, Kind, Use, read_folder};
 pub use markdown::results_text;
 pub use results::{Outcome, Row, Score, Table, make, score_of};
 pub use schedules::{Schedules, SchedulesRow};
+pub use split::{
+    Batches, BatchesRow, BreakdownRow, Breakdowns, Gain, GainRow, Parts, PartsRow, Percentage,
+    Scene, WITHOUT, Without,
+};

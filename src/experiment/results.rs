@@ -9,9 +9,11 @@ use serde::Serialize;
 use super::ablation::{AblationRow, ablation};
 use super::definition::{Definition, Kind, Use};
 use super::schedules::SchedulesRow;
+use super::split::{BatchesRow, BreakdownRow, GainRow, PartsRow};
 use crate::baseline::Baseline;
 use crate::calibrate::{Machines, Measured, RecordedRun, RunRow, rate_error, score_runs, within};
 use crate::flexgen;
+use crate::memory::{self, MemoryPoint};
 use crate::parallel::on_all_processors;
 use crate::pareto::{Point, Setting, points};
 use crate::planner::{Outcome as Planned, PlanError};
@@ -67,6 +69,16 @@ pub enum Outcome {
     Schedules(Vec<SchedulesRow>),
     /// What each term is worth.
     Ablation(Vec<AblationRow>),
+    /// Throughput against device memory.
+    Memory(Vec<MemoryPoint>),
+    /// Who is busy while a split linear layer is computed.
+    Breakdown(Vec<BreakdownRow>),
+    /// What each part of HeteGen is worth.
+    Parts(Vec<PartsRow>),
+    /// HeteGen over FlexGen.
+    Gain(Vec<GainRow>),
+    /// Where splitting stops paying.
+    Batches(Vec<BatchesRow>),
 }
 
 /// Errors of some rows in a few numbers.
@@ -170,6 +182,19 @@ pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
             }
             Kind::Schedules(schedules) => Outcome::Schedules(schedules.rows()?),
             Kind::Ablation => Outcome::Ablation(ablation(definitions)?),
+            Kind::Memory { scene, systems, .. } => {
+                let setting = Setting {
+                    profile: &scene.machine,
+                    model: &scene.model,
+                    workload: scene.workload,
+                };
+                let points = memory::points(setting, systems, &memory::sizes(setting));
+                Outcome::Memory(points?)
+            }
+            Kind::Breakdown(asked) => Outcome::Breakdown(asked.rows()?),
+            Kind::Parts(asked) => Outcome::Parts(asked.rows()?),
+            Kind::Gain(asked) => Outcome::Gain(asked.rows()?),
+            Kind::Batches(asked) => Outcome::Batches(asked.rows()?),
         });
     }
     mark_fitted(&mut outcomes);

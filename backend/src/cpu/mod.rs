@@ -268,6 +268,8 @@ impl<'s> CpuExecutor<'s> {
             self.workers.extend(executor::start(machine, of, device)?);
         }
         let own = options.device_threads.clamp(1, cores.len().max(1));
+        // Copies of a split stand for engines of their own: beside the CPU's products they must not all wait for its cores.
+        let splits = self.engine.plan.policy.split.is_some();
         for (index, resource) in machine.resources.iter().enumerate() {
             if resource.kind == ResourceKind::Sync || streams >> index & 1 == 1 {
                 continue;
@@ -280,6 +282,7 @@ impl<'s> CpuExecutor<'s> {
                 cores: match resource.kind {
                     _ if cores.len() <= own => Vec::new(),
                     ResourceKind::Gpu => cores[..own].to_vec(),
+                    kind if splits && kind != ResourceKind::Cpu => Vec::new(),
                     _ => cores[own..].to_vec(),
                 },
             };
