@@ -1,14 +1,14 @@
 //! Split linear layers executed on this machine's CPU executor, beside what is predicted. Run with
-//! `cargo bench --bench hetegen -- sweep 2`, `-- parts 2 my.toml` or `-- whole 2 my.toml`: what, how many GB/s the link to
-//! the device carries at most, and this machine's profile (`plimsoll profile --dtype f16 -o my.toml`).
+//! `cargo bench --bench hetegen -- sweep 2 4`, `-- parts 2 4 my.toml` or `-- whole 2 4 my.toml`: what, how many GB/s the link to
+//! the device carries at most, how many of weights the CPU multiplies with at most (`all`: as many as it can), and this machine's
+//! profile (`plimsoll profile --dtype f16 -o my.toml`). The device is emulated on a core that is as fast as the CPU's, so only a
+//! CPU that is held back stands to it as one stands to a GPU.
 //!
 //! - `sweep`: the alpha benchmark's shares, and all shares around them, in three shapes; who is busy at the benchmark's.
 //! - `parts`: each part of HeteGen taken out.
 //! - `whole`: the best split plan and the best plan that splits nothing, from the prompt to the last token.
 //!
 //! Repeats are interleaved and medians count, since shared machines change their pace. Weights are synthetic, in f16.
-
-use std::path::Path;
 
 use plimsoll::alpha::{Range, benchmark, within};
 use plimsoll::experiment::{WITHOUT, Without};
@@ -17,6 +17,7 @@ use plimsoll::given;
 use plimsoll::planner::split::{Prompts, Scheduler, blank, by_law, scheduled};
 use plimsoll::planner::{Allowed, Answer, Objective, Request, Strategy, search};
 use plimsoll::stats::quantile;
+use plimsoll::validate::Limits;
 use plimsoll_backend::cpu::{CpuExecutor, CpuOptions, Throttles};
 use plimsoll_backend::probe::{
     Moment, PaceMeter, PartOptions, PartTimes, ProbeError, measure_parts,
@@ -42,7 +43,7 @@ const SHAPES: [&str; 3] = ["opt-1.3b", "opt-6.7b", "llama-3-8b"];
 
 /// Shares that are tried to each side of the benchmark's.
 const AROUND: Range = Range {
-    around: 0.2,
+    around: 0.12,
     step: 0.02,
 };
 
@@ -52,7 +53,8 @@ const BENCHMARK: Range = Range {
     step: 0.02,
 };
 
-/// Rounds over all that is compared.
+/// Rounds over all shares, and over all that is compared.
+const SWEEPS: usize = 3;
 const ROUNDS: usize = 5;
 
 /// Where things run, and what is kept between runs.
@@ -63,12 +65,9 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(h2d: BytesPerSecond) -> Bench {
+    fn new(limits: &Limits) -> Bench {
         let options = CpuOptions {
-            throttles: Throttles {
-                h2d: Some(h2d),
-                ..Throttles::default()
-            },
+            throttles: limits.throttles,
             pin_cores: true,
             ..CpuOptions::new(std::env::temp_dir())
         };
@@ -200,18 +199,18 @@ fn mean_share(model: &ModelSpec, share: &PerModule<f64>) -> f64 {
         / all
 }
 
-fn sweep(h2d: BytesPerSecond) -> anyhow::Result<()> {
+fn sweep(limits: &Limits) -> anyhow::Result<()> {
     println!("model,offset,alpha,token_ms,of_best");
     let mut summary = String::new();
     for name in SHAPES {
-        let mut bench = Bench::new(h2d);
+        let mut bench = Bench::new(limits);
         let model = layers(name, 2)?;
         let shares = benchmarked(&bench, &model)?;
         let offsets = AROUND.offsets();
         let at = |offset: f64| PerModule::from_fn(|module| within(shares[module] + offset));
         let mut times = vec![Vec::new(); offsets.len()];
         let mut breakdowns = Vec::new();
-        for _ in 0..ROUNDS {
+        for _ in 0..SWEEPS {
             for (offset, times) in offsets.iter().zip(&mut times) {
                 let (run, _) = bench.run(&split_plan(&model, at(*offset), 10)?)?;
                 times.extend(tokens_s(&run));
@@ -298,12 +297,12 @@ impl Case {
     /// At the pace that the machine had meanwhile, with its link held.
     fn predicted(
         &self,
-        (profile, h2d): (&HardwareProfile, BytesPerSecond),
+        (profile, limits): (&HardwareProfile, &Limits),
         of: fn(&Run) -> Vec<f64>,
     ) -> anyhow::Result<f64> {
         let slowness = Moment::middle(&self.moments).slowness(profile);
         let paced = slowness.map_or_else(|| profile.clone(), |slowness| profile.at_pace(&slowness));
-        let run = simulate(&self.plan, &paced.with_link_cap(Some(h2d), None))?;
+        let run = simulate(&self.plan, &limits.hold(&paced))?;
         Ok(quantile(&of(&run), 0.5))
     }
 }
@@ -311,10 +310,10 @@ impl Case {
 /// Runs all in turn, some rounds, and prints each beside its prediction and the first.
 fn compare(
     mut cases: Vec<Case>,
-    (profile, h2d): (&HardwareProfile, BytesPerSecond),
+    (profile, limits): (&HardwareProfile, &Limits),
     of: fn(&Run) -> Vec<f64>,
 ) -> anyhow::Result<()> {
-    let mut bench = Bench::new(h2d);
+    let mut bench = Bench::new(limits);
     for _ in 0..ROUNDS {
         for case in &mut cases {
             let (run, moment) = bench.run(&case.plan)?;
@@ -327,7 +326,7 @@ fn compare(
     );
     let mut first = None;
     for case in &cases {
-        let (predicted, measured) = (case.predicted((profile, h2d), of)?, case.measured());
+        let (predicted, measured) = (case.predicted((profile, limits), of)?, case.measured());
         let (p, m) = *first.get_or_insert((predicted, measured));
         let (p, m) = (p / predicted, m / measured);
         println!(
@@ -341,14 +340,14 @@ fn compare(
 }
 
 /// The machine with so much device memory, for a plan.
-fn held(profile: &HardwareProfile, h2d: BytesPerSecond, device: Bytes) -> HardwareProfile {
-    let capped = profile.with_link_cap(Some(h2d), None);
+fn held(profile: &HardwareProfile, limits: &Limits, device: Bytes) -> HardwareProfile {
+    let capped = limits.hold(profile);
     capped.with_capacities(Some(device), None, None)
 }
 
-fn parts(profile: &HardwareProfile, h2d: BytesPerSecond) -> anyhow::Result<()> {
+fn parts(profile: &HardwareProfile, limits: &Limits) -> anyhow::Result<()> {
     let model = layers("opt-1.3b", 8)?;
-    let bench = Bench::new(h2d);
+    let bench = Bench::new(limits);
     let share = benchmarked(&bench, &model)?;
     let open = split_plan(&model, share, 10)?;
     // Room for half of what is split.
@@ -358,7 +357,7 @@ fn parts(profile: &HardwareProfile, h2d: BytesPerSecond) -> anyhow::Result<()> {
         .sum();
     let machine = held(
         profile,
-        h2d,
+        limits,
         Bytes(footprint(&open)?.device.0 + weights / 2),
     );
     let plan = given::plan(&machine, model, DTYPE, one_prompt(10), open.policy);
@@ -382,7 +381,7 @@ fn parts(profile: &HardwareProfile, h2d: BytesPerSecond) -> anyhow::Result<()> {
             cases.push(Case::new(part, plan));
         }
     }
-    compare(cases, (profile, h2d), tokens_s)
+    compare(cases, (profile, limits), tokens_s)
 }
 
 /// All tokens, from the prompt on.
@@ -390,13 +389,13 @@ fn whole_s(run: &Run) -> Vec<f64> {
     vec![run.trace.makespan().0]
 }
 
-fn whole(profile: &HardwareProfile, h2d: BytesPerSecond) -> anyhow::Result<()> {
+fn whole(profile: &HardwareProfile, limits: &Limits) -> anyhow::Result<()> {
     let model = layers("opt-1.3b", 8)?;
     let weights: u64 = (1..=8)
         .flat_map(|block| model.tensors(block))
         .map(|t| t.elements() * 2)
         .sum();
-    let machine = held(profile, h2d, Bytes(weights * 2 / 5));
+    let machine = held(profile, limits, Bytes(weights * 2 / 5));
     let mut cases = Vec::new();
     for (name, strategy) in [("unsplit", Strategy::FlexGen), ("split", Strategy::HeteGen)] {
         let request = Request {
@@ -417,7 +416,7 @@ fn whole(profile: &HardwareProfile, h2d: BytesPerSecond) -> anyhow::Result<()> {
         );
         cases.push(Case::new(name, found.plan));
     }
-    compare(cases, (profile, h2d), whole_s)
+    compare(cases, (profile, limits), whole_s)
 }
 
 fn main() -> anyhow::Result<()> {
@@ -425,20 +424,31 @@ fn main() -> anyhow::Result<()> {
         .skip(1)
         .filter(|arg| !arg.starts_with('-'))
         .collect();
-    let [what, rate, profile @ ..] = arguments.as_slice() else {
+    let [what, link, cpu, profile @ ..] = arguments.as_slice() else {
         println!(
-            "say what: sweep 2, parts 2 my.toml, whole 2 my.toml (GB/s of the link; this machine's profile)"
+            "say what: sweep 2 4, parts 2 4 my.toml, whole 2 4 my.toml (GB/s of the link and of the CPU, or all; this machine's profile)"
         );
         return Ok(());
     };
-    let h2d = BytesPerSecond(rate.parse::<f64>()? * 1e9);
+    let rate = |text: &str| -> anyhow::Result<BytesPerSecond> {
+        Ok(BytesPerSecond(text.parse::<f64>()? * 1e9))
+    };
+    let limits = Limits {
+        throttles: Throttles {
+            h2d: Some(rate(link)?),
+            cpu: (cpu != "all").then(|| rate(cpu)).transpose()?,
+            ..Throttles::default()
+        },
+        ..Limits::default()
+    };
     let profile = || match profile.first() {
-        Some(path) => Ok(find_profile(&Path::new(path).to_string_lossy())?),
+        Some(path) => Ok(find_profile(path)?),
         None => anyhow::bail!("give this machine's profile"),
     };
     match what.as_str() {
-        "sweep" => sweep(h2d),
-        "parts" => parts(&profile()?, h2d),
-        _ => whole(&profile()?, h2d),
+        "sweep" => sweep(&limits),
+        "parts" => parts(&profile()?, &limits),
+        "whole" => whole(&profile()?, &limits),
+        other => anyhow::bail!("`{other}` is none of sweep, parts, whole"),
     }
 }

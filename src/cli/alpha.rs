@@ -52,6 +52,9 @@ pub struct Args {
     /// The most that copies to the device carry, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     h2d_gb_s: Option<f64>,
+    /// The most that the CPU reads of weights while it multiplies, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
+    cpu_gb_s: Option<f64>,
     /// Where the disk tier's file would go
     #[arg(long, value_name = "DIR", default_value = ".")]
     disk_dir: PathBuf,
@@ -94,6 +97,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         cpu: CpuOptions {
             throttles: Throttles {
                 h2d: args.h2d_gb_s.map(|rate| BytesPerSecond(rate * 1e9)),
+                cpu: args.cpu_gb_s.map(|rate| BytesPerSecond(rate * 1e9)),
                 ..Throttles::default()
             },
             ..cpu_options(&args.disk_dir)?

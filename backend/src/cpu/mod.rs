@@ -46,7 +46,7 @@ pub use error::CpuError;
 pub use load::Progress;
 pub use texts::Outlet;
 
-/// The most that each link carries; none: as fast as it goes.
+/// The most that each link carries, and that the CPU reads of weights; none: as fast as it goes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Throttles {
     /// From host to device.
@@ -57,6 +57,8 @@ pub struct Throttles {
     pub disk_read: Option<BytesPerSecond>,
     /// To disk.
     pub disk_write: Option<BytesPerSecond>,
+    /// Of weights, where the CPU computes a part of a linear layer.
+    pub cpu: Option<BytesPerSecond>,
 }
 
 impl Throttles {
@@ -66,6 +68,7 @@ impl Throttles {
             ResourceKind::D2h => self.d2h,
             ResourceKind::DiskRead => self.disk_read,
             ResourceKind::DiskWrite => self.disk_write,
+            ResourceKind::Cpu => self.cpu,
             _ => None,
         }
     }

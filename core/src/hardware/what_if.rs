@@ -83,6 +83,26 @@ impl HardwareProfile {
         changed
     }
 
+    /// The machine whose CPU is throttled to so many bytes/s of weights where it multiplies, for however many tokens; `None` leaves
+    /// it as it is. Contention scales as in [`HardwareProfile::with_link_cap`].
+    pub fn with_cpu_cap(&self, cap: Option<BytesPerSecond>) -> HardwareProfile {
+        let mut changed = self.clone();
+        let Some(cap) = cap else { return changed };
+        let mut fastest = 0.0_f64;
+        for curve in &mut changed.compute.cpu_gemm {
+            let of_one = 2.0 * cap.0 / curve.dtype.size_bytes() as f64;
+            fastest = fastest.max(curve.rate.at(1.0) / of_one);
+            curve.rate = curve
+                .rate
+                .slower(|m| (curve.rate.at(m) / (m * of_one)).max(1.0));
+        }
+        if fastest > 0.0 {
+            changed.scale_contention(Engine::Cpu, 1.0 / fastest);
+        }
+        changed.say(&[format!("the CPU's products at most {cap} of weights")]);
+        changed
+    }
+
     /// The machine whose CPU reads so many bytes/s of weights where it multiplies for one token. What it reaches for many
     /// tokens stays, and is reached by fewer of them; a profile that says nothing of its products stays as it is.
     pub fn with_cpu_products(&self, rate: BytesPerSecond) -> HardwareProfile {
