@@ -32,6 +32,17 @@ fn places(points: &[MemoryPoint]) -> Vec<(f64, f64)> {
     places
 }
 
+/// What a system reaches with so much memory: until a plan for more fits, that of less.
+fn steps(places: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut steps: Vec<(f64, f64)> = Vec::new();
+    for place in places {
+        let before = steps.last().map(|last| last.1);
+        steps.extend(before.map(|rate| (place.0, rate)));
+        steps.push(*place);
+    }
+    steps
+}
+
 fn plain(number: f64) -> String {
     format!("{}", (number * 1e6).round() / 1e6)
 }
@@ -72,7 +83,7 @@ impl Picture for MemoryCurves<'_> {
         draw_axes(area, pixel, [&axes[0], &axes[1]])?;
         for (index, points) in systems.iter().enumerate() {
             let (colour, places) = (colour(index), places(points));
-            let line = LineSeries::new(places.clone(), colour.stroke_width(2));
+            let line = LineSeries::new(steps(&places), colour.stroke_width(2));
             chart.draw_series(line).map_err(own)?;
             let dots = places.into_iter();
             let dots = dots.map(|at| Circle::new(at, 4, colour.filled()));
