@@ -192,7 +192,10 @@ fn a_split_plan_is_written_read_simulated_and_run() {
     let line =
         format!("plan --hw machine.toml --model {opt} {asked} --strategy hetegen -o plan.json");
     let said = place.text(&line);
-    assert!(said.contains("split      nothing: the device has all"), "{said}");
+    assert!(
+        said.contains("split      nothing: the device has all"),
+        "{said}"
+    );
     assert!(said.contains("compute.cpu_gemm"), "{said}");
     let simulated = place.json("simulate --plan plan.json --hw machine.toml --format json");
     assert!(
