@@ -9,6 +9,7 @@ pub mod experiment;
 pub mod files;
 pub mod flexgen;
 pub mod given;
+pub mod memory;
 pub mod padding;
 mod parallel;
 pub mod pareto;

@@ -82,6 +82,9 @@ pub struct Args {
     /// The most that is written to the disk, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     disk_write_gb_s: Option<f64>,
+    /// The most that the CPU reads of weights while it computes a part of a linear layer, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
+    cpu_gb_s: Option<f64>,
     /// Threads that the emulated device computes with; profiles are measured with 1, so with more
     /// nothing is predicted
     #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS,
@@ -126,6 +129,7 @@ impl Args {
             d2h: self.d2h_gb_s.map(rate),
             disk_read: self.disk_read_gb_s.map(rate),
             disk_write: self.disk_write_gb_s.map(rate),
+            cpu: self.cpu_gb_s.map(rate),
         }
     }
 }

@@ -6,6 +6,7 @@ mod csv;
 mod frontier;
 pub mod hardware;
 mod lines;
+mod memory;
 pub mod models;
 pub mod plan;
 pub mod run;
@@ -18,6 +19,7 @@ pub use certainty::{extrapolation_text, rates_text};
 pub use csv::to_csv;
 pub use frontier::{Frontier, frontier_table};
 pub use lines::{Line, Lines};
+pub use memory::{MemoryCurves, memory_table, ranges_table};
 pub use scatter::{Point, Scatter};
 pub use table::{Align, Table};
 

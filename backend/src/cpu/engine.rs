@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::lower::schedule::Round;
 use plimsoll_core::placement::{WeightPlacement, split_whole};
 use plimsoll_core::plan::Plan;
@@ -71,6 +72,21 @@ impl Engine {
             operands,
             shape: self.shape(cell)?,
             padding: self.padding(cell),
+        })
+    }
+
+    /// What a product reads of weights, as they are stored.
+    fn weight_bytes(&self, op: &Op) -> Bytes {
+        let Op::Linear {
+            gemms, compressed, ..
+        } = op
+        else {
+            return Bytes::ZERO;
+        };
+        let elements: u64 = gemms.iter().map(|g| u64::from(g.n) * u64::from(g.k)).sum();
+        Bytes(match compressed {
+            true => elements / GROUP_ELEMENTS * GROUP_BYTES,
+            false => elements * self.plan.dtype.size_bytes(),
         })
     }
 
@@ -184,7 +200,11 @@ impl Work for Engine {
             Op::Embed { position, .. } => turn.embed(position),
             Op::Linear {
                 stage, position, ..
-            } => turn.linear((stage, position), op, kind),
+            } => {
+                turn.linear((stage, position), op, kind)?;
+                let ends = |pace: Pace<'_>| pace.end(self.weight_bytes(op));
+                Ok(pace.map_or(Ok(()), ends)?)
+            }
             Op::Attention { .. } => turn.attention(op, kind),
             Op::Gather { rows, picks, .. } => turn.gather(rows, picks),
             Op::Span(_) => Err(TaskError::NotExecuted("iterations of a serving system")),

@@ -47,7 +47,7 @@ pub use error::CpuError;
 pub use load::Progress;
 pub use texts::Outlet;
 
-/// The most that each link carries; none: as fast as it goes.
+/// The most that each link carries, and that the CPU reads of weights; none: as fast as it goes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Throttles {
     /// From host to device.
@@ -58,6 +58,8 @@ pub struct Throttles {
     pub disk_read: Option<BytesPerSecond>,
     /// To disk.
     pub disk_write: Option<BytesPerSecond>,
+    /// Of weights, where the CPU computes a part of a linear layer.
+    pub cpu: Option<BytesPerSecond>,
 }
 
 impl Throttles {
@@ -67,6 +69,7 @@ impl Throttles {
             ResourceKind::D2h => self.d2h,
             ResourceKind::DiskRead => self.disk_read,
             ResourceKind::DiskWrite => self.disk_write,
+            ResourceKind::Cpu => self.cpu,
             _ => None,
         }
     }
@@ -262,7 +265,10 @@ impl<'s> CpuExecutor<'s> {
         }
         let work: Arc<dyn Work> = Arc::clone(&self.engine) as Arc<dyn Work>;
         let with = (&work, &self.scheduler);
-        worker::start(machine, with, (options, streams), &mut self.workers)
+        // Copies of a split stand for engines of their own: beside the CPU's products they must not all wait for its cores.
+        let free_copies = self.engine.plan.policy.split.is_some();
+        let cores = worker::Cores::of(options, free_copies);
+        worker::start(machine, with, (&cores, streams), &mut self.workers)
     }
 
     /// The logits of every head, in the order in which they were computed, if they were asked for.

@@ -36,18 +36,48 @@ struct Worker {
     cores: Vec<usize>,
 }
 
+/// Which threads have which cores.
+#[derive(Debug)]
+pub(crate) struct Cores {
+    /// All there are; none: the system decides.
+    all: Vec<usize>,
+    /// How many of them are the accelerator's own.
+    device: usize,
+    /// Whether copies may run anywhere, and not beside the CPU's own work only.
+    free_copies: bool,
+}
+
+impl Cores {
+    /// As options ask.
+    pub fn of(options: &CpuOptions, free_copies: bool) -> Cores {
+        let all = match options.pin_cores {
+            true => pin::allowed_cores(),
+            false => Vec::new(),
+        };
+        Cores {
+            device: options.device_threads.clamp(1, all.len().max(1)),
+            all,
+            free_copies,
+        }
+    }
+
+    fn of_resource(&self, kind: ResourceKind) -> Vec<usize> {
+        match kind {
+            _ if self.all.len() <= self.device => Vec::new(),
+            ResourceKind::Gpu => self.all[..self.device].to_vec(),
+            kind if self.free_copies && kind != ResourceKind::Cpu => Vec::new(),
+            _ => self.all[self.device..].to_vec(),
+        }
+    }
+}
+
 /// Starts a thread for each resource of a machine, but those that are streams of a GPU, a bit each.
 pub(crate) fn start(
     machine: &Machine,
     (work, scheduler): (&Arc<dyn Work>, &Arc<Scheduler>),
-    (options, streams): (&CpuOptions, u128),
+    (cores, streams): (&Cores, u128),
     workers: &mut Vec<JoinHandle<()>>,
 ) -> Result<(), CpuError> {
-    let cores = match options.pin_cores {
-        true => pin::allowed_cores(),
-        false => Vec::new(),
-    };
-    let own = options.device_threads.clamp(1, cores.len().max(1));
     for (index, resource) in machine.resources.iter().enumerate() {
         if resource.kind == ResourceKind::Sync || streams >> index & 1 == 1 {
             continue;
@@ -57,11 +87,7 @@ pub(crate) fn start(
             scheduler: Arc::clone(scheduler),
             resource: index,
             kind: resource.kind,
-            cores: match resource.kind {
-                _ if cores.len() <= own => Vec::new(),
-                ResourceKind::Gpu => cores[..own].to_vec(),
-                _ => cores[own..].to_vec(),
-            },
+            cores: cores.of_resource(resource.kind),
         };
         let thread = std::thread::Builder::new().name(resource.kind.name().to_owned());
         let handle = thread.spawn(move || worker.run());

@@ -161,7 +161,7 @@ fn links(measured: &Measured) -> Links {
         d2h: copy(ResourceKind::D2h),
         disk_read: disk(ResourceKind::DiskRead),
         disk_write: disk(ResourceKind::DiskWrite),
-        page_lock: None,
+        page_lock: Some(curve(&moved(ResourceKind::Pin))),
         peers: Vec::new(),
     }
 }
@@ -205,7 +205,7 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         part_launch: None,
         sequence: None,
         sequence_layer: None,
-        cpu_gemm: Vec::new(),
+        cpu_gemm: cpu_gemm_curves(options, measured),
         unpack: (!unpack.is_empty()).then(|| curve(&thin(unpack))),
     }
 }
@@ -253,6 +253,13 @@ fn gemm_curves(options: &ProbeOptions, measured: &Measured) -> Vec<GemmCurve> {
     let mut curves = of(&measured.compute, false);
     curves.extend(of(&measured.packed_weights, true));
     curves
+}
+
+/// The CPU's, which computes them as they are stored; none on a GPU's host, which has no parts of linear layers yet.
+fn cpu_gemm_curves(options: &ProbeOptions, measured: &Measured) -> Vec<GemmCurve> {
+    let dtypes = options.dtypes.iter();
+    let of = |dtype: &Dtype| curves_of(*dtype, &measured.cpu_products, false);
+    dtypes.flat_map(of).collect()
 }
 
 /// One curve over M for each size of matrix.

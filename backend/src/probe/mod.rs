@@ -14,6 +14,7 @@ mod pace;
 mod peak;
 mod products;
 mod samples;
+mod split;
 mod stats;
 mod unpack;
 
@@ -122,6 +123,8 @@ struct Measured {
     packed_weights: Vec<(Dtype, Timed)>,
     /// And with the cache in 4 bits.
     packed_caches: Vec<(Dtype, Timed)>,
+    /// The CPU's products, nothing beside them.
+    cpu_products: Vec<(Dtype, Timed)>,
     gaps: Vec<f64>,
     handoffs: Vec<f64>,
     barriers: Vec<f64>,
@@ -143,6 +146,7 @@ impl Measured {
             compute: Vec::new(),
             packed_weights: Vec::new(),
             packed_caches: Vec::new(),
+            cpu_products: Vec::new(),
             gaps: Vec::new(),
             handoffs: Vec::new(),
             barriers: Vec::new(),
@@ -214,6 +218,11 @@ pub fn measure(
     progress("engines beside each other", 0.8);
     measure_barriers(options, &mut measured)?;
     measure_contention(options, &mut measured)?;
+    // On a GPU no split is executed yet.
+    if options.cpu.card.is_none() {
+        progress("linear layers on the CPU", 0.9);
+        split::measure(options, &mut measured)?;
+    }
     progress("done", 1.0);
     Ok(assemble::profile(options, &measured))
 }

@@ -95,7 +95,8 @@ impl ServingExecutor {
             scheduler,
         };
         let with = (&work, &executor.scheduler);
-        worker::start(machine, with, (options, 0), &mut executor.workers)?;
+        let cores = worker::Cores::of(options, false);
+        worker::start(machine, with, (&cores, 0), &mut executor.workers)?;
         Ok(executor)
     }
 

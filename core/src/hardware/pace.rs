@@ -75,6 +75,9 @@ impl HardwareProfile {
         };
         copies(&mut changed.links.h2d);
         copies(&mut changed.links.d2h);
+        if let Some(pin) = &mut changed.links.page_lock {
+            by(pin, slowness.copy);
+        }
         let compute = &mut changed.compute;
         for gemm in compute.gemm.iter_mut().chain(&mut compute.cpu_gemm) {
             gemm.rate = gemm.rate.slower(|m| slowness.of_tokens(m));
