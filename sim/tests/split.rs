@@ -145,7 +145,7 @@ fn the_cpu_and_the_link_are_busy_at_the_laws_share() {
     let share = law(&rates_alone()).share();
     let plan = plan(SplitLinears::even(share));
     let run = simulate(&plan, &profile).expect("it verifies and runs");
-    for module in [Module::Q, Module::O, Module::Up, Module::Down] {
+    for module in [Module::Q, Module::Up, Module::Down] {
         let busy = Breakdown::of(&run, module).expect("tokens came");
         println!("{}: {busy:?}", module.name());
         for share in [busy.cpu, busy.link] {
@@ -155,12 +155,11 @@ fn the_cpu_and_the_link_are_busy_at_the_laws_share() {
                 module.name()
             );
         }
-        assert!(
-            busy.pin > 0.5 && busy.device < 0.2,
-            "{}: {busy:?}",
-            module.name()
-        );
+        assert!(busy.device < 0.2, "{}: {busy:?}", module.name());
     }
+    // Attention's output is alone in its step: nothing is page-locked ahead of it, so that is what it waits for.
+    let busy = Breakdown::of(&run, Module::O).expect("tokens came");
+    assert!(busy.cpu > 0.9 && busy.pin > 0.9, "{busy:?}");
 }
 
 #[test]
