@@ -197,6 +197,7 @@ fn a_trace_is_served_for_real_as_it_was_predicted() {
         &["--manager", "vllm", "--kv-gb", kv][..],
         &["--manager", "vllm", "--preemption", "swap", "--kv-gb", kv],
         &["--manager", "orca", "--max-len", "70", "--kv-gb", "0.0003"],
+        &["--manager", "pie", "--kv-gb", "0.0003"],
     ] {
         let (code, out, said) = execute(manager);
         assert_eq!((code, said.as_str()), (0, ""), "{manager:?}");
@@ -208,7 +209,7 @@ fn a_trace_is_served_for_real_as_it_was_predicted() {
         let preempted = measured["preemptions"].as_u64() > Some(0);
         assert_eq!(preempted, manager.contains(&"vllm"), "{manager:?}: {out}");
     }
-    let (code, _, said) = execute(&["--manager", "pie"]);
+    let (code, _, said) = execute(&["--manager", "s3", "--reserve", "output"]);
     assert_eq!(code, 2);
-    assert!(said.contains("not swapped for real yet"), "{said}");
+    assert!(said.contains("--reserve all"), "{said}");
 }

@@ -124,11 +124,10 @@ pub fn follow(
                 executor.submit(piece)?;
             }
             Decision::Wait(until) => {
-                while pieces
-                    .front()
-                    .is_some_and(|piece| has_ended(piece, executor))
-                    && let Some(piece) = pieces.pop_front()
-                {
+                // All before the first is let go of: that may bring ends that the controller has not seen.
+                let ended = pieces.iter().take_while(|piece| has_ended(piece, executor));
+                let ended = ended.count();
+                for piece in pieces.drain(..ended) {
                     executor.forget(&piece);
                 }
                 now = executor.wait(until)?;

@@ -38,6 +38,4 @@ pub enum Moved {
     LayerOut(u16),
     /// A layer's cache of all requests, back to the device.
     LayerIn(u16),
-    /// Bytes of somebody else, who uses the link as well.
-    Others,
 }

@@ -41,13 +41,14 @@ impl Server {
         (source, seed): (&dyn WeightSource, u64),
         options: &CpuOptions,
     ) -> Result<Executed, ExecuteError> {
-        let token = Shape::of(&self.model, self.dtype).bytes_per_token();
-        let block_tokens = self.manager.block_tokens();
+        let (machine, shape) = (self.machine(), Shape::of(&self.model, self.dtype));
+        let swapped = self.manager.layers(&machine, self.kv_bytes, &shape);
         let served = Served {
             model: self.model.clone(),
             dtype: self.dtype,
-            blocks: self.kv_bytes.0 / token.0 / u64::from(block_tokens),
-            block_tokens,
+            kv: self.kv_bytes,
+            device_layers: swapped.map_or(shape.layers, |pie| pie.slots()),
+            block_tokens: self.manager.block_tokens(),
             host: self.profile.usable().host,
         };
         let lengths = requests.iter().map(|request| request.prompt_len);
@@ -59,7 +60,6 @@ impl Server {
             ids.truncate(length as usize);
             ids
         });
-        let machine = self.machine();
         let prompts = prompts.collect();
         let mut executor = ServingExecutor::new(&machine, &served, prompts, source, options)?;
         let replayed = self.serve(requests, &mut executor, true)?;

@@ -217,7 +217,7 @@ impl Manager {
     }
 
     /// The layers that are swapped, if any are.
-    fn layers(&self, machine: &Machine, kv_bytes: Bytes, shape: &Shape) -> Option<Pie> {
+    pub(super) fn layers(&self, machine: &Machine, kv_bytes: Bytes, shape: &Shape) -> Option<Pie> {
         let lanes = Lanes::of(machine);
         match *self {
             Manager::Pie(Expansion::Auto(settings)) => {

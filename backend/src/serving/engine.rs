@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::program::{Op, Program, ResourceKind, Span, TaskId};
 use plimsoll_core::roster::{Member, Moved, Roster};
+use plimsoll_core::tier::Tier;
+use plimsoll_core::units::Bytes;
 
 use super::cache::PagedCache;
 use super::error::ServingError;
@@ -63,7 +65,7 @@ impl Work for Engine {
                     .of(kind)
                     .map(|rate| Pace::begin(rate, is_over));
                 let moved = roster.moves.iter().find(|(task, _)| *task == id);
-                self.make_move(moved.map(|(_, moved)| *moved), pace.as_ref())?;
+                self.make_move((moved.map(|(_, moved)| *moved), *bytes), pace.as_ref())?;
                 if let Some(pace) = pace {
                     pace.end(*bytes).map_err(ServingError::from)?;
                 }
@@ -76,13 +78,22 @@ impl Work for Engine {
 }
 
 impl Engine {
-    fn make_move(&self, moved: Option<Moved>, pace: Option<&Pace<'_>>) -> Result<(), ServingError> {
+    fn make_move(
+        &self,
+        (moved, bytes): (Option<Moved>, Bytes),
+        pace: Option<&Pace<'_>>,
+    ) -> Result<(), ServingError> {
+        let cache = &self.cache;
         match moved {
-            Some(Moved::Out(request, tokens)) => {
-                self.cache.move_out(request, tokens as usize, pace)
+            Some(Moved::Out(request, tokens)) => cache.move_out(request, tokens as usize, pace),
+            Some(Moved::In(request)) => cache.move_in(request, pace),
+            Some(Moved::LayerOut(layer)) => {
+                cache.move_layer(layer.into(), (Tier::Host, bytes), pace)
             }
-            Some(Moved::In(request)) => self.cache.move_in(request, pace),
-            _ => Ok(()),
+            Some(Moved::LayerIn(layer)) => {
+                cache.move_layer(layer.into(), (Tier::Device, bytes), pace)
+            }
+            None => Ok(()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What keeps requests from being served.
 
+use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 use thiserror::Error;
 
@@ -29,14 +30,14 @@ pub enum ServingError {
         /// How many there are.
         free: usize,
     },
-    /// The host has no room for what is to leave the device.
+    /// A tier has no room for what is to be moved there.
     #[error(
-        "request {request} has {needed} to move to the host, which has room for {room}; give the host more"
+        "{needed} of the KV cache are to be moved to the {tier}, which has room for {room}; give it more"
     )]
-    HostFull {
-        /// Which request.
-        request: u32,
-        /// Its keys and values.
+    TierFull {
+        /// Which.
+        tier: Tier,
+        /// Keys and values.
         needed: Bytes,
         /// What is left.
         room: Bytes,

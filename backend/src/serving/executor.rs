@@ -28,8 +28,10 @@ pub struct Served {
     pub model: ModelSpec,
     /// What weights, cache and activations are stored as.
     pub dtype: Dtype,
-    /// Blocks of the KV cache on the device.
-    pub blocks: u64,
+    /// The device's part of the KV cache.
+    pub kv: Bytes,
+    /// Layers whose cache is there at first; the others' are on the host, of the same size.
+    pub device_layers: u16,
     /// Tokens a block.
     pub block_tokens: u32,
     /// What the host has room for of caches that had to leave.
@@ -62,11 +64,15 @@ impl ServingExecutor {
         let Served { model, dtype, .. } = served;
         let none = Compression::default();
         let decoder = Decoder::new(model, *dtype, none, options.device_threads)?;
+        let (block_tokens, token_bytes) = (served.block_tokens as usize, decoder.token_bytes());
+        let layer = served.kv.0 as usize / usize::from(served.device_layers.max(1));
         let size = CacheSize {
             layers: model.num_hidden_layers as usize,
-            blocks: served.blocks as usize,
-            block_tokens: served.block_tokens as usize,
-            token_bytes: decoder.token_bytes(),
+            device_layers: served.device_layers.into(),
+            blocks: layer / (block_tokens * token_bytes),
+            block_tokens,
+            token_bytes,
+            device: served.kv,
             host: served.host,
         };
         let device = Resident::bytes(model, *dtype) + size.bytes();

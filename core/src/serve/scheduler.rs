@@ -293,8 +293,16 @@ impl Scheduler {
             cell,
         };
         match pie.next(iteration, (now, trace), self.next_task) {
-            Next::Submit(piece) => {
+            Next::Submit(mut piece) => {
                 self.next_task = piece.end_task();
+                if self.described {
+                    let roster = Roster {
+                        left: std::mem::take(&mut self.left),
+                        moves: self.lanes.layers_moved(&piece),
+                        members: self.running.members(self.iteration).collect(),
+                    };
+                    piece.set_roster(roster);
+                }
                 Decision::Submit(piece)
             }
             Next::Wait(task) => Decision::Wait(Until::Task(task)),

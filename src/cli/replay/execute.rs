@@ -96,9 +96,6 @@ impl ExecuteArgs {
     pub fn check(&self, manager: &Manager) -> Result<(), Failure> {
         let line = match manager {
             _ if !self.execute => return Ok(()),
-            Manager::Pie(_) => {
-                "--execute: layers of the cache are not swapped for real yet; give --manager vllm, orca or s3"
-            }
             Manager::S3 {
                 reserve: Reserve::Output,
                 ..

@@ -5,6 +5,7 @@ use super::expansion::{slots, with_buffers};
 use super::table::{MappingTable, Place};
 use crate::machine::{Machine, ResourceId, ResourceKind};
 use crate::program::{BufferId, Cell, NewTask, Op, Program, TaskId};
+use crate::roster::Moved;
 use crate::serve::shape::{Load, Shape};
 use crate::trace::Trace;
 use crate::units::{Bytes, Seconds};
@@ -32,6 +33,23 @@ impl Lanes {
             h2d: lane(ResourceKind::H2d),
             d2h: lane(ResourceKind::D2h),
         }
+    }
+}
+
+impl Lanes {
+    /// Which layers a piece's moves bring where.
+    pub(in crate::serve) fn layers_moved(&self, piece: &Program) -> Vec<(TaskId, Moved)> {
+        let ids = (piece.first_task().0..).map(TaskId);
+        let moves = piece.tasks().iter().zip(ids).filter_map(|(task, id)| {
+            let layer = task.cell.block.checked_sub(1)?;
+            let moved = match task.resource {
+                lane if lane == self.d2h => Moved::LayerOut(layer),
+                lane if lane == self.h2d => Moved::LayerIn(layer),
+                _ => return None,
+            };
+            Some((id, moved))
+        });
+        moves.collect()
     }
 }
 
@@ -127,6 +145,11 @@ impl Pie {
             adaptive: Some(adaptive),
             ..Pie::fixed(lanes, kv_bytes, shape, 0)
         }
+    }
+
+    /// Layers whose cache the GPU has room for.
+    pub fn slots(&self) -> u16 {
+        self.table.slots()
     }
 
     /// What swapping amounts to so far.
