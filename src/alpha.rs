@@ -94,6 +94,8 @@ impl Polynomial {
 pub struct Balance {
     /// The share at which both curves meet (Eq. 10).
     pub share: f64,
+    /// How far measured times around the curves may have moved it: a standard error; none where the points determine the curves.
+    pub uncertainty: Option<f64>,
     /// The CPU's time there (Eq. 11).
     pub cpu_s: Seconds,
     /// The communication's (Eq. 12).
@@ -134,12 +136,27 @@ pub fn balance(times: &[At]) -> Option<Balance> {
     };
     Some(Balance {
         share,
+        uncertainty: uncertainty(times, &waits, share),
         cpu_s: Seconds(cpu.at(share)),
         communication_s: Seconds(communication.at(share)),
         meets,
         cpu,
         communication,
     })
+}
+
+/// The scatter of measured waits around the curves' own, over how steeply those change with the share.
+fn uncertainty(times: &[At], waits: &dyn Fn(f64) -> f64, share: f64) -> Option<f64> {
+    const STEP: f64 = 0.01;
+    let free = times
+        .len()
+        .checked_sub(DEGREE + 1)
+        .filter(|free| *free > 0)?;
+    let off = |at: &At| at.cpu_s.0 - at.communication() - waits(at.share);
+    let squares: f64 = times.iter().map(|at| off(at).powi(2)).sum();
+    let error = (squares / free as f64).sqrt() / (times.len() as f64).sqrt();
+    let slope = (waits(share + STEP) - waits(share - STEP)) / (2.0 * STEP);
+    (slope != 0.0).then(|| error / slope.abs())
 }
 
 /// A module with all that was measured of it.
@@ -255,6 +272,8 @@ mod tests {
             assert!(balance.meets);
             assert!((balance.share - truth()).abs() < 1e-3, "{}", balance.share);
             assert!((balance.cpu_s.0 - balance.communication_s.0).abs() < 1e-6);
+            // Parabolas go through these times.
+            assert!(balance.uncertainty.is_some_and(|off| off < 1e-6));
             let off = (measured.first_share - truth()).abs();
             assert!(off > 1e-3 && off < 0.1, "the law alone is off by {off}");
         }

@@ -2,7 +2,7 @@
 //! it cannot do.
 //!
 //! The rules are those of FlexGen's paper (Sheng et al., ICML 2023) and of the scripts released with
-//! it, so that predictions can be held beside what it published. They describe how those systems
+//! it, and of HeteGen's (Zhao et al., MLSys 2024), so that predictions can be held beside what it published. They describe how those systems
 //! were run there, not all that they can do.
 
 use plimsoll_core::Dtype;
@@ -32,17 +32,20 @@ pub enum System {
     DeepSpeed,
     /// Hugging Face Accelerate.
     Accelerate,
+    /// HeteGen.
+    HeteGen,
 }
 
 impl System {
     /// All of them.
-    pub const ALL: [System; 6] = [
+    pub const ALL: [System; 7] = [
         System::Plimsoll,
         System::Plimsoll4Bit,
         System::FlexGen,
         System::FlexGen4Bit,
         System::DeepSpeed,
         System::Accelerate,
+        System::HeteGen,
     ];
 
     /// Its name on the command line.
@@ -54,6 +57,7 @@ impl System {
             System::FlexGen4Bit => "flexgen-4bit",
             System::DeepSpeed => "deepspeed",
             System::Accelerate => "accelerate",
+            System::HeteGen => "hetegen",
         }
     }
 
@@ -79,6 +83,10 @@ impl System {
                  cache and activations on the device; nothing moves while anything computes, \
                  nothing is page-locked (section 6, Table 15, the device maps of the released \
                  benchmark)"
+            }
+            System::HeteGen => {
+                "linear layers split between the CPU and the device by the law, as many of them on the device \
+                 as it holds, all else there (its sections 3.2, 4.2 and 4.5)"
             }
         }
     }
@@ -134,6 +142,8 @@ enum Decides {
     Searches(Rules),
     /// By trying, in this order, where all weights could be.
     Tries(Vec<Policy>),
+    /// By HeteGen's law and scheduler.
+    Splits,
 }
 
 impl<'a> Baseline<'a> {
@@ -168,6 +178,42 @@ impl<'a> Baseline<'a> {
         }
     }
 
+    /// The best plan that splits linear layers, whatever the system's own rules, of those that `wanted` says.
+    ///
+    /// # Errors
+    /// A model that cannot be split; an error of ours in simulating.
+    pub fn split(
+        &self,
+        sequences: u32,
+        wanted: impl Fn(&Policy) -> bool,
+    ) -> Result<Outcome, PlanError> {
+        self.blocks.split(sequences, wanted)
+    }
+
+    /// The better of its plan and of any split of linear layers, wherever the cache is: what the planner's
+    /// `--strategy auto` may choose.
+    ///
+    /// # Errors
+    /// As [`Baseline::block`].
+    pub fn block_or_split(&self, sequences: u32) -> Result<Outcome, PlanError> {
+        let whole = self.block(sequences)?;
+        let split = match self.split(sequences, |_| true) {
+            // Not with this model.
+            Err(PlanError::Request(_)) => return Ok(whole),
+            split => split?,
+        };
+        Ok(match (&whole, &split) {
+            (Outcome::Fits(a), Outcome::Fits(b)) if a.throughput_tok_s >= b.throughput_tok_s => {
+                whole
+            }
+            (_, Outcome::Fits(_)) => split,
+            (Outcome::Fits(_), _) => whole,
+            (Outcome::DoesNotFit(a), Outcome::DoesNotFit(b)) => {
+                Outcome::DoesNotFit(if a.needed <= b.needed { *a } else { *b })
+            }
+        })
+    }
+
     /// Its plan of a block of so many sequences with its prediction, or what does not fit.
     ///
     /// # Errors
@@ -190,6 +236,7 @@ impl<'a> Baseline<'a> {
                 });
                 self.blocks.first_that_fits(&sized.collect::<Vec<_>>())
             }
+            Decides::Splits => self.blocks.split(sequences, cache_on_device),
         }
     }
 }
@@ -198,6 +245,11 @@ impl<'a> Baseline<'a> {
 const ON_DEVICE: [f64; 2] = [100.0, 0.0];
 const ON_HOST: [f64; 2] = [0.0, 100.0];
 const ON_DISK: [f64; 2] = [0.0, 0.0];
+
+/// HeteGen leaves all but linear layers on the device (its section 4.2).
+fn cache_on_device(policy: &Policy) -> bool {
+    policy.cache.device == 1.0
+}
 
 impl System {
     fn decides(self) -> Result<Decides, PolicyError> {
@@ -221,6 +273,7 @@ impl System {
                 };
                 Decides::Tries(row_by_row(&[ON_DEVICE, ON_HOST, ON_DISK], waits)?)
             }
+            System::HeteGen => Decides::Splits,
         })
     }
 }

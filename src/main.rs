@@ -35,6 +35,10 @@ fn obey(command: &Command) -> anyhow::Result<()> {
         Command::Experiment(args) => cli::experiment::run(args),
         // Measured runs -> a profile whose predictions agree with them.
         Command::Calibrate(args) => cli::calibrate::run(args),
+        // Requests over time -> the same engine, iteration by iteration.
+        Command::Replay(args) => cli::replay::run(args),
+        // Distributions -> a trace of requests.
+        Command::Workload(action) => cli::workload::run(action),
         // The nouns that go in.
         Command::Hw(action) => cli::hw::run(action),
         Command::Models(action) => cli::models::run(action),

@@ -16,7 +16,7 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::split::SplitLinears;
 use plimsoll_core::tier::Tier;
-use plimsoll_core::units::Bytes;
+use plimsoll_core::units::{Bytes, BytesPerSecond};
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::predict;
 
@@ -192,7 +192,10 @@ fn a_split_plan_is_written_read_simulated_and_run() {
     let line =
         format!("plan --hw machine.toml --model {opt} {asked} --strategy hetegen -o plan.json");
     let said = place.text(&line);
-    assert!(said.contains("split      the device computes"), "{said}");
+    assert!(
+        said.contains("split      nothing: the device has all"),
+        "{said}"
+    );
     assert!(said.contains("compute.cpu_gemm"), "{said}");
     let simulated = place.json("simulate --plan plan.json --hw machine.toml --format json");
     assert!(
@@ -238,4 +241,92 @@ fn the_alpha_benchmark_puts_curves_into_a_profile() {
     );
     assert!(!place.text(&plan).contains("does not say how fast"));
     place.refused(&format!("alpha --model {opt} --step 0"), 2, &["--step"]);
+    place.refused(
+        &format!("alpha --model {opt} --around -1"),
+        2,
+        &["--around"],
+    );
+}
+
+#[test]
+fn a_split_on_a_machine_whose_cpu_nobody_knows_has_no_interval() {
+    let place = Place::new();
+    let asked = "plan --model opt-13b --num-prompts 1 --strategy hetegen --format json";
+    for (machine, whole) in [("t4", false), ("a10", true)] {
+        let plan = place.json(&format!("{asked} --hw {machine}"));
+        let known = !embedded::profile(machine)
+            .expect("embedded")
+            .compute
+            .cpu_gemm
+            .is_empty();
+        assert_eq!(known, whole, "{machine}");
+        let prediction = &plan["prediction"];
+        assert!(prediction["throughput_tok_s"].as_f64().is_some(), "{plan}");
+        assert!(prediction["interval"].is_null(), "{machine}");
+    }
+    let unsplit = place.json("plan --model opt-13b --num-prompts 1 --hw t4 --format json");
+    assert!(!unsplit["prediction"]["interval"].is_null());
+}
+
+#[test]
+fn advice_knows_that_a_faster_cpu_helps_a_split() {
+    let profile = a10();
+    let planned = planned(&profile, "opt-30b", Strategy::HeteGen);
+    let advice = planned.advice.expect("something helps");
+    let mut faster = profile.clone();
+    for curve in &mut faster.compute.cpu_gemm {
+        curve.rate = curve.rate.slower(|_| 0.5);
+    }
+    let then = self::planned(&faster, "opt-30b", Strategy::HeteGen).throughput_tok_s;
+    let gain = then / planned.throughput_tok_s;
+    println!("{advice:?}; twice the CPU {gain:.2}");
+    assert!(
+        gain > 1.3 && advice.gain >= gain * 0.99,
+        "{advice:?}, {gain}"
+    );
+}
+
+#[test]
+fn auto_says_why_there_is_no_split() {
+    let place = Place::new();
+    let asked = "plan --hw a10 --num-prompts 1 --strategy auto --model";
+    let fused = place.text(&format!("{asked} gpt-neox-20b"));
+    assert!(
+        fused.contains("hetegen has no plan") && fused.contains("fused query"),
+        "{fused}"
+    );
+    let split = place.text(&format!("{asked} opt-30b"));
+    assert!(
+        split.contains("weights but split linear layers") || split.contains("next best"),
+        "{split}"
+    );
+}
+
+#[test]
+fn throughput_over_device_memory_is_printed_and_drawn() {
+    let place = Place::new();
+    let asked = "pareto --x device-memory --hw a10 --model opt-6.7b --prompt-len 32 --gen-len 4";
+    let found = place.json(&format!(
+        "{asked} --systems hetegen,flexgen --format json -o m.svg -o m.csv"
+    ));
+    assert_eq!(found["points"].as_array().expect("points").len(), 48);
+    let ranges = found["ranges"].as_array().expect("ranges");
+    assert_eq!(ranges[0]["system"], "hetegen");
+    assert!(ranges[0]["most_bytes"].as_u64() > ranges[0]["least_bytes"].as_u64());
+    assert!(place.read("m.svg").contains("device memory"));
+    assert_eq!(place.read("m.csv").lines().count(), 49);
+    place.refused(
+        &format!("{asked} --batches 2"),
+        2,
+        &["--batches", "one prompt"],
+    );
+}
+
+#[test]
+fn what_a_slower_cpu_multiplies_is_stated() {
+    let profile = a10().with_cpu_products(BytesPerSecond(32.5e9));
+    let curve = &profile.compute.cpu_gemm[0].rate;
+    let known = &a10().compute.cpu_gemm[0].rate;
+    assert!((curve.at(1.0) - 32.5e9).abs() < 1.0);
+    assert_eq!(curve.peak(), known.peak());
 }

@@ -3,9 +3,11 @@
 pub mod cpu;
 pub mod cuda;
 pub mod decoder;
+pub mod dispatch;
 pub mod machine;
 pub mod probe;
 pub mod selftest;
+pub mod serving;
 pub mod tiers;
 pub mod weights;
 

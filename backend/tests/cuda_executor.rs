@@ -7,18 +7,20 @@ mod cuda {
     pub mod emulator;
 }
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use common::{Outcome, checkpoint, execute, model, plan, prompts};
 use cuda::card::{FakeCard, Order};
-use plimsoll_backend::cpu::{CpuExecutor, CpuOptions, OnCard};
-use plimsoll_backend::cuda::dispatch::{Dispatch, Inflections, Timing, Weights};
+use plimsoll_backend::cpu::{CapturedLogits, CpuExecutor, CpuOptions};
+use plimsoll_backend::cuda::UnifiedMaximum;
+use plimsoll_backend::dispatch::{Dispatch, Weights};
 use plimsoll_backend::weights::{Synthetic, WeightError, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::control::{DriveError, Run, drive};
+use plimsoll_core::hardware::{Implementation, Inflections};
 use plimsoll_core::lower::Lowering;
-use plimsoll_core::model::{ModelSpec, Positions, TensorRole, TensorSpec};
+use plimsoll_core::model::{ModelSpec, TensorRole, TensorSpec};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::program::{ResourceKind, TaskId};
@@ -77,27 +79,91 @@ fn on_card_with(
     plan: &Plan,
     source: &dyn WeightSource,
     prompts: &[Vec<u32>],
-    (card, dispatch): (&Arc<FakeCard>, Dispatch),
+    on: (&Arc<FakeCard>, Dispatch),
     options: &CpuOptions,
 ) -> Result<Outcome, DriveError> {
+    let found = on_card_for_its_maximum(plan, source, prompts, on, options);
+    Ok(found?.0)
+}
+
+fn on_card_for_its_maximum(
+    plan: &Plan,
+    source: &dyn WeightSource,
+    prompts: &[Vec<u32>],
+    (card, dispatch): (&Arc<FakeCard>, Dispatch),
+    options: &CpuOptions,
+) -> Result<(Outcome, UnifiedMaximum), DriveError> {
     let mut lowering = Lowering::new(plan).expect("it fits");
     let placement = lowering.placement().clone();
     let texts = lowering.texts().clone();
     let options = CpuOptions {
-        card: Some(OnCard {
-            card: Arc::clone(card) as _,
-            dispatch,
-        }),
+        card: Some(Arc::clone(card) as _),
+        dispatch,
         ..options.clone()
     };
     let mut executor = CpuExecutor::new(plan, &placement, source, &options).expect("a card");
     executor.set_prompts(&texts, prompts).expect("prompts");
     let run = drive(&mut lowering, &mut executor)?;
-    Ok(Outcome {
+    let maximum = executor.unified_maximum().expect("its memory is there");
+    let outcome = Outcome {
         tokens: executor.generated(&texts),
         logits: executor.take_logits(),
         run,
-    })
+    };
+    Ok((outcome, maximum.expect("a card")))
+}
+
+/// Weights whose queries are a multiple of another's.
+struct Louder(Box<dyn WeightSource>, f32);
+
+impl WeightSource for Louder {
+    fn load(&self, tensor: &TensorSpec, dtype: Dtype, into: &mut [u8]) -> Result<(), WeightError> {
+        self.0.load(tensor, dtype, into)?;
+        if matches!(tensor.role, TensorRole::QWeight | TensorRole::QBias) {
+            for bytes in into.as_chunks_mut().0 {
+                let louder = half::f16::from_ne_bytes(*bytes).to_f32() * self.1;
+                *bytes = half::f16::from_f32(louder).to_ne_bytes();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// FlashDecoding++ section 3: the maximum is found in the first step and shared by the others; queries that leave its range are
+/// computed again, all of them where scores are too wide apart for any. Tokens are the CPU executor's whichever it is.
+#[test]
+fn attention_has_a_unified_maximum_where_scores_allow_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (model, source) = subject("tiny-llama");
+    let own = policy((2, 2), DEVICE, "free");
+    let plan = plan(&model, Dtype::F16, own, workload(6, 4, 4));
+    let prompts = uneven(4, 6, &model);
+    let options = CpuOptions::new(dir.path());
+    // The first of four tokens is the prompt's, the second's scores are measured.
+    let queries = 4 * model.num_attention_heads * model.num_hidden_layers * 2;
+    let on = |card: &Arc<FakeCard>, source: &dyn WeightSource| {
+        let on = (card, Dispatch::default());
+        let found = on_card_for_its_maximum(&plan, source, &prompts, on, &options);
+        let (found, maximum) = found.unwrap_or_else(|error| panic!("{}", said(&error)));
+        let expected = execute(&plan, source, &prompts, &options);
+        assert_eq!(found.tokens, expected.tokens, "{maximum:?}");
+        maximum
+    };
+    // A card at a time, since they share an emulator.
+    let Some(card) = FakeCard::new(Order::Random(5)) else {
+        return;
+    };
+    let near = on(&card, &*source);
+    let range = near.range.expect("scores are near each other");
+    assert!(range.phi.abs() < 16.0, "{range:?}");
+    assert_eq!(near.recomputed, 0);
+    let wide = on(&card, &Louder(subject("tiny-llama").1, 2000.0));
+    assert_eq!((wide.range, wide.recomputed), (None, queries));
+    drop(card);
+    let card = FakeCard::narrowing(Order::Random(6)).expect("there was one before");
+    let narrow = on(&card, &*source);
+    let some = queries / 4..=queries;
+    assert!(some.contains(&narrow.recomputed), "{narrow:?} of {queries}");
 }
 
 /// What a run promises: each task that waits for another on the device does so by the order of streams and events.
@@ -159,15 +225,23 @@ fn early(run: &Run) -> Vec<String> {
 type Case = (&'static str, Dtype, (u32, u32), [f64; 6], &'static str);
 
 /// Checkpoints, types, GPU batches, places and changes.
-const CASES: [Case; 10] = [
+const CASES: [Case; 17] = [
+    // Every checkpoint there is; those of Llama have heads of 12.
     ("tiny-opt", Dtype::F16, (4, 1), DEVICE, ""),
+    ("tiny-opt-f16", Dtype::F16, (4, 1), DEVICE, ""),
+    ("tiny-opt-projected", Dtype::F16, (4, 1), DEVICE, ""),
+    ("tiny-llama", Dtype::F16, (4, 1), DEVICE, ""),
+    ("tiny-llama-f16", Dtype::F16, (4, 1), DEVICE, ""),
+    ("tiny-llama-bf16", Dtype::F16, (4, 1), DEVICE, ""),
+    ("tiny-llama-3", Dtype::F16, (4, 1), DEVICE, ""),
+    ("tiny-mistral", Dtype::F16, (4, 1), DEVICE, ""),
+    ("tiny-llama", Dtype::F16, (2, 2), MIXED, "cpu free"),
     ("tiny-opt", Dtype::F16, (2, 2), HOST, "free"),
     ("tiny-opt", Dtype::F16, (2, 2), DISK, "cpu free"),
     ("tiny-opt", Dtype::F16, (3, 2), MIXED, "cpu free"),
     ("tiny-opt", Dtype::F16, (1, 3), MIXED, "diagonal free"),
     ("tiny-opt", Dtype::F16, (2, 2), MIXED, "weights"),
     ("tiny-opt-projected", Dtype::F16, (2, 2), MIXED, "row free"),
-    ("tiny-llama-3", Dtype::F16, (4, 1), DEVICE, ""),
     (
         "tiny-llama-3",
         Dtype::F16,
@@ -178,31 +252,9 @@ const CASES: [Case; 10] = [
     ("tiny-mistral", Dtype::F16, (2, 2), MIXED, "free"),
 ];
 
-/// A checkpoint, or, where its heads are none that CUDA kernels read, its model with other heads and weights.
+/// A checkpoint and its model.
 fn subject(name: &str) -> (ModelSpec, Box<dyn WeightSource>) {
-    let model = model(name);
-    if model.head_dim.is_multiple_of(8) {
-        return (model, Box::new(checkpoint(name)));
-    }
-    let wider = ModelSpec {
-        head_dim: 16,
-        positions: match model.positions {
-            Positions::Rotary {
-                theta,
-                pairs,
-                scaling,
-                ..
-            } => Positions::Rotary {
-                rotary_dim: 16,
-                theta,
-                pairs,
-                scaling,
-            },
-            other => other,
-        },
-        ..model
-    };
-    (wider, Box::new(Synthetic { seed: 7 }))
+    (model(name), Box::new(checkpoint(name)))
 }
 
 /// Prompts of different lengths, the longest as planned.
@@ -214,6 +266,37 @@ fn uneven(count: u32, longest: u32, model: &ModelSpec) -> Vec<Vec<u32>> {
     all
 }
 
+/// Where tokens differ first: the sequence, the token's place, and how far apart the two choices are on the CPU, as a share of its
+/// largest logit: less than rounding to f16 between stages moves logits by.
+fn ties(found: &[Vec<u32>], expected: &Outcome, gbs: u32) -> Vec<(usize, usize, f32)> {
+    let mut ties = Vec::new();
+    let pairs = found.iter().zip(&expected.tokens).enumerate();
+    for (sequence, (found, expected_tokens)) in pairs {
+        let mut places = found.iter().zip(expected_tokens);
+        let Some(place) = places.position(|(a, b)| a != b) else {
+            continue;
+        };
+        let gbs = gbs as usize;
+        let of = |c: &CapturedLogits| (c.cell.round, c.cell.batch);
+        // Rounds one after another, in each its batches.
+        let cells: BTreeSet<_> = expected.logits.iter().map(of).collect();
+        let cell = cells.into_iter().nth(sequence / gbs).expect("its batch");
+        let mut of_batch = expected.logits.iter().filter(|c| of(c) == cell);
+        let batch = &of_batch.nth(place).expect("its logits").logits;
+        let vocabulary = batch.len() / gbs.min(expected.tokens.len() - sequence / gbs * gbs);
+        let own = &batch[sequence % gbs * vocabulary..][..vocabulary];
+        let largest = own.iter().fold(0.0_f32, |a, x| a.max(x.abs()));
+        let [ours, theirs] = [found, expected_tokens].map(|tokens| own[tokens[place] as usize]);
+        let apart = (theirs - ours) / largest;
+        assert!(
+            (0.0..0.001).contains(&apart),
+            "sequence {sequence}, token {place}: {apart}"
+        );
+        ties.push((sequence, place, apart));
+    }
+    ties
+}
+
 #[test]
 fn tokens_are_those_of_the_cpu_executor() {
     let Some(card) = FakeCard::new(Order::Random(1)) else {
@@ -221,6 +304,7 @@ fn tokens_are_those_of_the_cpu_executor() {
     };
     let dir = tempfile::tempdir().expect("a directory");
     let mut same = (0, 0);
+    let mut near = Vec::new();
     for case in CASES {
         let (name, dtype, batches, percent, changes) = case;
         let (model, source) = subject(name);
@@ -228,10 +312,15 @@ fn tokens_are_those_of_the_cpu_executor() {
         let workload = workload(9, gen_len, 4);
         let plan = plan(&model, dtype, policy(batches, percent, changes), workload);
         let prompts = uneven(4, 9, &model);
-        let expected = execute(&plan, &*source, &prompts, &CpuOptions::new(dir.path()));
+        let mut options = CpuOptions::new(dir.path());
+        let expected = execute(&plan, &*source, &prompts, &options);
         let found = on_card(&plan, &*source, &prompts, (&card, Dispatch::default()));
         let found = found.unwrap_or_else(|error| panic!("{case:?}: {error}"));
-        assert_eq!(found.tokens, expected.tokens, "{case:?}");
+        if found.tokens != expected.tokens {
+            options.capture_logits = true;
+            let expected = execute(&plan, &*source, &prompts, &options);
+            near.push((case, ties(&found.tokens, &expected, batches.0)));
+        }
         assert_eq!(
             unordered(&found.run, &card),
             Vec::<String>::new(),
@@ -241,7 +330,12 @@ fn tokens_are_those_of_the_cpu_executor() {
         same.0 += 1;
         same.1 += found.tokens.concat().len();
     }
-    println!("the same {} tokens in {} runs", same.1, same.0);
+    println!(
+        "the same {} tokens in {} runs, but for {near:?}",
+        same.1, same.0
+    );
+    // Of 68 sequences, each of at most 16 tokens.
+    assert!(near.len() <= 4, "{near:?}");
 }
 
 /// A plan in which all streams have work, and the CPU and the disk.
@@ -318,7 +412,7 @@ fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
             "tiny-opt",
             Dtype::F16,
             "weights cache",
-            Inflections::UNMEASURED,
+            points(Some(2), Some(65)),
             0.08,
         ),
         ("tiny-llama-3", Dtype::F16, "", points(None, None), 0.004),
@@ -351,6 +445,7 @@ fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
             dtype,
             n: tensor.rows as usize,
             k: tensor.cols as usize,
+            packed: false,
         };
         let dispatch = Dispatch::of(shapes.map(|tensor| (weights(tensor), points)));
         let found = on_card_with(&plan, &*source, &prompts, (&card, dispatch), &options);
@@ -399,10 +494,8 @@ fn products_are_measured_before_the_clock_starts() {
     let dir = tempfile::tempdir().expect("a directory");
     let dispatch = Dispatch::measuring();
     let options = CpuOptions {
-        card: Some(OnCard {
-            card,
-            dispatch: dispatch.clone(),
-        }),
+        card: Some(card),
+        dispatch: dispatch.clone(),
         ..CpuOptions::new(dir.path())
     };
     CpuExecutor::new(&plan, lowering.placement(), &*source, &options).expect("an executor");
@@ -415,14 +508,13 @@ fn products_are_measured_before_the_clock_starts() {
         [[32, 48], [48, 64], [48, 80], [64, 48], [80, 48], [160, 48]]
     );
     for measured in known {
-        assert_eq!(measured.points, Inflections::find(&measured.timings));
-        assert_eq!((measured.timings[0].m, measured.timings.len()), (1, 12));
-        let timed = |t: &Timing| {
-            [t.gemv, t.flat, t.vendor]
-                .iter()
-                .all(|s| (0.0..1.0).contains(s))
-        };
-        assert!(measured.timings.iter().all(timed), "{measured:?}");
+        let curves = measured.curves.expect("the whole curves");
+        assert_eq!(measured.points, curves.inflections());
+        for implementation in Implementation::ALL {
+            let curve = curves.of(implementation).expect("all compute it");
+            let rows: Vec<f64> = curve.points().iter().map(|point| point.0).collect();
+            assert_eq!((rows[0], rows.len()), (1.0, 12));
+        }
     }
 }
 
@@ -472,10 +564,7 @@ fn refused(model: &ModelSpec, dtype: Dtype, policy: Policy) -> String {
     let source = Synthetic { seed: 7 };
     let dir = tempfile::tempdir().expect("a directory");
     let options = CpuOptions {
-        card: Some(OnCard {
-            card,
-            dispatch: Dispatch::default(),
-        }),
+        card: Some(card),
         ..CpuOptions::new(dir.path())
     };
     let refused = CpuExecutor::new(&plan, lowering.placement(), &source, &options);
@@ -514,6 +603,10 @@ fn what_gpus_do_not_execute_is_refused_by_name() {
         refused(&opt, Dtype::F16, split),
         "a split of linear layers between CPU and GPU is not executed on GPUs yet",
     );
-    let narrow = refused(&model("tiny-llama"), Dtype::F16, device());
-    assert!(narrow.starts_with("the size of a head is 12"), "{narrow}");
+    let wide = ModelSpec {
+        head_dim: 264,
+        ..opt
+    };
+    let wide = refused(&wide, Dtype::F16, device());
+    assert!(wide.starts_with("the size of a head is 264"), "{wide}");
 }

@@ -122,6 +122,11 @@ fn with_scores(device: &mut impl KernelDevice, scores: [f32; 4]) -> Attention {
         records.extend(halves(&[value; WIDTH]));
     }
     let page = put(&records);
+    let range = Range {
+        phi: 6.0,
+        low: -3.0,
+        high: 3.0,
+    };
     let mut query = [0.0; WIDTH];
     query[0] = 1.0;
     Attention {
@@ -135,6 +140,8 @@ fn with_scores(device: &mut impl KernelDevice, scores: [f32; 4]) -> Attention {
         denominators: put(&[0xff; 8]),
         maxima: put(&[0xff; 8]),
         overflow: put(&[0; 4]),
+        range: put(bytemuck::cast_slice(&range.words())),
+        recomputed: 0,
         y: put(&[0xff; 2 * WIDTH]),
         page_count: 1,
         row_start: 0,
@@ -147,11 +154,6 @@ fn with_scores(device: &mut impl KernelDevice, scores: [f32; 4]) -> Attention {
         record_bytes: 4 * WIDTH,
         splits: 2,
         scale: 1.0,
-        range: Range {
-            phi: 6.0,
-            low: -3.0,
-            high: 3.0,
-        },
     }
 }
 
@@ -173,9 +175,9 @@ fn figure_6(device: &mut impl KernelDevice, scores: [f32; 4]) -> (f64, bool, [[f
     let denominators = next_split(attention.denominators, 4);
     let sums = [numerators, denominators].map(|both| both.map(|at| float(device, at)));
     device.launch(&again).unwrap();
-    device.launch(&last).unwrap();
     let mut flag = [0; 4];
     device.read(attention.overflow, &mut flag).unwrap();
+    device.launch(&last).unwrap();
     let mut result = [0; 2];
     device.read(attention.y, &mut result).unwrap();
     let result = f16::from_ne_bytes(result).to_f64();

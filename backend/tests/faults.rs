@@ -511,6 +511,7 @@ const FROZEN: Throttles = Throttles {
     d2h: None,
     disk_read: Some(BytesPerSecond(1e-9)),
     disk_write: None,
+    cpu: None,
 };
 
 /// More than stopping takes on a busy machine.

@@ -3,11 +3,13 @@
 mod common;
 
 use common::{checkpoint, execute, model, plan, prompts, tiny_opt};
-use plimsoll_backend::cpu::{CpuOptions, Draws};
+use plimsoll_backend::cpu::{CapturedLogits, CpuOptions, Draws};
+use plimsoll_backend::dispatch::{Dispatch, Weights};
 use plimsoll_backend::kernels::draw::Sampling;
 use plimsoll_backend::weights::{Synthetic, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
+use plimsoll_core::hardware::Inflections;
 use plimsoll_core::model::{ModelSpec, NormPosition};
 use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
@@ -322,6 +324,48 @@ fn several_threads_and_paced_links_change_nothing() {
         options.throttles.disk_write = Some(plimsoll_core::units::BytesPerSecond(1e9));
         let other = execute(&plan, &SYNTHETIC, &prompts, &options).tokens;
         assert_eq!(plain, other);
+    }
+}
+
+/// FlashDecoding++ section 5 on the CPU: whichever implementation a table names, every bit is that of the built-in choice.
+#[test]
+fn no_table_of_implementations_changes_a_bit() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let model = tiny_opt();
+    let prompts = prompts(8, WORKLOAD.prompt_len, model.vocab_size);
+    for (dtype, packed) in [(Dtype::F32, false), (Dtype::F16, false), (Dtype::F16, true)] {
+        let own = Policy {
+            compression: Compression::of(packed, false),
+            ..policy(4, 2, DEVICE)
+        };
+        let plan = plan(&model, dtype, own, WORKLOAD);
+        let logits = |dispatch: Dispatch| {
+            let options = CpuOptions {
+                capture_logits: true,
+                dispatch,
+                ..CpuOptions::new(dir.path())
+            };
+            let found = execute(&plan, &SYNTHETIC, &prompts, &options);
+            let bits = |cell: &CapturedLogits| -> Vec<u32> {
+                cell.logits.iter().map(|logit| logit.to_bits()).collect()
+            };
+            found.logits.iter().map(bits).collect::<Vec<_>>()
+        };
+        let built_in = logits(Dispatch::default());
+        for (m1, m2) in [
+            (None, None),
+            (Some(1), None),
+            (Some(1), Some(1)),
+            (Some(2), Some(7)),
+        ] {
+            let shapes = Weights::of_model(&model, dtype).into_iter();
+            let points = shapes.map(|shape| (Weights { packed, ..shape }, Inflections { m1, m2 }));
+            assert_eq!(
+                logits(Dispatch::of(points)),
+                built_in,
+                "{dtype:?} {m1:?} {m2:?}"
+            );
+        }
     }
 }
 

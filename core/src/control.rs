@@ -3,6 +3,7 @@
 //! A static plan is the controller that submits everything at once. Controllers that react
 //! (iteration-level serving, cache managers) use the same three decisions.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::executor::{ExecutionError, Executor, Until};
@@ -101,6 +102,44 @@ fn submit_all(
             Decision::Done => return Ok(pieces),
         }
     }
+}
+
+/// [`drive`] for as long as there are requests: pieces are let go of once they have ended, so that what is known does
+/// not grow with them. The controller sees each task's end at the decision after it, and not later. Nothing is
+/// verified. Returns the clock at the end.
+///
+/// # Errors
+/// A task that fails.
+pub fn follow(
+    controller: &mut dyn Controller,
+    executor: &mut dyn Executor,
+) -> Result<Seconds, DriveError> {
+    let mut pieces: VecDeque<Arc<Program>> = VecDeque::new();
+    let mut now = Seconds::ZERO;
+    loop {
+        match controller.decide(now, executor.trace()) {
+            Decision::Submit(piece) => {
+                let piece = Arc::new(*piece);
+                pieces.push_back(Arc::clone(&piece));
+                executor.submit(piece)?;
+            }
+            Decision::Wait(until) => {
+                // All before the first is let go of: that may bring ends that the controller has not seen.
+                let ended = pieces.iter().take_while(|piece| has_ended(piece, executor));
+                let ended = ended.count();
+                for piece in pieces.drain(..ended) {
+                    executor.forget(&piece);
+                }
+                now = executor.wait(until)?;
+            }
+            Decision::Done => return Ok(executor.wait(Until::Idle)?),
+        }
+    }
+}
+
+fn has_ended(piece: &Program, executor: &dyn Executor) -> bool {
+    let mut tasks = piece.first_task().0..piece.end_task().0;
+    tasks.all(|task| executor.trace().span(TaskId(task)).is_some())
 }
 
 fn ended(

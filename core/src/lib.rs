@@ -19,6 +19,8 @@ pub mod placement;
 pub mod plan;
 pub mod policy;
 pub mod program;
+pub mod roster;
+pub mod serve;
 pub mod sparse;
 pub mod split;
 pub mod summary;

@@ -4,11 +4,13 @@
 //! may wait for one of an earlier piece that is still in flight. A program holds shapes, never times.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 pub use crate::machine::{Arena, ArenaId, Machine, Resource, ResourceId, ResourceKind};
 use crate::placement::LayerPart;
+use crate::roster::Roster;
 use crate::split::Module;
 use crate::tier::Tier;
 use crate::units::{Bytes, Flops};
@@ -344,8 +346,52 @@ pub enum Op {
         /// Whether the cache is unpacked from 4 bits first.
         compressed: bool,
     },
+    /// Layers in a row over sequences that are at different places: an iteration of a serving system, or a part of it.
+    Span(Span),
     /// Waits for all that came before.
     Barrier,
+}
+
+/// Layers in a row over a mixed batch: prompts that are computed whole beside sequences that get their next token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// How many layers.
+    pub layers: u16,
+    /// The products of each.
+    pub gemms: Gemms,
+    /// Whether the embedding stands in front.
+    pub embeds: bool,
+    /// The vocabulary projection, where the head stands behind.
+    pub head: Option<Gemm>,
+    /// Sequences, each of which gets a token.
+    pub sequences: u32,
+    /// Tokens computed.
+    pub tokens: u32,
+    /// Of them, tokens of prompts.
+    pub prompt_tokens: u32,
+    /// Pairs of such a token and one that it sees, itself among them.
+    pub prompt_pairs: u64,
+    /// Tokens whose keys and values the other sequences read.
+    pub context_tokens: u64,
+    /// Width of all queries of a token, in elements.
+    pub q_size: u32,
+    /// Width of all keys of a token, in elements.
+    pub kv_size: u32,
+    /// Bytes of an element.
+    pub element_bytes: u32,
+}
+
+impl Span {
+    /// Keys and values that sequences past their prompt read in a layer.
+    pub fn cache_bytes(&self) -> Bytes {
+        let elements = 2 * self.context_tokens * u64::from(self.kv_size);
+        Bytes(elements * u64::from(self.element_bytes))
+    }
+
+    /// Operations of prompts' attention in a layer: scores and their product with the values, two a multiply-add.
+    pub fn prompt_flops(&self) -> Flops {
+        Flops(4.0 * self.prompt_pairs as f64 * f64::from(self.q_size))
+    }
 }
 
 impl Op {
@@ -509,12 +555,23 @@ pub struct Program {
     args: Vec<Arg>,
     takes: Vec<BufferId>,
     gives: Vec<BufferId>,
+    /// Who takes part, where the piece is an iteration of a serving system.
+    roster: Option<Arc<Roster>>,
 }
 
 impl Program {
     /// An empty first piece.
     pub fn new() -> Program {
         Program::default()
+    }
+
+    /// An empty piece whose numbers begin with these.
+    pub fn numbered(first_task: TaskId, first_buffer: BufferId) -> Program {
+        Program {
+            first_task: first_task.0,
+            first_buffer: first_buffer.0,
+            ..Program::default()
+        }
     }
 
     /// An empty piece whose numbers run on from this one.
@@ -538,7 +595,18 @@ impl Program {
             args: room(&self.args),
             takes: room(&self.takes),
             gives: room(&self.gives),
+            roster: None,
         }
+    }
+
+    /// Says who takes part in an iteration of a serving system.
+    pub fn set_roster(&mut self, roster: Roster) {
+        self.roster = Some(Arc::new(roster));
+    }
+
+    /// Who takes part, where the piece is an iteration of a serving system and somebody has said so.
+    pub fn roster(&self) -> Option<&Arc<Roster>> {
+        self.roster.as_ref()
     }
 
     /// The number of its first task.

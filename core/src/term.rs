@@ -147,6 +147,7 @@ impl HardwareProfile {
                 // Curves of packed weights have it in them.
                 compute.gemm.retain(|curve| !curve.packed);
                 compute.cpu_gemm.retain(|curve| !curve.packed);
+                compute.products.retain(|product| !product.packed);
             }
             Term::CpuAttention => {
                 let compute = &mut self.compute;
@@ -170,6 +171,8 @@ impl HardwareProfile {
         }
         compute.launch.value = Seconds::ZERO;
         compute.part_launch = None;
+        compute.sequence = None;
+        compute.sequence_layer = None;
         compute.barrier.value = Seconds::ZERO;
         compute.cpu_launch.value = Seconds::ZERO;
         compute.handoff = None;

@@ -2,8 +2,8 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
-    Curve, CurveError, DeviceKind, Engine, GemmCurve, HardwareProfile, ProfileError, Quantity,
-    Residuals, SourceKind, embedded,
+    Curve, CurveError, DeviceKind, Engine, GemmCurve, HardwareProfile, Inflections, ProductCurves,
+    ProfileError, Quantity, Residuals, SourceKind, embedded,
 };
 use plimsoll_core::term::Term;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
@@ -160,6 +160,16 @@ fn round_trip_keeps_every_optional_part() {
     profile.compute.cpu_attention_prefill = Some(profile.compute.attention_prefill.clone());
     profile.compute.cpu_gemm = profile.compute.gemm.clone();
     profile.compute.part_launch = Some(profile.compute.launch.clone());
+    let rate = |points: &[(f64, f64)]| Curve::new(points.to_vec(), "lab", Some(0.1)).unwrap();
+    profile.compute.products = vec![ProductCurves {
+        dtype: Dtype::Bf16,
+        n: 96,
+        k: 64,
+        packed: true,
+        gemv: rate(&[(1.0, 5e9)]),
+        flat: None,
+        conventional: rate(&[(6.0, 9e9), (128.0, 1e10)]),
+    }];
     profile.compute.gemm[0].n = Some(4096);
     profile.compute.gemm[0].k = Some(1024);
     profile.links.disk_read.nominal = Some(Quantity::new(BytesPerSecond(2e9), "lab"));
@@ -511,6 +521,64 @@ fn every_matrix_product_has_a_rate() {
             &["n or k", "or neither"],
         );
     }
+}
+
+/// FlashDecoding++ section 5: each [N, K] has its own M1 and M2.
+const PRODUCTS: &str = r#"
+[[compute.products]]
+dtype = "f16"
+n = 12288
+k = 4096
+m1 = 2
+m2 = 64
+gemv_flops_per_s = { points = [[1, 5e9], [2, 5e9], [64, 5e9]], source = "lab" }
+flat_flops_per_s = { points = [[1, 4e9], [2, 8e9], [64, 100e9]], source = "lab" }
+conventional_flops_per_s = { points = [[1, 1e9], [2, 2e9], [64, 200e9]], source = "lab", spread = 0.1 }
+"#;
+
+#[test]
+fn a_lookup_table_is_read_with_its_curves() {
+    let profile = parse(&format!("{MINIMAL}{PRODUCTS}")).unwrap();
+    let product = &profile.compute.products[0];
+    assert_eq!((product.n, product.k, product.packed), (12288, 4096, false));
+    let points = Inflections {
+        m1: Some(2),
+        m2: Some(64),
+    };
+    assert_eq!(product.inflections(), points);
+    let text = profile.to_toml();
+    assert!(
+        text.contains("m1 = 2") && text.contains("m2 = 64"),
+        "{text}"
+    );
+    assert_eq!(parse(&text).unwrap(), profile);
+    // Who leaves the points out means what the curves say.
+    let without = PRODUCTS.replace("m1 = 2\nm2 = 64\n", "");
+    assert_eq!(parse(&format!("{MINIMAL}{without}")).unwrap(), profile);
+}
+
+#[test]
+fn a_lookup_table_that_is_wrong_is_refused() {
+    let table = "compute.products[0]";
+    for (from, to, key, word) in [
+        ("m1 = 2", "m1 = 4", ".m1", "which is at 2"),
+        ("m2 = 64", "m2 = 65", ".m2", "which is at 64"),
+        ("m1 = 2", "m3 = 2", ".m3", "did you mean"),
+        ("n = 12288", "n = 0", "", "no n or no k"),
+        ("n = 12288\n", "", ".n", "is missing"),
+        ("[64, 5e9]", "[64.5, 5e9]", ".gemv_flops_per_s", "64.5 rows"),
+        (
+            "source = \"lab\" }",
+            "source = \"lap\" }",
+            ".gemv_flops_per_s.source",
+            "did you mean `lab`?",
+        ),
+    ] {
+        let text = format!("{MINIMAL}{}", PRODUCTS.replacen(from, to, 1));
+        refuses_text(&text, "x.toml", &format!("{table}{key}"), &[word]);
+    }
+    let twice = format!("{MINIMAL}{PRODUCTS}{PRODUCTS}");
+    refuses_text(&twice, "x.toml", "compute.products[1]", &["second time"]);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! A linear layer: each row of the input against each row of the weight.
 //!
 //! Input and weight (stored [out, in], as Hugging Face does) both run along the summed index, so the
-//! work is register tiles of dot products. A row or two of input are read as they lie; more are packed once.
-//! So is weight for many rows of input, and for a few where it is not f32 as it lies.
+//! work is register tiles of dot products. There are three ways through them ([`Way`]), for one row of input, for a few
+//! and for many; which is taken changes no bit. From how many rows on, [`Ways`] says.
 
 #![allow(
     clippy::needless_range_loop,
@@ -25,14 +25,69 @@ use super::{Elements, KernelError, Matrix};
 
 /// Rows of input for which one pass over the weight is made.
 pub const ROW_BLOCK: usize = 128;
-/// Up to so many rows are one tile that reads input and weight as they lie, once.
+/// Rows of a tile that reads input and weight as they lie.
 const ALONE: usize = 2;
-/// Up to so many rows, each weight row is read from end to end before the next.
-const FEW_ROWS: usize = 12;
-/// The smallest tile that more rows are evenly cut into, where there is a larger one.
+/// The smallest tile that many rows are evenly cut into, where there is a larger one.
 const TILE_M_MANY: usize = 3;
+/// So many rows, or more, are evenly cut into tiles that are not smaller.
+const MANY_ROWS: usize = 6;
 /// Bytes that memory gives at once.
 const CACHE_LINE: usize = 64;
+
+/// A way to compute a linear layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Dot products of input and weight as they lie, a row or two of input at a time.
+    Dots,
+    /// Input is packed, and each weight row is read from end to end before the next; where it is not f32 it is widened
+    /// on the way.
+    Tile,
+    /// Weight is packed as well, a panel at a time, which all rows of the input meet. For 6 rows or more.
+    Panels,
+}
+
+/// From how many rows of input on (of those that one pass over the weight serves) a way is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ways {
+    /// Fewer rows have [`Way::Dots`].
+    pub tile_from: usize,
+    /// From here on, and from `tile_from`, [`Way::Panels`], where there are rows enough for it.
+    pub panels_from: usize,
+}
+
+impl Ways {
+    /// What suits most processors: of a product that nobody measured.
+    pub const BUILT_IN: Ways = Ways {
+        tile_from: 3,
+        panels_from: 13,
+    };
+
+    /// The way of so many rows.
+    pub fn of(&self, rows: usize) -> Way {
+        match rows {
+            _ if rows < self.tile_from => Way::Dots,
+            MANY_ROWS.. if rows >= self.panels_from => Way::Panels,
+            _ => Way::Tile,
+        }
+    }
+}
+
+/// How a linear layer is computed; its result does not depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct How {
+    /// With which instructions (plain where the processor lacks them).
+    pub set: InstructionSet,
+    /// Which way, by rows.
+    pub ways: Ways,
+}
+
+impl How {
+    /// With the best instructions that there are.
+    pub fn best(ways: Ways) -> How {
+        let set = InstructionSet::best();
+        How { set, ways }
+    }
+}
 
 /// The shape of a linear layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,15 +129,15 @@ pub fn linear(
     weight: LinearWeight<'_>,
     y: &mut [f32],
 ) -> Result<(), KernelError> {
-    linear_with(InstructionSet::best(), shape, x, weight, y)
+    linear_with(How::best(Ways::BUILT_IN), shape, x, weight, y)
 }
 
-/// [`linear`] with a stated instruction set (plain where the processor lacks it).
+/// [`linear`], computed in a stated way.
 ///
 /// # Errors
 /// As [`linear`].
 pub fn linear_with(
-    set: InstructionSet,
+    how: How,
     shape: LinearShape,
     x: &[f32],
     weight: LinearWeight<'_>,
@@ -90,7 +145,7 @@ pub fn linear_with(
 ) -> Result<(), KernelError> {
     expect("the output of a linear layer", shape.m * shape.n, y.len())?;
     let mut rows: Vec<_> = y.chunks_exact_mut(shape.n.max(1)).collect();
-    linear_into(set, shape, x, weight, &mut rows)
+    linear_into(how, shape, x, weight, &mut rows)
 }
 
 /// [`linear_with`] where rows of the output need not lie one after another.
@@ -98,7 +153,7 @@ pub fn linear_with(
 /// # Errors
 /// As [`linear`].
 pub fn linear_into(
-    set: InstructionSet,
+    how: How,
     shape: LinearShape,
     x: &[f32],
     weight: LinearWeight<'_>,
@@ -128,17 +183,17 @@ pub fn linear_into(
     match weight.weight {
         Matrix::Whole(Elements::F32(elements)) => {
             let w = WholeRows { elements, columns };
-            multiply(set, Operands { shape, x, w, y }, &mut packed);
+            multiply(how, Operands { shape, x, w, y }, &mut packed);
         }
         Matrix::Whole(Elements::F16(elements)) => {
             let w = WholeRows { elements, columns };
-            multiply(set, Operands { shape, x, w, y }, &mut packed);
+            multiply(how, Operands { shape, x, w, y }, &mut packed);
         }
         Matrix::Whole(Elements::Bf16(elements)) => {
             let w = WholeRows { elements, columns };
-            multiply(set, Operands { shape, x, w, y }, &mut packed);
+            multiply(how, Operands { shape, x, w, y }, &mut packed);
         }
-        Matrix::Packed(w) => multiply(set, Operands { shape, x, w, y }, &mut packed),
+        Matrix::Packed(w) => multiply(how, Operands { shape, x, w, y }, &mut packed),
     }
     PACKED.set(packed);
     if let Some(bias) = weight.bias {
@@ -147,8 +202,16 @@ pub fn linear_into(
     Ok(())
 }
 
-fn multiply<W: Rows>(set: InstructionSet, operands: Operands<'_, '_, W>, packed: &mut Packed) {
-    dispatch_to(set, Product { operands, packed });
+fn multiply<W: Rows>(how: How, operands: Operands<'_, '_, W>, packed: &mut Packed) {
+    let ways = how.ways;
+    dispatch_to(
+        how.set,
+        Product {
+            ways,
+            operands,
+            packed,
+        },
+    );
 }
 
 fn add_bias(bias: Elements<'_>, y: &mut [&mut [f32]]) {
@@ -178,6 +241,7 @@ struct Packed {
 
 /// Writes `x * w^T` to `y`.
 struct Product<'a, 'y, W> {
+    ways: Ways,
     operands: Operands<'a, 'y, W>,
     packed: &'a mut Packed,
 }
@@ -294,19 +358,20 @@ impl<W: Rows> Product<'_, '_, W> {
     #[inline(always)]
     fn blocks<L: Lanes, const N: usize>(self, lanes: L) {
         let Product {
+            ways,
             mut operands,
             packed,
         } = self;
         let m = operands.shape.m;
         for first_row in (0..m).step_by(ROW_BLOCK) {
             let rows = first_row..m.min(first_row + ROW_BLOCK);
-            if rows.len() > ALONE {
+            let way = ways.of(rows.len());
+            if way != Way::Dots {
                 operands.pack_input(lanes, rows.clone(), &mut packed.input);
             }
-            if rows.len() > FEW_ROWS {
-                operands.many_rows::<L, N>(lanes, rows, packed);
-            } else {
-                operands.few_rows::<L, N>(lanes, rows, packed);
+            match way {
+                Way::Panels => operands.many_rows::<L, N>(lanes, rows, packed),
+                _ => operands.few_rows::<L, N>(lanes, rows, (way, packed)),
             }
         }
     }
@@ -334,15 +399,15 @@ impl<W: Rows> Operands<'_, '_, W> {
         &mut self,
         lanes: L,
         rows: Range<usize>,
-        packed: &mut Packed,
+        (way, packed): (Way, &mut Packed),
     ) {
         let n = self.shape.n;
         for first_column in (0..n).step_by(N) {
             if first_column + N <= n {
-                self.columns::<L, N>(lanes, rows.clone(), first_column, packed);
+                self.columns::<L, N>(lanes, rows.clone(), first_column, (way, packed));
             } else {
                 for column in first_column..n {
-                    self.columns::<L, 1>(lanes, rows.clone(), column, packed);
+                    self.columns::<L, 1>(lanes, rows.clone(), column, (way, packed));
                 }
             }
         }
@@ -354,11 +419,11 @@ impl<W: Rows> Operands<'_, '_, W> {
         lanes: L,
         rows: Range<usize>,
         first_column: usize,
-        packed: &mut Packed,
+        (way, packed): (Way, &mut Packed),
     ) {
         for k_start in (0..self.shape.k).step_by(DOT_PIECE) {
             let block = self.block(&rows, first_column, k_start);
-            self.column_tile::<L, N>(lanes, block, packed);
+            self.column_tile::<L, N>(lanes, block, (way, packed));
         }
     }
 
@@ -439,9 +504,9 @@ impl<W: Rows> Operands<'_, '_, W> {
         &mut self,
         lanes: L,
         block: Block,
-        packed: &mut Packed,
+        (way, packed): (Way, &mut Packed),
     ) {
-        if block.rows <= ALONE {
+        if way == Way::Dots {
             let w = self.weight::<N>(block);
             let ahead = self.weight::<N>(self.after::<N>(block));
             let beyond = self.beyond::<N>(block);
@@ -640,7 +705,8 @@ mod tests {
         let mut first: Option<Vec<u32>> = None;
         for set in InstructionSet::ALL {
             let mut y = vec![f32::NAN; m * n];
-            linear_with(set, shape, &x, weight, &mut y).unwrap();
+            let ways = Ways::BUILT_IN;
+            linear_with(How { set, ways }, shape, &x, weight, &mut y).unwrap();
             for (found, exact) in y.iter().zip(&exact) {
                 let error = (f64::from(*found) - exact).abs();
                 assert!(
@@ -650,6 +716,16 @@ mod tests {
             }
             let first = first.get_or_insert_with(|| bits(&y));
             assert_eq!(*first, bits(&y), "{set:?} {shape:?}");
+        }
+        // So has every way, for whatever rows it is taken.
+        for (tile_from, panels_from) in [(usize::MAX, 1), (1, usize::MAX), (1, 1), (2, 7)] {
+            let ways = Ways {
+                tile_from,
+                panels_from,
+            };
+            let mut y = vec![f32::NAN; m * n];
+            linear_with(How::best(ways), shape, &x, weight, &mut y).unwrap();
+            assert_eq!(first.as_ref(), Some(&bits(&y)), "{ways:?} {shape:?}");
         }
         // So have the same weights, widened before.
         let wide = weight.weight.to_vec(k);
@@ -712,6 +788,23 @@ mod tests {
             true,
             7,
         );
+    }
+
+    #[test]
+    fn a_way_is_taken_from_its_rows_on_and_panels_for_no_fewer_than_they_take() {
+        use Way::{Dots, Panels, Tile};
+        let of = |tile_from, panels_from| {
+            let ways = Ways {
+                tile_from,
+                panels_from,
+            };
+            [1, 2, 3, 5, 6, 12, 13, 128].map(|rows| ways.of(rows))
+        };
+        let built_in = [Dots, Dots, Tile, Tile, Tile, Tile, Panels, Panels];
+        assert_eq!(of(3, 13), built_in);
+        let early = [Tile, Tile, Tile, Tile, Panels, Panels, Panels, Panels];
+        assert_eq!(of(1, 1), early);
+        assert_eq!(of(usize::MAX, 1), [Dots; 8]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! Whenever the set of running tasks changes, what is left of each is re-timed. The same input gives
 //! the same trace: ties in time break on the task's number.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use plimsoll_core::executor::{ExecutionError, Executor, NotSubmitted, Until};
@@ -32,8 +33,9 @@ pub struct Simulator {
     running: LaneSet,
     /// For each lane, the first unfinished task that the head of its queue waits for, or [`NOBODY`].
     blocked_on: Vec<u32>,
-    pieces: Vec<Piece>,
-    /// Pieces that were let go of.
+    /// Those that were not let go of.
+    pieces: VecDeque<Piece>,
+    /// How many were.
     forgotten: usize,
     done: Done,
     now: f64,
@@ -96,7 +98,7 @@ impl Simulator {
             slowed_by,
             running: LaneSet::default(),
             blocked_on: vec![NOBODY; machine.resources.len()],
-            pieces: Vec::new(),
+            pieces: VecDeque::new(),
             forgotten: 0,
             done: Done::default(),
             now: 0.0,
@@ -124,10 +126,11 @@ impl Simulator {
         let Some(&task) = this.queue.get(this.head) else {
             return;
         };
-        while self.pieces[this.piece].end <= task {
+        this.piece = this.piece.max(self.forgotten);
+        while self.pieces[this.piece - self.forgotten].end <= task {
             this.piece += 1;
         }
-        let piece = &mut self.pieces[this.piece];
+        let piece = &mut self.pieces[this.piece - self.forgotten];
         let index = (task - piece.program.first_task().0) as usize;
         let deps = piece.program.deps_at(index);
         let missing = deps.iter().find(|dep| !self.done.contains(dep.0));
@@ -334,7 +337,7 @@ impl Executor for Simulator {
         }
         self.done.extend_to(piece.end_task().0);
         self.trace.extend_to(piece.end_task());
-        self.pieces.push(Piece::new(piece, self.lanes.len()));
+        self.pieces.push_back(Piece::new(piece, self.lanes.len()));
         let before = self.running;
         self.start_idle();
         self.came_late |= self.now > 0.0 && self.running != before;
@@ -371,9 +374,7 @@ impl Executor for Simulator {
             lane.queue.drain(..lane.head);
             lane.head = 0;
         }
-        let piece = &mut self.pieces[self.forgotten];
-        piece.program = Arc::default();
-        piece.seconds = Vec::new();
+        self.pieces.pop_front();
         self.forgotten += 1;
     }
 

@@ -74,17 +74,26 @@ fn with_certainty(
 ) -> Summary {
     let cost = CostModel::new(profile, plan.dtype);
     let reliance = Reliance::of(run, timing, &cost);
-    resting_on(summary, &cost, &reliance)
+    resting_on(summary, (plan, &cost), &reliance)
 }
 
-/// Figures with how sure they are, by the numbers that they rest on.
-pub(crate) fn resting_on(summary: Summary, cost: &CostModel, reliance: &Reliance) -> Summary {
-    Summary {
-        interval: Interval::of(
+/// Figures with how sure they are, by the numbers that they rest on. Of a split plan on a machine whose CPU's products nobody
+/// stated they are what host memory allows at most, and no interval is around that.
+pub(crate) fn resting_on(
+    summary: Summary,
+    (plan, cost): (&Plan, &CostModel),
+    reliance: &Reliance,
+) -> Summary {
+    let at_most = plan.policy.split.is_some() && cost.profile().compute.cpu_gemm.is_empty();
+    let interval = || {
+        Interval::of(
             (summary.throughput_tok_s, summary.latency_s),
             cost.profile().residuals.as_ref(),
             reliance.log_sigma(),
-        ),
+        )
+    };
+    Summary {
+        interval: (!at_most).then(interval).flatten(),
         extrapolates: reliance.extrapolations(),
         rates_of: cost.stand_in(),
         ..summary

@@ -34,7 +34,7 @@ pub(crate) fn predict_streamed(
     }
     let (summary, timing) = flow.summary();
     let reliance = reliance.timed(timing);
-    Ok(Some(resting_on(summary, &cost, &reliance)))
+    Ok(Some(resting_on(summary, (plan, &cost), &reliance)))
 }
 
 #[cfg(test)]

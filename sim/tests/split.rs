@@ -10,7 +10,7 @@ use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{PageLocked, Policy};
 use plimsoll_core::program::{Gemm, Gemms, Op, Stage};
 use plimsoll_core::split::law::{Rates, Times};
-use plimsoll_core::split::{Module, PerModule, Route, SplitLinears};
+use plimsoll_core::split::{Breakdown, Module, PerModule, Route, SplitLinears};
 use plimsoll_core::term::Term;
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
@@ -145,37 +145,21 @@ fn the_cpu_and_the_link_are_busy_at_the_laws_share() {
     let share = law(&rates_alone()).share();
     let plan = plan(SplitLinears::even(share));
     let run = simulate(&plan, &profile).expect("it verifies and runs");
-    // The last pass is a token's; its layers are what is timed.
-    let piece = run.pieces.last().expect("passes");
-    let busy = |kind| -> f64 {
-        let engine = run.machine.resource(kind, 0).expect("an engine");
-        let tasks = piece.tasks().iter().zip(piece.first_task().0..);
-        let own = tasks.filter(|(task, _)| task.resource == engine && is_layer(task.cell.block));
-        own.map(|(_, id)| {
-            let span = run
-                .trace
-                .span(plimsoll_core::program::TaskId(id))
-                .expect("ran");
-            (span.end - span.start).0
-        })
-        .sum()
-    };
-    let spans = piece.tasks().iter().zip(piece.first_task().0..);
-    let spans = spans.filter(|(task, _)| is_layer(task.cell.block) && task.cell.pass > 0);
-    let spans = spans.filter_map(|(_, id)| run.trace.span(plimsoll_core::program::TaskId(id)));
-    let (begin, end) = spans.fold((f64::MAX, 0.0_f64), |(begin, end), span| {
-        (begin.min(span.start.0), end.max(span.end.0))
-    });
-    // Rows come ahead of a pass, so its beginning is earlier than the CPU's.
-    for (kind, least) in [(ResourceKind::Cpu, 0.85), (ResourceKind::H2d, 0.82)] {
-        let share = busy(kind) / (end - begin);
-        println!("{} {share:.3}", kind.name());
-        assert!(share > least, "{} is busy {share}", kind.name());
+    for module in [Module::Q, Module::Up, Module::Down] {
+        let busy = Breakdown::of(&run, module).expect("tokens came");
+        println!("{}: {busy:?}", module.name());
+        for share in [busy.cpu, busy.link] {
+            assert!(
+                (0.9..=1.0 + 1e-9).contains(&share),
+                "{}: {busy:?}",
+                module.name()
+            );
+        }
+        assert!(busy.device < 0.2, "{}: {busy:?}", module.name());
     }
-}
-
-fn is_layer(block: u16) -> bool {
-    (1..=LAYERS as u16).contains(&block)
+    // Attention's output is alone in its step: nothing is page-locked ahead of it, so that is what it waits for.
+    let busy = Breakdown::of(&run, Module::O).expect("tokens came");
+    assert!(busy.cpu > 0.9 && busy.pin > 0.9, "{busy:?}");
 }
 
 #[test]

@@ -118,8 +118,10 @@ impl Constant {
             "compute.launch" => time(&mut compute.launch),
             "compute.barrier" => time(&mut compute.barrier),
             "compute.gemm" => {
-                let curves = compute.gemm.iter_mut();
-                curves.map(|gemm| Place::Rate(&mut gemm.rate)).collect()
+                let curves = compute.gemm.iter_mut().map(|gemm| &mut gemm.rate);
+                let products = compute.products.iter_mut();
+                let products = products.flat_map(|product| product.curves_mut());
+                curves.chain(products).map(Place::Rate).collect()
             }
             "compute.attention_prefill" => one(&mut compute.attention_prefill),
             "compute.attention_decode" => one(&mut compute.attention_decode),

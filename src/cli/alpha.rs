@@ -9,13 +9,13 @@ use plimsoll_backend::cpu::{CpuOptions, Throttles};
 use plimsoll_backend::probe::{PartOptions, PartTimes, ProbeError, measure_parts};
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
-use plimsoll_core::hardware::{Curve, GemmCurve, HardwareProfile, Source, SourceKind};
+use plimsoll_core::hardware::{Curve, DeviceKind, GemmCurve, HardwareProfile, Source, SourceKind};
 use plimsoll_core::split::Module;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use serde_json::json;
 
 use super::options::{DtypeName, Format, positive};
-use super::output::{check_output, print, print_json};
+use super::output::{check_output, complain, print, print_json};
 use super::profile::{cpu_options, today};
 use super::{Exit, Failure, Progress};
 use crate::alpha::{At, Measured, Range, benchmark};
@@ -39,10 +39,12 @@ pub struct Args {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     sequences: u32,
     /// How far shares go to each side of the law's (gamma)
-    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = positive)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = positive,
+          allow_negative_numbers = true)]
     around: f64,
     /// From one share to the next (lambda)
-    #[arg(long, value_name = "SHARE", default_value_t = 0.02, value_parser = positive)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.02, value_parser = positive,
+          allow_negative_numbers = true)]
     step: f64,
     /// Tokens that are measured at each share
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -50,6 +52,9 @@ pub struct Args {
     /// The most that copies to the device carry, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     h2d_gb_s: Option<f64>,
+    /// The most that the CPU reads of weights while it multiplies, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
+    cpu_gb_s: Option<f64>,
     /// Where the disk tier's file would go
     #[arg(long, value_name = "DIR", default_value = ".")]
     disk_dir: PathBuf,
@@ -80,12 +85,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return Err(Failure::new(Exit::Usage, line).into());
     }
     let profile = args.hw.as_deref().map(find_profile).transpose()?;
+    if let Some(profile) = profile.as_ref().filter(|p| p.kind == DeviceKind::Gpu) {
+        complain(&format!(
+            "warning: {} is the profile of a GPU's machine; what goes into it is measured on this one's CPU",
+            profile.name
+        ));
+    }
     let model = find_model(&args.model)?;
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
     let options = PartOptions {
         cpu: CpuOptions {
             throttles: Throttles {
                 h2d: args.h2d_gb_s.map(|rate| BytesPerSecond(rate * 1e9)),
+                cpu: args.cpu_gb_s.map(|rate| BytesPerSecond(rate * 1e9)),
                 ..Throttles::default()
             },
             ..cpu_options(&args.disk_dir)?
@@ -229,6 +241,7 @@ fn text(measured: &[Measured]) -> String {
     let mut table = Table::new(&[
         ("module", Align::Left),
         ("alpha", Align::Right),
+        ("known to", Align::Right),
         ("by the law", Align::Right),
         ("T_CPU", Align::Right),
         ("T_COM", Align::Right),
@@ -242,6 +255,9 @@ fn text(measured: &[Measured]) -> String {
         table.row([
             found.module.to_owned(),
             format!("{:.3}", balance.share),
+            balance
+                .uncertainty
+                .map_or("-".to_owned(), |u| format!("{u:.3}")),
             format!("{:.3}", found.first_share),
             ms(balance.cpu_s),
             ms(balance.communication_s),

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use plimsoll_backend::cpu::{CpuOptions, OnCard};
-use plimsoll_backend::cuda::dispatch::Dispatch;
+use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::cuda::{GpuCard, check_available};
+use plimsoll_backend::dispatch::Dispatch;
 use plimsoll_core::Dtype;
-use plimsoll_core::hardware::DeviceKind;
+use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
 
 use super::{Exit, Failure};
 
@@ -40,14 +40,22 @@ impl Backend {
         if self == Backend::Cpu {
             return Ok(options);
         }
-        let card = Arc::new(GpuCard::new(0)?);
         Ok(CpuOptions {
-            card: Some(OnCard {
-                card,
-                dispatch: Dispatch::measuring(),
-            }),
+            card: Some(Arc::new(GpuCard::new(0)?)),
+            dispatch: Dispatch::measuring(),
             ..options
         })
+    }
+
+    /// Executor options that choose implementations of products by a profile's table, where it is one of such a device.
+    pub fn choosing_by(self, options: CpuOptions, profile: &HardwareProfile) -> CpuOptions {
+        match profile.kind == self.kind() {
+            true => CpuOptions {
+                dispatch: options.dispatch.with_profile(profile),
+                ..options
+            },
+            false => options,
+        }
     }
 
     /// The types among these that it computes.

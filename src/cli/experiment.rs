@@ -12,7 +12,9 @@ use crate::experiment::{
     Definition, Kind, Outcome, first_difference, make, read_folder, results_text,
 };
 use crate::files::{read_text, write_atomically, write_text};
-use crate::report::{Frontier, picture_svg, to_csv, write_picture_png};
+use crate::report::{
+    Frontier, Lines, MemoryCurves, Picture, picture_svg, to_csv, write_picture_png,
+};
 
 /// An experiment and where its results go.
 #[derive(Debug, clap::Args)]
@@ -73,24 +75,49 @@ fn csv(outcome: &Outcome) -> std::io::Result<String> {
         Outcome::Frontier(points) => to_csv(points),
         Outcome::Schedules(rows) => to_csv(rows),
         Outcome::Ablation(rows) => to_csv(rows),
+        Outcome::Serving(table) => to_csv(&table.rows),
+        Outcome::Memory(points) => to_csv(points),
+        Outcome::Breakdown(rows) => to_csv(rows),
+        Outcome::Parts(rows) => to_csv(rows),
+        Outcome::Gain(rows) => to_csv(rows),
+        Outcome::Batches(rows) => to_csv(rows),
     };
     let bytes = bytes.map_err(std::io::Error::other)?;
     String::from_utf8(bytes).map_err(std::io::Error::other)
 }
 
 fn draw(dir: &Path, definition: &Definition, outcome: &Outcome) -> anyhow::Result<()> {
-    let (Outcome::Frontier(points), Kind::Pareto { published, .. }) = (outcome, &definition.kind)
-    else {
-        return Ok(());
-    };
-    let picture = Frontier {
-        title: &definition.title,
-        points,
-        published,
-    };
-    let file = |extension: &str| dir.join(format!("{}.{extension}", definition.name));
-    write_text(&file("svg"), &picture_svg(&picture)?)?;
-    write_picture_png(&file("png"), &picture)?;
+    let title = &definition.title;
+    match (outcome, &definition.kind) {
+        (Outcome::Frontier(points), Kind::Pareto { published, .. }) => {
+            let picture = Frontier {
+                title,
+                points,
+                published,
+            };
+            draw_both(dir, &definition.name, &picture)
+        }
+        (Outcome::Memory(points), _) => {
+            draw_both(dir, &definition.name, &MemoryCurves { title, points })
+        }
+        (Outcome::Serving(table), _) if !table.lines.is_empty() => {
+            let picture = Lines {
+                title,
+                x: "expansion, buffers counted",
+                y: "throughput (tokens/s)",
+                lines: &table.lines,
+            };
+            draw_both(dir, &definition.name, &picture)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// As SVG and as PNG.
+fn draw_both(dir: &Path, name: &str, picture: &impl Picture) -> anyhow::Result<()> {
+    let file = |extension: &str| dir.join(format!("{name}.{extension}"));
+    write_text(&file("svg"), &picture_svg(picture)?)?;
+    write_picture_png(&file("png"), picture)?;
     Ok(())
 }
 

@@ -16,15 +16,18 @@ pub mod man;
 pub mod models;
 mod options;
 mod output;
+mod pace;
 pub mod pareto;
 pub mod perplexity;
 pub mod plan;
 pub mod profile;
 mod progress;
+pub mod replay;
 pub mod run;
 pub mod score;
 pub mod simulate;
 pub mod validate;
+pub mod workload;
 
 use std::ffi::OsString;
 
@@ -74,6 +77,11 @@ pub enum Command {
     Experiment(experiment::Args),
     /// Fit the constants of a profile to measured runs
     Calibrate(calibrate::Args),
+    /// Serve a trace of requests in modelled time
+    Replay(replay::Args),
+    /// Make up a trace of requests, or say what one is like
+    #[command(subcommand)]
+    Workload(workload::Action),
     /// List or show hardware profiles
     #[command(subcommand)]
     Hw(hw::Action),

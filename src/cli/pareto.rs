@@ -1,9 +1,12 @@
-//! `plimsoll pareto`: what latency each throughput costs, system by system.
+//! `plimsoll pareto`: what latency each throughput costs, or what throughput device memory gives, system by system.
+
+mod memory;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use clap::ValueEnum;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::policy::Schedule;
 use plimsoll_core::workload::Workload;
@@ -16,8 +19,8 @@ use super::plan::refused;
 use crate::baseline::System;
 use crate::files::{find_model, find_profile, write_atomically, write_text};
 use crate::pareto::{Point, Setting, points};
-use crate::published::{Published, read_published};
-use crate::report::{Frontier, frontier_table, picture_svg, to_csv, write_picture_png};
+use crate::published::read_published;
+use crate::report::{Frontier, Picture, frontier_table, picture_svg, to_csv, write_picture_png};
 
 /// What is compared.
 #[derive(Debug, clap::Args)]
@@ -28,15 +31,13 @@ pub struct Args {
     /// The model: a name, a config.json of Hugging Face, or a folder that holds one
     #[arg(long)]
     model: String,
-    /// plimsoll, plimsoll-4bit, flexgen, flexgen-4bit, deepspeed, accelerate
-    #[arg(
-        long,
-        value_name = "NAME",
-        value_delimiter = ',',
-        default_value = "plimsoll,flexgen,flexgen-4bit,deepspeed,accelerate",
-        long_help = rules()
-    )]
-    systems: Vec<String>,
+    /// What throughput is held against
+    #[arg(long, value_enum, default_value_t = Against::Latency)]
+    x: Against,
+    /// plimsoll, plimsoll-4bit, flexgen, flexgen-4bit, deepspeed, accelerate, hetegen [default: all but plimsoll-4bit and
+    /// hetegen; over device memory plimsoll, hetegen, flexgen, deepspeed, accelerate]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', long_help = rules())]
+    systems: Option<Vec<String>>,
     #[command(flatten)]
     workload: Lengths,
     /// Sequences in a block [default: 1, 2, 4 and so on, until no more fit or are of use]
@@ -55,11 +56,31 @@ pub struct Args {
     output: Vec<PathBuf>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Against {
+    /// The time of a block, over block sizes (FlexGen's figure 1)
+    Latency,
+    /// What the device has, of one prompt at a time (HeteGen's figure 8)
+    DeviceMemory,
+}
+
+impl Against {
+    fn systems(self) -> &'static str {
+        match self {
+            Against::Latency => "plimsoll,flexgen,flexgen-4bit,deepspeed,accelerate",
+            Against::DeviceMemory => "plimsoll,hetegen,flexgen,deepspeed,accelerate",
+        }
+    }
+}
+
 /// What each system may decide.
 fn rules() -> String {
     let rules = System::ALL.map(|system| format!("\n- {}: {}", system.name(), system.rules()));
     format!(
-        "Whose rules to plan by, with commas between:{}",
+        "Whose rules to plan by, with commas between [default: {}; over device memory {}]:{}\n\nOver device memory \
+         plimsoll may split linear layers as well (plan --strategy auto).",
+        Against::Latency.systems(),
+        Against::DeviceMemory.systems(),
         rules.concat()
     )
 }
@@ -97,7 +118,10 @@ struct Report<'a> {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let outputs = args.output.iter().map(|path| Kind::of(path));
     let outputs = outputs.collect::<Result<Vec<Kind>, Failure>>()?;
-    let systems = systems(&args.systems)?;
+    let systems = match &args.systems {
+        Some(names) => systems(names.iter().map(String::as_str))?,
+        None => systems(args.x.systems().split(','))?,
+    };
     let profile = find_profile(&args.hw)?;
     let model = find_model(&args.model)?.spec;
     let workload = Workload {
@@ -105,22 +129,30 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         gen_len: args.workload.gen_len,
         num_prompts: None,
     };
-    let mut published = match &args.published {
-        Some(path) => read_published(path)?,
-        None => Vec::new(),
-    };
-    published.retain(|p| p.model.name == model.name && p.workload == workload);
     let setting = Setting {
         profile: &profile,
         model: &model,
         workload,
     };
+    if args.x == Against::DeviceMemory {
+        return memory::run(args, setting, (&systems, &outputs));
+    }
+    let mut published = match &args.published {
+        Some(path) => read_published(path)?,
+        None => Vec::new(),
+    };
+    published.retain(|p| p.model.name == model.name && p.workload == workload);
     let begun = Instant::now();
     let points = points(setting, &systems, args.batches.as_deref()).map_err(refused)?;
     let computed_in_s = begun.elapsed().as_secs_f64();
     let title = title(setting);
+    let picture = Frontier {
+        title: &title,
+        points: &points,
+        published: &published,
+    };
     for (path, kind) in args.output.iter().zip(outputs) {
-        kind.write(path, &title, &points, &published)?;
+        kind.write(path, &picture, &points)?;
     }
     match args.format {
         Format::Json => print_json(&Report {
@@ -178,7 +210,7 @@ pub(super) fn title(setting: Setting<'_>) -> String {
     )
 }
 
-fn systems(names: &[String]) -> Result<Vec<System>, Failure> {
+fn systems<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<System>, Failure> {
     let mut systems = Vec::new();
     for name in names {
         let system = System::named(name.trim())
@@ -192,14 +224,14 @@ fn systems(names: &[String]) -> Result<Vec<System>, Failure> {
 
 /// What a file is to be, by its extension.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+pub(super) enum Kind {
     Svg,
     Png,
     Csv,
 }
 
 impl Kind {
-    fn of(path: &Path) -> Result<Kind, Failure> {
+    pub(super) fn of(path: &Path) -> Result<Kind, Failure> {
         check_output("--output", Some(path))?;
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("svg") => Ok(Kind::Svg),
@@ -218,18 +250,12 @@ impl Kind {
     fn write(
         self,
         path: &Path,
-        title: &str,
-        points: &[Point],
-        published: &[Published],
+        picture: &impl Picture,
+        points: &[impl Serialize],
     ) -> anyhow::Result<()> {
-        let picture = Frontier {
-            title,
-            points,
-            published,
-        };
         match self {
-            Kind::Svg => write_text(path, &picture_svg(&picture)?)?,
-            Kind::Png => write_picture_png(path, &picture)?,
+            Kind::Svg => write_text(path, &picture_svg(picture)?)?,
+            Kind::Png => write_picture_png(path, picture)?,
             Kind::Csv => {
                 let csv = to_csv(points)?;
                 write_atomically(path, |out| out.write_all(&csv))?;

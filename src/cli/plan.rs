@@ -338,8 +338,11 @@ fn report(
     printed
 }
 
-/// By how much the better of two strategies is better.
+/// By how much the better of two strategies is better, or why there is one only.
 fn strategies(args: &Args, planned: &Planned) -> String {
+    if let Some(why) = &planned.not_split {
+        return format!("strategy   flexgen; hetegen has no plan: {why}\n");
+    }
     let rate = |plan: &Plan| plan.prediction.as_ref().map(|p| p.throughput_tok_s);
     // Where there is no plan of the other strategy, the next best is of the same.
     let is_split = |plan: &Plan| plan.policy.split.is_some();
@@ -365,7 +368,7 @@ fn cpu_products(plan: &Plan, profile: &HardwareProfile) -> String {
     match plan.policy.split.is_some() && profile.compute.cpu_gemm.is_empty() {
         true => format!(
             "note       {} does not say how fast its CPU multiplies (compute.cpu_gemm), so host memory alone bounds \
-             it; `plimsoll alpha` measures it here\n",
+             it and the throughput is at most this; on the machine itself `plimsoll profile` measures it\n",
             profile.name
         ),
         false => String::new(),

@@ -12,7 +12,7 @@ use super::backend::Backend;
 use super::options::DtypeName;
 use super::output::{check_output, complain};
 use super::{Exit, Failure, Progress, print, stop_on_interrupt};
-use crate::files::write_text;
+use crate::files::{find_model, write_text};
 
 /// Measure this machine and write its hardware profile
 #[derive(Debug, clap::Args)]
@@ -32,6 +32,10 @@ pub struct Args {
     /// Element types to measure
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["f32", "f16"])]
     dtype: Vec<DtypeName>,
+    /// Models for whose matrices each implementation of a product is timed, beside the probe's own: executors then choose
+    /// among them for each shape, and predictions know its times
+    #[arg(long, value_delimiter = ',')]
+    model: Vec<String>,
     /// Where the disk tier's file goes
     #[arg(long, default_value = ".", value_name = "DIR")]
     disk_dir: PathBuf,
@@ -44,12 +48,15 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     args.backend.check_available()?;
     check_output("--output", args.output.as_deref())?;
+    let models = args.model.iter().map(|model| find_model(model));
+    let models = models.map(|found| Ok(found?.spec));
     let options = ProbeOptions {
         cpu: args.backend.on_device(cpu_options(&args.disk_dir)?)?,
         quick: args.quick,
         dtypes: args
             .backend
             .computed(args.dtype.iter().map(|d| Dtype::from(*d)))?,
+        models: models.collect::<anyhow::Result<_>>()?,
         name: args.name.clone(),
         date: today(),
     };

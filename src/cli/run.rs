@@ -2,7 +2,6 @@
 
 mod answers;
 mod choice;
-mod pace;
 mod prepare;
 mod record;
 mod report;
@@ -24,11 +23,11 @@ use super::backend::Backend;
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
 use super::output::{check_apart, check_outputs};
+use super::pace::Around;
 use super::profile::{DEVICE_THREADS, cpu_options};
 use crate::files::{files_of_model, is_being_written};
 use answers::Answers;
 use choice::ChoiceArgs;
-use pace::Around;
 use prepare::Prepared;
 use report::Done;
 use watched::Watched;
@@ -83,6 +82,9 @@ pub struct Args {
     /// The most that is written to the disk, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     disk_write_gb_s: Option<f64>,
+    /// The most that the CPU reads of weights while it computes a part of a linear layer, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
+    cpu_gb_s: Option<f64>,
     /// Threads that the emulated device computes with; profiles are measured with 1, so with more
     /// nothing is predicted
     #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS,
@@ -127,6 +129,7 @@ impl Args {
             d2h: self.d2h_gb_s.map(rate),
             disk_read: self.disk_read_gb_s.map(rate),
             disk_write: self.disk_write_gb_s.map(rate),
+            cpu: self.cpu_gb_s.map(rate),
         }
     }
 }
@@ -156,6 +159,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if prepared.prompts.is_empty() {
         return report::print_nothing_left(args.format, prepared.kept.rows());
     }
+    let cpu = match &prepared.profile {
+        Some(profile) => args.backend.choosing_by(cpu, profile),
+        None => cpu,
+    };
     let options = CpuOptions {
         throttles: args.throttles(),
         device_threads: args.device_threads,

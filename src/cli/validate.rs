@@ -83,6 +83,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(profile) => profile,
         None => measured(args.backend, &grid, &cpu).map_err(|error| before_any_run(&cpu, error))?,
     };
+    let cpu = args.backend.choosing_by(cpu, &profile);
     let profile_file = args.output.join("profile.toml");
     write_text(&profile_file, &profile.to_toml())?;
     let setting = Setting {
@@ -192,6 +193,7 @@ fn measured(backend: Backend, grid: &Grid, cpu: &CpuOptions) -> anyhow::Result<H
         cpu: cpu.clone(),
         quick: true,
         dtypes: backend.computed(dtypes)?,
+        models: Vec::new(),
         name: "this-machine".into(),
         date: today(),
     })

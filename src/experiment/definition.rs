@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::schedules::Schedules;
+use super::serving::{Gains, Offline};
+use super::serving_file::{WrittenGains, WrittenOffline, WrittenStalls};
+use super::split::{Batches, Breakdowns, Gain, Parts, Percentage, Scene, read_percentages};
 use crate::baseline::System;
 use crate::calibrate::{Machines, RecordedRun, read_runs};
 use crate::files::{InputError, TomlText, find_model, find_profile, read_text};
@@ -13,6 +16,7 @@ use crate::published::{Published, read_published};
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy};
+use plimsoll_core::split::Module;
 use plimsoll_core::workload::Workload;
 
 /// A table or figure as written; all that it names is found.
@@ -63,8 +67,36 @@ pub enum Kind {
     },
     /// Zig-zag and diagonal blocks in the same memory.
     Schedules(Box<Schedules>),
+    /// Throughput against device memory.
+    Memory {
+        /// Where, and of what.
+        scene: Box<Scene>,
+        /// Who.
+        systems: Vec<System>,
+        /// The device memory with which each was published to run, in percent of all of it: `least` and `most` of a system.
+        published: Vec<Percentage>,
+    },
+    /// Who is busy while a split linear layer is computed.
+    Breakdown(Box<Breakdowns>),
+    /// What each part of HeteGen is worth.
+    Parts(Box<Parts>),
+    /// HeteGen over FlexGen.
+    Gain(Box<Gain>),
+    /// Where splitting stops paying.
+    Batches(Box<Batches>),
     /// The runs of the validation tables without one term of the cost model after another.
     Ablation,
+    /// Pie's throughput over vLLM's.
+    Gains(Box<Gains>),
+    /// What Pie's queue of swaps can hide.
+    Stalls {
+        /// Layers of models.
+        layers: Vec<u16>,
+        /// Times of a swap, in computations of a layer.
+        swaps: Vec<f64>,
+    },
+    /// S3's Tables 2 and 3.
+    Offline(Box<Offline>),
 }
 
 /// What a table's errors say something about.
@@ -124,6 +156,124 @@ enum Written {
     Pareto(Drawn),
     Schedules(Placed),
     Ablation(Named),
+    Gains(WrittenGains),
+    Stalls(WrittenStalls),
+    Offline(WrittenOffline),
+    #[serde(rename = "device-memory")]
+    Memory(Filled),
+    #[serde(rename = "split-breakdown")]
+    Breakdown(BrokenDown),
+    #[serde(rename = "split-parts")]
+    Parts(TakenApart),
+    #[serde(rename = "split-gain")]
+    Gain(Gained),
+    #[serde(rename = "split-batches")]
+    Batches(Together),
+}
+
+/// A scene as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Set {
+    hw: String,
+    model: String,
+    #[serde(default = "default_prompt_len")]
+    prompt_len: u32,
+    gen_len: u32,
+    #[serde(default)]
+    cpu_gb_s: Vec<f64>,
+}
+
+impl Set {
+    fn found(&self, path: &Path) -> Result<Scene, InputError> {
+        let positive = |rate: &f64| rate.is_finite() && *rate > 0.0;
+        if !self.cpu_gb_s.iter().all(positive) {
+            let problem = "holds a rate that is not above 0";
+            return Err(InputError::bad_file(
+                path,
+                "scene.cpu_gb_s",
+                problem,
+                "give GB/s",
+            ));
+        }
+        Ok(Scene {
+            machine: find_profile(&self.hw).map_err(faulty(path, "scene.hw"))?,
+            model: find_model(&self.model)
+                .map_err(faulty(path, "scene.model"))?
+                .spec,
+            workload: Workload {
+                prompt_len: self.prompt_len,
+                gen_len: self.gen_len,
+                num_prompts: Some(1),
+            },
+            cpu_gb_s: self.cpu_gb_s.clone(),
+        })
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Filled {
+    title: String,
+    scene: Set,
+    systems: Vec<String>,
+    file: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BrokenDown {
+    title: String,
+    scene: Set,
+    module: String,
+    file: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TakenApart {
+    title: String,
+    scene: Set,
+    file: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Gained {
+    title: String,
+    scene: Set,
+    device_gb: Vec<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Together {
+    title: String,
+    scene: Set,
+    sequences: Vec<u32>,
+}
+
+impl BrokenDown {
+    fn found(&self, path: &Path, published: Vec<Percentage>) -> Result<Breakdowns, InputError> {
+        let module = Module::ALL.into_iter().find(|m| m.name() == self.module);
+        let module = module.ok_or_else(|| {
+            let names = Module::ALL.map(Module::name).join(", ");
+            let problem = format!("`{}` is no linear layer", self.module);
+            InputError::bad_file(path, "module", problem, format!("give one of {names}"))
+        })?;
+        Ok(Breakdowns {
+            scene: self.scene.found(path)?,
+            module,
+            published,
+        })
+    }
+}
+
+/// Systems by their names.
+fn systems(path: &Path, names: &[String]) -> Result<Vec<System>, InputError> {
+    let systems = names.iter().map(|name| System::named(name));
+    let systems = systems.collect::<Result<Vec<_>, String>>();
+    systems.map_err(|said| InputError::bad_file(path, "systems", said, "correct the file"))
 }
 
 #[derive(Debug, Deserialize)]
@@ -237,8 +387,53 @@ fn in_order(name: &str) -> (String, u32, String) {
 }
 
 /// A name that nothing has is this file's fault, not the command line's.
-fn faulty<E: Display>(path: &Path, key: &'static str) -> impl Fn(E) -> InputError {
+pub(super) fn faulty<E: Display>(path: &Path, key: &'static str) -> impl Fn(E) -> InputError {
     move |error| InputError::bad_file(path, key, error.to_string(), "correct the file")
+}
+
+/// What is asked of split linear layers.
+fn split_kind(written: Written, path: &Path) -> Result<(String, Kind), InputError> {
+    let percentages =
+        |file: &Path| read_percentages(&path.parent().unwrap_or(Path::new("")).join(file));
+    Ok(match written {
+        Written::Memory(it) => {
+            let kind = Kind::Memory {
+                scene: Box::new(it.scene.found(path)?),
+                systems: systems(path, &it.systems)?,
+                published: match &it.file {
+                    Some(file) => percentages(file)?,
+                    None => Vec::new(),
+                },
+            };
+            (it.title, kind)
+        }
+        Written::Breakdown(it) => {
+            let found = it.found(path, percentages(&it.file)?)?;
+            (it.title, Kind::Breakdown(Box::new(found)))
+        }
+        Written::Parts(it) => {
+            let parts = Parts {
+                scene: it.scene.found(path)?,
+                published: percentages(&it.file)?,
+            };
+            (it.title, Kind::Parts(Box::new(parts)))
+        }
+        Written::Gain(it) => {
+            let gain = Gain {
+                scene: it.scene.found(path)?,
+                device_gb: it.device_gb,
+            };
+            (it.title, Kind::Gain(Box::new(gain)))
+        }
+        Written::Batches(it) => {
+            let batches = Batches {
+                scene: it.scene.found(path)?,
+                sequences: it.sequences,
+            };
+            (it.title, Kind::Batches(Box::new(batches)))
+        }
+        _ => unreachable!("all others have no split"),
+    })
 }
 
 fn read(path: &Path) -> Result<Definition, InputError> {
@@ -273,10 +468,7 @@ fn read(path: &Path) -> Result<Definition, InputError> {
                 gen_len: it.gen_len,
                 num_prompts: None,
             };
-            let systems = it.systems.iter().map(|name| System::named(name));
-            let systems = systems
-                .collect::<Result<Vec<_>, String>>()
-                .map_err(|said| InputError::bad_file(path, "systems", said, "correct the file"))?;
+            let systems = systems(path, &it.systems)?;
             let mut published = match &it.published {
                 Some(file) => read_published(&beside(file))?,
                 None => Vec::new(),
@@ -296,6 +488,14 @@ fn read(path: &Path) -> Result<Definition, InputError> {
             (it.title, Kind::Schedules(Box::new(schedules)))
         }
         Written::Ablation(it) => (it.title, Kind::Ablation),
+        Written::Gains(it) => (it.title.clone(), Kind::Gains(Box::new(it.found(path)?))),
+        Written::Stalls(WrittenStalls {
+            title,
+            layers,
+            swaps,
+        }) => (title, Kind::Stalls { layers, swaps }),
+        Written::Offline(it) => (it.title.clone(), Kind::Offline(Box::new(it.found(path)?))),
+        split => split_kind(split, path)?,
     };
     Ok(Definition {
         name: stem(path),

@@ -4,11 +4,15 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use plimsoll_core::term::Term;
+use plimsoll_core::units::Bytes;
 
 use super::ablation::AblationRow;
 use super::definition::{Definition, Kind, Use};
 use super::results::{Outcome, Row, Score, Table, score_of};
 use super::schedules::SchedulesRow;
+use super::serving::ServingTable;
+use super::split::{self, Percentage};
+use crate::memory::{MemoryPoint, ranges};
 use crate::pareto::Point;
 use crate::published::Published;
 use crate::report::{signed_percent, three_digits};
@@ -23,8 +27,58 @@ const SCORE_RULE: &str = "--:|--:|--:|--:|--:|--:|--:|";
 /// The text; `made` says when and by which command.
 pub fn results_text(definitions: &[Definition], outcomes: &[Outcome], made: &str) -> String {
     let all = || definitions.iter().zip(outcomes);
-    let mut text = format!("# Results\n\n{made}\n\n## In short\n\n");
-    text.push_str(&in_short(outcomes));
+    let mut text = format!("# Results\n\n{made}\n");
+    text.push_str(&scores(definitions, outcomes));
+    for (definition, outcome) in all() {
+        let _ = writeln!(text, "\n## {}\n", definition.title);
+        text.push_str(&section(definition, outcome));
+    }
+    text
+}
+
+/// A definition's table, and its picture.
+fn section(definition: &Definition, outcome: &Outcome) -> String {
+    let picture = || {
+        let Definition { name, title, .. } = definition;
+        format!("![{title}]({name}.svg)\n\n")
+    };
+    match (outcome, &definition.kind) {
+        (Outcome::Frontier(points), Kind::Pareto { published, .. }) => {
+            picture() + &frontier(points, published)
+        }
+        (
+            Outcome::Memory(points),
+            Kind::Memory {
+                scene, published, ..
+            },
+        ) => {
+            let all = scene.machine.tiers.device_capacity_bytes.value;
+            picture() + &memory(points, (all, published))
+        }
+        (Outcome::Memory(points), _) => memory(points, (Bytes::ZERO, &[])),
+        (Outcome::Table(table), _) => rows(table),
+        (Outcome::Frontier(points), _) => frontier(points, &[]),
+        (Outcome::Schedules(rows), _) => schedules(rows),
+        (Outcome::Ablation(rows), _) => ablation(rows),
+        (Outcome::Breakdown(rows), _) => split::breakdown::text(rows),
+        (Outcome::Parts(rows), _) => split::parts::text(rows),
+        (Outcome::Gain(rows), _) => split::gain::text(rows),
+        (Outcome::Batches(rows), _) => split::batches::text(rows),
+        (Outcome::Serving(table), _) if table.lines.is_empty() => serving(table),
+        (Outcome::Serving(table), _) => picture() + &serving(table),
+    }
+}
+
+/// How far off the tables of runs are; nothing where there are none.
+fn scores(definitions: &[Definition], outcomes: &[Outcome]) -> String {
+    let all = || definitions.iter().zip(outcomes);
+    if !outcomes
+        .iter()
+        .any(|outcome| matches!(outcome, Outcome::Table(_)))
+    {
+        return String::new();
+    }
+    let mut text = format!("\n## In short\n\n{}", in_short(outcomes));
     let _ = writeln!(
         text,
         "\n| table | used for |{SCORE_HEAD}\n|---|---|{SCORE_RULE}"
@@ -43,21 +97,31 @@ pub fn results_text(definitions: &[Definition], outcomes: &[Outcome], made: &str
          are expected, from the errors of the runs that the machine was fitted to, each left out of the\n\
          fit; of fitted runs it is no test, and of other systems and unpublished policies it knows nothing.\n",
     );
-    for (definition, outcome) in all() {
-        let _ = writeln!(text, "\n## {}\n", definition.title);
-        match (outcome, &definition.kind) {
-            (Outcome::Frontier(points), Kind::Pareto { published, .. }) => {
-                let name = &definition.name;
-                let _ = writeln!(text, "![{}]({name}.svg)\n", definition.title);
-                text.push_str(&frontier(points, published));
-            }
-            (Outcome::Table(table), _) => text.push_str(&rows(table)),
-            (Outcome::Frontier(points), _) => text.push_str(&frontier(points, &[])),
-            (Outcome::Schedules(rows), _) => text.push_str(&schedules(rows)),
-            (Outcome::Ablation(rows), _) => text.push_str(&ablation(rows)),
-        }
+    text
+}
+
+fn serving(table: &ServingTable) -> String {
+    let mut text =
+        String::from("| case | number | ours | published | error | |\n|---|---|--:|--:|--:|---|\n");
+    for row in &table.rows {
+        let published = row.published.map_or(NONE.to_owned(), three_digits_of);
+        let error = row.error.map_or(NONE.to_owned(), signed_percent);
+        let ours = three_digits_of(row.ours);
+        let _ = writeln!(
+            text,
+            "| {} | {} | {ours} | {published} | {error} | {} |",
+            row.case, row.metric, row.note
+        );
     }
     text
+}
+
+/// Counts stay whole.
+fn three_digits_of(value: f64) -> String {
+    match value.fract() == 0.0 {
+        true => format!("{value}"),
+        false => three_digits(value),
+    }
 }
 
 /// All tables of a use together, and all whose policies were given, whoever printed them. A run that
@@ -196,6 +260,40 @@ fn predicted(row: &Row) -> String {
 fn published(row: &Row) -> String {
     let published = row.published.map(|published| number(row, published));
     published.unwrap_or_else(|| "out of memory".to_owned())
+}
+
+/// With how much device memory each system runs, beside what was published.
+fn memory(points: &[MemoryPoint], (all, published): (Bytes, &[Percentage])) -> String {
+    let mut text = String::from(
+        "Published ranges are percentages of all device memory.\n\n\
+         | system | runs with, GB | of all | published | tok/s with the least | with the most |\n|---|--:|--:|--:|--:|--:|\n",
+    );
+    for range in ranges(points) {
+        let both = |of: &dyn Fn(f64) -> String| {
+            let [least, most] = [range.least_bytes, range.most_bytes].map(|b| of(b as f64));
+            match least == most {
+                true => least,
+                false => format!("{least} to {most}"),
+            }
+        };
+        let named = |end: &str| {
+            let name = format!("{} {end}", range.system);
+            published.iter().find(|it| it.name == name)
+        };
+        let said = named("least").zip(named("most"));
+        let said = said.map(|(least, most)| format!("{}% to {}%", least.percent, most.percent));
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} |",
+            range.system,
+            both(&|bytes| format!("{:.2}", bytes / 1e9)),
+            both(&|bytes| percent(bytes / all.as_f64())),
+            said.unwrap_or_default(),
+            three_digits(range.least_tok_s),
+            three_digits(range.most_tok_s)
+        );
+    }
+    text
 }
 
 /// What each system reaches at most, beside what it was published to.

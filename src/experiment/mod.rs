@@ -7,6 +7,9 @@ mod definition;
 mod markdown;
 mod results;
 mod schedules;
+mod serving;
+mod serving_file;
+mod split;
 
 pub use ablation::AblationRow;
 pub use check::first_difference;
@@ -14,3 +17,8 @@ pub use definition::{Definition, Kind, Use, read_folder};
 pub use markdown::results_text;
 pub use results::{Outcome, Row, Score, Table, make, score_of};
 pub use schedules::{Schedules, SchedulesRow};
+pub use serving::{GainCase, Gains, Offline, OfflineCase, ServingRow, ServingTable};
+pub use split::{
+    Batches, BatchesRow, BreakdownRow, Breakdowns, Gain, GainRow, Parts, PartsRow, Percentage,
+    Scene, WITHOUT, Without,
+};

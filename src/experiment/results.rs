@@ -9,9 +9,12 @@ use serde::Serialize;
 use super::ablation::{AblationRow, ablation};
 use super::definition::{Definition, Kind, Use};
 use super::schedules::SchedulesRow;
+use super::serving::{ServingTable, stalls};
+use super::split::{BatchesRow, BreakdownRow, GainRow, PartsRow};
 use crate::baseline::Baseline;
 use crate::calibrate::{Machines, Measured, RecordedRun, RunRow, rate_error, score_runs, within};
 use crate::flexgen;
+use crate::memory::{self, MemoryPoint};
 use crate::parallel::on_all_processors;
 use crate::pareto::{Point, Setting, points};
 use crate::planner::{Outcome as Planned, PlanError};
@@ -67,6 +70,18 @@ pub enum Outcome {
     Schedules(Vec<SchedulesRow>),
     /// What each term is worth.
     Ablation(Vec<AblationRow>),
+    /// Serving systems' numbers.
+    Serving(ServingTable),
+    /// Throughput against device memory.
+    Memory(Vec<MemoryPoint>),
+    /// Who is busy while a split linear layer is computed.
+    Breakdown(Vec<BreakdownRow>),
+    /// What each part of HeteGen is worth.
+    Parts(Vec<PartsRow>),
+    /// HeteGen over FlexGen.
+    Gain(Vec<GainRow>),
+    /// Where splitting stops paying.
+    Batches(Vec<BatchesRow>),
 }
 
 /// Errors of some rows in a few numbers.
@@ -170,6 +185,22 @@ pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
             }
             Kind::Schedules(schedules) => Outcome::Schedules(schedules.rows()?),
             Kind::Ablation => Outcome::Ablation(ablation(definitions)?),
+            Kind::Gains(gains) => Outcome::Serving(gains.table()?),
+            Kind::Stalls { layers, swaps } => Outcome::Serving(stalls(layers, swaps)),
+            Kind::Offline(offline) => Outcome::Serving(offline.table()?),
+            Kind::Memory { scene, systems, .. } => {
+                let setting = Setting {
+                    profile: &scene.machine,
+                    model: &scene.model,
+                    workload: scene.workload,
+                };
+                let points = memory::points(setting, systems, &memory::sizes(setting));
+                Outcome::Memory(points?)
+            }
+            Kind::Breakdown(asked) => Outcome::Breakdown(asked.rows()?),
+            Kind::Parts(asked) => Outcome::Parts(asked.rows()?),
+            Kind::Gain(asked) => Outcome::Gain(asked.rows()?),
+            Kind::Batches(asked) => Outcome::Batches(asked.rows()?),
         });
     }
     mark_fitted(&mut outcomes);

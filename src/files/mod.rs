@@ -25,7 +25,7 @@ pub use hardware::{Listed, find_profile, list_profiles};
 pub use lengths::read_lengths;
 pub use model::{FoundModel, files_of_model, find_model, first_difference};
 pub use plan::{PlanFile, SearchNote, plan_json, read_plan};
-pub use prompts::{Prompt, Room, random_prompts, read_prompts};
+pub use prompts::{Prompt, Room, random_prompts, read_prompts, split_mix};
 pub use rows::{Rows, is_being_written};
 pub use tokenizer::Tokenizer;
 pub use toml_place::TomlText;

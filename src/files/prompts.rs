@@ -214,7 +214,7 @@ pub fn random_prompts(seed: u64, count: u64, prompt_len: u32, vocab_size: u32) -
 }
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
-fn split_mix(state: &mut u64) -> u64 {
+pub fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

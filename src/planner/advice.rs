@@ -8,8 +8,10 @@ use plimsoll_core::policy::Policy;
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::{Bytes, BytesPerSecond};
 use plimsoll_sim::closed_form::ClosedForms;
+use plimsoll_sim::predict;
 
 use super::space::{Proposal, Shape, lowest_latency_s};
+use super::split::{self, Prompts, Scheduler};
 use super::{PlanError, Search, lp};
 use crate::parallel::on_all_processors;
 
@@ -43,6 +45,39 @@ pub(super) fn best(
         let room = profile.usable().map(Bytes::as_f64);
         let then = least_score(&search.forms.on(&profile), &open, &policies, &room);
         then.map(|then| (change, now / then))
+    });
+    let mut best: Option<Advice> = None;
+    for scored in scored {
+        let (change, gain) = scored?;
+        if gain >= best.as_ref().map_or(GAIN_MIN, |advice| advice.gain) {
+            best = Some(Advice { change, gain });
+        }
+    }
+    Ok(best)
+}
+
+/// The change that helps a split plan most, by simulating it on each changed machine with the shares and modules that are best
+/// there; none where none helps.
+pub(super) fn of_split(
+    plan: &Plan,
+    prompts: Prompts,
+    profile: &HardwareProfile,
+) -> Result<Option<Advice>, PlanError> {
+    let rate = |profile: &HardwareProfile| -> Result<Option<f64>, PlanError> {
+        let changed = Plan {
+            capacity_bytes: profile.usable(),
+            ..plan.clone()
+        };
+        let open = split::by_law(changed, prompts, profile);
+        let plan = split::scheduled(open, profile, Scheduler::Greedy)?;
+        let rate = |plan| Ok(predict(&plan, profile)?.throughput_tok_s);
+        plan.map(rate).transpose()
+    };
+    let Some(now) = rate(profile)? else {
+        return Ok(None);
+    };
+    let scored = on_all_processors(changes(profile), &|(change, profile)| {
+        rate(&profile).map(|then| (change, then.unwrap_or(0.0) / now))
     });
     let mut best: Option<Advice> = None;
     for scored in scored {
@@ -127,6 +162,10 @@ fn changes(profile: &HardwareProfile) -> Vec<(String, HardwareProfile)> {
         ("a GPU of twice the rate", changed(&faster_gpu)),
         ("half the fixed time of a GPU task", changed(&faster_launch)),
         ("attention twice as fast on the CPU", changed(&faster_cpu)),
+        (
+            "a CPU that multiplies twice as fast",
+            changed(&faster_products),
+        ),
     ]
     .map(|(change, profile)| (change.to_owned(), profile))
     .into()
@@ -176,4 +215,12 @@ fn faster_launch(profile: &mut HardwareProfile) {
 
 fn faster_cpu(profile: &mut HardwareProfile) {
     double(&mut profile.compute.cpu_attention);
+}
+
+/// Where a profile does not say how fast, host memory bounds them.
+fn faster_products(profile: &mut HardwareProfile) {
+    let products = &mut profile.compute.cpu_gemm;
+    products.iter_mut().for_each(|gemm| double(&mut gemm.rate));
+    let bandwidth = &mut profile.tiers.host_bandwidth.value;
+    *bandwidth = BytesPerSecond(2.0 * bandwidth.0);
 }

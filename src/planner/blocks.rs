@@ -17,7 +17,7 @@ use plimsoll_sim::closed_form::ClosedForms;
 use super::judge::{self, Judged};
 use super::space::{self, Shape};
 use super::whole::Maker;
-use super::{Allowed, Objective, PlanError, Request, Search, infeasible, lp};
+use super::{Allowed, Objective, PlanError, Request, Search, infeasible, lp, split};
 
 /// How many proposals of a block are made whole and judged, best first.
 const PROPOSED: usize = 8;
@@ -216,6 +216,26 @@ impl<'a> Blocks<'a> {
             return self.nearest(&open);
         }
         self.judged(plans)
+    }
+
+    /// The best split plan (HeteGen) of a block of so many sequences, of those policies that `wanted` says.
+    ///
+    /// # Errors
+    /// A model that cannot be split; an error of ours in simulating.
+    pub fn split(
+        &self,
+        sequences: u32,
+        wanted: impl Fn(&Policy) -> bool,
+    ) -> Result<Outcome, PlanError> {
+        let mut open = split::open_policies(sequences, &Allowed::default());
+        open.retain(|(policy, _)| wanted(policy));
+        let machine = (&self.maker, self.profile);
+        let mut judged = split::judged(machine, open.clone())?;
+        judged.sort_by(|a, b| judge::better_first(a, b, Objective::Throughput));
+        match judged.into_iter().next() {
+            Some(best) => Ok(Outcome::Fits(Box::new(best.into()))),
+            None => self.outcome(split::without_modules(machine, open).collect()),
+        }
     }
 
     /// The first policy that fits, in the order that a system tries them.

@@ -144,7 +144,10 @@ fn describe(plan: &Plan, needs: &PerTier<Bytes>) -> String {
     };
     format!(
         "one sequence at a time{stages}, {}, {}, {}: needs {} of device, {} of host and {} of disk",
-        shares("weights", &policy.weights),
+        match policy.split {
+            Some(_) => "all weights but split linear layers on the device".to_owned(),
+            None => shares("weights", &policy.weights),
+        },
         shares("cache", &policy.cache),
         shares("activations", &policy.activations),
         needs.device,

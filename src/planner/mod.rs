@@ -168,6 +168,8 @@ pub struct Planned {
     pub considered: usize,
     /// The change of the machine that would help most, of those tried.
     pub advice: Option<Advice>,
+    /// Why no plan with split linear layers was looked at, or fits, where one was allowed.
+    pub not_split: Option<String>,
 }
 
 /// Why there is no answer.
@@ -212,12 +214,26 @@ pub fn search_watched(
         Strategy::Auto => {
             let whole = search_unsplit(machine, request, watch)?;
             match split::answer(machine, request) {
+                Ok(Answer::Infeasible(why)) => Ok(not_split(whole, why.to_string())),
                 Ok(split) => Ok(better(whole, split, request.objective)),
                 // Not with this model, or not with what was asked for.
-                Err(PlanError::Request(_)) => Ok(whole),
+                Err(PlanError::Request(error)) => Ok(not_split(whole, error.to_string())),
                 Err(error) => Err(error),
             }
         }
+    }
+}
+
+/// An answer that says why it has no split to compare with.
+fn not_split(whole: Answer, why: String) -> Answer {
+    let said = |mut planned: Box<Planned>| {
+        planned.not_split = Some(why);
+        planned
+    };
+    match whole {
+        Answer::Plan(planned) => Answer::Plan(said(planned)),
+        Answer::TooSlow(planned) => Answer::TooSlow(said(planned)),
+        infeasible => infeasible,
     }
 }
 

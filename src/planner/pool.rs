@@ -169,6 +169,7 @@ impl<'a> Pool<'a> {
         let plan = winner.into_plan();
         let second = plans.next().filter(|second| second.kind() != kind);
         Ok(Box::new(Planned {
+            not_split: None,
             advice: advice::best(search, proposals, &plan)?,
             runner_up: second.map(|second| second.judged.into_plan()),
             considered: self.considered,

@@ -79,11 +79,13 @@ fn numbers(path: &str, value: &Value, profile: &HardwareProfile, rows: &mut Tabl
     }
 }
 
-/// An array element by what tells it from its neighbours (`f16 n=1024 k=1024`), else by number.
+/// An array element by what tells it from its neighbours (`f16 n=1024 k=1024`), and where implementations of a product give
+/// way to each other (`m1=2 m2=65`), else by number.
 fn label(index: usize, item: &Value) -> String {
     let word = |key: &str| item.get(key).and_then(Value::as_str);
     let whole = |key: &str| item.get(key).and_then(Value::as_integer);
-    let shape = ["n", "k"].map(|key| whole(key).map_or(String::new(), |n| format!(" {key}={n}")));
+    let stated = |key| whole(key).map_or(String::new(), |n| format!(" {key}={n}"));
+    let shape = ["n", "k", "m1", "m2"].map(stated);
     match (word("dtype"), word("victim"), word("beside")) {
         (Some(dtype), _, _) => format!("{dtype}{}", shape.concat()),
         (_, Some(victim), Some(beside)) => format!("{victim} beside {beside}"),

@@ -5,16 +5,21 @@ mod certainty;
 mod csv;
 mod frontier;
 pub mod hardware;
+mod lines;
+mod memory;
 pub mod models;
 pub mod plan;
 pub mod run;
 mod scatter;
+pub mod serve;
 mod table;
 
 pub use canvas::{Picture, picture_svg, write_picture_png};
 pub use certainty::{extrapolation_text, rates_text};
 pub use csv::to_csv;
 pub use frontier::{Frontier, frontier_table};
+pub use lines::{Line, Lines};
+pub use memory::{MemoryCurves, memory_table, ranges_table};
 pub use scatter::{Point, Scatter};
 pub use table::{Align, Table};
 

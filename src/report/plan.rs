@@ -22,7 +22,7 @@ use crate::planner::Kind;
 /// A plan with its prediction, if it has one.
 pub fn plan_text(plan: &Plan) -> String {
     let mut text = format!("{}\n\n{}", heading(plan), placement(plan));
-    let _ = write!(text, "\n{}", decisions(&plan.policy));
+    let _ = write!(text, "\n{}", decisions(plan));
     text.push_str(&pipeline_text(plan));
     if let Some(prediction) = &plan.prediction {
         let _ = write!(text, "\npredicted\n{}", summary_text(prediction));
@@ -137,7 +137,9 @@ fn placement(plan: &Plan) -> Table {
     table
 }
 
-fn decisions(policy: &Policy) -> String {
+fn decisions(plan: &Plan) -> String {
+    let policy = &plan.policy;
+    let layers = plan.model.num_hidden_layers;
     let switch = |on| if on { "on" } else { "off" };
     let granularity = match policy.granularity {
         Granularity::Layer => "layer by layer",
@@ -173,13 +175,18 @@ fn decisions(policy: &Policy) -> String {
         switch(policy.cpu_attention),
         page_locked(policy.page_locked).unwrap_or(NOTHING.to_owned()),
         policy.compression.words().unwrap_or(NOTHING),
-        policy.split.as_ref().map_or(String::new(), split_text),
+        policy
+            .split
+            .as_ref()
+            .map_or(String::new(), |split| split_text(split, layers)),
     )
 }
 
 /// The device's share of each linear layer, and which it has whole.
-fn split_text(split: &SplitLinears) -> String {
-    let shares = split.share.iter().filter(|(_, share)| *share > 0.0);
+fn split_text(split: &SplitLinears, layers: u32) -> String {
+    let is_split = |module| split.layers_on_device[module] < layers;
+    let shares = split.share.iter();
+    let shares = shares.filter(|(module, share)| *share > 0.0 && is_split(*module));
     let shares: Vec<String> = shares
         .map(|(module, share)| format!("{} {}", module.name(), percent(share)))
         .collect();
@@ -194,12 +201,17 @@ fn split_text(split: &SplitLinears) -> String {
         true => NOTHING.to_owned(),
         false => whole.join(", "),
     };
-    format!(
-        "split      the device computes {} of a token's outputs and {} of a prompt's, the CPU the rest\n\
-         on device  whole: {whole}\n",
-        shares.join(", "),
-        percent(split.prefill_share),
-    )
+    let split = match shares.is_empty() {
+        true => {
+            "nothing: the device has all linear layers whole, or the CPU computes them".to_owned()
+        }
+        false => format!(
+            "the device computes {} of a token's outputs and {} of a prompt's, the CPU the rest",
+            shares.join(", "),
+            percent(split.prefill_share)
+        ),
+    };
+    format!("split      {split}\non device  whole: {whole}\n")
 }
 
 /// How the model lies on several GPUs; nothing where there is one.
@@ -297,11 +309,27 @@ fn schedule(schedule: Schedule) -> &'static str {
     }
 }
 
+/// Whose shares those of the weights are.
+pub fn but_split(policy: &Policy) -> &'static str {
+    match policy.split {
+        Some(_) => " but split linear layers",
+        None => "",
+    }
+}
+
+/// The least and the most that the device computes of any linear layer that the model has.
+fn shares_of(split: &SplitLinears) -> (String, String) {
+    let shares = || split.share.iter().map(|(_, share)| share);
+    let shares = || shares().filter(|share| *share > 0.0);
+    let low = shares().fold(1.0, f64::min);
+    (percent(low), percent(shares().fold(0.0, f64::max)))
+}
+
 /// A policy in a line.
 pub fn policy_in_short(policy: &Policy) -> String {
     let shares = |s: &PerTier<f64>| Tier::ALL.map(|t| percent(s[t])).join("/");
     format!(
-        "{} x {}{} {}, weights {}, cache {}, activations {} on device/host/disk{}{}{}{}",
+        "{} x {}{} {}, weights{} {}, cache {}, activations {} on device/host/disk{}{}{}{}",
         policy.gpu_batch_size,
         policy.num_gpu_batches,
         match policy.pipeline {
@@ -309,6 +337,7 @@ pub fn policy_in_short(policy: &Policy) -> String {
             it => format!(" x {} over {} stages", it.micro_batches, it.stages),
         },
         schedule(policy.schedule),
+        but_split(policy),
         shares(&policy.weights),
         shares(&policy.cache),
         shares(&policy.activations),
@@ -326,9 +355,14 @@ pub fn policy_in_short(policy: &Policy) -> String {
         } else {
             String::new()
         },
-        match policy.split {
-            Some(_) => ", linear layers split",
-            None => "",
+        match &policy.split {
+            Some(split) => {
+                let (low, high) = shares_of(split);
+                format!(
+                    ", linear layers split ({low} to {high} of a token's outputs on the device)"
+                )
+            }
+            None => String::new(),
         },
     )
 }

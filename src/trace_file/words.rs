@@ -1,6 +1,6 @@
 //! Tasks in words.
 
-use plimsoll_core::program::{AttentionPart, Cell, Content, Op};
+use plimsoll_core::program::{AttentionPart, Cell, Content, Op, Span};
 
 /// The event's name: what is done, and to which square of the schedule (`project L3 b1 p2`).
 pub(super) fn task_name(op: &Op, content: Option<Content>, cell: Cell, last_block: u16) -> String {
@@ -21,6 +21,7 @@ pub(super) fn task_name(op: &Op, content: Option<Content>, cell: Cell, last_bloc
             AttentionPart::Scores => "scores",
             AttentionPart::Values => "weigh values",
         },
+        Op::Span(_) => "iteration",
         Op::Barrier => "barrier",
     };
     // `embed embedding` and `head head` say one thing twice.
@@ -63,6 +64,14 @@ fn host_side(page_locked: bool) -> &'static str {
     } else {
         "pageable"
     }
+}
+
+/// An iteration's shape.
+fn span_in_words(it: &Span) -> String {
+    format!(
+        "{} layers over {} tokens of {} sequences, {} of prompts; {} tokens of cache read",
+        it.layers, it.tokens, it.sequences, it.prompt_tokens, it.context_tokens
+    )
 }
 
 /// The operation's shape.
@@ -131,6 +140,7 @@ pub(super) fn op_in_words(op: &Op) -> String {
                  {group} query heads each, head_dim {head_dim}"
             )
         }
+        Op::Span(it) => span_in_words(it),
         Op::Barrier => "wait for all resources".to_owned(),
     }
 }

@@ -110,5 +110,6 @@ impl Limits {
             .with_capacities(capacity.device, capacity.host, capacity.disk)
             .with_link_cap(throttles.h2d, throttles.d2h)
             .with_disk_cap(throttles.disk_read, throttles.disk_write)
+            .with_cpu_cap(throttles.cpu)
     }
 }

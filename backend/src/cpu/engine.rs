@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::lower::schedule::Round;
 use plimsoll_core::placement::{WeightPlacement, split_whole};
 use plimsoll_core::plan::Plan;
@@ -16,6 +17,7 @@ use super::error::TaskError;
 use super::memory::{Buffers, Memory, Operands};
 use super::texts::Results;
 use super::turn::{Shape, Turn};
+use super::worker::Work;
 use super::{CapturedLogits, Draws, Throttles};
 use crate::cuda::launches::NO_TOKEN;
 use crate::decoder::{
@@ -73,43 +75,19 @@ impl Engine {
         })
     }
 
-    /// Does a task. A paced transfer ends early, with an error, once `is_over`.
-    pub(super) fn run(
-        &self,
-        (piece, index): (&Program, usize),
-        kind: ResourceKind,
-        is_over: &dyn Fn() -> bool,
-    ) -> Result<(), TaskError> {
-        let task = &piece.tasks()[index];
-        let args = piece.args_at(index);
-        let operands = self.operands((piece, index))?;
-        let op = piece.op_of(task);
-        let rate = self.throttles.of(kind);
-        let pace = rate.map(|rate| Pace::begin(rate, is_over));
-        if let Op::Move {
-            bytes, from, to, ..
-        } = *op
-        {
-            let moved = make_move(&operands, pace.as_ref(), (bytes, from, to))?;
-            self.note_result(args.get(1).map(|arg| arg.buffer), &operands, moved);
-            return Ok(());
-        }
-        if matches!(op, Op::MoveParts { .. }) {
-            return move_parts(&operands, pace.as_ref(), op);
-        }
-        if *op == Op::Barrier {
-            return Ok(());
-        }
-        let turn = self.turn(task.cell, operands)?;
-        match *op {
-            Op::Embed { position, .. } => turn.embed(position),
-            Op::Linear {
-                stage, position, ..
-            } => turn.linear((stage, position), op, kind),
-            Op::Attention { .. } => turn.attention(op, kind),
-            Op::Gather { rows, picks, .. } => turn.gather(rows, picks),
-            Op::Move { .. } | Op::MoveParts { .. } | Op::Barrier => Ok(()),
-        }
+    /// What a product reads of weights, as they are stored.
+    fn weight_bytes(&self, op: &Op) -> Bytes {
+        let Op::Linear {
+            gemms, compressed, ..
+        } = op
+        else {
+            return Bytes::ZERO;
+        };
+        let elements: u64 = gemms.iter().map(|g| u64::from(g.n) * u64::from(g.k)).sum();
+        Bytes(match compressed {
+            true => elements / GROUP_ELEMENTS * GROUP_BYTES,
+            false => elements * self.plan.dtype.size_bytes(),
+        })
     }
 
     fn shape(&self, cell: Cell) -> Result<Shape, TaskError> {
@@ -187,6 +165,51 @@ impl Engine {
     pub(crate) fn row_elements(&self) -> usize {
         let model = &self.plan.model;
         (model.num_attention_heads / model.num_key_value_heads * model.head_dim) as usize
+    }
+}
+
+impl Work for Engine {
+    fn run(
+        &self,
+        (piece, index): (&Program, usize),
+        kind: ResourceKind,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), TaskError> {
+        let task = &piece.tasks()[index];
+        let args = piece.args_at(index);
+        let operands = self.operands((piece, index))?;
+        let op = piece.op_of(task);
+        let rate = self.throttles.of(kind);
+        let pace = rate.map(|rate| Pace::begin(rate, is_over));
+        if let Op::Move {
+            bytes, from, to, ..
+        } = *op
+        {
+            let moved = make_move(&operands, pace.as_ref(), (bytes, from, to))?;
+            self.note_result(args.get(1).map(|arg| arg.buffer), &operands, moved);
+            return Ok(());
+        }
+        if matches!(op, Op::MoveParts { .. }) {
+            return move_parts(&operands, pace.as_ref(), op);
+        }
+        if *op == Op::Barrier {
+            return Ok(());
+        }
+        let turn = self.turn(task.cell, operands)?;
+        match *op {
+            Op::Embed { position, .. } => turn.embed(position),
+            Op::Linear {
+                stage, position, ..
+            } => {
+                turn.linear((stage, position), op, kind)?;
+                let ends = |pace: Pace<'_>| pace.end(self.weight_bytes(op));
+                Ok(pace.map_or(Ok(()), ends)?)
+            }
+            Op::Attention { .. } => turn.attention(op, kind),
+            Op::Gather { rows, picks, .. } => turn.gather(rows, picks),
+            Op::Span(_) => Err(TaskError::NotExecuted("iterations of a serving system")),
+            Op::Move { .. } | Op::MoveParts { .. } | Op::Barrier => Ok(()),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::cuda::CudaError;
 use crate::decoder::{DecoderError, wider};
+use crate::serving::ServingError;
 use crate::tiers::TierError;
 use crate::weights::WeightError;
 
@@ -91,9 +92,15 @@ pub(crate) enum TaskError {
     /// A tier refused.
     #[error(transparent)]
     Tier(#[from] TierError),
+    /// An iteration of a serving system is not right.
+    #[error(transparent)]
+    Serving(ServingError),
     /// The program names a buffer that no piece declared, or none of the kind that is needed.
     #[error("{0} is not among its operands")]
     NoOperand(&'static str),
+    /// An operation that this executor does not know.
+    #[error("{0} are simulated only; replay the trace on a profile")]
+    NotExecuted(&'static str),
     /// A move past the end of a buffer.
     #[error("it moves {bytes} of a buffer of {room}")]
     PastEnd {

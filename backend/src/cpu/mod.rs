@@ -31,22 +31,23 @@ use plimsoll_core::tier::Tier;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
-use crate::cuda::Card;
-use crate::cuda::dispatch::Dispatch;
 use crate::cuda::executor::{self, CardDevice};
+use crate::cuda::{Card, UnifiedMaximum};
 use crate::decoder::Decoder;
+use crate::dispatch::Dispatch;
 use crate::kernels::draw::Sampling;
 use crate::tiers::{DiskMode, DiskTier, check_memory};
 use crate::weights::WeightSource;
 use engine::Engine;
 use memory::{Buffers, Memory, Operands};
 use scheduler::Scheduler;
+use worker::Work;
 
 pub use error::CpuError;
 pub use load::Progress;
 pub use texts::Outlet;
 
-/// The most that each link carries; none: as fast as it goes.
+/// The most that each link carries, and that the CPU reads of weights; none: as fast as it goes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Throttles {
     /// From host to device.
@@ -57,15 +58,18 @@ pub struct Throttles {
     pub disk_read: Option<BytesPerSecond>,
     /// To disk.
     pub disk_write: Option<BytesPerSecond>,
+    /// Of weights, where the CPU computes a part of a linear layer.
+    pub cpu: Option<BytesPerSecond>,
 }
 
 impl Throttles {
-    fn of(&self, kind: ResourceKind) -> Option<BytesPerSecond> {
+    pub(crate) fn of(&self, kind: ResourceKind) -> Option<BytesPerSecond> {
         match kind {
             ResourceKind::H2d => self.h2d,
             ResourceKind::D2h => self.d2h,
             ResourceKind::DiskRead => self.disk_read,
             ResourceKind::DiskWrite => self.disk_write,
+            ResourceKind::Cpu => self.cpu,
             _ => None,
         }
     }
@@ -103,17 +107,10 @@ pub struct CpuOptions {
     pub whole_tiers: bool,
     /// Set to end the run at the next task.
     pub interrupt: Arc<AtomicBool>,
-    /// What is the device; none: it is emulated.
-    pub card: Option<OnCard>,
-}
-
-/// A GPU that is the device, and how products are computed on it. It has one executor at a time.
-#[derive(Debug, Clone)]
-pub struct OnCard {
-    /// The GPU.
-    pub card: Arc<dyn Card>,
-    /// Which implementation computes which product.
+    /// Which implementation computes which product on the device.
     pub dispatch: Dispatch,
+    /// The GPU that is the device, which has one executor at a time; none: it is emulated.
+    pub card: Option<Arc<dyn Card>>,
 }
 
 impl CpuOptions {
@@ -129,6 +126,7 @@ impl CpuOptions {
             capture_logits: false,
             whole_tiers: false,
             interrupt: Arc::default(),
+            dispatch: Dispatch::default(),
             card: None,
         }
     }
@@ -183,8 +181,8 @@ impl<'s> CpuExecutor<'s> {
             executor::check_plan(plan, options)?;
         }
         let built = CpuExecutor::build(plan, placement, source, options);
-        if let (Err(_), Some(on)) = (&built, card) {
-            on.card.close();
+        if let (Err(_), Some(card)) = (&built, card) {
+            card.close();
         }
         built
     }
@@ -198,7 +196,8 @@ impl<'s> CpuExecutor<'s> {
         let card = options.card.as_ref();
         let compression = plan.policy.compression;
         let threads = options.device_threads;
-        let decoder = Decoder::new(&plan.model, plan.dtype, compression, threads)?;
+        let decoder = Decoder::new(&plan.model, plan.dtype, compression, threads)?
+            .with_dispatch(&options.dispatch);
         let machine = plan.machine();
         let sizes = tier_sizes(plan, &machine, options.whole_tiers)?;
         let in_all = |tier: Tier| {
@@ -211,10 +210,10 @@ impl<'s> CpuExecutor<'s> {
             None => in_all(Tier::Device),
         };
         check_memory(emulated, in_all(Tier::Host))?;
-        if let Some(on) = card {
-            CardDevice::open(on, plan)?;
+        if let Some(card) = card {
+            CardDevice::open(&**card, &options.dispatch, plan)?;
         }
-        let on_card = card.map(|on| &*on.card);
+        let on_card = card.map(|card| &**card);
         let engine = Arc::new(Engine {
             memory: Memory::new(&machine, &sizes, &options.disk_dir, on_card)?,
             decoder,
@@ -233,8 +232,10 @@ impl<'s> CpuExecutor<'s> {
         let streams = card.map_or(0, |_| executor::streams_of(&machine));
         let interrupt = Arc::clone(&options.interrupt);
         let scheduler = Arc::new(Scheduler::new(&machine, interrupt, streams));
-        let device =
-            card.map(|on| CardDevice::new(on.clone(), &engine).inspect_err(|_| on.card.close()));
+        let device = card.map(|card| {
+            let device = CardDevice::new(Arc::clone(card), &options.dispatch, &engine);
+            device.inspect_err(|_| card.close())
+        });
         let mut executor = CpuExecutor {
             engine,
             scheduler,
@@ -256,38 +257,18 @@ impl<'s> CpuExecutor<'s> {
     }
 
     fn start_workers(&mut self, machine: &Machine, options: &CpuOptions) -> Result<(), CpuError> {
-        let cores = if options.pin_cores {
-            pin::allowed_cores()
-        } else {
-            Vec::new()
-        };
         let mut streams = 0;
         if let Some(device) = &self.device {
             streams = executor::streams_of(machine);
             let of = (&self.engine, &self.scheduler);
             self.workers.extend(executor::start(machine, of, device)?);
         }
-        let own = options.device_threads.clamp(1, cores.len().max(1));
-        for (index, resource) in machine.resources.iter().enumerate() {
-            if resource.kind == ResourceKind::Sync || streams >> index & 1 == 1 {
-                continue;
-            }
-            let worker = worker::Worker {
-                engine: Arc::clone(&self.engine),
-                scheduler: Arc::clone(&self.scheduler),
-                resource: index,
-                kind: resource.kind,
-                cores: match resource.kind {
-                    _ if cores.len() <= own => Vec::new(),
-                    ResourceKind::Gpu => cores[..own].to_vec(),
-                    _ => cores[own..].to_vec(),
-                },
-            };
-            let thread = std::thread::Builder::new().name(resource.kind.name().to_owned());
-            let handle = thread.spawn(move || worker.run());
-            self.workers.push(handle.map_err(CpuError::Thread)?);
-        }
-        Ok(())
+        let work: Arc<dyn Work> = Arc::clone(&self.engine) as Arc<dyn Work>;
+        let with = (&work, &self.scheduler);
+        // Copies of a split stand for engines of their own: beside the CPU's products they must not all wait for its cores.
+        let free_copies = self.engine.plan.policy.split.is_some();
+        let cores = worker::Cores::of(options, free_copies);
+        worker::start(machine, with, (&cores, streams), &mut self.workers)
     }
 
     /// The logits of every head, in the order in which they were computed, if they were asked for.
@@ -305,6 +286,15 @@ impl<'s> CpuExecutor<'s> {
         let buffers = &self.engine.buffers;
         let buffers = buffers.read().unwrap_or_else(PoisonError::into_inner);
         buffers.len() + self.scheduler.num_known()
+    }
+
+    /// The unified maximum of attention's scores that a GPU has found so far; none where the device is emulated.
+    ///
+    /// # Errors
+    /// What the GPU says.
+    pub fn unified_maximum(&self) -> Result<Option<UnifiedMaximum>, CpuError> {
+        let device = self.device.as_ref();
+        Ok(device.map(|d| d.unified_maximum()).transpose()?)
     }
 
     /// How the disk is read and written, where there is one.

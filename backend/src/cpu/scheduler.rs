@@ -227,7 +227,7 @@ impl Wake {
 
 impl Scheduler {
     /// Of a machine, some of whose resources are streams of a GPU, a bit each.
-    pub(super) fn new(machine: &Machine, interrupt: Arc<AtomicBool>, streams: u128) -> Scheduler {
+    pub(crate) fn new(machine: &Machine, interrupt: Arc<AtomicBool>, streams: u128) -> Scheduler {
         let resources = machine.resources.len();
         Scheduler {
             state: Mutex::new(State {
@@ -262,7 +262,7 @@ impl Scheduler {
     }
 
     /// Whether the clock runs.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.lock().open
     }
 
@@ -271,13 +271,13 @@ impl Scheduler {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn now(&self) -> Seconds {
+    pub(crate) fn now(&self) -> Seconds {
         let since = self.epoch.get().map(Instant::elapsed);
         Seconds(since.unwrap_or_default().as_secs_f64())
     }
 
     /// Takes a piece.
-    pub(super) fn submit(&self, piece: &Arc<Program>) {
+    pub(crate) fn submit(&self, piece: &Arc<Program>) {
         let mut indices: Vec<Vec<u32>> = vec![Vec::new(); self.workers.len()];
         for (index, task) in piece.tasks().iter().enumerate() {
             indices[task.resource.0 as usize].push(index as u32);
@@ -428,7 +428,7 @@ impl Scheduler {
     }
 
     /// Ends everything.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let _state = self.lock();
         self.stop();
     }
@@ -458,7 +458,7 @@ impl Scheduler {
     }
 
     /// An error where nothing can be submitted or waited for any more.
-    pub(super) fn check(&self) -> Result<(), ExecutionError> {
+    pub(crate) fn check(&self) -> Result<(), ExecutionError> {
         self.ensure_goes_on(&mut self.lock())
     }
 
@@ -476,7 +476,7 @@ impl Scheduler {
     }
 
     /// Waits; moves what has ended to the trace.
-    pub(super) fn wait(&self, until: Until, trace: &mut Trace) -> Result<Seconds, ExecutionError> {
+    pub(crate) fn wait(&self, until: Until, trace: &mut Trace) -> Result<Seconds, ExecutionError> {
         let mut state = self.lock();
         self.open(&mut state);
         state.watched = match until {
@@ -509,7 +509,7 @@ impl Scheduler {
     }
 
     /// Lets go of the first piece that it still has, all tasks of which have ended, and of their spans.
-    pub(super) fn forget(&self, piece: &Program, trace: &mut Trace) {
+    pub(crate) fn forget(&self, piece: &Program, trace: &mut Trace) {
         let mut state = self.lock();
         state.write_down(trace);
         state.progress.drain(..piece.tasks().len());
@@ -518,12 +518,12 @@ impl Scheduler {
     }
 
     /// Tasks that were not let go of.
-    pub(super) fn num_known(&self) -> usize {
+    pub(crate) fn num_known(&self) -> usize {
         self.lock().progress.len()
     }
 
     /// Waits until no task runs: none is left, or none will be begun.
-    pub(super) fn quiet(&self) {
+    pub(crate) fn quiet(&self) {
         let mut state = self.lock();
         while state.running > 0 || state.open && state.unfinished > 0 && !self.is_stopped() {
             let woken = self.watcher.wait_timeout(state, LOOK);

@@ -4,35 +4,108 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use plimsoll_core::program::{Op, Program, ResourceKind, TaskId};
+use std::thread::JoinHandle;
+
+use plimsoll_core::program::{Machine, Op, Program, ResourceKind, TaskId};
 use plimsoll_core::trace::Span;
 
-use super::engine::Engine;
-use super::error::TaskError;
+use super::CpuOptions;
+use super::error::{CpuError, TaskError};
 use super::pin;
 use super::scheduler::{Failure, Scheduler};
 use crate::tiers::{TierError, sharpen_timers};
 
+/// What tasks do.
+pub(crate) trait Work: Send + Sync {
+    /// Does a task of a piece. A paced transfer ends early, with an error, once `is_over`.
+    fn run(
+        &self,
+        task: (&Program, usize),
+        kind: ResourceKind,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), TaskError>;
+}
+
 /// A resource's thread, before it starts.
-pub(super) struct Worker {
-    pub engine: Arc<Engine>,
-    pub scheduler: Arc<Scheduler>,
-    pub resource: usize,
-    pub kind: ResourceKind,
+struct Worker {
+    work: Arc<dyn Work>,
+    scheduler: Arc<Scheduler>,
+    resource: usize,
+    kind: ResourceKind,
     /// Where it may run; anywhere, if there are none.
-    pub cores: Vec<usize>,
+    cores: Vec<usize>,
+}
+
+/// Which threads have which cores.
+#[derive(Debug)]
+pub(crate) struct Cores {
+    /// All there are; none: the system decides.
+    all: Vec<usize>,
+    /// How many of them are the accelerator's own.
+    device: usize,
+    /// Whether copies may run anywhere, and not beside the CPU's own work only.
+    free_copies: bool,
+}
+
+impl Cores {
+    /// As options ask.
+    pub fn of(options: &CpuOptions, free_copies: bool) -> Cores {
+        let all = match options.pin_cores {
+            true => pin::allowed_cores(),
+            false => Vec::new(),
+        };
+        Cores {
+            device: options.device_threads.clamp(1, all.len().max(1)),
+            all,
+            free_copies,
+        }
+    }
+
+    fn of_resource(&self, kind: ResourceKind) -> Vec<usize> {
+        match kind {
+            _ if self.all.len() <= self.device => Vec::new(),
+            ResourceKind::Gpu => self.all[..self.device].to_vec(),
+            kind if self.free_copies && kind != ResourceKind::Cpu => Vec::new(),
+            _ => self.all[self.device..].to_vec(),
+        }
+    }
+}
+
+/// Starts a thread for each resource of a machine, but those that are streams of a GPU, a bit each.
+pub(crate) fn start(
+    machine: &Machine,
+    (work, scheduler): (&Arc<dyn Work>, &Arc<Scheduler>),
+    (cores, streams): (&Cores, u128),
+    workers: &mut Vec<JoinHandle<()>>,
+) -> Result<(), CpuError> {
+    for (index, resource) in machine.resources.iter().enumerate() {
+        if resource.kind == ResourceKind::Sync || streams >> index & 1 == 1 {
+            continue;
+        }
+        let worker = Worker {
+            work: Arc::clone(work),
+            scheduler: Arc::clone(scheduler),
+            resource: index,
+            kind: resource.kind,
+            cores: cores.of_resource(resource.kind),
+        };
+        let thread = std::thread::Builder::new().name(resource.kind.name().to_owned());
+        let handle = thread.spawn(move || worker.run());
+        workers.push(handle.map_err(CpuError::Thread)?);
+    }
+    Ok(())
 }
 
 impl Worker {
     /// Does the resource's tasks until all is over.
-    pub(super) fn run(self) {
+    fn run(self) {
         pin::pin_to(&self.cores);
         sharpen_timers();
         let is_over = || self.scheduler.is_over();
         let mut ended = None;
         while let Some(job) = self.scheduler.next(self.resource, ended.take()) {
             let task = (&*job.piece, job.index);
-            let run = AssertUnwindSafe(|| self.engine.run(task, self.kind, &is_over));
+            let run = AssertUnwindSafe(|| self.work.run(task, self.kind, &is_over));
             let result = catch_unwind(run).unwrap_or_else(|panic| Err(panicked(&*panic)));
             let end = self.scheduler.now();
             match result {
@@ -70,6 +143,7 @@ pub(crate) fn failure(
         Op::Embed { .. } => "embed".to_owned(),
         Op::Linear { stage, .. } => stage.name().to_owned(),
         Op::Attention { .. } => "attention".to_owned(),
+        Op::Span(it) => format!("{} layers", it.layers),
         Op::Barrier => "barrier".to_owned(),
     };
     let cell = task.cell;
@@ -88,6 +162,7 @@ pub(crate) fn failure(
             TaskError::Tier(error) => Box::new(error),
             TaskError::Decoder(error) => Box::new(error),
             TaskError::Cuda(error) => Box::new(error),
+            TaskError::Serving(error) => Box::new(error),
             error => Box::new(error),
         },
     }

@@ -7,7 +7,7 @@
 //!   kernels, which are compiled from [`sources`] for the very GPU that is there;
 //! - [`Card`]: what an executor needs of a GPU, which [`GpuCard`] is; and the executor (`executor/`), which gives streams what a program
 //!   says;
-//! - [`launches`]: which kernel computes what, on how many threads, and [`tile`] and [`dispatch`]: which of those that
+//! - [`launches`]: which kernel computes what, on how many threads, and [`tile`] and [`crate::dispatch`]: which of those that
 //!   compute the same.
 //!
 //! [`crate::selftest`] holds every kernel against arithmetic in f64, on a GPU or on whatever else is a [`KernelDevice`].
@@ -15,7 +15,6 @@
 pub mod arena;
 pub mod arguments;
 mod card;
-pub mod dispatch;
 mod error;
 pub(crate) mod executor;
 mod gpu;
@@ -27,5 +26,6 @@ pub mod tile;
 
 pub use card::{Card, CopyRows, Moments};
 pub use error::CudaError;
+pub use executor::UnifiedMaximum;
 pub use gpu::{Gpu, KernelDevice, Launch, check_available};
 pub use gpu_card::GpuCard;

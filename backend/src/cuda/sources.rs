@@ -29,7 +29,7 @@ pub const HEADERS: [Source; 6] = [
 ];
 
 /// Each is compiled by itself, when one of its kernels is first launched.
-pub const SOURCES: [Source; 12] = [
+pub const SOURCES: [Source; 13] = [
     source!("activation.cu"),
     source!("append.cu"),
     source!("argmax.cu"),
@@ -41,6 +41,7 @@ pub const SOURCES: [Source; 12] = [
     source!("norm.cu"),
     source!("prompt.cu"),
     source!("rotary.cu"),
+    source!("scores.cu"),
     source!("tables.cu"),
 ];
 

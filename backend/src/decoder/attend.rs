@@ -83,7 +83,7 @@ impl Decoder {
     }
 
     /// What some rows of the parts attend to; the others' results are zero.
-    fn attend_rows(
+    pub(super) fn attend_rows(
         &self,
         q: &[f32],
         parts: &[CachePart<'_>],
@@ -229,7 +229,7 @@ impl Decoder {
         let parts: Vec<CachePart<'_>> = parts.iter().map(NewCachePart::as_part).collect();
         let mut split = SplitMut::default();
         split.push(queries, rows * self.group() * self.head_dim(), self.dtype)?;
-        self.attend_step_on(&Team::new(1), &mut split, &parts, sight)
+        self.attend_step_on(&self.team.alone(), &mut split, &parts, sight)
     }
 }
 

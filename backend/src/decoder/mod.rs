@@ -27,6 +27,7 @@ mod attend;
 mod block;
 mod cache;
 mod error;
+mod mixed;
 mod padding;
 mod parallel;
 mod parts;
@@ -42,6 +43,7 @@ pub use block::BlockTensors;
 pub use cache::{CachePart, NewCachePart};
 pub use error::DecoderError;
 pub(crate) use error::wider;
+pub use mixed::{Mixed, PagesMut, Place};
 pub use padding::{Padding, Sight};
 pub use parts::{Joined, Parted, Product};
 pub use split::{Split, SplitMut};
@@ -49,6 +51,7 @@ pub use stages::{Batch, Choice, HeadOutput};
 
 use parallel::Team;
 
+use crate::dispatch::Dispatch;
 use crate::kernels::activation::Activation as ActivationKernel;
 use crate::kernels::attention::CacheType;
 use crate::kernels::rotary::Rotary;
@@ -104,8 +107,15 @@ impl Decoder {
                 true => CacheType::Packed,
                 false => CacheType::Whole(dtype),
             },
-            team: Team::new(threads),
+            team: Team::new(threads, dtype),
         })
+    }
+
+    /// The same, its products computed as a table says. No bit depends on it.
+    #[must_use]
+    pub fn with_dispatch(mut self, dispatch: &Dispatch) -> Decoder {
+        self.team.dispatch = dispatch.clone();
+        self
     }
 
     /// Query heads that share a key/value head.
@@ -124,6 +134,11 @@ impl Decoder {
     /// Bytes of a head's keys, or values, at one position of the cache.
     fn head_bytes(&self) -> usize {
         self.stored.head_bytes(self.head_dim())
+    }
+
+    /// Width of all queries of a token.
+    fn q_size(&self) -> usize {
+        self.group() * self.kv_heads() * self.head_dim()
     }
 
     fn kv_heads(&self) -> usize {

@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use plimsoll_core::Dtype;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::DecoderError;
-use crate::kernels::linear::{LinearShape, LinearWeight, linear, linear_into};
-use crate::kernels::simd::InstructionSet;
+use crate::dispatch::{Dispatch, Weights};
+use crate::kernels::Matrix;
+use crate::kernels::linear::{How, LinearShape, LinearWeight, Ways, linear_into, linear_with};
 
 /// Less work than this is not worth another thread: waking one takes microseconds.
 const FLOPS_MIN: u64 = 500_000;
@@ -24,6 +26,10 @@ const IDLE: Duration = Duration::from_micros(200);
 #[derive(Debug, Clone)]
 pub(super) struct Team {
     threads: usize,
+    /// What weights are stored as, unless they are packed.
+    dtype: Dtype,
+    /// Which way suits which product.
+    pub dispatch: Dispatch,
     /// Started by the first work, so that they have the cores of the thread that calls.
     others: Arc<OnceLock<ThreadPool>>,
     /// Which of them look for work, and do not sleep.
@@ -32,18 +38,43 @@ pub(super) struct Team {
 
 impl Team {
     /// So many threads, the caller counted.
-    pub fn new(threads: usize) -> Team {
+    pub fn new(threads: usize, dtype: Dtype) -> Team {
         let threads = threads.max(1);
         Team {
             threads,
+            dtype,
+            dispatch: Dispatch::default(),
             others: Arc::default(),
             awake: (1..threads).map(|_| AtomicBool::new(false)).collect(),
+        }
+    }
+
+    /// The thread that calls, by itself.
+    pub fn alone(&self) -> Team {
+        Team {
+            dispatch: self.dispatch.clone(),
+            ..Team::new(1, self.dtype)
         }
     }
 
     /// How many there are.
     pub fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// How products with a weight are computed: by the table's nearest shape, which its own is where that was measured.
+    fn how(&self, weight: &LinearWeight<'_>, n: usize, k: usize) -> How {
+        let points = self.dispatch.nearest(Weights {
+            dtype: self.dtype,
+            n,
+            k,
+            packed: matches!(weight.weight, Matrix::Packed(_)),
+        });
+        let from = |point: Option<u32>| point.map_or(usize::MAX, |rows| rows as usize);
+        How::best(points.map_or(Ways::BUILT_IN, |points| Ways {
+            tile_from: from(points.m1),
+            panels_from: from(points.m2),
+        }))
     }
 
     /// How many of the threads are worth their waking for so much work.
@@ -154,9 +185,14 @@ impl Team {
             .any(|(weight, n)| weight.weight.len() != n * k);
         if odd || self.worth(shape.flops()) < 2 {
             for ((y, weight), n) in y.iter_mut().zip(weights).zip(widths) {
-                linear(LinearShape { n, ..shape }, x, weight, y)?;
+                let how = self.how(&weight, n, k);
+                linear_with(how, LinearShape { n, ..shape }, x, weight, y)?;
             }
             return Ok(y);
+        }
+        let mut hows = [How::best(Ways::BUILT_IN); N];
+        for layer in 0..N {
+            hows[layer] = self.how(&weights[layer], widths[layer], k);
         }
         let mut firsts = [0; N];
         for layer in 1..N {
@@ -191,7 +227,7 @@ impl Team {
                     weight: weights[layer].weight.rows(own.clone(), k),
                     bias: weights[layer].bias.map(|bias| bias.slice(own)),
                 };
-                linear_into(InstructionSet::best(), shape, x, weight, rows)?;
+                linear_into(hows[layer], shape, x, weight, rows)?;
             }
             Ok(())
         })?;
@@ -220,6 +256,8 @@ fn stay_awake() {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_core::hardware::Inflections;
+
     use super::*;
     use crate::kernels::Elements;
 
@@ -243,7 +281,7 @@ mod tests {
             bias: None,
         };
         let run = |threads| {
-            let team = Team::new(threads);
+            let team = Team::new(threads, Dtype::F32);
             let y = team
                 .linears(shape.m, &x, [weight, narrow])
                 .expect("it fits");
@@ -252,5 +290,34 @@ mod tests {
         let [wide, few] = run(1);
         assert_eq!([wide.len(), few.len()], [shape.m * shape.n, shape.m * 70]);
         assert_eq!([wide, few], run(3));
+    }
+
+    #[test]
+    fn a_table_says_how_a_product_is_computed() {
+        let points = Inflections {
+            m1: Some(2),
+            m2: None,
+        };
+        let own = Weights {
+            dtype: Dtype::F32,
+            n: 64,
+            k: 64,
+            packed: false,
+        };
+        let team = Team {
+            dispatch: Dispatch::of([(own, points)]),
+            ..Team::new(1, Dtype::F32)
+        };
+        let weight = LinearWeight {
+            weight: Elements::F32(&[]).into(),
+            bias: None,
+        };
+        let ways = team.how(&weight, 96, 64).ways;
+        assert_eq!((ways.tile_from, ways.panels_from), (2, usize::MAX));
+        let other = Team {
+            dtype: Dtype::F16,
+            ..team
+        };
+        assert_eq!(other.how(&weight, 64, 64).ways, Ways::BUILT_IN);
     }
 }

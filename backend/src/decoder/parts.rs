@@ -7,7 +7,6 @@ use plimsoll_core::model::TensorRole;
 use plimsoll_core::split::Module;
 
 use super::error::at_least;
-use super::parallel::Team;
 use super::{Batch, BlockTensors, Decoder, DecoderError, NewCachePart, Split, SplitMut};
 use crate::kernels::Matrix;
 use crate::kernels::linear::LinearWeight;
@@ -102,7 +101,7 @@ impl Decoder {
         at_least("the input of a part", m * columns, x.len())?;
         at_least("room for a part's outputs", m * rows, into.len())?;
         let weight = LinearWeight { weight, bias: None };
-        let alone = Team::new(1);
+        let alone = self.team.alone();
         let team = if on_device { &self.team } else { &alone };
         for (x, into) in x[..m * columns]
             .chunks(super::TILE * columns)

@@ -144,24 +144,34 @@ impl Decoder {
         queries: &mut SplitMut<'_>,
         parts: &mut [NewCachePart<'_>],
     ) -> Result<(), DecoderError> {
-        use TensorRole::{KBias, KWeight, QBias, QWeight, VBias, VWeight};
         let width = self.hidden_size();
         at_least("the activations", batch.tokens() * width, hidden.len())?;
         self.check_projected(batch, queries, parts)?;
         for tile in batch.tiles() {
-            let m = tile.len();
-            let mut x = vec![0.0; m * width];
-            hidden.load(tile.start * width..tile.end * width, &mut x);
-            let x = self.attention_input(block, x)?;
-            let weights = [
-                block.linear(QWeight, QBias)?,
-                block.linear(KWeight, KBias)?,
-                block.linear(VWeight, VBias)?,
-            ];
-            let projected = self.team.linears(m, &x, weights)?;
+            let projected = self.projected(block, tile.clone(), hidden)?;
             self.put_projected(batch, tile, projected, (queries, parts))?;
         }
         Ok(())
+    }
+
+    /// Queries, keys and values of a tile.
+    pub(super) fn projected(
+        &self,
+        block: &BlockTensors<'_>,
+        tile: Range<usize>,
+        hidden: &Split<'_>,
+    ) -> Result<[Vec<f32>; 3], DecoderError> {
+        use TensorRole::{KBias, KWeight, QBias, QWeight, VBias, VWeight};
+        let width = self.hidden_size();
+        let mut x = vec![0.0; tile.len() * width];
+        hidden.load(tile.start * width..tile.end * width, &mut x);
+        let x = self.attention_input(block, x)?;
+        let weights = [
+            block.linear(QWeight, QBias)?,
+            block.linear(KWeight, KBias)?,
+            block.linear(VWeight, VBias)?,
+        ];
+        self.team.linears(tile.len(), &x, weights)
     }
 
     /// What attention's projections read of activations.
@@ -185,7 +195,7 @@ impl Decoder {
         queries: &SplitMut<'_>,
         parts: &[NewCachePart<'_>],
     ) -> Result<(), DecoderError> {
-        let q_size = self.group() * self.kv_heads() * self.head_dim();
+        let q_size = self.q_size();
         at_least("room for queries", batch.tokens() * q_size, queries.len())?;
         for part in parts {
             part.check(batch.query_len, self.head_bytes())?;
@@ -202,7 +212,7 @@ impl Decoder {
         (queries, parts): (&mut SplitMut<'_>, &mut [NewCachePart<'_>]),
     ) -> Result<(), DecoderError> {
         let (head_dim, kv_heads) = (self.head_dim(), self.kv_heads());
-        let (q_size, kv_size) = (self.group() * kv_heads * head_dim, kv_heads * head_dim);
+        let (q_size, kv_size) = (self.q_size(), kv_heads * head_dim);
         if let Some(rotary) = &self.rotary {
             let turns = rotary.turns(tile.clone().map(|token| batch.place(token)));
             turns.apply(&mut q, head_dim)?;
@@ -232,7 +242,7 @@ impl Decoder {
     ) -> Result<(), DecoderError> {
         use TensorRole::{OBias, OWeight};
         let width = self.hidden_size();
-        let q_size = self.group() * self.kv_heads() * self.head_dim();
+        let q_size = self.q_size();
         at_least("the activations", batch.tokens() * width, hidden.len())?;
         at_least(
             "attention's output",

@@ -12,15 +12,13 @@ use plimsoll_core::control::{Controller, Run, drive};
 use plimsoll_core::lower::{LowerError, Lowering};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::{PageLocked, Policy};
 use plimsoll_core::program::{Buffer, BufferId, Cell, Content, ResourceKind, TaskId};
 use plimsoll_core::split::{Module, PerModule, RowSplit, SplitLinears};
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
 
-use super::compute::with_room;
 use super::stats::median;
-use super::{ProbeError, prompts};
+use super::{ProbeError, prompts, split};
 use crate::cpu::{CpuExecutor, CpuOptions};
 use crate::weights::Synthetic;
 
@@ -112,19 +110,6 @@ pub fn measure_parts(options: &PartOptions, shares: PerModule<f64>) -> Result<Pa
 }
 
 fn plan(options: &PartOptions, shares: PerModule<f64>) -> Result<Plan, LowerError> {
-    let policy = Policy {
-        barrier: false,
-        page_locked: PageLocked {
-            weights: false,
-            ..PageLocked::ALL
-        },
-        compression: options.compression,
-        split: Some(SplitLinears {
-            share: shares,
-            ..SplitLinears::even(0.0)
-        }),
-        ..Policy::from_percent(options.sequences, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0])?
-    };
     let model = ModelSpec {
         num_hidden_layers: LAYERS,
         vocab_size: options.model.vocab_size.min(VOCABULARY),
@@ -135,7 +120,17 @@ fn plan(options: &PartOptions, shares: PerModule<f64>) -> Result<Plan, LowerErro
         gen_len: options.tokens + 1,
         num_prompts: None,
     };
-    with_room((model, options.dtype), workload, policy)
+    let split = SplitLinears {
+        share: shares,
+        ..SplitLinears::even(0.0)
+    };
+    let given = (model, options.dtype);
+    split::plan(
+        given,
+        workload,
+        options.sequences,
+        (split, options.compression),
+    )
 }
 
 /// By module and engine, seconds in each layer of each token: a module's rows come in several copies.

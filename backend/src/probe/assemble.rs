@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
     Compute, CopyLink, Curve, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, Pace,
-    Quantity, Source, SourceKind, Tiers,
+    ProductCurves, Quantity, Source, SourceKind, Tiers,
 };
 use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
@@ -15,7 +15,7 @@ use super::samples::{Timed, durations};
 use super::stats::{median, spread};
 use super::{Measured, Moment, ProbeOptions, compute, unpack};
 
-pub(super) const MEASURED: &str = "measured";
+pub(crate) const MEASURED: &str = "measured";
 const COUNTED: &str = "counted";
 const GAPS: &str = "gaps";
 
@@ -69,7 +69,7 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
             None => {
                 "Emulated device on this machine's CPU: its own arena and its own thread.".into()
             }
-            Some(on) => format!("{} of this machine, its CPU and its disk.", on.card.name()),
+            Some(card) => format!("{} of this machine, its CPU and its disk.", card.name()),
         },
         kind: match options.cpu.card {
             None => DeviceKind::Emulated,
@@ -104,12 +104,12 @@ fn tiers(options: &ProbeOptions, measured: &Measured) -> Tiers {
     Tiers {
         page_lockable_bytes: None,
         // Where none is a GPU, a quarter of memory plays the device; a plan may state less.
-        device_capacity_bytes: bytes(card.map_or(memory / 4, |on| on.card.memory()[1] as u64)),
+        device_capacity_bytes: bytes(card.map_or(memory / 4, |card| card.memory()[1] as u64)),
         host_capacity_bytes: bytes(memory / 2),
         disk_capacity_bytes: bytes(measured.disk_free.0),
         // What was taken before (the driver's context), and a share for kernels and what lies beside a plan's arena.
-        device_reserved_bytes: bytes(card.map_or(0, |on| {
-            let [free, all] = on.card.memory().map(|bytes| bytes as u64);
+        device_reserved_bytes: bytes(card.map_or(0, |card| {
+            let [free, all] = card.memory().map(|bytes| bytes as u64);
             all - free + all / SHARE_BESIDE_PLANS
         })),
         host_reserved_bytes: bytes(0),
@@ -161,7 +161,7 @@ fn links(measured: &Measured) -> Links {
         d2h: copy(ResourceKind::D2h),
         disk_read: disk(ResourceKind::DiskRead),
         disk_write: disk(ResourceKind::DiskWrite),
-        page_lock: None,
+        page_lock: Some(curve(&moved(ResourceKind::Pin))),
         peers: Vec::new(),
     }
 }
@@ -196,13 +196,16 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         barrier: quantity(&measured.barriers, MEASURED),
         pace: options.cpu.card.is_none().then(|| pace(measured)),
         gemm: gemm_curves(options, measured),
+        products: product_curves(options),
         attention_prefill: curve(&prefill),
         attention_decode: curve(&thin(decode)),
         cpu_launch: launch,
         cpu_attention: curve(&thin(cpu)),
         cpu_attention_prefill: None,
         part_launch: None,
-        cpu_gemm: Vec::new(),
+        sequence: None,
+        sequence_layer: None,
+        cpu_gemm: cpu_gemm_curves(options, measured),
         unpack: (!unpack.is_empty()).then(|| curve(&thin(unpack))),
     }
 }
@@ -236,6 +239,12 @@ fn thin(rates: Rates) -> Rates {
         .collect()
 }
 
+/// What executors choose implementations of products by, as far as it was measured.
+fn product_curves(options: &ProbeOptions) -> Vec<ProductCurves> {
+    let known = options.cpu.dispatch.known().into_iter();
+    known.filter_map(|known| known.curves).collect()
+}
+
 fn gemm_curves(options: &ProbeOptions, measured: &Measured) -> Vec<GemmCurve> {
     let of = |tasks: &[(Dtype, Timed)], packed: bool| -> Vec<GemmCurve> {
         let dtypes = options.dtypes.iter();
@@ -244,6 +253,13 @@ fn gemm_curves(options: &ProbeOptions, measured: &Measured) -> Vec<GemmCurve> {
     let mut curves = of(&measured.compute, false);
     curves.extend(of(&measured.packed_weights, true));
     curves
+}
+
+/// The CPU's, which computes them as they are stored; none on a GPU's host, which has no parts of linear layers yet.
+fn cpu_gemm_curves(options: &ProbeOptions, measured: &Measured) -> Vec<GemmCurve> {
+    let dtypes = options.dtypes.iter();
+    let of = |dtype: &Dtype| curves_of(*dtype, &measured.cpu_products, false);
+    dtypes.flat_map(of).collect()
 }
 
 /// One curve over M for each size of matrix.

@@ -98,7 +98,7 @@ pub(super) enum Kind {
     Compressed(Compression),
 }
 
-fn model(shape: Shape) -> ModelSpec {
+pub(super) fn model(shape: Shape) -> ModelSpec {
     let config = format!(
         r#"{{"model_type": "opt", "hidden_size": {h}, "num_hidden_layers": {l},
             "num_attention_heads": {heads}, "ffn_dim": {ffn}, "vocab_size": {VOCABULARY},

@@ -12,7 +12,9 @@ mod contention;
 mod moves;
 mod pace;
 mod peak;
+mod products;
 mod samples;
+mod split;
 mod stats;
 mod unpack;
 
@@ -22,6 +24,7 @@ use plimsoll_core::control::{Controller, DriveError, Run, drive};
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
 use plimsoll_core::hardware::{Contention, HardwareProfile};
 use plimsoll_core::lower::{LowerError, Lowering, footprint};
+use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{Machine, Program, ResourceKind};
@@ -31,9 +34,13 @@ use plimsoll_core::verify::{Verifier, VerifyError};
 use thiserror::Error;
 
 use crate::cpu::{CpuError, CpuExecutor, CpuOptions};
+use crate::cuda::executor::learn_on;
+use crate::dispatch::{Dispatch, Weights};
+use crate::kernels::KernelError;
 use crate::tiers::free_bytes;
 use crate::weights::{Remembered, Synthetic, WeightSource};
 pub use alpha::{PartOptions, PartTimes, Parts, measure_parts};
+pub(crate) use assemble::MEASURED;
 pub use bandwidth::host_read_rates;
 use compute::Kind;
 use contention::Losses;
@@ -41,6 +48,7 @@ use moves::Moves;
 pub use pace::{Moment, PaceMeter, Paced};
 pub use peak::fma_flops_per_s;
 use samples::{Timed, timed};
+pub(crate) use stats::{median, spread};
 
 /// Why a machine could not be measured.
 #[derive(Debug, Error)]
@@ -60,6 +68,9 @@ pub enum ProbeError {
     /// A probe's program is not valid, which is an error of ours.
     #[error(transparent)]
     Verify(#[from] VerifyError),
+    /// A product's operands do not fit, which is an error of ours.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
 }
 
 /// What to measure and how long.
@@ -71,6 +82,8 @@ pub struct ProbeOptions {
     pub quick: bool,
     /// Types to measure matrix products and attention for.
     pub dtypes: Vec<Dtype>,
+    /// Models for whose matrices each implementation of a product is measured, beside those of the probe itself.
+    pub models: Vec<ModelSpec>,
     /// The name of the profile.
     pub name: String,
     /// Today, for the provenance.
@@ -110,6 +123,8 @@ struct Measured {
     packed_weights: Vec<(Dtype, Timed)>,
     /// And with the cache in 4 bits.
     packed_caches: Vec<(Dtype, Timed)>,
+    /// The CPU's products, nothing beside them.
+    cpu_products: Vec<(Dtype, Timed)>,
     gaps: Vec<f64>,
     handoffs: Vec<f64>,
     barriers: Vec<f64>,
@@ -131,6 +146,7 @@ impl Measured {
             compute: Vec::new(),
             packed_weights: Vec::new(),
             packed_caches: Vec::new(),
+            cpu_products: Vec::new(),
             gaps: Vec::new(),
             handoffs: Vec::new(),
             barriers: Vec::new(),
@@ -157,7 +173,8 @@ impl Measured {
     }
 }
 
-/// Measures. `progress` hears what is being measured, and how much of the whole is done.
+/// Measures. `progress` hears what is being measured, and how much of the whole is done. Executors of the probes compute their
+/// products as was measured first.
 ///
 /// # Errors
 /// Memory or disk that cannot be had; a probe that fails.
@@ -167,9 +184,18 @@ pub fn measure(
 ) -> Result<HardwareProfile, ProbeError> {
     let disk_free = free_bytes(&options.cpu.disk_dir).map_err(CpuError::from)?;
     let mut measured = Measured::new(&options.cpu, disk_free);
+    let options = &ProbeOptions {
+        cpu: CpuOptions {
+            dispatch: Dispatch::measuring(),
+            ..options.cpu.clone()
+        },
+        ..options.clone()
+    };
     progress("copies and disk", 0.0);
     measure_host_reads(options, &mut measured);
     measure_moves(options, &mut measured)?;
+    progress("implementations of products", 0.17);
+    measure_products(options, &mut measured)?;
     let all = options.shapes().len() * options.dtypes.len();
     let mut done = 0;
     for dtype in &options.dtypes {
@@ -192,6 +218,11 @@ pub fn measure(
     progress("engines beside each other", 0.8);
     measure_barriers(options, &mut measured)?;
     measure_contention(options, &mut measured)?;
+    // On a GPU no split is executed yet.
+    if options.cpu.card.is_none() {
+        progress("linear layers on the CPU", 0.9);
+        split::measure(options, &mut measured)?;
+    }
     progress("done", 1.0);
     Ok(assemble::profile(options, &measured))
 }
@@ -200,7 +231,7 @@ pub fn measure(
 pub fn contention(overlapped: &Run, serial: &Run) -> Vec<Contention> {
     let mut losses = Losses::default();
     losses.add(&timed(overlapped), &timed(serial));
-    losses.contention(assemble::MEASURED)
+    losses.contention(MEASURED)
 }
 
 fn cpu_options(options: &ProbeOptions) -> CpuOptions {
@@ -308,6 +339,42 @@ fn prompts(plan: &Plan, count: u32) -> Vec<Vec<u32>> {
         |sequence: u32, at: u32| (sequence * 7919 + at * 104_729 + 3) % plan.model.vocab_size;
     let prompt = |s: u32| (0..plan.workload.prompt_len).map(|t| word(s, t)).collect();
     (0..count).map(prompt).collect()
+}
+
+/// The lookup table: of a calibration model's matrices, which tell those of all models where nothing better is known, and of the
+/// models that were asked for. On a GPU each executor measures its own model's as well.
+fn measure_products(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
+    let mut shapes = Vec::new();
+    for dtype in &options.dtypes {
+        let models = options.models.iter();
+        shapes.extend(models.flat_map(|model| Weights::of_model(model, *dtype)));
+    }
+    let dispatch = &options.cpu.dispatch;
+    if let Some(card) = &options.cpu.card {
+        return Ok(learn_on(&**card, dispatch, shapes).map_err(CpuError::from)?);
+    }
+    let calibration = compute::model(options.shapes()[1]);
+    for dtype in &options.dtypes {
+        shapes.extend(Weights::of_model(&calibration, *dtype));
+    }
+    if let Some(narrowest) = options.dtypes.iter().min_by_key(|d| d.size_bytes()) {
+        let of_type: Vec<Weights> = shapes
+            .iter()
+            .filter(|w| w.dtype == *narrowest)
+            .copied()
+            .collect();
+        shapes.extend(of_type.into_iter().map(|weights| Weights {
+            packed: true,
+            ..weights
+        }));
+    }
+    let repeats = if options.quick { 3 } else { 7 };
+    dispatch.learn(shapes, |weights| {
+        let time = || products::on_device_core(weights, repeats, options.cpu.pin_cores);
+        let paced = measured.meter.steadily(time)?;
+        let slowness = paced.moment.relative_to(&measured.base);
+        Ok(products::at_pace(weights, paced.result, &slowness))
+    })
 }
 
 fn measure_compute(

@@ -8,20 +8,21 @@ use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 
 /// The engines that move bytes.
-pub(super) const MOVERS: [ResourceKind; 4] = [
+pub(super) const MOVERS: [ResourceKind; 5] = [
     ResourceKind::H2d,
     ResourceKind::D2h,
     ResourceKind::DiskRead,
     ResourceKind::DiskWrite,
+    ResourceKind::Pin,
 ];
 
 /// A program of moves, with a region of its own for each engine's source and destination.
 pub(super) struct Moves {
     pub program: Program,
     machine: Machine,
-    regions: [(BufferId, BufferId); 4],
+    regions: [(BufferId, BufferId); MOVERS.len()],
     region: u64,
-    moved: [u64; 4],
+    moved: [u64; MOVERS.len()],
     last: Option<TaskId>,
 }
 
@@ -31,6 +32,7 @@ fn ends(kind: ResourceKind) -> (Tier, Tier) {
         ResourceKind::H2d => (Tier::Host, Tier::Device),
         ResourceKind::D2h => (Tier::Device, Tier::Host),
         ResourceKind::DiskWrite => (Tier::Host, Tier::Disk),
+        ResourceKind::Pin => (Tier::Host, Tier::Host),
         _ => (Tier::Disk, Tier::Host),
     }
 }
@@ -78,7 +80,7 @@ impl Moves {
             machine: machine.clone(),
             regions,
             region: region.0,
-            moved: [0; 4],
+            moved: [0; MOVERS.len()],
             last: None,
         }
     }

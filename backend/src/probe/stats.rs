@@ -1,12 +1,12 @@
 //! Medians and spreads of repeated measurements.
 
 /// The middle of the values; not a number where there are none.
-pub(super) fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
 /// Interquartile range over the median: how much repeats differ.
-pub(super) fn spread(values: &[f64]) -> f64 {
+pub(crate) fn spread(values: &[f64]) -> f64 {
     (quantile(values, 0.75) - quantile(values, 0.25)) / median(values).max(f64::MIN_POSITIVE)
 }
 

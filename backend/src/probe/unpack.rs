@@ -51,6 +51,7 @@ fn whole(mut op: Op) -> Op {
         | Op::MoveParts { .. }
         | Op::Gather { .. }
         | Op::Embed { .. }
+        | Op::Span(_)
         | Op::Barrier => {}
     }
     op

@@ -156,6 +156,43 @@ impl Arena {
     }
 }
 
+/// An arena with one owner: whoever borrows it has all of it.
+#[derive(Debug)]
+pub struct Region {
+    arena: Arena,
+    length: usize,
+}
+
+impl Region {
+    /// As [`Arena::new`].
+    ///
+    /// # Errors
+    /// [`TierError::NoMemory`] where the system refuses.
+    pub fn new(tier: &'static str, length: Bytes) -> Result<Region, TierError> {
+        Ok(Region {
+            arena: Arena::new(tier, length)?,
+            length: length.0 as usize,
+        })
+    }
+
+    /// All of it, to read.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: inside the mapping, initialised; who writes needs the region for itself.
+        unsafe { std::slice::from_raw_parts(self.arena.base.as_ptr(), self.length) }
+    }
+
+    /// Has only its first bytes from now on.
+    pub fn shrink(&mut self, length: usize) {
+        self.length = self.length.min(length);
+    }
+
+    /// All of it, to write.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and the caller has the region for itself.
+        unsafe { std::slice::from_raw_parts_mut(self.arena.base.as_ptr(), self.length) }
+    }
+}
+
 /// Refuses arenas that this machine cannot hold together, before the first of them is made.
 ///
 /// # Errors

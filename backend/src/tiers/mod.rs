@@ -7,7 +7,7 @@ mod disk;
 mod error;
 mod pace;
 
-pub use arena::{Arena, available_memory, check_memory};
+pub use arena::{Arena, Region, available_memory, check_memory};
 pub use copy::copy;
 pub use disk::{ALIGNMENT, DiskMode, DiskTier, free_bytes, report_files_too_large};
 pub use error::TierError;

@@ -139,6 +139,12 @@ static float __fdiv_rn(float a, float b) {
     return a / b;
 }
 #define __expf expf
+// Fibers of a block take turns, and blocks run one after another.
+static unsigned int atomicAdd(unsigned int* at, unsigned int by) {
+    unsigned int before = *at;
+    *at += by;
+    return before;
+}
 
 struct Kernel {
     void (*body)(const void*);

@@ -12,7 +12,9 @@ macro_rules! profiles {
 const MACHINES: &[(&str, &str)] = profiles![
     "a10",
     "a100-80",
+    "a100-s3",
     "gh200",
+    "gh200-vllm",
     "h100",
     "h200",
     "rtx3090",

@@ -9,6 +9,7 @@ pub mod embedded;
 mod error;
 mod inherit;
 mod pace;
+mod products;
 mod profile;
 mod provenance;
 mod reader;
@@ -21,6 +22,7 @@ pub use contention::{Contention, Engine};
 pub use curve::{Curve, CurveError};
 pub use error::ProfileError;
 pub use pace::{Pace, Slowness};
+pub use products::{Implementation, Inflections, ProductCurves};
 pub use profile::{
     Cluster, Compute, CopyLink, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, PeerLink,
     Tiers,

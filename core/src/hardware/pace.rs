@@ -75,9 +75,15 @@ impl HardwareProfile {
         };
         copies(&mut changed.links.h2d);
         copies(&mut changed.links.d2h);
+        if let Some(pin) = &mut changed.links.page_lock {
+            by(pin, slowness.copy);
+        }
         let compute = &mut changed.compute;
         for gemm in compute.gemm.iter_mut().chain(&mut compute.cpu_gemm) {
             gemm.rate = gemm.rate.slower(|m| slowness.of_tokens(m));
+        }
+        for curve in compute.products.iter_mut().flat_map(|p| p.curves_mut()) {
+            *curve = curve.slower(|m| slowness.of_tokens(m));
         }
         by(&mut compute.attention_decode, slowness.few_tokens);
         by(&mut compute.attention_prefill, slowness.many_tokens);

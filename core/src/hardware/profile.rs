@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::contention::{Contention, Engine};
 use super::curve::Curve;
 use super::pace::Pace;
+use super::products::ProductCurves;
 use super::provenance::{Quantity, Source};
 use super::residuals::Residuals;
 use crate::Dtype;
@@ -167,6 +168,11 @@ pub struct Compute {
     /// The same of a device task that is one kernel, as those of split linear layers are; none where nobody told it
     /// from the others', and then theirs.
     pub part_launch: Option<Quantity<Seconds>>,
+    /// What serving software takes for each sequence of an iteration, beside the model's layers: scheduling it,
+    /// choosing its token, handing it out; none where nobody knows.
+    pub sequence: Option<Quantity<Seconds>>,
+    /// The same in each layer, where attention is computed sequence by sequence; none where nobody knows.
+    pub sequence_layer: Option<Quantity<Seconds>>,
     /// From the end of a task until one of another engine that had to wait for it begins; none where
     /// nobody told it from the tasks' own fixed times.
     pub handoff: Option<Quantity<Seconds>>,
@@ -178,6 +184,9 @@ pub struct Compute {
     /// Matrix products on the device, by type and shape; the weights' bytes over
     /// [`Tiers::device_bandwidth`] bound them besides.
     pub gemm: Vec<GemmCurve>,
+    /// Products of stated shapes on the device, by implementation: what executors choose by, and what their time is
+    /// predicted by; empty where nobody measured it.
+    pub products: Vec<ProductCurves>,
     /// Attention over a prompt on the device, FLOP/s over context tokens.
     pub attention_prefill: Curve,
     /// Attention of one new token on the device, bytes/s over the bytes of K and V read.

@@ -117,6 +117,13 @@ impl<'a> Reader<'a> {
         Ok(whole.expect("a key that is there has a value"))
     }
 
+    /// The fault of an inflection point that its curves do not have.
+    pub fn not_of_curves(&self, key: &str, follows: Option<u32>) -> Fault {
+        let follows = follows.map_or("never".to_owned(), |m| format!("at {m}"));
+        let problem = format!("is not where the curves cross, which is {follows}");
+        Fault::new(self.key(key), problem, "leave it out, or measure again")
+    }
+
     /// A table that may be absent.
     pub fn maybe(
         &self,

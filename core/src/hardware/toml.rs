@@ -9,6 +9,7 @@ use super::curve::Curve;
 use super::error::{Fault, ProfileError};
 use super::inherit::Layers;
 use super::pace::Pace;
+use super::products::{PRODUCT_CURVES, ProductCurves};
 use super::profile::{
     Cluster, Compute, CopyLink, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, PeerLink,
     Tiers,
@@ -62,12 +63,15 @@ const CLUSTER: &[&str] = &["hosts", "gpus_per_host"];
 const COMPUTE: &[&str] = &[
     "launch_s",
     "part_launch_s",
+    "sequence_s",
+    "sequence_layer_s",
     "handoff_s",
     "barrier_s",
     "pace_few_tokens_s",
     "pace_many_tokens_s",
     "pace_copy_s",
     "gemm",
+    "products",
     "attention_prefill_flops_per_s",
     "attention_decode_bytes_per_s",
     "unpack_elements_per_s",
@@ -78,6 +82,17 @@ const COMPUTE: &[&str] = &[
     "cpu_attention_prefill_flops_per_s",
 ];
 const GEMM: &[&str] = &["dtype", "n", "k", "reused", "packed", "flops_per_s"];
+const PRODUCTS: &[&str] = &[
+    "dtype",
+    "n",
+    "k",
+    "packed",
+    "m1",
+    "m2",
+    PRODUCT_CURVES[0],
+    PRODUCT_CURVES[1],
+    PRODUCT_CURVES[2],
+];
 const CONTENTION: &[&str] = &["victim", "beside", "rate"];
 const RESIDUALS: &[&str] = &[
     "median_log_error",
@@ -238,10 +253,17 @@ fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
     Ok(Compute {
         launch: reader.seconds("launch_s")?,
         part_launch: reader.maybe_seconds("part_launch_s")?,
+        sequence: reader.maybe_seconds("sequence_s")?,
+        sequence_layer: reader.maybe_seconds("sequence_layer_s")?,
         handoff: reader.maybe_seconds("handoff_s")?,
         barrier: reader.seconds("barrier_s")?,
         pace: read_pace(reader)?,
         gemm: read_gemms(reader, "gemm")?,
+        products: reader
+            .tables("products", PRODUCTS)?
+            .iter()
+            .map(read_product)
+            .collect::<Result<_, _>>()?,
         attention_prefill: reader.curve("attention_prefill_flops_per_s")?,
         attention_decode: reader.curve("attention_decode_bytes_per_s")?,
         unpack: reader.maybe_curve("unpack_elements_per_s")?,
@@ -280,6 +302,29 @@ fn read_gemm(reader: &Reader<'_>) -> Result<GemmCurve, Fault> {
         packed: reader.flag("packed")?,
         rate: reader.curve("flops_per_s")?,
     })
+}
+
+fn read_product(reader: &Reader<'_>) -> Result<ProductCurves, Fault> {
+    let dtypes = Dtype::ALL.map(|dtype| (dtype.name(), dtype));
+    let [gemv, flat, conventional] = PRODUCT_CURVES;
+    let product = ProductCurves {
+        dtype: reader.word("dtype", &dtypes)?,
+        n: reader.need_whole("n")?,
+        k: reader.need_whole("k")?,
+        packed: reader.flag("packed")?,
+        gemv: reader.curve(gemv)?,
+        flat: reader.maybe_curve(flat)?,
+        conventional: reader.curve(conventional)?,
+    };
+    // Written for who reads the file: they follow from the curves.
+    let points = product.inflections();
+    for (key, follows) in [("m1", points.m1), ("m2", points.m2)] {
+        let stated = reader.whole(key)?;
+        if stated.is_some() && stated != follows {
+            return Err(reader.not_of_curves(key, follows));
+        }
+    }
+    Ok(product)
 }
 
 fn read_contention(reader: &Reader<'_>) -> Result<Contention, Fault> {
@@ -413,6 +458,22 @@ fn write_cluster(cluster: &Cluster) -> Value {
     ])
 }
 
+fn write_product(product: &ProductCurves) -> Value {
+    let points = product.inflections();
+    let [gemv, flat, conventional] = PRODUCT_CURVES;
+    record([
+        ("dtype", Some(product.dtype.name().into())),
+        ("n", Some(i64::from(product.n).into())),
+        ("k", Some(i64::from(product.k).into())),
+        ("packed", product.packed.then_some(Value::Boolean(true))),
+        ("m1", points.m1.map(|m| i64::from(m).into())),
+        ("m2", points.m2.map(|m| i64::from(m).into())),
+        (gemv, curve(&product.gemv)),
+        (flat, product.flat.as_ref().and_then(curve)),
+        (conventional, curve(&product.conventional)),
+    ])
+}
+
 fn write_compute(compute: &Compute) -> Value {
     let gemm = |gemm: &GemmCurve| {
         record([
@@ -424,6 +485,8 @@ fn write_compute(compute: &Compute) -> Value {
             ("flops_per_s", curve(&gemm.rate)),
         ])
     };
+    let products = compute.products.iter().map(write_product).collect();
+    let products = (!compute.products.is_empty()).then_some(Value::Array(products));
     let gemms = |curves: &[GemmCurve]| Value::Array(curves.iter().map(gemm).collect());
     let on_cpu = (!compute.cpu_gemm.is_empty()).then(|| gemms(&compute.cpu_gemm));
     let cpu_prefill = compute.cpu_attention_prefill.as_ref();
@@ -436,12 +499,18 @@ fn write_compute(compute: &Compute) -> Value {
             "part_launch_s",
             compute.part_launch.as_ref().and_then(seconds),
         ),
+        ("sequence_s", compute.sequence.as_ref().and_then(seconds)),
+        (
+            "sequence_layer_s",
+            compute.sequence_layer.as_ref().and_then(seconds),
+        ),
         ("handoff_s", compute.handoff.as_ref().and_then(seconds)),
         ("barrier_s", seconds(&compute.barrier)),
         ("pace_few_tokens_s", pace(|p| &p.few_tokens)),
         ("pace_many_tokens_s", pace(|p| &p.many_tokens)),
         ("pace_copy_s", pace(|p| &p.copy)),
         ("gemm", Some(gemms(&compute.gemm))),
+        ("products", products),
         (
             "attention_prefill_flops_per_s",
             curve(&compute.attention_prefill),

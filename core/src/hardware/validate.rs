@@ -41,6 +41,7 @@ impl HardwareProfile {
         self.check_reserved()?;
         self.check_cluster()?;
         self.check_gemm()?;
+        self.check_products()?;
         self.check_contention()?;
         self.check_residuals()
     }
@@ -66,6 +67,35 @@ impl HardwareProfile {
         };
         let remedy = "write at least one [[compute.gemm]] without `reused` and `packed`";
         Err(Fault::new("compute.gemm", problem, remedy))
+    }
+
+    /// Products must be of a shape, each once, and their rows whole numbers.
+    fn check_products(&self) -> Result<(), Fault> {
+        let mut known = BTreeSet::new();
+        for (index, product) in self.compute.products.iter().enumerate() {
+            let key = format!("compute.products[{index}]");
+            let (n, k) = (product.n, product.k);
+            if n == 0 || k == 0 {
+                return Err(Fault::new(key, "has no n or no k", "write both above 0"));
+            }
+            if !known.insert((product.dtype.name(), n, k, product.packed)) {
+                let problem = format!("has weights of {n} x {k} for the second time");
+                return Err(Fault::new(key, problem, "keep one"));
+            }
+            for (curve, points) in product.curves() {
+                let rows = points.points().iter().map(|(rows, _)| *rows);
+                let most = f64::from(u32::MAX);
+                if let Some(rows) = rows
+                    .into_iter()
+                    .find(|rows| rows.fract() != 0.0 || *rows > most)
+                {
+                    let problem = format!("has a point at {rows} rows");
+                    let remedy = "write whole numbers of rows";
+                    return Err(Fault::new(format!("{key}.{curve}"), problem, remedy));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn check(&self, entry: &Entry<'_>) -> Result<(), Fault> {
@@ -264,6 +294,10 @@ impl HardwareProfile {
         let mut all = vec![time("compute.launch_s", &compute.launch)];
         let part_launch = compute.part_launch.as_ref();
         all.extend(part_launch.map(|q| time("compute.part_launch_s", q)));
+        let sequence = compute.sequence.as_ref();
+        all.extend(sequence.map(|q| time("compute.sequence_s", q)));
+        let sequence = compute.sequence_layer.as_ref();
+        all.extend(sequence.map(|q| time("compute.sequence_layer_s", q)));
         let handoff = compute.handoff.as_ref();
         all.extend(handoff.map(|q| time("compute.handoff_s", q)));
         all.push(time("compute.barrier_s", &compute.barrier));
@@ -284,6 +318,10 @@ impl HardwareProfile {
                 let key = format!("compute.{key}[{index}].flops_per_s");
                 all.push(curve(key, &gemm.rate));
             }
+        }
+        for (index, product) in compute.products.iter().enumerate() {
+            let key = |curve| format!("compute.products[{index}].{curve}");
+            all.extend(product.curves().map(|(name, c)| curve(key(name), c)));
         }
         for (key, c) in [
             (

@@ -3,6 +3,7 @@
 //! What is stated here keeps the source of the number it bounds; the description says so.
 
 use super::contention::Engine;
+use super::curve::Curve;
 use super::profile::{CopyLink, HardwareProfile};
 use crate::units::{Bytes, BytesPerSecond};
 
@@ -79,6 +80,45 @@ impl HardwareProfile {
             said.push(format!("{} at most {cap}", engine.name()));
         }
         changed.say(&said);
+        changed
+    }
+
+    /// The machine whose CPU is throttled to so many bytes/s of weights where it multiplies, for however many tokens; `None` leaves
+    /// it as it is. Contention scales as in [`HardwareProfile::with_link_cap`].
+    pub fn with_cpu_cap(&self, cap: Option<BytesPerSecond>) -> HardwareProfile {
+        let mut changed = self.clone();
+        let Some(cap) = cap else { return changed };
+        let mut fastest = 0.0_f64;
+        for curve in &mut changed.compute.cpu_gemm {
+            let of_one = 2.0 * cap.0 / curve.dtype.size_bytes() as f64;
+            fastest = fastest.max(curve.rate.at(1.0) / of_one);
+            curve.rate = curve
+                .rate
+                .slower(|m| (curve.rate.at(m) / (m * of_one)).max(1.0));
+        }
+        if fastest > 0.0 {
+            changed.scale_contention(Engine::Cpu, 1.0 / fastest);
+        }
+        changed.say(&[format!("the CPU's products at most {cap} of weights")]);
+        changed
+    }
+
+    /// The machine whose CPU reads so many bytes/s of weights where it multiplies for one token. What it reaches for many
+    /// tokens stays, and is reached by fewer of them; a profile that says nothing of its products stays as it is.
+    pub fn with_cpu_products(&self, rate: BytesPerSecond) -> HardwareProfile {
+        let mut changed = self.clone();
+        for curve in &mut changed.compute.cpu_gemm {
+            let one = 2.0 * rate.0 / curve.dtype.size_bytes() as f64;
+            let peak = curve.rate.peak().max(one);
+            let mut points = vec![(1.0, one)];
+            if peak > one {
+                points.push((peak / one, peak));
+            }
+            if let Ok(rate) = Curve::new(points, curve.rate.source.clone(), None) {
+                curve.rate = rate;
+            }
+        }
+        changed.say(&[format!("a CPU that multiplies at {rate}")]);
         changed
     }
 

@@ -7,9 +7,11 @@
 //! of a model is on the device (HeteGen section 4.2), and so are modules that the scheduler put there whole
 //! (section 4.5), in as many layers as it says: layers need not be alike.
 
+mod breakdown;
 pub mod law;
 mod module;
 
+pub use breakdown::Breakdown;
 pub use module::{Group, Module, PerModule};
 
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::extrapolation::SizeUnit;
-use plimsoll_core::hardware::{Curve, GemmCurve};
+use plimsoll_core::hardware::{Curve, GemmCurve, Inflections, ProductCurves};
 use plimsoll_core::units::Seconds;
 
 use super::part::{Asked, Part};
@@ -20,6 +20,8 @@ pub(super) struct GemmRates {
     whole: Curves,
     /// For weights in 4-bit groups, where a profile has such.
     packed: Option<Curves>,
+    /// Of stated shapes, with the implementation that computes them: the product alone.
+    products: Vec<(ProductCurves, Inflections)>,
 }
 
 #[derive(Debug, Clone)]
@@ -27,6 +29,8 @@ struct Curves {
     fresh: BySize,
     /// For weights that the task before used; the same as the others where a profile has none.
     reused: BySize,
+    /// Whether it has such.
+    knows_reused: bool,
 }
 
 impl Curves {
@@ -34,6 +38,7 @@ impl Curves {
         let of = |reused| by_size(known, (dtype, reused, packed));
         let (fresh, reused) = (of(false), of(true));
         (!fresh.is_empty()).then(|| Curves {
+            knows_reused: !reused.is_empty(),
             reused: match reused.is_empty() {
                 true => fresh.clone(),
                 false => reused,
@@ -77,6 +82,7 @@ impl GemmRates {
         let none = || Curves {
             fresh: Vec::new(),
             reused: Vec::new(),
+            knows_reused: false,
         };
         let packed = stand_ins(dtype).into_iter();
         GemmRates {
@@ -91,12 +97,51 @@ impl GemmRates {
             packed: packed
                 .filter_map(|known| Curves::new(curves, known, true))
                 .next(),
+            products: Vec::new(),
         }
     }
 
     /// The type whose rates stand for those of a type that the profile does not know.
     pub(super) fn stand_in(&self) -> Option<Dtype> {
         self.stand_in
+    }
+
+    /// The same with what was measured of stated shapes, which is better known than what lies between sizes.
+    pub(super) fn with_products(mut self, products: &[ProductCurves], dtype: Dtype) -> GemmRates {
+        // Codes are the same beside every type.
+        let of_type = products.iter();
+        let of_type = of_type.filter(|known| known.dtype == dtype || known.packed);
+        self.products = of_type
+            .map(|known| (known.clone(), known.inflections()))
+            .collect();
+        self
+    }
+
+    /// The time of a product whose shape was measured, by the implementation that an executor chooses for its rows.
+    /// Weights that the task before used as well may lie in a cache, of which only curves of reused weights know.
+    pub(super) fn measured(&self, product: Product) -> Option<Part> {
+        let knows_reused = self.whole.knows_reused;
+        if self.products.is_empty() || product.reused && knows_reused {
+            return None;
+        }
+        // Where unpacking is counted apart, the product is that of whole weights.
+        let packed = product.packed && self.measured_packed();
+        let shape = (product.n, product.k, packed);
+        let mut products = self.products.iter();
+        let (known, points) = products.find(|(p, _)| (p.n, p.k, p.packed) == shape)?;
+        let curve = known.of(points.choose(product.m))?;
+        let m = f64::from(product.m);
+        Some(Part {
+            number: match known.dtype {
+                Dtype::F32 => "compute.products.f32",
+                Dtype::F16 => "compute.products.f16",
+                Dtype::Bf16 => "compute.products.bf16",
+            },
+            seconds: Seconds(2.0 * m * product.elements() / curve.at(m)),
+            spread: curve.spread,
+            asked: Some(Asked::of(curve, m, SizeUnit::Tokens)),
+            weights: None,
+        })
     }
 
     /// Whether products with packed weights were measured, their unpacking in them.

@@ -7,6 +7,7 @@
 
 mod gemm;
 mod part;
+mod span;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
@@ -31,7 +32,8 @@ impl CostModel {
     /// The costs of a machine for tensors of one type.
     pub fn new(profile: &HardwareProfile, dtype: Dtype) -> CostModel {
         CostModel {
-            gemm: GemmRates::new(&profile.compute.gemm, dtype, GEMM),
+            gemm: GemmRates::new(&profile.compute.gemm, dtype, GEMM)
+                .with_products(&profile.compute.products, dtype),
             cpu_gemm: GemmRates::new(&profile.compute.cpu_gemm, dtype, CPU_GEMM),
             profile: profile.clone(),
             element_bytes: dtype.size_bytes(),
@@ -178,6 +180,7 @@ impl CostModel {
                 });
             }
             Op::Attention { .. } => self.attention(on.kind, op, each),
+            Op::Span(ref it) => self.span(it, each),
             Op::Barrier => each(Part::fixed(
                 "compute.barrier",
                 &self.profile.compute.barrier,
@@ -250,6 +253,9 @@ impl CostModel {
     /// Roofline of `[m, k] x [n, k]^T`: arithmetic at the rate for `m`, or the traffic of weights and
     /// activations. A rate that was measured at a shape has its traffic in it.
     fn gemm(&self, product: Product, each: &mut impl FnMut(Part)) {
+        if let Some(measured) = self.gemm.measured(product) {
+            return each(measured);
+        }
         let arithmetic = self.gemm.parts(product);
         if !self.gemm.measured_by_shape() {
             let Product { m, n, k, .. } = product;

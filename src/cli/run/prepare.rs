@@ -174,6 +174,7 @@ fn profile(
                 cpu: cpu.clone(),
                 quick: true,
                 dtypes: args.backend.computed([dtype])?,
+                models: Vec::new(),
                 name: "this-machine".to_owned(),
                 date: today(),
             };

@@ -16,7 +16,7 @@ use plimsoll_core::workload::Workload;
 
 use super::judge::{Judged, better_first};
 use super::whole::Maker;
-use super::{Allowed, Answer, PlanError, Planned, Request, infeasible, workload_of};
+use super::{Allowed, Answer, PlanError, Planned, Request, advice, infeasible, workload_of};
 use crate::parallel::on_all_processors;
 
 pub use modules::{Candidate, Layers, exact, greedy, greedys_loss, saved, taken};
@@ -64,18 +64,9 @@ pub(super) fn answer(
         let what = "overlap and the zig-zag schedule";
         return Err(LowerError::from(PolicyError::from(SplitError::Needs { what })).into());
     }
-    let judged = |(policy, prompts)| -> Result<Option<Judged>, PlanError> {
-        let plan = by_law(maker.plan(policy), prompts, profile);
-        let plan = scheduled(plan, profile, Scheduler::Greedy)?;
-        plan.map(|plan| Judged::in_full(plan, profile)).transpose()
-    };
-    let found = on_all_processors(policies.clone(), &judged).into_iter();
-    let found: Result<Vec<Option<Judged>>, PlanError> = found.collect();
-    let mut found: Vec<Judged> = found?.into_iter().flatten().collect();
+    let mut found = judged((&maker, profile), policies.clone())?;
     if found.is_empty() {
-        let plans = policies.into_iter();
-        let plans = plans.map(|(policy, prompts)| by_law(maker.plan(policy), prompts, profile));
-        let nearest = infeasible::least_of(&maker, plans.map(|plan| plan.policy))?;
+        let nearest = infeasible::least_of(&maker, without_modules((&maker, profile), policies))?;
         return Ok(Answer::Infeasible(Box::new(nearest)));
     }
     found.sort_by(|a, b| better_first(a, b, request.objective));
@@ -90,18 +81,48 @@ pub(super) fn answer(
         latency(a).total_cmp(&latency(b))
     });
     let winner = found.swap_remove(quick.or(quickest).unwrap_or(0));
+    let streams = |split: &SplitLinears| split.prefill_share == 1.0;
+    let prompts = match winner.plan().policy.split.as_ref().is_none_or(streams) {
+        true => Prompts::Streamed,
+        false => Prompts::Split,
+    };
     let planned = Box::new(Planned {
         latency_s: winner.latency_s(),
         throughput_tok_s: winner.throughput_tok_s(),
+        advice: advice::of_split(winner.plan(), prompts, profile)?,
         plan: winner.into_plan(),
         runner_up: None,
         considered,
-        advice: None,
+        not_split: None,
     });
     Ok(match quick {
         Some(_) => Answer::Plan(planned),
         None => Answer::TooSlow(planned),
     })
+}
+
+/// The plans of open policies that fit, each with its prediction.
+pub(super) fn judged(
+    (maker, profile): (&Maker, &HardwareProfile),
+    policies: Vec<(Policy, Prompts)>,
+) -> Result<Vec<Judged>, PlanError> {
+    let judged = |(policy, prompts)| -> Result<Option<Judged>, PlanError> {
+        let plan = by_law(maker.plan(policy), prompts, profile);
+        let plan = scheduled(plan, profile, Scheduler::Greedy)?;
+        plan.map(|plan| Judged::in_full(plan, profile)).transpose()
+    };
+    let found = on_all_processors(policies, &judged).into_iter();
+    let found: Result<Vec<Option<Judged>>, PlanError> = found.collect();
+    Ok(found?.into_iter().flatten().collect())
+}
+
+/// The policies with the law's shares and no module on the device: the least that they can be.
+pub(super) fn without_modules(
+    (maker, profile): (&Maker, &HardwareProfile),
+    policies: Vec<(Policy, Prompts)>,
+) -> impl Iterator<Item = Policy> {
+    let plan = move |(policy, prompts)| by_law(maker.plan(policy), prompts, profile);
+    policies.into_iter().map(move |open| plan(open).policy)
 }
 
 /// Numbers of sequences that are tried.
@@ -116,9 +137,22 @@ fn sizes(workload: Workload) -> Vec<u32> {
     sizes
 }
 
+/// One sequence's split before its shares are known, with all but linear layers on the device (HeteGen section 4.2).
+pub fn blank() -> Policy {
+    Policy {
+        // Rows pass through locked buffers; their homes are as they were read.
+        page_locked: PageLocked {
+            weights: false,
+            ..PageLocked::ALL
+        },
+        split: Some(SplitLinears::even(0.0)),
+        ..super::space::blank()
+    }
+}
+
 /// Splits before their shares are known: where the cache lives and who attends to it, and whether prompts'
 /// rows all go to the device.
-fn open_policies(sequences: u32, allowed: &Allowed) -> Vec<(Policy, Prompts)> {
+pub(super) fn open_policies(sequences: u32, allowed: &Allowed) -> Vec<(Policy, Prompts)> {
     let all = |tier: Tier| -> Fractions { PerTier::from_fn(|t| f64::from(u8::from(t == tier))) };
     let caches = [
         (Tier::Device, false),
@@ -142,13 +176,7 @@ fn open_policies(sequences: u32, allowed: &Allowed) -> Vec<(Policy, Prompts)> {
                 cpu_attention,
                 compression,
                 sparse_attention: allowed.sparse_attention,
-                // Rows pass through locked buffers; their homes are as they were read.
-                page_locked: PageLocked {
-                    weights: false,
-                    ..PageLocked::ALL
-                },
-                split: Some(SplitLinears::even(0.0)),
-                ..super::space::blank()
+                ..blank()
             };
             policies.extend([Prompts::Streamed, Prompts::Split].map(|prompts| (policy, prompts)));
         }

@@ -184,6 +184,7 @@ fn limits(machine: &MachineEntry) -> Limits {
             d2h: machine.d2h_bytes_per_s,
             disk_read: machine.disk_read_bytes_per_s,
             disk_write: machine.disk_write_bytes_per_s,
+            cpu: None,
         },
     }
 }

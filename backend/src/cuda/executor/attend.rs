@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use plimsoll_core::tier::Tier;
 
-use super::issue::Work;
+use super::issue::{RECOMPUTED_AT, Work};
 use super::supported::held;
 use crate::cpu::error::TaskError;
-use crate::cuda::launches::{Attention, PromptAttention, Range as Scores, put_pages};
+use crate::cuda::Launch;
+use crate::cuda::launches::{Attention, PromptAttention, choose_range, count_scores, put_pages};
 
 /// Rows of the cache that live in one tier.
 struct Part {
@@ -97,7 +98,9 @@ impl Work<'_> {
             numerators: beside.numerators,
             denominators: beside.denominators,
             maxima: beside.maxima,
-            overflow: 0,
+            overflow: beside.overflow,
+            range: beside.range,
+            recomputed: beside.range + RECOMPUTED_AT,
             y: queries,
             page_count: part.pages.len(),
             row_start: part.rows.start,
@@ -110,16 +113,24 @@ impl Work<'_> {
             record_bytes: part.record_bytes,
             splits: beside.splits(rows, group, context_len),
             scale: 1.0 / (model.head_dim as f32).sqrt(),
-            // Of the unified maximum, which needs a model's measured scores.
-            range: Scores {
-                phi: 0.0,
-                low: 0.0,
-                high: 0.0,
-            },
         };
-        for launch in attention.launches(false)? {
-            self.launch(&launch)?;
+        if !self.is_first_step(context_len) {
+            return self.launch_all(&attention.launches(true)?);
         }
-        Ok(())
+        // Before the results take the queries' place.
+        self.launch(&count_scores(&attention, beside.bins)?)?;
+        self.launch(&choose_range(beside.bins, beside.range))?;
+        self.launch_all(&attention.launches(false)?)
+    }
+
+    /// Whether this is a step in which a model's scores are measured: the first of the texts of the first round, in every
+    /// layer. Those after it share the maximum that was found (FlashDecoding++ section 3), which the host need not know.
+    fn is_first_step(&self, context_len: usize) -> bool {
+        let prompt_len = self.turn.engine.plan.workload.prompt_len as usize;
+        self.turn.cell.round == 0 && context_len == prompt_len + 1
+    }
+
+    fn launch_all(&self, launches: &[Launch]) -> Result<(), TaskError> {
+        launches.iter().try_for_each(|launch| self.launch(launch))
     }
 }

@@ -6,12 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use plimsoll_core::plan::Plan;
 
 use crate::cpu::CpuError;
-use crate::cuda::launches::{HEADS, PAGES_MOST, PagesTable};
+use crate::cuda::launches::{HEADS, PAGES_MOST, PagesTable, SCORE_BINS};
 use crate::cuda::{Card, CudaError};
 use crate::decoder::Decoder;
 
 /// Sequences whose logits are there at once.
 pub(super) const HEAD_ROWS: usize = 64;
+
+/// Words of the unified maximum and what goes with it.
+pub(super) const RANGE_WORDS: usize = 4;
 
 /// Positions that a part of a split attention has at least.
 const SPLIT_POSITIONS: usize = 64;
@@ -45,8 +48,6 @@ pub(super) struct Beside {
     padded: AtomicBool,
     /// u32 `[tokens]`: positions in their texts.
     pub(super) places: u64,
-    /// u32: whether a token was not in the vocabulary.
-    pub(super) outside: u64,
     pub(super) table: PagesTable,
     pub(super) rotary: Option<RotaryTables>,
     /// f32 `[HEAD_ROWS, vocabulary]`.
@@ -59,6 +60,12 @@ pub(super) struct Beside {
     pub(super) denominators: u64,
     /// f32 `[queries, splits]`.
     pub(super) maxima: u64,
+    /// u32 `[queries]`: zero but while an attention computes some again.
+    pub(super) overflow: u64,
+    /// u32 `[SCORE_BINS]`: counts of the scores of first steps.
+    pub(super) bins: u64,
+    /// f32 phi, low and high, found in these ([`Range`](crate::cuda::launches::Range)), and u32: how many queries were computed again.
+    pub(super) range: u64,
     /// `[tokens, embedding_size]`, then `[tokens, hidden_size]`, of a model that projects its embeddings; else nothing.
     pub(super) embedded: [u64; 2],
     /// None where the device chooses.
@@ -101,7 +108,7 @@ fn sizes(
     (plan, decoder): (&Plan, &Decoder),
     prompts: usize,
     multiprocessors: usize,
-) -> [usize; 14] {
+) -> [usize; 16] {
     let model = &plan.model;
     let batch = plan.policy.gpu_batch_size as usize;
     let tokens = batch * plan.workload.prompt_len as usize;
@@ -116,7 +123,6 @@ fn sizes(
     [
         4 * prompts,
         4 * tokens,
-        4,
         8 * PAGES_MOST,
         4 * PAGES_MOST,
         4 * angles,
@@ -126,6 +132,9 @@ fn sizes(
         4 * sums * model.head_dim as usize,
         4 * sums,
         4 * sums,
+        4 * rows * group,
+        4 * SCORE_BINS,
+        4 * RANGE_WORDS,
         embedded[0],
         embedded[1],
     ]
@@ -168,7 +177,6 @@ impl Beside {
         let [
             firsts,
             tokens,
-            outside,
             pages,
             page_ends,
             cosines,
@@ -178,11 +186,16 @@ impl Beside {
             numerators,
             denominators,
             maxima,
+            overflow,
+            bins,
+            range,
             narrow,
             wide,
         ] = places.map(|place| base + place);
         let batch = plan.policy.gpu_batch_size as usize;
         let rotary = rotary(card, (plan, decoder), [cosines, sines])?;
+        // Nothing was computed again, counted or found yet.
+        card.write(overflow, &vec![0; (narrow - overflow) as usize])?;
         // Last, since nothing may fail once its pages are locked.
         let chosen = host_chooses.then(|| {
             let vocabulary = plan.model.vocab_size as usize;
@@ -192,7 +205,6 @@ impl Beside {
             firsts,
             padded: AtomicBool::new(false),
             places: tokens,
-            outside,
             table: PagesTable { pages, page_ends },
             rotary,
             logits,
@@ -200,6 +212,9 @@ impl Beside {
             numerators,
             denominators,
             maxima,
+            overflow,
+            bins,
+            range,
             embedded: [narrow, wide],
             chosen: chosen.transpose()?,
             multiprocessors,

@@ -9,24 +9,36 @@ use plimsoll_core::program::{AttentionPart, Content, Op, Program, Stage};
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 
-use super::Beside;
+use super::beside::{Beside, RANGE_WORDS};
 use super::lanes::{events, streams_of};
-use super::timing::{shapes, time};
+use super::timing::time;
+use crate::cpu::CpuError;
 use crate::cpu::engine::Engine;
 use crate::cpu::error::TaskError;
 use crate::cpu::memory::Operands;
 use crate::cpu::turn::Turn;
-use crate::cpu::{CpuError, OnCard};
-use crate::cuda::dispatch::Dispatch;
-use crate::cuda::launches::put_places;
+use crate::cuda::launches::{Range, put_places};
 use crate::cuda::{Card, CopyRows, CudaError, Launch};
 use crate::decoder::DecoderError;
+use crate::dispatch::{Dispatch, Weights};
 
 /// The event that is the zero of the clock.
 pub(super) const ZERO: usize = 0;
 
 /// The event after which the host may choose tokens.
 pub(super) const CHOICE: usize = 1;
+
+/// Behind the unified maximum: how many queries were computed again.
+pub(super) const RECOMPUTED_AT: u64 = 12;
+
+/// The unified maximum of a run so far.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct UnifiedMaximum {
+    /// Its range; none: scores are too wide apart for one, or none were measured.
+    pub range: Option<Range>,
+    /// Queries of which a score left it, computed again by the synchronised way.
+    pub recomputed: u32,
+}
 
 /// What kernels take addresses and rows to be multiples of.
 const ALIGNMENT: u64 = 16;
@@ -67,15 +79,17 @@ pub(super) struct Piece {
 
 impl CardDevice {
     /// Opens the card, and measures products where that is asked for: before the plan's arena takes its memory.
-    pub(crate) fn open(OnCard { card, dispatch }: &OnCard, plan: &Plan) -> Result<(), CpuError> {
+    pub(crate) fn open(card: &dyn Card, dispatch: &Dispatch, plan: &Plan) -> Result<(), CpuError> {
         let machine = plan.machine();
         card.open(machine.resources.len(), events(streams_of(&machine)))?;
-        Ok(dispatch.learn(shapes(plan), |weights| time(&**card, weights))?)
+        let shapes = Weights::of_model(&plan.model, plan.dtype);
+        Ok(dispatch.learn(shapes, |weights| time(card, weights))?)
     }
 
     /// Takes what lies beside the plan's arena on a card that is open.
     pub(crate) fn new(
-        OnCard { card, dispatch }: OnCard,
+        card: Arc<dyn Card>,
+        dispatch: &Dispatch,
         engine: &Engine,
     ) -> Result<CardDevice, CpuError> {
         let batches = engine.rounds.iter().flat_map(|round| &round.batches);
@@ -87,7 +101,7 @@ impl CardDevice {
         Ok(CardDevice {
             card,
             beside,
-            dispatch,
+            dispatch: dispatch.clone(),
         })
     }
 
@@ -99,6 +113,23 @@ impl CardDevice {
             self.card.await_event(ZERO)?;
         }
         Ok(())
+    }
+
+    /// What was found of attention's scores. For when nothing runs.
+    pub(crate) fn unified_maximum(&self) -> Result<UnifiedMaximum, CudaError> {
+        let mut words = vec![0_u32; RANGE_WORDS];
+        let to = words.as_mut_ptr() as u64;
+        let copy = CopyRows::of(to, self.beside.range, 4 * RANGE_WORDS);
+        self.card.copy(0, &copy)?;
+        self.card.record(0, CHOICE)?;
+        self.card.await_event(CHOICE)?;
+        let [phi, low, high] = [0, 1, 2].map(|at| f32::from_bits(words[at]));
+        let recomputed = words[RANGE_WORDS - 1];
+        let range = Range { phi, low, high };
+        Ok(UnifiedMaximum {
+            range: (low < high).then_some(range),
+            recomputed,
+        })
     }
 
     /// Says how much padding is in front of each prompt.

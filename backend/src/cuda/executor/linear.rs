@@ -1,15 +1,33 @@
 //! Products with weights, by the implementation that suits their shape, and what stands around them.
 
+use plimsoll_core::hardware::{Implementation, Inflections};
 use plimsoll_core::model::{Norm as NormKind, TensorRole};
 
 use super::issue::{Piece, Tensor, Work};
 use crate::cpu::error::TaskError;
-use crate::cuda::dispatch::{Implementation, Weights};
 use crate::cuda::launches::{
-    self, Elements, Norm, Product, bias_activation, layer_norm, matrix_groups, rms_norm,
+    self, Elements, Norm, Product, bias_activation, check_depth, layer_norm, matrix_groups,
+    rms_norm,
 };
 use crate::cuda::raw;
 use crate::cuda::tile;
+use crate::dispatch::{Dispatch, Weights};
+
+/// For a shape that nobody measured: the paper's example (section 5, Figure 9), where the flat product has from two rows on to
+/// as many as a conventional tile pads to.
+const UNMEASURED: Inflections = Inflections {
+    m1: Some(2),
+    m2: Some(65),
+};
+
+/// What computes a product of so many rows.
+fn choose(dispatch: &Dispatch, m: usize, weights: Weights) -> Implementation {
+    let points = dispatch.points(weights).unwrap_or(UNMEASURED);
+    match points.choose(u32::try_from(m).unwrap_or(u32::MAX)) {
+        Implementation::Flat if check_depth(weights.k).is_err() => Implementation::Gemv,
+        chosen => chosen,
+    }
+}
 
 /// Rows of a product, and where they and the result are.
 #[derive(Debug, Clone, Copy)]
@@ -64,11 +82,12 @@ impl Work<'_> {
             dtype: product.dtype,
             n,
             k,
+            packed: false,
         };
-        match self.device.dispatch.choose(m, weights) {
+        match choose(&self.device.dispatch, m, weights) {
             Implementation::Gemv => self.launch(&launches::gemv(product)?),
             // A bias of wide results has no kernel of its own.
-            Implementation::Vendor if product.bias == 0 || !product.wide => {
+            Implementation::Conventional if product.bias == 0 || !product.wide => {
                 self.device.card.multiply(
                     self.stream,
                     &raw::Product {
@@ -179,5 +198,32 @@ impl Work<'_> {
 
     fn row_bytes(&self) -> u64 {
         (self.width() * self.element()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::Dtype;
+
+    use super::*;
+
+    #[test]
+    fn a_shape_has_its_own_points_and_depths_that_are_not_eights_no_flat_product() {
+        use Implementation::{Conventional, Flat, Gemv};
+        let own = Inflections {
+            m1: Some(4),
+            m2: None,
+        };
+        let weights = |n, k| Weights {
+            dtype: Dtype::F16,
+            n,
+            k,
+            packed: false,
+        };
+        let dispatch = Dispatch::of([(weights(96, 64), own)]);
+        let chosen = |n, k| [3, 900].map(|m| choose(&dispatch, m, weights(n, k)));
+        assert_eq!(chosen(96, 64), [Gemv, Flat]);
+        assert_eq!(chosen(64, 96), [Flat, Conventional]);
+        assert_eq!(chosen(64, 100), [Gemv, Conventional]);
     }
 }

@@ -21,7 +21,8 @@ mod stages;
 mod supported;
 mod timing;
 
-use beside::Beside;
 pub(crate) use issue::CardDevice;
+pub use issue::UnifiedMaximum;
 pub(crate) use lanes::{start, streams_of};
 pub(crate) use supported::check_plan;
+pub(crate) use timing::learn_on;

@@ -36,7 +36,6 @@ impl Work<'_> {
             table: table.address,
             learned: learned.filter(|_| !projects).map_or(0, |t| t.address),
             y,
-            outside: beside.outside,
             count,
             width: table.spec.cols as usize,
             rows: table.spec.rows as usize,

@@ -6,7 +6,8 @@
 //
 // Synchronised: partial softmax with a running maximum (Eq. 2). Unified: all partial sums share the scaling factor phi
 // (Eq. 3, 4), so none waits for another's maximum; where a score leaves low < score - phi < high its query is flagged, and
-// computed again by the synchronised way, which otherwise returns at once. So nobody asks the host.
+// computed again by the synchronised way, which otherwise returns at once. So nobody asks the host. Where a model's scores are
+// too wide for any phi, all its queries are flagged at once.
 #include "stored.cuh"
 
 #define ATTENTION_THREADS 128
@@ -22,7 +23,9 @@ struct AttentionArguments {
     float* numerators;               // [rows, group, splits, head_dim]
     float* denominators;             // [rows, group, splits]
     float* maxima;                   // [rows, group, splits]; not written in the unified way
-    unsigned int* overflow;          // [rows, group]: 1 where a score left the range; zero before
+    unsigned int* overflow;          // [rows, group]: 1 where a score left the range; zero before, and after `combine`
+    const float* range;              // phi, low, high; where low is not below high the unified way is off
+    unsigned int* recomputed;        // counts queries that were computed again; null: nobody asks
     void* y;                         // [sequences * kv_heads, group, head_dim], of `combine`
     unsigned int page_count;
     unsigned int row_start, rows;    // rows of the cache that lie in this segment
@@ -30,6 +33,10 @@ struct AttentionArguments {
     unsigned int window;             // positions that are seen, the query's own included; 0: all
     unsigned int record_bytes, splits;
     float scale;                     // of a product of query and key
+};
+
+// The unified maximum of a model's scores, which lies on the device since it is found there (scores.cu).
+struct Unified {
     float phi, low, high;
 };
 
@@ -66,15 +73,15 @@ struct Sums {
 
 // Adds SIDE_BY_SIDE positions, of which those that are not there weigh nothing.
 template <class S, int HEADS, Way WAY>
-__device__ inline void add(const AttentionArguments& arguments, Sums<HEADS>& sums, int head, const float* scores,
+__device__ inline void add(const Unified& unified, Sums<HEADS>& sums, int head, const float* scores,
                            const bool* there, const S* values, unsigned int* left) {
     float weights[SIDE_BY_SIDE];
     if (WAY == UNIFIED) {
 #pragma unroll
         for (int u = 0; u < SIDE_BY_SIDE; u++) {
-            float off = scores[u] - arguments.phi;
+            float off = scores[u] - unified.phi;
             // A NaN leaves the range as well.
-            *left |= there[u] && !(off > arguments.low && off < arguments.high) ? 1u << head : 0u;
+            *left |= there[u] && !(off > unified.low && off < unified.high) ? 1u << head : 0u;
             weights[u] = there[u] ? __expf(off) : 0.0f;
         }
     } else {
@@ -124,7 +131,7 @@ __device__ inline void gather(const AttentionArguments& arguments, const Sums<HE
             denominators[place] = sums.denominator[head];
             maxima[place] = sums.maximum[head];
         }
-        for (int i = 0; i < 8 && lane * 8 < width; i++) {
+        for (int i = 0; i < 8 && lane * 8 + i < width; i++) {
             values[place * width + lane * 8 + i] = sums.values[head][i];
         }
     }
@@ -173,6 +180,16 @@ __device__ void attend(const AttentionArguments& arguments) {
     if (WAY == RECOMPUTED && !flagged(arguments, query, heads)) {
         return;
     }
+    Unified unified = {0.0f, 0.0f, 0.0f};
+    if (WAY == UNIFIED) {
+        unified = Unified{arguments.range[0], arguments.range[1], arguments.range[2]};
+        if (!(unified.low < unified.high)) {
+            for (unsigned int head = threadIdx.x; head < heads; head += ATTENTION_THREADS) {
+                arguments.overflow[query + head] = 1;
+            }
+            return;
+        }
+    }
     unsigned int lanes = 8;
     while (lanes * 8 < arguments.head_dim) {
         lanes *= 2;
@@ -185,9 +202,9 @@ __device__ void attend(const AttentionArguments& arguments) {
     const T* from = (const T*)arguments.queries + ((unsigned long long)arguments.row_start * arguments.group + query) * arguments.head_dim;
 #pragma unroll
     for (int head = 0; head < HEADS; head++) {
-        Eight zero = {{0, 0, 0, 0}};
-        bool there = active && head < heads;
-        widen<T>(there ? *(const Eight*)(from + head * arguments.head_dim + lane * 8) : zero, queries[head]);
+        // Elements past the head's are zero, and all of them where the block has fewer queries.
+        unsigned int width = head < heads ? arguments.head_dim : 0;
+        widened_head(from + head * arguments.head_dim, lane * 8, width, queries[head]);
         sums.denominator[head] = 0.0f;
         sums.maximum[head] = -__uint_as_float(0x7f800000u);
 #pragma unroll
@@ -209,8 +226,8 @@ __device__ void attend(const AttentionArguments& arguments) {
             there[u] = position < seen.end;
             // A position that is not there stands in as the first one, with no weight.
             const unsigned char* record = record_at(arguments, there[u] ? position : seen.begin);
-            keys[u].load(record + key, active ? lane * 8 : 0);
-            values[u].load(record + value, active ? lane * 8 : 0);
+            keys[u].load(record + key, active ? lane * 8 : 0, arguments.head_dim);
+            values[u].load(record + value, active ? lane * 8 : 0, arguments.head_dim);
         }
 #pragma unroll
         for (int head = 0; head < HEADS; head++) {
@@ -230,7 +247,7 @@ __device__ void attend(const AttentionArguments& arguments) {
                 }
                 scores[u] = score * arguments.scale;
             }
-            add<S, HEADS, WAY>(arguments, sums, head, scores, there, values, &left);
+            add<S, HEADS, WAY>(unified, sums, head, scores, there, values, &left);
         }
     }
     for (int head = 0; WAY == UNIFIED && head < HEADS; head++) {
@@ -263,6 +280,16 @@ __device__ void combine(const AttentionArguments& arguments) {
         }
         y[i] = narrowed<T>(numerator / denominator);
     }
+    if (WAY == UNIFIED && !plain) {
+        // All have read the flag, which the next attention finds as this one did.
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            arguments.overflow[query] = 0;
+            if (arguments.recomputed) {
+                atomicAdd(arguments.recomputed, 1u);
+            }
+        }
+    }
 }
 
 #define ATTENTION(TYPE, STORED, KEPT, HEADS)                                                                   \
@@ -281,6 +308,10 @@ ATTENTION(bf16, Whole<bf16>, whole, 1)
 ATTENTION(bf16, Whole<bf16>, whole, 4)
 ATTENTION(bf16, Packed, packed, 1)
 ATTENTION(bf16, Packed, packed, 4)
+ATTENTION(f16, Ragged<f16>, ragged, 1)
+ATTENTION(f16, Ragged<f16>, ragged, 4)
+ATTENTION(bf16, Ragged<bf16>, ragged, 1)
+ATTENTION(bf16, Ragged<bf16>, ragged, 4)
 
 KERNEL(combine_f16, AttentionArguments, ATTENTION_THREADS, combine<f16, SYNCHRONISED>)
 KERNEL(combine_bf16, AttentionArguments, ATTENTION_THREADS, combine<bf16, SYNCHRONISED>)

@@ -8,7 +8,6 @@ struct EmbedArguments {
     const void* table;             // [rows, width]
     const void* learned;           // [places, width], or null
     void* y;                       // [blocks, width]
-    unsigned int* outside;         // set to 1 where a token or a position lies outside of its table
     unsigned int width, rows, places, offset;
 };
 
@@ -36,16 +35,15 @@ template <class T, class TABLE>
 __device__ void embed(const EmbedArguments& arguments) {
     unsigned int token = arguments.tokens[blockIdx.x];
     unsigned int place = arguments.positions[blockIdx.x] + arguments.offset;
-    if (token >= arguments.rows || (arguments.learned && place >= arguments.places)) {
-        if (threadIdx.x == 0) {
-            *arguments.outside = 1;
-        }
-        return;
-    }
+    // What is in no table becomes no number, which whoever looks at the text's logits is told.
+    bool outside = token >= arguments.rows || (arguments.learned && place >= arguments.places);
     T* y = (T*)arguments.y + (unsigned long long)blockIdx.x * arguments.width;
     for (unsigned int i = threadIdx.x; i < arguments.width; i += blockDim.x) {
-        float sum = TABLE::at(arguments.table, arguments.width, token, i);
-        if (arguments.learned) {
+        float sum = __uint_as_float(0x7fc00000u);
+        if (!outside) {
+            sum = TABLE::at(arguments.table, arguments.width, token, i);
+        }
+        if (!outside && arguments.learned) {
             sum += TABLE::at(arguments.learned, arguments.width, place, i);
         }
         y[i] = narrowed<T>(sum);

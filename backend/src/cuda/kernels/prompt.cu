@@ -46,22 +46,24 @@ __device__ inline float sum_of_query(float value) {
 template <class S>
 __device__ inline void load_tile(const PromptArguments& arguments, float* keys, float* values, unsigned int base,
                                  unsigned int end) {
-    unsigned int width = arguments.head_dim, eights = width / 8, head = S::bytes(width);
+    unsigned int width = arguments.head_dim, eights = (width + 7) / 8, head = S::bytes(width);
     for (unsigned int i = threadIdx.x; i < PROMPT_KEYS * eights; i += PROMPT_THREADS) {
         unsigned int place = i / eights, at = i % eights * 8;
         float key[8] = {}, value[8] = {};
         if (base + place < end) {
             const unsigned char* record = record_at(arguments, base + place) + blockIdx.x * head;
             S stored;
-            stored.load(record, at);
+            stored.load(record, at, width);
             stored.widened(key);
-            stored.load(record + (unsigned long long)arguments.rows * head, at);
+            stored.load(record + (unsigned long long)arguments.rows * head, at, width);
             stored.widened(value);
         }
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            keys[place * (width + 1) + at + j] = key[j];
-            values[place * width + at + j] = value[j];
+            if (at + j < width) {
+                keys[place * (width + 1) + at + j] = key[j];
+                values[place * width + at + j] = value[j];
+            }
         }
     }
 }
@@ -145,3 +147,5 @@ PROMPT(f16, Whole<f16>, whole)
 PROMPT(f16, Packed, packed)
 PROMPT(bf16, Whole<bf16>, whole)
 PROMPT(bf16, Packed, packed)
+PROMPT(f16, Ragged<f16>, ragged)
+PROMPT(bf16, Ragged<bf16>, ragged)

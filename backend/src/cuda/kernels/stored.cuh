@@ -1,4 +1,4 @@
-// How a cache keeps keys and values: records in pages, heads whole or packed.
+// How a cache keeps keys and values: records in pages, heads whole (ragged where their size is no multiple of 8) or packed.
 #pragma once
 #include "groups.cuh"
 
@@ -20,11 +20,38 @@ struct Whole {
     __device__ static unsigned int bytes(unsigned int head_dim) {
         return head_dim * sizeof(T);
     }
-    __device__ void load(const unsigned char* head, unsigned int first) {
+    __device__ void load(const unsigned char* head, unsigned int first, unsigned int) {
         elements = *(const Eight*)(head + first * sizeof(T));
     }
     __device__ void widened(float* into) const {
         widen<T>(elements, into);
+    }
+};
+
+// Eight elements of a head from `first` on, wherever it lies; zeros for those that it lacks.
+template <class T>
+__device__ inline void widened_head(const T* head, unsigned int first, unsigned int width, float* into) {
+#pragma unroll
+    for (unsigned int i = 0; i < 8; i++) {
+        into[i] = first + i < width ? to_f32(head[first + i]) : 0.0f;
+    }
+}
+
+// Whole, of a size that is no multiple of 8: heads then do not begin at multiples of 16 bytes, nor end with full eights.
+template <class T>
+struct Ragged {
+    float elements[8];
+    __device__ static unsigned int bytes(unsigned int head_dim) {
+        return head_dim * sizeof(T);
+    }
+    __device__ void load(const unsigned char* head, unsigned int first, unsigned int head_dim) {
+        widened_head((const T*)head, first, head_dim, elements);
+    }
+    __device__ void widened(float* into) const {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            into[i] = elements[i];
+        }
     }
 };
 
@@ -36,7 +63,8 @@ struct Packed {
     __device__ static unsigned int bytes(unsigned int head_dim) {
         return head_bytes(head_dim);
     }
-    __device__ void load(const unsigned char* head, unsigned int first) {
+    // Past the head's end are codes of nothing, which numbers are made of and nobody uses.
+    __device__ void load(const unsigned char* head, unsigned int first, unsigned int) {
         const unsigned int* group = (const unsigned int*)(head + first / GROUP * GROUP_BYTES);
         unsigned int within = first % GROUP;
         codes[0] = group[within % 32 / 4];

@@ -63,8 +63,12 @@ pub struct Attention {
     pub denominators: u64,
     /// f32 `[rows, group, splits]`.
     pub maxima: u64,
-    /// u32 `[rows, group]`, zero before: 1 where a score left the range.
+    /// u32 `[rows, group]`, zero before and after: 1 where a score left the range.
     pub overflow: u64,
+    /// f32 phi, low and high ([`Range`]), for [`Way::Unified`]: where low is not below high, all queries are computed again.
+    pub range: u64,
+    /// u32, to which queries that were computed again are added; 0: nobody asks.
+    pub recomputed: u64,
     /// `[sequences, heads, head_dim]`.
     pub y: u64,
     /// Pages.
@@ -77,29 +81,33 @@ pub struct Attention {
     pub kv_heads: usize,
     /// Query heads a key/value head.
     pub group: usize,
-    /// Elements a head: a multiple of 8, at most 256.
+    /// Elements a head, at most 256.
     pub head_dim: usize,
     /// Positions, the query's own included.
     pub context_len: usize,
     /// Positions that are seen; 0: all.
     pub window: usize,
-    /// Bytes from a position to the next: whole 16 bytes unless packed.
+    /// Bytes from a position to the next: whole 16 bytes where heads are whole eights, else whole elements or, packed, words.
     pub record_bytes: usize,
     /// Parts of the positions, a block each.
     pub splits: usize,
     /// The factor of the scores.
     pub scale: f32,
-    /// For [`Way::Unified`].
-    pub range: Range,
 }
 
-impl HeldAs {
-    /// In the names of kernels.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            HeldAs::Whole => "whole",
-            HeldAs::Packed => "packed",
-        }
+impl Range {
+    /// As it lies on the device.
+    pub fn words(&self) -> [f32; 3] {
+        [self.phi, self.low, self.high]
+    }
+}
+
+/// How heads lie, in the names of kernels.
+pub(super) fn kept_name(held: HeldAs, head_dim: usize) -> &'static str {
+    match held {
+        HeldAs::Whole if !head_dim.is_multiple_of(8) => "ragged",
+        HeldAs::Whole => "whole",
+        HeldAs::Packed => "packed",
     }
 }
 
@@ -108,22 +116,23 @@ impl HeldAs {
 /// # Errors
 /// [`CudaError::Shape`].
 pub fn check_cache(held: HeldAs, head_dim: usize, record_bytes: usize) -> Result<(), CudaError> {
-    if head_dim == 0 || !head_dim.is_multiple_of(8) || head_dim > 256 {
+    if head_dim == 0 || head_dim > 256 {
         return Err(CudaError::Shape {
             what: "the size of a head",
             found: head_dim,
-            takes: "multiples of 8 up to 256",
+            takes: "up to 256",
         });
     }
-    let unit = match held {
-        HeldAs::Whole => 16,
-        HeldAs::Packed => 4,
+    let (unit, takes) = match kept_name(held, head_dim) {
+        "whole" => (16, "multiples of 16"),
+        "packed" => (4, "multiples of 4"),
+        _ => (2, "multiples of 2"),
     };
     if !record_bytes.is_multiple_of(unit) {
         return Err(CudaError::Shape {
             what: "the record of a position, in bytes,",
             found: record_bytes,
-            takes: "multiples of 16, or of 4 where it is packed",
+            takes,
         });
     }
     Ok(())
@@ -138,15 +147,12 @@ impl Attention {
         Arguments::new()
             .wides([self.queries, self.pages, self.page_ends, self.firsts])
             .wides([self.numerators, self.denominators, self.maxima])
-            .wides([self.overflow, self.y])
+            .wides([self.overflow, self.range, self.recomputed, self.y])
             .counts([self.page_count, self.row_start, self.rows])
             .counts([self.kv_heads, self.group, self.head_dim])
             .counts([self.context_len, self.window])
             .counts([self.record_bytes, self.splits])
             .float(self.scale)
-            .float(self.range.phi)
-            .float(self.range.low)
-            .float(self.range.high)
     }
 
     /// Partial sums of each split.
@@ -160,7 +166,7 @@ impl Attention {
             Way::Unified => "attend_unified",
             Way::Again => "attend_again",
         };
-        let held = self.held.name();
+        let held = kept_name(self.held, self.head_dim);
         let heads = if self.group == 1 { 1 } else { HEADS };
         let kernel = format!("{}_{held}_h{heads}", named(name, self.dtype)?);
         let grid = [self.rows, self.splits, self.group.div_ceil(heads)];

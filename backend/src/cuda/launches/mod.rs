@@ -6,6 +6,7 @@ mod elements;
 mod product;
 mod prompt;
 mod rows;
+mod scores;
 mod tables;
 
 use plimsoll_core::Dtype;
@@ -14,11 +15,12 @@ pub(crate) use attention::HEADS;
 pub use attention::{Attention, HeldAs, Range, Way, check_cache};
 pub use cache::{Append, matrix_groups};
 pub use elements::{Elements, activate_gate, bias_activation, residual};
-pub use product::{Product, flat, flat_plain, gemv};
+pub use product::{Product, check_depth, flat, flat_plain, gemv};
 pub use prompt::PromptAttention;
 pub use rows::{
     Argmax, Embed, NO_TOKEN, Norm, Rotary, argmax, embed, layer_norm, rms_norm, rotary,
 };
+pub use scores::{SCORE_BINS, choose_range, count_scores};
 pub use tables::{PAGES_MOST, PagesTable, put_pages, put_places};
 
 use super::arguments::Arguments;

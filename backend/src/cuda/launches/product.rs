@@ -4,7 +4,6 @@ use plimsoll_core::Dtype;
 
 use super::{WARP, launch, named};
 use crate::cuda::arguments::Arguments;
-use crate::cuda::dispatch::{Implementation, check_depth};
 use crate::cuda::{CudaError, Launch};
 
 /// Columns that a block of GEMV has: a warp each.
@@ -78,13 +77,28 @@ pub fn flat_plain(product: &Product) -> Result<Launch, CudaError> {
     with_tiles(product, format!("{name}_n64_e2"), [64, 2])
 }
 
+/// Whether the flat product computes weights of this depth.
+///
+/// # Errors
+/// [`CudaError::Shape`].
+pub fn check_depth(k: usize) -> Result<(), CudaError> {
+    match k.is_multiple_of(8) {
+        true => Ok(()),
+        false => Err(CudaError::Shape {
+            what: "the depth of a flat product",
+            found: k,
+            takes: "multiples of 8",
+        }),
+    }
+}
+
 fn with_tiles(
     product: &Product,
     kernel: String,
     [columns, eights]: [usize; 2],
 ) -> Result<Launch, CudaError> {
     let [m, n, k] = product.shape;
-    check_depth(Implementation::Flat, k)?;
+    check_depth(k)?;
     let buffers = if columns >= 128 { 2 } else { 4 };
     let tile_bytes = (columns + 8 * eights) * TILE_STRIDE * 2;
     let grid = [n.div_ceil(columns), m.div_ceil(8 * eights), 1];
@@ -93,4 +107,39 @@ fn with_tiles(
         shared_bytes: (buffers * tile_bytes) as u32,
         ..launch("flat", kernel, shape, product.arguments())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Section 4: rows are padded to 8, and not to the 64 of a conventional tile.
+    #[test]
+    fn a_flat_product_pads_rows_to_eights() {
+        let of_64 = |m: usize| m as f64 / m.next_multiple_of(64) as f64;
+        for (m, useful, useful_of_64) in [(1, 0.125, 0.015_625), (8, 1.0, 0.125)] {
+            let product = Product {
+                dtype: Dtype::F16,
+                x: 0,
+                weights: 0,
+                bias: 0,
+                y: 0,
+                shape: [m, 4096, 4096],
+                wide: false,
+            };
+            let launch = flat(&product, 32).expect("a launch");
+            assert!(launch.kernel.ends_with("_e1"), "{}", launch.kernel);
+            let padded = 8 * launch.grid[1] as usize;
+            assert_eq!(m as f64 / padded as f64, useful);
+            assert_eq!(of_64(m), useful_of_64);
+        }
+    }
+
+    #[test]
+    fn a_flat_product_needs_whole_eights() {
+        assert!(check_depth(4096).is_ok());
+        let error = check_depth(100).unwrap_err();
+        let expected = "the depth of a flat product is 100, and CUDA kernels take multiples of 8";
+        assert_eq!(error.to_string(), expected);
+    }
 }

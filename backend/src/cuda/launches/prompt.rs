@@ -2,7 +2,7 @@
 
 use plimsoll_core::Dtype;
 
-use super::attention::{HeldAs, check_cache};
+use super::attention::{HeldAs, check_cache, kept_name};
 use super::{launch, named};
 use crate::cuda::arguments::Arguments;
 use crate::cuda::{CudaError, Launch};
@@ -37,7 +37,7 @@ pub struct PromptAttention {
     pub kv_heads: usize,
     /// Query heads a key/value head.
     pub group: usize,
-    /// Elements a head: a multiple of 8, at most 256.
+    /// Elements a head, at most 256.
     pub head_dim: usize,
     /// Queries a sequence.
     pub query_len: usize,
@@ -45,7 +45,7 @@ pub struct PromptAttention {
     pub start: usize,
     /// Positions that are seen; 0: all.
     pub window: usize,
-    /// Bytes from a position to the next: whole 16 bytes unless packed.
+    /// Bytes from a position to the next, as in [`Attention`](super::Attention).
     pub record_bytes: usize,
     /// The factor of the scores.
     pub scale: f32,
@@ -65,7 +65,7 @@ impl PromptAttention {
             .counts([self.start, self.window, self.record_bytes])
             .float(self.scale);
         let kernel = named("attend_prompt", self.dtype)?;
-        let kernel = format!("{kernel}_{}", self.held.name());
+        let kernel = format!("{kernel}_{}", kept_name(self.held, self.head_dim));
         let grid = [self.rows, self.query_len.div_ceil(QUERIES), self.group];
         let floats = (QUERIES + 2 * KEYS) * self.head_dim + KEYS + QUERIES * KEYS;
         Ok(Launch {

@@ -25,8 +25,6 @@ pub struct Embed {
     pub learned: u64,
     /// `[count, width]`.
     pub y: u64,
-    /// u32: becomes 1 where a token or a position lies outside of its table.
-    pub outside: u64,
     /// Tokens.
     pub count: usize,
     /// Of a row.
@@ -39,14 +37,14 @@ pub struct Embed {
     pub offset: usize,
 }
 
-/// Looks tokens up.
+/// Looks tokens up. A token, or a position, that is in no table becomes no number.
 ///
 /// # Errors
 /// [`CudaError::Type`].
 pub fn embed(embed: &Embed) -> Result<Launch, CudaError> {
     let arguments = Arguments::new()
         .wides([embed.tokens, embed.positions, embed.table, embed.learned])
-        .wides([embed.y, embed.outside])
+        .wide(embed.y)
         .counts([embed.width, embed.rows, embed.places, embed.offset]);
     let name = if embed.packed {
         "embed_packed"

@@ -2,7 +2,8 @@
 
 use plimsoll_core::Dtype;
 
-use crate::cuda::launches::{Attention, HeldAs, Range};
+use crate::cuda::Launch;
+use crate::cuda::launches::{Attention, HeldAs, Range, SCORE_BINS, choose_range, count_scores};
 use crate::kernels::groups::{Group, head_bytes, pack_heads};
 
 use super::bench::{Bench, Output};
@@ -38,13 +39,16 @@ pub(super) const fn shape(
     }
 }
 
-const SHAPES: [Shape; 6] = [
+const SHAPES: [Shape; 8] = [
     shape([1, 1, 1, 64], [1, 0, 1], false),
     shape([2, 2, 1, 64], [131, 0, 3], false),
     shape([1, 2, 4, 128], [70, 20, 2], false),
     shape([2, 1, 5, 80], [57, 0, 2], true),
     shape([1, 1, 2, 256], [19, 0, 4], false),
     shape([3, 1, 1, 8], [40, 0, 1], true),
+    // Heads that are no multiples of 8.
+    shape([2, 2, 1, 12], [45, 0, 2], true),
+    shape([1, 1, 3, 77], [70, 30, 3], false),
 ];
 
 /// A cache on the device, and as the reference reads it: `[position]``[key, value]``[row]``[element]`.
@@ -194,6 +198,8 @@ fn operands(
         denominators: bench.output(partial)?.address,
         maxima: bench.output(partial)?.address,
         overflow: overflow.address,
+        range: 0,
+        recomputed: 0,
         y: y.address,
         page_count: 2,
         row_start: 0,
@@ -206,11 +212,6 @@ fn operands(
         record_bytes: cache.record,
         splits: shape.splits,
         scale,
-        range: Range {
-            phi: 0.0,
-            low: -80.0,
-            high: 80.0,
-        },
     };
     Ok(Operands {
         attention,
@@ -231,6 +232,14 @@ fn cases() -> impl Iterator<Item = ((Dtype, HeldAs), Shape)> {
     of.flat_map(|of| SHAPES.map(|shape| (of, shape)))
 }
 
+fn unified_launches(attention: &Attention) -> Result<[Launch; 3], Wrong> {
+    let launches: Result<[Launch; 3], _> = attention.launches(true)?.try_into();
+    launches.map_err(|found| Wrong::Bytes {
+        case: "attention".to_owned(),
+        what: format!("it has {} kernels", found.len()),
+    })
+}
+
 pub fn synchronised(bench: &mut Bench<'_>) -> Result<(), Wrong> {
     for ((dtype, held), shape) in cases() {
         bench.next_case();
@@ -244,49 +253,69 @@ pub fn synchronised(bench: &mut Bench<'_>) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// A range that all scores are in, and one that some leave, so that their queries are computed again.
+/// One that all scores are in, and others that some leave, so that their queries are computed again.
+const RANGES: [Range; 5] = [
+    Range {
+        phi: 0.5,
+        low: -60.0,
+        high: 60.0,
+    },
+    Range {
+        phi: 0.0,
+        low: -1.5,
+        high: 1.5,
+    },
+    // Switched off.
+    Range {
+        phi: 0.0,
+        low: 0.0,
+        high: 0.0,
+    },
+    // Far off: e^(score - phi) would be infinite, or nothing.
+    Range {
+        phi: -300.0,
+        low: -80.0,
+        high: 80.0,
+    },
+    Range {
+        phi: 300.0,
+        low: -80.0,
+        high: 80.0,
+    },
+];
+
+/// Attention in each of the ranges, in which queries are computed again where they leave them.
 pub fn unified(bench: &mut Bench<'_>) -> Result<(), Wrong> {
-    let ranges = [
-        Range {
-            phi: 0.5,
-            low: -60.0,
-            high: 60.0,
-        },
-        Range {
-            phi: 0.0,
-            low: -1.5,
-            high: 1.5,
-        },
-        // Far off: e^(score - phi) would be infinite, or nothing.
-        Range {
-            phi: -300.0,
-            low: -80.0,
-            high: 80.0,
-        },
-        Range {
-            phi: 300.0,
-            low: -80.0,
-            high: 80.0,
-        },
-    ];
     for ((dtype, held), shape) in cases() {
-        for range in ranges {
+        for range in RANGES {
             bench.next_case();
             let case = format!("{} {held:?} {shape:?} {range:?}", dtype.name());
             let mut operands = operands(bench, (dtype, held), &shape)?;
-            operands.attention.range = range;
-            for launch in operands.attention.launches(true)? {
-                bench.launch(&launch)?;
-            }
-            bench.check(&case, (dtype, operands.y), &operands.expected)?;
+            operands.attention.range = bench.stored(Dtype::F32, &range.words())?.0;
+            let recomputed = bench.output(4)?;
+            bench.device.write(recomputed.address, &[0; 4])?;
+            operands.attention.recomputed = recomputed.address;
+            let [first, again, last] = unified_launches(&operands.attention)?;
+            bench.launch(&first)?;
+            bench.launch(&again)?;
             let flags = bench.read_words(&case, operands.overflow)?;
+            bench.launch(&last)?;
+            bench.check(&case, (dtype, operands.y), &operands.expected)?;
+            let left = bench.read_words(&case, operands.overflow)?;
+            let counted = bench.read_words(&case, recomputed)?[0];
+            if left.iter().any(|flag| *flag != 0) || counted != flags.iter().sum::<u32>() {
+                let what =
+                    format!("{left:?} is left of the flags {flags:?}, and {counted} counted");
+                return Err(Wrong::Bytes { case, what });
+            }
             for (query, (flag, scores)) in flags.iter().zip(&operands.scores).enumerate() {
                 let off = |score: &f64| score - f64::from(range.phi);
+                let off_range = range.low >= range.high;
                 let left = |slack: f64| {
                     let out = |off: f64| {
                         off <= f64::from(range.low) + slack || off >= f64::from(range.high) - slack
                     };
-                    scores.iter().map(off).any(out)
+                    off_range || scores.iter().map(off).any(out)
                 };
                 // A score on the edge may fall to either side.
                 if left(-1e-3) && *flag == 0 || !left(1e-3) && *flag != 0 {
@@ -294,6 +323,66 @@ pub fn unified(bench: &mut Bench<'_>) -> Result<(), Wrong> {
                     return Err(Wrong::Bytes { case, what });
                 }
             }
+        }
+    }
+    Ok(())
+}
+
+/// Counts of scores, and the maximum that they give.
+pub fn scores(bench: &mut Bench<'_>) -> Result<(), Wrong> {
+    for ((dtype, held), shape) in cases() {
+        bench.next_case();
+        let case = format!("{} {held:?} {shape:?}", dtype.name());
+        let operands = operands(bench, (dtype, held), &shape)?;
+        let bins = bench.output(4 * SCORE_BINS)?;
+        bench.device.write(bins.address, &[0; 4 * SCORE_BINS])?;
+        bench.launch(&count_scores(&operands.attention, bins.address)?)?;
+        let found = bench.read_words(&case, bins)?;
+        let scores: Vec<f64> = operands.scores.concat();
+        // How many scores are below a size; some on an edge may fall to either side.
+        let below = |size: f64| scores.iter().filter(|score| **score < size).count();
+        let mut counted = 0;
+        for (bin, count) in found.iter().enumerate() {
+            counted += *count as usize;
+            let edge = bin as f64 + 1.0 - SCORE_BINS as f64 / 2.0;
+            if counted < below(edge - 1e-3) || counted > below(edge + 1e-3) {
+                let what = format!("{counted} scores are below {edge}, of {scores:?}");
+                return Err(Wrong::Bytes { case, what });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Figure 5's models: the range of nearly all of their scores, and what comes of it.
+const FIGURE_5: [([f32; 2], Option<f32>); 3] = [
+    // Llama-2-7B, ChatGLM2-6B; OPT-6.7B, to which the technique is not applied.
+    ([-16.8, 6.5], Some(-5.0)),
+    ([-10.5, 13.7], Some(1.5)),
+    ([-496.8, 363.5], None),
+];
+
+pub fn range(bench: &mut Bench<'_>) -> Result<(), Wrong> {
+    for ([low, high], expected) in FIGURE_5 {
+        bench.next_case();
+        let case = format!("scores from {low} to {high}");
+        let bin = |score: f32| (score.floor() + SCORE_BINS as f32 / 2.0) as usize;
+        let mut counts = vec![0_u32; SCORE_BINS];
+        counts[bin(low)..=bin(high)].fill(10_000);
+        // One in a hundred thousand lies far outside, and decides nothing.
+        counts[bin(900.0)] = 1;
+        let bins = bench.words(&counts)?;
+        let range = bench.output(12)?;
+        bench.launch(&choose_range(bins, range.address))?;
+        let found = bench.read_words(&case, range)?;
+        let [phi, low, high] = [found[0], found[1], found[2]].map(f32::from_bits);
+        let right = match expected {
+            Some(expected) => phi == expected && (low, high) == (-64.0, 64.0),
+            None => low >= high,
+        };
+        if !right {
+            let what = format!("phi is {phi}, and scores are kept from {low} to {high} above it");
+            return Err(Wrong::Bytes { case, what });
         }
     }
     Ok(())

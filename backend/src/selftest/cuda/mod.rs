@@ -20,7 +20,7 @@ const TYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
 
 type Test = fn(&mut Bench<'_>) -> Result<(), Wrong>;
 
-const TESTS: [(&str, Test); 18] = [
+const TESTS: [(&str, Test); 20] = [
     ("embedding", rows::embed),
     ("layer norm", rows::layer_norm),
     ("RMSNorm", rows::rms_norm),
@@ -33,6 +33,8 @@ const TESTS: [(&str, Test); 18] = [
     ("cache append", groups::append),
     ("attention, synchronised", attention::synchronised),
     ("attention, unified maximum", attention::unified),
+    ("scores, counted", attention::scores),
+    ("unified maximum, chosen", attention::range),
     ("attention of a prompt", prompt::attend),
     ("tables of pages", tables::pages),
     ("positions of tokens", tables::places),

@@ -8,13 +8,15 @@ use super::{TYPES, Wrong};
 use crate::selftest::reference::{Expected, weighed};
 
 /// Of each, and which of its positions are asked for: the last so many.
-const SHAPES: [(Shape, usize); 6] = [
+const SHAPES: [(Shape, usize); 8] = [
     (shape([1, 1, 1, 64], [1, 0, 1], false), 1),
     (shape([2, 2, 1, 64], [37, 0, 1], false), 37),
     (shape([1, 2, 3, 128], [20, 9, 1], false), 20),
     (shape([3, 1, 2, 80], [35, 0, 1], true), 35),
     (shape([1, 1, 1, 256], [18, 0, 1], false), 5),
     (shape([2, 1, 1, 8], [50, 17, 1], true), 33),
+    (shape([2, 2, 1, 12], [37, 0, 1], true), 30),
+    (shape([1, 1, 2, 77], [20, 9, 1], false), 20),
 ];
 
 /// A query's place among all, and what it should become; none where it is of padding and stays.

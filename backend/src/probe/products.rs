@@ -1,0 +1,211 @@
+//! Times the three implementations of a product that the CPU's kernels have, as an executor's device computes them: on its
+//! core, with weights that come from memory. (Those of a GPU: `cuda/executor/timing.rs`.)
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use half::f16;
+use plimsoll_core::Dtype;
+use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
+use plimsoll_core::hardware::{Implementation, ProductCurves, Slowness};
+
+use crate::cpu::pin;
+use crate::dispatch::{Tried, Weights, curves};
+use crate::kernels::groups::PackedMatrix;
+use crate::kernels::linear::{How, LinearShape, LinearWeight, Ways, linear_with};
+use crate::kernels::{Elements, KernelError, Matrix};
+
+/// Rows that are timed: up to what one pass over the weights serves.
+const ROWS: [usize; 13] = [1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 24, 48, 128];
+
+/// Dot products of more rows than these read all over and over.
+const GEMV_ROWS_MAX: usize = 16;
+/// Panels take no fewer.
+const CONVENTIONAL_ROWS_MIN: usize = 6;
+
+/// Weights that are cycled through are so large together that no cache holds what comes next.
+const CYCLED_BYTES: usize = 48 << 20;
+
+/// Copies of weights, one after another.
+struct Cycled {
+    halves: Vec<f16>,
+    /// Of a copy, in halves.
+    each: usize,
+    weights: Weights,
+    next: usize,
+}
+
+impl Cycled {
+    fn new(weights: Weights) -> Cycled {
+        let Weights { dtype, n, k, .. } = weights;
+        let bytes = match weights.packed {
+            true => n.div_ceil(GROUP_ELEMENTS as usize) * k * GROUP_BYTES as usize,
+            false => n * k * dtype.size_bytes() as usize,
+        };
+        let copies = CYCLED_BYTES.div_ceil(bytes);
+        Cycled {
+            // A small number in every type, and codes and their ends as well.
+            halves: vec![f16::from_bits(0x3c01); copies * bytes / 2],
+            each: bytes / 2,
+            weights,
+            next: 0,
+        }
+    }
+
+    /// The copy that was used longest ago.
+    fn matrix(&mut self) -> Result<Matrix<'_>, KernelError> {
+        let copies = self.halves.len() / self.each;
+        self.next = (self.next + 1) % copies;
+        let own = &self.halves[self.next * self.each..][..self.each];
+        let Weights { dtype, n, k, .. } = self.weights;
+        Ok(match (self.weights.packed, dtype) {
+            (true, _) => Matrix::Packed(PackedMatrix::new(bytemuck::cast_slice(own), n, k)?),
+            (false, Dtype::F16) => Elements::F16(own).into(),
+            (false, Dtype::F32) => Elements::F32(bytemuck::cast_slice(own)).into(),
+            (false, Dtype::Bf16) => Elements::from_bytes(bytemuck::cast_slice(own), dtype)?.into(),
+        })
+    }
+}
+
+/// The ways by which an implementation alone computes.
+fn only(implementation: Implementation) -> Ways {
+    let (tile_from, panels_from) = match implementation {
+        Implementation::Gemv => (usize::MAX, usize::MAX),
+        Implementation::Flat => (1, usize::MAX),
+        Implementation::Conventional => (1, 1),
+    };
+    Ways {
+        tile_from,
+        panels_from,
+    }
+}
+
+/// Whether an implementation is timed for so many rows.
+fn computes(implementation: Implementation, rows: usize) -> bool {
+    match implementation {
+        Implementation::Gemv => rows <= GEMV_ROWS_MAX,
+        Implementation::Flat => true,
+        Implementation::Conventional => rows >= CONVENTIONAL_ROWS_MIN,
+    }
+}
+
+/// Seconds of each implementation by rows. Implementations take turns, so that what disturbs one disturbs all.
+fn tried(weights: Weights, repeats: usize) -> Result<Vec<Tried>, KernelError> {
+    let Weights { n, k, .. } = weights;
+    let mut cycled = Cycled::new(weights);
+    let most = ROWS[ROWS.len() - 1];
+    let (x, mut y) = (vec![0.01; most * k], vec![0.0; most * n]);
+    let mut all = Vec::new();
+    for m in ROWS {
+        let shape = LinearShape { m, n, k };
+        let timed = Implementation::ALL.into_iter();
+        let timed = timed.filter(|implementation| computes(*implementation, m));
+        let mut of_rows: Vec<Tried> = timed
+            .map(|implementation| Tried {
+                implementation,
+                m,
+                seconds: Vec::new(),
+            })
+            .collect();
+        for repeat in 0..=repeats {
+            for tried in &mut of_rows {
+                let how = How::best(only(tried.implementation));
+                let weight = cycled.matrix()?;
+                let weight = LinearWeight { weight, bias: None };
+                let start = Instant::now();
+                linear_with(how, shape, &x[..m * k], weight, &mut y[..m * n])?;
+                let took = start.elapsed().as_secs_f64();
+                black_box(&mut y);
+                // The first of all pays for memory that was never touched.
+                if repeat > 0 {
+                    tried.seconds.push(took);
+                }
+            }
+        }
+        all.extend(of_rows);
+    }
+    Ok(all)
+}
+
+/// The same on the core that an executor's device has, where it has one of its own.
+pub(super) fn on_device_core(
+    weights: Weights,
+    repeats: usize,
+    pin_cores: bool,
+) -> Result<Vec<Tried>, KernelError> {
+    let cores = match pin_cores {
+        true => pin::allowed_cores(),
+        false => Vec::new(),
+    };
+    let device = if cores.len() > 1 { &cores[..1] } else { &[] };
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            pin::pin_to(device);
+            tried(weights, repeats)
+        });
+        work.join().expect("it does not panic")
+    })
+}
+
+/// Curves of what was tried, as if the machine had gone at the pace of its profile.
+pub(super) fn at_pace(
+    weights: Weights,
+    tried: Vec<Tried>,
+    slowness: &Slowness,
+) -> Option<ProductCurves> {
+    let at_pace = |tried: Tried| {
+        let by = slowness.of_tokens(tried.m as f64);
+        let seconds = tried.seconds.iter().map(|seconds| seconds / by).collect();
+        Tried { seconds, ..tried }
+    };
+    let tried: Vec<Tried> = tried.into_iter().map(at_pace).collect();
+    curves(weights, &tried)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::linear::Way;
+
+    #[test]
+    fn each_implementation_is_timed_alone_and_where_it_computes() {
+        for rows in ROWS {
+            for (implementation, way) in
+                Implementation::ALL
+                    .into_iter()
+                    .zip([Way::Dots, Way::Tile, Way::Panels])
+            {
+                if computes(implementation, rows) {
+                    assert_eq!(only(implementation).of(rows), way, "{rows}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn whole_and_packed_weights_have_curves_of_all_implementations() {
+        for (dtype, packed) in [
+            (Dtype::F32, false),
+            (Dtype::F16, false),
+            (Dtype::Bf16, false),
+            (Dtype::F16, true),
+        ] {
+            let weights = Weights {
+                dtype,
+                n: 96,
+                k: 80,
+                packed,
+            };
+            let tried = on_device_core(weights, 1, true).expect("operands fit");
+            let curves = at_pace(weights, tried, &Slowness::NONE).expect("curves");
+            let rows = |curve: &plimsoll_core::hardware::Curve| {
+                let points = curve.points();
+                [points[0].0, points[points.len() - 1].0]
+            };
+            assert_eq!(rows(&curves.gemv), [1.0, 16.0]);
+            assert_eq!(curves.flat.as_ref().map(rows), Some([1.0, 128.0]));
+            assert_eq!(rows(&curves.conventional), [6.0, 128.0]);
+            assert_eq!((curves.dtype, curves.packed), (dtype, packed));
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Requests that come and go, computed for real: an iteration's mixed batch over a paged cache.
+
+mod cache;
+mod engine;
+mod error;
+mod executor;
+mod resident;
+
+pub use error::ServingError;
+pub use executor::{Served, ServingExecutor};
+pub use resident::Resident;

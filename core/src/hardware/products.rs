@@ -1,0 +1,195 @@
+//! Three implementations of one product, and where each gives way to the next (FlashDecoding++ section 5).
+
+use super::curve::Curve;
+use crate::Dtype;
+
+/// Three ways to compute the same product. A GPU has a kernel of its own for each, an emulated device one of the CPU's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Implementation {
+    /// Dot products, for a row or a few (the paper's A): on a GPU on CUDA cores.
+    Gemv,
+    /// For few rows (B): on a GPU on tensor cores, rows padded to 8; on a CPU a register tile.
+    Flat,
+    /// For many rows (C): on a GPU the vendor's library, on a CPU panels that were packed.
+    Conventional,
+}
+
+impl Implementation {
+    /// All of them, that for the fewest rows first.
+    pub const ALL: [Implementation; 3] = [
+        Implementation::Gemv,
+        Implementation::Flat,
+        Implementation::Conventional,
+    ];
+}
+
+/// Where one implementation gives way to the next, for weights of one shape: a row of the paper's lookup table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inflections {
+    /// The fewest rows for which the flat product is better than GEMV; none: never.
+    pub m1: Option<u32>,
+    /// The fewest rows, `m1` or more, for which the conventional one is better than the flat one; none: never.
+    pub m2: Option<u32>,
+}
+
+impl Inflections {
+    /// What computes `m` rows: A below M1, B below M2, C from there.
+    pub fn choose(&self, m: u32) -> Implementation {
+        let reached = |point: Option<u32>| point.is_some_and(|point| m >= point);
+        match (reached(self.m1), reached(self.m2)) {
+            (false, _) => Implementation::Gemv,
+            (true, false) => Implementation::Flat,
+            (true, true) => Implementation::Conventional,
+        }
+    }
+}
+
+/// What was measured for weights of one shape: FLOP/s over rows of each implementation, the product alone, with weights that
+/// no cache holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProductCurves {
+    /// The type of both operands.
+    pub dtype: Dtype,
+    /// Columns of the weight: output features.
+    pub n: u32,
+    /// Inner dimension: input features.
+    pub k: u32,
+    /// Whether the weights are in groups of 4-bit codes, their unpacking counted.
+    pub packed: bool,
+    /// Of [`Implementation::Gemv`].
+    pub gemv: Curve,
+    /// Of [`Implementation::Flat`]; none where it does not compute weights of this shape.
+    pub flat: Option<Curve>,
+    /// Of [`Implementation::Conventional`], from the fewest rows that it computes.
+    pub conventional: Curve,
+}
+
+impl ProductCurves {
+    /// The decision flow of the paper's Figure 9(b) over the curves. Rows between two measured ones belong to the lower.
+    /// Where there is no flat product, the conventional one takes its place.
+    pub fn inflections(&self) -> Inflections {
+        let after_gemv = self.flat.as_ref().unwrap_or(&self.conventional);
+        let m1 = first_better(after_gemv, &self.gemv, 1);
+        let m2 = match &self.flat {
+            Some(flat) => m1.and_then(|m1| first_better(&self.conventional, flat, m1)),
+            None => m1,
+        };
+        Inflections { m1, m2 }
+    }
+
+    /// The curve of an implementation.
+    pub fn of(&self, implementation: Implementation) -> Option<&Curve> {
+        match implementation {
+            Implementation::Gemv => Some(&self.gemv),
+            Implementation::Flat => self.flat.as_ref(),
+            Implementation::Conventional => Some(&self.conventional),
+        }
+    }
+
+    /// The curve of the implementation that computes `m` rows.
+    pub fn chosen(&self, m: u32) -> &Curve {
+        let chosen = self.of(self.inflections().choose(m));
+        chosen.unwrap_or(&self.conventional)
+    }
+
+    /// Its curves, each with its key.
+    pub(super) fn curves(&self) -> impl Iterator<Item = (&'static str, &Curve)> {
+        let all = Implementation::ALL.into_iter().zip(PRODUCT_CURVES);
+        all.filter_map(|(implementation, key)| Some((key, self.of(implementation)?)))
+    }
+
+    /// All of its curves, to be changed alike.
+    pub fn curves_mut(&mut self) -> impl Iterator<Item = &mut Curve> {
+        let others = [&mut self.gemv, &mut self.conventional];
+        others.into_iter().chain(&mut self.flat)
+    }
+}
+
+/// Keys of the curves, in the order of [`Implementation::ALL`].
+pub(super) const PRODUCT_CURVES: [&str; 3] = [
+    "gemv_flops_per_s",
+    "flat_flops_per_s",
+    "conventional_flops_per_s",
+];
+
+/// The fewest measured rows, `from` or more, for which a curve is above another.
+fn first_better(curve: &Curve, than: &Curve, from: u32) -> Option<u32> {
+    let mut points = curve.points().iter();
+    let better = |(m, rate): &&(f64, f64)| *m >= f64::from(from) && *rate > than.at(*m);
+    points.find(better).map(|(m, _)| *m as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Curves of implementations whose times are given by rows.
+    fn curves(rows: &[f64], [gemv, flat, conventional]: [&[f64]; 3]) -> ProductCurves {
+        let curve = |seconds: &[f64]| {
+            let points = rows.iter().zip(seconds).map(|(m, s)| (*m, m / s));
+            Curve::new(points.collect(), "a test", None).unwrap()
+        };
+        ProductCurves {
+            dtype: Dtype::F16,
+            n: 96,
+            k: 64,
+            packed: false,
+            gemv: curve(gemv),
+            flat: (!flat.is_empty()).then(|| curve(flat)),
+            conventional: curve(conventional),
+        }
+    }
+
+    use Implementation::{Conventional, Flat, Gemv};
+
+    /// A line through the paper's two points (section 5: the tensor cores have 82.15% of the CUDA cores' pace at
+    /// M = 1, the CUDA cores 49.75% of theirs at M = 4) crosses at M = 1.45.
+    #[test]
+    fn the_papers_two_points_put_m1_at_2() {
+        let rows = [1.0, 2.0, 3.0, 4.0];
+        let gemv = [1.0, 1.482_268, 1.964_537, 2.446_805];
+        let found = curves(&rows, [&gemv, &[1.217_285; 4], &[9.0; 4]]);
+        let points = found.inflections();
+        assert_eq!(
+            points,
+            Inflections {
+                m1: Some(2),
+                m2: None
+            }
+        );
+        assert_eq!(
+            [1, 2, 3, 4].map(|m| points.choose(m)),
+            [Gemv, Flat, Flat, Flat]
+        );
+        assert_eq!(found.chosen(1), &found.gemv);
+        assert_eq!(Some(found.chosen(4)), found.flat.as_ref());
+    }
+
+    #[test]
+    fn each_point_is_where_the_next_is_first_better() {
+        let rows = [1.0, 2.0, 4.0, 8.0, 16.0];
+        let gemv = [1.0, 2.0, 4.0, 8.0, 16.0];
+        let conventional = [0.5, 3.0, 3.0, 3.0, 3.0];
+        let found = curves(&rows, [&gemv, &[2.0, 2.0, 2.1, 2.2, 4.0], &conventional]);
+        let points = found.inflections();
+        assert_eq!((points.m1, points.m2), (Some(4), Some(16)));
+        assert_eq!(
+            [3, 15, 64].map(|m| points.choose(m)),
+            [Gemv, Flat, Conventional]
+        );
+        let none = Inflections { m1: None, m2: None };
+        assert_eq!(none.choose(1000), Gemv);
+        let slow = curves(&rows, [&gemv, &[99.0; 5], &conventional]);
+        assert_eq!(slow.inflections(), none);
+    }
+
+    #[test]
+    fn without_a_flat_product_the_conventional_one_follows_gemv() {
+        let rows = [1.0, 2.0, 4.0];
+        let found = curves(&rows, [&[1.0, 2.0, 4.0], &[], &[3.0; 3]]);
+        let points = found.inflections();
+        assert_eq!((points.m1, points.m2), (Some(4), Some(4)));
+        assert_eq!(found.chosen(2), &found.gemv);
+        assert_eq!(found.chosen(9), &found.conventional);
+    }
+}

@@ -1,0 +1,288 @@
+//! Adaptive expansion (Pie, section 3.4.2): how many layers are off the GPU is found while requests are served.
+
+use super::expansion::slots;
+
+/// Numbers that the paper leaves open.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settings {
+    /// Iterations that are looked at together.
+    pub window: u32,
+    /// More than this share of a window's time spent waiting for swaps is too much; less is a brief disturbance.
+    pub stalled_max: f64,
+    /// At least this share of the layers that came back must have been for the next token already ("more swapping").
+    pub early_min: f64,
+    /// Where batches grow, throughput of iterations without prompts must grow by at least this share of it, in
+    /// logarithms; else the workload no longer scales.
+    pub scaling_min: f64,
+    /// Iterations after which what was given up is tried again.
+    pub probe_after: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            window: 8,
+            stalled_max: 0.01,
+            early_min: 0.02,
+            scaling_min: 0.1,
+            probe_after: 2000,
+        }
+    }
+}
+
+/// Another number of layers off the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// More.
+    Grow,
+    /// Fewer.
+    Shrink,
+}
+
+/// What an iteration was like.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Observed {
+    /// How long it took.
+    pub seconds: f64,
+    /// Of it, the time in which a layer waited for its cache.
+    pub stalled: f64,
+    /// Tokens made.
+    pub tokens: u32,
+    /// Layers that began to come back.
+    pub back: u32,
+    /// Of them, those that the next token needs first.
+    pub early: u32,
+    /// Whether it computed prompts as well.
+    pub prompts: bool,
+    /// Whether requests wait for room in the cache.
+    pub wanted: bool,
+}
+
+/// Sums over a window.
+#[derive(Debug, Clone, Copy, Default)]
+struct Window {
+    iterations: u32,
+    wanted: u32,
+    sum: Observed,
+    /// Of those without prompts: iterations, their time, their tokens.
+    decoding: (u32, f64, u32),
+}
+
+/// Throughput and batch with a number of layers off the GPU.
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    rate: f64,
+    batch: f64,
+}
+
+/// Watches iterations and says when to swap more layers, or fewer.
+#[derive(Debug, Clone)]
+pub struct Adaptive {
+    settings: Settings,
+    layers: u16,
+    off: u16,
+    window: Window,
+    /// By layers off the GPU, what it was like when it was so last.
+    records: Vec<Option<Record>>,
+    /// No more than this many layers, until it is time to try again.
+    ceiling: u16,
+    since_ceiling: u32,
+    /// Iterations in a row in which nobody wanted more room.
+    idle: u32,
+}
+
+/// On the GPU there are a layer that is computed, one that comes and one that leaves.
+const SLOTS_MIN: u16 = 3;
+
+impl Adaptive {
+    /// For a model of so many layers, all of which begin on the GPU.
+    pub fn new(layers: u16, settings: Settings) -> Adaptive {
+        Adaptive {
+            settings,
+            layers,
+            off: 0,
+            window: Window::default(),
+            records: vec![None; usize::from(layers) + 1],
+            ceiling: layers,
+            since_ceiling: 0,
+            idle: 0,
+        }
+    }
+
+    /// Layers off the GPU, buffers counted.
+    pub fn off(&self) -> u16 {
+        self.off
+    }
+
+    /// Sees an iteration; `settled` says that all caches have the size that was last decided on.
+    pub fn see(&mut self, it: Observed, settled: bool) -> Option<Event> {
+        self.since_ceiling += 1;
+        self.idle = if it.wanted { 0 } else { self.idle + 1 };
+        if !settled {
+            self.window = Window::default();
+            return None;
+        }
+        self.window.add(it);
+        if self.window.iterations < self.settings.window {
+            return None;
+        }
+        let window = std::mem::take(&mut self.window);
+        let event = self.judge(&window);
+        match event {
+            Some(Event::Grow) => self.off = if self.off == 0 { 3 } else { self.off + 1 },
+            Some(Event::Shrink) => self.off = if self.off == 3 { 0 } else { self.off - 1 },
+            None => {}
+        }
+        event
+    }
+
+    fn judge(&mut self, window: &Window) -> Option<Event> {
+        let (iterations, seconds, tokens) = window.decoding;
+        // Prompts come in bursts, and would be taken for a workload that scales no more.
+        let now = (iterations > 0).then(|| Record {
+            rate: f64::from(tokens) / seconds,
+            batch: f64::from(tokens) / f64::from(iterations),
+        });
+        let known = &mut self.records[usize::from(self.off)];
+        *known = now.or(*known);
+        let stalls = window.sum.stalled > self.settings.stalled_max * window.sum.seconds;
+        let may_shrink = self.off > 0;
+        if may_shrink && (stalls || now.is_some_and(|now| self.scales_no_more(now))) {
+            self.stop_below();
+            return Some(Event::Shrink);
+        }
+        if may_shrink && self.idle >= self.settings.probe_after {
+            self.idle = 0;
+            return Some(Event::Shrink);
+        }
+        if self.since_ceiling >= self.settings.probe_after {
+            self.ceiling = self.layers;
+        }
+        let more = if self.off == 0 { 3 } else { self.off + 1 };
+        let early =
+            f64::from(window.sum.early) >= self.settings.early_min * f64::from(window.sum.back);
+        let wanted = window.wanted == window.iterations;
+        let may = more <= self.ceiling && slots(self.layers, more) >= SLOTS_MIN;
+        let grows = may && wanted && (self.off == 0 || early);
+        grows.then_some(Event::Grow)
+    }
+
+    fn stop_below(&mut self) {
+        self.ceiling = self.off - 1;
+        self.since_ceiling = 0;
+    }
+
+    /// Whether larger batches than with fewer layers off the GPU bring no more tokens a second.
+    fn scales_no_more(&self, now: Record) -> bool {
+        let fewer = self.records[..usize::from(self.off)].iter().rev().flatten();
+        let gain = fewer
+            .map(|before| {
+                (
+                    (now.batch / before.batch).ln(),
+                    (now.rate / before.rate).ln(),
+                )
+            })
+            .find(|(batch, _)| *batch > TOLD_APART);
+        gain.is_some_and(|(batch, rate)| rate < self.settings.scaling_min * batch)
+    }
+}
+
+/// Batches that differ by less, in logarithms, are as good as alike.
+const TOLD_APART: f64 = 0.1;
+
+impl Window {
+    fn add(&mut self, it: Observed) {
+        self.iterations += 1;
+        self.wanted += u32::from(it.wanted);
+        if !it.prompts {
+            self.decoding.0 += 1;
+            self.decoding.1 += it.seconds;
+            self.decoding.2 += it.tokens;
+        }
+        self.sum.seconds += it.seconds;
+        self.sum.stalled += it.stalled;
+        self.sum.tokens += it.tokens;
+        self.sum.back += it.back;
+        self.sum.early += it.early;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALM: Observed = Observed {
+        seconds: 1.0,
+        stalled: 0.0,
+        tokens: 10,
+        back: 10,
+        early: 3,
+        prompts: false,
+        wanted: true,
+    };
+
+    fn run(adaptive: &mut Adaptive, iterations: u32, it: impl Fn(u16) -> Observed) -> u16 {
+        for _ in 0..iterations {
+            let off = adaptive.off();
+            adaptive.see(it(off), true);
+        }
+        adaptive.off()
+    }
+
+    #[test]
+    fn it_grows_until_it_stalls_and_tries_again_later() {
+        let mut adaptive = Adaptive::new(40, Settings::default());
+        // The link takes twelve layers, and eight while somebody else uses it.
+        let link = |most: u16| {
+            move |off: u16| Observed {
+                stalled: if off > most { 0.1 } else { 0.0 },
+                ..CALM
+            }
+        };
+        assert_eq!(run(&mut adaptive, 400, link(12)), 12);
+        assert_eq!(run(&mut adaptive, 400, link(8)), 8);
+        assert_eq!(run(&mut adaptive, 1500, link(12)), 8, "not at once");
+        assert_eq!(run(&mut adaptive, 1500, link(12)), 12);
+    }
+
+    #[test]
+    fn it_stays_at_none_where_nobody_wants_room_and_gives_back_what_nobody_wants() {
+        let mut adaptive = Adaptive::new(40, Settings::default());
+        let unwanted = |_| Observed {
+            wanted: false,
+            ..CALM
+        };
+        assert_eq!(run(&mut adaptive, 100, unwanted), 0);
+        assert!(run(&mut adaptive, 100, |_| CALM) > 5);
+        assert_eq!(run(&mut adaptive, 100_000, unwanted), 0);
+    }
+
+    #[test]
+    fn it_stops_where_larger_batches_bring_nothing() {
+        let mut adaptive = Adaptive::new(40, Settings::default());
+        // From 10 layers on a larger batch takes longer in proportion.
+        let bound = |off: u16| Observed {
+            tokens: 100 + 10 * u32::from(off),
+            seconds: 1.0 + 0.1 * f64::from(off.saturating_sub(10)),
+            ..CALM
+        };
+        let found = run(&mut adaptive, 1000, bound);
+        assert!((9..=12).contains(&found), "{found}");
+    }
+
+    #[test]
+    fn a_brief_disturbance_is_tolerated() {
+        let mut adaptive = Adaptive::new(40, Settings::default());
+        let before = run(&mut adaptive, 100, |_| Observed { early: 0, ..CALM });
+        adaptive.see(
+            Observed {
+                stalled: 0.05,
+                early: 0,
+                ..CALM
+            },
+            true,
+        );
+        let after = run(&mut adaptive, 50, |_| Observed { early: 0, ..CALM });
+        assert_eq!((before, after), (3, 3));
+    }
+}

@@ -1,0 +1,316 @@
+//! An iteration layer by layer, with swaps beside.
+
+use super::adaptive::{Adaptive, Observed};
+use super::expansion::{slots, with_buffers};
+use super::table::{MappingTable, Place};
+use crate::machine::{Machine, ResourceId, ResourceKind};
+use crate::program::{BufferId, Cell, NewTask, Op, Program, TaskId};
+use crate::roster::Moved;
+use crate::serve::shape::{Load, Shape};
+use crate::trace::Trace;
+use crate::units::{Bytes, Seconds};
+
+/// The engines that it needs.
+#[derive(Debug, Clone, Copy)]
+pub struct Lanes {
+    /// Computes.
+    pub gpu: ResourceId,
+    /// Brings layers back.
+    pub h2d: ResourceId,
+    /// Takes layers away.
+    pub d2h: ResourceId,
+}
+
+impl Lanes {
+    /// Those of a machine's first GPU.
+    ///
+    /// # Panics
+    /// Where it has none.
+    pub fn of(machine: &Machine) -> Lanes {
+        let lane = |kind| machine.resource(kind, 0).expect("a machine with a GPU");
+        Lanes {
+            gpu: lane(ResourceKind::Gpu),
+            h2d: lane(ResourceKind::H2d),
+            d2h: lane(ResourceKind::D2h),
+        }
+    }
+}
+
+impl Lanes {
+    /// Which layers a piece's moves bring where.
+    pub(in crate::serve) fn layers_moved(&self, piece: &Program) -> Vec<(TaskId, Moved)> {
+        let ids = (piece.first_task().0..).map(TaskId);
+        let moves = piece.tasks().iter().zip(ids).filter_map(|(task, id)| {
+            let layer = task.cell.block.checked_sub(1)?;
+            let moved = match task.resource {
+                lane if lane == self.d2h => Moved::LayerOut(layer),
+                lane if lane == self.h2d => Moved::LayerIn(layer),
+                _ => return None,
+            };
+            Some((id, moved))
+        });
+        moves.collect()
+    }
+}
+
+/// The iteration that is under way.
+#[derive(Debug, Clone, Copy)]
+pub struct Iteration<'a> {
+    /// The model.
+    pub shape: &'a Shape,
+    /// What is computed.
+    pub load: &'a Load,
+    /// Its number.
+    pub cell: Cell,
+}
+
+/// What comes next of it.
+#[derive(Debug)]
+pub enum Next {
+    /// This piece.
+    Submit(Box<Program>),
+    /// Nothing, until a task has ended.
+    Wait(TaskId),
+    /// The iteration has ended.
+    Ended,
+}
+
+/// What swapping amounts to.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Swapped {
+    /// Layers that went to the host.
+    pub layers_out: u64,
+    /// Layers that came back.
+    pub layers_back: u64,
+    /// Bytes that both moved.
+    pub bytes: u64,
+    /// Time in which a layer waited for its cache.
+    pub stalled: Seconds,
+    /// When expansion changed, and to which, from the first on.
+    pub expansions: Vec<(Seconds, f64)>,
+}
+
+/// A cache whose layers take turns on the GPU.
+#[derive(Debug)]
+pub struct Pie {
+    lanes: Lanes,
+    kv_bytes: Bytes,
+    layers: u16,
+    layer_token_bytes: Bytes,
+    table: MappingTable,
+    adaptive: Option<Adaptive>,
+    /// The next to be computed.
+    layer: u16,
+    computing: Option<TaskId>,
+    out: Option<(u16, TaskId)>,
+    back: Option<(u16, TaskId)>,
+    /// Since when the next layer waits for its cache.
+    waits_since: Option<Seconds>,
+    observed: Observed,
+    swapped: Swapped,
+}
+
+impl Pie {
+    /// With a number of layers off the GPU that stays, buffers counted.
+    pub fn fixed(lanes: Lanes, kv_bytes: Bytes, shape: &Shape, off: u16) -> Pie {
+        let layers = shape.layers;
+        let expansion = if off == 0 {
+            1.0
+        } else {
+            with_buffers(layers, off)
+        };
+        Pie {
+            lanes,
+            kv_bytes,
+            layers,
+            layer_token_bytes: shape.layer_bytes_per_token(),
+            table: MappingTable::new(layers, slots(layers, off)),
+            adaptive: None,
+            layer: 0,
+            computing: None,
+            out: None,
+            back: None,
+            waits_since: None,
+            observed: Observed::default(),
+            swapped: Swapped {
+                expansions: vec![(Seconds::ZERO, expansion)],
+                ..Swapped::default()
+            },
+        }
+    }
+
+    /// With a number of layers off the GPU that is found while requests are served; none at first.
+    pub fn adaptive(lanes: Lanes, kv_bytes: Bytes, shape: &Shape, adaptive: Adaptive) -> Pie {
+        Pie {
+            adaptive: Some(adaptive),
+            ..Pie::fixed(lanes, kv_bytes, shape, 0)
+        }
+    }
+
+    /// Layers whose cache the GPU has room for.
+    pub fn slots(&self) -> u16 {
+        self.table.slots()
+    }
+
+    /// What swapping amounts to so far.
+    pub fn swapped(&self) -> &Swapped {
+        &self.swapped
+    }
+
+    /// Tokens that fit into a layer's cache, of which the GPU has room for so many.
+    fn tokens(&self, slots: u16) -> u64 {
+        self.kv_bytes.0 / u64::from(slots) / self.layer_token_bytes.0
+    }
+
+    /// Tokens that the cache has room for.
+    pub fn capacity_tokens(&self) -> u64 {
+        self.tokens(self.table.slots())
+    }
+
+    /// Goes on with an iteration.
+    pub fn next(
+        &mut self,
+        it: Iteration<'_>,
+        (now, trace): (Seconds, &Trace),
+        first: TaskId,
+    ) -> Next {
+        if let Some(task) = self.computing {
+            if trace.span(task).is_none() {
+                return Next::Wait(task);
+            }
+            self.computing = None;
+            self.layer += 1;
+            if self.layer == self.layers {
+                self.layer = 0;
+                return Next::Ended;
+            }
+        }
+        let swaps = self.table.swaps(self.layer);
+        let mut piece = Program::numbered(first, BufferId(0));
+        if let Some(layer) = swaps.out {
+            self.out = Some((
+                layer,
+                self.moves(&mut piece, it.cell, (layer, self.lanes.d2h)),
+            ));
+            self.swapped.layers_out += 1;
+        }
+        if let Some(layer) = swaps.back {
+            self.back = Some((
+                layer,
+                self.moves(&mut piece, it.cell, (layer, self.lanes.h2d)),
+            ));
+            self.swapped.layers_back += 1;
+            self.observed.back += 1;
+            self.observed.early += u32::from(layer < self.layer);
+        }
+        if self.table.place(self.layer) == Place::Gpu {
+            if let Some(since) = self.waits_since.take() {
+                self.observed.stalled += (now - since).0;
+            }
+            let op = it.shape.span(it.load, self.layer, 1);
+            self.computing = Some(push(
+                &mut piece,
+                op,
+                self.lanes.gpu,
+                self.at(it.cell, self.layer),
+            ));
+            return Next::Submit(Box::new(piece));
+        }
+        self.waits_since.get_or_insert(now);
+        if !piece.tasks().is_empty() {
+            return Next::Submit(Box::new(piece));
+        }
+        let coming = self
+            .back
+            .or(self.out)
+            .expect("what is not there comes, or waits for room");
+        Next::Wait(coming.1)
+    }
+
+    fn at(&self, cell: Cell, layer: u16) -> Cell {
+        Cell {
+            block: layer + 1,
+            ..cell
+        }
+    }
+
+    fn moves(
+        &mut self,
+        piece: &mut Program,
+        cell: Cell,
+        (layer, lane): (u16, ResourceId),
+    ) -> TaskId {
+        let bytes = Bytes(self.kv_bytes.0 / u64::from(self.table.slots()));
+        self.swapped.bytes += bytes.0;
+        let op = Op::Move {
+            bytes,
+            from: Bytes::ZERO,
+            to: Bytes::ZERO,
+            page_locked: true,
+        };
+        push(piece, op, lane, self.at(cell, layer))
+    }
+
+    /// Notes which layers have arrived. To be told with every decision, since spans of what has ended are let go of.
+    pub fn land(&mut self, trace: &Trace) {
+        let ended = |(_, task): &mut (u16, TaskId)| trace.span(*task).is_some();
+        if let Some((layer, _)) = self.out.take_if(ended) {
+            self.table.gone(layer);
+        }
+        if let Some((layer, _)) = self.back.take_if(ended) {
+            self.table.come(layer);
+        }
+    }
+
+    /// An iteration has ended, which took so long for its load; `wanted` says whether requests wait for
+    /// room. Gives the tokens that there is room for from now on, where they change.
+    pub fn ended(&mut self, now: Seconds, it: (f64, &Load), wanted: bool) -> Option<u64> {
+        let observed = Observed {
+            seconds: it.0,
+            tokens: it.1.sequences,
+            prompts: it.1.prompt_tokens > 0,
+            wanted,
+            ..std::mem::take(&mut self.observed)
+        };
+        self.swapped.stalled += Seconds(observed.stalled);
+        let settled = self.settle();
+        let event = self.adaptive.as_mut()?.see(observed, settled);
+        let (before, off) = (self.table.slots(), self.adaptive.as_ref()?.off());
+        let wanted = slots(self.layers, off);
+        if event.is_some() {
+            let expansion = if off == 0 {
+                1.0
+            } else {
+                with_buffers(self.layers, off)
+            };
+            self.swapped.expansions.push((now, expansion));
+            self.table.resize(wanted);
+            // Caches that get smaller are no longer filled at once; larger ones are not until all are.
+            return (wanted > before).then(|| self.tokens(wanted));
+        }
+        settled.then(|| self.tokens(wanted))
+    }
+
+    /// Whether all caches have their size: a layer on the GPU that nothing makes move has it without moving.
+    fn settle(&mut self) -> bool {
+        if self.table.slots() == self.layers
+            && self.table.at(Place::Gpu).count() == usize::from(self.layers)
+        {
+            self.table.settle();
+        }
+        self.table.is_settled()
+    }
+}
+
+fn push(piece: &mut Program, op: Op, resource: ResourceId, cell: Cell) -> TaskId {
+    let op = piece.op(op);
+    piece.push(NewTask {
+        op,
+        resource,
+        cell,
+        deps: &[],
+        args: &[],
+        takes: &[],
+        gives: &[],
+    })
+}

@@ -1,0 +1,121 @@
+//! What a profile's lookup table of products does to predictions.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::{Curve, HardwareProfile, ProductCurves, embedded};
+use plimsoll_core::program::{Gemm, Gemms, Op, ResourceKind, Stage};
+use plimsoll_core::units::BytesPerSecond;
+use plimsoll_sim::CostModel;
+
+fn product(m: u32, [n, k]: [u32; 2], compressed: bool) -> Op {
+    Op::Linear {
+        stage: Stage::Finish,
+        m,
+        gemms: Gemms::new(&[Gemm { n, k }]),
+        position: 0,
+        reused: false,
+        compressed,
+        packed_elements: if compressed { u64::from(n * k) } else { 0 },
+    }
+}
+
+fn seconds(profile: &HardwareProfile, op: &Op) -> f64 {
+    let cost = CostModel::new(profile, Dtype::F16);
+    cost.seconds(ResourceKind::Gpu, op).0
+}
+
+/// A T4 with a table for weights of one shape.
+fn knowing(shape: [u32; 2]) -> HardwareProfile {
+    let mut profile = embedded::profile("t4").expect("embedded");
+    let source = profile.sources.keys().next().expect("a source").clone();
+    let curve = |points: &[(f64, f64)]| Curve::new(points.to_vec(), source.clone(), Some(0.1));
+    profile.compute.products = vec![ProductCurves {
+        dtype: Dtype::F16,
+        n: shape[0],
+        k: shape[1],
+        packed: false,
+        gemv: curve(&[(1.0, 1e9), (8.0, 2e9)]).expect("a curve"),
+        flat: Some(curve(&[(1.0, 5e8), (8.0, 4e9), (64.0, 3e10)]).expect("a curve")),
+        conventional: curve(&[(8.0, 1e9), (64.0, 6e10)]).expect("a curve"),
+    }];
+    profile.validate().expect("a table");
+    profile
+}
+
+#[test]
+fn a_product_of_a_measured_shape_takes_the_time_of_the_implementation_that_is_chosen() {
+    let shape = [4096, 4096];
+    let profile = knowing(shape);
+    let launch = profile.compute.launch.value.0;
+    // GEMV, the flat product from M1 = 8 on, the conventional one from M2 = 64 on.
+    for (m, rate) in [(1, 1e9), (8, 4e9), (64, 6e10), (4096, 6e10)] {
+        let expected = 2.0 * f64::from(m) * 4096.0 * 4096.0 / rate + launch;
+        let found = seconds(&profile, &product(m, shape, false));
+        assert!(
+            (found / expected - 1.0).abs() < 1e-12,
+            "{m}: {found} for {expected}"
+        );
+    }
+}
+
+/// FlashDecoding++'s shapes of Llama-2-7B: bytes of f16 weights, and the time that an A100 takes to read them.
+#[test]
+fn a_product_of_one_row_takes_the_time_of_reading_its_weights() {
+    let mut a100 = embedded::profile("a100-80").expect("embedded");
+    // The paper's data sheet; the profile has what was measured on one.
+    a100.tiers.device_bandwidth.value = BytesPerSecond(2039e9);
+    let launch = a100.compute.launch.value.0;
+    for (shape, bytes, us) in [
+        ([12288, 4096], 100_663_296, 49.369),
+        ([4096, 4096], 33_554_432, 16.456),
+        ([11008, 4096], 90_177_536, 44.226),
+        ([4096, 11008], 90_177_536, 44.226),
+    ] {
+        assert_eq!(2 * u64::from(shape[0]) * u64::from(shape[1]), bytes);
+        let found = 1e6 * (seconds(&a100, &product(1, shape, false)) - launch);
+        // Its row of input and of output are read and written as well.
+        assert!(
+            found > us && found < us * 1.001,
+            "{shape:?}: {found} for {us}"
+        );
+    }
+}
+
+#[test]
+fn others_take_the_time_that_they_took_without_a_table() {
+    let (plain, knowing) = (
+        embedded::profile("t4").expect("embedded"),
+        knowing([4096, 4096]),
+    );
+    for other in [[4096, 1024], [1024, 4096], [11008, 4096]] {
+        for m in [1, 8, 64] {
+            let op = product(m, other, false);
+            assert_eq!(
+                seconds(&plain, &op),
+                seconds(&knowing, &op),
+                "{m} {other:?}"
+            );
+        }
+    }
+    let bf16 = |profile| CostModel::new(profile, Dtype::Bf16);
+    let op = product(8, [4096, 4096], false);
+    let of = |profile| bf16(profile).seconds(ResourceKind::Gpu, &op).0;
+    assert_eq!(of(&plain), of(&knowing));
+}
+
+/// Weights in 4 bits are unpacked apart on such a machine, and then multiplied as whole ones are.
+#[test]
+fn packed_weights_have_their_unpacking_added() {
+    let shape = [4096, 4096];
+    let profile = knowing(shape);
+    let whole = seconds(&profile, &product(8, shape, false));
+    let packed = seconds(&profile, &product(8, shape, true));
+    let mut cost = Vec::new();
+    let op = product(8, shape, true);
+    CostModel::new(&profile, Dtype::F16).parts(ResourceKind::Gpu, &op, &mut |part| {
+        cost.push((part.number, part.seconds.0));
+    });
+    assert_eq!(cost[0].0, "compute.products.f16");
+    let unpacking: f64 = cost.iter().skip(2).map(|(_, seconds)| seconds).sum();
+    assert!(unpacking > 0.0);
+    assert!((packed - whole - unpacking).abs() < 1e-12 * packed);
+}

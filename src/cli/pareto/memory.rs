@@ -1,0 +1,65 @@
+//! `plimsoll pareto --x device-memory`.
+
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::super::exit::{Exit, Failure};
+use super::super::options::Format;
+use super::super::output::{print, print_json};
+use super::super::plan::refused;
+use super::{Args, Kind, title};
+use crate::baseline::System;
+use crate::memory::{points, ranges, sizes};
+use crate::pareto::Setting;
+use crate::report::{MemoryCurves, memory_table, ranges_table};
+
+/// Predicts, draws and prints.
+///
+/// # Errors
+/// Input that is wrong.
+pub(super) fn run(
+    args: &Args,
+    setting: Setting<'_>,
+    (systems, outputs): (&[System], &[Kind]),
+) -> anyhow::Result<()> {
+    let only_latency = [
+        ("--batches", args.batches.is_some()),
+        ("--published", args.published.is_some()),
+    ];
+    if let Some((flag, _)) = only_latency.into_iter().find(|(_, given)| *given) {
+        let line = format!(
+            "{flag}: is not for --x device-memory, which has one prompt at a time; leave it out"
+        );
+        return Err(Failure::new(Exit::Usage, line).into());
+    }
+    let begun = Instant::now();
+    let points = points(setting, systems, &sizes(setting)).map_err(refused)?;
+    let computed_in_s = begun.elapsed().as_secs_f64();
+    let title = format!("{}, one prompt", title(setting));
+    let picture = MemoryCurves {
+        title: &title,
+        points: &points,
+    };
+    for (path, kind) in args.output.iter().zip(outputs) {
+        kind.write(path, &picture, &points)?;
+    }
+    let ranges = ranges(&points);
+    match args.format {
+        Format::Json => print_json(&json!({
+            "hardware": setting.profile.name,
+            "model": setting.model.name,
+            "prompt_len": setting.workload.prompt_len,
+            "gen_len": setting.workload.gen_len,
+            "computed_in_s": computed_in_s,
+            "ranges": ranges,
+            "points": points,
+        })),
+        Format::Text => print(&format!(
+            "{title}\ntokens a second, by device memory\n\n{}\n{}\n{} points in {computed_in_s:.2} s\n",
+            memory_table(&points),
+            ranges_table(&ranges),
+            points.len()
+        )),
+    }
+}

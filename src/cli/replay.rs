@@ -1,0 +1,377 @@
+//! `plimsoll replay`: a trace of requests served in modelled time, and for real.
+
+mod execute;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use plimsoll_core::Dtype;
+use plimsoll_core::serve::pie::Settings;
+use plimsoll_core::serve::predict::{Buckets, Wrong};
+use plimsoll_core::serve::{Limits, Preemption, Refusal, Request, Reserve, ServeSummary};
+use plimsoll_core::units::Bytes;
+use serde::Serialize;
+
+use super::exit::{Exit, Failure};
+use super::options::{DtypeName, Format, positive};
+use super::output::{check_apart, check_output, complain, print, print_json};
+use super::pareto::Kind;
+use crate::files::{find_model, find_profile, write_atomically, write_text};
+use crate::report::serve::{serve_text, sweep_text};
+use crate::report::{Line, Lines, picture_svg, to_csv, write_picture_png};
+use crate::serve::replay::{Expansion, Manager, Prediction, Replayed, RequestRow, Server};
+use crate::serve::sweep::Sweep;
+use crate::serve::workload::read_trace;
+use execute::{ExecuteArgs, Measured};
+
+/// Who serves what.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The machine: a path, a name in hw-profiles/, or an embedded profile
+    #[arg(long, value_name = "PROFILE")]
+    hw: String,
+    /// The model: a name, a config.json of Hugging Face, or a folder that holds one
+    #[arg(long)]
+    model: String,
+    /// The requests: CSV (arrived_at,num_prefill_tokens,num_decode_tokens; TIMESTAMP,ContextTokens,GeneratedTokens)
+    /// or JSON lines (timestamp, input_length, output_length)
+    #[arg(long, value_name = "FILE")]
+    trace: PathBuf,
+    /// Who gives room in the KV cache
+    #[arg(long, value_enum, default_value_t = ManagerName::Vllm)]
+    manager: ManagerName,
+    /// Device memory for the KV cache, in GB of 10^9 bytes [default: what the weights leave]
+    #[arg(long, value_name = "GB", value_parser = positive)]
+    kv_gb: Option<f64>,
+    /// orca: tokens that are reserved for each request; s3: the longest answer [default: the model's positions]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    max_len: Option<u32>,
+    /// vllm: what becomes of the cache of a request that has to leave
+    #[arg(long, value_enum, default_value_t = PreemptionName::Recompute)]
+    preemption: PreemptionName,
+    /// s3: the share of answers whose bucket is predicted right, the others a bucket short or long; 1 is a perfect
+    /// classifier [default: an oracle of exact lengths]
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    accuracy: Option<f64>,
+    /// s3: buckets that --max-len is cut into
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    buckets: u32,
+    /// s3: what room is made for
+    #[arg(long, value_enum, default_value_t = ReserveName::All)]
+    reserve: ReserveName,
+    /// pie: the cache over the GPU's part of it, buffers counted, as near as whole layers come; or auto, which finds it
+    /// while requests are served
+    #[arg(long, value_name = "auto|X", default_value = "auto", value_parser = expansion)]
+    expansion: Expansion,
+    /// Sequences in an iteration at most
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    max_sequences: u32,
+    /// Tokens computed in an iteration at most, unless a prompt alone has more [default: the model's positions, at
+    /// least 2048]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: Option<u32>,
+    /// A closed loop: so many clients, each of which asks again as soon as it has its answer; the trace's times
+    /// are not used
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    clients: Option<u32>,
+    /// Seconds a token within which an answer is good (S3: how fast people read)
+    #[arg(long, value_name = "S", default_value_t = 0.1875, value_parser = positive)]
+    slo_s_per_token: f64,
+    /// The type of weights and cache [default: what the model's config.json says, else f16]
+    #[arg(long, value_enum)]
+    dtype: Option<DtypeName>,
+    /// Write a line a request (CSV)
+    #[arg(long, value_name = "FILE")]
+    per_request: Option<PathBuf>,
+    /// Serve the trace with each of these values: rate=..., kv-gb=... or expansion=..., numbers with commas between
+    #[arg(long, value_name = "WHAT=VALUES", conflicts_with = "per_request")]
+    sweep: Option<Sweep>,
+    /// Draw the sweep's throughput (.svg, .png), or write a line a value (.csv); may be given more than once
+    #[arg(short, long, value_name = "FILE", requires = "sweep")]
+    output: Vec<PathBuf>,
+    #[command(flatten)]
+    execute: ExecuteArgs,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Managers of the KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ManagerName {
+    /// A maximum length for each request.
+    Orca,
+    /// Blocks of 16 tokens as they are needed; the latest has to leave.
+    Vllm,
+    /// Room by the predicted length of the answer; who outgrows it goes to the host and gets twice as much.
+    S3,
+    /// vllm's blocks, and layers of the cache are swapped while others are computed.
+    Pie,
+}
+
+/// What becomes of who has to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PreemptionName {
+    /// It is computed again.
+    Recompute,
+    /// It goes to the host and comes back.
+    Swap,
+}
+
+/// What S3 makes room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ReserveName {
+    /// The answer alone, as S3's figures have it: prompts are not counted.
+    Output,
+    /// Prompt and answer.
+    All,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    hardware: &'a str,
+    model: &'a str,
+    dtype: &'a str,
+    manager: String,
+    kv_bytes: Bytes,
+    requests: usize,
+    #[serde(flatten)]
+    summary: &'a ServeSummary,
+    refused_requests: Vec<Refused<'a>>,
+    /// Of the same trace, served for real.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<&'a ServeSummary>,
+    /// How much longer reference work took around that than when the machine was profiled, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pace: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Refused<'a> {
+    request: u32,
+    why: &'a str,
+}
+
+/// Replays and prints.
+///
+/// # Errors
+/// Input that is wrong; a cache in which no request fits.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    check_output("--per-request", args.per_request.as_deref())?;
+    check_apart(
+        &[("--per-request", args.per_request.as_deref())],
+        &[("--trace", Some(&args.trace))],
+    )?;
+    let outputs = args.output.iter().map(|path| Kind::of(path));
+    let outputs = outputs.collect::<Result<Vec<Kind>, Failure>>()?;
+    let server = server(args)?;
+    args.execute.check(&server.manager)?;
+    let requests = read_trace(&args.trace)?;
+    if let Some(sweep) = &args.sweep {
+        let files = args.output.iter().map(PathBuf::as_path).zip(outputs);
+        return swept(args.format, (&server, &requests), sweep, files.collect());
+    }
+    let replayed = server.replay(&requests)?;
+    complain_of(&replayed.refusals);
+    if replayed.summary.completed == 0 {
+        let why = &replayed.refusals[0].why;
+        let line = format!("no request can be served: the first {why}");
+        return Err(Failure::new(Exit::Infeasible, line).into());
+    }
+    if let Some(path) = &args.per_request {
+        let csv = to_csv(&RequestRow::of(&replayed.sequences))?;
+        write_atomically(path, |out| out.write_all(&csv))?;
+    }
+    let measured = args.execute.run(&server, &args.model, &requests)?;
+    print_replayed(
+        args.format,
+        (&server, requests.len()),
+        &replayed,
+        measured.as_ref(),
+    )
+}
+
+fn print_replayed(
+    format: Format,
+    (server, requests): (&Server, usize),
+    replayed: &Replayed,
+    measured: Option<&Measured>,
+) -> anyhow::Result<()> {
+    let summary = &replayed.summary;
+    let manager = server.manager.name();
+    match format {
+        Format::Text => {
+            let title = format!(
+                "{} in {} on {}: {requests} requests, {manager} over {} of KV cache",
+                server.model.name,
+                server.dtype.name(),
+                server.profile.name,
+                server.kv_bytes
+            );
+            let beside = measured.map_or(String::new(), |it| it.text(summary));
+            print(&(serve_text(&title, summary) + &beside))
+        }
+        Format::Json => print_json(&Report {
+            hardware: &server.profile.name,
+            model: &server.model.name,
+            dtype: server.dtype.name(),
+            manager,
+            kv_bytes: server.kv_bytes,
+            requests,
+            summary,
+            refused_requests: replayed
+                .refusals
+                .iter()
+                .map(|r| Refused {
+                    request: r.request,
+                    why: &r.why,
+                })
+                .collect(),
+            measured: measured.map(|it| &it.summary),
+            pace: measured.and_then(|it| it.pace),
+        }),
+    }
+}
+
+/// A share from 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("give a share from 0 to 1, such as 0.986".to_owned()),
+    }
+}
+
+/// An expansion by its number, or `auto`.
+fn expansion(text: &str) -> Result<Expansion, String> {
+    match text.parse::<f64>() {
+        _ if text == "auto" => Ok(Expansion::Auto(Settings::default())),
+        Ok(number) if number >= 1.0 && number.is_finite() => Ok(Expansion::Fixed(number)),
+        _ => Err("give auto, or a number of 1 and more, such as 1.6".to_owned()),
+    }
+}
+
+/// Serves with each value, prints, writes and draws.
+fn swept(
+    format: Format,
+    (server, requests): (&Server, &[Request]),
+    sweep: &Sweep,
+    files: Vec<(&Path, Kind)>,
+) -> anyhow::Result<()> {
+    sweep
+        .check(server, requests)
+        .map_err(|why| Failure::new(Exit::Usage, format!("--sweep: {why}")))?;
+    let rows = sweep.rows(server, requests)?;
+    let (model, hardware) = (&server.model.name, &server.profile.name);
+    let title = format!("{model} on {hardware}, {}", server.manager.name());
+    let places = rows.iter().map(|row| (row.value, row.output_tokens_per_s));
+    let line = Line {
+        name: "as simulated".to_owned(),
+        points: places.filter(|(_, tokens)| *tokens > 0.0).collect(),
+    };
+    let picture = Lines {
+        title: &title,
+        x: sweep.what.axis(),
+        y: "throughput (tokens/s)",
+        lines: &[line],
+    };
+    for (path, kind) in files {
+        match kind {
+            Kind::Svg => write_text(path, &picture_svg(&picture)?)?,
+            Kind::Png => write_picture_png(path, &picture)?,
+            Kind::Csv => {
+                let csv = to_csv(&rows)?;
+                write_atomically(path, |out| out.write_all(&csv))?;
+            }
+        }
+    }
+    match format {
+        Format::Json => print_json(&rows),
+        Format::Text => print(&sweep_text(&title, sweep.what.axis(), &rows)),
+    }
+}
+
+/// Refusals that are told one by one.
+const TOLD: usize = 10;
+
+fn complain_of(refusals: &[Refusal]) {
+    for refusal in refusals.iter().take(TOLD) {
+        complain(&format!(
+            "request {} is refused: it {}",
+            refusal.request, refusal.why
+        ));
+    }
+    if let Some(more @ 1..) = refusals.len().checked_sub(TOLD) {
+        complain(&format!("{more} more are refused; --format json names all"));
+    }
+}
+
+fn server(args: &Args) -> anyhow::Result<Server> {
+    let profile = args.execute.held(find_profile(&args.hw)?);
+    let model = find_model(&args.model)?;
+    let dtype = model.dtype(args.dtype.map(Dtype::from))?;
+    let model = model.spec;
+    let left = Server::kv_left(&profile, &model, dtype);
+    let kv_bytes = match (args.kv_gb, left) {
+        (_, None) => {
+            let (weights, usable) = (model.weight_bytes(dtype), profile.tiers.device_usable());
+            let line = format!(
+                "{} in {} has {weights} of weights, and tensors may fill {usable} of {}'s device memory; take a \
+                 smaller model or a larger machine",
+                model.name,
+                dtype.name(),
+                profile.name
+            );
+            return Err(Failure::new(Exit::Infeasible, line).into());
+        }
+        (Some(gb), Some(left)) if gb * 1e9 > left.as_f64() => {
+            let line = format!("--kv-gb {gb}: the weights leave {left}; give less");
+            return Err(Failure::new(Exit::Infeasible, line).into());
+        }
+        (Some(gb), _) => Bytes((gb * 1e9) as u64),
+        (None, Some(left)) => left,
+    };
+    let positions = model.max_position_embeddings;
+    Ok(Server {
+        manager: match args.manager {
+            ManagerName::Orca => Manager::Orca {
+                max_len: args.max_len.unwrap_or(positions),
+            },
+            ManagerName::Pie => Manager::Pie(args.expansion),
+            ManagerName::S3 => Manager::S3 {
+                prediction: match args.accuracy {
+                    None => Prediction::Oracle,
+                    Some(accuracy) => Prediction::Classifier {
+                        buckets: Buckets {
+                            max_len: args.max_len.unwrap_or(positions),
+                            count: args.buckets,
+                        },
+                        accuracy,
+                        wrong: Wrong::Either,
+                        seed: 0,
+                    },
+                },
+                reserve: match args.reserve {
+                    ReserveName::Output => Reserve::Output,
+                    ReserveName::All => Reserve::All,
+                },
+            },
+            ManagerName::Vllm => Manager::Vllm {
+                preemption: match args.preemption {
+                    PreemptionName::Recompute => Preemption::Recompute,
+                    PreemptionName::Swap => Preemption::Swap,
+                },
+            },
+        },
+        limits: Limits {
+            sequences: args.max_sequences,
+            tokens: args.max_tokens.unwrap_or(positions.max(2048)),
+        },
+        clients: args.clients,
+        slo_s: args.slo_s_per_token,
+        profile,
+        model,
+        dtype,
+        kv_bytes,
+    })
+}

@@ -1,0 +1,122 @@
+//! `plimsoll replay --execute`: the trace served for real.
+
+use std::path::Path;
+
+use plimsoll_backend::cpu::{CpuOptions, Throttles};
+use plimsoll_backend::weights::{Safetensors, Synthetic, WeightSource};
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::serve::{Request, Reserve, ServeSummary};
+use plimsoll_core::units::BytesPerSecond;
+
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::options::positive;
+use crate::cli::pace::Around;
+use crate::cli::profile::{DEVICE_THREADS, cpu_options};
+use crate::files::find_model;
+use crate::report::serve::serve_comparison;
+use crate::serve::replay::{Manager, Server};
+
+/// How to serve for real.
+#[derive(Debug, clap::Args)]
+pub(super) struct ExecuteArgs {
+    /// Serve the trace for real as well, on this machine's CPU executor, and lay what was measured beside the
+    /// prediction: --hw is what `plimsoll profile` wrote here; weights are the checkpoint's in --model, else synthetic,
+    /// and prompts are random
+    #[arg(long, conflicts_with = "sweep")]
+    execute: bool,
+    /// --execute: for random prompts and synthetic weights
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// --execute: the most that copies to the device carry, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = positive, requires = "execute")]
+    h2d_gb_s: Option<f64>,
+    /// --execute: the most that copies from the device carry, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = positive, requires = "execute")]
+    d2h_gb_s: Option<f64>,
+    /// --execute: threads that the emulated device computes with; profiles are measured with 1
+    #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS, requires = "execute",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    device_threads: usize,
+}
+
+/// What came of serving for real.
+pub(super) struct Measured {
+    pub summary: ServeSummary,
+    /// How much longer reference work took around it than when the machine was profiled, where that is known.
+    pub pace: Option<f64>,
+}
+
+impl ExecuteArgs {
+    /// The machine with its links held to what was asked for.
+    pub fn held(&self, profile: HardwareProfile) -> HardwareProfile {
+        match (self.h2d_gb_s, self.d2h_gb_s) {
+            (None, None) => profile,
+            (h2d, d2h) => profile.with_link_cap(h2d.map(rate), d2h.map(rate)),
+        }
+    }
+
+    /// Serves the trace, if that was asked for.
+    ///
+    /// # Errors
+    /// What is not served for real, what this machine lacks, an interruption.
+    pub fn run(
+        &self,
+        server: &Server,
+        model: &str,
+        requests: &[Request],
+    ) -> anyhow::Result<Option<Measured>> {
+        if !self.execute {
+            return Ok(None);
+        }
+        let options = CpuOptions {
+            throttles: Throttles {
+                h2d: self.h2d_gb_s.map(rate),
+                d2h: self.d2h_gb_s.map(rate),
+                ..Throttles::default()
+            },
+            device_threads: self.device_threads,
+            ..cpu_options(Path::new("."))?
+        };
+        let source: Box<dyn WeightSource> = match find_model(model)?.checkpoint()? {
+            Some(folder) => Box::new(Safetensors::open(folder, &server.model)?),
+            None => Box::new(Synthetic { seed: self.seed }),
+        };
+        let around = Around::begin(Some(&server.profile), &options);
+        let executed = server.execute(requests, (&*source, self.seed), &options)?;
+        Ok(Some(Measured {
+            summary: executed.replayed.summary,
+            pace: around.and_then(Around::end),
+        }))
+    }
+
+    /// Refuses what is not served for real.
+    ///
+    /// # Errors
+    /// Why, and what would be.
+    pub fn check(&self, manager: &Manager) -> Result<(), Failure> {
+        let line = match manager {
+            _ if !self.execute => return Ok(()),
+            Manager::S3 {
+                reserve: Reserve::Output,
+                ..
+            } => "--execute: prompts need room as well; give --reserve all",
+            _ => return Ok(()),
+        };
+        Err(Failure::new(Exit::Usage, line))
+    }
+}
+
+impl Measured {
+    /// Beside what was predicted.
+    pub fn text(&self, predicted: &ServeSummary) -> String {
+        let table = serve_comparison(predicted, &self.summary);
+        let pace = self.pace.map_or(String::new(), |pace| {
+            format!("pace: around it, reference work took {pace:.2} times as long as when this machine was profiled\n")
+        });
+        format!("\nserved for real on an emulated device\n{table}{pace}")
+    }
+}
+
+fn rate(gb_s: f64) -> BytesPerSecond {
+    BytesPerSecond(gb_s * 1e9)
+}

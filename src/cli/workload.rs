@@ -1,0 +1,199 @@
+//! `plimsoll workload generate|describe`: traces of requests.
+
+use std::path::PathBuf;
+
+use clap::{Subcommand, ValueEnum};
+use plimsoll_core::serve::{Distribution, Request};
+
+use super::exit::{Exit, Failure};
+use super::options::{Format, positive};
+use super::output::{check_output, print, print_json};
+use crate::files::write_text;
+use crate::report::{Align, Table, three_digits};
+use crate::serve::workload::{
+    Arrivals, Description, Generator, Lengths, read_trace, trace_csv, trace_jsonl,
+};
+
+/// What to do with traces.
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// Make up a trace: arrivals and lengths by distributions
+    Generate(Generate),
+    /// A trace in a few numbers
+    Describe {
+        /// CSV (arrived_at,num_prefill_tokens,num_decode_tokens; TIMESTAMP,ContextTokens,GeneratedTokens) or JSON
+        /// lines (timestamp, input_length, output_length)
+        #[arg(value_name = "FILE")]
+        trace: PathBuf,
+        /// How to print it
+        #[arg(long, value_enum, default_value_t = Format::Text)]
+        format: Format,
+    },
+}
+
+/// A trace in a few flags.
+#[derive(Debug, clap::Args)]
+pub struct Generate {
+    /// When requests come
+    #[arg(long, value_enum, default_value_t = ArrivalsName::Poisson)]
+    arrivals: ArrivalsName,
+    /// Requests a second, on average
+    #[arg(long, value_name = "R", value_parser = positive, required_if_eq_any = [("arrivals", "poisson"), ("arrivals", "gamma")])]
+    rate: Option<f64>,
+    /// Deviation over mean of the times between requests; above 1 they come in bursts
+    #[arg(long, value_name = "CV", value_parser = positive, default_value_t = 2.0)]
+    cv: f64,
+    /// Both lengths as a data set has them
+    #[arg(long, value_enum, default_value_t = Dataset::Alpaca)]
+    lengths: Dataset,
+    /// Tokens of prompts: a table (alpaca-prompt), constant:N, uniform:LOW,HIGH, exponential:MEAN, lognormal:MU,SIGMA,
+    /// gamma:SHAPE,SCALE or weibull:SHAPE,SCALE [default: by --lengths]
+    #[arg(long, value_name = "DISTRIBUTION")]
+    prompt: Option<Lengths>,
+    /// Tokens of answers, likewise
+    #[arg(long, value_name = "DISTRIBUTION")]
+    output_lengths: Option<Lengths>,
+    /// Tokens of a prompt and its answer at most; what is longer is drawn again
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
+    total_max: Option<u32>,
+    /// How many requests
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    requests: u32,
+    /// The same seed gives the same trace
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Where to write: CSV, or JSON lines where it ends in .jsonl [default: CSV on standard output]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Kinds of arrivals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ArrivalsName {
+    /// Independently of each other.
+    Poisson,
+    /// In bursts (--cv).
+    Gamma,
+    /// All at time 0; for a closed loop, replay such a trace with --clients.
+    AtOnce,
+}
+
+/// Lengths of published data sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Dataset {
+    /// Instructions and answers of Alpaca, GPT-2's tokens: measured quantiles.
+    Alpaca,
+    /// Conversations of ShareGPT: only the means 161.31 and 337.99 are published (vLLM, Figure 11), taken to be
+    /// exponential.
+    Sharegpt,
+    /// Azure's trace of 2023, code completion: measured quantiles.
+    AzureCode,
+    /// The same, conversations.
+    AzureConv,
+}
+
+impl Dataset {
+    /// Distributions of prompts and of answers.
+    pub(super) fn lengths(self) -> [Lengths; 2] {
+        let names = match self {
+            Dataset::Alpaca => ["alpaca-prompt", "alpaca-output"],
+            Dataset::Sharegpt => ["exponential:161.31", "exponential:337.99"],
+            Dataset::AzureCode => ["azure-code-prompt", "azure-code-output"],
+            Dataset::AzureConv => ["azure-conv-prompt", "azure-conv-output"],
+        };
+        names.map(|name| name.parse().expect("a known distribution"))
+    }
+}
+
+/// Generates or describes.
+///
+/// # Errors
+/// A trace that is not there or not right; a file that cannot be written.
+pub fn run(action: &Action) -> anyhow::Result<()> {
+    match action {
+        Action::Generate(args) => generate(args),
+        Action::Describe { trace, format } => {
+            let description = Description::of(&read_trace(trace)?);
+            match format {
+                Format::Json => print_json(&description),
+                Format::Text => print(&description_text(&description)),
+            }
+        }
+    }
+}
+
+fn generate(args: &Generate) -> anyhow::Result<()> {
+    check_output("--output", args.output.as_deref())?;
+    let rate = args.rate.unwrap_or(1.0);
+    let [prompt, output] = args.lengths.lengths();
+    let generator = Generator {
+        arrivals: match args.arrivals {
+            ArrivalsName::Poisson => Arrivals::Poisson { rate },
+            ArrivalsName::Gamma => Arrivals::Gamma { rate, cv: args.cv },
+            ArrivalsName::AtOnce if args.rate.is_some() => {
+                let line = "--rate: requests that come at once have no rate; leave it out";
+                return Err(Failure::new(Exit::Usage, line).into());
+            }
+            ArrivalsName::AtOnce => Arrivals::AtOnce,
+        },
+        prompt: args.prompt.clone().unwrap_or(prompt),
+        output: args.output_lengths.clone().unwrap_or(output),
+        total_max: args.total_max,
+        requests: args.requests as usize,
+        seed: args.seed,
+    };
+    let requests = generator.requests();
+    match &args.output {
+        Some(path) => Ok(write_text(
+            path,
+            &text(&requests, path.extension().is_some_and(|e| e == "jsonl")),
+        )?),
+        None => print(&text(&requests, false)),
+    }
+}
+
+fn text(requests: &[Request], as_jsonl: bool) -> String {
+    match as_jsonl {
+        true => trace_jsonl(requests),
+        false => trace_csv(requests),
+    }
+}
+
+fn description_text(of: &Description) -> String {
+    let mut table = Table::new(&[
+        ("tokens", Align::Left),
+        ("mean", Align::Right),
+        ("p50", Align::Right),
+        ("p90", Align::Right),
+        ("p99", Align::Right),
+        ("max", Align::Right),
+    ]);
+    for (
+        name,
+        Distribution {
+            mean,
+            p50,
+            p90,
+            p99,
+            max,
+        },
+    ) in [("prompt", of.prompt_len), ("answer", of.output_len)]
+    {
+        let cells = [mean, p50, p90, p99, max].map(three_digits);
+        table.row([name.to_owned()].into_iter().chain(cells));
+    }
+    let arrivals = match of.rate.zip(of.interarrival_cv) {
+        Some((rate, cv)) => format!(
+            "{} requests over {} s: {} a second, gaps vary by {} of their mean",
+            of.requests,
+            three_digits(of.duration_s),
+            three_digits(rate),
+            three_digits(cv)
+        ),
+        None => format!("{} requests, all at once", of.requests),
+    };
+    format!(
+        "{arrivals}\n{} prompt tokens, {} of answers; the longest request has {} of both\n\n{table}",
+        of.prompt_tokens, of.output_tokens, of.total_max
+    )
+}

@@ -1,0 +1,98 @@
+//! Who is busy for how much of a split linear layer's time: HeteGen's Table 2.
+
+use std::fmt::Write as _;
+
+use plimsoll_core::split::{Breakdown, Module};
+use plimsoll_sim::simulate;
+use serde::Serialize;
+
+use super::{Percentage, Scene, published};
+use crate::planner::PlanError;
+use crate::report::signed_percent;
+
+/// What is asked.
+#[derive(Debug)]
+pub struct Breakdowns {
+    /// Where, and of what.
+    pub scene: Scene,
+    /// Which linear layer.
+    pub module: Module,
+    /// `cpu`, `link`, `pin` and `device`, of the layer's time.
+    pub published: Vec<Percentage>,
+}
+
+/// An engine with a CPU of some speed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BreakdownRow {
+    /// The CPU's speed, assumed.
+    pub cpu_gb_s: f64,
+    /// The device's share of the layer, by the law.
+    pub alpha: f64,
+    /// The engine.
+    pub engine: &'static str,
+    /// The share of the layer's time in which it is busy, predicted.
+    pub predicted: f64,
+    /// As published.
+    pub published: Option<f64>,
+    /// Predicted less published.
+    pub error: Option<f64>,
+}
+
+impl Breakdowns {
+    /// A row for each speed and engine.
+    ///
+    /// # Errors
+    /// A model that cannot be split, or a machine that is too small.
+    pub fn rows(&self) -> Result<Vec<BreakdownRow>, PlanError> {
+        let mut rows = Vec::new();
+        for cpu_gb_s in self.scene.cpu_gb_s.iter().copied() {
+            let machine = self.scene.with_cpu(cpu_gb_s);
+            let plan = self.scene.split(&machine);
+            let run = simulate(&plan, &machine)?;
+            let split = plan.policy.split.map(|split| split.share[self.module]);
+            let Some((found, alpha)) = Breakdown::of(&run, self.module).zip(split) else {
+                continue;
+            };
+            for (engine, predicted) in [
+                ("cpu", found.cpu),
+                ("link", found.link),
+                ("pin", found.pin),
+                ("device", found.device),
+            ] {
+                let published = published(&self.published, engine);
+                rows.push(BreakdownRow {
+                    cpu_gb_s,
+                    alpha,
+                    engine,
+                    predicted,
+                    published,
+                    error: published.map(|published| predicted - published),
+                });
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// As Markdown.
+pub(in crate::experiment) fn text(rows: &[BreakdownRow]) -> String {
+    let mut text = String::from(
+        "Shares of the time from when a layer's input is there until its outputs are joined; medians over layers and tokens. \
+         Errors are in points.\n\n\
+         | assumed CPU | alpha | engine | predicted | published | error |\n|--:|--:|---|--:|--:|--:|\n",
+    );
+    for row in rows {
+        let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+        let _ = writeln!(
+            text,
+            "| {} GB/s | {:.3} | {} | {} | {} | {} |",
+            row.cpu_gb_s,
+            row.alpha,
+            row.engine,
+            percent(row.predicted),
+            row.published.map_or(String::new(), percent),
+            row.error.map_or(String::new(), signed_percent)
+        );
+    }
+    text
+}

@@ -1,0 +1,150 @@
+//! What came of a trace, for people.
+
+use plimsoll_core::serve::ServeSummary;
+use plimsoll_core::units::Bytes;
+
+use super::{Align, Table, percent, signed_percent, three_digits};
+use crate::serve::sweep::SweepRow;
+
+/// The figures under a title.
+pub fn serve_text(title: &str, it: &ServeSummary) -> String {
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("mean", Align::Right),
+        ("p50", Align::Right),
+        ("p90", Align::Right),
+        ("p99", Align::Right),
+        ("max", Align::Right),
+    ]);
+    for (name, of) in [
+        ("to the first token, s", it.ttft_s),
+        ("a token after it, s", it.tpot_s),
+        ("between tokens, s", it.itl_s),
+        ("whole request, s", it.e2e_s),
+        ("queueing a token, s", it.queueing_s_per_token),
+        ("compute a token, s", it.compute_s_per_token),
+    ] {
+        let cells = [of.mean, of.p50, of.p90, of.p99, of.max].map(three_digits);
+        table.row([name.to_owned()].into_iter().chain(cells));
+    }
+    let refused = match it.refused {
+        0 => String::new(),
+        some => format!(", {some} refused"),
+    };
+    let [out, back] = it.swaps;
+    format!(
+        "{title}\n\n\
+         throughput {} requests/s, {} tokens/s ({} requests{refused}, {} tokens in {} s)\n\
+         goodput    {} requests/s within {} s a token ({})\n\
+         iterations {}, {} sequences each on average, {} at most; the GPU has one {} of the time\n\
+         KV cache   {} tokens: {} in use, {} given away\n\
+         preempted  {} times: {} tokens computed again, {out} moves to the host and {back} back ({})\n{}\n{table}",
+        three_digits(it.requests_per_s),
+        three_digits(it.output_tokens_per_s),
+        it.completed,
+        it.output_tokens,
+        three_digits(it.duration_s),
+        three_digits(it.goodput_per_s),
+        it.slo_s_per_token,
+        percent(it.within_slo),
+        it.iterations,
+        three_digits(it.average_batch),
+        it.largest_batch,
+        percent(it.busy),
+        it.kv_capacity_tokens,
+        percent(it.kv_used),
+        percent(it.kv_reserved),
+        it.preemptions,
+        it.recomputed_tokens,
+        Bytes(it.swapped_bytes),
+        layers_text(it),
+    )
+}
+
+/// What swapping layers amounts to; nothing where none are.
+fn layers_text(it: &ServeSummary) -> String {
+    let Some(layers) = &it.layers else {
+        return String::new();
+    };
+    let [out, back] = layers.swaps;
+    let last = layers
+        .expansions
+        .last()
+        .map_or(1.0, |(_, expansion)| *expansion);
+    format!(
+        "layers     expansion {:.2} over time, {last:.2} at the end, {} changes; {out} caches of a layer to the host and \
+         {back} back ({}), computation waited {} of the time\n",
+        layers.expansion,
+        layers.expansions.len() - 1,
+        Bytes(layers.bytes),
+        percent(layers.stalled_s / it.duration_s.max(f64::MIN_POSITIVE)),
+    )
+}
+
+/// A line a value.
+pub fn sweep_text(title: &str, axis: &str, rows: &[SweepRow]) -> String {
+    let mut table = Table::new(&[
+        (axis, Align::Right),
+        ("tokens/s", Align::Right),
+        ("requests/s", Align::Right),
+        ("good/s", Align::Right),
+        ("first token, s", Align::Right),
+        ("queueing, s/token", Align::Right),
+        ("compute, s/token", Align::Right),
+        ("batch", Align::Right),
+        ("preempted", Align::Right),
+        ("refused", Align::Right),
+    ]);
+    for row in rows {
+        let numbers = [
+            row.value,
+            row.output_tokens_per_s,
+            row.requests_per_s,
+            row.goodput_per_s,
+            row.ttft_s_mean,
+            row.queueing_s_per_token,
+            row.compute_s_per_token,
+            row.average_batch,
+        ];
+        let counts = [row.preemptions, row.refused].map(|count| count.to_string());
+        table.row(numbers.map(three_digits).into_iter().chain(counts));
+    }
+    format!("{title}\n\n{table}")
+}
+
+/// Figures of a trace that was really served, beside what was predicted, with the prediction's signed error.
+pub fn serve_comparison(predicted: &ServeSummary, measured: &ServeSummary) -> Table {
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("predicted", Align::Right),
+        ("measured", Align::Right),
+        ("error", Align::Right),
+    ]);
+    type Value = fn(&ServeSummary) -> f64;
+    let lines: [(&str, Value); 14] = [
+        ("requests/s", |s| s.requests_per_s),
+        ("tokens/s", |s| s.output_tokens_per_s),
+        ("duration, s", |s| s.duration_s),
+        ("to the first token, s, mean", |s| s.ttft_s.mean),
+        ("to the first token, s, p99", |s| s.ttft_s.p99),
+        ("a token after it, s, mean", |s| s.tpot_s.mean),
+        ("between tokens, s, p99", |s| s.itl_s.p99),
+        ("whole request, s, mean", |s| s.e2e_s.mean),
+        ("whole request, s, p99", |s| s.e2e_s.p99),
+        ("queueing a token, s, mean", |s| s.queueing_s_per_token.mean),
+        ("compute a token, s, mean", |s| s.compute_s_per_token.mean),
+        ("iterations", |s| s.iterations as f64),
+        ("sequences an iteration", |s| s.average_batch),
+        ("preemptions", |s| s.preemptions as f64),
+    ];
+    for (name, value) in lines {
+        let (said, real) = (value(predicted), value(measured));
+        let error = match real {
+            0.0 => String::new(),
+            real => signed_percent(said / real - 1.0),
+        };
+        let figures = [three_digits(said), three_digits(real), error];
+        table.row([name.to_owned()].into_iter().chain(figures));
+    }
+    table
+}

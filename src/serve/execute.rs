@@ -1,0 +1,71 @@
+//! A trace of requests served for real, on this machine.
+
+use plimsoll_backend::cpu::{CpuError, CpuOptions};
+use plimsoll_backend::serving::{Served, ServingExecutor};
+use plimsoll_backend::weights::WeightSource;
+use plimsoll_core::control::DriveError;
+use plimsoll_core::serve::{Request, Shape};
+
+use super::replay::{Replayed, Server};
+use crate::files::random_prompts;
+
+/// What came of a trace that was really served.
+#[derive(Debug, Clone)]
+pub struct Executed {
+    /// As of a replay, by this machine's clock.
+    pub replayed: Replayed,
+    /// What came out for each request.
+    pub generated: Vec<Vec<u32>>,
+}
+
+/// Why it was not served.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecuteError {
+    /// The executor could not be made.
+    #[error(transparent)]
+    Cpu(#[from] CpuError),
+    /// It stopped.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+}
+
+impl Server {
+    /// Serves a trace by the same scheduler as [`Server::replay`], with real arithmetic, a real cache and real moves, in
+    /// real time. Prompts are of random tokens; answers are as long as the trace says, whatever the model would end.
+    ///
+    /// # Errors
+    /// What cannot be had or computed here; an interruption.
+    pub fn execute(
+        &self,
+        requests: &[Request],
+        (source, seed): (&dyn WeightSource, u64),
+        options: &CpuOptions,
+    ) -> Result<Executed, ExecuteError> {
+        let (machine, shape) = (self.machine(), Shape::of(&self.model, self.dtype));
+        let swapped = self.manager.layers(&machine, self.kv_bytes, &shape);
+        let served = Served {
+            model: self.model.clone(),
+            dtype: self.dtype,
+            kv: self.kv_bytes,
+            device_layers: swapped.map_or(shape.layers, |pie| pie.slots()),
+            block_tokens: self.manager.block_tokens(),
+            host: self.profile.usable().host,
+        };
+        let lengths = requests.iter().map(|request| request.prompt_len);
+        let longest = lengths.clone().max().unwrap_or(0);
+        let count = requests.len() as u64;
+        let prompts = random_prompts(seed, count, longest, self.model.vocab_size);
+        let prompts = prompts.into_iter().zip(lengths).map(|(prompt, length)| {
+            let mut ids = prompt.prompt_token_ids;
+            ids.truncate(length as usize);
+            ids
+        });
+        let prompts = prompts.collect();
+        let mut executor = ServingExecutor::new(&machine, &served, prompts, source, options)?;
+        let replayed = self.serve(requests, &mut executor, true)?;
+        Ok(Executed {
+            replayed,
+            generated: executor.generated(),
+        })
+    }
+}

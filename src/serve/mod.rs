@@ -1,0 +1,6 @@
+//! Serving at the upper floor: traces of requests, and what comes of replaying them.
+
+pub mod execute;
+pub mod replay;
+pub mod sweep;
+pub mod workload;

@@ -1,0 +1,294 @@
+//! A trace of requests against a machine and a model, in modelled time.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::control::{DriveError, follow};
+use plimsoll_core::executor::Executor;
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::machine::Machine;
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::serve::pie::{Adaptive, Lanes, Pie, Settings, layers_off};
+use plimsoll_core::serve::predict::{Buckets, Classifier, Oracle, Predictor, Wrong};
+use plimsoll_core::serve::{
+    BLOCK_TOKENS, KvManager, Limits, Orca, Preemption, Refusal, Request, Reserve, S3, Scheduler,
+    Sequence, ServeSummary, Shape, State, Vllm,
+};
+use plimsoll_core::units::Bytes;
+use plimsoll_sim::{CostModel, Simulator};
+use serde::Serialize;
+
+/// What serves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Server {
+    /// The machine.
+    pub profile: HardwareProfile,
+    /// The model.
+    pub model: ModelSpec,
+    /// The type of weights and cache.
+    pub dtype: Dtype,
+    /// Who gives room in the cache.
+    pub manager: Manager,
+    /// Device memory for the KV cache.
+    pub kv_bytes: Bytes,
+    /// How much an iteration may be.
+    pub limits: Limits,
+    /// Clients of a closed loop; none where requests come when the trace says.
+    pub clients: Option<u32>,
+    /// The seconds a token within which an answer is good.
+    pub slo_s: f64,
+}
+
+/// Who gives room in the cache.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Manager {
+    /// A maximum length for each request.
+    Orca {
+        /// Tokens.
+        max_len: u32,
+    },
+    /// Blocks as they are needed.
+    Vllm {
+        /// What becomes of who has to leave.
+        preemption: Preemption,
+    },
+    /// Room by the predicted length of the answer.
+    S3 {
+        /// Who predicts.
+        prediction: Prediction,
+        /// What room is made for.
+        reserve: Reserve,
+    },
+    /// The same blocks over a cache whose layers are swapped; who has to leave is computed again.
+    Pie(Expansion),
+}
+
+/// Who predicts lengths of answers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Prediction {
+    /// Nobody is wrong.
+    Oracle,
+    /// A classifier into buckets.
+    Classifier {
+        /// Its classes.
+        buckets: Buckets,
+        /// Share of right answers.
+        accuracy: f64,
+        /// Which way the others are wrong.
+        wrong: Wrong,
+        /// Of its mistakes.
+        seed: u64,
+    },
+}
+
+impl Prediction {
+    fn predictor(self) -> Box<dyn Predictor> {
+        match self {
+            Prediction::Oracle => Box::new(Oracle),
+            Prediction::Classifier {
+                buckets,
+                accuracy,
+                wrong,
+                seed,
+            } => Box::new(Classifier {
+                buckets,
+                accuracy,
+                wrong,
+                seed,
+            }),
+        }
+    }
+}
+
+/// How much of Pie's cache is off the GPU.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Expansion {
+    /// Found while requests are served.
+    Auto(Settings),
+    /// The nearest that whole layers allow, buffers counted.
+    Fixed(f64),
+}
+
+/// What came of a trace.
+#[derive(Debug, Clone)]
+pub struct Replayed {
+    /// In a few numbers.
+    pub summary: ServeSummary,
+    /// Request by request.
+    pub sequences: Vec<Sequence>,
+    /// Those that could not be served.
+    pub refusals: Vec<Refusal>,
+}
+
+impl Server {
+    /// Device memory that the model's weights leave; none where they do not fit.
+    pub fn kv_left(profile: &HardwareProfile, model: &ModelSpec, dtype: Dtype) -> Option<Bytes> {
+        let weights = model.weight_bytes(dtype);
+        let left = profile.tiers.device_usable().saturating_sub(weights);
+        (left > Bytes::ZERO).then_some(left)
+    }
+
+    /// Serves a trace, whose requests are in the order of their coming.
+    ///
+    /// # Errors
+    /// An error of ours.
+    pub fn replay(&self, requests: &[Request]) -> Result<Replayed, DriveError> {
+        let cost = CostModel::new(&self.profile, self.dtype);
+        let mut simulator = Simulator::new(&self.machine(), cost);
+        self.serve(requests, &mut simulator, false)
+    }
+
+    /// The machine that pieces are written for.
+    pub(super) fn machine(&self) -> Machine {
+        Machine::single_gpu(self.profile.usable())
+    }
+
+    /// Serves a trace on an executor, whose pieces say who takes part where it really computes.
+    pub(super) fn serve(
+        &self,
+        requests: &[Request],
+        executor: &mut dyn Executor,
+        described: bool,
+    ) -> Result<Replayed, DriveError> {
+        let (machine, shape) = (self.machine(), Shape::of(&self.model, self.dtype));
+        let capacity = self.kv_bytes.0 / shape.bytes_per_token().0;
+        let manager = self.manager.of(capacity);
+        let pie = self.manager.layers(&machine, self.kv_bytes, &shape);
+        let mut scheduler = Scheduler::new(machine, shape, self.limits, manager, requests);
+        if let Some(pie) = pie {
+            scheduler = scheduler.with_layers_swapped(pie);
+        }
+        if let Some(clients) = self.clients {
+            scheduler = scheduler.in_closed_loop(clients);
+        }
+        if described {
+            scheduler = scheduler.described();
+        }
+        follow(&mut scheduler, executor)?;
+        Ok(Replayed {
+            summary: scheduler.summary(self.slo_s),
+            sequences: scheduler.running().sequences().to_vec(),
+            refusals: scheduler.refusals().to_vec(),
+        })
+    }
+}
+
+impl Manager {
+    /// As flags call it.
+    pub fn name(&self) -> String {
+        match self {
+            Manager::Orca { max_len } => format!("orca (max length {max_len})"),
+            Manager::Vllm {
+                preemption: Preemption::Recompute,
+            } => "vllm (recompute)".to_owned(),
+            Manager::Vllm {
+                preemption: Preemption::Swap,
+            } => "vllm (swap)".to_owned(),
+            Manager::S3 {
+                prediction: Prediction::Oracle,
+                ..
+            } => "s3 (oracle)".to_owned(),
+            Manager::S3 {
+                prediction: Prediction::Classifier { accuracy, .. },
+                ..
+            } => format!("s3 (accuracy {accuracy})"),
+            Manager::Pie(Expansion::Auto(_)) => "pie (adaptive expansion)".to_owned(),
+            Manager::Pie(Expansion::Fixed(expansion)) => format!("pie (expansion {expansion})"),
+        }
+    }
+
+    /// Tokens whose room is given away together.
+    pub(super) fn block_tokens(&self) -> u32 {
+        match *self {
+            Manager::Orca { max_len } => max_len,
+            Manager::Vllm { .. } | Manager::Pie(_) => BLOCK_TOKENS,
+            Manager::S3 { .. } => 1,
+        }
+    }
+
+    fn of(&self, capacity_tokens: u64) -> Box<dyn KvManager> {
+        match *self {
+            Manager::Orca { max_len } => Box::new(Orca::new(capacity_tokens, max_len)),
+            Manager::Vllm { preemption } => Box::new(Vllm::new(capacity_tokens, preemption)),
+            Manager::S3 {
+                prediction,
+                reserve,
+            } => Box::new(S3::new(capacity_tokens, reserve, prediction.predictor())),
+            Manager::Pie(_) => Box::new(Vllm::new(capacity_tokens, Preemption::Recompute)),
+        }
+    }
+
+    /// The layers that are swapped, if any are.
+    pub(super) fn layers(&self, machine: &Machine, kv_bytes: Bytes, shape: &Shape) -> Option<Pie> {
+        let lanes = Lanes::of(machine);
+        match *self {
+            Manager::Pie(Expansion::Auto(settings)) => {
+                let adaptive = Adaptive::new(shape.layers, settings);
+                Some(Pie::adaptive(lanes, kv_bytes, shape, adaptive))
+            }
+            Manager::Pie(Expansion::Fixed(expansion)) => {
+                match layers_off(shape.layers, expansion) {
+                    0 => None,
+                    off => Some(Pie::fixed(lanes, kv_bytes, shape, off)),
+                }
+            }
+            Manager::Orca { .. } | Manager::Vllm { .. } | Manager::S3 { .. } => None,
+        }
+    }
+}
+
+/// A request's row in a table of all.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RequestRow {
+    /// Its number in the trace, from 0 on.
+    pub request: usize,
+    /// When it came.
+    pub arrival_s: f64,
+    /// Tokens of its prompt.
+    pub prompt_len: u32,
+    /// Tokens of its answer.
+    pub output_len: u32,
+    /// From its coming to its first token; none where it was refused.
+    pub ttft_s: Option<f64>,
+    /// Between its first and its last token, by tokens; none where there was but one.
+    pub tpot_s: Option<f64>,
+    /// From its coming to its last token.
+    pub e2e_s: Option<f64>,
+    /// Time of the iterations that computed it.
+    pub compute_s: Option<f64>,
+    /// The rest.
+    pub queueing_s: Option<f64>,
+    /// How often it had to leave.
+    pub preemptions: u32,
+    /// Whether it could never have room.
+    pub refused: bool,
+}
+
+impl RequestRow {
+    /// Of all requests, in their order.
+    pub fn of(sequences: &[Sequence]) -> Vec<RequestRow> {
+        let rows = sequences.iter().enumerate().map(|(request, it)| {
+            let done = it.state == State::Done;
+            let if_done = |value: f64| done.then_some(value);
+            let Request {
+                arrival,
+                prompt_len,
+                output_len,
+            } = it.request;
+            let decoding = (it.last_token - it.first_token).0;
+            RequestRow {
+                request,
+                arrival_s: arrival.0,
+                prompt_len,
+                output_len,
+                ttft_s: if_done((it.first_token - arrival).0),
+                tpot_s: if_done(decoding / f64::from(output_len.max(2) - 1))
+                    .filter(|_| output_len > 1),
+                e2e_s: if_done(it.latency().0),
+                compute_s: if_done(it.computed.0),
+                queueing_s: if_done((it.latency() - it.computed).0.max(0.0)),
+                preemptions: it.preemptions,
+                refused: it.state == State::Refused,
+            }
+        });
+        rows.collect()
+    }
+}

@@ -1,0 +1,168 @@
+//! A trace served again and again, with one number changed.
+
+use std::str::FromStr;
+
+use plimsoll_core::serve::{Request, ServeSummary};
+use plimsoll_core::units::{Bytes, Seconds};
+use serde::Serialize;
+
+use super::replay::{Expansion, Manager, Server};
+use super::workload::Description;
+use crate::parallel::on_all_processors;
+
+/// What is changed, and to what.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sweep {
+    /// The number.
+    pub what: Swept,
+    /// Its values.
+    pub values: Vec<f64>,
+}
+
+/// A number that can be swept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Swept {
+    /// Requests a second: the trace's times are stretched.
+    Rate,
+    /// Device memory for the cache, in GB of 10^9 bytes.
+    KvGb,
+    /// Pie's expansion.
+    Expansion,
+}
+
+impl Swept {
+    /// Below a picture.
+    pub fn axis(self) -> &'static str {
+        match self {
+            Swept::Rate => "requests a second",
+            Swept::KvGb => "KV cache on the device (GB)",
+            Swept::Expansion => "expansion, buffers counted",
+        }
+    }
+}
+
+impl FromStr for Sweep {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Sweep, String> {
+        let wrong = || {
+            "give rate, kv-gb or expansion, =, and numbers with commas between, such as kv-gb=3,5,7"
+                .to_owned()
+        };
+        let (what, values) = text.split_once('=').ok_or_else(wrong)?;
+        let what = match what {
+            "rate" => Swept::Rate,
+            "kv-gb" => Swept::KvGb,
+            "expansion" => Swept::Expansion,
+            _ => return Err(wrong()),
+        };
+        let least = if what == Swept::Expansion {
+            1.0
+        } else {
+            f64::MIN_POSITIVE
+        };
+        let values = values
+            .split(',')
+            .map(|value| value.trim().parse::<f64>().ok());
+        let values: Option<Vec<f64>> = values
+            .map(|value| value.filter(|value| *value >= least && value.is_finite()))
+            .collect();
+        let values = values.ok_or_else(wrong)?;
+        Ok(Sweep { what, values })
+    }
+}
+
+/// A value, and what comes of the trace with it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SweepRow {
+    /// The value.
+    pub value: f64,
+    /// Requests completed.
+    pub completed: u64,
+    /// Requests that can never have room.
+    pub refused: u64,
+    /// Requests completed a second.
+    pub requests_per_s: f64,
+    /// Tokens of answers a second.
+    pub output_tokens_per_s: f64,
+    /// Mean time to the first token.
+    pub ttft_s_mean: f64,
+    /// 99th percentile of the time between tokens.
+    pub itl_s_p99: f64,
+    /// Mean queueing by tokens of answers.
+    pub queueing_s_per_token: f64,
+    /// Mean compute by tokens of answers.
+    pub compute_s_per_token: f64,
+    /// Requests a second within the objective.
+    pub goodput_per_s: f64,
+    /// Sequences in an iteration.
+    pub average_batch: f64,
+    /// How often requests had to leave.
+    pub preemptions: u64,
+}
+
+impl SweepRow {
+    fn of(value: f64, it: &ServeSummary) -> SweepRow {
+        SweepRow {
+            value,
+            completed: it.completed,
+            refused: it.refused,
+            requests_per_s: it.requests_per_s,
+            output_tokens_per_s: it.output_tokens_per_s,
+            ttft_s_mean: it.ttft_s.mean,
+            itl_s_p99: it.itl_s.p99,
+            queueing_s_per_token: it.queueing_s_per_token.mean,
+            compute_s_per_token: it.compute_s_per_token.mean,
+            goodput_per_s: it.goodput_per_s,
+            average_batch: it.average_batch,
+            preemptions: it.preemptions,
+        }
+    }
+}
+
+impl Sweep {
+    /// A row a value.
+    ///
+    /// # Errors
+    /// A trace without a rate, a server without an expansion; an error of ours.
+    pub fn rows(&self, server: &Server, requests: &[Request]) -> anyhow::Result<Vec<SweepRow>> {
+        let row = |value: f64| {
+            let (server, requests) = self.with(value, server, requests);
+            Ok(SweepRow::of(value, &server.replay(&requests)?.summary))
+        };
+        on_all_processors(self.values.clone(), &row)
+            .into_iter()
+            .collect()
+    }
+
+    /// Whether it changes anything; else why not.
+    ///
+    /// # Errors
+    /// What does not go together, and what does.
+    pub fn check(&self, server: &Server, requests: &[Request]) -> Result<(), String> {
+        match (self.what, &server.manager) {
+            (Swept::Rate, _) if server.clients.is_some() || Description::of(requests).rate.is_none() => {
+                Err("requests that come at once, or in a closed loop, have no rate; give a trace with times".to_owned())
+            }
+            (Swept::Expansion, Manager::Orca { .. } | Manager::Vllm { .. } | Manager::S3 { .. }) => {
+                Err("only Pie has an expansion; give --manager pie".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn with(&self, value: f64, server: &Server, requests: &[Request]) -> (Server, Vec<Request>) {
+        let (mut server, mut requests) = (server.clone(), requests.to_vec());
+        match self.what {
+            Swept::Rate => {
+                let factor = Description::of(&requests).rate.unwrap_or(value) / value;
+                let stretch =
+                    |request: &mut Request| request.arrival = Seconds(request.arrival.0 * factor);
+                requests.iter_mut().for_each(stretch);
+            }
+            Swept::KvGb => server.kv_bytes = Bytes((value * 1e9) as u64),
+            Swept::Expansion => server.manager = Manager::Pie(Expansion::Fixed(value)),
+        }
+        (server, requests)
+    }
+}

@@ -1,0 +1,13 @@
+//! Traces of requests: read, generated, described.
+
+mod describe;
+mod generate;
+mod lengths;
+mod read;
+mod write;
+
+pub use describe::Description;
+pub use generate::{Arrivals, Generator, exact_trace};
+pub use lengths::Lengths;
+pub use read::read_trace;
+pub use write::{trace_csv, trace_jsonl};

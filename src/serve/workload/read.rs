@@ -1,0 +1,190 @@
+//! Traces of requests as the field writes them: CSV recognised by its header, or a JSON object a line.
+
+use std::path::Path;
+
+use jiff::civil::DateTime;
+use plimsoll_core::serve::Request;
+use plimsoll_core::units::Seconds;
+use serde_json::Value;
+
+use crate::files::{InputError, read_text};
+
+/// What the three columns are called: arrival, tokens of the prompt, tokens of the answer.
+const NAMES: [[&str; 3]; 4] = [
+    ["arrived_at", "num_prefill_tokens", "num_decode_tokens"],
+    ["TIMESTAMP", "ContextTokens", "GeneratedTokens"],
+    ["timestamp", "input_length", "output_length"],
+    ["arrival_s", "prompt_len", "output_len"],
+];
+
+const REMEDY: &str =
+    "give a time not before the one above, and whole numbers of tokens, at least 1";
+
+/// A request as written, in a line.
+struct Row {
+    line: usize,
+    arrival: f64,
+    prompt_len: u32,
+    output_len: u32,
+}
+
+/// Reads a trace: requests in the order in which they come. Times are seconds, or dates with times, which count
+/// from the first.
+///
+/// # Errors
+/// What is wrong, with its line: no requests, unknown columns, times that are negative or run back, lengths of 0.
+pub fn read_trace(path: &Path) -> Result<Vec<Request>, InputError> {
+    let text = read_text(path)?;
+    let first = text.lines().find(|line| !line.trim().is_empty());
+    let rows = match first.is_some_and(|line| line.trim_start().starts_with('{')) {
+        true => json_rows(path, &text)?,
+        false => csv_rows(path, &text)?,
+    };
+    if rows.is_empty() {
+        let remedy =
+            "give a trace with a request a line, or make one with `plimsoll workload generate`";
+        return Err(InputError::bad_file(
+            path,
+            "line 1",
+            "there are no requests",
+            remedy,
+        ));
+    }
+    let mut before = 0.0;
+    for row in &rows {
+        let at = format!("line {}", row.line);
+        if row.arrival < before {
+            let problem = format!(
+                "a request at {} s comes after one at {before} s",
+                row.arrival
+            );
+            return Err(InputError::bad_file(
+                path,
+                at,
+                problem,
+                "sort requests by arrival",
+            ));
+        }
+        before = row.arrival;
+    }
+    let requests = rows.iter().map(|row| Request {
+        arrival: Seconds(row.arrival),
+        prompt_len: row.prompt_len,
+        output_len: row.output_len,
+    });
+    Ok(requests.collect())
+}
+
+fn csv_rows(path: &Path, text: &str) -> Result<Vec<Row>, InputError> {
+    let mut reader = csv::ReaderBuilder::new()
+        .trim(csv::Trim::All)
+        .comment(Some(b'#'))
+        .flexible(true)
+        .from_reader(text.as_bytes());
+    let broken = |at: String, problem: String| InputError::bad_file(path, at, problem, REMEDY);
+    let headers = reader
+        .headers()
+        .map_err(|e| broken("line 1".into(), e.to_string()))?;
+    if headers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let place = |name: &str| headers.iter().position(|header| header == name);
+    let columns = NAMES
+        .iter()
+        .find_map(|names| Some([place(names[0])?, place(names[1])?, place(names[2])?]));
+    let Some(columns) = columns else {
+        let known: Vec<String> = NAMES.iter().map(|names| names.join(",")).collect();
+        let remedy = format!("name columns as one of: {}", known.join("; "));
+        let problem = "its columns are not those of a known trace";
+        return Err(InputError::bad_file(path, "line 1", problem, remedy));
+    };
+    let mut clock = Clock::default();
+    let mut rows = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(|e| broken("a line".into(), e.to_string()))?;
+        let line = record.position().map_or(0, |p| p.line() as usize);
+        let field = |column: usize| record.get(column).unwrap_or_default();
+        let row = clock
+            .seconds(field(columns[0]))
+            .and_then(|arrival| Row::new(line, arrival, [columns[1], columns[2]].map(field)));
+        rows.push(row.map_err(|problem| broken(format!("line {line}"), problem))?);
+    }
+    Ok(rows)
+}
+
+fn json_rows(path: &Path, text: &str) -> Result<Vec<Row>, InputError> {
+    let mut clock = Clock::default();
+    let mut rows = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let row = json_row(index + 1, line, &mut clock);
+        let at = || format!("line {}", index + 1);
+        rows.push(row.map_err(|problem| InputError::bad_file(path, at(), problem, REMEDY))?);
+    }
+    Ok(rows)
+}
+
+fn json_row(line: usize, text: &str, clock: &mut Clock) -> Result<Row, String> {
+    let object: Value =
+        serde_json::from_str(text).map_err(|e| format!("is no JSON object: {e}"))?;
+    let names = NAMES
+        .iter()
+        .find(|names| names.iter().all(|name| object.get(name).is_some()));
+    let names = names.ok_or_else(|| {
+        let known: Vec<String> = NAMES.iter().map(|names| names.join(", ")).collect();
+        format!("has none of the known sets of keys: {}", known.join("; "))
+    })?;
+    let word = |name: &str| match &object[name] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let [arrival, prompt, output] = names.map(word);
+    Row::new(line, clock.seconds(&arrival)?, [&prompt, &output])
+}
+
+impl Row {
+    fn new(line: usize, arrival: f64, lengths: [&str; 2]) -> Result<Row, String> {
+        let length = |text: &str| {
+            let number = text.parse::<u32>().ok().or_else(|| {
+                // Tables that went through floating point write 12.0.
+                let number = text.parse::<f64>().ok()?;
+                (number.fract() == 0.0 && (0.0..2e9).contains(&number)).then_some(number as u32)
+            });
+            number
+                .filter(|length| (1..=u32::MAX / 4).contains(length))
+                .ok_or_else(|| format!("`{text}` is no length"))
+        };
+        Ok(Row {
+            line,
+            arrival,
+            prompt_len: length(lengths[0])?,
+            output_len: length(lengths[1])?,
+        })
+    }
+}
+
+/// Times as written; dates count from the first.
+#[derive(Default)]
+struct Clock {
+    first: Option<DateTime>,
+}
+
+impl Clock {
+    fn seconds(&mut self, text: &str) -> Result<f64, String> {
+        if let Ok(seconds) = text.parse::<f64>() {
+            return match seconds >= 0.0 && seconds.is_finite() {
+                true => Ok(seconds),
+                false => Err(format!("`{text}` is no time")),
+            };
+        }
+        let date: DateTime = text.parse().map_err(|_| format!("`{text}` is no time"))?;
+        let first = *self.first.get_or_insert(date);
+        let since = date.duration_since(first).as_secs_f64();
+        match since >= 0.0 {
+            true => Ok(since),
+            false => Err(format!("{text} is before the first request, at {first}")),
+        }
+    }
+}
