@@ -198,6 +198,17 @@ fn a_trace_is_served_for_real_as_it_was_predicted() {
         &["--manager", "vllm", "--preemption", "swap", "--kv-gb", kv],
         &["--manager", "orca", "--max-len", "70", "--kv-gb", "0.0003"],
         &["--manager", "pie", "--kv-gb", "0.0003"],
+        // Half of the answers outgrow their room: who is sent away comes back with the same iteration.
+        &[
+            "--manager",
+            "s3",
+            "--accuracy",
+            "0.5",
+            "--max-len",
+            "128",
+            "--kv-gb",
+            "0.0002",
+        ],
     ] {
         let (code, out, said) = execute(manager);
         assert_eq!((code, said.as_str()), (0, ""), "{manager:?}");
@@ -207,7 +218,8 @@ fn a_trace_is_served_for_real_as_it_was_predicted() {
             assert_eq!(out[figure], measured[figure], "{manager:?}, {figure}");
         }
         let preempted = measured["preemptions"].as_u64() > Some(0);
-        assert_eq!(preempted, manager.contains(&"vllm"), "{manager:?}: {out}");
+        let leaves = manager.contains(&"vllm") || manager.contains(&"s3");
+        assert_eq!(preempted, leaves, "{manager:?}: {out}");
     }
     let (code, _, said) = execute(&["--manager", "s3", "--reserve", "output"]);
     assert_eq!(code, 2);

@@ -39,3 +39,10 @@ pub enum Moved {
     /// A layer's cache of all requests, back to the device.
     LayerIn(u16),
 }
+
+impl Moved {
+    /// Whether it brings back what another takes away.
+    pub fn follows(self, other: Moved) -> bool {
+        matches!((self, other), (Moved::In(back), Moved::Out(away, _)) if back == away)
+    }
+}

@@ -336,20 +336,24 @@ impl Scheduler {
             })
         };
         let mut roster = Roster::default();
-        let moved: Vec<TaskId> = std::mem::take(&mut self.moves)
-            .into_iter()
-            .map(|(lane, bytes, moved)| {
-                let op = Op::Move {
-                    bytes,
-                    from: Bytes::ZERO,
-                    to: Bytes::ZERO,
-                    page_locked: true,
-                };
-                let task = push(&mut piece, op, lane, &[]);
-                roster.moves.push((task, moved));
-                task
-            })
-            .collect();
+        let mut moved: Vec<TaskId> = Vec::new();
+        for (lane, bytes, what) in std::mem::take(&mut self.moves) {
+            let op = Op::Move {
+                bytes,
+                from: Bytes::ZERO,
+                to: Bytes::ZERO,
+                page_locked: true,
+            };
+            // Who comes back with the iteration that sends it away has to have left.
+            let left = roster
+                .moves
+                .iter()
+                .filter(|(_, before)| what.follows(*before));
+            let left: Vec<TaskId> = left.map(|(task, _)| *task).collect();
+            let task = push(&mut piece, op, lane, &left);
+            roster.moves.push((task, what));
+            moved.push(task);
+        }
         let op = self.shape.span(&self.load, 0, self.shape.layers);
         push(&mut piece, op, self.lanes.gpu, &moved);
         self.next_task = piece.end_task();
