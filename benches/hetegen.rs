@@ -65,17 +65,17 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(limits: &Limits) -> Bench {
+    fn new(limits: &Limits) -> anyhow::Result<Bench> {
         let options = CpuOptions {
             throttles: limits.throttles,
             pin_cores: true,
             ..CpuOptions::new(std::env::temp_dir())
         };
-        Bench {
-            meter: PaceMeter::new(&options),
+        Ok(Bench {
+            meter: PaceMeter::new(&options)?,
             options,
             weights: Remembered::new(Synthetic { seed: 1 }),
-        }
+        })
     }
 
     fn run(&mut self, plan: &Plan) -> anyhow::Result<(Run, Moment)> {
@@ -203,7 +203,7 @@ fn sweep(limits: &Limits) -> anyhow::Result<()> {
     println!("model,offset,alpha,token_ms,of_best");
     let mut summary = String::new();
     for name in SHAPES {
-        let mut bench = Bench::new(limits);
+        let mut bench = Bench::new(limits)?;
         let model = layers(name, 2)?;
         let shares = benchmarked(&bench, &model)?;
         let offsets = AROUND.offsets();
@@ -313,7 +313,7 @@ fn compare(
     (profile, limits): (&HardwareProfile, &Limits),
     of: fn(&Run) -> Vec<f64>,
 ) -> anyhow::Result<()> {
-    let mut bench = Bench::new(limits);
+    let mut bench = Bench::new(limits)?;
     for _ in 0..ROUNDS {
         for case in &mut cases {
             let (run, moment) = bench.run(&case.plan)?;
@@ -347,7 +347,7 @@ fn held(profile: &HardwareProfile, limits: &Limits, device: Bytes) -> HardwarePr
 
 fn parts(profile: &HardwareProfile, limits: &Limits) -> anyhow::Result<()> {
     let model = layers("opt-1.3b", 8)?;
-    let bench = Bench::new(limits);
+    let bench = Bench::new(limits)?;
     let share = benchmarked(&bench, &model)?;
     let open = split_plan(&model, share, 10)?;
     // Room for half of what is split.

@@ -12,11 +12,11 @@ pub(super) struct Around<'a> {
 }
 
 impl<'a> Around<'a> {
-    /// None where the profile does not say how fast the machine was.
+    /// None where the profile does not say how fast the machine was, or there is no memory left for the reference work.
     pub fn begin(profile: Option<&'a HardwareProfile>, options: &CpuOptions) -> Option<Around<'a>> {
         // What is timed is the processor's work, which says nothing of a GPU's pace.
         let profile = profile.filter(|it| it.compute.pace.is_some() && options.card.is_none())?;
-        let mut meter = PaceMeter::new(options);
+        let mut meter = PaceMeter::new(options).ok()?;
         let before = meter.now();
         Some(Around {
             profile,

@@ -16,7 +16,7 @@ use crate::files::random_prompts;
 
 pub(super) struct Bench<'a> {
     options: &'a CpuOptions,
-    meter: PaceMeter,
+    meter: Option<PaceMeter>,
     weights: Weights,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Bench<'a> {
     pub fn new(options: &'a CpuOptions) -> Bench<'a> {
         Bench {
             options,
-            meter: PaceMeter::new(options),
+            meter: None,
             weights: HashMap::new(),
         }
     }
@@ -53,7 +53,11 @@ impl<'a> Bench<'a> {
     /// Executes a case once, timing the machine's pace before and after.
     pub fn run(&mut self, case: &Case, plan: &Plan) -> Result<TimedRun, Why> {
         let (options, weights) = (self.options, &mut self.weights);
-        let paced = self.meter.steadily(|| {
+        let meter = match self.meter.take() {
+            Some(meter) => meter,
+            None => PaceMeter::new(options)?,
+        };
+        let paced = self.meter.insert(meter).steadily(|| {
             if options.interrupt.load(Ordering::Relaxed) {
                 return Err(Why::interrupted());
             }

@@ -3,7 +3,8 @@
 //! A task that takes `alone` by itself and lasted `wall` beside others lost `wall - alone`, which is the
 //! sum over its neighbours of `delay[j] * worked[j]`: what it did of its own work while engine j was busy,
 //! in seconds alone. Least squares over all tasks of an engine, with no negative delays, gives each
-//! pair's; [`rate_of`] it is what a profile states. The simulator slows tasks by the same rule.
+//! pair's; [`rate_of`] it is what a profile states. The simulator slows tasks by the same rule. All of that is measured in
+//! some rounds, and a pair's median counts: what a shared machine's neighbours do in one round is nobody's loss.
 
 use std::collections::BTreeMap;
 
@@ -21,6 +22,9 @@ use super::samples::Timed;
 use super::stats::median;
 
 const ENGINES: usize = Engine::ALL.len();
+
+/// Rounds of measurement.
+pub(super) const ROUNDS: usize = 3;
 
 /// The least share of its pace that an engine is said to keep.
 const SHARE_MIN: f64 = 0.1;
@@ -86,15 +90,15 @@ struct Loss {
     beside: Vec<(Set, f64)>,
 }
 
-/// Losses by victim.
+/// Losses by round and victim.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    of: BTreeMap<Engine, Vec<Loss>>,
+    rounds: [BTreeMap<Engine, Vec<Loss>>; ROUNDS],
 }
 
 impl Losses {
-    /// Takes in a run with overlap, and what its tasks take without it.
-    pub(super) fn add(&mut self, overlapped: &[Timed], serial: &[Timed]) {
+    /// Takes in a run of some round with overlap, and what its tasks take without it.
+    pub(super) fn add(&mut self, round: usize, overlapped: &[Timed], serial: &[Timed]) {
         let mut alone = BTreeMap::<(Engine, String), Vec<f64>>::new();
         for task in serial {
             if let Some(engine) = Engine::of(task.kind) {
@@ -107,7 +111,7 @@ impl Losses {
                 continue;
             };
             if let Some(alone) = alone.get(&(engine, format!("{:?}", task.op))) {
-                self.of.entry(engine).or_default().push(Loss {
+                self.rounds[round].entry(engine).or_default().push(Loss {
                     wall: task.span.duration().0,
                     alone: median(alone) * task.pace,
                     beside: beside(task, overlapped),
@@ -116,24 +120,30 @@ impl Losses {
         }
     }
 
-    /// The pairs that ran together long enough and disturbed each other.
+    /// The pairs that disturbed each other, in the middle of the rounds in which they ran together long enough.
     pub(super) fn contention(&self, source: &str) -> Vec<Contention> {
-        let mut pairs = Vec::new();
-        for (victim, losses) in &self.of {
+        let mut rates = BTreeMap::<(Engine, Engine), Vec<f64>>::new();
+        for (victim, losses) in self.rounds.iter().flatten() {
             let delays = fit(losses);
             for beside in Engine::ALL {
-                let rate = rate_of(delays[beside as usize]);
                 let together = losses.iter().map(|loss| loss.together(beside)).sum::<f64>();
-                if together > BESIDE_MIN_S && rate < SHARE_UNDISTURBED {
-                    pairs.push(Contention {
-                        victim: *victim,
-                        beside,
-                        rate: Quantity::new(rate, source),
-                    });
+                if together > BESIDE_MIN_S {
+                    let of_pair = rates.entry((*victim, beside)).or_default();
+                    of_pair.push(rate_of(delays[beside as usize]));
                 }
             }
         }
+        let pairs = rates
+            .into_iter()
+            .map(|(pair, rates)| (pair, median(&rates)));
         pairs
+            .filter(|(_, rate)| *rate < SHARE_UNDISTURBED)
+            .map(|((victim, beside), rate)| Contention {
+                victim,
+                beside,
+                rate: Quantity::new(rate, source),
+            })
+            .collect()
     }
 }
 
@@ -270,6 +280,25 @@ mod tests {
         // No lowering has anything page-locked as it goes.
         let used = Engine::ALL.iter().filter(|engine| **engine != Engine::Pin);
         assert!(used.into_iter().all(|engine| engines.contains(engine)));
+    }
+
+    #[test]
+    fn a_round_that_was_disturbed_from_outside_does_not_count() {
+        use Engine::{Gpu, H2d};
+        let mut rounds = Losses::default();
+        for (round, rate) in [0.7, 0.2, 0.68].into_iter().enumerate() {
+            let mut truth = [0.0; ENGINES];
+            truth[H2d as usize] = delay_of(rate);
+            let losses =
+                (0..200).map(|i| observed(0.1, &[(&[H2d], f64::from(i % 5) * 10e-3)], &truth));
+            rounds.rounds[round].insert(Gpu, losses.collect());
+        }
+        let found = rounds.contention("test");
+        assert_eq!(
+            (found.len(), found[0].victim, found[0].beside),
+            (1, Gpu, H2d)
+        );
+        assert!((found[0].rate.value - 0.68).abs() < 0.01);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub use alpha::{PartOptions, PartTimes, Parts, measure_parts};
 pub(crate) use assemble::MEASURED;
 pub use bandwidth::host_read_rates;
 use compute::Kind;
-use contention::Losses;
+use contention::{Losses, ROUNDS};
 use moves::Moves;
 pub use pace::{Moment, PaceMeter, Paced};
 pub use peak::fma_flops_per_s;
@@ -134,10 +134,10 @@ struct Measured {
 }
 
 impl Measured {
-    fn new(options: &CpuOptions, disk_free: Bytes) -> Measured {
-        let mut meter = PaceMeter::new(options);
+    fn new(options: &CpuOptions, disk_free: Bytes) -> Result<Measured, CpuError> {
+        let mut meter = PaceMeter::new(options)?;
         let moments: Vec<Moment> = (0..5).map(|_| meter.now()).collect();
-        Measured {
+        Ok(Measured {
             base: Moment::middle(&moments),
             meter,
             weights: Remembered::new(Synthetic { seed: 0 }),
@@ -153,7 +153,7 @@ impl Measured {
             host_reads: Vec::new(),
             disk_free,
             losses: Losses::default(),
-        }
+        })
     }
 
     /// Runs something at a steady pace, if there is one, and gives its tasks' times at the base's pace.
@@ -183,7 +183,7 @@ pub fn measure(
     progress: &mut dyn FnMut(&str, f64),
 ) -> Result<HardwareProfile, ProbeError> {
     let disk_free = free_bytes(&options.cpu.disk_dir).map_err(CpuError::from)?;
-    let mut measured = Measured::new(&options.cpu, disk_free);
+    let mut measured = Measured::new(&options.cpu, disk_free)?;
     let options = &ProbeOptions {
         cpu: CpuOptions {
             dispatch: Dispatch::measuring(),
@@ -230,7 +230,7 @@ pub fn measure(
 /// Who slows whom, by a run of tasks beside each other and a run of the same tasks one by one.
 pub fn contention(overlapped: &Run, serial: &Run) -> Vec<Contention> {
     let mut losses = Losses::default();
-    losses.add(&timed(overlapped), &timed(serial));
+    losses.add(0, &timed(overlapped), &timed(serial));
     losses.contention(MEASURED)
 }
 
@@ -260,7 +260,7 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
         48 << 20,
     ];
     let region = Bytes(128 << 20);
-    let (repeats, turns) = if options.quick { (5, 2) } else { (7, 5) };
+    let (repeats, turns) = if options.quick { (5, 1) } else { (7, 2) };
     let mut plan = compute::plan(
         options.shapes()[0],
         (1, 4),
@@ -273,19 +273,26 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
     let machine = Machine::single_gpu(plan.capacity_bytes);
     let mut moves = Moves::new(Program::new(), &machine, region, behind);
     moves.prepare();
-    let prepared = moves.program.tasks().len();
-    moves.one_by_one(sizes, repeats, turns);
-    let alone = moves.program.tasks().len();
-    for first in 0..moves::MOVERS.len() {
-        for second in first + 1..moves::MOVERS.len() {
-            moves.together([first, second], 4 << 20, 256 << 20);
-        }
-    }
+    let rounds: Vec<_> = (0..ROUNDS)
+        .map(|_| {
+            let begin = moves.program.tasks().len();
+            moves.one_by_one(sizes, repeats, turns);
+            let alone = moves.program.tasks().len();
+            for first in 0..moves::MOVERS.len() {
+                for second in first + 1..moves::MOVERS.len() {
+                    moves.together([first, second], 4 << 20, 256 << 20);
+                }
+            }
+            (begin..alone, alone..moves.program.tasks().len())
+        })
+        .collect();
     let program = moves.program;
     let (run, tasks) = measured.run(|_| run_program(options, &plan, &machine, program.clone()))?;
-    let (alone, together) = (&tasks[prepared..alone], &tasks[alone..]);
-    measured.losses.add(together, alone);
-    measured.moves.extend_from_slice(alone);
+    for (round, (alone, together)) in rounds.into_iter().enumerate() {
+        let (alone, together) = (&tasks[alone], &tasks[together]);
+        measured.losses.add(round, together, alone);
+        measured.moves.extend_from_slice(alone);
+    }
     measured
         .gaps
         .extend(samples::gaps_on_one_engine(&run, moves::MOVERS[0]));
@@ -457,10 +464,13 @@ fn measure_barriers(options: &ProbeOptions, measured: &mut Measured) -> Result<(
 }
 
 fn measure_contention(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
-    for [overlapped, serial] in contention::plans(options.dtypes[0], options.shapes()[1])? {
-        let (_, alone) = measured.run(|weights| run_plan(options, &serial, weights))?;
-        let (_, beside) = measured.run(|weights| run_plan(options, &overlapped, weights))?;
-        measured.losses.add(&beside, &alone);
+    let plans = contention::plans(options.dtypes[0], options.shapes()[1])?;
+    for round in 0..ROUNDS {
+        for [overlapped, serial] in &plans {
+            let (_, alone) = measured.run(|weights| run_plan(options, serial, weights))?;
+            let (_, beside) = measured.run(|weights| run_plan(options, overlapped, weights))?;
+            measured.losses.add(round, &beside, &alone);
+        }
     }
     Ok(())
 }

@@ -3,15 +3,20 @@
 use std::time::Instant;
 
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
+use plimsoll_core::units::Bytes;
 
 use super::stats::median;
-use crate::cpu::{CpuOptions, pin};
+use crate::cpu::{CpuError, CpuOptions, pin};
 use crate::kernels::Elements;
 use crate::kernels::linear::{LinearShape, LinearWeight, linear};
+use crate::tiers::Region;
 
-/// The reference product's weights: larger than a core's own cache.
+/// The reference product's weights.
 const N: usize = 1536;
 const K: usize = 2048;
+/// Weights that take turns: together larger than a shared last cache. A model's weights come from memory too, while what stays in
+/// that cache goes as fast as neighbours let it, which says nothing of a run.
+const TURNS: usize = 8;
 /// Tokens of the two products.
 const FEW: usize = 3;
 const MANY: usize = 96;
@@ -19,7 +24,7 @@ const MANY: usize = 96;
 const COPY_BYTES: usize = 24 << 20;
 /// Each is repeated at least so often, and for so long; the median counts.
 const REPEATS_MIN: usize = 5;
-const REPEATS_S: f64 = 8e-3;
+const REPEATS_S: f64 = 20e-3;
 
 /// Seconds that the reference work took at one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -40,11 +45,13 @@ const RESTARTS_MAX: u32 = 10;
 #[derive(Debug)]
 pub struct PaceMeter {
     restarts_left: u32,
-    weight: Vec<f32>,
+    /// In large pages, as an executor's tiers are.
+    weights: Region,
+    turn: usize,
     input: Vec<f32>,
     output: Vec<f32>,
-    from: Vec<u8>,
-    into: Vec<u8>,
+    from: Region,
+    into: Region,
     pin_cores: bool,
     /// A GPU has a pace of its own, of which the processor's says nothing: all moments are alike.
     on_card: bool,
@@ -52,19 +59,32 @@ pub struct PaceMeter {
 
 impl PaceMeter {
     /// Work on the cores that an executor with `pin_cores` uses.
-    pub fn new(options: &CpuOptions) -> PaceMeter {
-        let pin_cores = options.pin_cores;
+    ///
+    /// # Errors
+    /// [`CpuError::Tier`] where there is no memory for the work's operands.
+    pub fn new(options: &CpuOptions) -> Result<PaceMeter, CpuError> {
+        let on_card = options.card.is_some();
+        let region = |bytes: usize| {
+            let wanted = if on_card { 0 } else { bytes };
+            Region::new("host", Bytes(wanted as u64))
+        };
         let value = |i: usize| (i % 17) as f32 * 0.01 - 0.08;
-        PaceMeter {
+        let mut weights = region(TURNS * N * K * size_of::<f32>())?;
+        let numbers: &mut [f32] = bytemuck::cast_slice_mut(weights.bytes_mut());
+        for (i, number) in numbers.iter_mut().enumerate() {
+            *number = value(i);
+        }
+        Ok(PaceMeter {
             restarts_left: RESTARTS_MAX,
-            weight: (0..N * K).map(value).collect(),
+            weights,
+            turn: 0,
             input: (0..MANY * K).map(value).collect(),
             output: vec![0.0; MANY * N],
-            from: vec![1; COPY_BYTES],
-            into: vec![0; COPY_BYTES],
-            pin_cores,
-            on_card: options.card.is_some(),
-        }
+            from: region(COPY_BYTES)?,
+            into: region(COPY_BYTES)?,
+            pin_cores: options.pin_cores,
+            on_card,
+        })
     }
 
     /// Measures something with the reference work before and after. Where the pace changed between, it
@@ -94,7 +114,7 @@ impl PaceMeter {
         }
     }
 
-    /// Times the reference work now: about thirty milliseconds.
+    /// Times the reference work now: about a tenth of a second.
     pub fn now(&mut self) -> Moment {
         if self.on_card {
             return Moment {
@@ -113,15 +133,21 @@ impl PaceMeter {
         } else {
             (&[][..], &[][..])
         };
-        let (weight, input, output) = (&self.weight, &self.input, &mut self.output);
+        let (input, output, turn) = (&self.input, &mut self.output, &mut self.turn);
+        let weights: &[f32] = bytemuck::cast_slice(self.weights.bytes());
         let products = std::thread::scope(|scope| {
             let work = scope.spawn(|| {
                 pin::pin_to(device);
-                [FEW, MANY].map(|m| timed(|| product(m, weight, input, output)))
+                [FEW, MANY].map(|m| {
+                    timed(|| {
+                        *turn = (*turn + 1) % TURNS;
+                        product(m, &weights[*turn * N * K..][..N * K], input, output);
+                    })
+                })
             });
             work.join().unwrap_or([f64::NAN; 2])
         });
-        let (from, into) = (&self.from, &mut self.into);
+        let (from, into) = (self.from.bytes(), self.into.bytes_mut());
         let copy_s = std::thread::scope(|scope| {
             let work = scope.spawn(|| {
                 pin::pin_to(others);

@@ -4,16 +4,17 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use half::f16;
-use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::hardware::{Implementation, ProductCurves, Slowness};
+use plimsoll_core::units::Bytes;
 
-use crate::cpu::pin;
+use super::ProbeError;
+use crate::cpu::{CpuError, pin};
 use crate::dispatch::{Tried, Weights, curves};
 use crate::kernels::groups::PackedMatrix;
 use crate::kernels::linear::{How, LinearShape, LinearWeight, Ways, linear_with};
 use crate::kernels::{Elements, KernelError, Matrix};
+use crate::tiers::Region;
 
 /// Rows that are timed: up to what one pass over the weights serves.
 const ROWS: [usize; 13] = [1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 24, 48, 128];
@@ -24,45 +25,45 @@ const GEMV_ROWS_MAX: usize = 16;
 const CONVENTIONAL_ROWS_MIN: usize = 6;
 
 /// Weights that are cycled through are so large together that no cache holds what comes next.
-const CYCLED_BYTES: usize = 48 << 20;
+const CYCLED_BYTES: usize = 96 << 20;
 
-/// Copies of weights, one after another.
+/// Copies of weights, one after another, in large pages as those of an executor are.
 struct Cycled {
-    halves: Vec<f16>,
-    /// Of a copy, in halves.
+    copies: Region,
+    /// Bytes of a copy.
     each: usize,
     weights: Weights,
     next: usize,
 }
 
 impl Cycled {
-    fn new(weights: Weights) -> Cycled {
+    fn new(weights: Weights) -> Result<Cycled, CpuError> {
         let Weights { dtype, n, k, .. } = weights;
         let bytes = match weights.packed {
             true => n.div_ceil(GROUP_ELEMENTS as usize) * k * GROUP_BYTES as usize,
             false => n * k * dtype.size_bytes() as usize,
         };
-        let copies = CYCLED_BYTES.div_ceil(bytes);
-        Cycled {
-            // A small number in every type, and codes and their ends as well.
-            halves: vec![f16::from_bits(0x3c01); copies * bytes / 2],
-            each: bytes / 2,
+        let mut copies = Region::new("host", Bytes((CYCLED_BYTES.div_ceil(bytes) * bytes) as u64))?;
+        // A small number in every type, and codes and their ends as well.
+        let halves: &mut [u16] = bytemuck::cast_slice_mut(copies.bytes_mut());
+        halves.fill(0x3c01);
+        Ok(Cycled {
+            copies,
+            each: bytes,
             weights,
             next: 0,
-        }
+        })
     }
 
     /// The copy that was used longest ago.
     fn matrix(&mut self) -> Result<Matrix<'_>, KernelError> {
-        let copies = self.halves.len() / self.each;
-        self.next = (self.next + 1) % copies;
-        let own = &self.halves[self.next * self.each..][..self.each];
+        let all = self.copies.bytes();
+        self.next = (self.next + 1) % (all.len() / self.each);
+        let own = &all[self.next * self.each..][..self.each];
         let Weights { dtype, n, k, .. } = self.weights;
         Ok(match (self.weights.packed, dtype) {
-            (true, _) => Matrix::Packed(PackedMatrix::new(bytemuck::cast_slice(own), n, k)?),
-            (false, Dtype::F16) => Elements::F16(own).into(),
-            (false, Dtype::F32) => Elements::F32(bytemuck::cast_slice(own)).into(),
-            (false, Dtype::Bf16) => Elements::from_bytes(bytemuck::cast_slice(own), dtype)?.into(),
+            (true, _) => Matrix::Packed(PackedMatrix::new(own, n, k)?),
+            (false, _) => Elements::from_bytes(own, dtype)?.into(),
         })
     }
 }
@@ -90,9 +91,9 @@ fn computes(implementation: Implementation, rows: usize) -> bool {
 }
 
 /// Seconds of each implementation by rows. Implementations take turns, so that what disturbs one disturbs all.
-fn tried(weights: Weights, repeats: usize) -> Result<Vec<Tried>, KernelError> {
+fn tried(weights: Weights, repeats: usize) -> Result<Vec<Tried>, ProbeError> {
     let Weights { n, k, .. } = weights;
-    let mut cycled = Cycled::new(weights);
+    let mut cycled = Cycled::new(weights)?;
     let most = ROWS[ROWS.len() - 1];
     let (x, mut y) = (vec![0.01; most * k], vec![0.0; most * n]);
     let mut all = Vec::new();
@@ -132,7 +133,7 @@ pub(super) fn on_device_core(
     weights: Weights,
     repeats: usize,
     pin_cores: bool,
-) -> Result<Vec<Tried>, KernelError> {
+) -> Result<Vec<Tried>, ProbeError> {
     let cores = match pin_cores {
         true => pin::allowed_cores(),
         false => Vec::new(),
@@ -164,6 +165,8 @@ pub(super) fn at_pace(
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_core::Dtype;
+
     use super::*;
     use crate::kernels::linear::Way;
 

@@ -11,6 +11,7 @@ use plimsoll_core::split::SplitLinears;
 use plimsoll_core::workload::Workload;
 
 use super::compute::{self, Shape, with_room};
+use super::contention::ROUNDS;
 use super::samples::Timed;
 use super::{Measured, ProbeError, ProbeOptions, run_plan};
 
@@ -78,7 +79,10 @@ pub(super) fn measure(options: &ProbeOptions, measured: &mut Measured) -> Result
                 let plan = of(HALF)?;
                 let (_, beside) = measured.run(|weights| run_plan(options, &plan, weights))?;
                 let halves: Vec<Timed> = alone.iter().filter_map(halved).collect();
-                measured.losses.add(&beside, &halves);
+                // Once for each batch, so it belongs to every round.
+                for round in 0..ROUNDS {
+                    measured.losses.add(round, &beside, &halves);
+                }
                 let alone = alone.into_iter().map(|task| (*dtype, task));
                 measured.cpu_products.extend(alone);
             }
