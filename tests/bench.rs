@@ -94,7 +94,7 @@ fn people_read_a_table() {
     let place = place();
     let text = place.text("bench --model config.json --dtype f16");
     for words in [
-        "config in f16 on emulated device",
+        " in f16 on emulated device; its memory: ",
         "48 x 80",
         "C: conventional",
         "2 layers",

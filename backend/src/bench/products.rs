@@ -114,11 +114,13 @@ fn on_card(options: &BenchOptions, weights: Weights) -> Result<Vec<ProductTimes>
 
 fn on_core(options: &BenchOptions, weights: Weights) -> Result<Vec<ProductTimes>, ProbeError> {
     let (rows, repeats) = (&options.rows, options.cpu_repeats);
-    let tried = products::of_rows(weights, rows, repeats, options.cpu.pin_cores)?;
+    let dispatched = |rows: usize| chosen_on_cpu(&options.cpu.dispatch, weights, rows);
+    let is_timed = |by, rows| products::computes(by, rows) || by == dispatched(rows);
+    let asked = (rows.as_slice(), &is_timed as &products::Computes<'_>);
+    let tried = products::of_rows(weights, asked, repeats, options.cpu.pin_cores)?;
     let of_rows = |m: &usize| {
         let tried: Vec<Tried> = tried.iter().filter(|t| t.m == *m).cloned().collect();
-        let dispatched = chosen_on_cpu(&options.cpu.dispatch, weights, *m);
-        ProductTimes::new(weights, &tried, dispatched, *m)
+        ProductTimes::new(weights, &tried, dispatched(*m), *m)
     };
     Ok(rows.iter().map(of_rows).collect())
 }

@@ -81,7 +81,7 @@ fn only(implementation: Implementation) -> Ways {
 }
 
 /// Whether an implementation is timed for so many rows.
-fn computes(implementation: Implementation, rows: usize) -> bool {
+pub(crate) fn computes(implementation: Implementation, rows: usize) -> bool {
     match implementation {
         Implementation::Gemv => rows <= GEMV_ROWS_MAX,
         Implementation::Flat => true,
@@ -89,8 +89,15 @@ fn computes(implementation: Implementation, rows: usize) -> bool {
     }
 }
 
+/// Which implementations are timed for so many rows.
+pub(crate) type Computes<'a> = dyn Fn(Implementation, usize) -> bool + Sync + 'a;
+
 /// Seconds of each implementation by rows. Implementations take turns, so that what disturbs one disturbs all.
-fn tried(weights: Weights, rows: &[usize], repeats: usize) -> Result<Vec<Tried>, KernelError> {
+fn tried(
+    weights: Weights,
+    (rows, computes): (&[usize], &Computes<'_>),
+    repeats: usize,
+) -> Result<Vec<Tried>, KernelError> {
     let Weights { n, k, .. } = weights;
     let mut cycled = Cycled::new(weights);
     let most = rows.iter().copied().max().unwrap_or(0);
@@ -133,13 +140,13 @@ pub(crate) fn on_device_core(
     repeats: usize,
     pin_cores: bool,
 ) -> Result<Vec<Tried>, KernelError> {
-    of_rows(weights, &ROWS, repeats, pin_cores)
+    of_rows(weights, (&ROWS, &computes), repeats, pin_cores)
 }
 
-/// The same for any rows.
+/// The same for any rows, and the implementations of each that are asked for.
 pub(crate) fn of_rows(
     weights: Weights,
-    rows: &[usize],
+    rows: (&[usize], &Computes<'_>),
     repeats: usize,
     pin_cores: bool,
 ) -> Result<Vec<Tried>, KernelError> {
