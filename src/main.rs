@@ -25,6 +25,8 @@ fn obey(command: &Command) -> anyhow::Result<()> {
         Command::Profile(args) => cli::profile::run(args),
         // This machine and a model -> where CPU and link end together.
         Command::Alpha(args) => cli::alpha::run(args),
+        // This machine and a model -> what the parts of decoding are worth.
+        Command::Bench(args) => cli::bench::run(args),
         // Both, side by side.
         Command::Validate(args) => cli::validate::run(args),
         // Measured runs -> how far off predictions are.

@@ -61,6 +61,7 @@ fn a_missing_library_is_named_in_one_line() {
         "profile --backend cuda",
         "run --backend cuda --model opt-125m",
         "validate --backend cuda",
+        "bench --backend cuda",
     ] {
         let started = std::time::Instant::now();
         place.refused(line, 5, &[&why]);

@@ -7,6 +7,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{Curve, HardwareProfile, Implementation, Inflections, ProductCurves};
 use plimsoll_core::model::{ModelSpec, TensorRole};
 
+use crate::kernels::linear::Ways;
 use crate::probe::{MEASURED, median, spread};
 
 /// Weights that products are made with.
@@ -194,6 +195,15 @@ impl Dispatch {
         let known = self.lock();
         let known = known.iter().find(|known| known.weights == weights);
         known.map(|known| known.points)
+    }
+
+    /// How the CPU computes rows with weights: by the nearest shape's points, which are its own where that was measured.
+    pub fn ways(&self, weights: Weights) -> Ways {
+        let from = |point: Option<u32>| point.map_or(usize::MAX, |rows| rows as usize);
+        self.nearest(weights).map_or(Ways::BUILT_IN, |points| Ways {
+            tile_from: from(points.m1),
+            panels_from: from(points.m2),
+        })
     }
 
     /// The points of the nearest shape of such weights.

@@ -1,8 +1,10 @@
 //! The low rooms of Plimsoll: memory tiers of a stated size and the arithmetic of a decoder.
 
+pub mod bench;
 pub mod cpu;
 pub mod cuda;
 pub mod decoder;
+pub mod digest;
 pub mod dispatch;
 pub mod machine;
 pub mod probe;

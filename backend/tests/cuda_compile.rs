@@ -1,8 +1,8 @@
 //! NVRTC through our own calls of it, where it is: it needs no GPU.
 
-use plimsoll_backend::cuda::CudaError;
 use plimsoll_backend::cuda::raw::{Compiler, Library};
 use plimsoll_backend::cuda::sources::{SOURCES, Source, source};
+use plimsoll_backend::cuda::{Compile, CudaError, KernelCache};
 
 fn compiler() -> Option<Compiler> {
     let found = Compiler::find();
@@ -47,4 +47,29 @@ fn what_does_not_compile_is_said_with_the_compilers_words() {
     assert!(said.contains("no_such_thing"), "{said}");
     let error = compiler.compile(&SOURCES[0], "sm_10").unwrap_err();
     assert!(error.to_string().contains("sm_10"), "{error}");
+}
+
+/// A compiler of some version that must not be needed.
+struct Unneeded([i32; 2]);
+
+impl Compile for Unneeded {
+    fn version(&self) -> Result<[i32; 2], CudaError> {
+        Ok(self.0)
+    }
+
+    fn compile(&self, source: &Source, _: &str) -> Result<Vec<u8>, CudaError> {
+        panic!("{} is compiled again", source.name)
+    }
+}
+
+#[test]
+fn what_was_compiled_is_kept() {
+    let Some(compiler) = compiler() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let cache = KernelCache::in_folder(folder.path());
+    let norm = source("norm").unwrap();
+    let first = cache.cubin(&compiler, norm, "sm_80").unwrap();
+    assert_eq!(&first[..4], b"\x7fELF");
+    let unneeded = Unneeded(compiler.version().unwrap());
+    assert_eq!(cache.cubin(&unneeded, norm, "sm_80").unwrap(), first);
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use common::{Outcome, checkpoint, execute, model, plan, prompts};
-use cuda::card::{FakeCard, Order};
+use cuda::card::{Call, FakeCard, Fault, Order};
 use plimsoll_backend::cpu::{CapturedLogits, CpuExecutor, CpuOptions};
 use plimsoll_backend::cuda::UnifiedMaximum;
 use plimsoll_backend::dispatch::{Dispatch, Weights};
@@ -160,7 +160,7 @@ fn attention_has_a_unified_maximum_where_scores_allow_it() {
     let wide = on(&card, &Louder(subject("tiny-llama").1, 2000.0));
     assert_eq!((wide.range, wide.recomputed), (None, queries));
     drop(card);
-    let card = FakeCard::narrowing(Order::Random(6)).expect("there was one before");
+    let card = FakeCard::with(Order::Random(6), Fault::Narrows).expect("there was one before");
     let narrow = on(&card, &*source);
     let some = queries / 4..=queries;
     assert!(some.contains(&narrow.recomputed), "{narrow:?} of {queries}");
@@ -375,7 +375,7 @@ fn streams_that_forget_to_wait_are_found() {
     let (plan, source, prompts) = busy();
     let h2d = plan.machine().resource(ResourceKind::H2d, 0);
     let order = Order::Last(usize::from(h2d.expect("a link").0));
-    let Some(card) = FakeCard::with(order, true) else {
+    let Some(card) = FakeCard::with(order, Fault::ForgetsWaits) else {
         return;
     };
     // What was not there yet is a NaN, so that it may not come to an end at all.
@@ -484,9 +484,7 @@ fn off_by(found: &Outcome, expected: &Outcome) -> f32 {
 #[test]
 fn products_are_measured_before_the_clock_starts() {
     // What is computed does not matter here, and would take minutes.
-    let Some(card) = FakeCard::idle() else {
-        return;
-    };
+    let card = FakeCard::idle();
     let (model, source) = subject("tiny-mistral");
     let own = policy((2, 1), DEVICE, "");
     let plan = plan(&model, Dtype::F16, own, workload(4, 2, 2));
@@ -515,6 +513,47 @@ fn products_are_measured_before_the_clock_starts() {
             let rows: Vec<f64> = curve.points().iter().map(|point| point.0).collect();
             assert_eq!((rows[0], rows.len()), (1.0, 12));
         }
+    }
+}
+
+/// Once the first kernel has been given, nothing is allocated, given back, page-locked or written by the host; and those who
+/// issue wait for no event, unless the host chooses tokens.
+#[test]
+fn decoding_allocates_nothing_and_waits_for_nothing() {
+    let (plan, source, prompts) = busy();
+    let Some(card) = FakeCard::new(Order::Random(9)) else {
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let greedy = CpuOptions::new(dir.path());
+    let given = vec![vec![5; plan.workload.gen_len as usize]; prompts.len()];
+    let chosen_by_host = CpuOptions {
+        given: Some(given.into()),
+        ..greedy.clone()
+    };
+    let mut begun = 0;
+    for (options, waits) in [(greedy, false), (chosen_by_host, true)] {
+        let on = (&card, Dispatch::default());
+        let found = on_card_with(&plan, &*source, &prompts, on, &options);
+        found.unwrap_or_else(|error| panic!("{}", said(&error)));
+        let calls = card.calls().split_off(begun);
+        begun += calls.len();
+        let is_kernel = |(call, _): &(Call, String)| matches!(call, Call::Launch(_));
+        let first = calls.iter().position(is_kernel).expect("kernels");
+        let last = calls.iter().rposition(is_kernel).expect("kernels");
+        let steps = &calls[first..=last];
+        // Threads: one that gives a stream its tasks, another that learns when they ended.
+        let by = |end: &str, thread: &str| thread.ends_with(end);
+        let mut others = steps.iter().filter(|(call, thread)| match call {
+            Call::Launch(_) => false,
+            Call::AwaitEvent => !by("-in", thread) && !by("-out", thread),
+            _ => true,
+        });
+        assert_eq!(others.next(), None);
+        let waited =
+            |(call, thread): &&(Call, String)| *call == Call::AwaitEvent && by("-in", thread);
+        let waited = steps.iter().filter(waited).count();
+        assert_eq!(waited > 0, waits, "{waited} of {}", steps.len());
     }
 }
 

@@ -10,6 +10,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
 
 use super::{Exit, Failure};
+use crate::files::kernel_cache;
 
 /// What runs a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -41,7 +42,7 @@ impl Backend {
             return Ok(options);
         }
         Ok(CpuOptions {
-            card: Some(Arc::new(GpuCard::new(0)?)),
+            card: Some(Arc::new(GpuCard::new(0, kernel_cache())?)),
             dispatch: Dispatch::measuring(),
             ..options
         })

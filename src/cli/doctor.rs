@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::backend::Backend;
 use super::output::{print, print_json};
 use super::{Exit, Failure, Format};
+use crate::files::kernel_cache;
 use crate::report::{Align, Table};
 
 /// What the kernels' tests need of a GPU's memory, in bytes.
@@ -84,7 +85,7 @@ struct Report {
 
 fn test_cuda() -> Result<Vec<Outcome>, CudaError> {
     check_available()?;
-    let mut gpu = Gpu::open(0, ARENA_BYTES)?;
+    let mut gpu = Gpu::open(0, ARENA_BYTES, kernel_cache())?;
     Ok(selftest::cuda(&mut gpu))
 }
 

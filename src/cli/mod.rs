@@ -3,6 +3,7 @@
 mod against;
 pub mod alpha;
 mod backend;
+pub mod bench;
 pub mod calibrate;
 pub mod completions;
 pub mod doctor;
@@ -67,6 +68,8 @@ pub enum Command {
     /// Measure at which share of linear layers' outputs this machine's CPU ends with its link (HeteGen's alpha
     /// benchmark)
     Alpha(alpha::Args),
+    /// Measure what products, attention and a decode over the link are worth on this machine's device
+    Bench(bench::Args),
     /// Simulate and execute a grid of plans on this machine, and compare
     Validate(validate::Args),
     /// Predict measured runs and show how far off the predictions are

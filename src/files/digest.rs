@@ -1,23 +1,11 @@
-//! Digests: what tells two inputs apart without keeping them.
+//! The digest of a checkpoint.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
-
-/// SHA-256 over parts, each with its length, in hexadecimal.
-pub fn digest<Part: AsRef<[u8]>>(parts: impl IntoIterator<Item = Part>) -> String {
-    let mut sum = Sha256::new();
-    for part in parts {
-        let part = part.as_ref();
-        sum.update((part.len() as u64).to_le_bytes());
-        sum.update(part);
-    }
-    let bytes = sum.finalize();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
+use plimsoll_backend::digest::digest;
 
 /// Of each file of a checkpoint: its name, its length and samples from end to end. Reading all of it
 /// would take as long as loading it; other weights differ nearly everywhere.
@@ -61,13 +49,6 @@ fn shards(folder: &Path) -> io::Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn where_a_part_ends_matters() {
-        assert_ne!(digest(["ab", "c"]), digest(["a", "bc"]));
-        assert_eq!(digest(["ab", "c"]), digest(["ab", "c"]));
-        assert_eq!(digest(["ab"]).len(), 64);
-    }
 
     #[test]
     fn other_weights_in_files_of_the_same_size_are_told_apart() {

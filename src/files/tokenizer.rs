@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use super::{InputError, digest, read_text};
+use plimsoll_backend::digest::digest;
+
+use super::{InputError, read_text};
 
 /// The tokenizer of a model.
 #[derive(Debug)]

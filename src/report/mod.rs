@@ -1,5 +1,6 @@
 //! What people and spreadsheets read: text tables, CSV, scatter plots.
 
+mod bench;
 mod canvas;
 mod certainty;
 mod csv;
@@ -14,6 +15,7 @@ mod scatter;
 pub mod serve;
 mod table;
 
+pub use bench::{AttentionRow, BenchReport, Figure, LinkRow, ProductRow};
 pub use canvas::{Picture, picture_svg, write_picture_png};
 pub use certainty::{extrapolation_text, rates_text};
 pub use csv::to_csv;

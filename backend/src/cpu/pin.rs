@@ -36,3 +36,22 @@ pub(crate) fn allowed_cores() -> Vec<usize> {
         .filter(|core| unsafe { libc::CPU_ISSET(*core, &set) })
         .collect()
 }
+
+/// Does something on the core that an executor's device has, where `pin_cores` gives it one of its own.
+///
+/// # Panics
+/// Where the work does.
+pub(crate) fn on_device_core<R: Send>(pin_cores: bool, work: impl FnOnce() -> R + Send) -> R {
+    let cores = match pin_cores {
+        true => allowed_cores(),
+        false => Vec::new(),
+    };
+    let device = if cores.len() > 1 { &cores[..1] } else { &[] };
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            pin_to(device);
+            work()
+        });
+        work.join().expect("it does not panic")
+    })
+}

@@ -113,6 +113,8 @@ pub trait Card: Send + Sync + Debug {
     fn name(&self) -> String;
     /// Its memory in bytes: what was free when it was found, and all.
     fn memory(&self) -> [usize; 2];
+    /// Bytes of the cache between its memory and its multiprocessors.
+    fn cache_bytes(&self) -> usize;
     /// How many multiprocessors there are.
     fn multiprocessors(&self) -> usize;
     /// Waits for all work and gives memory, streams and events back.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::CudaError;
 use super::arena::DeviceArena;
 use super::arguments::Arguments;
+use super::kernel_cache::KernelCache;
 use super::raw::{Attribute, Blas, Compiler, Device, LIBRARIES, Module, Product, Stream};
 use super::sources::source;
 
@@ -76,31 +77,35 @@ pub fn check_available() -> Result<(), CudaError> {
 pub(super) struct Modules {
     loaded: HashMap<&'static str, Module>,
     compiler: Compiler,
+    cache: KernelCache,
     architecture: String,
     device: Arc<Device>,
 }
 
 impl Modules {
     /// None yet.
-    pub(super) fn new(device: &Arc<Device>) -> Result<Modules, CudaError> {
+    pub(super) fn new(device: &Arc<Device>, cache: KernelCache) -> Result<Modules, CudaError> {
         let compiler = Compiler::find()?;
         let major = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         Ok(Modules {
             loaded: HashMap::new(),
             compiler,
+            cache,
             architecture: format!("sm_{major}{minor}"),
             device: Arc::clone(device),
         })
     }
 
-    /// Compiles a source, by its name without ending, unless that was done.
+    /// Compiles a source, by its name without ending, unless it is here, or kept.
     pub(super) fn load(&mut self, stem: &str) -> Result<(), CudaError> {
         if self.loaded.contains_key(stem) {
             return Ok(());
         }
         let found = source(stem).ok_or_else(|| CudaError::NoKernel(stem.to_owned()))?;
-        let cubin = self.compiler.compile(found, &self.architecture)?;
+        let cubin = self
+            .cache
+            .cubin(&self.compiler, found, &self.architecture)?;
         let module = Module::new(&self.device, &cubin)?;
         self.loaded
             .insert(found.name.trim_end_matches(".cu"), module);
@@ -125,14 +130,14 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Opens GPU `index` with an arena of so many bytes.
+    /// Opens GPU `index` with an arena of so many bytes, and with kernels from a cache.
     ///
     /// # Errors
     /// [`CudaError::Missing`] where the driver or the compiler is; [`CudaError::NoGpu`]; too little memory.
-    pub fn open(index: u32, arena_bytes: usize) -> Result<Gpu, CudaError> {
+    pub fn open(index: u32, arena_bytes: usize, cache: KernelCache) -> Result<Gpu, CudaError> {
         let device = Device::open(index)?;
         Ok(Gpu {
-            modules: Modules::new(&device)?,
+            modules: Modules::new(&device, cache)?,
             blas: None,
             arena: DeviceArena::new(&device, arena_bytes)?,
             stream: Stream::new(&device)?,

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use super::card::{Card, CopyRows};
 use super::gpu::Modules;
+use super::kernel_cache::KernelCache;
 use super::raw::{Attribute, Blas, Device, DeviceMemory, Event, LockedPages, Product, Stream};
 use super::sources::SOURCES;
 use super::{CudaError, Launch};
@@ -22,8 +23,10 @@ struct Taken {
 pub struct GpuCard {
     taken: RwLock<Taken>,
     modules: OnceLock<Modules>,
+    cache: KernelCache,
     blas: Mutex<Option<Blas>>,
     multiprocessors: usize,
+    cache_bytes: usize,
     name: String,
     memory: [usize; 2],
     device: Arc<Device>,
@@ -37,19 +40,22 @@ fn missing(what: &'static str, number: usize) -> CudaError {
 }
 
 impl GpuCard {
-    /// GPU `index`.
+    /// GPU `index`, with kernels from a cache.
     ///
     /// # Errors
     /// [`CudaError::Missing`] where a library is; [`CudaError::NoGpu`].
-    pub fn new(index: u32) -> Result<GpuCard, CudaError> {
+    pub fn new(index: u32, cache: KernelCache) -> Result<GpuCard, CudaError> {
         super::check_available()?;
         let device = Device::open(index)?;
         let count = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let cached = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
         Ok(GpuCard {
             taken: RwLock::default(),
             modules: OnceLock::new(),
+            cache,
             blas: Mutex::default(),
             multiprocessors: count.max(1) as usize,
+            cache_bytes: cached.max(0) as usize,
             name: device.name()?,
             memory: device.memory()?,
             device,
@@ -84,7 +90,7 @@ impl Taken {
 impl Card for GpuCard {
     fn open(&self, streams: usize, events: usize) -> Result<(), CudaError> {
         if self.modules.get().is_none() {
-            let mut modules = Modules::new(&self.device)?;
+            let mut modules = Modules::new(&self.device, self.cache.clone())?;
             for source in SOURCES {
                 modules.load(source.name.trim_end_matches(".cu"))?;
             }
@@ -175,6 +181,10 @@ impl Card for GpuCard {
 
     fn memory(&self) -> [usize; 2] {
         self.memory
+    }
+
+    fn cache_bytes(&self) -> usize {
+        self.cache_bytes
     }
 
     fn multiprocessors(&self) -> usize {

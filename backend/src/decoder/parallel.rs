@@ -64,16 +64,11 @@ impl Team {
 
     /// How products with a weight are computed: by the table's nearest shape, which its own is where that was measured.
     fn how(&self, weight: &LinearWeight<'_>, n: usize, k: usize) -> How {
-        let points = self.dispatch.nearest(Weights {
+        How::best(self.dispatch.ways(Weights {
             dtype: self.dtype,
             n,
             k,
             packed: matches!(weight.weight, Matrix::Packed(_)),
-        });
-        let from = |point: Option<u32>| point.map_or(usize::MAX, |rows| rows as usize);
-        How::best(points.map_or(Ways::BUILT_IN, |points| Ways {
-            tile_from: from(points.m1),
-            panels_from: from(points.m2),
         }))
     }
 

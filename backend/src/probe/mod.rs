@@ -12,7 +12,7 @@ mod contention;
 mod moves;
 mod pace;
 mod peak;
-mod products;
+pub(crate) mod products;
 mod samples;
 mod split;
 mod stats;

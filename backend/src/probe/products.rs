@@ -82,7 +82,7 @@ fn only(implementation: Implementation) -> Ways {
 }
 
 /// Whether an implementation is timed for so many rows.
-fn computes(implementation: Implementation, rows: usize) -> bool {
+pub(crate) fn computes(implementation: Implementation, rows: usize) -> bool {
     match implementation {
         Implementation::Gemv => rows <= GEMV_ROWS_MAX,
         Implementation::Flat => true,
@@ -90,14 +90,21 @@ fn computes(implementation: Implementation, rows: usize) -> bool {
     }
 }
 
+/// Which implementations are timed for so many rows.
+pub(crate) type Computes<'a> = dyn Fn(Implementation, usize) -> bool + Sync + 'a;
+
 /// Seconds of each implementation by rows. Implementations take turns, so that what disturbs one disturbs all.
-fn tried(weights: Weights, repeats: usize) -> Result<Vec<Tried>, ProbeError> {
+fn tried(
+    weights: Weights,
+    (rows, computes): (&[usize], &Computes<'_>),
+    repeats: usize,
+) -> Result<Vec<Tried>, ProbeError> {
     let Weights { n, k, .. } = weights;
     let mut cycled = Cycled::new(weights)?;
-    let most = ROWS[ROWS.len() - 1];
+    let most = rows.iter().copied().max().unwrap_or(0);
     let (x, mut y) = (vec![0.01; most * k], vec![0.0; most * n]);
     let mut all = Vec::new();
-    for m in ROWS {
+    for m in rows.iter().copied() {
         let shape = LinearShape { m, n, k };
         let timed = Implementation::ALL.into_iter();
         let timed = timed.filter(|implementation| computes(*implementation, m));
@@ -128,28 +135,27 @@ fn tried(weights: Weights, repeats: usize) -> Result<Vec<Tried>, ProbeError> {
     Ok(all)
 }
 
-/// The same on the core that an executor's device has, where it has one of its own.
-pub(super) fn on_device_core(
+/// The same on the core that an executor's device has, for the rows of a lookup table.
+pub(crate) fn on_device_core(
     weights: Weights,
     repeats: usize,
     pin_cores: bool,
 ) -> Result<Vec<Tried>, ProbeError> {
-    let cores = match pin_cores {
-        true => pin::allowed_cores(),
-        false => Vec::new(),
-    };
-    let device = if cores.len() > 1 { &cores[..1] } else { &[] };
-    std::thread::scope(|scope| {
-        let work = scope.spawn(|| {
-            pin::pin_to(device);
-            tried(weights, repeats)
-        });
-        work.join().expect("it does not panic")
-    })
+    of_rows(weights, (&ROWS, &computes), repeats, pin_cores)
+}
+
+/// The same for any rows, and the implementations of each that are asked for.
+pub(crate) fn of_rows(
+    weights: Weights,
+    rows: (&[usize], &Computes<'_>),
+    repeats: usize,
+    pin_cores: bool,
+) -> Result<Vec<Tried>, ProbeError> {
+    pin::on_device_core(pin_cores, || tried(weights, rows, repeats))
 }
 
 /// Curves of what was tried, as if the machine had gone at the pace of its profile.
-pub(super) fn at_pace(
+pub(crate) fn at_pace(
     weights: Weights,
     tried: Vec<Tried>,
     slowness: &Slowness,

@@ -1,5 +1,6 @@
-//! A card that computes on the CPU: streams and events over the kernels' emulator, in an order that is bad on purpose, and
-//! with clocks that tell what the order of streams and events promises.
+//! A card that computes on the CPU: streams and events over the kernels' emulator, in an order that is bad on purpose, with
+//! clocks that tell what the order of streams and events promises, with faults that can be asked for, and a log of calls.
+#![allow(dead_code)] // each test file uses a part
 
 use std::collections::VecDeque;
 use std::sync::mpsc::sync_channel;
@@ -34,12 +35,51 @@ enum Command {
     Copy(CopyRows),
     Launch(Launch),
     Multiply(Product),
-    Record { event: usize, turn: u64 },
-    Wait { event: usize, turn: u64 },
+    Record {
+        event: usize,
+        turn: u64,
+        /// The number of the task that ends with it, of those of its stream.
+        ends: Option<usize>,
+    },
+    Wait {
+        event: usize,
+        turn: u64,
+    },
 }
 
 /// How much faster than ours its clock goes: runs here are short, and clocks are set anew in long ones.
 const FAST: f64 = 1000.0;
+
+/// What goes wrong on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Streams forget to wait for events.
+    ForgetsWaits,
+    /// A range of scores that is found becomes so narrow that most scores leave it.
+    Narrows,
+    /// After so many events, the clock goes as ours does and is once so many milliseconds later than it should be.
+    Leaps { after: u64, by_ms: u32 },
+    /// After so many copies, kernels and products one fails, once streams had time to be filled.
+    FailsAt(u64),
+    /// After so many of them the next is not taken.
+    RefusesAt(u64),
+    /// Whoever asks for the time between events after so many times panics.
+    PanicsAt(u64),
+}
+
+/// How long streams have to be filled.
+const FILLED_IN: Duration = Duration::from_millis(200);
+
+/// A call of an executor, but for those on streams that are no kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Call {
+    Take,
+    GiveBack,
+    LockPages,
+    Write,
+    Launch(Launch),
+    AwaitEvent,
+}
 
 /// An event, which may be recorded many times.
 #[derive(Debug, Default, Clone)]
@@ -58,6 +98,8 @@ pub struct Stamp {
     pub begin: Vec<u64>,
     /// How far its own was at its end.
     pub end: u64,
+    /// When it ended, by the card's clock.
+    pub ended_ms: f64,
 }
 
 #[derive(Debug, Default)]
@@ -75,6 +117,13 @@ struct State {
     busy: bool,
     gone: bool,
     random: u64,
+    /// With the names of the threads that called.
+    calls: Vec<(Call, String)>,
+    /// Events that have been, and copies, kernels and products that were taken and done.
+    been: u64,
+    taken: u64,
+    done: u64,
+    asked: u64,
 }
 
 #[derive(Debug)]
@@ -83,12 +132,9 @@ struct Shared {
     changed: Condvar,
     begun: Instant,
     order: Order,
-    /// Streams forget to wait for events.
-    forgets_waits: bool,
     /// Kernels and copies are not done.
     idle: bool,
-    /// A range of scores that is found becomes so narrow that most scores leave it.
-    narrows: bool,
+    fault: Option<Fault>,
 }
 
 /// A card without a GPU.
@@ -101,49 +147,61 @@ pub struct FakeCard {
 impl FakeCard {
     /// None, said aloud, where kernels cannot be compiled for the CPU.
     pub fn new(order: Order) -> Option<Arc<FakeCard>> {
-        FakeCard::with(order, false)
+        FakeCard::made(order, false, None)
     }
 
     /// One that keeps order and computes nothing.
-    pub fn idle() -> Option<Arc<FakeCard>> {
-        FakeCard::made((Order::Random(0), false, true), false)
+    pub fn idle() -> Arc<FakeCard> {
+        FakeCard::made(Order::Random(0), true, None).expect("no kernel is compiled")
     }
 
-    /// One on which attention's unified maximum suits hardly any score.
-    pub fn narrowing(order: Order) -> Option<Arc<FakeCard>> {
-        FakeCard::made((order, false, false), true)
+    /// The same with a fault.
+    pub fn idle_with(fault: Fault) -> Arc<FakeCard> {
+        FakeCard::made(Order::Random(0), true, Some(fault)).expect("no kernel is compiled")
     }
 
-    /// One whose streams may forget to wait for events.
-    pub fn with(order: Order, forgets_waits: bool) -> Option<Arc<FakeCard>> {
-        FakeCard::made((order, forgets_waits, false), false)
+    /// One with a fault.
+    pub fn with(order: Order, fault: Fault) -> Option<Arc<FakeCard>> {
+        FakeCard::made(order, false, Some(fault))
     }
 
-    fn made(
-        (order, forgets_waits, idle): (Order, bool, bool),
-        narrows: bool,
-    ) -> Option<Arc<FakeCard>> {
+    fn made(order: Order, idle: bool, fault: Option<Fault>) -> Option<Arc<FakeCard>> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             changed: Condvar::new(),
             begun: Instant::now(),
             order,
-            forgets_waits,
             idle,
-            narrows,
+            fault,
         });
         let (there, is_there) = sync_channel(1);
         let own = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
-            let emulator = emulator();
-            there.send(emulator.is_some()).unwrap();
-            if let Some(emulator) = emulator {
+            let emulator = if idle { None } else { emulator() };
+            there.send(idle || emulator.is_some()).unwrap();
+            if idle || emulator.is_some() {
                 own.compute(emulator);
             }
         });
         let thread = Some(thread);
         let card = FakeCard { shared, thread };
         is_there.recv().unwrap().then(|| Arc::new(card))
+    }
+
+    /// What it was called for so far, and by which thread.
+    pub fn calls(&self) -> Vec<(Call, String)> {
+        self.shared.lock().calls.clone()
+    }
+
+    /// The zero of a run, by its clock.
+    pub fn zero_ms(&self) -> f64 {
+        self.shared.lock().events[0].at_ms
+    }
+
+    fn log(&self, call: Call) {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("").to_owned();
+        self.shared.lock().calls.push((call, name));
     }
 
     /// By stream, how its tasks were ordered.
@@ -156,11 +214,24 @@ impl FakeCard {
         if let Some(error) = &state.failed {
             return Err(error.clone());
         }
+        if !matches!(command, Command::Record { .. } | Command::Wait { .. }) {
+            state.taken += 1;
+            if self.shared.fault == Some(Fault::RefusesAt(state.taken)) {
+                return Err(failed("a call"));
+            }
+        }
         let seen = state.seen.clone();
         join(&mut state.clocks[stream], &seen);
         state.streams[stream].push_back(command);
         self.shared.changed.notify_all();
         Ok(())
+    }
+}
+
+fn failed(call: &'static str) -> CudaError {
+    CudaError::Call {
+        call,
+        why: "as it was asked to".to_owned(),
     }
 }
 
@@ -230,43 +301,69 @@ impl Shared {
         }
     }
 
-    fn compute(&self, mut emulator: Emulator) {
+    fn compute(&self, mut emulator: Option<Emulator>) {
         if let Order::Random(seed) = self.order {
             self.lock().random = seed;
         }
-        while let Some((_, command)) = self.next() {
-            let skips = self.idle || self.lock().failed.is_some();
-            let done = match &command {
-                Command::Record { .. } | Command::Wait { .. } => Ok(()),
-                _ if skips => Ok(()),
-                Command::Copy(copy) => {
-                    copy_rows(copy);
-                    Ok(())
-                }
-                Command::Launch(launch) => {
-                    let done = emulator.launch(launch);
-                    if self.narrows && launch.kernel == "choose_range" {
-                        narrow(launch);
-                    }
-                    done
-                }
-                Command::Multiply(product) => {
-                    multiply(product);
-                    Ok(())
-                }
-            };
+        while let Some((stream, command)) = self.next() {
+            let done = self.obey(&mut emulator, &command);
             let mut state = self.lock();
             state.busy = false;
             if let Err(error) = done {
                 state.failed = Some(error);
             }
-            if let Command::Record { event, turn } = command {
+            if let Command::Record { event, turn, ends } = command {
+                state.been += 1;
+                let at_ms = self.now_ms(state.been);
                 let event = &mut state.events[event];
                 event.been = event.been.max(turn);
-                event.at_ms = self.begun.elapsed().as_secs_f64() * 1e3 * FAST;
+                event.at_ms = at_ms;
+                if let Some(task) = ends {
+                    state.stamps[stream][task].ended_ms = at_ms;
+                }
             }
             self.changed.notify_all();
         }
+    }
+
+    /// The clock, after so many events.
+    fn now_ms(&self, events: u64) -> f64 {
+        let ours = self.begun.elapsed().as_secs_f64() * 1e3;
+        match self.fault {
+            Some(Fault::Leaps { after, by_ms }) if events > after => ours + f64::from(by_ms),
+            Some(Fault::Leaps { .. }) => ours,
+            _ => ours * FAST,
+        }
+    }
+
+    fn obey(&self, emulator: &mut Option<Emulator>, command: &Command) -> Result<(), CudaError> {
+        if matches!(command, Command::Record { .. } | Command::Wait { .. }) {
+            return Ok(());
+        }
+        let (is_over, number) = {
+            let mut state = self.lock();
+            state.done += 1;
+            (state.failed.is_some(), state.done)
+        };
+        if self.fault == Some(Fault::FailsAt(number)) {
+            std::thread::sleep(FILLED_IN);
+            return Err(failed("a kernel"));
+        }
+        let Some(emulator) = emulator.as_mut().filter(|_| !is_over) else {
+            return Ok(());
+        };
+        match command {
+            Command::Copy(copy) => copy_rows(copy),
+            Command::Launch(launch) => {
+                emulator.launch(launch)?;
+                if self.fault == Some(Fault::Narrows) && launch.kernel == "choose_range" {
+                    narrow(launch);
+                }
+            }
+            Command::Multiply(product) => multiply(product),
+            Command::Record { .. } | Command::Wait { .. } => {}
+        }
+        Ok(())
     }
 }
 
@@ -336,6 +433,7 @@ impl Card for FakeCard {
 
     fn take(&self, bytes: usize) -> Result<u64, CudaError> {
         // What nobody wrote is a NaN.
+        self.log(Call::Take);
         let words = vec![u128::MAX; bytes.div_ceil(16)];
         let address = words.as_ptr() as u64;
         self.shared.lock().memory.push(words);
@@ -343,6 +441,7 @@ impl Card for FakeCard {
     }
 
     fn give_back(&self, address: u64) {
+        self.log(Call::GiveBack);
         let mut state = self.shared.lock();
         state
             .memory
@@ -350,10 +449,12 @@ impl Card for FakeCard {
     }
 
     fn lock_pages(&self, _: u64, _: usize) -> Result<(), CudaError> {
+        self.log(Call::LockPages);
         Ok(())
     }
 
     fn write(&self, to: u64, bytes: &[u8]) -> Result<(), CudaError> {
+        self.log(Call::Write);
         // SAFETY: the executor answers for the address.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
         Ok(())
@@ -364,6 +465,7 @@ impl Card for FakeCard {
     }
 
     fn launch(&self, stream: usize, launch: &Launch) -> Result<(), CudaError> {
+        self.log(Call::Launch(launch.clone()));
         self.push(stream, Command::Launch(launch.clone()))
     }
 
@@ -377,13 +479,20 @@ impl Card for FakeCard {
         join(&mut state.clocks[stream], &seen);
         state.clocks[stream][stream] += 1;
         let clock = state.clocks[stream].clone();
+        let mut ends = None;
         if event >= OTHER_EVENTS {
             let end = clock[stream];
-            match state.stamps[stream].last_mut().filter(|s| s.end == 0) {
-                Some(stamp) => stamp.end = end,
-                None => state.stamps[stream].push(Stamp {
+            let stamps = &mut state.stamps[stream];
+            let last = stamps.len().checked_sub(1);
+            match stamps.last_mut().filter(|s| s.end == 0) {
+                Some(stamp) => {
+                    stamp.end = end;
+                    ends = last;
+                }
+                None => stamps.push(Stamp {
                     begin: clock.clone(),
                     end: 0,
+                    ended_ms: f64::NAN,
                 }),
             }
         }
@@ -392,11 +501,11 @@ impl Card for FakeCard {
         of.clock = clock;
         let turn = of.recorded;
         drop(state);
-        self.push(stream, Command::Record { event, turn })
+        self.push(stream, Command::Record { event, turn, ends })
     }
 
     fn wait_for(&self, stream: usize, event: usize) -> Result<(), CudaError> {
-        if self.shared.forgets_waits {
+        if self.shared.fault == Some(Fault::ForgetsWaits) {
             return Ok(());
         }
         let mut state = self.shared.lock();
@@ -408,6 +517,7 @@ impl Card for FakeCard {
     }
 
     fn await_event(&self, event: usize) -> Result<(), CudaError> {
+        self.log(Call::AwaitEvent);
         let mut state = self.shared.lock();
         let turn = state.events[event].recorded;
         while state.events[event].been < turn {
@@ -426,7 +536,11 @@ impl Card for FakeCard {
     }
 
     fn elapsed_ms(&self, since: usize, event: usize) -> Result<f32, CudaError> {
-        let state = self.shared.lock();
+        let mut state = self.shared.lock();
+        state.asked += 1;
+        if self.shared.fault == Some(Fault::PanicsAt(state.asked)) {
+            panic!("as it was asked to");
+        }
         Ok((state.events[event].at_ms - state.events[since].at_ms) as f32)
     }
 
@@ -436,6 +550,10 @@ impl Card for FakeCard {
 
     fn memory(&self) -> [usize; 2] {
         [1 << 30; 2]
+    }
+
+    fn cache_bytes(&self) -> usize {
+        1 << 12
     }
 
     fn multiprocessors(&self) -> usize {

@@ -7,14 +7,13 @@ use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+use plimsoll_backend::digest::digest;
 use plimsoll_core::plan::Plan;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::choice::Choice;
-use crate::files::{
-    InputError, Prompt, Rows, Tokenizer, digest, is_file, read_text, write_atomically,
-};
+use crate::files::{InputError, Prompt, Rows, Tokenizer, is_file, read_text, write_atomically};
 
 /// What made the rows of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -86,7 +86,12 @@ impl Bump {
 }
 
 /// Into how many parts positions are split, so that a GPU with so many multiprocessors has work for all of them.
-fn splits(rows: usize, group: usize, context_len: usize, multiprocessors: usize) -> usize {
+pub(crate) fn splits(
+    rows: usize,
+    group: usize,
+    context_len: usize,
+    multiprocessors: usize,
+) -> usize {
     let blocks = rows * group.div_ceil(HEADS);
     let wanted = (2 * multiprocessors).div_ceil(blocks.max(1));
     wanted.clamp(1, context_len.div_ceil(SPLIT_POSITIONS).max(1))

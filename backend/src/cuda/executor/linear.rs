@@ -21,7 +21,7 @@ const UNMEASURED: Inflections = Inflections {
 };
 
 /// What computes a product of so many rows.
-fn choose(dispatch: &Dispatch, m: usize, weights: Weights) -> Implementation {
+pub(crate) fn choose(dispatch: &Dispatch, m: usize, weights: Weights) -> Implementation {
     let points = dispatch.points(weights).unwrap_or(UNMEASURED);
     match points.choose(u32::try_from(m).unwrap_or(u32::MAX)) {
         Implementation::Flat if check_depth(weights.k).is_err() => Implementation::Gemv,

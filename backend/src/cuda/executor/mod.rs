@@ -21,8 +21,13 @@ mod stages;
 mod supported;
 mod timing;
 
+pub(crate) use beside::splits;
 pub(crate) use issue::CardDevice;
 pub use issue::UnifiedMaximum;
 pub(crate) use lanes::{start, streams_of};
+pub(crate) use linear::choose;
 pub(crate) use supported::check_plan;
-pub(crate) use timing::learn_on;
+pub use timing::Repeats;
+pub(crate) use timing::{
+    Operands, Taken, Way, apart, copies, in_turns, learn_on, read, read_numbers, with_stream,
+};

@@ -1,18 +1,174 @@
-//! Times the implementations of a product over rows, on the card that will compute it (FlashDecoding++ section 5).
+//! Times the implementations of a product over rows, on the card that will compute it (FlashDecoding++ section 5), with weights
+//! that come from its memory: a model's layers have each their own, so no cache holds what comes next.
 
+use std::cell::Cell;
+
+use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{Implementation, ProductCurves};
 
 use super::issue::{CHOICE, ZERO};
 use crate::cuda::launches::{self, Product, check_depth};
-use crate::cuda::{Card, CudaError, Launch, raw, tile};
+use crate::cuda::{Card, CopyRows, CudaError, Launch, raw, tile};
 use crate::dispatch::{Dispatch, Tried, Weights, curves};
 
-/// Rows that are timed.
+/// Rows that are timed for a lookup table.
 const ROWS: [usize; 12] = [1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 96, 128];
 
-/// Products in a row, so that what an event costs is little; the middle of some such times counts.
-const IN_A_ROW: usize = 8;
-const TIMES: usize = 3;
+/// How often something is timed for it.
+const REPEATS: Repeats = Repeats {
+    in_a_row: 8,
+    turns: 3,
+};
+
+/// Operands that are used in turn are so many times a card's cache.
+const CACHES: usize = 4;
+
+/// Numbers that operands are filled with over and over. Not a power of two, so that rows and copies differ.
+const PATTERN: usize = (1 << 18) - 5;
+
+/// How often something is timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Repeats {
+    /// Without looking at the clock, so that what an event costs is little.
+    pub in_a_row: usize,
+    /// Such times, of which the middle one counts.
+    pub turns: usize,
+}
+
+/// Memory of a card for measurements, which is given back at the end.
+#[derive(Debug)]
+pub(crate) struct Taken<'c> {
+    pub card: &'c dyn Card,
+    addresses: Vec<u64>,
+}
+
+impl<'c> Taken<'c> {
+    pub fn new(card: &'c dyn Card) -> Taken<'c> {
+        Taken {
+            card,
+            addresses: Vec::new(),
+        }
+    }
+
+    /// Room for so many bytes.
+    pub fn room(&mut self, bytes: usize) -> Result<u64, CudaError> {
+        let address = self.card.take(bytes)?;
+        self.addresses.push(address);
+        Ok(address)
+    }
+
+    /// A table, or zeros.
+    pub fn words<T: bytemuck::NoUninit>(&mut self, words: &[T]) -> Result<u64, CudaError> {
+        let bytes = bytemuck::cast_slice(words);
+        let address = self.room(bytes.len())?;
+        self.card.write(address, bytes)?;
+        Ok(address)
+    }
+
+    /// Numbers between -1/2 and 1/2, as many as `bytes` hold.
+    pub fn numbers(&mut self, dtype: Dtype, bytes: usize) -> Result<u64, CudaError> {
+        let address = self.room(bytes)?;
+        let pattern = pattern(dtype);
+        let pattern: &[u8] = bytemuck::cast_slice(&pattern);
+        for start in (0..bytes).step_by(pattern.len()) {
+            let part = &pattern[..pattern.len().min(bytes - start)];
+            self.card.write(address + start as u64, part)?;
+        }
+        Ok(address)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        for address in self.addresses.drain(..) {
+            self.card.give_back(address);
+        }
+    }
+}
+
+/// Numbers without an order, always the same.
+fn pattern(dtype: Dtype) -> Vec<u16> {
+    let mut state = 1_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+    };
+    let bits = |number: f32| match dtype {
+        Dtype::Bf16 => half::bf16::from_f32(number).to_bits(),
+        _ => half::f16::from_f32(number).to_bits(),
+    };
+    (0..PATTERN).map(|_| bits(next())).collect()
+}
+
+/// How many copies of operands are used in turn, so that a card's cache never holds the next one.
+pub(crate) fn copies(card: &dyn Card, bytes: usize) -> usize {
+    (CACHES * card.cache_bytes()).div_ceil(bytes.max(1)).max(1)
+}
+
+/// What lies on a card once stream 0 has done what it was given.
+pub(crate) fn read<T: bytemuck::Pod>(
+    card: &dyn Card,
+    address: u64,
+    count: usize,
+) -> Result<Vec<T>, CudaError> {
+    let mut found = vec![T::zeroed(); count];
+    let to = found.as_mut_ptr() as u64;
+    card.copy(0, &CopyRows::of(to, address, size_of::<T>() * count))?;
+    card.record(0, CHOICE)?;
+    card.await_event(CHOICE)?;
+    Ok(found)
+}
+
+/// The same of elements of a stored type.
+pub(crate) fn read_numbers(
+    card: &dyn Card,
+    (address, dtype): (u64, Dtype),
+    count: usize,
+) -> Result<Vec<f32>, CudaError> {
+    let bits = read::<u16>(card, address, count)?;
+    let number = |bits: &u16| match dtype {
+        Dtype::Bf16 => half::bf16::from_bits(*bits).to_f32(),
+        _ => half::f16::from_bits(*bits).to_f32(),
+    };
+    Ok(bits.iter().map(number).collect())
+}
+
+/// Something that is given to stream 0.
+pub(crate) type Way<'w> = Box<dyn Fn() -> Result<(), CudaError> + 'w>;
+
+/// Seconds of each of some ways, each time, by the card's clock. They take turns, so that what disturbs one disturbs all.
+pub(crate) fn in_turns(
+    card: &dyn Card,
+    repeats: Repeats,
+    ways: &[Way<'_>],
+) -> Result<Vec<Vec<f64>>, CudaError> {
+    let mut all = vec![Vec::new(); ways.len()];
+    for turn in 0..=repeats.turns {
+        for (way, seconds) in ways.iter().zip(&mut all) {
+            let took = self::seconds(card, repeats.in_a_row, way)?;
+            // The first turn pays for what only the first has to.
+            if turn > 0 {
+                seconds.push(took);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Seconds of one of so many in a row.
+fn seconds(card: &dyn Card, in_a_row: usize, give: &Way<'_>) -> Result<f64, CudaError> {
+    // While the GPU is at these, the host gives it those that count, which it would else stand waiting for.
+    for _ in 0..in_a_row {
+        give()?;
+    }
+    card.record(0, ZERO)?;
+    for _ in 0..in_a_row {
+        give()?;
+    }
+    card.record(0, CHOICE)?;
+    card.await_event(CHOICE)?;
+    Ok(f64::from(card.elapsed_ms(ZERO, CHOICE)?) / 1e3 / in_a_row as f64)
+}
 
 /// Measures weights that a table does not know, on a card that no executor has.
 pub(crate) fn learn_on(
@@ -23,85 +179,158 @@ pub(crate) fn learn_on(
     if weights.is_empty() {
         return Ok(());
     }
-    let learnt = card
-        .open(1, CHOICE + 1)
-        .and_then(|()| dispatch.learn(weights, |weights| time(card, weights)));
-    card.close();
-    learnt
+    with_stream(card, || {
+        dispatch.learn(weights, |weights| time(card, weights))
+    })
 }
 
-/// The curves of weights of a shape. Operands are whatever lies in fresh memory.
+/// Does something with stream 0 of a card that no executor has.
+pub(crate) fn with_stream<R>(
+    card: &dyn Card,
+    work: impl FnOnce() -> Result<R, CudaError>,
+) -> Result<R, CudaError> {
+    let done = card.open(1, CHOICE + 1).and_then(|()| work());
+    card.close();
+    done
+}
+
+/// The curves of weights of a shape.
 pub(super) fn time(card: &dyn Card, weights: Weights) -> Result<Option<ProductCurves>, CudaError> {
-    let Weights { dtype, n, k, .. } = weights;
-    let most = ROWS[ROWS.len() - 1];
-    let element = dtype.size_bytes() as usize;
-    let sizes = [most * k, n * k, most * n].map(|elements| elements * element);
-    let memory = card.take(sizes.iter().sum::<usize>() + 3 * crate::cuda::arena::ALIGNMENT)?;
-    let aligned = |bytes: usize| bytes.next_multiple_of(crate::cuda::arena::ALIGNMENT) as u64;
-    let matrix = memory + aligned(sizes[0]);
-    let product = Product {
-        dtype,
-        x: memory,
-        weights: matrix,
-        bias: 0,
-        y: matrix + aligned(sizes[1]),
-        shape: [0, n, k],
-        wide: false,
-    };
+    let operands = Operands::new(card, weights, ROWS[ROWS.len() - 1])?;
     let mut tried = Vec::new();
     for m in ROWS {
-        let shape = [m, n, k];
-        tried.extend(at_rows(card, &Product { shape, ..product })?);
+        tried.extend(operands.tried(m, REPEATS)?);
     }
-    card.give_back(memory);
     Ok(curves(weights, &tried))
 }
 
-/// The times of all implementations of one product.
-fn at_rows(card: &dyn Card, product: &Product) -> Result<Vec<Tried>, CudaError> {
-    let m = product.shape[0];
-    let vendor = raw::Product {
-        addresses: [product.x, product.weights, product.y],
-        shape: product.shape,
-        dtype: product.dtype,
-        wide: false,
-    };
-    let tried = |implementation, seconds| Tried {
-        implementation,
-        m,
-        seconds,
-    };
-    let launch = |launch: &Launch| seconds(card, || card.launch(0, launch));
-    let gemv = launch(&launches::gemv(product)?)?;
-    let conventional = seconds(card, || card.multiply(0, &vendor))?;
-    let mut all = vec![
-        tried(Implementation::Gemv, gemv),
-        tried(Implementation::Conventional, conventional),
-    ];
-    if check_depth(product.shape[2]).is_ok() {
-        let columns = tile::columns(product.shape, card.multiprocessors());
-        let flat = launch(&launches::flat(product, columns)?)?;
-        all.push(tried(Implementation::Flat, flat));
-    }
-    Ok(all)
+/// Operands of products with weights of a shape.
+#[derive(Debug)]
+pub(crate) struct Operands<'c> {
+    taken: Taken<'c>,
+    /// x, the first copy of the weights, and y.
+    addresses: [u64; 3],
+    weights: Weights,
+    copies: usize,
+    next: Cell<usize>,
 }
 
-/// Seconds of one of what is given to stream 0, by the card's clock, each time.
-fn seconds(
-    card: &dyn Card,
-    mut give: impl FnMut() -> Result<(), CudaError>,
-) -> Result<Vec<f64>, CudaError> {
-    // One that does not count pays for what only the first has to.
-    give()?;
-    let mut all = Vec::new();
-    for _ in 0..TIMES {
-        card.record(0, ZERO)?;
-        for _ in 0..IN_A_ROW {
-            give()?;
-        }
-        card.record(0, CHOICE)?;
-        card.await_event(CHOICE)?;
-        all.push(f64::from(card.elapsed_ms(ZERO, CHOICE)?) / 1e3 / IN_A_ROW as f64);
+impl<'c> Operands<'c> {
+    /// For up to so many rows.
+    pub fn new(card: &'c dyn Card, weights: Weights, rows: usize) -> Result<Self, CudaError> {
+        let Weights { dtype, n, k, .. } = weights;
+        let element = dtype.size_bytes() as usize;
+        let copies = copies(card, n * k * element);
+        let mut taken = Taken::new(card);
+        let x = taken.numbers(dtype, rows * k * element)?;
+        let matrices = taken.numbers(dtype, copies * n * k * element)?;
+        let y = taken.room(rows * n * element)?;
+        Ok(Operands {
+            taken,
+            addresses: [x, matrices, y],
+            weights,
+            copies,
+            next: Cell::new(0),
+        })
     }
-    Ok(all)
+
+    /// A product of so many rows with a copy of the weights.
+    fn product(&self, m: usize, copy: usize) -> Product {
+        let Weights { dtype, n, k, .. } = self.weights;
+        let [x, matrices, y] = self.addresses;
+        let matrix = n as u64 * k as u64 * dtype.size_bytes();
+        Product {
+            dtype,
+            x,
+            weights: matrices + copy as u64 * matrix,
+            bias: 0,
+            y,
+            shape: [m, n, k],
+            wide: false,
+        }
+    }
+
+    /// Gives stream 0 a product of so many rows with a copy of the weights.
+    fn give(&self, by: Implementation, m: usize, copy: usize) -> Result<(), CudaError> {
+        let (card, product) = (self.taken.card, self.product(m, copy));
+        match by {
+            Implementation::Gemv => card.launch(0, &launches::gemv(&product)?),
+            Implementation::Flat => card.launch(0, &flat(card, &product)?),
+            Implementation::Conventional => card.multiply(
+                0,
+                &raw::Product {
+                    addresses: [product.x, product.weights, product.y],
+                    shape: product.shape,
+                    dtype: product.dtype,
+                    wide: product.wide,
+                },
+            ),
+        }
+    }
+
+    /// The same with the copy that was used longest ago.
+    fn give_next(&self, by: Implementation, m: usize) -> Result<(), CudaError> {
+        let copy = self.next.get();
+        self.next.set((copy + 1) % self.copies);
+        self.give(by, m, copy)
+    }
+
+    /// Those that compute it.
+    fn implementations(&self) -> Vec<Implementation> {
+        let mut all = Implementation::ALL.to_vec();
+        let has_flat = check_depth(self.weights.k).is_ok();
+        all.retain(|by| *by != Implementation::Flat || has_flat);
+        all
+    }
+
+    /// The times of all implementations of a product of so many rows.
+    pub fn tried(&self, m: usize, repeats: Repeats) -> Result<Vec<Tried>, CudaError> {
+        let all = self.implementations();
+        let ways: Vec<Way<'_>> = all
+            .iter()
+            .map(|by| Box::new(|| self.give_next(*by, m)) as Way<'_>)
+            .collect();
+        let times = in_turns(self.taken.card, repeats, &ways)?;
+        let tried = all.iter().zip(times);
+        Ok(tried
+            .map(|(implementation, seconds)| Tried {
+                implementation: *implementation,
+                m,
+                seconds,
+            })
+            .collect())
+    }
+
+    /// How far results of all implementations are from each other at most, as a share of the largest.
+    pub fn apart(&self, m: usize, elements_most: usize) -> Result<f32, CudaError> {
+        let count = (m * self.weights.n).min(elements_most);
+        let mut results = Vec::new();
+        for by in self.implementations() {
+            self.give(by, m, 0)?;
+            let y = (self.addresses[2], self.weights.dtype);
+            results.push(read_numbers(self.taken.card, y, count)?);
+        }
+        let first = &results[0];
+        let apart = results[1..].iter().map(|other| apart(first, other));
+        Ok(apart.fold(0.0, f32::max))
+    }
+}
+
+/// How far results are from others at most, as a share of the largest; infinite where one is no number.
+pub(crate) fn apart(one: &[f32], other: &[f32]) -> f32 {
+    let largest = one.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+    let off = one.iter().zip(other).map(|(a, b)| (a - b).abs());
+    let most = off.fold(0.0, |most, off| match off.is_nan() {
+        true => f32::INFINITY,
+        false => f32::max(most, off),
+    });
+    most / largest.max(f32::MIN_POSITIVE)
+}
+
+/// The flat product, as wide as suits the card.
+fn flat(card: &dyn Card, product: &Product) -> Result<Launch, CudaError> {
+    launches::flat(
+        product,
+        tile::columns(product.shape, card.multiprocessors()),
+    )
 }

@@ -1,0 +1,48 @@
+//! How fast the device's memory is: what products are held against.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use super::BenchOptions;
+use crate::cpu::{CpuError, pin};
+use crate::cuda::executor::{Taken, Way, copies, in_turns, with_stream};
+use crate::cuda::{Card, CopyRows, CudaError, Repeats};
+use crate::probe::{ProbeError, median};
+
+/// Words that a core reads: more than its caches hold.
+const WORDS: usize = (256 << 20) / size_of::<u64>();
+
+/// Bytes/s.
+pub(super) fn bytes_per_s(options: &BenchOptions) -> Result<f64, ProbeError> {
+    match &options.cpu.card {
+        Some(card) => {
+            let copied = with_stream(&**card, || of_card(&**card, options.repeats));
+            Ok(copied.map_err(CpuError::from)?)
+        }
+        None => Ok(of_core(options.cpu_repeats, options.cpu.pin_cores)),
+    }
+}
+
+/// Copies from one half of some memory to the other, far larger than the cache.
+fn of_card(card: &dyn Card, repeats: Repeats) -> Result<f64, CudaError> {
+    let bytes = copies(card, 1);
+    let mut taken = Taken::new(card);
+    let [from, to] = [taken.room(bytes)?, taken.room(bytes)?];
+    let copy: Way<'_> = Box::new(|| card.copy(0, &CopyRows::of(to, from, bytes)));
+    let seconds = in_turns(card, repeats, &[copy])?;
+    // Each byte is read and written. A clock may not have moved.
+    Ok(2.0 * bytes as f64 / median(&seconds[0]).max(1e-9))
+}
+
+/// Reads by the core that emulates a device.
+fn of_core(repeats: usize, pin_cores: bool) -> f64 {
+    let memory = vec![1_u64; WORDS];
+    let read = || {
+        let start = Instant::now();
+        black_box(memory.iter().fold(0_u64, |sum, word| sum ^ word));
+        size_of_val(&memory[..]) as f64 / start.elapsed().as_secs_f64()
+    };
+    let rates: Vec<f64> =
+        pin::on_device_core(pin_cores, || (0..=repeats).map(|_| read()).collect());
+    median(&rates[1..])
+}

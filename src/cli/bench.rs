@@ -1,0 +1,119 @@
+//! `plimsoll bench`: what products, attention and a decode over the link are worth on this machine's device.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use plimsoll_backend::bench::{BenchOptions, measure};
+use plimsoll_backend::cpu::{CpuOptions, Throttles};
+use plimsoll_backend::dispatch::Dispatch;
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::units::BytesPerSecond;
+
+use super::backend::Backend;
+use super::options::{DtypeName, positive};
+use super::output::{check_output, print, print_json};
+use super::profile::cpu_options;
+use super::{Exit, Failure, Format, Progress};
+use crate::files::{find_model, find_profile, write_text};
+use crate::report::BenchReport;
+
+/// Measure what the parts of decoding are worth on a device, beside the aims for GPUs; no figure is a failure
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What runs plans
+    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+    backend: Backend,
+    /// Whose shapes: a name, a config.json of Hugging Face, or a folder that holds one
+    #[arg(long, default_value = "llama-2-7b")]
+    model: String,
+    /// The type of weights, cache and activations [default: what the model's config.json says (dtype, or torch_dtype), else f16]
+    #[arg(long, value_enum)]
+    dtype: Option<DtypeName>,
+    /// This machine's profile, by whose table products are dispatched; shapes that it has not are measured first
+    #[arg(long, value_name = "PROFILE")]
+    hw: Option<String>,
+    /// The most that copies to the emulated device carry, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
+    h2d_gb_s: Option<f64>,
+    /// Where a disk tier's file would go
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    disk_dir: PathBuf,
+    /// Where the result goes as JSON, beside what is printed
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// How the result is printed
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// A model that is not executed; what the machine lacks; an interrupt.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    args.backend.check_available()?;
+    check_output("--output", args.output.as_deref())?;
+    let profile = args.hw.as_deref().map(find_profile).transpose()?;
+    let found = find_model(&args.model)?;
+    let dtype = found.dtype(args.dtype.map(Dtype::from))?;
+    args.backend.computed([dtype])?;
+    let cpu = options_of(args, profile.as_ref())?;
+    let device = cpu
+        .card
+        .as_ref()
+        .map_or_else(|| args.backend.words().to_owned(), |card| card.name());
+    let options = BenchOptions::new(cpu, found.spec, dtype);
+    let progress = Progress::new("measuring", PARTS);
+    let mut part = 0;
+    let measured = measure(&options, &mut |what| {
+        progress.say(what);
+        progress.set(part);
+        part += 1;
+    });
+    drop(progress);
+    let bench = measured.map_err(
+        |error| match options.cpu.interrupt.load(Ordering::Relaxed) {
+            true => Failure::new(Exit::Interrupted, "interrupted; nothing was written").into(),
+            false => anyhow::Error::from(error),
+        },
+    )?;
+    let on = (args.backend.word(), device);
+    let of = (options.model.name.clone(), dtype.name());
+    let report = BenchReport::new(&bench, on, of, args.backend == Backend::Cuda);
+    let written = match &args.output {
+        Some(path) => write_text(path, &(serde_json::to_string_pretty(&report)? + "\n")),
+        None => Ok(()),
+    };
+    // What was measured is shown, wherever it cannot be written.
+    match args.format {
+        Format::Text => print(&report.text()),
+        Format::Json => print_json(&report),
+    }?;
+    Ok(written?)
+}
+
+/// Parts that are measured one after another.
+const PARTS: u64 = 5;
+
+/// The executor's options: products by a profile's table, and what it does not know by what is measured.
+fn options_of(args: &Args, profile: Option<&HardwareProfile>) -> anyhow::Result<CpuOptions> {
+    if args.backend == Backend::Cuda && args.h2d_gb_s.is_some() {
+        let line =
+            "--h2d-gb-s: limits the emulated device's link; leave it out, or use --backend cpu";
+        return Err(Failure::new(Exit::Usage, line).into());
+    }
+    let cpu = CpuOptions {
+        dispatch: Dispatch::measuring(),
+        throttles: Throttles {
+            h2d: args.h2d_gb_s.map(|rate| BytesPerSecond(rate * 1e9)),
+            ..Throttles::default()
+        },
+        ..cpu_options(&args.disk_dir)?
+    };
+    let cpu = args.backend.on_device(cpu)?;
+    Ok(match profile {
+        Some(profile) => args.backend.choosing_by(cpu, profile),
+        None => cpu,
+    })
+}

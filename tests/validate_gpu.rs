@@ -1,0 +1,89 @@
+//! `scripts/validate-gpu` with a program that only writes down how it is called: which parts run, in which order.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A folder with a program that fails where `failing` is how it is called.
+fn place(failing: &str) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("plimsoll");
+    let calls = folder.path().join("calls");
+    let text = format!(
+        "#!/bin/sh\necho \"$@\" >>'{}'\necho \"of $1\"\n[ \"$1\" != '{failing}' ] || exit 5\n",
+        calls.display()
+    );
+    fs::write(&program, text).expect("a file");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("its mode");
+    folder
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/validate-gpu");
+    let mut command = Command::new(script);
+    command.current_dir(folder);
+    command.args(["--binary", "./plimsoll", "--output", "out"]);
+    command.args(arguments).output().expect("bash is there")
+}
+
+/// What the program was called for, in order.
+fn calls(folder: &Path) -> Vec<String> {
+    let calls = fs::read_to_string(folder.join("calls")).expect("it was called");
+    let first = calls
+        .lines()
+        .map(|line| line.split(' ').next().unwrap_or("").to_owned());
+    first.collect()
+}
+
+#[test]
+fn all_parts_run_in_order_and_leave_what_they_say() {
+    let folder = place("none");
+    let output = run(folder.path(), &[]);
+    assert!(output.status.success(), "{output:?}");
+    let expected = ["doctor", "doctor", "profile", "bench", "validate"];
+    assert_eq!(calls(folder.path()), expected);
+    let read =
+        |file: &str| fs::read_to_string(folder.path().join("out").join(file)).expect("a file");
+    for part in ["doctor", "bench", "validate"] {
+        assert_eq!(read(&format!("{part}.txt")), format!("of {part}\n"));
+    }
+    let times = read("times.txt");
+    assert_eq!(times.lines().count(), 4, "{times}");
+    let called = fs::read_to_string(folder.path().join("calls")).expect("it was called");
+    assert!(called.contains("-o out/bench.json"), "{called}");
+}
+
+#[test]
+fn a_part_runs_alone_by_the_profile_that_is_there() {
+    let folder = place("none");
+    fs::create_dir(folder.path().join("out")).expect("a folder");
+    fs::write(folder.path().join("out/profile.toml"), "").expect("a file");
+    let output = run(folder.path(), &["--only", "bench", "--model", "opt-1.3b"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(calls(folder.path()), ["doctor", "bench"]);
+    let called = fs::read_to_string(folder.path().join("calls")).expect("it was called");
+    assert!(
+        called.contains("--model opt-1.3b --dtype f16 --hw out/profile.toml"),
+        "{called}"
+    );
+}
+
+#[test]
+fn what_fails_ends_it() {
+    let folder = place("doctor");
+    let output = run(folder.path(), &[]);
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    assert!(!folder.path().join("out").exists());
+    let folder = place("bench");
+    let output = run(folder.path(), &[]);
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    assert_eq!(
+        calls(folder.path()).last().map(String::as_str),
+        Some("bench")
+    );
+    let output = run(folder.path(), &["--only", "bench,all"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
