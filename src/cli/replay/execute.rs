@@ -29,11 +29,11 @@ pub(super) struct ExecuteArgs {
     /// --execute: for random prompts and synthetic weights
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// --execute: the most that copies to the device carry, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive, requires = "execute")]
+    /// The most that copies to the device carry, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = positive)]
     h2d_gb_s: Option<f64>,
-    /// --execute: the most that copies from the device carry, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive, requires = "execute")]
+    /// The most that copies from the device carry, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = positive)]
     d2h_gb_s: Option<f64>,
     /// --execute: threads that the emulated device computes with; profiles are measured with 1
     #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS, requires = "execute",
