@@ -141,7 +141,11 @@ impl Bench {
 
     fn serve(&mut self, case: &str, server: Server, all: &[Request]) -> anyhow::Result<Served> {
         let before = self.meter.now();
-        let executed = server.execute(all, (&self.weights, SEED), &self.options)?;
+        let executed = server.execute(
+            all,
+            (&self.weights as &dyn WeightSource, SEED),
+            &self.options,
+        )?;
         let moment = Moment::between(before, self.meter.now());
         let slowness = moment.slowness(&self.profile).unwrap_or(Slowness::NONE);
         let at_pace = Server {

@@ -401,7 +401,7 @@ fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
         clients: args.clients,
         slo_s: args.slo_s_per_token,
         traffic: Background(args.traffic.clone()),
-        logged: args.per_iteration.is_some() || !args.output.is_empty(),
+        logged: args.sweep.is_none() && (args.per_iteration.is_some() || !args.output.is_empty()),
         profile,
         model,
         dtype,
