@@ -9,6 +9,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::hardware::embedded;
 use plimsoll_core::model::registry;
 use plimsoll_core::serve::{Limits, Preemption};
+use plimsoll_core::traffic::Background;
 
 const REQUESTS: usize = 100_000;
 
@@ -29,6 +30,8 @@ fn hundred_thousand(c: &mut Criterion) {
         },
         clients: None,
         slo_s: 0.1875,
+        traffic: Background::default(),
+        logged: false,
     };
     let mut group = c.benchmark_group("llama-13b on a100-80, requests");
     group.sample_size(10);

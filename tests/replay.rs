@@ -225,3 +225,124 @@ fn a_trace_is_served_for_real_as_it_was_predicted() {
     assert_eq!(code, 2);
     assert!(said.contains("--reserve all"), "{said}");
 }
+
+/// A column of a table.
+fn column(csv: &str, name: &str) -> Vec<String> {
+    let mut lines = csv.lines().map(|line| line.split(','));
+    let mut header = lines.next().expect("a header");
+    let at = header.position(|it| it == name).expect("the column");
+    let cells = lines.map(|mut line| line.nth(at).expect("as many columns").to_owned());
+    cells.collect()
+}
+
+#[test]
+fn traffic_is_said_and_what_changes_over_time_is_written_and_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
+    written(
+        &folder,
+        "t.csv",
+        &(header.to_owned() + &"0,160,300\n".repeat(200)),
+    );
+    let pie = ["--manager", "pie", "--kv-gb", "3", "--probe-after", "50"];
+    let traffic = ["--traffic", "4..1000:300"];
+    let files = ["--per-iteration", "it.csv", "-o", "it.svg", "-o", "it.png"];
+    let json_format = ["--format", "json"];
+    let (code, out, said) = replay(
+        &folder,
+        &[&pie[..], &traffic, &files, &json_format].concat(),
+    );
+    assert_eq!((code, said.as_str()), (0, ""));
+    let out = json(&out);
+    let expected =
+        serde_json::json!([{"from_s": 4.0, "to_s": 1000.0, "gb_s": 300.0, "ways": "both ways"}]);
+    assert_eq!(out["traffic"], expected);
+    let csv = fs::read_to_string(folder.path().join("it.csv")).unwrap();
+    let iterations = column(&csv, "iteration");
+    assert_eq!(Some(iterations.len() as u64), out["iterations"].as_u64());
+    let number = |cell: &String| cell.parse::<f64>().expect("a number");
+    let [began, expansion] = ["began_s", "expansion"].map(|name| {
+        let cells = column(&csv, name);
+        cells.iter().map(number).collect::<Vec<f64>>()
+    });
+    let at = |time: f64| expansion[began.partition_point(|began| *began <= time) - 1];
+    let calm = replay(&folder, &[&pie[..], &json_format].concat()).1;
+    let last = |out: &Value| {
+        out["layers"]["expansions"]
+            .as_array()
+            .unwrap()
+            .last()
+            .unwrap()
+            .clone()
+    };
+    assert!(at(4.0) > 1.0 && expansion.last() < Some(&at(4.0)), "{out}");
+    assert!(last(&json(&calm))[1].as_f64() > last(&out)[1].as_f64());
+    let svg = fs::read_to_string(folder.path().join("it.svg")).unwrap();
+    assert!(svg.contains("waiting, % of time") && svg.contains("predicted"));
+    assert!(folder.path().join("it.png").metadata().unwrap().len() > 1000);
+    let text = replay(&folder, &[&pie[..], &traffic].concat()).1;
+    assert!(
+        text.contains("300 GB/s both ways from 4 s to 1000 s"),
+        "{text}"
+    );
+    for (wrong, expected) in [
+        ("4..3:1", "FROM..TO:GB_S"),
+        ("0..1:9000", "leave nothing of h2d"),
+        ("0..1:9000:d2h", "leave nothing of d2h"),
+    ] {
+        let (code, _, said) = replay(&folder, &["--traffic", wrong]);
+        assert_eq!(code, 2);
+        assert!(
+            said.contains(expected) && said.contains("--traffic"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_run_beside_traffic_is_compared_at_the_machines_pace() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
+    written(
+        &folder,
+        "t.csv",
+        &(header.to_owned() + &"0,9,40\n".repeat(6)),
+    );
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let [model, hw] = [
+        "backend/tests/fixtures/tiny-opt",
+        "experiments/cpu-validation/2026-11-22/profile.toml",
+    ]
+    .map(|path| root.join(path).display().to_string());
+    let run = |more: &[&str]| {
+        let flags = [
+            "replay",
+            "--hw",
+            &hw,
+            "--trace",
+            "t.csv",
+            "--model",
+            &model,
+            "--execute",
+        ];
+        let pie = ["--manager", "pie", "--kv-gb", "0.0003", "--dtype", "f32"];
+        plimsoll(folder.path(), &[&flags, &pie, more].concat())
+    };
+    let traffic = ["--traffic", "0..60:0.01"];
+    let (code, _, said) = run(&traffic);
+    assert_eq!(code, 2);
+    assert!(said.contains("--h2d-gb-s"), "{said}");
+    let links = ["--h2d-gb-s", "0.1", "--d2h-gb-s", "0.1"];
+    let rest = ["--format", "json", "-o", "it.csv"];
+    let (code, out, said) = run(&[&traffic[..], &links, &rest].concat());
+    assert_eq!((code, said.as_str()), (0, ""));
+    let out = json(&out);
+    assert!(out["carried_bytes"].as_u64() > Some(0));
+    for of in [&out, &out["measured"], &out["predicted_at_pace"]] {
+        assert_eq!(of["completed"], 6, "{out}");
+    }
+    let csv = fs::read_to_string(folder.path().join("it.csv")).unwrap();
+    let mut runs = column(&csv, "run");
+    runs.dedup();
+    assert_eq!(runs, ["predicted", "predicted at this pace", "measured"]);
+}

@@ -16,6 +16,7 @@ use plimsoll_core::serve::{
     State, Vllm,
 };
 use plimsoll_core::tier::PerTier;
+use plimsoll_core::traffic::Background;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
 const LIMITS: Limits = Limits {
@@ -54,6 +55,7 @@ struct Setting {
     throttles: Throttles,
     /// Layers of the cache off the device; or found while requests are served.
     swapped: Option<Swapping>,
+    traffic: Background,
 }
 
 enum Swapping {
@@ -70,6 +72,7 @@ impl Setting {
             block_tokens: BLOCK_TOKENS,
             throttles: Throttles::default(),
             swapped: None,
+            traffic: Background::default(),
         }
     }
 }
@@ -99,6 +102,7 @@ fn served(setting: Setting, source: &dyn WeightSource) -> (Vec<Vec<u32>>, ServeS
         device_layers: pie.as_ref().map_or(shape.layers, Pie::slots),
         block_tokens: setting.block_tokens,
         host: HOST,
+        traffic: setting.traffic.clone(),
         dtype,
         model,
     };
@@ -117,6 +121,10 @@ fn served(setting: Setting, source: &dyn WeightSource) -> (Vec<Vec<u32>>, ServeS
     follow(&mut scheduler, &mut executor).expect("it is served");
     let done = |id: usize| scheduler.running().sequence(id as u32).state == State::Done;
     assert!((0..requests.len()).all(done));
+    assert_eq!(
+        executor.carried() > Bytes::ZERO,
+        !setting.traffic.0.is_empty()
+    );
     (executor.generated(), scheduler.summary(1.0))
 }
 
@@ -167,26 +175,31 @@ fn recomputed_and_swapped_requests_get_the_tokens_of_an_unconstrained_run() {
     }
 }
 
-#[test]
-fn layers_of_the_cache_that_take_turns_on_the_device_change_no_token() {
-    let model = &ModelSpec {
+fn eight_layers() -> ModelSpec {
+    ModelSpec {
         num_hidden_layers: 8,
         ..model("tiny-opt")
-    };
+    }
+}
+
+/// As eager as can be: expansion comes and goes within the few iterations that there are.
+const EAGER: Settings = Settings {
+    window: 2,
+    stalled_max: 0.5,
+    early_min: 0.0,
+    scaling_min: 0.0,
+    probe_after: 4,
+};
+
+#[test]
+fn layers_of_the_cache_that_take_turns_on_the_device_change_no_token() {
+    let model = &eight_layers();
     let source = &Synthetic { seed: 3 };
     let cache = || vllm(64, Preemption::Recompute);
     let (expected, _) = served(
         Setting::of(model, vllm(1024, Preemption::Recompute), 1024),
         source,
     );
-    // As eager as can be: expansion comes and goes within the few iterations that there are.
-    let eager = Settings {
-        window: 2,
-        stalled_max: 0.5,
-        early_min: 0.0,
-        scaling_min: 0.0,
-        probe_after: 4,
-    };
     let swappings: [fn(Settings) -> Swapping; 4] = [
         |_| Swapping::Fixed(4),
         |_| Swapping::Fixed(6),
@@ -196,7 +209,7 @@ fn layers_of_the_cache_that_take_turns_on_the_device_change_no_token() {
     for (index, swapping) in swappings.into_iter().enumerate() {
         for throttles in [Throttles::default(), SLOW] {
             let setting = Setting {
-                swapped: Some(swapping(eager)),
+                swapped: Some(swapping(EAGER)),
                 throttles,
                 ..Setting::of(model, cache(), 64)
             };
@@ -205,5 +218,29 @@ fn layers_of_the_cache_that_take_turns_on_the_device_change_no_token() {
             assert!(layers.swaps[1] > 0, "{index}: {layers:?}");
             assert_eq!(found, expected, "{index}: {layers:?}");
         }
+    }
+}
+
+#[test]
+fn traffic_on_the_link_makes_layers_wait_and_changes_no_token() {
+    let model = &eight_layers();
+    let source = &Synthetic { seed: 3 };
+    let ample = Setting::of(model, vllm(1024, Preemption::Recompute), 1024);
+    let (expected, _) = served(ample, source);
+    // From the first to after the last has come it leaves a hundredth.
+    let traffic = Background(vec!["0..0.15:0.0198".parse().expect("right")]);
+    for swapped in [Swapping::Fixed(6), Swapping::Adaptive(EAGER)] {
+        let fixed = matches!(swapped, Swapping::Fixed(_));
+        let setting = Setting {
+            swapped: Some(swapped),
+            throttles: SLOW,
+            traffic: traffic.clone(),
+            ..Setting::of(model, vllm(64, Preemption::Recompute), 64)
+        };
+        let (found, summary) = served(setting, source);
+        let layers = summary.layers.expect("they are swapped");
+        assert_eq!(found, expected, "{layers:?}");
+        // All layers had to move for the first tokens already.
+        assert!(!fixed || layers.stalled_s > 0.04, "{layers:?}");
     }
 }

@@ -29,6 +29,7 @@ pub mod term;
 pub mod tier;
 pub mod timing;
 pub mod trace;
+pub mod traffic;
 pub mod units;
 pub mod verify;
 pub mod workload;

@@ -2,8 +2,8 @@
 //!
 //! Resources are first in, first out in program order, so only the head of each queue can start.
 //! The profile says how much slower one engine is beside another; the delays of several add up.
-//! Whenever the set of running tasks changes, what is left of each is re-timed. The same input gives
-//! the same trace: ties in time break on the task's number.
+//! Whenever the set of running tasks changes, or what others carry over the links, what is left of each is re-timed. The same
+//! input gives the same trace: ties in time break on the task's number.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,12 +13,17 @@ use plimsoll_core::hardware::contention::{delay_of, rate_of};
 use plimsoll_core::hardware::{Engine, HardwareProfile};
 use plimsoll_core::program::{Machine, Program, Resource, ResourceKind, TaskId};
 use plimsoll_core::trace::{Span, Trace};
+use plimsoll_core::traffic::Background;
 use plimsoll_core::units::Seconds;
 
+use crate::background::OnLanes;
 use crate::cost::CostModel;
 use crate::lanes::LaneSet;
 
 const NOBODY: u32 = u32::MAX;
+
+/// All of a link is left, and nothing delays.
+const UNDISTURBED: (f64, f64) = (1.0, 0.0);
 
 /// Interprets programs with the times of a [`CostModel`].
 #[derive(Debug)]
@@ -30,6 +35,7 @@ pub struct Simulator {
     /// For each lane, the lanes that slow it.
     slowed_by: Vec<LaneSet>,
     handoff: f64,
+    traffic: OnLanes,
     running: LaneSet,
     /// For each lane, the first unfinished task that the head of its queue waits for, or [`NOBODY`].
     blocked_on: Vec<u32>,
@@ -58,6 +64,8 @@ struct Lane {
     rate: f64,
     /// Which of the lanes that slow this one were running when its rate was set.
     beside: LaneSet,
+    /// What was left of its link by the traffic of others then, and how much that delayed it besides.
+    traffic: (f64, f64),
 }
 
 /// Which tasks have ended.
@@ -92,6 +100,7 @@ impl Simulator {
             .map_or(0.0, |h| h.value.0);
         Simulator {
             handoff,
+            traffic: OnLanes::none(),
             cost,
             lanes,
             delays,
@@ -105,6 +114,15 @@ impl Simulator {
             trace: Trace::default(),
             came_late: false,
         }
+    }
+
+    /// The same with traffic of others on the machine's links.
+    ///
+    /// # Panics
+    /// Where it leaves nothing of one ([`Background::check`]).
+    pub fn with_traffic(mut self, machine: &Machine, traffic: &Background) -> Simulator {
+        self.traffic = OnLanes::new(traffic, machine, self.cost.profile());
+        self
     }
 
     /// Whether a task of a piece that was submitted after the start could begin at once. It may have been
@@ -146,26 +164,50 @@ impl Simulator {
         this.finish = this.start + seconds;
         this.rate = 1.0;
         this.beside = LaneSet::default();
+        this.traffic = UNDISTURBED;
         self.running.insert(lane);
     }
 
-    /// Re-times what runs, where the lanes beside it have changed.
+    /// Re-times what runs, where the lanes beside it have changed, or traffic has.
     fn retime(&mut self) {
         let (running, num_lanes) = (self.running, self.lanes.len());
         running.for_each(|lane| {
             let beside = running.and(self.slowed_by[lane]);
+            let delays = &self.delays[lane * num_lanes..][..num_lanes];
+            let by_traffic = self.traffic.delay(delays, |other| running.contains(other));
+            let traffic = (self.traffic.left(lane), by_traffic);
             let this = &mut self.lanes[lane];
-            if beside == this.beside {
+            if beside == this.beside && traffic == this.traffic {
                 return;
             }
-            let delays = &self.delays[lane * num_lanes..];
-            let mut delay = 0.0;
+            let mut delay = by_traffic;
             beside.for_each(|other| delay += delays[other]);
-            let rate = rate_of(delay);
+            let rate = rate_of(delay) * traffic.0;
             this.finish = self.now + (this.finish - self.now) * this.rate / rate;
             this.rate = rate;
             this.beside = beside;
+            this.traffic = traffic;
         });
+    }
+
+    /// Goes on to what happens next, if it does by `limit`: a task ends, or what runs goes on at another pace.
+    fn step(&mut self, limit: f64) -> bool {
+        let next = self.next();
+        let finish = next.map_or(f64::INFINITY, |lane| self.lanes[lane].finish);
+        let change = self.traffic.next();
+        if change < finish && change <= limit {
+            self.now = change;
+            self.traffic.turn(change);
+            self.retime();
+            return true;
+        }
+        match next {
+            Some(lane) if finish <= limit => {
+                self.end(lane);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The running task that ends next.
@@ -221,10 +263,9 @@ impl Simulator {
             return Err(NotSubmitted { task }.into());
         }
         while !self.done.contains(task.0) {
-            let Some(lane) = self.next() else {
+            if !self.step(f64::INFINITY) {
                 return Err(self.stuck(task));
-            };
-            self.end(lane);
+            }
         }
         Ok(())
     }
@@ -303,6 +344,7 @@ impl Lane {
             finish: 0.0,
             rate: 1.0,
             beside: LaneSet::default(),
+            traffic: UNDISTURBED,
         }
     }
 }
@@ -348,16 +390,12 @@ impl Executor for Simulator {
         match until {
             Until::Task(task) => self.run_to(task)?,
             Until::Time(time) => {
-                while let Some(lane) = self.next()
-                    && self.lanes[lane].finish <= time.0
-                {
-                    self.end(lane);
-                }
+                while self.step(time.0) {}
                 self.now = self.now.max(time.0);
             }
             Until::Idle => {
-                while let Some(lane) = self.next() {
-                    self.end(lane);
+                while self.running != LaneSet::default() {
+                    self.step(f64::INFINITY);
                 }
                 if let Some(waiting) = self.lanes.iter().find_map(|l| l.queue.get(l.head)) {
                     return Err(self.stuck(TaskId(*waiting)));

@@ -20,6 +20,11 @@ impl LaneSet {
         self.0[lane / BITS] &= !(1 << (lane % BITS));
     }
 
+    #[inline]
+    pub(crate) fn contains(self, lane: usize) -> bool {
+        self.0[lane / BITS] >> (lane % BITS) & 1 == 1
+    }
+
     /// Those that are in both.
     #[inline]
     pub(crate) fn and(self, other: LaneSet) -> LaneSet {

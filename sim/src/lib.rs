@@ -1,5 +1,6 @@
 //! Predicts: what each task costs, and when each would run.
 
+mod background;
 pub mod closed_form;
 pub mod cost;
 mod engine;

@@ -13,7 +13,8 @@ use plimsoll_core::serve::{
     KvManager, Limits, Orca, Preemption, Request, Reserve, S3, Scheduler, ServeSummary, Shape,
     State, Vllm,
 };
-use plimsoll_core::units::{Bytes, Seconds};
+use plimsoll_core::traffic::{Background, Traffic, Ways};
+use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_sim::{CostModel, Simulator};
 use proptest::prelude::*;
 
@@ -224,18 +225,29 @@ fn a_lone_request_waits_for_its_time_and_takes_its_iterations() {
 
 /// Three gigabytes of cache for a model under Pie; a number of expansion, or none where it is found.
 fn pie(name: &str, expansion: Option<f64>, requests: &[Request]) -> Scheduler {
+    let found = expansion.ok_or(Settings::default());
+    pie_beside(name, found, requests, &Background::default())
+}
+
+/// The same with settings of adaptive expansion and traffic of others.
+fn pie_beside(
+    name: &str,
+    expansion: Result<f64, Settings>,
+    requests: &[Request],
+    traffic: &Background,
+) -> Scheduler {
     let profile = embedded::profile("gh200-vllm").expect("embedded");
     let model = registry::find(name).expect("registered");
     let machine = Machine::single_gpu(profile.usable());
     let cost = CostModel::new(&profile, Dtype::F16);
-    let mut simulator = Simulator::new(&machine, cost);
+    let mut simulator = Simulator::new(&machine, cost).with_traffic(&machine, traffic);
     let shape = Shape::of(&model, Dtype::F16);
     let kv_bytes = Bytes(3_000_000_000);
     let lanes = Lanes::of(&machine);
     let layers = match expansion {
-        Some(expansion) => Pie::fixed(lanes, kv_bytes, &shape, layers_off(shape.layers, expansion)),
-        None => {
-            let adaptive = Adaptive::new(shape.layers, Settings::default());
+        Ok(expansion) => Pie::fixed(lanes, kv_bytes, &shape, layers_off(shape.layers, expansion)),
+        Err(settings) => {
+            let adaptive = Adaptive::new(shape.layers, settings);
             Pie::adaptive(lanes, kv_bytes, &shape, adaptive)
         }
     };
@@ -243,6 +255,7 @@ fn pie(name: &str, expansion: Option<f64>, requests: &[Request]) -> Scheduler {
     let manager = vllm(tokens, Preemption::Recompute);
     let mut scheduler =
         Scheduler::new(machine, shape, LIMITS, manager, requests).with_layers_swapped(layers);
+    scheduler = scheduler.logged();
     follow(&mut scheduler, &mut simulator).expect("modelled time does not fail");
     scheduler
 }
@@ -305,6 +318,43 @@ fn adaptive_expansion_begins_at_none_and_comes_near_the_best() {
         );
         assert_eq!(found.completed, 200);
     }
+}
+
+#[test]
+fn adaptive_expansion_shrinks_under_traffic_and_recovers() {
+    let requests = trace(&[(160, 340); 600], 0.0);
+    let settings = Settings {
+        probe_after: 100,
+        ..Settings::default()
+    };
+    let under = |traffic: &Background| pie_beside("opt-30b", Err(settings), &requests, traffic);
+    let calm = summary(&under(&Background::default()));
+    let [from, to] = [0.3, 0.5].map(|share| Seconds(share * calm.duration_s));
+    let profile = embedded::profile("gh200-vllm").expect("embedded");
+    let traffic = Traffic {
+        from,
+        to,
+        rate: BytesPerSecond(0.8 * profile.links.h2d.page_locked.peak()),
+        ways: Ways::Both,
+    };
+    let disturbed = under(&Background(vec![traffic]));
+    let at = |time: f64| {
+        let all = disturbed.iterations().iter();
+        let then = all.filter(|it| it.began_s <= time);
+        then.last().expect("it began before").expansion
+    };
+    let (before, under, after) = (at(from.0), at(to.0), at(calm.duration_s));
+    assert!(before > 1.5, "{before}");
+    assert!(under < 0.8 * before, "{before} {under}");
+    assert!(after > 0.9 * before, "{before} {under} {after}");
+    let found = summary(&disturbed);
+    assert_eq!((found.completed, found.refused), (600, 0));
+    assert!(found.duration_s > calm.duration_s);
+    let noted = disturbed.iterations();
+    assert_eq!(noted.len() as u64, found.iterations);
+    let stalled: f64 = noted.iter().map(|it| it.stalled_s).sum();
+    let layers = found.layers.expect("layers");
+    assert!((stalled - layers.stalled_s).abs() < 1e-9 * stalled);
 }
 
 /// A classifier that is mostly a bucket short.

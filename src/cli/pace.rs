@@ -2,7 +2,7 @@
 
 use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::probe::{Moment, PaceMeter};
-use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::hardware::{HardwareProfile, Slowness};
 
 /// A run's machine, from before the run on.
 pub(super) struct Around<'a> {
@@ -25,9 +25,9 @@ impl<'a> Around<'a> {
         })
     }
 
-    /// How much longer products of few tokens took than when the machine was profiled.
-    pub fn end(mut self) -> Option<f64> {
+    /// How much longer reference work took than when the machine was profiled.
+    pub fn end(mut self) -> Option<Slowness> {
         let moment = Moment::between(self.before, self.meter.now());
-        Some(moment.slowness(self.profile)?.few_tokens)
+        moment.slowness(self.profile)
     }
 }

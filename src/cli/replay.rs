@@ -1,15 +1,18 @@
 //! `plimsoll replay`: a trace of requests served in modelled time, and for real.
 
 mod execute;
+mod over_time;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use plimsoll_core::Dtype;
+use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::serve::pie::Settings;
 use plimsoll_core::serve::predict::{Buckets, Wrong};
 use plimsoll_core::serve::{Limits, Preemption, Refusal, Request, Reserve, ServeSummary};
+use plimsoll_core::traffic::{Background, Traffic};
 use plimsoll_core::units::Bytes;
 use serde::Serialize;
 
@@ -18,7 +21,7 @@ use super::options::{DtypeName, Format, positive};
 use super::output::{check_apart, check_output, complain, print, print_json};
 use super::pareto::Kind;
 use crate::files::{find_model, find_profile, write_atomically, write_text};
-use crate::report::serve::{serve_text, sweep_text};
+use crate::report::serve::{serve_text, sweep_text, traffic_text};
 use crate::report::{Line, Lines, picture_svg, to_csv, write_picture_png};
 use crate::serve::replay::{Expansion, Manager, Prediction, Replayed, RequestRow, Server};
 use crate::serve::sweep::Sweep;
@@ -64,6 +67,14 @@ pub struct Args {
     /// while requests are served
     #[arg(long, value_name = "auto|X", default_value = "auto", value_parser = expansion)]
     expansion: Expansion,
+    /// pie: iterations after which adaptive expansion tries again what it gave up
+    #[arg(long, value_name = "N", default_value_t = Settings::default().probe_after,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    probe_after: u32,
+    /// What others carry over the link meanwhile, in GB/s each way, from and to in seconds: 10..20:0.4, or 10..20:0.4:h2d
+    /// for one way (h2d, d2h); may be given more than once
+    #[arg(long, value_name = "FROM..TO:GB/S")]
+    traffic: Vec<Traffic>,
     /// Sequences in an iteration at most
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     max_sequences: u32,
@@ -84,11 +95,15 @@ pub struct Args {
     /// Write a line a request (CSV)
     #[arg(long, value_name = "FILE")]
     per_request: Option<PathBuf>,
+    /// Write a line an iteration (CSV): when, how many sequences, what is off the GPU, how long layers waited for their caches
+    #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
+    per_iteration: Option<PathBuf>,
     /// Serve the trace with each of these values: rate=..., kv-gb=... or expansion=..., numbers with commas between
     #[arg(long, value_name = "WHAT=VALUES", conflicts_with = "per_request")]
     sweep: Option<Sweep>,
-    /// Draw the sweep's throughput (.svg, .png), or write a line a value (.csv); may be given more than once
-    #[arg(short, long, value_name = "FILE", requires = "sweep")]
+    /// Draw the sweep's throughput, else expansion and sequences over time (.svg, .png), or write a line a value, else an
+    /// iteration (.csv); may be given more than once
+    #[arg(short, long, value_name = "FILE")]
     output: Vec<PathBuf>,
     #[command(flatten)]
     execute: ExecuteArgs,
@@ -139,12 +154,39 @@ struct Report<'a> {
     #[serde(flatten)]
     summary: &'a ServeSummary,
     refused_requests: Vec<Refused<'a>>,
+    /// What others carry over the links.
+    traffic: Vec<InTraffic>,
     /// Of the same trace, served for real.
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<&'a ServeSummary>,
+    /// What of the traffic was carried then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    carried_bytes: Option<Bytes>,
+    /// What is predicted of a machine that goes at the pace that this one had then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted_at_pace: Option<&'a ServeSummary>,
     /// How much longer reference work took around that than when the machine was profiled, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pace: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct InTraffic {
+    from_s: f64,
+    to_s: f64,
+    gb_s: f64,
+    ways: &'static str,
+}
+
+impl InTraffic {
+    fn of(it: &Traffic) -> InTraffic {
+        InTraffic {
+            from_s: it.from.0,
+            to_s: it.to.0,
+            gb_s: it.rate.0 / 1e9,
+            ways: it.ways.name(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -158,15 +200,23 @@ struct Refused<'a> {
 /// # Errors
 /// Input that is wrong; a cache in which no request fits.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    check_output("--per-request", args.per_request.as_deref())?;
-    check_apart(
-        &[("--per-request", args.per_request.as_deref())],
-        &[("--trace", Some(&args.trace))],
-    )?;
+    let tables = [
+        ("--per-request", args.per_request.as_deref()),
+        ("--per-iteration", args.per_iteration.as_deref()),
+    ];
+    for (flag, file) in tables {
+        check_output(flag, file)?;
+    }
+    check_apart(&tables, &[("--trace", Some(&args.trace))])?;
+    check_apart(&tables[..1], &tables[1..])?;
     let outputs = args.output.iter().map(|path| Kind::of(path));
     let outputs = outputs.collect::<Result<Vec<Kind>, Failure>>()?;
-    let server = server(args)?;
-    args.execute.check(&server.manager)?;
+    let profile = find_profile(&args.hw)?;
+    let server = server(args, &profile)?;
+    server
+        .check_traffic()
+        .map_err(|why| Failure::new(Exit::Usage, format!("--traffic: {why}")))?;
+    args.execute.check(&server)?;
     let requests = read_trace(&args.trace)?;
     if let Some(sweep) = &args.sweep {
         let files = args.output.iter().map(PathBuf::as_path).zip(outputs);
@@ -183,7 +233,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let csv = to_csv(&RequestRow::of(&replayed.sequences))?;
         write_atomically(path, |out| out.write_all(&csv))?;
     }
-    let measured = args.execute.run(&server, &args.model, &requests)?;
+    let on = (&server, &profile);
+    let measured = args.execute.run(on, &args.model, &requests)?;
+    let table = args.per_iteration.iter().map(|file| (file, Kind::Csv));
+    let files = args.output.iter().zip(outputs).chain(table);
+    over_time::write(&server, (&replayed, measured.as_ref()), files)?;
     print_replayed(
         args.format,
         (&server, requests.len()),
@@ -209,8 +263,9 @@ fn print_replayed(
                 server.profile.name,
                 server.kv_bytes
             );
+            let traffic = traffic_text(&server.traffic);
             let beside = measured.map_or(String::new(), |it| it.text(summary));
-            print(&(serve_text(&title, summary) + &beside))
+            print(&(serve_text(&title, summary) + &traffic + &beside))
         }
         Format::Json => print_json(&Report {
             hardware: &server.profile.name,
@@ -228,7 +283,12 @@ fn print_replayed(
                     why: &r.why,
                 })
                 .collect(),
-            measured: measured.map(|it| &it.summary),
+            traffic: server.traffic.0.iter().map(InTraffic::of).collect(),
+            measured: measured.map(|it| &it.replayed.summary),
+            carried_bytes: measured
+                .map(|it| it.carried)
+                .filter(|_| !server.traffic.0.is_empty()),
+            predicted_at_pace: measured.and_then(|it| Some(&it.at_pace.as_ref()?.summary)),
             pace: measured.and_then(|it| it.pace),
         }),
     }
@@ -306,8 +366,8 @@ fn complain_of(refusals: &[Refusal]) {
     }
 }
 
-fn server(args: &Args) -> anyhow::Result<Server> {
-    let profile = args.execute.held(find_profile(&args.hw)?);
+fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
+    let profile = args.execute.held(profile.clone());
     let model = find_model(&args.model)?;
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
     let model = model.spec;
@@ -333,45 +393,57 @@ fn server(args: &Args) -> anyhow::Result<Server> {
     };
     let positions = model.max_position_embeddings;
     Ok(Server {
-        manager: match args.manager {
-            ManagerName::Orca => Manager::Orca {
-                max_len: args.max_len.unwrap_or(positions),
-            },
-            ManagerName::Pie => Manager::Pie(args.expansion),
-            ManagerName::S3 => Manager::S3 {
-                prediction: match args.accuracy {
-                    None => Prediction::Oracle,
-                    Some(accuracy) => Prediction::Classifier {
-                        buckets: Buckets {
-                            max_len: args.max_len.unwrap_or(positions),
-                            count: args.buckets,
-                        },
-                        accuracy,
-                        wrong: Wrong::Either,
-                        seed: 0,
-                    },
-                },
-                reserve: match args.reserve {
-                    ReserveName::Output => Reserve::Output,
-                    ReserveName::All => Reserve::All,
-                },
-            },
-            ManagerName::Vllm => Manager::Vllm {
-                preemption: match args.preemption {
-                    PreemptionName::Recompute => Preemption::Recompute,
-                    PreemptionName::Swap => Preemption::Swap,
-                },
-            },
-        },
+        manager: manager(args, positions),
         limits: Limits {
             sequences: args.max_sequences,
             tokens: args.max_tokens.unwrap_or(positions.max(2048)),
         },
         clients: args.clients,
         slo_s: args.slo_s_per_token,
+        traffic: Background(args.traffic.clone()),
+        logged: args.sweep.is_none() && (args.per_iteration.is_some() || !args.output.is_empty()),
         profile,
         model,
         dtype,
         kv_bytes,
     })
+}
+
+fn manager(args: &Args, positions: u32) -> Manager {
+    match args.manager {
+        ManagerName::Orca => Manager::Orca {
+            max_len: args.max_len.unwrap_or(positions),
+        },
+        ManagerName::Pie => Manager::Pie(match args.expansion {
+            Expansion::Auto(settings) => Expansion::Auto(Settings {
+                probe_after: args.probe_after,
+                ..settings
+            }),
+            fixed @ Expansion::Fixed(_) => fixed,
+        }),
+        ManagerName::S3 => Manager::S3 {
+            prediction: match args.accuracy {
+                None => Prediction::Oracle,
+                Some(accuracy) => Prediction::Classifier {
+                    buckets: Buckets {
+                        max_len: args.max_len.unwrap_or(positions),
+                        count: args.buckets,
+                    },
+                    accuracy,
+                    wrong: Wrong::Either,
+                    seed: 0,
+                },
+            },
+            reserve: match args.reserve {
+                ReserveName::Output => Reserve::Output,
+                ReserveName::All => Reserve::All,
+            },
+        },
+        ManagerName::Vllm => Manager::Vllm {
+            preemption: match args.preemption {
+                PreemptionName::Recompute => Preemption::Recompute,
+                PreemptionName::Swap => Preemption::Swap,
+            },
+        },
+    }
 }

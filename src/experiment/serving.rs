@@ -6,6 +6,7 @@ use plimsoll_core::model::ModelSpec;
 use plimsoll_core::serve::pie::{Settings, most_off, most_off_by_rates, with_buffers};
 use plimsoll_core::serve::predict::{Buckets, Wrong};
 use plimsoll_core::serve::{Limits, Reserve, ServeSummary};
+use plimsoll_core::traffic::Background;
 use plimsoll_core::units::Bytes;
 use serde::Serialize;
 
@@ -197,6 +198,8 @@ impl Gains {
             },
             clients: None,
             slo_s: 0.1875,
+            traffic: Background::default(),
+            logged: false,
         };
         Ok(server.replay(&requests)?.summary)
     }
@@ -336,6 +339,8 @@ impl Offline {
             },
             clients: None,
             slo_s: 0.1875,
+            traffic: Background::default(),
+            logged: false,
         };
         let it = server.replay(&requests)?.summary;
         let name = format!("{}, {}", case.model.name, case.system);

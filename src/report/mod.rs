@@ -9,6 +9,7 @@ pub mod hardware;
 mod lines;
 mod memory;
 pub mod models;
+mod over_time;
 pub mod plan;
 pub mod run;
 mod scatter;
@@ -22,6 +23,7 @@ pub use csv::to_csv;
 pub use frontier::{Frontier, frontier_table};
 pub use lines::{Line, Lines};
 pub use memory::{MemoryCurves, memory_table, ranges_table};
+pub use over_time::{OverTime, Panel};
 pub use scatter::{Point, Scatter};
 pub use table::{Align, Table};
 

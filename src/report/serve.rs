@@ -1,6 +1,7 @@
 //! What came of a trace, for people.
 
 use plimsoll_core::serve::ServeSummary;
+use plimsoll_core::traffic::Background;
 use plimsoll_core::units::Bytes;
 
 use super::{Align, Table, percent, signed_percent, three_digits};
@@ -112,16 +113,19 @@ pub fn sweep_text(title: &str, axis: &str, rows: &[SweepRow]) -> String {
     format!("{title}\n\n{table}")
 }
 
-/// Figures of a trace that was really served, beside what was predicted, with the prediction's signed error.
-pub fn serve_comparison(predicted: &ServeSummary, measured: &ServeSummary) -> Table {
-    let mut table = Table::new(&[
-        ("", Align::Left),
-        ("predicted", Align::Right),
-        ("measured", Align::Right),
-        ("error", Align::Right),
-    ]);
+/// Figures of a trace that was really served, beside what was predicted: as the machine was profiled and, where that is known, at
+/// the pace that it had; with the signed error of the latter.
+pub fn serve_comparison(
+    (predicted, at_pace): (&ServeSummary, Option<&ServeSummary>),
+    measured: &ServeSummary,
+) -> Table {
+    let mut columns = vec![("", Align::Left), ("predicted", Align::Right)];
+    columns.extend(at_pace.map(|_| ("at this pace", Align::Right)));
+    columns.extend([("measured", Align::Right), ("error", Align::Right)]);
+    let mut table = Table::new(&columns);
     type Value = fn(&ServeSummary) -> f64;
-    let lines: [(&str, Value); 14] = [
+    let stalled: Value = |s| s.layers.as_ref().map_or(0.0, |layers| layers.stalled_s);
+    let lines: [(&str, Value); 16] = [
         ("requests/s", |s| s.requests_per_s),
         ("tokens/s", |s| s.output_tokens_per_s),
         ("duration, s", |s| s.duration_s),
@@ -136,15 +140,35 @@ pub fn serve_comparison(predicted: &ServeSummary, measured: &ServeSummary) -> Ta
         ("iterations", |s| s.iterations as f64),
         ("sequences an iteration", |s| s.average_batch),
         ("preemptions", |s| s.preemptions as f64),
+        ("expansion over time", |s| {
+            s.layers.as_ref().map_or(1.0, |layers| layers.expansion)
+        }),
+        ("waiting for layers, s", stalled),
     ];
     for (name, value) in lines {
-        let (said, real) = (value(predicted), value(measured));
+        let (first, real) = (value(predicted), value(measured));
+        let at_pace = at_pace.map(value);
         let error = match real {
             0.0 => String::new(),
-            real => signed_percent(said / real - 1.0),
+            real => signed_percent(at_pace.unwrap_or(first) / real - 1.0),
         };
-        let figures = [three_digits(said), three_digits(real), error];
+        let said = std::iter::once(first).chain(at_pace).chain([real]);
+        let figures = said.map(three_digits).chain([error]);
         table.row([name.to_owned()].into_iter().chain(figures));
     }
     table
+}
+
+/// What traffic there is, in words; nothing where there is none.
+pub fn traffic_text(traffic: &Background) -> String {
+    let each = traffic.0.iter().map(|it| {
+        format!(
+            "traffic    {} {} from {} s to {} s\n",
+            it.rate,
+            it.ways.name(),
+            it.from.0,
+            it.to.0
+        )
+    });
+    each.collect()
 }

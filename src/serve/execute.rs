@@ -5,6 +5,7 @@ use plimsoll_backend::serving::{Served, ServingExecutor};
 use plimsoll_backend::weights::WeightSource;
 use plimsoll_core::control::DriveError;
 use plimsoll_core::serve::{Request, Shape};
+use plimsoll_core::units::Bytes;
 
 use super::replay::{Replayed, Server};
 use crate::files::random_prompts;
@@ -16,6 +17,8 @@ pub struct Executed {
     pub replayed: Replayed,
     /// What came out for each request.
     pub generated: Vec<Vec<u32>>,
+    /// What of the traffic was really carried.
+    pub carried: Bytes,
 }
 
 /// Why it was not served.
@@ -50,6 +53,7 @@ impl Server {
             device_layers: swapped.map_or(shape.layers, |pie| pie.slots()),
             block_tokens: self.manager.block_tokens(),
             host: self.profile.usable().host,
+            traffic: self.traffic.clone(),
         };
         let lengths = requests.iter().map(|request| request.prompt_len);
         let longest = lengths.clone().max().unwrap_or(0);
@@ -65,6 +69,7 @@ impl Server {
         let replayed = self.serve(requests, &mut executor, true)?;
         Ok(Executed {
             replayed,
+            carried: executor.carried(),
             generated: executor.generated(),
         })
     }

@@ -4,15 +4,16 @@ use plimsoll_core::Dtype;
 use plimsoll_core::control::{DriveError, follow};
 use plimsoll_core::executor::Executor;
 use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::machine::Machine;
+use plimsoll_core::machine::{Machine, ResourceKind};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::serve::pie::{Adaptive, Lanes, Pie, Settings, layers_off};
 use plimsoll_core::serve::predict::{Buckets, Classifier, Oracle, Predictor, Wrong};
 use plimsoll_core::serve::{
-    BLOCK_TOKENS, KvManager, Limits, Orca, Preemption, Refusal, Request, Reserve, S3, Scheduler,
-    Sequence, ServeSummary, Shape, State, Vllm,
+    BLOCK_TOKENS, IterationRow, KvManager, Limits, Orca, Preemption, Refusal, Request, Reserve, S3,
+    Scheduler, Sequence, ServeSummary, Shape, State, Vllm,
 };
-use plimsoll_core::units::Bytes;
+use plimsoll_core::traffic::Background;
+use plimsoll_core::units::{Bytes, BytesPerSecond};
 use plimsoll_sim::{CostModel, Simulator};
 use serde::Serialize;
 
@@ -35,6 +36,10 @@ pub struct Server {
     pub clients: Option<u32>,
     /// The seconds a token within which an answer is good.
     pub slo_s: f64,
+    /// What others carry over the links meanwhile.
+    pub traffic: Background,
+    /// Whether iterations are kept one by one.
+    pub logged: bool,
 }
 
 /// Who gives room in the cache.
@@ -116,6 +121,8 @@ pub struct Replayed {
     pub sequences: Vec<Sequence>,
     /// Those that could not be served.
     pub refusals: Vec<Refusal>,
+    /// All iterations, where they are kept.
+    pub iterations: Vec<IterationRow>,
 }
 
 impl Server {
@@ -131,9 +138,26 @@ impl Server {
     /// # Errors
     /// An error of ours.
     pub fn replay(&self, requests: &[Request]) -> Result<Replayed, DriveError> {
-        let cost = CostModel::new(&self.profile, self.dtype);
-        let mut simulator = Simulator::new(&self.machine(), cost);
+        let (cost, machine) = (CostModel::new(&self.profile, self.dtype), self.machine());
+        let simulator = Simulator::new(&machine, cost);
+        let mut simulator = simulator.with_traffic(&machine, &self.traffic);
         self.serve(requests, &mut simulator, false)
+    }
+
+    /// Whether the traffic leaves something of each link.
+    ///
+    /// # Errors
+    /// Why not, and what would help.
+    pub fn check_traffic(&self) -> Result<(), String> {
+        let links = &self.profile.links;
+        for (kind, link) in [
+            (ResourceKind::H2d, &links.h2d),
+            (ResourceKind::D2h, &links.d2h),
+        ] {
+            let rate = BytesPerSecond(link.page_locked.peak());
+            self.traffic.check(kind, rate)?;
+        }
+        Ok(())
     }
 
     /// The machine that pieces are written for.
@@ -162,11 +186,15 @@ impl Server {
         if described {
             scheduler = scheduler.described();
         }
+        if self.logged {
+            scheduler = scheduler.logged();
+        }
         follow(&mut scheduler, executor)?;
         Ok(Replayed {
             summary: scheduler.summary(self.slo_s),
             sequences: scheduler.running().sequences().to_vec(),
             refusals: scheduler.refusals().to_vec(),
+            iterations: scheduler.iterations().to_vec(),
         })
     }
 }
@@ -190,7 +218,10 @@ impl Manager {
                 prediction: Prediction::Classifier { accuracy, .. },
                 ..
             } => format!("s3 (accuracy {accuracy})"),
-            Manager::Pie(Expansion::Auto(_)) => "pie (adaptive expansion)".to_owned(),
+            Manager::Pie(Expansion::Auto(settings)) => format!(
+                "pie (adaptive expansion, tried again after {} iterations)",
+                settings.probe_after
+            ),
             Manager::Pie(Expansion::Fixed(expansion)) => format!("pie (expansion {expansion})"),
         }
     }

@@ -61,7 +61,8 @@ impl Cores {
         }
     }
 
-    fn of_resource(&self, kind: ResourceKind) -> Vec<usize> {
+    /// Those on which a resource's work may run; none: anywhere.
+    pub fn of_resource(&self, kind: ResourceKind) -> Vec<usize> {
         match kind {
             _ if self.all.len() <= self.device => Vec::new(),
             ResourceKind::Gpu => self.all[..self.device].to_vec(),

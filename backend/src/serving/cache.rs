@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
@@ -91,8 +91,6 @@ struct Tables {
     taken: PerTier<u64>,
     /// Memory of layers that were moved, for the next of the same size.
     spare: Vec<(Tier, Region)>,
-    /// Layers on their way to the host, which still take memory of the device.
-    leaving: usize,
 }
 
 /// The cache.
@@ -102,8 +100,6 @@ pub struct PagedCache {
     /// By layer, all its blocks.
     memory: Vec<Mutex<Region>>,
     tables: Mutex<Tables>,
-    /// Told when a layer has left the device.
-    left: Condvar,
 }
 
 impl PagedCache {
@@ -134,9 +130,7 @@ impl PagedCache {
                     disk: 0,
                 },
                 spare: Vec::new(),
-                leaving: 0,
             }),
-            left: Condvar::new(),
             size,
         })
     }
@@ -264,20 +258,6 @@ impl PagedCache {
     pub fn move_layer(
         &self,
         layer: usize,
-        to: (Tier, Bytes),
-        pace: Option<&Pace<'_>>,
-    ) -> Result<(), ServingError> {
-        let leaves = usize::from(to.0 != Tier::Device);
-        self.tables().leaving += leaves;
-        let moved = self.bring_layer(layer, to, pace);
-        self.tables().leaving -= leaves;
-        self.left.notify_all();
-        moved
-    }
-
-    fn bring_layer(
-        &self,
-        layer: usize,
         (to, bytes): (Tier, Bytes),
         pace: Option<&Pace<'_>>,
     ) -> Result<(), ServingError> {
@@ -329,51 +309,23 @@ impl PagedCache {
         place as usize * bytes..(place as usize + 1) * bytes
     }
 
-    /// Takes so much of a tier. Where the device is full, layers on it that are larger than this one get its size, since the
-    /// cache shrinks; else a layer that leaves is waited for.
+    /// Takes so much of a tier.
     fn take(&self, tier: Tier, bytes: u64) -> Result<(), ServingError> {
         let limit = match tier {
             Tier::Device => self.size.device.0,
             _ => self.size.host.0,
         };
         let mut tables = self.tables();
-        loop {
-            if tier == Tier::Device && tables.taken.device + bytes > limit {
-                self.shrink(&mut tables, bytes);
-            }
-            let room = limit.saturating_sub(tables.taken[tier]);
-            if bytes <= room {
-                tables.taken[tier] += bytes;
-                return Ok(());
-            }
-            if tier != Tier::Device || tables.leaving == 0 {
-                return Err(ServingError::TierFull {
-                    tier,
-                    needed: Bytes(bytes),
-                    room: Bytes(room),
-                });
-            }
-            let woken = self.left.wait(tables);
-            tables = woken.unwrap_or_else(PoisonError::into_inner);
+        let room = limit.saturating_sub(tables.taken[tier]);
+        if bytes > room {
+            return Err(ServingError::TierFull {
+                tier,
+                needed: Bytes(bytes),
+                room: Bytes(room),
+            });
         }
-    }
-
-    /// Gives layers on the device that are larger than this the same size, as far as what they hold fits.
-    fn shrink(&self, tables: &mut Tables, bytes: u64) {
-        let blocks = bytes as usize / self.size.block_bytes();
-        for (layer, places) in tables.places.iter_mut().enumerate() {
-            let fits = places.of.len() <= blocks;
-            if places.tier != Tier::Device || places.blocks <= blocks || !fits {
-                continue;
-            }
-            let mut memory = self.layer(layer);
-            let whole = memory.bytes().to_vec();
-            for (from, to) in places.packed(blocks) {
-                memory.bytes_mut()[self.place(to)].copy_from_slice(&whole[self.place(from)]);
-            }
-            tables.taken.device -= (whole.len() as u64).saturating_sub(bytes);
-            memory.shrink(bytes as usize);
-        }
+        tables.taken[tier] += bytes;
+        Ok(())
     }
 
     /// Calls `copy` with the filled part of each of a request's blocks, layer by layer, and its place among all, at the
@@ -506,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_shrinks_makes_room_for_layers_that_come() {
+    fn a_layer_comes_only_when_another_has_left_it_room() {
         let size = CacheSize {
             device_layers: 1,
             device: Bytes(96),
@@ -514,13 +466,14 @@ mod tests {
             ..SIZE
         };
         let cache = PagedCache::new(size).unwrap();
-        cache.grow(1, 3).unwrap();
         cache.grow(7, 5).unwrap();
         each_token(&cache, 7, |layer, at, byte| *byte = value(layer, at));
-        cache.release(1);
-        cache
-            .move_layer(1, (Tier::Device, Bytes(48)), None)
-            .unwrap();
+        let smaller = (Tier::Device, Bytes(48));
+        let said = cache.move_layer(1, smaller, None).unwrap_err().to_string();
+        assert!(said.contains("device, which has room for 0 B"), "{said}");
+        cache.move_layer(0, (Tier::Host, Bytes(48)), None).unwrap();
+        cache.move_layer(1, smaller, None).unwrap();
+        cache.move_layer(0, smaller, None).unwrap();
         assert_whole(&cache, 7, 5);
         assert_eq!(cache.free_blocks(), 0);
     }

@@ -6,6 +6,7 @@ use plimsoll_core::model::ModelSpec;
 use plimsoll_core::program::{Op, Program, ResourceKind, Span, TaskId};
 use plimsoll_core::roster::{Member, Moved, Roster};
 use plimsoll_core::tier::Tier;
+use plimsoll_core::traffic::Background;
 use plimsoll_core::units::Bytes;
 
 use super::cache::PagedCache;
@@ -13,6 +14,7 @@ use super::error::ServingError;
 use super::resident::Resident;
 use crate::cpu::Throttles;
 use crate::cpu::error::TaskError;
+use crate::cpu::scheduler::Scheduler;
 use crate::cpu::worker::Work;
 use crate::decoder::{Choice, Decoder, Mixed, Place};
 use crate::tiers::Pace;
@@ -25,6 +27,9 @@ pub(super) struct Engine {
     pub weights: Resident,
     pub cache: PagedCache,
     pub throttles: Throttles,
+    /// What others carry over the links, by this clock.
+    pub traffic: Background,
+    pub clock: Arc<Scheduler>,
     /// By request, its prompt and what came out so far.
     pub texts: RwLock<Vec<Text>>,
     /// The iteration that is computed.
@@ -60,10 +65,10 @@ impl Work for Engine {
             Op::Span(span) => self.span(span, roster)?,
             Op::Move { bytes, .. } => {
                 let id = TaskId(piece.first_task().0 + index as u32);
-                let pace = self
-                    .throttles
-                    .of(kind)
-                    .map(|rate| Pace::begin(rate, is_over));
+                let pace = self.throttles.of(kind).map(|rate| {
+                    let pace = Pace::begin(rate, is_over);
+                    pace.beside(&self.traffic, kind, self.clock.now())
+                });
                 let moved = roster.moves.iter().find(|(task, _)| *task == id);
                 self.make_move((moved.map(|(_, moved)| *moved), *bytes), pace.as_ref())?;
                 if let Some(pace) = pace {

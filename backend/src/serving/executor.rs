@@ -1,5 +1,6 @@
 //! The executor of iterations: the CPU executor's scheduler and workers over a paged cache.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
@@ -10,11 +11,13 @@ use plimsoll_core::machine::Machine;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::program::Program;
 use plimsoll_core::trace::Trace;
+use plimsoll_core::traffic::Background;
 use plimsoll_core::units::{Bytes, Seconds};
 
 use super::cache::{CacheSize, PagedCache};
 use super::engine::{Engine, Text};
 use super::resident::Resident;
+use super::traffic;
 use crate::cpu::scheduler::Scheduler;
 use crate::cpu::worker::{self, Work};
 use crate::cpu::{CpuError, CpuOptions};
@@ -36,6 +39,9 @@ pub struct Served {
     pub block_tokens: u32,
     /// What the host has room for of caches that had to leave.
     pub host: Bytes,
+    /// What others carry over the links meanwhile. Moves have the rest of a link's stated rate; a link without one has none to
+    /// share, and carries both as fast as memory goes.
+    pub traffic: Background,
 }
 
 /// Executes the iterations of a serving system on this machine's CPU: real prompts, real caches, real moves.
@@ -45,6 +51,8 @@ pub struct ServingExecutor {
     engine: Arc<Engine>,
     scheduler: Arc<Scheduler>,
     workers: Vec<JoinHandle<()>>,
+    /// Bytes of traffic.
+    carried: Arc<AtomicU64>,
     trace: Trace,
 }
 
@@ -82,20 +90,23 @@ impl ServingExecutor {
             prompt_len: tokens.len(),
             tokens,
         });
+        let interrupt = Arc::clone(&options.interrupt);
+        let scheduler = Arc::new(Scheduler::new(machine, interrupt, 0));
         let engine = Arc::new(Engine {
             weights: Resident::load(model, *dtype, source)?,
             cache: PagedCache::new(size)?,
             model: model.clone(),
             decoder,
             throttles: options.throttles,
+            traffic: served.traffic.clone(),
+            clock: Arc::clone(&scheduler),
             texts: std::sync::RwLock::new(texts.collect()),
             flow: std::sync::Mutex::default(),
         });
-        let interrupt = Arc::clone(&options.interrupt);
-        let scheduler = Arc::new(Scheduler::new(machine, interrupt, 0));
         let work: Arc<dyn Work> = Arc::clone(&engine) as Arc<dyn Work>;
         let mut executor = ServingExecutor {
             workers: Vec::new(),
+            carried: Arc::default(),
             trace: Trace::default(),
             engine,
             scheduler,
@@ -103,7 +114,16 @@ impl ServingExecutor {
         let with = (&work, &executor.scheduler);
         let cores = worker::Cores::of(options, false);
         worker::start(machine, with, (&cores, 0), &mut executor.workers)?;
+        for it in &served.traffic.0 {
+            let carried = (&executor.carried, &cores);
+            traffic::start(it, &executor.scheduler, carried, &mut executor.workers)?;
+        }
         Ok(executor)
+    }
+
+    /// What of the traffic was really carried so far.
+    pub fn carried(&self) -> Bytes {
+        Bytes(self.carried.load(Ordering::Relaxed))
     }
 
     /// What came out for each request so far.

@@ -5,6 +5,7 @@ mod engine;
 mod error;
 mod executor;
 mod resident;
+mod traffic;
 
 pub use error::ServingError;
 pub use executor::{Served, ServingExecutor};

@@ -181,11 +181,6 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.arena.base.as_ptr(), self.length) }
     }
 
-    /// Has only its first bytes from now on.
-    pub fn shrink(&mut self, length: usize) {
-        self.length = self.length.min(length);
-    }
-
     /// All of it, to write.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the caller has the region for itself.

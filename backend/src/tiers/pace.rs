@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use plimsoll_core::units::{Bytes, BytesPerSecond};
+use plimsoll_core::program::ResourceKind;
+use plimsoll_core::traffic::Background;
+use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
 use super::TierError;
 
@@ -17,6 +19,8 @@ const NAP: Duration = Duration::from_millis(20);
 pub struct Pace<'a> {
     start: Instant,
     rate: BytesPerSecond,
+    /// What others carry over the link, which it is, and when this begins by their clock.
+    beside: Option<(&'a Background, ResourceKind, Seconds)>,
     is_over: &'a dyn Fn() -> bool,
 }
 
@@ -27,13 +31,27 @@ impl<'a> Pace<'a> {
         Pace {
             start: Instant::now(),
             rate,
+            beside: None,
             is_over,
+        }
+    }
+
+    /// The same beside traffic of others, which leaves it what it does not take of the rate; `now` is by the traffic's clock.
+    pub fn beside(self, traffic: &'a Background, kind: ResourceKind, now: Seconds) -> Pace<'a> {
+        Pace {
+            beside: Some((traffic, kind, now)),
+            ..self
         }
     }
 
     /// When so much has gone over the link; none where no clock reaches so far.
     fn due(&self, bytes: Bytes) -> Option<Instant> {
-        let seconds = (bytes / self.rate).0;
+        let seconds = match self.beside {
+            None => (bytes / self.rate).0,
+            Some((traffic, kind, start)) => {
+                (traffic.arrival(kind, (start, bytes), self.rate) - start).0
+            }
+        };
         self.start
             .checked_add(Duration::try_from_secs_f64(seconds).ok()?)
     }
@@ -90,6 +108,18 @@ mod tests {
             assert!(matches!(stopped, Err(TierError::Stopped)), "{stopped:?}");
             assert!(begun.elapsed() > Duration::from_millis(30));
         }
+    }
+
+    #[test]
+    fn beside_traffic_it_has_the_rest() {
+        let traffic = Background(vec!["0.01..0.05:0.0005".parse().expect("right")]);
+        let pace = Pace::begin(BytesPerSecond(1e6), &|| false);
+        let beside = |kind| pace.beside(&traffic, kind, Seconds(0.02));
+        let due = |kind| beside(kind).due(Bytes(30_000)).expect("soon") - pace.start;
+        let near = |it: Duration, ms: f64| (it.as_secs_f64() * 1e3 - ms).abs() < 1e-3;
+        // Half of the rate for 30 ms, then all of it.
+        assert!(near(due(ResourceKind::H2d), 45.0));
+        assert!(near(due(ResourceKind::DiskRead), 30.0));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod calendar;
 mod distribution;
+mod log;
 mod manager;
 mod metrics;
 pub mod pie;
@@ -16,6 +17,7 @@ mod sequence;
 mod shape;
 
 pub use distribution::Distribution;
+pub use log::IterationRow;
 pub use manager::{BLOCK_TOKENS, KvManager, Orca, Preemption, Reserve, S3, Vllm};
 pub use metrics::{LayersSummary, Ledger, ServeSummary};
 pub use request::Request;

@@ -1,6 +1,7 @@
 //! The iteration-level scheduler (Orca, section 3): sequences join and leave with every iteration.
 
 use super::Request;
+use super::log::IterationRow;
 use super::manager::KvManager;
 use super::metrics::{Ledger, ServeSummary};
 use super::pie::{Iteration, Lanes, Next, Pie};
@@ -64,6 +65,8 @@ pub struct Scheduler {
     /// Whose room is free since the last piece, for those that say so.
     left: Vec<u32>,
     ledger: Ledger,
+    /// All iterations, where that is wanted.
+    log: Option<Vec<IterationRow>>,
     refusals: Vec<Refusal>,
 }
 
@@ -113,6 +116,7 @@ impl Scheduler {
             described: false,
             left: Vec::new(),
             ledger: Ledger::default(),
+            log: None,
             refusals: Vec::new(),
         }
     }
@@ -131,6 +135,12 @@ impl Scheduler {
         self
     }
 
+    /// The same, which [keeps](Scheduler::iterations) what each iteration was like.
+    pub fn logged(mut self) -> Scheduler {
+        self.log = Some(Vec::new());
+        self
+    }
+
     /// The same with a cache whose layers are swapped; its manager has vLLM's blocks.
     pub fn with_layers_swapped(mut self, pie: Pie) -> Scheduler {
         self.manager.resize(pie.capacity_tokens());
@@ -146,6 +156,11 @@ impl Scheduler {
     /// The requests, and what has become of them.
     pub fn running(&self) -> &Running {
         &self.running
+    }
+
+    /// Iterations so far; none where nobody wanted them.
+    pub fn iterations(&self) -> &[IterationRow] {
+        self.log.as_deref().unwrap_or_default()
     }
 
     /// Requests that could not be served.
@@ -307,15 +322,22 @@ impl Scheduler {
             }
             Next::Wait(task) => Decision::Wait(Until::Task(task)),
             Next::Ended => {
-                let of = ((now - self.began).0, &self.load);
-                let full = self.load.sequences >= self.limits.sequences;
-                let wanted = self.manager.waiting() > 0 && !full;
-                if let Some(tokens) = pie.ended(now, of, wanted) {
-                    self.manager.resize(tokens);
-                }
+                self.note(now);
+                self.swap_more_or_less(now);
                 self.end(now);
                 self.between(now, trace)
             }
+        }
+    }
+
+    /// Has Pie look at the iteration that has ended.
+    fn swap_more_or_less(&mut self, now: Seconds) {
+        let it = ((now - self.began).0, &self.load);
+        let full = self.load.sequences >= self.limits.sequences;
+        let wanted = self.manager.waiting() > 0 && !full;
+        let pie = self.pie.as_mut();
+        if let Some(tokens) = pie.and_then(|pie| pie.ended(now, it, wanted)) {
+            self.manager.resize(tokens);
         }
     }
 
@@ -363,6 +385,31 @@ impl Scheduler {
             piece.set_roster(roster);
         }
         piece
+    }
+
+    /// Writes the iteration at hand down, where that is wanted.
+    fn note(&mut self, now: Seconds) {
+        let Some(log) = &mut self.log else {
+            return;
+        };
+        let (layers_off, expansion, stalled) = match &self.pie {
+            Some(pie) => (pie.off(), pie.expansion(), pie.stalled()),
+            None => (0, 1.0, Seconds::ZERO),
+        };
+        log.push(IterationRow {
+            iteration: self.iteration as u64,
+            began_s: self.began.0,
+            ended_s: now.0,
+            sequences: self.load.sequences,
+            prompt_tokens: self.load.prompt_tokens,
+            waiting: self.manager.waiting(),
+            cached_tokens: self.running.tokens_at(self.iteration),
+            capacity_tokens: self.manager.capacity_tokens(),
+            layers_off,
+            expansion,
+            stalled_s: stalled.0,
+            preemptions: self.ledger.preemptions,
+        });
     }
 
     /// The iteration at hand has ended.
@@ -436,6 +483,7 @@ impl Controller for Scheduler {
                 Decision::Wait(Until::Task(last))
             }
             Phase::Awaited => {
+                self.note(now);
                 self.end(now);
                 self.between(now, trace)
             }

@@ -5,8 +5,10 @@ use std::path::Path;
 use plimsoll_backend::cpu::{CpuOptions, Throttles};
 use plimsoll_backend::weights::{Safetensors, Synthetic, WeightSource};
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::program::ResourceKind;
 use plimsoll_core::serve::{Request, Reserve, ServeSummary};
-use plimsoll_core::units::BytesPerSecond;
+use plimsoll_core::traffic::Traffic;
+use plimsoll_core::units::{Bytes, BytesPerSecond};
 
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::options::positive;
@@ -14,7 +16,7 @@ use crate::cli::pace::Around;
 use crate::cli::profile::{DEVICE_THREADS, cpu_options};
 use crate::files::find_model;
 use crate::report::serve::serve_comparison;
-use crate::serve::replay::{Manager, Server};
+use crate::serve::replay::{Manager, Replayed, Server};
 
 /// How to serve for real.
 #[derive(Debug, clap::Args)]
@@ -27,11 +29,11 @@ pub(super) struct ExecuteArgs {
     /// --execute: for random prompts and synthetic weights
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// --execute: the most that copies to the device carry, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive, requires = "execute")]
+    /// The most that copies to the device carry, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = positive)]
     h2d_gb_s: Option<f64>,
-    /// --execute: the most that copies from the device carry, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive, requires = "execute")]
+    /// The most that copies from the device carry, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = positive)]
     d2h_gb_s: Option<f64>,
     /// --execute: threads that the emulated device computes with; profiles are measured with 1
     #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS, requires = "execute",
@@ -41,9 +43,13 @@ pub(super) struct ExecuteArgs {
 
 /// What came of serving for real.
 pub(super) struct Measured {
-    pub summary: ServeSummary,
+    pub replayed: Replayed,
+    /// What of the traffic was carried.
+    pub carried: Bytes,
     /// How much longer reference work took around it than when the machine was profiled, where that is known.
     pub pace: Option<f64>,
+    /// The prediction of a machine that goes at that pace. Requests come as they do: their times are not the machine's.
+    pub at_pace: Option<Replayed>,
 }
 
 impl ExecuteArgs {
@@ -55,13 +61,13 @@ impl ExecuteArgs {
         }
     }
 
-    /// Serves the trace, if that was asked for.
+    /// Serves the trace, if that was asked for, on the machine of a profile.
     ///
     /// # Errors
     /// What is not served for real, what this machine lacks, an interruption.
     pub fn run(
         &self,
-        server: &Server,
+        (server, profile): (&Server, &HardwareProfile),
         model: &str,
         requests: &[Request],
     ) -> anyhow::Result<Option<Measured>> {
@@ -81,11 +87,23 @@ impl ExecuteArgs {
             Some(folder) => Box::new(Safetensors::open(folder, &server.model)?),
             None => Box::new(Synthetic { seed: self.seed }),
         };
-        let around = Around::begin(Some(&server.profile), &options);
+        let around = Around::begin(Some(profile), &options);
         let executed = server.execute(requests, (&*source, self.seed), &options)?;
+        let pace = around.and_then(Around::end);
+        let at_pace = pace.map(|pace| {
+            // A link is held to what was asked for, however fast the machine goes.
+            let profile = self.held(profile.at_pace(&pace));
+            let server = Server {
+                profile,
+                ..server.clone()
+            };
+            server.replay(requests)
+        });
         Ok(Some(Measured {
-            summary: executed.replayed.summary,
-            pace: around.and_then(Around::end),
+            replayed: executed.replayed,
+            carried: executed.carried,
+            pace: pace.map(|pace| pace.few_tokens),
+            at_pace: at_pace.transpose()?,
         }))
     }
 
@@ -93,13 +111,22 @@ impl ExecuteArgs {
     ///
     /// # Errors
     /// Why, and what would be.
-    pub fn check(&self, manager: &Manager) -> Result<(), Failure> {
-        let line = match manager {
+    pub fn check(&self, server: &Server) -> Result<(), Failure> {
+        let unpaced = |it: &Traffic| {
+            it.ways.kinds().any(|kind| match kind {
+                ResourceKind::H2d => self.h2d_gb_s.is_none(),
+                _ => self.d2h_gb_s.is_none(),
+            })
+        };
+        let line = match &server.manager {
             _ if !self.execute => return Ok(()),
             Manager::S3 {
                 reserve: Reserve::Output,
                 ..
             } => "--execute: prompts need room as well; give --reserve all",
+            _ if server.traffic.0.iter().any(unpaced) => {
+                "--traffic with --execute shares the link's rate; give --h2d-gb-s and --d2h-gb-s"
+            }
             _ => return Ok(()),
         };
         Err(Failure::new(Exit::Usage, line))
@@ -109,11 +136,19 @@ impl ExecuteArgs {
 impl Measured {
     /// Beside what was predicted.
     pub fn text(&self, predicted: &ServeSummary) -> String {
-        let table = serve_comparison(predicted, &self.summary);
+        let at_pace = self.at_pace.as_ref().map(|it| &it.summary);
+        let table = serve_comparison((predicted, at_pace), &self.replayed.summary);
         let pace = self.pace.map_or(String::new(), |pace| {
-            format!("pace: around it, reference work took {pace:.2} times as long as when this machine was profiled\n")
+            format!(
+                "pace: around it, reference work took {pace:.2} times as long as when this machine was profiled; errors are of \
+                 the prediction at this pace, with requests at their own times\n"
+            )
         });
-        format!("\nserved for real on an emulated device\n{table}{pace}")
+        let carried = match self.carried {
+            Bytes(0) => String::new(),
+            some => format!("traffic: {some} were carried beside\n"),
+        };
+        format!("\nserved for real on an emulated device\n{table}{pace}{carried}")
     }
 }
 

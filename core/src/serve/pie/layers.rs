@@ -114,11 +114,6 @@ impl Pie {
     /// With a number of layers off the GPU that stays, buffers counted.
     pub fn fixed(lanes: Lanes, kv_bytes: Bytes, shape: &Shape, off: u16) -> Pie {
         let layers = shape.layers;
-        let expansion = if off == 0 {
-            1.0
-        } else {
-            with_buffers(layers, off)
-        };
         Pie {
             lanes,
             kv_bytes,
@@ -133,7 +128,7 @@ impl Pie {
             waits_since: None,
             observed: Observed::default(),
             swapped: Swapped {
-                expansions: vec![(Seconds::ZERO, expansion)],
+                expansions: vec![(Seconds::ZERO, expansion_of(layers, off))],
                 ..Swapped::default()
             },
         }
@@ -150,6 +145,24 @@ impl Pie {
     /// Layers whose cache the GPU has room for.
     pub fn slots(&self) -> u16 {
         self.table.slots()
+    }
+
+    /// Layers off the GPU as last decided, buffers counted.
+    pub fn off(&self) -> u16 {
+        match self.layers - self.table.slots() {
+            0 => 0,
+            fewer => fewer + 2,
+        }
+    }
+
+    /// The cache over the GPU's part of it as last decided, buffers counted.
+    pub fn expansion(&self) -> f64 {
+        expansion_of(self.layers, self.off())
+    }
+
+    /// How long layers waited for their caches in the iteration at hand.
+    pub fn stalled(&self) -> Seconds {
+        Seconds(self.observed.stalled)
     }
 
     /// What swapping amounts to so far.
@@ -273,32 +286,24 @@ impl Pie {
             ..std::mem::take(&mut self.observed)
         };
         self.swapped.stalled += Seconds(observed.stalled);
-        let settled = self.settle();
+        let settled = self.table.is_settled();
         let event = self.adaptive.as_mut()?.see(observed, settled);
         let (before, off) = (self.table.slots(), self.adaptive.as_ref()?.off());
         let wanted = slots(self.layers, off);
         if event.is_some() {
-            let expansion = if off == 0 {
-                1.0
-            } else {
-                with_buffers(self.layers, off)
-            };
-            self.swapped.expansions.push((now, expansion));
             self.table.resize(wanted);
+            self.swapped.expansions.push((now, self.expansion()));
             // Caches that get smaller are no longer filled at once; larger ones are not until all are.
             return (wanted > before).then(|| self.tokens(wanted));
         }
         settled.then(|| self.tokens(wanted))
     }
+}
 
-    /// Whether all caches have their size: a layer on the GPU that nothing makes move has it without moving.
-    fn settle(&mut self) -> bool {
-        if self.table.slots() == self.layers
-            && self.table.at(Place::Gpu).count() == usize::from(self.layers)
-        {
-            self.table.settle();
-        }
-        self.table.is_settled()
+fn expansion_of(layers: u16, off: u16) -> f64 {
+    match off {
+        0 => 1.0,
+        off => with_buffers(layers, off),
     }
 }
 

@@ -29,9 +29,14 @@ pub struct Swaps {
 pub struct MappingTable {
     places: Vec<Place>,
     slots: u16,
-    /// While all layers' caches are to get another size: those that have it. None: all have the same.
-    resized: Option<Vec<bool>>,
+    /// By layer, how many caches of its size the GPU has room for. They differ while all get another size.
+    sizes: Vec<u16>,
+    /// The same of a layer that moves, where it goes.
+    sizes_there: Vec<u16>,
 }
+
+/// Sums of shares round.
+const ROUNDING: f64 = 1e-9;
 
 impl MappingTable {
     /// A model's layers, of which the first `slots` begin on the GPU.
@@ -46,7 +51,8 @@ impl MappingTable {
         MappingTable {
             places: (0..layers).map(place).collect(),
             slots,
-            resized: None,
+            sizes: vec![slots; layers.into()],
+            sizes_there: vec![slots; layers.into()],
         }
     }
 
@@ -90,7 +96,8 @@ impl MappingTable {
             let withheld = hottest.is_none_or(|hottest| hottest > *steps) && on_gpu <= slots;
             !moves && !withheld && self.may_go(after(*steps), computing)
         });
-        let has_room = on_gpu < slots && self.at(Place::Coming).next().is_none();
+        // While caches get smaller, those that are still large leave no room for as many.
+        let has_room = on_gpu < slots && self.fits() && self.at(Place::Coming).next().is_none();
         let swaps = Swaps {
             out: out.map(after),
             back: hottest.filter(|_| has_room).map(after),
@@ -106,50 +113,143 @@ impl MappingTable {
         swaps
     }
 
+    /// The share of the GPU's memory for caches that layers take there, those that move among them.
+    pub fn used(&self) -> f64 {
+        let layers = self.places.iter().zip(&self.sizes).zip(&self.sizes_there);
+        let shares = layers.map(|((place, size), there)| match place {
+            Place::Gpu | Place::Leaving => 1.0 / f64::from(*size),
+            Place::Coming => 1.0 / f64::from(*there),
+            Place::Cpu => 0.0,
+        });
+        shares.sum()
+    }
+
+    /// Whether another cache of the size that all are to get has room on the GPU.
+    fn fits(&self) -> bool {
+        self.used() + 1.0 / f64::from(self.slots) <= 1.0 + ROUNDING
+    }
+
     /// Whether a layer may go out. While caches get another size, one that has it leaves the way to those on the GPU that
-    /// have not, unless a computation waits: else the same layers might move in every pass, and others never.
+    /// have not, unless a computation waits: else the same layers might move in every pass, and others never. Where all are to
+    /// be on the GPU, only those go that must.
     fn may_go(&self, layer: u16, computing: u16) -> bool {
-        let Some(resized) = &self.resized else {
-            return true;
-        };
-        let old = |layer: u16| !resized[usize::from(layer)];
-        old(layer) || self.place(computing) != Place::Gpu || !self.at(Place::Gpu).any(old)
+        let old = |layer: u16| self.sizes[usize::from(layer)] != self.slots;
+        let waits = self.place(computing) != Place::Gpu;
+        match usize::from(self.slots) == self.places.len() {
+            true => old(layer) || waits && !self.fits(),
+            false => old(layer) || waits || !self.at(Place::Gpu).any(old),
+        }
     }
 
     fn begin(&mut self, layer: u16, place: Place) {
         self.places[usize::from(layer)] = place;
-        if let Some(resized) = &mut self.resized {
-            resized[usize::from(layer)] = true;
-            if resized.iter().all(|done| *done) {
-                self.resized = None;
-            }
-        }
+        self.sizes_there[usize::from(layer)] = self.slots;
+    }
+
+    fn arrive(&mut self, layer: u16, place: Place) {
+        self.places[usize::from(layer)] = place;
+        self.sizes[usize::from(layer)] = self.sizes_there[usize::from(layer)];
     }
 
     /// A layer has arrived on the host.
     pub fn gone(&mut self, layer: u16) {
-        self.places[usize::from(layer)] = Place::Cpu;
+        self.arrive(layer, Place::Cpu);
     }
 
     /// A layer has arrived on the GPU.
     pub fn come(&mut self, layer: u16) {
-        self.places[usize::from(layer)] = Place::Gpu;
+        self.arrive(layer, Place::Gpu);
     }
 
     /// Gives the GPU room for another number of caches, each of another size: each layer gets its new one when it next
     /// moves (section 4.1).
     pub fn resize(&mut self, slots: u16) {
         self.slots = slots;
-        self.resized = Some(vec![false; self.places.len()]);
-    }
-
-    /// Says that all layers' caches have their size.
-    pub fn settle(&mut self) {
-        self.resized = None;
     }
 
     /// Whether all layers' caches have their size.
     pub fn is_settled(&self) -> bool {
-        self.resized.is_none()
+        self.sizes.iter().all(|size| *size == self.slots)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Layers of which some are off the GPU, computed in turn, a step each; a move takes `swap` of them.
+    struct Turns {
+        table: MappingTable,
+        swap: u32,
+        /// Who moves out and back, and for how many steps yet.
+        moving: [Option<(u16, u32)>; 2],
+    }
+
+    impl Turns {
+        fn pass(&mut self, layers: u16) {
+            for layer in 0..layers {
+                let mut waited = 0;
+                while !self.step(layer) {
+                    waited += 1;
+                    assert!(
+                        waited <= u32::from(layers) * self.swap,
+                        "{layer} never comes: {:?}",
+                        self.table
+                    );
+                }
+            }
+        }
+
+        /// False where the layer is not there yet.
+        fn step(&mut self, layer: u16) -> bool {
+            let (table, [out, back]) = (&mut self.table, &mut self.moving);
+            let ended = |(_, left): &mut (u16, u32)| *left == 0;
+            if let Some((gone, _)) = out.take_if(ended) {
+                table.gone(gone);
+            }
+            if let Some((come, _)) = back.take_if(ended) {
+                table.come(come);
+            }
+            let began = table.swaps(layer);
+            *out = out.or(began.out.map(|layer| (layer, self.swap)));
+            *back = back.or(began.back.map(|layer| (layer, self.swap)));
+            assert!(
+                table.used() <= 1.0 + ROUNDING,
+                "more than there is: {table:?}"
+            );
+            for (_, left) in self.moving.iter_mut().flatten() {
+                *left -= 1;
+            }
+            self.table.place(layer) == Place::Gpu
+        }
+    }
+
+    fn a_change(layers: u16, before: u16, after: u16, swap: u32) {
+        let mut turns = Turns {
+            table: MappingTable::new(layers, before),
+            swap,
+            moving: [None, None],
+        };
+        (0..3).for_each(|_| turns.pass(layers));
+        turns.table.resize(after);
+        assert!(!turns.table.is_settled());
+        (0..3 * layers).for_each(|_| turns.pass(layers));
+        let table = turns.table;
+        assert!(table.is_settled(), "{before} {after} {swap}: {table:?}");
+        let all_there = table.at(Place::Gpu).count() == usize::from(layers);
+        assert_eq!(all_there, after == layers, "{table:?}");
+    }
+
+    #[test]
+    fn a_cache_that_changes_its_size_never_takes_more_than_there_is_and_always_settles() {
+        for layers in [6, 9, 12, 24] {
+            for swap in 1..4 {
+                for before in 3..=layers {
+                    for after in (3..=layers).filter(|after| *after != before) {
+                        a_change(layers, before, after, swap);
+                    }
+                }
+            }
+        }
     }
 }

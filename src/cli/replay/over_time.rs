@@ -1,0 +1,63 @@
+//! `plimsoll replay --per-iteration`, and its picture over time.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use plimsoll_core::serve::IterationRow;
+
+use super::execute::Measured;
+use super::{Kind, Replayed, Server};
+use crate::files::{write_atomically, write_text};
+use crate::report::{OverTime, picture_svg, to_csv, write_picture_png};
+use crate::serve::over_time::{panels, rows, shaded};
+
+/// Runs by name with their iterations: predicted as the machine was profiled and, where it was really served, as fast as the
+/// machine went, and measured.
+fn runs<'a>(
+    replayed: &'a Replayed,
+    measured: Option<&'a Measured>,
+) -> Vec<(&'static str, &'a [IterationRow])> {
+    let mut runs = vec![("predicted", &*replayed.iterations)];
+    if let Some(it) = measured {
+        let at_pace = it.at_pace.as_ref();
+        runs.extend(at_pace.map(|it| ("predicted at this pace", &*it.iterations)));
+        runs.push(("measured", &it.replayed.iterations));
+    }
+    runs
+}
+
+/// Writes tables and pictures of all iterations.
+///
+/// # Errors
+/// Files that cannot be written.
+pub(super) fn write(
+    server: &Server,
+    (replayed, measured): (&Replayed, Option<&Measured>),
+    files: impl Iterator<Item = (impl AsRef<Path>, Kind)>,
+) -> anyhow::Result<()> {
+    let runs = runs(replayed, measured);
+    let title = format!("{} on {}", server.model.name, server.profile.name);
+    for (path, kind) in files {
+        let path = path.as_ref();
+        // Of the two predictions a picture has the one that is compared.
+        let drawn = match runs.len() {
+            3 => &runs[1..],
+            _ => &runs[..],
+        };
+        let picture = OverTime {
+            title: &title,
+            panels: &panels(drawn),
+            shaded: &shaded(&server.traffic),
+        };
+        match kind {
+            Kind::Svg => write_text(path, &picture_svg(&picture)?)?,
+            Kind::Png => write_picture_png(path, &picture)?,
+            Kind::Csv => {
+                let all = runs.iter().flat_map(|(name, it)| rows(name, it));
+                let csv = to_csv(&all.collect::<Vec<_>>())?;
+                write_atomically(path, |out| out.write_all(&csv))?;
+            }
+        }
+    }
+    Ok(())
+}
