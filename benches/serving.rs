@@ -115,7 +115,7 @@ impl Bench {
         };
         Ok(Bench {
             profile: find_profile(profile)?,
-            meter: PaceMeter::new(&options),
+            meter: PaceMeter::new(&options)?,
             options,
             weights: Remembered::new(Synthetic { seed: SEED }),
         })

@@ -326,7 +326,7 @@ fn a_run_beside_traffic_is_compared_at_the_machines_pace() {
             "--execute",
         ];
         let pie = ["--manager", "pie", "--kv-gb", "0.0003", "--dtype", "f32"];
-        plimsoll(folder.path(), &[&flags, &pie, more].concat())
+        plimsoll(folder.path(), &[&flags[..], &pie, more].concat())
     };
     let traffic = ["--traffic", "0..60:0.01"];
     let (code, _, said) = run(&traffic);

@@ -340,8 +340,8 @@ fn adaptive_expansion_shrinks_under_traffic_and_recovers() {
     let disturbed = under(&Background(vec![traffic]));
     let at = |time: f64| {
         let all = disturbed.iterations().iter();
-        let then = all.filter(|it| it.began_s <= time);
-        then.last().expect("it began before").expansion
+        let mut then = all.filter(|it| it.began_s <= time);
+        then.next_back().expect("it began before").expansion
     };
     let (before, under, after) = (at(from.0), at(to.0), at(calm.duration_s));
     assert!(before > 1.5, "{before}");
