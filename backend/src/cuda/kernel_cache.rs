@@ -138,10 +138,12 @@ mod tests {
         }
     }
 
-    const COMPILER: Counting = Counting {
-        version: [13, 0],
-        compiled: Cell::new(0),
-    };
+    fn compiler(minor: i32) -> Counting {
+        Counting {
+            version: [13, minor],
+            compiled: Cell::new(0),
+        }
+    }
 
     fn files(folder: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).expect("a folder");
@@ -154,13 +156,7 @@ mod tests {
     fn what_decides_a_kernel_decides_which_is_kept() {
         let folder = tempfile::tempdir().expect("a folder");
         let cache = KernelCache::in_folder(folder.path().join("made/when/needed"));
-        let (one, newer) = (
-            COMPILER,
-            Counting {
-                version: [13, 1],
-                ..COMPILER
-            },
-        );
+        let (one, newer) = (compiler(0), compiler(1));
         let changed = Source {
             text: "other",
             ..SOURCES[0]
@@ -189,7 +185,7 @@ mod tests {
     fn what_is_cut_short_or_changed_is_compiled_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let cache = KernelCache::in_folder(folder.path());
-        let compiler = COMPILER;
+        let compiler = compiler(0);
         let cubin = || {
             cache
                 .cubin(&compiler, &SOURCES[0], "sm_80")
@@ -225,7 +221,7 @@ mod tests {
             KernelCache::in_folder(&closed),
             KernelCache::OFF,
         ] {
-            let compiler = COMPILER;
+            let compiler = compiler(0);
             let found = cache.cubin(&compiler, &SOURCES[0], "sm_80");
             assert_eq!(found, compiler.compile(&SOURCES[0], "sm_80"));
         }
