@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use plimsoll_core::Dtype;
 use plimsoll_core::serve::pie::Settings;
-use plimsoll_core::serve::predict::{Buckets, Wrong};
+use plimsoll_core::serve::predict::{Buckets, Features, Score, Wrong};
 use plimsoll_core::serve::{Limits, Preemption, Refusal, Request, Reserve, ServeSummary};
 use plimsoll_core::units::Bytes;
 use serde::Serialize;
@@ -18,7 +18,7 @@ use super::options::{DtypeName, Format, positive};
 use super::output::{check_apart, check_output, complain, print, print_json};
 use super::pareto::Kind;
 use crate::files::{find_model, find_profile, write_atomically, write_text};
-use crate::report::serve::{serve_text, sweep_text};
+use crate::report::serve::{prediction_text, serve_text, sweep_text};
 use crate::report::{Line, Lines, picture_svg, to_csv, write_picture_png};
 use crate::serve::replay::{Expansion, Manager, Prediction, Replayed, RequestRow, Server};
 use crate::serve::sweep::Sweep;
@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long)]
     model: String,
     /// The requests: CSV (arrived_at,num_prefill_tokens,num_decode_tokens; TIMESTAMP,ContextTokens,GeneratedTokens)
-    /// or JSON lines (timestamp, input_length, output_length)
+    /// or JSON lines (timestamp, input_length, output_length, and the prompt if there is one: a text or token ids)
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
     /// Who gives room in the KV cache
@@ -50,8 +50,11 @@ pub struct Args {
     /// vllm: what becomes of the cache of a request that has to leave
     #[arg(long, value_enum, default_value_t = PreemptionName::Recompute)]
     preemption: PreemptionName,
-    /// s3: the share of answers whose bucket is predicted right, the others a bucket short or long; 1 is a perfect
-    /// classifier [default: an oracle of exact lengths]
+    /// s3: who predicts the lengths of answers [default: classifier with --accuracy, else oracle]
+    #[arg(long, value_enum)]
+    predictor: Option<PredictorName>,
+    /// s3: the share of answers whose bucket the classifier predicts right, the others a bucket short or long; 1 is a
+    /// perfect one
     #[arg(long, value_name = "SHARE", value_parser = share)]
     accuracy: Option<f64>,
     /// s3: buckets that --max-len is cut into
@@ -119,6 +122,18 @@ enum PreemptionName {
     Swap,
 }
 
+/// Who predicts the lengths of answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PredictorName {
+    /// Knows each exactly.
+    Oracle,
+    /// Says buckets, and is right as often as --accuracy says.
+    Classifier,
+    /// Learns buckets from each answer that ends, by the prompt's length, and its words or tokens where the trace has
+    /// them; requests that all come at once teach it nothing.
+    Learned,
+}
+
 /// What S3 makes room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ReserveName {
@@ -139,6 +154,9 @@ struct Report<'a> {
     #[serde(flatten)]
     summary: &'a ServeSummary,
     refused_requests: Vec<Refused<'a>>,
+    /// How good predictions of answers' lengths were, where they were learnt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prediction: Option<Score>,
     /// Of the same trace, served for real.
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<&'a ServeSummary>,
@@ -165,9 +183,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     )?;
     let outputs = args.output.iter().map(|path| Kind::of(path));
     let outputs = outputs.collect::<Result<Vec<Kind>, Failure>>()?;
-    let server = server(args)?;
+    let mut server = server(args)?;
     args.execute.check(&server.manager)?;
-    let requests = read_trace(&args.trace)?;
+    let trace = read_trace(&args.trace)?;
+    server.manager.knows(trace.features);
+    let requests = trace.requests;
     if let Some(sweep) = &args.sweep {
         let files = args.output.iter().map(PathBuf::as_path).zip(outputs);
         return swept(args.format, (&server, &requests), sweep, files.collect());
@@ -210,7 +230,11 @@ fn print_replayed(
                 server.kv_bytes
             );
             let beside = measured.map_or(String::new(), |it| it.text(summary));
-            print(&(serve_text(&title, summary) + &beside))
+            let learnt = replayed.prediction.as_ref();
+            let learnt = learnt.map_or(String::new(), |it| {
+                format!("\n{}", prediction_text("who learnt", it))
+            });
+            print(&(serve_text(&title, summary) + &learnt + &beside))
         }
         Format::Json => print_json(&Report {
             hardware: &server.profile.name,
@@ -228,6 +252,7 @@ fn print_replayed(
                     why: &r.why,
                 })
                 .collect(),
+            prediction: replayed.prediction,
             measured: measured.map(|it| &it.summary),
             pace: measured.and_then(|it| it.pace),
         }),
@@ -306,6 +331,38 @@ fn complain_of(refusals: &[Refusal]) {
     }
 }
 
+/// Who predicts, by the flags.
+fn prediction(args: &Args, positions: u32) -> Result<Prediction, Failure> {
+    let buckets = Buckets {
+        max_len: args.max_len.unwrap_or(positions),
+        count: args.buckets,
+    };
+    let line = match (args.predictor, args.accuracy) {
+        (None | Some(PredictorName::Oracle), None) => return Ok(Prediction::Oracle),
+        (None | Some(PredictorName::Classifier), Some(accuracy)) => {
+            return Ok(Prediction::Classifier {
+                buckets,
+                accuracy,
+                wrong: Wrong::Either,
+                seed: 0,
+            });
+        }
+        (Some(PredictorName::Learned), None) => {
+            return Ok(Prediction::Learner {
+                buckets,
+                features: Features::default(),
+            });
+        }
+        (Some(PredictorName::Classifier), None) => {
+            "--predictor classifier: how often is it right? give --accuracy, such as 0.986"
+        }
+        (Some(_), Some(_)) => {
+            "--accuracy: only a classifier is told how good it is; leave it out, or give --predictor classifier"
+        }
+    };
+    Err(Failure::new(Exit::Usage, line))
+}
+
 fn server(args: &Args) -> anyhow::Result<Server> {
     let profile = args.execute.held(find_profile(&args.hw)?);
     let model = find_model(&args.model)?;
@@ -339,18 +396,7 @@ fn server(args: &Args) -> anyhow::Result<Server> {
             },
             ManagerName::Pie => Manager::Pie(args.expansion),
             ManagerName::S3 => Manager::S3 {
-                prediction: match args.accuracy {
-                    None => Prediction::Oracle,
-                    Some(accuracy) => Prediction::Classifier {
-                        buckets: Buckets {
-                            max_len: args.max_len.unwrap_or(positions),
-                            count: args.buckets,
-                        },
-                        accuracy,
-                        wrong: Wrong::Either,
-                        seed: 0,
-                    },
-                },
+                prediction: prediction(args, positions)?,
                 reserve: match args.reserve {
                     ReserveName::Output => Reserve::Output,
                     ReserveName::All => Reserve::All,

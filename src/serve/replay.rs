@@ -7,7 +7,9 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::serve::pie::{Adaptive, Lanes, Pie, Settings, layers_off};
-use plimsoll_core::serve::predict::{Buckets, Classifier, Oracle, Predictor, Wrong};
+use plimsoll_core::serve::predict::{
+    Buckets, Classifier, Features, Learner, Oracle, Predictor, Score, Wrong,
+};
 use plimsoll_core::serve::{
     BLOCK_TOKENS, KvManager, Limits, Orca, Preemption, Refusal, Request, Reserve, S3, Scheduler,
     Sequence, ServeSummary, Shape, State, Vllm,
@@ -62,7 +64,7 @@ pub enum Manager {
 }
 
 /// Who predicts lengths of answers.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Prediction {
     /// Nobody is wrong.
     Oracle,
@@ -77,11 +79,18 @@ pub enum Prediction {
         /// Of its mistakes.
         seed: u64,
     },
+    /// One that learns from each answer that ends.
+    Learner {
+        /// Its classes.
+        buckets: Buckets,
+        /// What it knows of prompts.
+        features: Features,
+    },
 }
 
 impl Prediction {
-    fn predictor(self) -> Box<dyn Predictor> {
-        match self {
+    fn predictor(&self) -> Box<dyn Predictor> {
+        match *self {
             Prediction::Oracle => Box::new(Oracle),
             Prediction::Classifier {
                 buckets,
@@ -94,6 +103,10 @@ impl Prediction {
                 wrong,
                 seed,
             }),
+            Prediction::Learner {
+                buckets,
+                ref features,
+            } => Box::new(Learner::new(buckets, features.clone())),
         }
     }
 }
@@ -116,6 +129,8 @@ pub struct Replayed {
     pub sequences: Vec<Sequence>,
     /// Those that could not be served.
     pub refusals: Vec<Refusal>,
+    /// How good predictions of answers' lengths were, where they were learnt.
+    pub prediction: Option<Score>,
 }
 
 impl Server {
@@ -167,6 +182,7 @@ impl Server {
             summary: scheduler.summary(self.slo_s),
             sequences: scheduler.running().sequences().to_vec(),
             refusals: scheduler.refusals().to_vec(),
+            prediction: scheduler.prediction_score(),
         })
     }
 }
@@ -190,8 +206,26 @@ impl Manager {
                 prediction: Prediction::Classifier { accuracy, .. },
                 ..
             } => format!("s3 (accuracy {accuracy})"),
+            Manager::S3 {
+                prediction: Prediction::Learner { features, .. },
+                ..
+            } => match features.texts() {
+                0 => "s3 (learns from prompts' lengths)".to_owned(),
+                texts => format!("s3 (learns from {texts} prompts)"),
+            },
             Manager::Pie(Expansion::Auto(_)) => "pie (adaptive expansion)".to_owned(),
             Manager::Pie(Expansion::Fixed(expansion)) => format!("pie (expansion {expansion})"),
+        }
+    }
+
+    /// Tells one that learns what is known of a trace's prompts.
+    pub fn knows(&mut self, known: Features) {
+        if let Manager::S3 {
+            prediction: Prediction::Learner { features, .. },
+            ..
+        } = self
+        {
+            *features = known;
         }
     }
 
@@ -209,7 +243,7 @@ impl Manager {
             Manager::Orca { max_len } => Box::new(Orca::new(capacity_tokens, max_len)),
             Manager::Vllm { preemption } => Box::new(Vllm::new(capacity_tokens, preemption)),
             Manager::S3 {
-                prediction,
+                ref prediction,
                 reserve,
             } => Box::new(S3::new(capacity_tokens, reserve, prediction.predictor())),
             Manager::Pie(_) => Box::new(Vllm::new(capacity_tokens, Preemption::Recompute)),
