@@ -40,7 +40,8 @@ mod tests {
     #[test]
     fn who_left_is_served_first() {
         let mut queue = Queue::default();
-        [4, 5].map(|id| queue.enqueue(id));
+        queue.enqueue(4);
+        queue.enqueue(5);
         queue.put_back(3);
         assert_eq!((queue.first(), queue.len()), (Some(3), 3));
         assert_eq!(
