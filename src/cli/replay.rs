@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::serve::pie::Settings;
-use plimsoll_core::serve::predict::{Buckets, Wrong};
+use plimsoll_core::serve::predict::{Buckets, Features, Score, Wrong};
 use plimsoll_core::serve::{Limits, Preemption, Refusal, Request, Reserve, ServeSummary};
 use plimsoll_core::traffic::{Background, Traffic};
 use plimsoll_core::units::Bytes;
@@ -21,7 +21,7 @@ use super::options::{DtypeName, Format, positive};
 use super::output::{check_apart, check_output, complain, print, print_json};
 use super::pareto::Kind;
 use crate::files::{find_model, find_profile, write_atomically, write_text};
-use crate::report::serve::{serve_text, sweep_text, traffic_text};
+use crate::report::serve::{prediction_text, serve_text, sweep_text, traffic_text};
 use crate::report::{Line, Lines, picture_svg, to_csv, write_picture_png};
 use crate::serve::replay::{Expansion, Manager, Prediction, Replayed, RequestRow, Server};
 use crate::serve::sweep::Sweep;
@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long)]
     model: String,
     /// The requests: CSV (arrived_at,num_prefill_tokens,num_decode_tokens; TIMESTAMP,ContextTokens,GeneratedTokens)
-    /// or JSON lines (timestamp, input_length, output_length)
+    /// or JSON lines (timestamp, input_length, output_length, and the prompt if there is one: a text or token ids)
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
     /// Who gives room in the KV cache
@@ -53,8 +53,11 @@ pub struct Args {
     /// vllm: what becomes of the cache of a request that has to leave
     #[arg(long, value_enum, default_value_t = PreemptionName::Recompute)]
     preemption: PreemptionName,
-    /// s3: the share of answers whose bucket is predicted right, the others a bucket short or long; 1 is a perfect
-    /// classifier [default: an oracle of exact lengths]
+    /// s3: who predicts the lengths of answers [default: classifier with --accuracy, else oracle]
+    #[arg(long, value_enum)]
+    predictor: Option<PredictorName>,
+    /// s3: the share of answers whose bucket the classifier predicts right, the others a bucket short or long; 1 is a
+    /// perfect one
     #[arg(long, value_name = "SHARE", value_parser = share)]
     accuracy: Option<f64>,
     /// s3: buckets that --max-len is cut into
@@ -134,6 +137,18 @@ enum PreemptionName {
     Swap,
 }
 
+/// Who predicts the lengths of answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PredictorName {
+    /// Knows each exactly.
+    Oracle,
+    /// Says buckets, and is right as often as --accuracy says.
+    Classifier,
+    /// Learns buckets from each answer that ends, by the prompt's length, and its words or tokens where the trace has
+    /// them; requests that all come at once teach it nothing.
+    Learned,
+}
+
 /// What S3 makes room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ReserveName {
@@ -156,6 +171,9 @@ struct Report<'a> {
     refused_requests: Vec<Refused<'a>>,
     /// What others carry over the links.
     traffic: Vec<InTraffic>,
+    /// How good predictions of answers' lengths were, where they were learnt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prediction: Option<Score>,
     /// Of the same trace, served for real.
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<&'a ServeSummary>,
@@ -212,12 +230,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let outputs = args.output.iter().map(|path| Kind::of(path));
     let outputs = outputs.collect::<Result<Vec<Kind>, Failure>>()?;
     let profile = find_profile(&args.hw)?;
-    let server = server(args, &profile)?;
+    let mut server = server(args, &profile)?;
     server
         .check_traffic()
         .map_err(|why| Failure::new(Exit::Usage, format!("--traffic: {why}")))?;
     args.execute.check(&server)?;
-    let requests = read_trace(&args.trace)?;
+    let trace = read_trace(&args.trace)?;
+    server.manager.knows(trace.features);
+    let requests = trace.requests;
     if let Some(sweep) = &args.sweep {
         let files = args.output.iter().map(PathBuf::as_path).zip(outputs);
         return swept(args.format, (&server, &requests), sweep, files.collect());
@@ -265,7 +285,11 @@ fn print_replayed(
             );
             let traffic = traffic_text(&server.traffic);
             let beside = measured.map_or(String::new(), |it| it.text(summary));
-            print(&(serve_text(&title, summary) + &traffic + &beside))
+            let learnt = replayed.prediction.as_ref();
+            let learnt = learnt.map_or(String::new(), |it| {
+                format!("\n{}", prediction_text("who learnt", it))
+            });
+            print(&(serve_text(&title, summary) + &traffic + &learnt + &beside))
         }
         Format::Json => print_json(&Report {
             hardware: &server.profile.name,
@@ -284,6 +308,7 @@ fn print_replayed(
                 })
                 .collect(),
             traffic: server.traffic.0.iter().map(InTraffic::of).collect(),
+            prediction: replayed.prediction,
             measured: measured.map(|it| &it.replayed.summary),
             carried_bytes: measured
                 .map(|it| it.carried)
@@ -366,6 +391,38 @@ fn complain_of(refusals: &[Refusal]) {
     }
 }
 
+/// Who predicts, by the flags.
+fn prediction(args: &Args, positions: u32) -> Result<Prediction, Failure> {
+    let buckets = Buckets {
+        max_len: args.max_len.unwrap_or(positions),
+        count: args.buckets,
+    };
+    let line = match (args.predictor, args.accuracy) {
+        (None | Some(PredictorName::Oracle), None) => return Ok(Prediction::Oracle),
+        (None | Some(PredictorName::Classifier), Some(accuracy)) => {
+            return Ok(Prediction::Classifier {
+                buckets,
+                accuracy,
+                wrong: Wrong::Either,
+                seed: 0,
+            });
+        }
+        (Some(PredictorName::Learned), None) => {
+            return Ok(Prediction::Learner {
+                buckets,
+                features: Features::default(),
+            });
+        }
+        (Some(PredictorName::Classifier), None) => {
+            "--predictor classifier: how often is it right? give --accuracy, such as 0.986"
+        }
+        (Some(_), Some(_)) => {
+            "--accuracy: only a classifier is told how good it is; leave it out, or give --predictor classifier"
+        }
+    };
+    Err(Failure::new(Exit::Usage, line))
+}
+
 fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
     let profile = args.execute.held(profile.clone());
     let model = find_model(&args.model)?;
@@ -393,7 +450,7 @@ fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
     };
     let positions = model.max_position_embeddings;
     Ok(Server {
-        manager: manager(args, positions),
+        manager: manager(args, positions)?,
         limits: Limits {
             sequences: args.max_sequences,
             tokens: args.max_tokens.unwrap_or(positions.max(2048)),
@@ -409,8 +466,8 @@ fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
     })
 }
 
-fn manager(args: &Args, positions: u32) -> Manager {
-    match args.manager {
+fn manager(args: &Args, positions: u32) -> Result<Manager, Failure> {
+    Ok(match args.manager {
         ManagerName::Orca => Manager::Orca {
             max_len: args.max_len.unwrap_or(positions),
         },
@@ -422,18 +479,7 @@ fn manager(args: &Args, positions: u32) -> Manager {
             fixed @ Expansion::Fixed(_) => fixed,
         }),
         ManagerName::S3 => Manager::S3 {
-            prediction: match args.accuracy {
-                None => Prediction::Oracle,
-                Some(accuracy) => Prediction::Classifier {
-                    buckets: Buckets {
-                        max_len: args.max_len.unwrap_or(positions),
-                        count: args.buckets,
-                    },
-                    accuracy,
-                    wrong: Wrong::Either,
-                    seed: 0,
-                },
-            },
+            prediction: prediction(args, positions)?,
             reserve: match args.reserve {
                 ReserveName::Output => Reserve::Output,
                 ReserveName::All => Reserve::All,
@@ -445,5 +491,5 @@ fn manager(args: &Args, positions: u32) -> Manager {
                 PreemptionName::Swap => Preemption::Swap,
             },
         },
-    }
+    })
 }

@@ -9,6 +9,7 @@ use super::exit::{Exit, Failure};
 use super::options::{Format, positive};
 use super::output::{check_output, print, print_json};
 use crate::files::write_text;
+use crate::report::serve::prediction_text;
 use crate::report::{Align, Table, three_digits};
 use crate::serve::workload::{
     Arrivals, Description, Generator, Lengths, read_trace, trace_csv, trace_jsonl,
@@ -22,9 +23,12 @@ pub enum Action {
     /// A trace in a few numbers
     Describe {
         /// CSV (arrived_at,num_prefill_tokens,num_decode_tokens; TIMESTAMP,ContextTokens,GeneratedTokens) or JSON
-        /// lines (timestamp, input_length, output_length)
+        /// lines (timestamp, input_length, output_length, and the prompt if there is one: a text or token ids)
         #[arg(value_name = "FILE")]
         trace: PathBuf,
+        /// Buckets that the longest answer is cut into, to say how well answers are predicted
+        #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        buckets: u32,
         /// How to print it
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
@@ -112,8 +116,12 @@ impl Dataset {
 pub fn run(action: &Action) -> anyhow::Result<()> {
     match action {
         Action::Generate(args) => generate(args),
-        Action::Describe { trace, format } => {
-            let description = Description::of(&read_trace(trace)?);
+        Action::Describe {
+            trace,
+            buckets,
+            format,
+        } => {
+            let description = Description::of_trace(&read_trace(trace)?, *buckets);
             match format {
                 Format::Json => print_json(&description),
                 Format::Text => print(&description_text(&description)),
@@ -192,8 +200,15 @@ fn description_text(of: &Description) -> String {
         ),
         None => format!("{} requests, all at once", of.requests),
     };
+    let learnt = of.prediction.as_ref().map_or(String::new(), |it| {
+        let known = match of.prompts_with_text {
+            0 => "prompts' lengths (their texts are not in the trace)".to_owned(),
+            texts => format!("lengths and {texts} texts of prompts"),
+        };
+        prediction_text(&known, it)
+    });
     format!(
-        "{arrivals}\n{} prompt tokens, {} of answers; the longest request has {} of both\n\n{table}",
+        "{arrivals}\n{} prompt tokens, {} of answers; the longest request has {} of both\n{learnt}\n{table}",
         of.prompt_tokens, of.output_tokens, of.total_max
     )
 }

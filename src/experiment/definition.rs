@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::iteration::Iterations;
 use super::schedules::Schedules;
 use super::serving::{Gains, Offline};
-use super::serving_file::{WrittenGains, WrittenOffline, WrittenStalls};
+use super::serving_file::{WrittenGains, WrittenIterations, WrittenOffline, WrittenStalls};
 use super::split::{Batches, Breakdowns, Gain, Parts, Percentage, Scene, read_percentages};
 use crate::baseline::System;
 use crate::calibrate::{Machines, RecordedRun, read_runs};
@@ -97,6 +98,8 @@ pub enum Kind {
     },
     /// S3's Tables 2 and 3.
     Offline(Box<Offline>),
+    /// Where an iteration's time goes.
+    Iterations(Box<Iterations>),
 }
 
 /// What a table's errors say something about.
@@ -159,6 +162,7 @@ enum Written {
     Gains(WrittenGains),
     Stalls(WrittenStalls),
     Offline(WrittenOffline),
+    Iterations(WrittenIterations),
     #[serde(rename = "device-memory")]
     Memory(Filled),
     #[serde(rename = "split-breakdown")]
@@ -495,6 +499,10 @@ fn read(path: &Path) -> Result<Definition, InputError> {
             swaps,
         }) => (title, Kind::Stalls { layers, swaps }),
         Written::Offline(it) => (it.title.clone(), Kind::Offline(Box::new(it.found(path)?))),
+        Written::Iterations(it) => (
+            it.title.clone(),
+            Kind::Iterations(Box::new(it.found(path)?)),
+        ),
         split => split_kind(split, path)?,
     };
     Ok(Definition {

@@ -4,6 +4,7 @@
 mod ablation;
 mod check;
 mod definition;
+mod iteration;
 mod markdown;
 mod results;
 mod schedules;
@@ -14,6 +15,7 @@ mod split;
 pub use ablation::AblationRow;
 pub use check::first_difference;
 pub use definition::{Definition, Kind, Use, read_folder};
+pub use iteration::Iterations;
 pub use markdown::results_text;
 pub use results::{Outcome, Row, Score, Table, make, score_of};
 pub use schedules::{Schedules, SchedulesRow};

@@ -187,6 +187,7 @@ pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
             Kind::Ablation => Outcome::Ablation(ablation(definitions)?),
             Kind::Gains(gains) => Outcome::Serving(gains.table()?),
             Kind::Stalls { layers, swaps } => Outcome::Serving(stalls(layers, swaps)),
+            Kind::Iterations(iterations) => Outcome::Serving(iterations.table()),
             Kind::Offline(offline) => Outcome::Serving(offline.table()?),
             Kind::Memory { scene, systems, .. } => {
                 let setting = Setting {

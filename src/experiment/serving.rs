@@ -42,7 +42,12 @@ pub struct ServingTable {
 }
 
 impl ServingRow {
-    fn new(case: &str, metric: &'static str, ours: f64, published: Option<f64>) -> ServingRow {
+    pub(super) fn new(
+        case: &str,
+        metric: &'static str,
+        ours: f64,
+        published: Option<f64>,
+    ) -> ServingRow {
         ServingRow {
             case: case.to_owned(),
             metric,
@@ -53,7 +58,7 @@ impl ServingRow {
         }
     }
 
-    fn noted(self, note: String) -> ServingRow {
+    pub(super) fn noted(self, note: String) -> ServingRow {
         ServingRow { note, ..self }
     }
 }

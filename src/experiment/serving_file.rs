@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::definition::faulty;
+use super::iteration::Iterations;
 use super::serving::{GainCase, Gains, Offline, OfflineCase};
 use crate::files::{InputError, find_model, find_profile};
 use crate::serve::workload::Lengths;
@@ -74,6 +75,37 @@ fn lengths(path: &Path, prompt: &str, output: &str) -> Result<[Lengths; 2], Inpu
         prompt.parse().map_err(faulty::<String>(path, "prompt"))?,
         output.parse().map_err(faulty::<String>(path, "output"))?,
     ])
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenIterations {
+    pub title: String,
+    hw: String,
+    models: Vec<String>,
+    batches: Vec<u32>,
+    context: u32,
+}
+
+impl WrittenIterations {
+    /// With all that it names, in the file at `path`.
+    pub(super) fn found(&self, path: &Path) -> Result<Iterations, InputError> {
+        if self.batches.contains(&0) {
+            let remedy = "give at least 1";
+            return Err(InputError::bad_file(path, "batches", "0 is none", remedy));
+        }
+        let model = |name: &String| Ok(find_model(name).map_err(faulty(path, "models"))?.spec);
+        Ok(Iterations {
+            machine: find_profile(&self.hw).map_err(faulty(path, "hw"))?,
+            models: self
+                .models
+                .iter()
+                .map(model)
+                .collect::<Result<_, InputError>>()?,
+            batches: self.batches.clone(),
+            context: self.context,
+        })
+    }
 }
 
 impl WrittenGains {

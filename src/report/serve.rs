@@ -1,6 +1,7 @@
 //! What came of a trace, for people.
 
 use plimsoll_core::serve::ServeSummary;
+use plimsoll_core::serve::predict::Score;
 use plimsoll_core::traffic::Background;
 use plimsoll_core::units::Bytes;
 
@@ -59,6 +60,18 @@ pub fn serve_text(title: &str, it: &ServeSummary) -> String {
         it.recomputed_tokens,
         Bytes(it.swapped_bytes),
         layers_text(it),
+    )
+}
+
+/// A line on how well answers' lengths were predicted from what is `known`.
+pub fn prediction_text(known: &str, it: &Score) -> String {
+    format!(
+        "predicted  {} of {} answers by {known}, {:.2} buckets off on average; always the commonest bucket: {}, {:.2}\n",
+        percent(it.accuracy),
+        it.answers,
+        it.distance,
+        percent(it.commonest_accuracy),
+        it.commonest_distance,
     )
 }
 

@@ -7,7 +7,9 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::machine::{Machine, ResourceKind};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::serve::pie::{Adaptive, Lanes, Pie, Settings, layers_off};
-use plimsoll_core::serve::predict::{Buckets, Classifier, Oracle, Predictor, Wrong};
+use plimsoll_core::serve::predict::{
+    Buckets, Classifier, Features, Learner, Oracle, Predictor, Score, Wrong,
+};
 use plimsoll_core::serve::{
     BLOCK_TOKENS, IterationRow, KvManager, Limits, Orca, Preemption, Refusal, Request, Reserve, S3,
     Scheduler, Sequence, ServeSummary, Shape, State, Vllm,
@@ -67,7 +69,7 @@ pub enum Manager {
 }
 
 /// Who predicts lengths of answers.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Prediction {
     /// Nobody is wrong.
     Oracle,
@@ -82,11 +84,18 @@ pub enum Prediction {
         /// Of its mistakes.
         seed: u64,
     },
+    /// One that learns from each answer that ends.
+    Learner {
+        /// Its classes.
+        buckets: Buckets,
+        /// What it knows of prompts.
+        features: Features,
+    },
 }
 
 impl Prediction {
-    fn predictor(self) -> Box<dyn Predictor> {
-        match self {
+    fn predictor(&self) -> Box<dyn Predictor> {
+        match *self {
             Prediction::Oracle => Box::new(Oracle),
             Prediction::Classifier {
                 buckets,
@@ -99,6 +108,10 @@ impl Prediction {
                 wrong,
                 seed,
             }),
+            Prediction::Learner {
+                buckets,
+                ref features,
+            } => Box::new(Learner::new(buckets, features.clone())),
         }
     }
 }
@@ -123,6 +136,8 @@ pub struct Replayed {
     pub refusals: Vec<Refusal>,
     /// All iterations, where they are kept.
     pub iterations: Vec<IterationRow>,
+    /// How good predictions of answers' lengths were, where they were learnt.
+    pub prediction: Option<Score>,
 }
 
 impl Server {
@@ -195,6 +210,7 @@ impl Server {
             sequences: scheduler.running().sequences().to_vec(),
             refusals: scheduler.refusals().to_vec(),
             iterations: scheduler.iterations().to_vec(),
+            prediction: scheduler.prediction_score(),
         })
     }
 }
@@ -222,7 +238,25 @@ impl Manager {
                 "pie (adaptive expansion, tried again after {} iterations)",
                 settings.probe_after
             ),
+            Manager::S3 {
+                prediction: Prediction::Learner { features, .. },
+                ..
+            } => match features.texts() {
+                0 => "s3 (learns from prompts' lengths)".to_owned(),
+                texts => format!("s3 (learns from {texts} prompts)"),
+            },
             Manager::Pie(Expansion::Fixed(expansion)) => format!("pie (expansion {expansion})"),
+        }
+    }
+
+    /// Tells one that learns what is known of a trace's prompts.
+    pub fn knows(&mut self, known: Features) {
+        if let Manager::S3 {
+            prediction: Prediction::Learner { features, .. },
+            ..
+        } = self
+        {
+            *features = known;
         }
     }
 
@@ -240,7 +274,7 @@ impl Manager {
             Manager::Orca { max_len } => Box::new(Orca::new(capacity_tokens, max_len)),
             Manager::Vllm { preemption } => Box::new(Vllm::new(capacity_tokens, preemption)),
             Manager::S3 {
-                prediction,
+                ref prediction,
                 reserve,
             } => Box::new(S3::new(capacity_tokens, reserve, prediction.predictor())),
             Manager::Pie(_) => Box::new(Vllm::new(capacity_tokens, Preemption::Recompute)),

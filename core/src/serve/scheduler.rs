@@ -5,6 +5,7 @@ use super::log::IterationRow;
 use super::manager::KvManager;
 use super::metrics::{Ledger, ServeSummary};
 use super::pie::{Iteration, Lanes, Next, Pie};
+use super::predict::Score;
 use super::running::Running;
 use super::sequence::{Sequence, State};
 use super::shape::{Load, Shape};
@@ -173,6 +174,11 @@ impl Scheduler {
         let capacity = self.manager.capacity_tokens();
         let swapped = self.pie.as_ref().map(Pie::swapped);
         ServeSummary::of(&self.running, (&self.ledger, swapped), capacity, slo_s)
+    }
+
+    /// How good predictions of answers' lengths have been, where they are learnt.
+    pub fn prediction_score(&self) -> Option<Score> {
+        self.manager.prediction_score()
     }
 
     /// Requests that have come by now wait; those that can never have room are refused.

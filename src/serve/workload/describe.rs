@@ -1,7 +1,10 @@
 //! A trace in a few numbers.
 
+use plimsoll_core::serve::predict::{Buckets, Learner, Score, prequential};
 use plimsoll_core::serve::{Distribution, Request};
 use serde::Serialize;
+
+use super::TraceRead;
 
 /// What a trace is like.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -24,9 +27,29 @@ pub struct Description {
     pub output_tokens: u64,
     /// Tokens of the longest prompt with its answer.
     pub total_max: u32,
+    /// Requests whose prompts are in the trace.
+    pub prompts_with_text: usize,
+    /// How well the bucket of an answer is predicted by one who learns from those before it, each known before the next
+    /// request comes; none where it was not asked for.
+    pub prediction: Option<Score>,
 }
 
 impl Description {
+    /// The same with how well answers are predicted, in so many buckets up to the longest.
+    pub fn of_trace(trace: &TraceRead, buckets: u32) -> Description {
+        let longest = trace.requests.iter().map(|r| r.output_len).max();
+        let buckets = Buckets {
+            max_len: longest.unwrap_or(1),
+            count: buckets,
+        };
+        let mut learner = Learner::new(buckets, trace.features.clone());
+        Description {
+            prompts_with_text: trace.features.texts(),
+            prediction: prequential(&mut learner, &trace.requests),
+            ..Description::of(&trace.requests)
+        }
+    }
+
     /// Of requests in the order in which they come.
     pub fn of(requests: &[Request]) -> Description {
         let lengths = |of: fn(&Request) -> u32| -> Vec<f64> {
@@ -52,6 +75,8 @@ impl Description {
             prompt_tokens: total(|r| r.prompt_len),
             output_tokens: total(|r| r.output_len),
             total_max: requests.iter().map(Request::total_len).max().unwrap_or(0),
+            prompts_with_text: 0,
+            prediction: None,
         }
     }
 }

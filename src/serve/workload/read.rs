@@ -4,6 +4,7 @@ use std::path::Path;
 
 use jiff::civil::DateTime;
 use plimsoll_core::serve::Request;
+use plimsoll_core::serve::predict::Features;
 use plimsoll_core::units::Seconds;
 use serde_json::Value;
 
@@ -20,20 +21,30 @@ const NAMES: [[&str; 3]; 4] = [
 const REMEDY: &str =
     "give a time not before the one above, and whole numbers of tokens, at least 1";
 
+/// Requests, and what is known of their prompts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TraceRead {
+    /// In the order of their coming.
+    pub requests: Vec<Request>,
+    /// Of those that say their `prompt`.
+    pub features: Features,
+}
+
 /// A request as written, in a line.
 struct Row {
     line: usize,
     arrival: f64,
     prompt_len: u32,
     output_len: u32,
+    prompt: Option<Box<[u32]>>,
 }
 
 /// Reads a trace: requests in the order in which they come. Times are seconds, or dates with times, which count
-/// from the first.
+/// from the first. JSON lines may have the `prompt` itself, a text or a list of token ids.
 ///
 /// # Errors
 /// What is wrong, with its line: no requests, unknown columns, times that are negative or run back, lengths of 0.
-pub fn read_trace(path: &Path) -> Result<Vec<Request>, InputError> {
+pub fn read_trace(path: &Path) -> Result<TraceRead, InputError> {
     let text = read_text(path)?;
     let first = text.lines().find(|line| !line.trim().is_empty());
     let rows = match first.is_some_and(|line| line.trim_start().starts_with('{')) {
@@ -72,7 +83,10 @@ pub fn read_trace(path: &Path) -> Result<Vec<Request>, InputError> {
         prompt_len: row.prompt_len,
         output_len: row.output_len,
     });
-    Ok(requests.collect())
+    Ok(TraceRead {
+        requests: requests.collect(),
+        features: Features::new(rows.into_iter().map(|row| row.prompt).collect()),
+    })
 }
 
 fn csv_rows(path: &Path, text: &str) -> Result<Vec<Row>, InputError> {
@@ -141,7 +155,24 @@ fn json_row(line: usize, text: &str, clock: &mut Clock) -> Result<Row, String> {
         other => other.to_string(),
     };
     let [arrival, prompt, output] = names.map(word);
-    Row::new(line, clock.seconds(&arrival)?, [&prompt, &output])
+    let row = Row::new(line, clock.seconds(&arrival)?, [&prompt, &output])?;
+    Ok(Row {
+        prompt: object.get("prompt").map(prompt_features).transpose()?,
+        ..row
+    })
+}
+
+fn prompt_features(prompt: &Value) -> Result<Box<[u32]>, String> {
+    let ids = |ids: &Vec<Value>| {
+        let ids = ids.iter().map(|id| id.as_u64()?.try_into().ok());
+        ids.collect::<Option<Vec<u32>>>()
+    };
+    match prompt {
+        Value::String(text) => Some(Features::of_text(text)),
+        Value::Array(list) => ids(list).map(|ids| Features::of_tokens(&ids)),
+        _ => None,
+    }
+    .ok_or_else(|| "its `prompt` is neither a text nor a list of token ids".to_owned())
 }
 
 impl Row {
@@ -161,6 +192,7 @@ impl Row {
             arrival,
             prompt_len: length(lengths[0])?,
             output_len: length(lengths[1])?,
+            prompt: None,
         })
     }
 }

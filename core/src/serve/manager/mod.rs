@@ -1,6 +1,7 @@
 //! Who gets room in the KV cache.
 
 mod orca;
+mod queue;
 mod s3;
 mod vllm;
 
@@ -10,6 +11,7 @@ pub use orca::Orca;
 pub use s3::{Reserve, S3};
 pub use vllm::{BLOCK_TOKENS, Preemption, Vllm};
 
+use super::predict::Score;
 use super::{Request, Running};
 
 /// Decides which requests have room. The scheduler asks for each iteration: first who has to leave so that those who
@@ -54,5 +56,10 @@ pub trait KvManager: Debug {
     /// Whether the cache of those that must leave goes to the host; else it is computed again.
     fn swaps(&self) -> bool {
         false
+    }
+
+    /// How good its predictions of answers' lengths have been, where it learns them.
+    fn prediction_score(&self) -> Option<Score> {
+        None
     }
 }

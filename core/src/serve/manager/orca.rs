@@ -1,9 +1,8 @@
 //! Orca: each request has the room of the longest there may be, so that its answer can always be ended.
 
-use std::collections::VecDeque;
-
 use super::super::{Request, Running};
 use super::KvManager;
+use super::queue::Queue;
 
 /// Reserves a maximum length for each request. Nobody has to leave.
 #[derive(Debug)]
@@ -12,7 +11,7 @@ pub struct Orca {
     /// Requests that have room at once.
     seats: u64,
     taken: u64,
-    waiting: VecDeque<u32>,
+    waiting: Queue,
 }
 
 impl Orca {
@@ -22,7 +21,7 @@ impl Orca {
             max_len,
             seats: capacity_tokens / u64::from(max_len.max(1)),
             taken: 0,
-            waiting: VecDeque::new(),
+            waiting: Queue::default(),
         }
     }
 }
@@ -53,11 +52,11 @@ impl KvManager for Orca {
     }
 
     fn enqueue(&mut self, id: u32, _: &Running) {
-        self.waiting.push_back(id);
+        self.waiting.enqueue(id);
     }
 
     fn put_back(&mut self, id: u32, _: &Running) {
-        self.waiting.push_front(id);
+        self.waiting.put_back(id);
     }
 
     fn waiting(&self) -> usize {
@@ -65,13 +64,13 @@ impl KvManager for Orca {
     }
 
     fn admit(&mut self, running: &Running, tokens_max: u32) -> Option<u32> {
-        let id = *self.waiting.front()?;
+        let id = self.waiting.first()?;
         let fits = self.taken < self.seats && running.sequence(id).to_compute() <= tokens_max;
         if !fits {
             return None;
         }
         self.taken += 1;
-        self.waiting.pop_front()
+        self.waiting.pop()
     }
 
     fn joined(&mut self, _: u32, _: &Running) {}

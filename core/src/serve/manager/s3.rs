@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::super::calendar::Calendar;
-use super::super::predict::Predictor;
+use super::super::predict::{Predictor, Score, Tally};
 use super::super::{Request, Running, State};
 use super::KvManager;
 
@@ -170,5 +170,9 @@ impl KvManager for S3 {
 
     fn swaps(&self) -> bool {
         true
+    }
+
+    fn prediction_score(&self) -> Option<Score> {
+        self.predictor.tally().and_then(Tally::score)
     }
 }

@@ -1,9 +1,8 @@
 //! vLLM: blocks of a few tokens, taken as they are needed. When none is left the latest has to leave.
 
-use std::collections::VecDeque;
-
 use super::super::{Request, Running};
 use super::KvManager;
+use super::queue::Queue;
 
 /// Tokens of a block (vLLM's default).
 pub const BLOCK_TOKENS: u32 = 16;
@@ -32,7 +31,7 @@ pub struct Vllm {
     least: u64,
     /// Below zero where the cache has shrunk under what is in it.
     free: i64,
-    waiting: VecDeque<u32>,
+    waiting: Queue,
     /// How many of those that run have a base of each remainder by the block: they need a new block in the same
     /// iterations.
     phases: [u32; BLOCK],
@@ -47,7 +46,7 @@ impl Vllm {
             blocks,
             least: blocks,
             free: blocks as i64,
-            waiting: VecDeque::new(),
+            waiting: Queue::default(),
             phases: [0; BLOCK],
         }
     }
@@ -82,11 +81,11 @@ impl KvManager for Vllm {
     }
 
     fn enqueue(&mut self, id: u32, _: &Running) {
-        self.waiting.push_back(id);
+        self.waiting.enqueue(id);
     }
 
     fn put_back(&mut self, id: u32, _: &Running) {
-        self.waiting.push_front(id);
+        self.waiting.put_back(id);
     }
 
     fn waiting(&self) -> usize {
@@ -94,7 +93,7 @@ impl KvManager for Vllm {
     }
 
     fn admit(&mut self, running: &Running, tokens_max: u32) -> Option<u32> {
-        let id = *self.waiting.front()?;
+        let id = self.waiting.first()?;
         let sequence = running.sequence(id);
         let needed = blocks_of(sequence.to_hold());
         let kept = match running.count() {
@@ -105,7 +104,7 @@ impl KvManager for Vllm {
             return None;
         }
         self.free -= needed;
-        self.waiting.pop_front()
+        self.waiting.pop()
     }
 
     fn joined(&mut self, id: u32, running: &Running) {

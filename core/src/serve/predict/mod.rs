@@ -1,8 +1,15 @@
 //! How long answers will be, before they are there (S3, section 3).
 
+mod features;
+mod learner;
+mod score;
+
 use std::fmt::Debug;
 
 use super::Request;
+pub use features::Features;
+pub use learner::Learner;
+pub use score::{Score, Tally, prequential};
 
 /// Says how much room an answer gets.
 pub trait Predictor: Debug {
@@ -11,6 +18,11 @@ pub trait Predictor: Debug {
 
     /// An answer is there: what it might have known.
     fn learn(&mut self, id: u32, request: &Request);
+
+    /// How good it has been, where it counts that.
+    fn tally(&self) -> Option<&Tally> {
+        None
+    }
 }
 
 /// Knows each length exactly.

@@ -1,0 +1,190 @@
+//! `replay --predictor` and `replay --sweep`, `workload describe`: what they learn, write and refuse.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use assert_cmd::Command;
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn plimsoll(folder: &Path, args: &[&str]) -> (i32, String, String) {
+    let mut command = Command::cargo_bin("plimsoll").expect("built");
+    let output = command
+        .current_dir(folder)
+        .args(args)
+        .output()
+        .expect("runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let code = output.status.code().expect("an exit code");
+    (code, text(&output.stdout), text(&output.stderr))
+}
+
+fn replay(folder: &TempDir, more: &[&str]) -> (i32, String, String) {
+    let flags = [
+        "replay", "--hw", "gh200", "--model", "opt-13b", "--trace", "t.jsonl",
+    ];
+    plimsoll(folder.path(), &[&flags[..], more].concat())
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// Every second request asks for a list, whose answer is long; the prompt says so where `prompt` writes it.
+fn write_trace(folder: &TempDir, prompt: impl Fn(usize) -> Option<String>) {
+    let mut text = String::new();
+    for id in 0..300_usize {
+        let output = if id.is_multiple_of(2) { 60 } else { 260 };
+        let prompt = prompt(id).map_or(String::new(), |it| format!(", \"prompt\": {it}"));
+        writeln!(
+            text,
+            "{{\"timestamp\": {}, \"input_length\": 20, \"output_length\": {output}{prompt}}}",
+            id as f64 * 0.5
+        )
+        .expect("text");
+    }
+    fs::write(folder.path().join("t.jsonl"), text).expect("written");
+}
+
+fn score(of: &Value) -> [f64; 2] {
+    ["accuracy", "commonest_accuracy"].map(|key| of["prediction"][key].as_f64().expect("a share"))
+}
+
+#[test]
+fn lengths_of_answers_are_learnt_from_texts_and_from_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |id: usize| {
+        let kind = if id.is_multiple_of(2) { "Name" } else { "List" };
+        Some(format!("\"{kind} what number {id} is.\""))
+    };
+    let tokens = |id: usize| Some(format!("[{}, 7, {}]", id % 2, id + 100));
+    let learn = ["--manager", "s3", "--predictor", "learned"];
+    let learn = [&learn[..], &["--max-len", "400", "--format", "json"]].concat();
+    for prompt in [&text as &dyn Fn(usize) -> Option<String>, &tokens] {
+        write_trace(&folder, prompt);
+        let described = ["workload", "describe", "t.jsonl", "--format", "json"];
+        let (code, out, said) = plimsoll(folder.path(), &described);
+        assert_eq!((code, said.as_str()), (0, ""));
+        let out = json(&out);
+        assert_eq!(out["prompts_with_text"], 300);
+        let [learnt, commonest] = score(&out);
+        assert!(learnt > 0.95 && commonest < 0.6, "{out}");
+
+        let (code, out, said) = replay(&folder, &learn);
+        assert_eq!((code, said.as_str()), (0, ""));
+        let found = json(&out);
+        assert_eq!(found["prediction"]["answers"], 300);
+        let [learnt, commonest] = score(&found);
+        assert!(learnt > 0.85 && commonest < 0.6, "{out}");
+        assert_eq!(replay(&folder, &learn).1, out, "the same again");
+    }
+    // Without texts nothing tells them apart, and it says that it has none.
+    write_trace(&folder, |_| None);
+    let (_, out, _) = plimsoll(folder.path(), &["workload", "describe", "t.jsonl"]);
+    assert!(out.contains("texts are not in the trace"), "{out}");
+    let [learnt, commonest] = score(&json(&replay(&folder, &learn).1));
+    assert!((learnt - commonest).abs() < 0.05, "{learnt}, {commonest}");
+    write_trace(&folder, |_| Some("{}".to_owned()));
+    let (code, _, said) = replay(&folder, &learn);
+    assert_eq!((code, said.lines().count()), (4, 1), "{said}");
+    assert!(said.contains("line 1") && said.contains("prompt"), "{said}");
+}
+
+#[test]
+fn a_predictor_is_told_what_it_needs_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |_| None);
+    for flags in [
+        &["--predictor", "classifier"][..],
+        &["--predictor", "learned", "--accuracy", "0.9"],
+        &["--predictor", "oracle", "--accuracy", "0.9"],
+        &["--predictor", "guess"],
+    ] {
+        let (code, out, said) = replay(&folder, &[&["--manager", "s3"], flags].concat());
+        assert_eq!((code, out.as_str()), (2, ""), "{flags:?}: {said}");
+    }
+    let both = ["--predictor", "classifier", "--accuracy", "0.9"];
+    let (code, out, _) = replay(&folder, &[&["--manager", "s3"], &both[..]].concat());
+    assert!(code == 0 && out.contains("accuracy 0.9"), "{out}");
+}
+
+#[test]
+fn a_sweep_has_a_row_and_a_point_for_each_value() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |_| None);
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).expect("written");
+    let column = |csv: &str, name: &str| -> Vec<f64> {
+        let mut reader = csv::Reader::from_reader(csv.as_bytes());
+        let place = reader
+            .headers()
+            .expect("a header")
+            .iter()
+            .position(|h| h == name);
+        let place = place.expect("a column");
+        let rows = reader
+            .records()
+            .map(|row| row.expect("a row")[place].parse());
+        rows.map(|number| number.expect("a number")).collect()
+    };
+    for (what, values, rising) in [
+        ("rate", vec![0.5, 2.0, 40.0], "output_tokens_per_s"),
+        ("kv-gb", vec![0.5, 1.0, 4.0], "average_batch"),
+        ("expansion", vec![1.0, 1.4, 1.8], "output_tokens_per_s"),
+    ] {
+        let list: Vec<String> = values.iter().map(f64::to_string).collect();
+        let sweep = format!("{what}={}", list.join(","));
+        let files = ["-o", "s.csv", "-o", "s.svg", "-o", "s.png"];
+        let mut flags = vec!["--sweep", sweep.as_str()];
+        match what {
+            "expansion" => flags.extend(["--manager", "pie", "--kv-gb", "1", "--clients", "200"]),
+            "kv-gb" => flags.extend(["--clients", "200"]),
+            _ => {}
+        }
+        let (code, out, said) = replay(&folder, &[&flags[..], &files].concat());
+        assert_eq!((code, said.as_str()), (0, ""), "{what}");
+        let csv = read("s.csv");
+        assert_eq!(column(&csv, "value"), values, "{what}");
+        assert_eq!(column(&csv, "completed"), [300.0; 3], "{what}");
+        let figures = column(&csv, rising);
+        assert!(figures.is_sorted_by(|a, b| a < b), "{what}: {figures:?}");
+        assert_eq!(
+            read("s.svg").matches("<circle").count(),
+            values.len() + 1,
+            "{what}"
+        );
+        let png = fs::read(folder.path().join("s.png")).expect("written");
+        assert!(png.starts_with(b"\x89PNG"), "{what}");
+        assert_eq!(out.lines().count(), 2 + 2 + values.len(), "{out}");
+    }
+}
+
+#[test]
+fn a_sweep_that_changes_nothing_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |_| None);
+    for (flags, remedy) in [
+        (&["--sweep", "expansion=1,2"][..], "--manager pie"),
+        (
+            &["--sweep", "rate=1,2", "--clients", "5"],
+            "give a trace with times",
+        ),
+        (&["--sweep", "kv-gb=1,x"], "numbers with commas"),
+        (&["--sweep", "kv-gb=-1"], "numbers with commas"),
+        (&["--sweep", "size=1"], "rate, kv-gb or expansion"),
+        (
+            &["--sweep", "expansion=0.5", "--manager", "pie"],
+            "numbers with commas",
+        ),
+        (
+            &["--sweep", "rate=1", "--per-request", "r.csv"],
+            "--per-request",
+        ),
+        (&["-o", "s.csv"], "--sweep"),
+    ] {
+        let (code, out, said) = replay(&folder, flags);
+        assert_eq!((code, out.as_str()), (2, ""), "{flags:?}");
+        assert!(said.contains(remedy), "{flags:?}: {said}");
+    }
+    assert!(!folder.path().join("s.csv").exists());
+}
