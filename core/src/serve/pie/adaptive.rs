@@ -7,8 +7,10 @@ use super::expansion::slots;
 pub struct Settings {
     /// Iterations that are looked at together.
     pub window: u32,
-    /// More than this share of a window's time spent waiting for swaps is too much; less is a brief disturbance.
+    /// More than this share of a window's time spent waiting for swaps is too much.
     pub stalled_max: f64,
+    /// So many such windows in a row, and a layer comes back; fewer are a brief disturbance.
+    pub stalled_windows: u32,
     /// At least this share of the layers that came back must have been for the next token already ("more swapping").
     pub early_min: f64,
     /// Where batches grow, throughput of iterations without prompts must grow by at least this share of it, in
@@ -23,6 +25,7 @@ impl Default for Settings {
         Settings {
             window: 8,
             stalled_max: 0.01,
+            stalled_windows: 2,
             early_min: 0.02,
             scaling_min: 0.1,
             probe_after: 2000,
@@ -89,6 +92,8 @@ pub struct Adaptive {
     since_ceiling: u32,
     /// Iterations in a row in which nobody wanted more room.
     idle: u32,
+    /// Windows in a row in which computation waited too much.
+    stalled: u32,
 }
 
 /// On the GPU there are a layer that is computed, one that comes and one that leaves.
@@ -106,6 +111,7 @@ impl Adaptive {
             ceiling: layers,
             since_ceiling: 0,
             idle: 0,
+            stalled: 0,
         }
     }
 
@@ -146,8 +152,10 @@ impl Adaptive {
         let known = &mut self.records[usize::from(self.off)];
         *known = now.or(*known);
         let stalls = window.sum.stalled > self.settings.stalled_max * window.sum.seconds;
+        self.stalled = if stalls { self.stalled + 1 } else { 0 };
+        let too_long = self.stalled >= self.settings.stalled_windows;
         let may_shrink = self.off > 0;
-        if may_shrink && (stalls || now.is_some_and(|now| self.scales_no_more(now))) {
+        if may_shrink && (too_long || now.is_some_and(|now| self.scales_no_more(now))) {
             self.stop_below();
             return Some(Event::Shrink);
         }
@@ -163,13 +171,14 @@ impl Adaptive {
             f64::from(window.sum.early) >= self.settings.early_min * f64::from(window.sum.back);
         let wanted = window.wanted == window.iterations;
         let may = more <= self.ceiling && slots(self.layers, more) >= SLOTS_MIN;
-        let grows = may && wanted && (self.off == 0 || early);
+        let grows = may && wanted && !stalls && (self.off == 0 || early);
         grows.then_some(Event::Grow)
     }
 
     fn stop_below(&mut self) {
         self.ceiling = self.off - 1;
         self.since_ceiling = 0;
+        self.stalled = 0;
     }
 
     /// Whether larger batches than with fewer layers off the GPU bring no more tokens a second.
@@ -273,16 +282,20 @@ mod tests {
     #[test]
     fn a_brief_disturbance_is_tolerated() {
         let mut adaptive = Adaptive::new(40, Settings::default());
-        let before = run(&mut adaptive, 100, |_| Observed { early: 0, ..CALM });
-        adaptive.see(
-            Observed {
-                stalled: 0.05,
-                early: 0,
-                ..CALM
-            },
-            true,
-        );
-        let after = run(&mut adaptive, 50, |_| Observed { early: 0, ..CALM });
+        let calm = |_| Observed { early: 0, ..CALM };
+        let disturbed = |_| Observed {
+            stalled: 0.3,
+            ..calm(0)
+        };
+        let window = Settings::default().window;
+        let before = run(&mut adaptive, 12 * window, calm);
+        run(&mut adaptive, window, disturbed);
+        let after = run(&mut adaptive, 6 * window, calm);
         assert_eq!((before, after), (3, 3));
+        assert_eq!(
+            run(&mut adaptive, 2 * window, disturbed),
+            0,
+            "not a brief one"
+        );
     }
 }
