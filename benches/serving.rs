@@ -3,7 +3,7 @@
 //!
 //! OPT-125M's shape in f32 with synthetic weights, on the emulated device: up to about eight sequences a token takes as long as for
 //! one, since weights are read once for all. The cache has room for about three, and the link hides some swapping, but not all.
-//! Each case is served once: no swapping, fixed expansions, a device that has as much room as Pie seems to have, adaptive
+//! Each case is served once (again where the machine changed its pace meanwhile): no swapping, fixed expansions, a device that has as much room as Pie seems to have, adaptive
 //! expansion, and that with traffic of others on the link. Predictions are made at the pace that the machine has around each run,
 //! and measurements are brought to the profile's own pace where cases are compared.
 
@@ -19,7 +19,7 @@ use plimsoll::serve::over_time::{panels, rows, shaded};
 use plimsoll::serve::replay::{Expansion, Manager, Server};
 use plimsoll::serve::workload::{Arrivals, Generator};
 use plimsoll_backend::cpu::{CpuOptions, Throttles};
-use plimsoll_backend::probe::{Moment, PaceMeter};
+use plimsoll_backend::probe::PaceMeter;
 use plimsoll_backend::weights::{Remembered, Synthetic, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
@@ -140,13 +140,11 @@ impl Bench {
     }
 
     fn serve(&mut self, case: &str, server: Server, all: &[Request]) -> anyhow::Result<Served> {
-        let before = self.meter.now();
-        let executed = server.execute(
-            all,
-            (&self.weights as &dyn WeightSource, SEED),
-            &self.options,
-        )?;
-        let moment = Moment::between(before, self.meter.now());
+        let with = (&self.weights as &dyn WeightSource, SEED);
+        let paced = self
+            .meter
+            .steadily(|| server.execute(all, with, &self.options))?;
+        let (executed, moment) = (paced.result, paced.moment);
         let slowness = moment.slowness(&self.profile).unwrap_or(Slowness::NONE);
         let at_pace = Server {
             profile: held(&self.profile.at_pace(&slowness)),
