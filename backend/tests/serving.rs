@@ -186,6 +186,7 @@ fn eight_layers() -> ModelSpec {
 const EAGER: Settings = Settings {
     window: 2,
     stalled_max: 0.5,
+    stalled_windows: 1,
     early_min: 0.0,
     scaling_min: 0.0,
     probe_after: 4,

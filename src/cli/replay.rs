@@ -225,8 +225,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for (flag, file) in tables {
         check_output(flag, file)?;
     }
-    check_apart(&tables, &[("--trace", Some(&args.trace))])?;
-    check_apart(&tables[..1], &tables[1..])?;
+    let drawn = args.output.iter().map(|path| ("-o", Some(path.as_path())));
+    let written: Vec<_> = tables.into_iter().chain(drawn).collect();
+    check_apart(&written, &[("--trace", Some(&args.trace))])?;
+    for (index, output) in written.iter().enumerate() {
+        check_apart(&[*output], &written[index + 1..])?;
+    }
     let outputs = args.output.iter().map(|path| Kind::of(path));
     let outputs = outputs.collect::<Result<Vec<Kind>, Failure>>()?;
     let profile = find_profile(&args.hw)?;

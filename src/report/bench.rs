@@ -168,7 +168,8 @@ impl ProductRow {
             share_of_memory: Figure::new(share, (on_gpu && is_narrow).then_some(OF_MEMORY)),
             over_conventional: Figure::new(
                 times.over_conventional(),
-                on_gpu.then_some(OVER_CONVENTIONAL),
+                (on_gpu && times.dispatched != Implementation::Conventional)
+                    .then_some(OVER_CONVENTIONAL),
             ),
             apart: times.apart,
         }

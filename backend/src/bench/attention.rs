@@ -6,7 +6,7 @@ use plimsoll_core::model::ModelSpec;
 use super::BenchOptions;
 use crate::cpu::CpuError;
 use crate::cuda::executor::{
-    Taken, Way, apart, copies, in_turns, read, read_numbers, splits, with_stream,
+    RECOMPUTED_AT, Taken, Way, apart, copies, in_turns, read, read_numbers, splits, with_stream,
 };
 use crate::cuda::launches::{Attention, HeldAs, SCORE_BINS, choose_range, count_scores};
 use crate::cuda::{Card, CudaError, Launch};
@@ -17,9 +17,6 @@ const MEMORY_SHARE: usize = 2;
 
 /// Elements of results that are held against each other, at most.
 const COMPARED_MOST: usize = 1 << 16;
-
-/// Where, behind the range's three numbers, is how many queries were computed again.
-const RECOMPUTED_AT: u64 = 12;
 
 /// Times of a layer's attention, its cache from memory, over keys and queries whose scores are near each other.
 #[derive(Debug, Clone, PartialEq)]

@@ -99,7 +99,7 @@ fn cut(model: &ModelSpec, most: u64, element: u64) -> ModelSpec {
     }
 }
 
-fn plan(options: &BenchOptions) -> Result<Plan, LowerError> {
+pub(super) fn plan(options: &BenchOptions) -> Result<Plan, LowerError> {
     let element = options.dtype.size_bytes();
     let percent = [0.0, 100.0, 100.0, 0.0, 100.0, 0.0];
     let policy = Policy {

@@ -17,6 +17,7 @@ use plimsoll_core::model::ModelSpec;
 use plimsoll_core::units::Bytes;
 
 use crate::cpu::CpuOptions;
+use crate::cuda::executor::check_plan;
 use crate::probe::ProbeError;
 
 pub use crate::cuda::Repeats;
@@ -109,6 +110,10 @@ pub fn measure(
     options: &BenchOptions,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Bench, ProbeError> {
+    // Before minutes are spent on a model that GPUs do not execute.
+    if options.cpu.card.is_some() {
+        check_plan(&link::plan(options)?, &options.cpu)?;
+    }
     progress("implementations of products, for dispatch");
     products::learn(options)?;
     progress("device memory");

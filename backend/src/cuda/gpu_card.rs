@@ -9,6 +9,9 @@ use super::raw::{Attribute, Blas, Device, DeviceMemory, Event, LockedPages, Prod
 use super::sources::SOURCES;
 use super::{CudaError, Launch};
 
+/// What a card is taken to have as its last cache at least, where its driver says less or nothing.
+const CACHE_BYTES_MIN: usize = 16 << 20;
+
 /// Streams and events, and what is taken: given back in this order.
 #[derive(Debug, Default)]
 struct Taken {
@@ -55,7 +58,7 @@ impl GpuCard {
             cache,
             blas: Mutex::default(),
             multiprocessors: count.max(1) as usize,
-            cache_bytes: cached.max(0) as usize,
+            cache_bytes: (cached.max(0) as usize).max(CACHE_BYTES_MIN),
             name: device.name()?,
             memory: device.memory()?,
             device,

@@ -90,14 +90,18 @@ impl ExecuteArgs {
         let around = Around::begin(Some(profile), &options);
         let executed = server.execute(requests, (&*source, self.seed), &options)?;
         let pace = around.and_then(Around::end);
-        let at_pace = pace.map(|pace| {
+        let at_pace = pace.and_then(|pace| {
             // A link is held to what was asked for, however fast the machine goes.
             let profile = self.held(profile.at_pace(&pace));
             let server = Server {
                 profile,
                 ..server.clone()
             };
-            server.replay(requests)
+            // What traffic leaves nothing of at this pace has no prediction at it.
+            server
+                .check_traffic()
+                .is_ok()
+                .then(|| server.replay(requests))
         });
         Ok(Some(Measured {
             replayed: executed.replayed,

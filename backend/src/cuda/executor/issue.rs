@@ -29,7 +29,7 @@ pub(super) const ZERO: usize = 0;
 pub(super) const CHOICE: usize = 1;
 
 /// Behind the unified maximum: how many queries were computed again.
-pub(super) const RECOMPUTED_AT: u64 = 12;
+pub(crate) const RECOMPUTED_AT: u64 = 12;
 
 /// The unified maximum of a run so far.
 #[derive(Debug, Clone, Copy, PartialEq)]

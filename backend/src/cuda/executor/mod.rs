@@ -22,8 +22,8 @@ mod supported;
 mod timing;
 
 pub(crate) use beside::splits;
-pub(crate) use issue::CardDevice;
 pub use issue::UnifiedMaximum;
+pub(crate) use issue::{CardDevice, RECOMPUTED_AT};
 pub(crate) use lanes::{start, streams_of};
 pub(crate) use linear::choose;
 pub(crate) use supported::check_plan;
