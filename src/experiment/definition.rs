@@ -440,6 +440,24 @@ fn split_kind(written: Written, path: &Path) -> Result<(String, Kind), InputErro
     })
 }
 
+/// What is asked of requests that come over time.
+fn serving_kind(written: Written, path: &Path) -> Result<(String, Kind), InputError> {
+    Ok(match written {
+        Written::Gains(it) => (it.title.clone(), Kind::Gains(Box::new(it.found(path)?))),
+        Written::Stalls(WrittenStalls {
+            title,
+            layers,
+            swaps,
+        }) => (title, Kind::Stalls { layers, swaps }),
+        Written::Offline(it) => (it.title.clone(), Kind::Offline(Box::new(it.found(path)?))),
+        Written::Iterations(it) => {
+            let title = it.title.clone();
+            (title, Kind::Iterations(Box::new(it.found(path)?)))
+        }
+        _ => unreachable!("all others serve nobody"),
+    })
+}
+
 fn read(path: &Path) -> Result<Definition, InputError> {
     let text = read_text(path)?;
     let written: Written = TomlText { path, text: &text }.parse()?;
@@ -492,17 +510,10 @@ fn read(path: &Path) -> Result<Definition, InputError> {
             (it.title, Kind::Schedules(Box::new(schedules)))
         }
         Written::Ablation(it) => (it.title, Kind::Ablation),
-        Written::Gains(it) => (it.title.clone(), Kind::Gains(Box::new(it.found(path)?))),
-        Written::Stalls(WrittenStalls {
-            title,
-            layers,
-            swaps,
-        }) => (title, Kind::Stalls { layers, swaps }),
-        Written::Offline(it) => (it.title.clone(), Kind::Offline(Box::new(it.found(path)?))),
-        Written::Iterations(it) => (
-            it.title.clone(),
-            Kind::Iterations(Box::new(it.found(path)?)),
-        ),
+        serving @ (Written::Gains(_)
+        | Written::Stalls(_)
+        | Written::Offline(_)
+        | Written::Iterations(_)) => serving_kind(serving, path)?,
         split => split_kind(split, path)?,
     };
     Ok(Definition {
