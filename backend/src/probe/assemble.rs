@@ -63,7 +63,7 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
         ),
         (COUNTED.to_owned(), source(counted.into())),
     ]);
-    HardwareProfile {
+    let at_the_start = HardwareProfile {
         name: options.name.clone(),
         description: match &options.cpu.card {
             None => {
@@ -82,7 +82,9 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
         compute: compute_rates(options, measured),
         contention: measured.losses.contention(MEASURED),
         residuals: None,
-    }
+    };
+    // Who plans does so at the pace that this machine has as a rule, whatever it was when the first of this was measured.
+    at_the_start.at_pace(&measured.usual().relative_to(&measured.base))
 }
 
 /// Bytes of weights a second in the best matrix product of few tokens.
@@ -210,11 +212,12 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
     }
 }
 
-/// The reference work at the pace that all times were brought to; the spread is that of the moments.
+/// The reference work at the pace that all rates are for; the spread is that of the moments.
 fn pace(measured: &Measured) -> Pace {
+    let usual = measured.usual();
     let of = |part: fn(&Moment) -> f64| {
         let moments: Vec<f64> = measured.moments.iter().map(part).collect();
-        Quantity::new(Seconds(part(&measured.base)), MEASURED).with_spread(spread(&moments))
+        Quantity::new(Seconds(part(&usual)), MEASURED).with_spread(spread(&moments))
     };
     Pace {
         few_tokens: of(|m| m.few_tokens_s),

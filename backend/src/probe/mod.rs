@@ -156,6 +156,14 @@ impl Measured {
         })
     }
 
+    /// The pace in the middle of all that was measured.
+    fn usual(&self) -> Moment {
+        match self.moments.as_slice() {
+            [] => self.base,
+            moments => Moment::middle(moments),
+        }
+    }
+
     /// Runs something at a steady pace, if there is one, and gives its tasks' times at the base's pace.
     fn run(
         &mut self,
