@@ -12,6 +12,7 @@ use plimsoll_core::model::{ModelSpec, NormPosition};
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{Op, ResourceKind, Stage};
 use plimsoll_core::split::{Module, PerModule, Route, SplitLinears};
+use plimsoll_core::units::BytesPerSecond;
 use plimsoll_core::workload::Workload;
 
 const WORKLOAD: Workload = Workload {
@@ -154,6 +155,41 @@ fn norms_behind_the_residual() {
         ..model("tiny-opt")
     };
     splits_change_nothing((&after, &Synthetic { seed: 4 }), Dtype::F32, WHOLE);
+}
+
+#[test]
+fn a_cpu_that_is_held_back_computes_band_by_band_what_it_computes_at_once() {
+    // A band is a MiB of weights: the widest of these has four and a rest.
+    let model = ModelSpec {
+        hidden_size: 512,
+        num_attention_heads: 8,
+        num_key_value_heads: 8,
+        embedding_size: 512,
+        intermediate_size: 2200,
+        ..model("tiny-opt")
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let prompts = prompts(3, WORKLOAD.prompt_len, model.vocab_size);
+    for (sequences, compression) in [(1, WHOLE), (3, WHOLE), (3, PACKED)] {
+        let policy = Policy {
+            split: Some(SplitLinears {
+                prefill_share: 0.0,
+                ..SplitLinears::even(0.0)
+            }),
+            compression,
+            ..unsplit(sequences, DEVICE)
+        };
+        let plan = plan(&model, Dtype::F32, policy, WORKLOAD);
+        let run = |cpu| {
+            let mut options = CpuOptions::new(dir.path());
+            options.capture_logits = true;
+            options.throttles.cpu = cpu;
+            execute(&plan, &Synthetic { seed: 2 }, &prompts, &options)
+        };
+        let (held, free) = (run(Some(BytesPerSecond(2e9))), run(None));
+        assert_eq!(held.tokens, free.tokens, "{sequences}");
+        assert_eq!(held.logits, free.logits, "{sequences}");
+    }
 }
 
 #[test]

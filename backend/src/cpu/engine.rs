@@ -76,7 +76,7 @@ impl Engine {
     }
 
     /// What a product reads of weights, as they are stored.
-    fn weight_bytes(&self, op: &Op) -> Bytes {
+    pub(super) fn weight_bytes(&self, op: &Op) -> Bytes {
         let Op::Linear {
             gemms, compressed, ..
         } = op
@@ -201,7 +201,7 @@ impl Work for Engine {
             Op::Linear {
                 stage, position, ..
             } => {
-                turn.linear((stage, position), op, kind)?;
+                turn.linear((stage, position), (op, kind), pace.as_ref())?;
                 let ends = |pace: Pace<'_>| pace.end(self.weight_bytes(op));
                 Ok(pace.map_or(Ok(()), ends)?)
             }
@@ -399,15 +399,15 @@ impl<'a> Turn<'a> {
     fn linear(
         &self,
         (stage, position): (Stage, u32),
-        op: &Op,
-        kind: ResourceKind,
+        (op, kind): (&Op, ResourceKind),
+        pace: Option<&Pace<'_>>,
     ) -> Result<(), TaskError> {
         match stage {
             Stage::Project => self.project(position),
             Stage::Finish | Stage::Output => self.finish(position, stage),
             Stage::Mlp => self.mlp(position),
             Stage::Head => self.head(position),
-            _ => self.in_parts(op, kind),
+            _ => self.in_parts((op, kind), pace),
         }
     }
 

@@ -1,20 +1,30 @@
 //! Tasks of layers whose linear layers the CPU and the device compute together.
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::GROUP_ELEMENTS;
 use plimsoll_core::model::TensorSpec;
 use plimsoll_core::program::{Content, Op, ResourceKind, Stage};
 use plimsoll_core::split::{Module, RowSplit};
 use plimsoll_core::tier::Tier;
+use plimsoll_core::units::Bytes;
 
 use super::error::TaskError;
 use super::turn::Turn;
 use crate::decoder::{DecoderError, Joined, Parted, Product};
 use crate::kernels::groups::PackedMatrix;
 use crate::kernels::{Elements, ElementsMut, Matrix};
+use crate::tiers::Pace;
+
+/// Of weights that a CPU which is held back computes with at a time.
+const BAND_BYTES: u64 = 1 << 20;
 
 impl<'a> Turn<'a> {
     /// Does one of them.
-    pub(super) fn in_parts(&self, op: &Op, kind: ResourceKind) -> Result<(), TaskError> {
+    pub(super) fn in_parts(
+        &self,
+        (op, kind): (&Op, ResourceKind),
+        pace: Option<&Pace<'_>>,
+    ) -> Result<(), TaskError> {
         let Op::Linear {
             stage, position, ..
         } = *op
@@ -24,7 +34,7 @@ impl<'a> Turn<'a> {
         let batch = self.batch(position);
         let decoder = &self.engine.decoder;
         if stage == Stage::Part {
-            return self.part(op, kind);
+            return self.part((op, kind), pace);
         }
         let tensors = self.tensors()?;
         let joined = Joined {
@@ -114,8 +124,13 @@ impl<'a> Turn<'a> {
         })
     }
 
-    /// Computes some rows of a linear layer.
-    fn part(&self, op: &Op, kind: ResourceKind) -> Result<(), TaskError> {
+    /// Computes some rows of a linear layer. With a pace it takes its time evenly: a CPU that is held back leaves its cores to
+    /// others all the while, and not only once it has computed everything.
+    fn part(
+        &self,
+        (op, kind): (&Op, ResourceKind),
+        pace: Option<&Pace<'_>>,
+    ) -> Result<(), TaskError> {
         let Op::Linear { m, position, .. } = *op else {
             return Err(TaskError::NoOperand("a split linear layer"));
         };
@@ -143,7 +158,29 @@ impl<'a> Turn<'a> {
         let into = as_f32_mut(self.operands.write(outputs)?)?;
         let decoder = &self.engine.decoder;
         let on_device = kind != ResourceKind::Cpu;
-        Ok(decoder.part((m as usize, x), product, (into, on_device))?)
+        let (m, rows) = (m as usize, product.rows);
+        let Some(pace) = pace else {
+            return Ok(decoder.part((m, x), product, (into, on_device))?);
+        };
+        let all = self.engine.weight_bytes(op).0;
+        let at_once = (u128::from(BAND_BYTES) * rows as u128 / u128::from(all.max(1))) as usize;
+        let at_once = at_once.next_multiple_of(GROUP_ELEMENTS as usize);
+        let mut band_into = Vec::new();
+        for start in (0..rows).step_by(at_once) {
+            let band = start..rows.min(start + at_once);
+            let some = Product {
+                weight: product.weight.rows(band.clone(), product.columns),
+                rows: band.len(),
+                columns: product.columns,
+            };
+            band_into.resize(m * band.len(), 0.0);
+            decoder.part((m, x), some, (&mut band_into, on_device))?;
+            for (into, from) in into.chunks_mut(rows).zip(band_into.chunks(band.len())) {
+                into[band.clone()].copy_from_slice(from);
+            }
+            pace.keep(Bytes(all * band.end as u64 / rows as u64))?;
+        }
+        Ok(())
     }
 
     /// The rows of a weight that a part computes with: of its home, or those that came to the device.

@@ -20,6 +20,18 @@ pub(crate) fn pin_to(cores: &[usize]) {
     }
 }
 
+/// Has the calling thread give way to others that want its core: what emulates an engine of its own (a link, the device) does
+/// not wait for what the processor does in earnest.
+pub(crate) fn give_way() {
+    // SAFETY: changes a number of the calling thread.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, GIVES_WAY);
+    }
+}
+
+/// Of the system's -20 to 19, on which a fifth is a factor of three.
+const GIVES_WAY: libc::c_int = 10;
+
 /// The cores that this process may use.
 pub(crate) fn allowed_cores() -> Vec<usize> {
     // SAFETY: as above.

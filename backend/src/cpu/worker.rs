@@ -101,6 +101,9 @@ impl Worker {
     /// Does the resource's tasks until all is over.
     fn run(self) {
         pin::pin_to(&self.cores);
+        if matches!(self.kind, ResourceKind::Cpu | ResourceKind::Pin) {
+            pin::give_way();
+        }
         sharpen_timers();
         let is_over = || self.scheduler.is_over();
         let mut ended = None;
