@@ -250,3 +250,80 @@ fn fused_matrices_are_refused_by_name() {
     let said = footprint(&refused).expect_err("refused").to_string();
     assert!(said.contains("fused query, key and value"), "{said}");
 }
+
+/// What goes to the device in a pass, in order: a module's rows, or the outputs that the CPU computed of it.
+fn to_device(piece: &Program, plan: &Plan) -> Vec<(u16, Module, bool)> {
+    let first = piece.first_buffer().0;
+    let machine = plan.machine();
+    let link = machine.resource(ResourceKind::H2d, 0).expect("a link");
+    let tasks = piece.tasks().iter().enumerate();
+    let moves = tasks.filter(|(_, task)| task.resource == link);
+    let contents = moves.filter_map(|(index, task)| {
+        let target = piece.args_at(index).last()?.buffer.0.checked_sub(first)?;
+        match piece.buffers().get(target as usize)?.content {
+            Content::Rows { block, module } => Some((block, module, true)),
+            Content::Outputs { module, .. } => Some((task.cell.block, module, false)),
+            _ => None,
+        }
+    });
+    contents.collect()
+}
+
+#[test]
+fn a_part_of_the_next_rows_goes_before_outputs_that_the_cpu_still_computes() {
+    let wide = ModelSpec {
+        hidden_size: 2048,
+        num_attention_heads: 32,
+        num_key_value_heads: 32,
+        embedding_size: 2048,
+        ..model(false)
+    };
+    let ahead = SplitLinears::even(0.3);
+    let of_token = |split| {
+        let plan = plan(wide.clone(), policy(split), WORKLOAD);
+        to_device(&pieces(&plan)[1], &plan)
+    };
+    let token = of_token(ahead);
+    // Queries, keys, values, and a first part of the next; their outputs; the rest of it.
+    let in_layer = |layer: u16, of: &[(u16, Module, bool)]| -> Vec<(Module, bool)> {
+        let mut moves: Vec<_> = of.iter().filter(|m| m.0 == layer).collect();
+        moves.dedup();
+        moves
+            .into_iter()
+            .map(|(_, module, rows)| (*module, *rows))
+            .collect()
+    };
+    use Module::{Down, K, O, Q, Up, V};
+    let expected = [
+        (Q, true),
+        (K, true),
+        (V, true),
+        (O, true),
+        (Q, false),
+        (K, false),
+        (V, false),
+        (O, true),
+        (Up, true),
+        (O, false),
+        (Up, true),
+        (Down, true),
+        (Up, false),
+        (Down, true),
+        (Down, false),
+    ];
+    assert_eq!(in_layer(1, &token), expected);
+    let mut last = token.iter().rev();
+    assert_eq!(last.next(), Some(&(3, Down, false)));
+    let next_layer = token.iter().position(|m| *m == (2, Q, true));
+    let end = token.iter().position(|m| *m == (1, Down, false));
+    assert!(next_layer < end, "{next_layer:?} {end:?}");
+    // Where a buffer is filled only once all before it is done, nothing can go ahead.
+    let blocking = SplitLinears {
+        route: Route::Blocking,
+        ..ahead
+    };
+    let token = of_token(blocking);
+    let order = in_layer(1, &token);
+    let at = |what| order.iter().position(|m| *m == what).expect("moved");
+    assert!(at((V, false)) < at((O, true)) && at((O, false)) < at((Up, true)));
+}

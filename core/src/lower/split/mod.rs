@@ -81,6 +81,8 @@ pub(super) struct SplitStream {
     specs: Specs,
     /// The last tasks that moved or computed anything of the module before.
     before: [Option<TaskId>; 2],
+    /// Rows of which a first part was sent already.
+    ahead: Option<rows::Coming>,
 }
 
 impl SplitStream {
@@ -88,6 +90,7 @@ impl SplitStream {
         SplitStream {
             specs: Specs::of(model),
             before: [None; 2],
+            ahead: None,
         }
     }
 }
@@ -119,8 +122,8 @@ struct Begun {
     filled: Bytes,
     filled_host: Bytes,
     parts: Vec<BufferId>,
-    arrived: Option<TaskId>,
-    computed: Option<TaskId>,
+    /// What the CPU computes, in bytes: on the host, its place on the device, and what computes it.
+    by_cpu: Vec<(Bytes, [BufferId; 2], TaskId)>,
 }
 
 /// The room of a plan with a split.
@@ -220,27 +223,20 @@ impl StageLowering {
             filled: Bytes::ZERO,
             filled_host: Bytes::ZERO,
             parts: Vec::new(),
-            arrived: None,
-            computed: None,
+            by_cpu: Vec::new(),
         };
         let specs = self.split.specs;
         for (module, weight) in specs.of_step(step) {
             self.compute_module(out, unit, (module, weight), &mut begun);
         }
-        let room = room(&mut self.layout);
-        if let (Some((lease, ..)), Some(last)) = (begun.host, begun.computed) {
-            room.inputs_host.release(lease, [Some(last), None]);
-        }
-        if let (Some(lease), Some(last)) = (begun.outputs_host, begun.arrived) {
-            room.outputs_host.release(lease, [Some(last), None]);
-        }
+        let arrived = self.bring_outputs(out, unit, &begun);
         let parts = begun.parts.iter().copied().map(Some);
         let draft = self
             .on_device(join, unit)
             .with(Access::Read, parts.clone())
             .giving(parts)
             .giving([Some(begun.input)])
-            .after([begun.arrived]);
+            .after([arrived]);
         let joining = Joining {
             input,
             outputs: begun.outputs,
@@ -281,7 +277,7 @@ impl StageLowering {
                 .device_part(unit, (module, weight, rows.device))
                 .with(Access::Read, [Some(brought.buffer)])
                 .giving([Some(brought.buffer)])
-                .after([Some(brought.moved)]);
+                .after([brought.moved]);
             let task = self.emit_device_part(out, unit, (draft, module, rows.device), begun);
             let rows = &mut room(&mut self.layout).rows;
             rows.release(brought.slot, [Some(task), None]);
@@ -346,19 +342,68 @@ impl StageLowering {
             draft = draft.giving([Some(input)]);
         }
         let computed = out.emit(draft);
-        let outputs = begun.add_outputs(out, unit, (module, rows.host, Tier::Host));
-        let locked = self.plan.policy.page_locked.activations;
-        let copy = move_at(self.output_bytes(unit, rows.host), Bytes::ZERO, locked);
-        let copy = Draft::new(ResourceKind::H2d, copy, unit.cell)
-            .with(Access::Read, [Some(on_host)])
-            .with(Access::Write, [Some(outputs)])
-            .taking([Some(outputs)])
-            .giving([Some(on_host)])
-            .after([Some(computed)])
-            .after(begun.outputs.free_after);
-        begun.arrived = Some(out.emit(copy));
-        begun.computed = Some(computed);
         self.split.before[0] = Some(computed);
+        let on_device = begun.add_outputs(out, unit, (module, rows.host, Tier::Host));
+        let bytes = self.output_bytes(unit, rows.host);
+        begun.by_cpu.push((bytes, [on_host, on_device], computed));
+    }
+
+    /// Brings to the device what the CPU computes of a step, behind a part of the rows that are needed next; returns the last copy.
+    fn bring_outputs(&mut self, out: &mut Emitter, unit: &Unit, begun: &Begun) -> Option<TaskId> {
+        let (_, _, computed) = begun.by_cpu.last()?;
+        self.send_ahead(out, unit, begun.step);
+        let locked = self.plan.policy.page_locked.activations;
+        let copies = begun
+            .by_cpu
+            .iter()
+            .map(|(bytes, [host, device], computed)| {
+                let copy = move_at(*bytes, Bytes::ZERO, locked);
+                let copy = Draft::new(ResourceKind::H2d, copy, unit.cell)
+                    .with(Access::Read, [Some(*host)])
+                    .with(Access::Write, [Some(*device)])
+                    .taking([Some(*device)])
+                    .giving([Some(*host)])
+                    .after([Some(*computed)])
+                    .after(begun.outputs.free_after);
+                out.emit(copy)
+            });
+        let arrived = copies.last();
+        let room = room(&mut self.layout);
+        if let Some((lease, ..)) = begun.host {
+            room.inputs_host.release(lease, [Some(*computed), None]);
+        }
+        if let Some(lease) = begun.outputs_host {
+            room.outputs_host.release(lease, [arrived, None]);
+        }
+        arrived
+    }
+
+    /// The next module whose rows come to the device, after a step and before the pass ends: where, and with what shares.
+    fn split_after(
+        &self,
+        unit: &Unit,
+        step: Step,
+    ) -> Option<(Unit, Step, (Module, TensorSpec, RowSplit))> {
+        let split = self.plan.policy.split?;
+        let layers = self.plan.model.num_hidden_layers;
+        let block = u32::from(unit.cell.block);
+        let rest = STEPS.into_iter().skip_while(|s| *s != step).skip(1);
+        let next = STEPS.into_iter().filter(|_| block < layers);
+        let steps = rest
+            .map(|step| (block, step))
+            .chain(next.map(|step| (block + 1, step)));
+        for (block, step) in steps {
+            for (module, weight) in self.split.specs.of_step(step) {
+                let compression = self.plan.policy.compression;
+                let rows = split.rows((module, weight), unit.is_prefill(), compression);
+                if rows.device > 0 && !split.is_on_device(module, block - 1, layers) {
+                    let mut unit = *unit;
+                    unit.cell.block = block as u16;
+                    return Some((unit, step, (module, *weight, rows)));
+                }
+            }
+        }
+        None
     }
 
     fn output_bytes(&self, unit: &Unit, rows: u64) -> Bytes {

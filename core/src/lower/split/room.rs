@@ -18,6 +18,9 @@ pub(super) const ELEMENT_BYTES: u64 = 4;
 /// group has one buffer (HeteGen section 4.3), and still neither waits for the other.
 const BUFFER_PARTS: u64 = 4;
 
+/// One part in so many of the fewest rows that come is sent ahead.
+const AHEAD_PARTS: u64 = 4;
+
 /// Slots that are used in turn.
 #[derive(Debug)]
 pub(in crate::lower) struct Room {
@@ -35,6 +38,8 @@ pub(in crate::lower) struct Room {
     pub pinned: [Ring; 2],
     /// Bytes of a part of each.
     pinned_bytes: [Bytes; 2],
+    /// Of a prompt and of a new token: the bytes of the module with the fewest rows that come.
+    least: [Bytes; 2],
 }
 
 impl Room {
@@ -44,6 +49,14 @@ impl Room {
         let even = Bytes(rows.0.div_ceil(BUFFER_PARTS)).align_up(PAGE_BYTES);
         let worth = even.max(Bytes(CHUNK_BYTES_MIN));
         worth.min(self.pinned_bytes[buffer_of(module)])
+    }
+
+    /// How much of the next rows is sent before the outputs that the CPU still computes: so much of what the shortest step
+    /// brings that the link has something to do until they are there, and not so much that they wait for it.
+    pub(super) fn ahead(&self, is_prefill: bool) -> Bytes {
+        let least = self.least[usize::from(!is_prefill)];
+        let part = Bytes(least.0.div_ceil(AHEAD_PARTS)).align_up(PAGE_BYTES);
+        part.max(Bytes(CHUNK_BYTES_MIN))
     }
 }
 
@@ -73,6 +86,7 @@ impl Room {
             rows: bump.ring(Tier::Device, 2, sizes.rows),
             pinned,
             pinned_bytes,
+            least: sizes.least,
         })
     }
 }
@@ -86,6 +100,7 @@ struct Sizes {
     outputs_host: Bytes,
     rows: Bytes,
     buffers: [Bytes; 2],
+    least: [Bytes; 2],
 }
 
 impl Sizes {
@@ -124,6 +139,10 @@ impl Sizes {
                         let compression = plan.policy.compression;
                         let bytes = compression.rows_bytes(weight, rows.device, plan.dtype);
                         most.rows = most.rows.max(bytes);
+                        let least = &mut most.least[usize::from(!is_prefill)];
+                        if bytes > Bytes::ZERO && (*least == Bytes::ZERO || bytes < *least) {
+                            *least = bytes;
+                        }
                         if split.route.pins() {
                             let buffer = &mut most.buffers[buffer_of(module)];
                             *buffer = (*buffer).max(bytes);
