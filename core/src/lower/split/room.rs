@@ -44,9 +44,10 @@ pub(in crate::lower) struct Room {
 
 impl Room {
     /// Bytes that are copied into a module's page-locked buffer, and moved on, at a time: a part of the buffer,
-    /// or less where a prompt needs more of it than these rows do.
-    pub(super) fn pinned_at_once(&self, module: Module, rows: Bytes) -> Bytes {
-        let even = Bytes(rows.0.div_ceil(BUFFER_PARTS)).align_up(PAGE_BYTES);
+    /// or less where a prompt needs more of it than these rows do. What goes ahead is one such part.
+    pub(super) fn pinned_at_once(&self, module: Module, rows: Bytes, goes_ahead: bool) -> Bytes {
+        let parts = if goes_ahead { 1 } else { BUFFER_PARTS };
+        let even = Bytes(rows.0.div_ceil(parts)).align_up(PAGE_BYTES);
         let worth = even.max(Bytes(CHUNK_BYTES_MIN));
         worth.min(self.pinned_bytes[buffer_of(module)])
     }

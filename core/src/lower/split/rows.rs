@@ -150,7 +150,8 @@ impl StageLowering {
         let content = rows_of(unit, module);
         let mut parts = Vec::new();
         let room = room(&mut self.layout);
-        let most = room.pinned_at_once(module, bytes);
+        let goes_ahead = bytes < coming.bytes && start == Bytes::ZERO;
+        let most = room.pinned_at_once(module, bytes, goes_ahead);
         let end = start + bytes;
         while start < end {
             let bytes = most.min(end.saturating_sub(start));
