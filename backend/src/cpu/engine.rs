@@ -1,6 +1,7 @@
 //! What a task does: moves bytes, or computes a stage on the buffers it names.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
 
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::lower::schedule::Round;
@@ -17,7 +18,7 @@ use super::error::TaskError;
 use super::memory::{Buffers, Memory, Operands};
 use super::texts::Results;
 use super::turn::{Shape, Turn};
-use super::worker::Work;
+use super::worker::{Held, Work};
 use super::{CapturedLogits, Draws, Throttles};
 use crate::cuda::launches::NO_TOKEN;
 use crate::decoder::{
@@ -173,24 +174,40 @@ impl Work for Engine {
         &self,
         (piece, index): (&Program, usize),
         kind: ResourceKind,
-        is_over: &dyn Fn() -> bool,
+        turn: Held<'_>,
+    ) -> Result<Option<Instant>, TaskError> {
+        let rate = self.throttles.of(kind);
+        let pace = rate.map(|rate| Pace::begin(rate, turn.is_over).since(turn.since));
+        self.work((piece, index), kind, pace.as_ref())?;
+        let op = piece.op_of(&piece.tasks()[index]);
+        let bytes = op.moved_bytes().unwrap_or_else(|| self.weight_bytes(op));
+        let held = pace.filter(|_| bytes > Bytes::ZERO);
+        Ok(held.and_then(|pace| pace.due(bytes)))
+    }
+}
+
+impl Engine {
+    /// Does a task, at a pace where there is one.
+    fn work(
+        &self,
+        (piece, index): (&Program, usize),
+        kind: ResourceKind,
+        pace: Option<&Pace<'_>>,
     ) -> Result<(), TaskError> {
         let task = &piece.tasks()[index];
         let args = piece.args_at(index);
         let operands = self.operands((piece, index))?;
         let op = piece.op_of(task);
-        let rate = self.throttles.of(kind);
-        let pace = rate.map(|rate| Pace::begin(rate, is_over));
         if let Op::Move {
             bytes, from, to, ..
         } = *op
         {
-            let moved = make_move(&operands, pace.as_ref(), (bytes, from, to))?;
+            let moved = make_move(&operands, pace, (bytes, from, to))?;
             self.note_result(args.get(1).map(|arg| arg.buffer), &operands, moved);
             return Ok(());
         }
         if matches!(op, Op::MoveParts { .. }) {
-            return move_parts(&operands, pace.as_ref(), op);
+            return move_parts(&operands, pace, op);
         }
         if *op == Op::Barrier {
             return Ok(());
@@ -201,8 +218,8 @@ impl Work for Engine {
             Op::Linear {
                 stage, position, ..
             } => {
-                turn.linear((stage, position), (op, kind), pace.as_ref())?;
-                let ends = |pace: Pace<'_>| pace.end(self.weight_bytes(op));
+                turn.linear((stage, position), (op, kind), pace)?;
+                let ends = |pace: &Pace<'_>| pace.end(self.weight_bytes(op));
                 Ok(pace.map_or(Ok(()), ends)?)
             }
             Op::Attention { .. } => turn.attention(op, kind),

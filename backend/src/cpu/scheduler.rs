@@ -33,6 +33,8 @@ pub(crate) struct Job {
     pub index: usize,
     pub id: TaskId,
     pub start: Seconds,
+    /// Whether its worker had to wait for it.
+    pub waited: bool,
     /// Of a task on a stream: what it waits for on others.
     pub behind: Vec<Arc<Moments>>,
 }
@@ -383,6 +385,7 @@ impl Scheduler {
             state.running -= 1;
             self.end(&mut state, ended, &mut wake);
         }
+        let mut waited = false;
         loop {
             self.obey(&mut state);
             if self.is_stopped() {
@@ -396,6 +399,7 @@ impl Scheduler {
                     index: lane.index(),
                     id: lane.id(),
                     start: self.now(),
+                    waited,
                     behind: state.behind(resource),
                 };
                 state.pop(resource);
@@ -406,6 +410,7 @@ impl Scheduler {
             }
             state.idle[resource] = next.is_none();
             wake.send(self);
+            waited = true;
             let woken = self.workers[resource].wait(state);
             state = woken.unwrap_or_else(PoisonError::into_inner);
         }

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use std::thread::JoinHandle;
 
@@ -17,14 +18,28 @@ use crate::tiers::{TierError, sharpen_timers};
 
 /// What tasks do.
 pub(crate) trait Work: Send + Sync {
-    /// Does a task of a piece. A paced transfer ends early, with an error, once `is_over`.
+    /// Does a task of a piece, and says when it was due where its engine is held to a rate. A paced transfer ends early, with an
+    /// error, once its turn `is_over`.
     fn run(
         &self,
         task: (&Program, usize),
         kind: ResourceKind,
-        is_over: &dyn Fn() -> bool,
-    ) -> Result<(), TaskError>;
+        turn: Held<'_>,
+    ) -> Result<Option<Instant>, TaskError>;
 }
+
+/// What a task that is held to a rate goes by.
+#[derive(Clone, Copy)]
+pub(crate) struct Held<'a> {
+    /// When its engine could begin it: an engine that is emulated may end a task late, because no core was free for it, and a real
+    /// one would not have.
+    pub since: Instant,
+    /// Whether nobody wants it any more.
+    pub is_over: &'a dyn Fn() -> bool,
+}
+
+/// A processor that was away for longer is not made up for.
+const CATCHES_UP: Duration = Duration::from_millis(10);
 
 /// A resource's thread, before it starts.
 struct Worker {
@@ -107,13 +122,22 @@ impl Worker {
         sharpen_timers();
         let is_over = || self.scheduler.is_over();
         let mut ended = None;
+        let mut due = None;
         while let Some(job) = self.scheduler.next(self.resource, ended.take()) {
             let task = (&*job.piece, job.index);
-            let run = AssertUnwindSafe(|| self.work.run(task, self.kind, &is_over));
+            let now = Instant::now();
+            let could = due.filter(|_| !job.waited);
+            let since = could.filter(|due| *due < now && now - *due < CATCHES_UP);
+            let held = Held {
+                since: since.unwrap_or(now),
+                is_over: &is_over,
+            };
+            let run = AssertUnwindSafe(|| self.work.run(task, self.kind, held));
             let result = catch_unwind(run).unwrap_or_else(|panic| Err(panicked(&*panic)));
             let end = self.scheduler.now();
             match result {
-                Ok(()) => {
+                Ok(was_due) => {
+                    due = was_due;
                     ended = Some((
                         job.id,
                         Span {

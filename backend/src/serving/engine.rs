@@ -1,6 +1,7 @@
 //! What a serving task does: an iteration's layers, or a move between the tiers.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
 
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::program::{Op, Program, ResourceKind, Span, TaskId};
@@ -15,7 +16,7 @@ use super::resident::Resident;
 use crate::cpu::Throttles;
 use crate::cpu::error::TaskError;
 use crate::cpu::scheduler::Scheduler;
-use crate::cpu::worker::Work;
+use crate::cpu::worker::{Held, Work};
 use crate::decoder::{Choice, Decoder, Mixed, Place};
 use crate::tiers::Pace;
 
@@ -58,15 +59,15 @@ impl Work for Engine {
         &self,
         (piece, index): (&Program, usize),
         kind: ResourceKind,
-        is_over: &dyn Fn() -> bool,
-    ) -> Result<(), TaskError> {
+        held: Held<'_>,
+    ) -> Result<Option<Instant>, TaskError> {
         let roster = piece.roster().ok_or(ServingError::NoRoster)?;
         match piece.op_of(&piece.tasks()[index]) {
             Op::Span(span) => self.span(span, roster)?,
             Op::Move { bytes, .. } => {
                 let id = TaskId(piece.first_task().0 + index as u32);
                 let pace = self.throttles.of(kind).map(|rate| {
-                    let pace = Pace::begin(rate, is_over);
+                    let pace = Pace::begin(rate, held.is_over);
                     pace.beside(&self.traffic, kind, self.clock.now())
                 });
                 let moved = roster.moves.iter().find(|(task, _)| *task == id);
@@ -78,7 +79,7 @@ impl Work for Engine {
             Op::Barrier => {}
             _ => return Err(TaskError::NotExecuted("operations of a static plan")),
         }
-        Ok(())
+        Ok(None)
     }
 }
 

@@ -36,6 +36,11 @@ impl<'a> Pace<'a> {
         }
     }
 
+    /// The same as if it had begun at another time: what a link was late with by then it catches up.
+    pub fn since(self, start: Instant) -> Pace<'a> {
+        Pace { start, ..self }
+    }
+
     /// The same beside traffic of others, which leaves it what it does not take of the rate; `now` is by the traffic's clock.
     pub fn beside(self, traffic: &'a Background, kind: ResourceKind, now: Seconds) -> Pace<'a> {
         Pace {
@@ -45,7 +50,7 @@ impl<'a> Pace<'a> {
     }
 
     /// When so much has gone over the link; none where no clock reaches so far.
-    fn due(&self, bytes: Bytes) -> Option<Instant> {
+    pub fn due(&self, bytes: Bytes) -> Option<Instant> {
         let seconds = match self.beside {
             None => (bytes / self.rate).0,
             Some((traffic, kind, start)) => {
@@ -120,6 +125,14 @@ mod tests {
         // Half of the rate for 30 ms, then all of it.
         assert!(near(due(ResourceKind::H2d), 45.0));
         assert!(near(due(ResourceKind::DiskRead), 30.0));
+    }
+
+    #[test]
+    fn what_began_late_is_due_as_if_it_had_not() {
+        let pace = Pace::begin(BytesPerSecond(1e6), &|| false);
+        let earlier = pace.start - Duration::from_millis(20);
+        let due = pace.since(earlier).due(Bytes(30_000)).expect("soon");
+        assert_eq!(due, earlier + Duration::from_millis(30));
     }
 
     #[test]
