@@ -3,6 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use plimsoll::serve::gpus::Gpus;
 use plimsoll::serve::replay::{Manager, Server};
 use plimsoll::serve::workload::{Arrivals, Generator};
 use plimsoll_core::Dtype;
@@ -17,7 +18,10 @@ fn hundred_thousand(c: &mut Criterion) {
     let profile = embedded::profile("a100-80").expect("embedded");
     let model = registry::find("llama-13b").expect("registered");
     let server = Server {
-        kv_bytes: Server::kv_left(&profile, &model, Dtype::F16).expect("it fits"),
+        gpus: Gpus::One,
+        kv_bytes: Gpus::One
+            .kv_left(&profile, &model, Dtype::F16)
+            .expect("it fits"),
         profile,
         model,
         dtype: Dtype::F16,

@@ -15,6 +15,7 @@ use plimsoll::report::{
     Align, OverTime, Table, picture_svg, signed_percent, three_digits, to_csv, write_picture_png,
 };
 use plimsoll::serve::execute::Executed;
+use plimsoll::serve::gpus::Gpus;
 use plimsoll::serve::over_time::{panels, rows, shaded};
 use plimsoll::serve::replay::{Expansion, Manager, Server};
 use plimsoll::serve::workload::{Arrivals, Generator};
@@ -126,6 +127,7 @@ impl Bench {
             profile: held(&self.profile),
             model: find_model("opt-125m")?.spec,
             dtype: Dtype::F32,
+            gpus: Gpus::One,
             manager: Manager::Pie(expansion),
             kv_bytes: KV,
             limits: Limits {

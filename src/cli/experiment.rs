@@ -100,15 +100,16 @@ fn draw(dir: &Path, definition: &Definition, outcome: &Outcome) -> anyhow::Resul
         (Outcome::Memory(points), _) => {
             draw_both(dir, &definition.name, &MemoryCurves { title, points })
         }
-        (Outcome::Serving(table), _) if !table.lines.is_empty() => {
+        (Outcome::Serving(table), _) => table.pictures.iter().try_for_each(|it| {
+            let title = format!("{title}{}", it.of);
             let picture = Lines {
-                title,
-                x: "expansion, buffers counted",
-                y: "throughput (tokens/s)",
-                lines: &table.lines,
+                title: &title,
+                x: it.x,
+                y: it.y,
+                lines: &it.lines,
             };
-            draw_both(dir, &definition.name, &picture)
-        }
+            draw_both(dir, &format!("{}{}", definition.name, it.suffix), &picture)
+        }),
         _ => Ok(()),
     }
 }

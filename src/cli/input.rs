@@ -2,6 +2,7 @@
 
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::{LowerError, footprint};
+use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
 
 use super::exit::{Exit, Failure};
@@ -25,14 +26,13 @@ pub(super) fn check_plan(plan: &Plan, source: Option<&str>) -> anyhow::Result<()
     Err(Failure::new(exit, message).into())
 }
 
-/// Refuses a plan of more stages than a machine has GPUs, or of more on a host, or over more hosts.
+/// Refuses a pipeline of more stages than a machine has GPUs, or of more on a host, or over more hosts.
 /// `source` is the file that it comes from; none for flags.
 pub(super) fn check_gpus(
-    plan: &Plan,
+    pipeline: &Pipeline,
     profile: &HardwareProfile,
     source: Option<&str>,
 ) -> anyhow::Result<()> {
-    let pipeline = &plan.policy.pipeline;
     let (gpus, gpus_per_host) = (profile.num_gpus(), profile.gpus_per_host());
     let on_host = pipeline.stages.min(pipeline.stages_per_host);
     let hosts = pipeline.stages.div_ceil(on_host);

@@ -2,6 +2,7 @@
 
 mod execute;
 mod over_time;
+mod stages;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::model::ModelSpec;
 use plimsoll_core::serve::pie::Settings;
 use plimsoll_core::serve::predict::{Buckets, Features, Score, Wrong};
 use plimsoll_core::serve::{Limits, Preemption, Refusal, Request, Reserve, ServeSummary};
@@ -23,10 +25,12 @@ use super::pareto::Kind;
 use crate::files::{find_model, find_profile, write_atomically, write_text};
 use crate::report::serve::{prediction_text, serve_text, sweep_text, traffic_text};
 use crate::report::{Line, Lines, picture_svg, to_csv, write_picture_png};
+use crate::serve::gpus::Gpus;
 use crate::serve::replay::{Expansion, Manager, Prediction, Replayed, RequestRow, Server};
 use crate::serve::sweep::Sweep;
 use crate::serve::workload::read_trace;
 use execute::{ExecuteArgs, Measured};
+use stages::StagesArgs;
 
 /// Who serves what.
 #[derive(Debug, clap::Args)]
@@ -44,7 +48,7 @@ pub struct Args {
     /// Who gives room in the KV cache
     #[arg(long, value_enum, default_value_t = ManagerName::Vllm)]
     manager: ManagerName,
-    /// Device memory for the KV cache, in GB of 10^9 bytes [default: what the weights leave]
+    /// Device memory for the KV cache, of each GPU, in GB of 10^9 bytes [default: what the weights leave]
     #[arg(long, value_name = "GB", value_parser = positive)]
     kv_gb: Option<f64>,
     /// orca: tokens that are reserved for each request; s3: the longest answer [default: the model's positions]
@@ -109,6 +113,8 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Vec<PathBuf>,
     #[command(flatten)]
+    stages: StagesArgs,
+    #[command(flatten)]
     execute: ExecuteArgs,
     /// How to print the result
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -164,6 +170,11 @@ struct Report<'a> {
     model: &'a str,
     dtype: &'a str,
     manager: String,
+    /// GPUs that the model is spread over, and batches that follow each other through them; none where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stages: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    micro_batches: Option<u32>,
     kv_bytes: Bytes,
     requests: usize,
     #[serde(flatten)]
@@ -278,13 +289,18 @@ fn print_replayed(
 ) -> anyhow::Result<()> {
     let summary = &replayed.summary;
     let manager = server.manager.name();
+    let pipeline = match &server.gpus {
+        Gpus::Pipeline(of) => Some(of),
+        Gpus::One | Gpus::StageForAll { .. } => None,
+    };
     match format {
         Format::Text => {
             let title = format!(
-                "{} in {} on {}: {requests} requests, {manager} over {} of KV cache",
+                "{} in {} on {}{}: {requests} requests, {manager} over {} of KV cache",
                 server.model.name,
                 server.dtype.name(),
                 server.profile.name,
+                stages::text(&server.gpus),
                 server.kv_bytes
             );
             let traffic = traffic_text(&server.traffic);
@@ -300,6 +316,8 @@ fn print_replayed(
             model: &server.model.name,
             dtype: server.dtype.name(),
             manager,
+            stages: pipeline.map(|of| of.stages),
+            micro_batches: pipeline.map(|of| of.micro_batches),
             kv_bytes: server.kv_bytes,
             requests,
             summary,
@@ -432,29 +450,14 @@ fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
     let model = find_model(&args.model)?;
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
     let model = model.spec;
-    let left = Server::kv_left(&profile, &model, dtype);
-    let kv_bytes = match (args.kv_gb, left) {
-        (_, None) => {
-            let (weights, usable) = (model.weight_bytes(dtype), profile.tiers.device_usable());
-            let line = format!(
-                "{} in {} has {weights} of weights, and tensors may fill {usable} of {}'s device memory; take a \
-                 smaller model or a larger machine",
-                model.name,
-                dtype.name(),
-                profile.name
-            );
-            return Err(Failure::new(Exit::Infeasible, line).into());
-        }
-        (Some(gb), Some(left)) if gb * 1e9 > left.as_f64() => {
-            let line = format!("--kv-gb {gb}: the weights leave {left}; give less");
-            return Err(Failure::new(Exit::Infeasible, line).into());
-        }
-        (Some(gb), _) => Bytes((gb * 1e9) as u64),
-        (None, Some(left)) => left,
-    };
+    let gpus = args.stages.gpus(&profile, &model)?;
+    let kv_bytes = kv_bytes(args.kv_gb, (&gpus, &profile), (&model, dtype))?;
     let positions = model.max_position_embeddings;
+    let manager = manager(args, positions)?;
+    stages::check(args, &gpus, &manager)?;
     Ok(Server {
-        manager: manager(args, positions)?,
+        gpus,
+        manager,
         limits: Limits {
             sequences: args.max_sequences,
             tokens: args.max_tokens.unwrap_or(positions.max(2048)),
@@ -468,6 +471,35 @@ fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
         dtype,
         kv_bytes,
     })
+}
+
+/// Memory for the cache, as asked for or as the weights leave it.
+fn kv_bytes(
+    asked_gb: Option<f64>,
+    (gpus, profile): (&Gpus, &HardwareProfile),
+    (model, dtype): (&ModelSpec, Dtype),
+) -> Result<Bytes, Failure> {
+    let Some(left) = gpus.kv_left(profile, model, dtype) else {
+        let (weights, usable) = (model.weight_bytes(dtype), profile.tiers.device_usable());
+        let line = format!(
+            "{} in {} has {weights} of weights, and tensors may fill {usable} of {}'s device memory{}; take a smaller \
+             model, a larger machine, or more --stages",
+            model.name,
+            dtype.name(),
+            profile.name,
+            stages::text(gpus)
+        );
+        return Err(Failure::new(Exit::Infeasible, line));
+    };
+    let Some(gb) = asked_gb else {
+        return Ok(left);
+    };
+    let asked = gpus.kv_of(Bytes((gb * 1e9) as u64), model);
+    if asked > left {
+        let line = format!("--kv-gb {gb}: the weights leave {left} in all; give less");
+        return Err(Failure::new(Exit::Infeasible, line));
+    }
+    Ok(asked)
 }
 
 fn manager(args: &Args, positions: u32) -> Result<Manager, Failure> {

@@ -232,7 +232,11 @@ fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
         plan.capacity_bytes = profile.usable();
         plan.provenance.hardware.clone_from(&profile.name);
     }
-    check_gpus(&plan, &profile, Some(&path.display().to_string()))?;
+    check_gpus(
+        &plan.policy.pipeline,
+        &profile,
+        Some(&path.display().to_string()),
+    )?;
     Ok((plan, profile))
 }
 
@@ -247,7 +251,7 @@ fn from_flags(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     policy.page_locked = args.page_lock.resolve(&profile, &model, dtype, &policy);
     let plan = given::plan(&profile, model, dtype, workload, policy);
     check_plan(&plan, None)?;
-    check_gpus(&plan, &profile, None)?;
+    check_gpus(&plan.policy.pipeline, &profile, None)?;
     Ok((plan, profile))
 }
 

@@ -5,10 +5,17 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::against_flexgen::AgainstFlexGen;
+use super::gains::Gains;
 use super::iteration::Iterations;
+use super::offline::Offline;
+use super::pipelined::Pipelined;
 use super::schedules::Schedules;
-use super::serving::{Gains, Offline};
-use super::serving_file::{WrittenGains, WrittenIterations, WrittenOffline, WrittenStalls};
+use super::serving_file::{
+    WrittenAgainst, WrittenGains, WrittenIterations, WrittenOffline, WrittenPipelined,
+    WrittenSizes, WrittenStalls,
+};
+use super::sizes::Sizes;
 use super::split::{Batches, Breakdowns, Gain, Parts, Percentage, Scene, read_percentages};
 use crate::baseline::System;
 use crate::calibrate::{Machines, RecordedRun, read_runs};
@@ -89,6 +96,10 @@ pub enum Kind {
     Ablation,
     /// Pie's throughput over vLLM's.
     Gains(Box<Gains>),
+    /// Pie beside vLLM by the size of the cache.
+    Sizes(Box<Sizes>),
+    /// Pie beside FlexGen.
+    AgainstFlexGen(Box<AgainstFlexGen>),
     /// What Pie's queue of swaps can hide.
     Stalls {
         /// Layers of models.
@@ -98,6 +109,8 @@ pub enum Kind {
     },
     /// S3's Tables 2 and 3.
     Offline(Box<Offline>),
+    /// S3's Table 4 and Figure 5.
+    Pipelined(Box<Pipelined>),
     /// Where an iteration's time goes.
     Iterations(Box<Iterations>),
 }
@@ -160,8 +173,13 @@ enum Written {
     Schedules(Placed),
     Ablation(Named),
     Gains(WrittenGains),
+    #[serde(rename = "kv-sizes")]
+    Sizes(WrittenSizes),
+    #[serde(rename = "against-flexgen")]
+    AgainstFlexGen(WrittenAgainst),
     Stalls(WrittenStalls),
     Offline(WrittenOffline),
+    Pipelined(WrittenPipelined),
     Iterations(WrittenIterations),
     #[serde(rename = "device-memory")]
     Memory(Filled),
@@ -444,12 +462,21 @@ fn split_kind(written: Written, path: &Path) -> Result<(String, Kind), InputErro
 fn serving_kind(written: Written, path: &Path) -> Result<(String, Kind), InputError> {
     Ok(match written {
         Written::Gains(it) => (it.title.clone(), Kind::Gains(Box::new(it.found(path)?))),
+        Written::Sizes(it) => (it.title.clone(), Kind::Sizes(Box::new(it.found(path)?))),
+        Written::AgainstFlexGen(it) => {
+            let title = it.title.clone();
+            (title, Kind::AgainstFlexGen(Box::new(it.found(path)?)))
+        }
         Written::Stalls(WrittenStalls {
             title,
             layers,
             swaps,
         }) => (title, Kind::Stalls { layers, swaps }),
         Written::Offline(it) => (it.title.clone(), Kind::Offline(Box::new(it.found(path)?))),
+        Written::Pipelined(it) => {
+            let title = it.title.clone();
+            (title, Kind::Pipelined(Box::new(it.found(path)?)))
+        }
         Written::Iterations(it) => {
             let title = it.title.clone();
             (title, Kind::Iterations(Box::new(it.found(path)?)))
@@ -511,8 +538,11 @@ fn read(path: &Path) -> Result<Definition, InputError> {
         }
         Written::Ablation(it) => (it.title, Kind::Ablation),
         serving @ (Written::Gains(_)
+        | Written::Sizes(_)
+        | Written::AgainstFlexGen(_)
         | Written::Stalls(_)
         | Written::Offline(_)
+        | Written::Pipelined(_)
         | Written::Iterations(_)) => serving_kind(serving, path)?,
         split => split_kind(split, path)?,
     };

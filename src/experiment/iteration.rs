@@ -65,10 +65,7 @@ impl Iterations {
             .iter()
             .flat_map(|model| self.batches.iter().map(move |batch| (model, *batch)));
         let rows = each.flat_map(|(model, batch)| self.rows(&cost, model, batch));
-        ServingTable {
-            rows: rows.collect(),
-            lines: Vec::new(),
-        }
+        rows.collect::<Vec<_>>().into()
     }
 
     fn rows(&self, cost: &CostModel, model: &ModelSpec, batch: u32) -> Vec<ServingRow> {

@@ -10,7 +10,7 @@ use super::ablation::AblationRow;
 use super::definition::{Definition, Kind, Use};
 use super::results::{Outcome, Row, Score, Table, score_of};
 use super::schedules::SchedulesRow;
-use super::serving::ServingTable;
+use super::serving::{LinePicture, ServingTable};
 use super::split::{self, Percentage};
 use crate::memory::{MemoryPoint, ranges};
 use crate::pareto::Point;
@@ -64,8 +64,13 @@ fn section(definition: &Definition, outcome: &Outcome) -> String {
         (Outcome::Parts(rows), _) => split::parts::text(rows),
         (Outcome::Gain(rows), _) => split::gain::text(rows),
         (Outcome::Batches(rows), _) => split::batches::text(rows),
-        (Outcome::Serving(table), _) if table.lines.is_empty() => serving(table),
-        (Outcome::Serving(table), _) => picture() + &serving(table),
+        (Outcome::Serving(table), _) => {
+            let Definition { name, title, .. } = definition;
+            let drawn = table.pictures.iter().map(|LinePicture { suffix, of, .. }| {
+                format!("![{title}{of}]({name}{suffix}.svg)\n\n")
+            });
+            drawn.collect::<String>() + &serving(table)
+        }
     }
 }
 

@@ -2,24 +2,35 @@
 //! can be made again.
 
 mod ablation;
+mod against_flexgen;
 mod check;
 mod definition;
+mod gains;
 mod iteration;
 mod markdown;
+mod offline;
+mod online;
+mod pipelined;
 mod results;
 mod schedules;
 mod serving;
 mod serving_file;
+mod sizes;
 mod split;
 
 pub use ablation::AblationRow;
+pub use against_flexgen::{AgainstFlexGen, FlexGenCase};
 pub use check::first_difference;
 pub use definition::{Definition, Kind, Use, read_folder};
+pub use gains::{GainCase, Gains, OverRates};
 pub use iteration::Iterations;
 pub use markdown::results_text;
+pub use offline::{AtOnce, Offline, OfflineCase, S3System};
+pub use pipelined::{Pipelined, PipelinedCase};
 pub use results::{Outcome, Row, Score, Table, make, score_of};
 pub use schedules::{Schedules, SchedulesRow};
-pub use serving::{GainCase, Gains, Offline, OfflineCase, ServingRow, ServingTable};
+pub use serving::{LinePicture, ServingRow, ServingTable};
+pub use sizes::{Sizes, SizesCase};
 pub use split::{
     Batches, BatchesRow, BreakdownRow, Breakdowns, Gain, GainRow, Parts, PartsRow, Percentage,
     Scene, WITHOUT, Without,

@@ -186,9 +186,12 @@ pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
             Kind::Schedules(schedules) => Outcome::Schedules(schedules.rows()?),
             Kind::Ablation => Outcome::Ablation(ablation(definitions)?),
             Kind::Gains(gains) => Outcome::Serving(gains.table()?),
+            Kind::Sizes(sizes) => Outcome::Serving(sizes.table()?),
+            Kind::AgainstFlexGen(against) => Outcome::Serving(against.table()?),
             Kind::Stalls { layers, swaps } => Outcome::Serving(stalls(layers, swaps)),
             Kind::Iterations(iterations) => Outcome::Serving(iterations.table()),
             Kind::Offline(offline) => Outcome::Serving(offline.table()?),
+            Kind::Pipelined(pipelined) => Outcome::Serving(pipelined.table()?),
             Kind::Memory { scene, systems, .. } => {
                 let setting = Setting {
                     profile: &scene.machine,

@@ -11,13 +11,15 @@ use plimsoll_core::serve::predict::{
     Buckets, Classifier, Features, Learner, Oracle, Predictor, Score, Wrong,
 };
 use plimsoll_core::serve::{
-    BLOCK_TOKENS, IterationRow, KvManager, Limits, Orca, Preemption, Refusal, Request, Reserve, S3,
-    Scheduler, Sequence, ServeSummary, Shape, State, Vllm,
+    BLOCK_TOKENS, InFlight, IterationRow, KvManager, Limits, Orca, Preemption, Refusal, Request,
+    Reserve, S3, Scheduler, Sequence, ServeSummary, Shape, State, Vllm,
 };
 use plimsoll_core::traffic::Background;
 use plimsoll_core::units::{Bytes, BytesPerSecond};
 use plimsoll_sim::{CostModel, Simulator};
 use serde::Serialize;
+
+use super::gpus::Gpus;
 
 /// What serves.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,9 +30,11 @@ pub struct Server {
     pub model: ModelSpec,
     /// The type of weights and cache.
     pub dtype: Dtype,
+    /// Where the model lies.
+    pub gpus: Gpus,
     /// Who gives room in the cache.
     pub manager: Manager,
-    /// Device memory for the KV cache.
+    /// Device memory for the KV cache, of all GPUs together.
     pub kv_bytes: Bytes,
     /// How much an iteration may be.
     pub limits: Limits,
@@ -141,13 +145,6 @@ pub struct Replayed {
 }
 
 impl Server {
-    /// Device memory that the model's weights leave; none where they do not fit.
-    pub fn kv_left(profile: &HardwareProfile, model: &ModelSpec, dtype: Dtype) -> Option<Bytes> {
-        let weights = model.weight_bytes(dtype);
-        let left = profile.tiers.device_usable().saturating_sub(weights);
-        (left > Bytes::ZERO).then_some(left)
-    }
-
     /// Serves a trace, whose requests are in the order of their coming.
     ///
     /// # Errors
@@ -177,7 +174,7 @@ impl Server {
 
     /// The machine that pieces are written for.
     pub(super) fn machine(&self) -> Machine {
-        Machine::single_gpu(self.profile.usable())
+        self.gpus.machine(&self.profile)
     }
 
     /// Serves a trace on an executor, whose pieces say who takes part where it really computes.
@@ -187,11 +184,39 @@ impl Server {
         executor: &mut dyn Executor,
         described: bool,
     ) -> Result<Replayed, DriveError> {
+        let Gpus::Pipeline(pipeline) = self.gpus else {
+            let mut scheduler = self.scheduler(requests, (1, described));
+            follow(&mut scheduler, executor)?;
+            return Ok(Replayed {
+                summary: scheduler.summary(self.slo_s),
+                sequences: scheduler.running().sequences().to_vec(),
+                refusals: scheduler.refusals().to_vec(),
+                iterations: scheduler.iterations().to_vec(),
+                prediction: scheduler.prediction_score(),
+            });
+        };
+        let batches = pipeline.micro_batches;
+        let each = (0..batches).map(|_| self.scheduler(requests, (batches, described)));
+        let mut all = InFlight::new(each.collect());
+        follow(&mut all, executor)?;
+        Ok(Replayed {
+            summary: all.summary(self.slo_s),
+            sequences: all.sequences(),
+            refusals: all.refusals(),
+            iterations: all.iterations(),
+            prediction: None,
+        })
+    }
+
+    /// One that has the cache to itself, or shares it with others.
+    fn scheduler(&self, requests: &[Request], (sharing, described): (u32, bool)) -> Scheduler {
         let (machine, shape) = (self.machine(), Shape::of(&self.model, self.dtype));
-        let capacity = self.kv_bytes.0 / shape.bytes_per_token().0;
+        let capacity = self.kv_bytes.0 / shape.bytes_per_token().0 / u64::from(sharing);
         let manager = self.manager.of(capacity);
         let pie = self.manager.layers(&machine, self.kv_bytes, &shape);
+        let stages = self.gpus.stages(&machine, self.model.num_hidden_layers);
         let mut scheduler = Scheduler::new(machine, shape, self.limits, manager, requests);
+        scheduler = scheduler.over(stages);
         if let Some(pie) = pie {
             scheduler = scheduler.with_layers_swapped(pie);
         }
@@ -204,14 +229,7 @@ impl Server {
         if self.logged {
             scheduler = scheduler.logged();
         }
-        follow(&mut scheduler, executor)?;
-        Ok(Replayed {
-            summary: scheduler.summary(self.slo_s),
-            sequences: scheduler.running().sequences().to_vec(),
-            refusals: scheduler.refusals().to_vec(),
-            iterations: scheduler.iterations().to_vec(),
-            prediction: scheduler.prediction_score(),
-        })
+        scheduler
     }
 }
 

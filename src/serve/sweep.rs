@@ -24,7 +24,7 @@ pub struct Sweep {
 pub enum Swept {
     /// Requests a second: the trace's times are stretched.
     Rate,
-    /// Device memory for the cache, in GB of 10^9 bytes.
+    /// Device memory for the cache, of each GPU, in GB of 10^9 bytes.
     KvGb,
     /// Pie's expansion.
     Expansion,
@@ -160,7 +160,10 @@ impl Sweep {
                     |request: &mut Request| request.arrival = Seconds(request.arrival.0 * factor);
                 requests.iter_mut().for_each(stretch);
             }
-            Swept::KvGb => server.kv_bytes = Bytes((value * 1e9) as u64),
+            Swept::KvGb => {
+                let each = Bytes((value * 1e9) as u64);
+                server.kv_bytes = server.gpus.kv_of(each, &server.model);
+            }
             Swept::Expansion => server.manager = Manager::Pie(Expansion::Fixed(value)),
         }
         (server, requests)

@@ -13,6 +13,7 @@ const MACHINES: &[(&str, &str)] = profiles![
     "a10",
     "a100-80",
     "a100-s3",
+    "a100x12-s3",
     "gh200",
     "gh200-vllm",
     "h100",

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::distribution::Distribution;
 use super::pie::Swapped;
-use super::running::Running;
 use super::sequence::{Sequence, State};
 use crate::units::Seconds;
 
@@ -47,6 +46,27 @@ impl Ledger {
         self.busy += Seconds(seconds);
         self.used += used * seconds;
         self.reserved += reserved * seconds;
+    }
+
+    /// Of batches that were in flight at the same time: counts of all of them, times and shares of the cache as of each on
+    /// average.
+    pub(super) fn of_all<'a>(batches: impl ExactSizeIterator<Item = &'a Ledger>) -> Ledger {
+        let share = 1.0 / batches.len() as f64;
+        batches.fold(Ledger::default(), |sum, it| Ledger {
+            iterations: sum.iterations + it.iterations,
+            tokens: sum.tokens + it.tokens,
+            largest_batch: sum.largest_batch.max(it.largest_batch),
+            prompt_tokens: sum.prompt_tokens + it.prompt_tokens,
+            recomputed_tokens: sum.recomputed_tokens + it.recomputed_tokens,
+            preemptions: sum.preemptions + it.preemptions,
+            swaps_out: sum.swaps_out + it.swaps_out,
+            swaps_in: sum.swaps_in + it.swaps_in,
+            swapped_bytes: sum.swapped_bytes + it.swapped_bytes,
+            busy: sum.busy + Seconds(it.busy.0 * share),
+            used: sum.used + it.used * share,
+            reserved: sum.reserved + it.reserved * share,
+            gaps: [sum.gaps, it.gaps.clone()].concat(),
+        })
     }
 
     /// So many sequences had to wait for their next token for so long.
@@ -154,12 +174,11 @@ impl LayersSummary {
 impl ServeSummary {
     /// Of requests that have all ended, with the cache's tokens.
     pub fn of(
-        running: &Running,
+        all: &[Sequence],
         (ledger, swapped): (&Ledger, Option<&Swapped>),
         kv_capacity_tokens: u64,
         slo_s: f64,
     ) -> ServeSummary {
-        let all = running.sequences();
         let done: Vec<&Sequence> = all.iter().filter(|s| s.state == State::Done).collect();
         let refused = all.iter().filter(|s| s.state == State::Refused).count();
         let first = done

@@ -5,6 +5,7 @@
 
 mod calendar;
 mod distribution;
+mod in_flight;
 mod log;
 mod manager;
 mod metrics;
@@ -15,8 +16,10 @@ mod running;
 mod scheduler;
 mod sequence;
 mod shape;
+mod stages;
 
 pub use distribution::Distribution;
+pub use in_flight::InFlight;
 pub use log::IterationRow;
 pub use manager::{BLOCK_TOKENS, KvManager, Orca, Preemption, Reserve, S3, Vllm};
 pub use metrics::{LayersSummary, Ledger, ServeSummary};
@@ -25,3 +28,4 @@ pub use running::Running;
 pub use scheduler::{Limits, Refusal, Scheduler};
 pub use sequence::{Sequence, State};
 pub use shape::{Load, Shape};
+pub use stages::Stages;

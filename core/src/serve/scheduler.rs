@@ -9,10 +9,11 @@ use super::predict::Score;
 use super::running::Running;
 use super::sequence::{Sequence, State};
 use super::shape::{Load, Shape};
+use super::stages::Stages;
 use crate::control::{Controller, Decision};
 use crate::executor::Until;
-use crate::machine::{Machine, ResourceId};
-use crate::program::{BufferId, Cell, NewTask, Op, Program, TaskId};
+use crate::machine::Machine;
+use crate::program::{BufferId, Cell, Program, TaskId};
 use crate::roster::{Moved, Roster};
 use crate::trace::Trace;
 use crate::units::{Bytes, Seconds};
@@ -39,15 +40,19 @@ pub struct Refusal {
 #[derive(Debug)]
 pub struct Scheduler {
     machine: Machine,
+    /// The engines of the GPU that swaps layers.
     lanes: Lanes,
+    stages: Stages,
     shape: Shape,
     limits: Limits,
     manager: Box<dyn KvManager>,
     /// Swaps layers of the cache while others are computed.
     pie: Option<Pie>,
     running: Running,
-    /// Requests before this one have come.
+    /// Its requests before this one have come.
     next: u32,
+    /// Every so-manieth request is its own.
+    every: u32,
     /// In a closed loop, a request comes when another has ended.
     clients: Option<u32>,
     iteration: i64,
@@ -60,7 +65,7 @@ pub struct Scheduler {
     /// Those that join with it; and room for lists.
     joining: Vec<u32>,
     found: Vec<u32>,
-    moves: Vec<(ResourceId, Bytes, Moved)>,
+    moves: Vec<(Bytes, Moved)>,
     /// Whether pieces say who takes part.
     described: bool,
     /// Whose room is free since the last piece, for those that say so.
@@ -85,7 +90,7 @@ enum Phase {
 }
 
 impl Scheduler {
-    /// Serves requests, which are in the order of their coming, on a machine of one GPU.
+    /// Serves requests, which are in the order of their coming, on a machine's first GPU.
     ///
     /// # Panics
     /// Where the machine has no GPU.
@@ -98,6 +103,7 @@ impl Scheduler {
     ) -> Scheduler {
         Scheduler {
             lanes: Lanes::of(&machine),
+            stages: Stages::alone(&machine, 0, shape.layers),
             machine,
             shape,
             limits,
@@ -105,6 +111,7 @@ impl Scheduler {
             pie: None,
             running: Running::new(requests.iter().copied().map(Sequence::new).collect()),
             next: 0,
+            every: 1,
             clients: None,
             iteration: 0,
             phase: Phase::Between,
@@ -127,6 +134,23 @@ impl Scheduler {
     pub fn in_closed_loop(mut self, clients: u32) -> Scheduler {
         self.clients = Some(clients.max(1));
         self
+    }
+
+    /// The same with layers elsewhere than all on the first GPU.
+    pub fn over(mut self, stages: Stages) -> Scheduler {
+        self.stages = stages;
+        self
+    }
+
+    /// The same with every so-manieth request, from the `first` on; the others are somebody else's.
+    pub(super) fn every(mut self, first: u32, every: u32) -> Scheduler {
+        (self.next, self.every) = (first, every);
+        self
+    }
+
+    /// Numbers the next piece's tasks from here on.
+    pub(super) fn number_from(&mut self, task: TaskId) {
+        self.next_task = task;
     }
 
     /// The same where each piece says [who takes part](Roster), for executors that really compute. It takes time for
@@ -171,9 +195,18 @@ impl Scheduler {
 
     /// What it amounts to, when all have ended. An answer is good within so many seconds a token.
     pub fn summary(&self, slo_s: f64) -> ServeSummary {
-        let capacity = self.manager.capacity_tokens();
         let swapped = self.pie.as_ref().map(Pie::swapped);
-        ServeSummary::of(&self.running, (&self.ledger, swapped), capacity, slo_s)
+        let (all, tokens) = (self.running.sequences(), self.capacity_tokens());
+        ServeSummary::of(all, (&self.ledger, swapped), tokens, slo_s)
+    }
+
+    /// Tokens whose keys and values its cache has room for.
+    pub(super) fn capacity_tokens(&self) -> u64 {
+        self.manager.capacity_tokens()
+    }
+
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// How good predictions of answers' lengths have been, where they are learnt.
@@ -193,7 +226,7 @@ impl Scheduler {
                 break;
             }
             let id = self.next;
-            self.next += 1;
+            self.next += self.every;
             if self.clients.is_some() {
                 self.running.sequence_mut(id).request.arrival = now;
             }
@@ -255,7 +288,7 @@ impl Scheduler {
             self.ledger.swaps_out += 1;
             self.ledger.swapped_bytes += bytes.0;
             let moved = Moved::Out(id, sequence.held);
-            self.moves.push((self.lanes.d2h, bytes, moved));
+            self.moves.push((bytes, moved));
         } else if self.described {
             self.left.push(id);
         }
@@ -284,7 +317,7 @@ impl Scheduler {
                 self.load.context_tokens += u64::from(sequence.held) + 1;
                 self.ledger.swaps_in += 1;
                 self.ledger.swapped_bytes += bytes.0;
-                self.moves.push((self.lanes.h2d, bytes, Moved::In(id)));
+                self.moves.push((bytes, Moved::In(id)));
             } else {
                 self.load.prompt_tokens += tokens as u32;
                 self.load.prompt_pairs += tokens * (tokens + 1) / 2;
@@ -347,48 +380,23 @@ impl Scheduler {
         }
     }
 
-    /// The iteration as a piece: what moves, then all layers.
+    /// The iteration as a piece.
     fn piece(&mut self) -> Program {
         let mut piece = Program::numbered(self.next_task, BufferId(0));
-        let cell = self.cell();
-        let push = |piece: &mut Program, op: Op, resource, deps: &[TaskId]| {
-            let op = piece.op(op);
-            piece.push(NewTask {
-                op,
-                resource,
-                cell,
-                deps,
-                args: &[],
-                takes: &[],
-                gives: &[],
-            })
+        let iteration = Iteration {
+            shape: &self.shape,
+            load: &self.load,
+            cell: self.cell(),
         };
-        let mut roster = Roster::default();
-        let mut moved: Vec<TaskId> = Vec::new();
-        for (lane, bytes, what) in std::mem::take(&mut self.moves) {
-            let op = Op::Move {
-                bytes,
-                from: Bytes::ZERO,
-                to: Bytes::ZERO,
-                page_locked: true,
-            };
-            // Who comes back with the iteration that sends it away has to have left.
-            let left = roster
-                .moves
-                .iter()
-                .filter(|(_, before)| what.follows(*before));
-            let left: Vec<TaskId> = left.map(|(task, _)| *task).collect();
-            let task = push(&mut piece, op, lane, &left);
-            roster.moves.push((task, what));
-            moved.push(task);
-        }
-        let op = self.shape.span(&self.load, 0, self.shape.layers);
-        push(&mut piece, op, self.lanes.gpu, &moved);
+        let moves = self.stages.write(&mut piece, &iteration, &self.moves);
+        self.moves.clear();
         self.next_task = piece.end_task();
         if self.described {
-            roster.left = std::mem::take(&mut self.left);
-            roster.members = self.running.members(self.iteration).collect();
-            piece.set_roster(roster);
+            piece.set_roster(Roster {
+                left: std::mem::take(&mut self.left),
+                moves,
+                members: self.running.members(self.iteration).collect(),
+            });
         }
         piece
     }

@@ -72,6 +72,17 @@ impl Shape {
         self.layer_bytes_per_token() * u64::from(self.layers)
     }
 
+    /// What one stage hands over to the next: the activations of all tokens.
+    pub(super) fn hidden_bytes(&self, load: &Load) -> Bytes {
+        let elements = u64::from(load.tokens) * u64::from(self.head.k);
+        Bytes(elements * u64::from(self.element_bytes))
+    }
+
+    /// What the last stage hands over to the first: each sequence's next token, by its number.
+    pub(super) fn chosen_bytes(&self, load: &Load) -> Bytes {
+        Bytes(u64::from(load.sequences) * size_of::<u32>() as u64)
+    }
+
     /// The operation of some layers in a row over a batch, from the `first` on, with the embedding in front of the
     /// model's first and the head behind its last.
     pub fn span(&self, load: &Load, first: u16, layers: u16) -> Op {

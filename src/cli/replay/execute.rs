@@ -61,6 +61,11 @@ impl ExecuteArgs {
         }
     }
 
+    /// Whether the trace is to be served for real.
+    pub fn asked(&self) -> bool {
+        self.execute
+    }
+
     /// Serves the trace, if that was asked for, on the machine of a profile.
     ///
     /// # Errors

@@ -248,7 +248,11 @@ fn predict(
     let Some(profile) = profile else {
         return Ok((None, None));
     };
-    check_gpus(plan, profile, args.plan.as_deref().and_then(Path::to_str))?;
+    check_gpus(
+        &plan.policy.pipeline,
+        profile,
+        args.plan.as_deref().and_then(Path::to_str),
+    )?;
     if args.trace.is_none() {
         plan.prediction = Some(plimsoll_sim::predict(plan, profile)?);
         return Ok((None, None));

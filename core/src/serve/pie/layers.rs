@@ -27,7 +27,19 @@ impl Lanes {
     /// # Panics
     /// Where it has none.
     pub fn of(machine: &Machine) -> Lanes {
-        let lane = |kind| machine.resource(kind, 0).expect("a machine with a GPU");
+        Lanes::of_gpu(machine, 0)
+    }
+
+    /// Those of one of a machine's GPUs.
+    ///
+    /// # Panics
+    /// Where it has none of that number.
+    pub fn of_gpu(machine: &Machine, gpu: u8) -> Lanes {
+        let lane = |kind| {
+            machine
+                .resource(kind, gpu)
+                .expect("a machine with that GPU")
+        };
         Lanes {
             gpu: lane(ResourceKind::Gpu),
             h2d: lane(ResourceKind::H2d),

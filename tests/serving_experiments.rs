@@ -1,0 +1,197 @@
+//! `plimsoll experiment` over tables of serving systems: S3's pipelines, Pie's figures.
+
+mod common;
+
+use common::Place;
+
+/// A number of a table by its case and what it is.
+fn number(csv: &str, case: &str, metric: &str) -> f64 {
+    let mut reader = csv::Reader::from_reader(csv.as_bytes());
+    let rows = reader.records().map(|row| row.expect("a row"));
+    let mut its = rows.filter(|row| &row[0] == case && &row[1] == metric);
+    let row = its
+        .next()
+        .unwrap_or_else(|| panic!("no {case}, {metric} in\n{csv}"));
+    row[2].parse().expect("a number")
+}
+
+fn pipelined(place: &Place, cases: &str) {
+    std::fs::create_dir_all(place.path("exp")).unwrap();
+    place.write(
+        "exp/pipes.toml",
+        &format!(
+            "kind = \"pipelined\"\ntitle = \"Pipes\"\nhw = \"t4x4\"\nmodel = \"opt-13b\"\nprompt = \"constant:20\"\n\
+             output = \"exponential:60\"\nrequests = 200\noutput_tokens = 12000\nlongest = 300\nmax_len = 1000\n\
+             buckets = 10\naccuracy_above_first = 0.5\norca_over_s3 = 1.1\ns3_batch_over_orca = 2\n{cases}"
+        ),
+    );
+}
+
+#[test]
+fn pipelines_are_counted_as_the_paper_does_and_as_caches_are_shared() {
+    let place = Place::new();
+    let cases = "[[case]]\nname = \"few\"\nstages = 4\n[[case]]\nname = \"other\"\nstages = 4\nmemory_layers = 9\n\
+                 [[published]]\ncase = \"few\"\nsystem = \"oracle\"\niterations = 300\naverage_batch = 40\n";
+    pipelined(&place, cases);
+    let said = place.text("experiment exp");
+    let csv = place.read("exp/results/pipes.csv");
+    let rate =
+        |case: &str, account: &str| number(&csv, &format!("{case}, oracle, {account}"), "tokens/s");
+    let [paper, shared, alone] = [
+        "as the paper counts",
+        "batches in flight share the cache",
+        "one batch, stage after stage",
+    ]
+    .map(|account| rate("few", account));
+    // Four stages: nobody is more than four times as fast as one batch that goes through all of them, but who counts so is.
+    assert!(
+        paper > 3.5 * alone && paper < 4.5 * alone,
+        "{paper} {alone}"
+    );
+    assert!(shared < 0.95 * paper, "{shared} {paper}");
+    let batch =
+        |account: &str, metric: &str| number(&csv, &format!("few, orca, {account}"), metric);
+    let whole = batch("as the paper counts", "average batch");
+    let part = batch("batches in flight share the cache", "average batch");
+    assert!(part < 0.5 * whole, "{part} {whole}");
+    // Fewer layers in memory, more room; and only the paper counts so.
+    let more = number(&csv, "other, orca, as the paper counts", "average batch");
+    assert!(more > whole, "{more} {whole}");
+    assert!(!csv.contains("other, orca, one batch"), "{csv}");
+    let ratio = number(
+        &csv,
+        "few, as the paper counts",
+        "tokens/s of orca over those of s3 with the fewest GPUs",
+    );
+    let orca = batch("as the paper counts", "tokens/s");
+    let s3 = number(&csv, "few, s3, as the paper counts", "tokens/s");
+    assert!((ratio - orca / s3).abs() < 1e-9);
+    assert!(
+        said.contains("| few, oracle, as the paper counts | iterations |"),
+        "{said}"
+    );
+    assert!(place.path("exp/results/pipes.png").is_file());
+    place.text("experiment exp --check");
+}
+
+#[test]
+fn a_pipeline_that_is_none_is_refused_by_file_and_key() {
+    let place = Place::new();
+    for (case, words) in [
+        ("stages = 5", &["pipes.toml", "case", "5 stages"]),
+        (
+            "stages = 4\nlast_stage_layers = 40",
+            &["pipes.toml", "case", "40 layers"],
+        ),
+        (
+            "stages = 4\nmemory_layers = 48",
+            &["pipes.toml", "case", "or none"],
+        ),
+        (
+            "stages = 4\nlayers = 3",
+            &["pipes.toml", "layers", "unknown"],
+        ),
+    ] {
+        pipelined(&place, &format!("[[case]]\nname = \"it\"\n{case}\n"));
+        place.refused("experiment exp", 4, words);
+    }
+    pipelined(&place, "case = []\n");
+    place.refused("experiment exp", 4, &["case", "there is none"]);
+}
+
+const DATA: &str = "prompt = \"constant:40\"\noutput = \"constant:100\"\n";
+
+#[test]
+fn a_larger_cache_leaves_pie_less_to_gain() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("exp")).unwrap();
+    let written = |rates: &str| {
+        place.write(
+            "exp/sizes.toml",
+            &format!(
+                "kind = \"kv-sizes\"\ntitle = \"Sizes\"\nhw = \"gh200-vllm\"\nkv_gb = [1, 6]\nrequests = 300\n\
+                 [[case]]\nname = \"OPT, constant\"\ndata = \"constant\"\nmodel = \"opt-30b\"\n{DATA}rates = {rates}\n\
+                 [[published]]\ndata = \"constant\"\nmost = 1.5\n"
+            ),
+        );
+    };
+    written("[4, 200]");
+    let said = place.text("experiment exp");
+    let csv = place.read("exp/results/sizes.csv");
+    let gain = |gb: &str| {
+        let case = format!("OPT, constant, 4 requests/s, {gb} GB");
+        number(&csv, &case, "pie over vllm")
+    };
+    // 200 requests a second are too many for 6 GB, so 4 were taken; these saturate 1 GB only.
+    assert!(gain("1") > 1.2, "{csv}");
+    assert!((gain("6") - 1.0).abs() < 0.02, "{csv}");
+    assert_eq!(number(&csv, "constant", "most of pie over vllm"), gain("1"));
+    assert!(said.contains("](sizes-opt-constant.svg)"), "{said}");
+    assert!(place.path("exp/results/sizes-opt-constant.png").is_file());
+    written("[200]");
+    let said = place.run("experiment exp");
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("give lower rates"), "{said}");
+}
+
+#[test]
+fn gains_over_rates_have_a_row_a_rate_and_a_picture_a_case() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("exp")).unwrap();
+    place.write(
+        "exp/rates.toml",
+        &format!(
+            "kind = \"gains\"\ntitle = \"Rates\"\nhw = \"gh200-vllm\"\nexpansions = [1.5, 2]\nrequests = 200\n\
+             [[case]]\nname = \"OPT\"\nmodel = \"opt-30b\"\n{DATA}rates = [0.5, 20]\nkv_gb = 1\n\
+             over_rates = {{ saturated = 10, gains = [1.2, 1.9] }}\n"
+        ),
+    );
+    place.text("experiment exp");
+    let csv = place.read("exp/results/rates.csv");
+    let at = |rate: &str| {
+        number(
+            &csv,
+            &format!("OPT, 1 GB, {rate} requests/s"),
+            "best gain at this rate",
+        )
+    };
+    assert!(at("0.5") < 1.05 && at("20") > 1.3, "{csv}");
+    let case = "OPT, 1 GB";
+    assert_eq!(number(&csv, case, "least best gain"), at("20"));
+    assert_eq!(
+        number(&csv, case, "rate from which half of the most is gained"),
+        20.0
+    );
+    assert!(place.path("exp/results/rates-opt.svg").is_file());
+    assert!(!place.path("exp/results/rates.svg").exists());
+}
+
+#[test]
+fn padding_costs_flexgen_what_it_adds() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("exp")).unwrap();
+    place.write(
+        "exp/against.toml",
+        "kind = \"against-flexgen\"\ntitle = \"Against\"\nhw = \"gh200-vllm\"\nflexgen_hw = \"gh200\"\n\
+         model = \"opt-6.7b\"\nkv_gb = [4]\nblocks = [4, 16]\nlatency = 60\nrequests = 50\n\
+         [[case]]\nname = \"data\"\nprompt = \"constant:30\"\noutput = \"uniform:2,30\"\nrates = [5, 20]\npublished = 7\n",
+    );
+    let said = place.text("experiment exp");
+    let csv = place.read("exp/results/against.csv");
+    let ratio = |padding: &str| {
+        let case = format!("data, flexgen {padding}");
+        number(&csv, &case, "most throughput of pie over flexgen")
+    };
+    let (padded, mean) = (
+        ratio("padded to the longest"),
+        ratio("all of the mean length"),
+    );
+    // About twice the tokens, of which half are of no use.
+    assert!(
+        padded > 1.5 * mean && padded < 2.5 * mean,
+        "{padded} {mean}"
+    );
+    for file in ["against-data.svg", "against-data-latency.svg"] {
+        assert!(said.contains(file) && place.path(&format!("exp/results/{file}")).is_file());
+    }
+}
