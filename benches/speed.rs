@@ -73,7 +73,7 @@ impl Case {
     }
 
     fn run(&mut self) -> anyhow::Result<()> {
-        let before = (host_read_rates(1)[0], fma_flops_per_s(THREADS));
+        let before = (host_read_rates(1)?[0], fma_flops_per_s(THREADS));
         let mut lowering = Lowering::new(&self.plan)?;
         let options = CpuOptions {
             device_threads: THREADS,
@@ -86,7 +86,7 @@ impl Case {
         let prompts: Vec<Vec<u32>> = prompts.into_iter().map(|p| p.prompt_token_ids).collect();
         executor.set_prompts(lowering.texts(), &prompts)?;
         let summary = Summary::of(&drive(&mut lowering, &mut executor)?);
-        let after = (host_read_rates(1)[0], fma_flops_per_s(THREADS));
+        let after = (host_read_rates(1)?[0], fma_flops_per_s(THREADS));
         let (stream, peak) = ((before.0 + after.0) / 2.0, (before.1 + after.1) / 2.0);
         let batch = f64::from(self.batch);
         let layers = model.num_hidden_layers;

@@ -187,3 +187,81 @@ fn a_sweep_that_changes_nothing_is_refused() {
     }
     assert!(!folder.path().join("s.csv").exists());
 }
+
+#[test]
+fn flags_of_another_manager_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |_| None);
+    for (manager, flags, whose) in [
+        ("vllm", &["--predictor", "oracle"][..], "s3"),
+        ("vllm", &["--expansion", "2"], "pie"),
+        ("vllm", &["--max-len", "400"], "orca or s3"),
+        ("orca", &["--preemption", "swap"], "vllm"),
+        ("orca", &["--reserve", "output"], "s3"),
+        ("s3", &["--probe-after", "3"], "pie"),
+        ("pie", &["--buckets", "3"], "s3"),
+    ] {
+        let (code, out, said) = replay(&folder, &[&["--manager", manager], flags].concat());
+        assert_eq!((code, out.as_str()), (2, ""), "{flags:?}: {said}");
+        let wanted = format!("{} is of --manager {whose}, and {manager}", flags[0]);
+        assert!(said.contains(&wanted), "{said}");
+    }
+}
+
+#[test]
+fn an_expansion_that_cannot_be_had_is_refused_with_the_largest() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |_| None);
+    for flags in [["--expansion", "22.1"], ["--sweep", "expansion=1,22.1"]] {
+        let (code, _, said) = replay(&folder, &[&["--manager", "pie"], &flags[..]].concat());
+        // 40 layers: 44 / 2.
+        assert!(code == 2 && said.contains("it is 22;"), "{said}");
+    }
+    let swept = ["--manager", "pie", "--sweep", "expansion=22"];
+    let (code, out, said) = replay(&folder, &swept);
+    assert_eq!(code, 0, "{said}");
+    assert!(out.starts_with("opt-13b on gh200, pie\n"), "{out}");
+}
+
+#[test]
+fn where_nothing_is_served_a_sweep_knows_no_times() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |_| None);
+    let sweep = ["--sweep", "kv-gb=0.00001,1"];
+    let (code, out, _) = replay(&folder, &[&sweep[..], &["--format", "json"]].concat());
+    let rows = json(&out);
+    assert_eq!((code, rows[0]["completed"].as_u64()), (0, Some(0)));
+    assert_eq!(rows[0]["ttft_s_mean"], Value::Null);
+    assert!(rows[1]["ttft_s_mean"].as_f64().expect("a time") > 0.0);
+    let (_, out, _) = replay(&folder, &sweep);
+    assert!(out.lines().any(|line| line.contains(" - ")), "{out}");
+}
+
+#[test]
+fn a_wrong_prompt_is_told_what_a_prompt_is() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |id| (id == 1).then(|| "5".to_owned()));
+    let (code, _, said) = replay(&folder, &[]);
+    assert_eq!((code, said.lines().count()), (4, 1), "{said}");
+    assert!(
+        said.contains("line 2") && said.contains("a list of token ids, or leave"),
+        "{said}"
+    );
+}
+
+#[test]
+fn arrivals_with_a_rate_need_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, out, said) = plimsoll(folder.path(), &["workload", "generate"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{said}");
+    assert!(
+        said.contains("--rate") && said.contains("at-once"),
+        "{said}"
+    );
+    let minus = ["workload", "generate", "--rate", "-1"];
+    let (code, _, said) = plimsoll(folder.path(), &minus);
+    assert!(
+        code == 2 && said.contains("-1") && !said.contains("unexpected"),
+        "{said}"
+    );
+}

@@ -10,7 +10,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
 
 use super::{Exit, Failure};
-use crate::files::kernel_cache;
+use crate::files::{find_profile, kernel_cache};
 
 /// What runs a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -71,6 +71,26 @@ impl Backend {
             return Err(Failure::new(Exit::Usage, line));
         }
         Ok(dtypes)
+    }
+
+    /// A profile by its name, which has to be of such a device as `what` is done on.
+    ///
+    /// # Errors
+    /// One that is not there, or of another device.
+    pub fn profile(self, wanted: &str, what: &str) -> anyhow::Result<HardwareProfile> {
+        let profile = find_profile(wanted)?;
+        if profile.kind == self.kind() {
+            return Ok(profile);
+        }
+        let (its, own) = match profile.kind {
+            DeviceKind::Gpu => ("a machine with a GPU", "CPU"),
+            DeviceKind::Emulated => ("a machine with an emulated device", "GPU"),
+        };
+        let line = format!(
+            "--hw {wanted}: is of {its}, and {what} on this machine's {own}; give what `plimsoll \
+             profile` wrote here, or leave --hw out to measure now"
+        );
+        Err(Failure::new(Exit::Usage, line).into())
     }
 
     /// Which machines' profiles are of runs on it.

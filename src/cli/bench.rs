@@ -15,7 +15,7 @@ use super::options::{DtypeName, positive};
 use super::output::{check_output, print, print_json};
 use super::profile::cpu_options;
 use super::{Exit, Failure, Format, Progress};
-use crate::files::{find_model, find_profile, write_text};
+use crate::files::{find_model, write_text};
 use crate::report::BenchReport;
 
 /// Measure what the parts of decoding are worth on a device, beside the aims for GPUs; no figure is a failure
@@ -54,7 +54,9 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     args.backend.check_available()?;
     check_output("--output", args.output.as_deref())?;
-    let profile = args.hw.as_deref().map(find_profile).transpose()?;
+    let profile = args.hw.as_deref();
+    let profile = profile.map(|hw| args.backend.profile(hw, "this is measured"));
+    let profile = profile.transpose()?;
     let found = find_model(&args.model)?;
     let dtype = found.dtype(args.dtype.map(Dtype::from))?;
     args.backend.computed([dtype])?;

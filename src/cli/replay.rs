@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::serve::pie::Settings;
+use plimsoll_core::serve::pie::{Settings, with_buffers};
 use plimsoll_core::serve::predict::{Buckets, Features, Score, Wrong};
 use plimsoll_core::serve::{Limits, Preemption, Refusal, Request, Reserve, ServeSummary};
 use plimsoll_core::traffic::{Background, Traffic};
@@ -27,7 +27,7 @@ use crate::report::serve::{prediction_text, serve_text, sweep_text, traffic_text
 use crate::report::{Line, Lines, picture_svg, to_csv, write_picture_png};
 use crate::serve::gpus::Gpus;
 use crate::serve::replay::{Expansion, Manager, Prediction, Replayed, RequestRow, Server};
-use crate::serve::sweep::Sweep;
+use crate::serve::sweep::{Sweep, Swept};
 use crate::serve::workload::read_trace;
 use execute::{ExecuteArgs, Measured};
 use stages::StagesArgs;
@@ -54,9 +54,9 @@ pub struct Args {
     /// orca: tokens that are reserved for each request; s3: the longest answer [default: the model's positions]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     max_len: Option<u32>,
-    /// vllm: what becomes of the cache of a request that has to leave
-    #[arg(long, value_enum, default_value_t = PreemptionName::Recompute)]
-    preemption: PreemptionName,
+    /// vllm: what becomes of the cache of a request that has to leave [default: recompute]
+    #[arg(long, value_enum)]
+    preemption: Option<PreemptionName>,
     /// s3: who predicts the lengths of answers [default: classifier with --accuracy, else oracle]
     #[arg(long, value_enum)]
     predictor: Option<PredictorName>,
@@ -64,20 +64,19 @@ pub struct Args {
     /// perfect one
     #[arg(long, value_name = "SHARE", value_parser = share)]
     accuracy: Option<f64>,
-    /// s3: buckets that --max-len is cut into
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    buckets: u32,
-    /// s3: what room is made for
-    #[arg(long, value_enum, default_value_t = ReserveName::All)]
-    reserve: ReserveName,
+    /// s3: buckets that --max-len is cut into [default: 10]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    buckets: Option<u32>,
+    /// s3: what room is made for [default: all]
+    #[arg(long, value_enum)]
+    reserve: Option<ReserveName>,
     /// pie: the cache over the GPU's part of it, buffers counted, as near as whole layers come; or auto, which finds it
-    /// while requests are served
-    #[arg(long, value_name = "auto|X", default_value = "auto", value_parser = expansion)]
-    expansion: Expansion,
-    /// pie: iterations after which adaptive expansion tries again what it gave up
-    #[arg(long, value_name = "N", default_value_t = Settings::default().probe_after,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    probe_after: u32,
+    /// while requests are served [default: auto]
+    #[arg(long, value_name = "auto|X", value_parser = expansion)]
+    expansion: Option<Expansion>,
+    /// pie: iterations after which adaptive expansion tries again what it gave up [default: 2000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    probe_after: Option<u32>,
     /// What others carry over the link meanwhile, in GB/s each way, from and to in seconds: 10..20:0.4, or 10..20:0.4:h2d
     /// for one way (h2d, d2h); may be given more than once
     #[arg(long, value_name = "FROM..TO:GB/S")]
@@ -264,21 +263,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let line = format!("no request can be served: the first {why}");
         return Err(Failure::new(Exit::Infeasible, line).into());
     }
+    let on = (&server, &profile);
+    let measured = args.execute.run(on, &args.model, &requests)?;
+    // What was found is said even where a file of it cannot be written.
+    let count = requests.len();
+    print_replayed(args.format, (&server, count), &replayed, measured.as_ref())?;
     if let Some(path) = &args.per_request {
         let csv = to_csv(&RequestRow::of(&replayed.sequences))?;
         write_atomically(path, |out| out.write_all(&csv))?;
     }
-    let on = (&server, &profile);
-    let measured = args.execute.run(on, &args.model, &requests)?;
     let table = args.per_iteration.iter().map(|file| (file, Kind::Csv));
     let files = args.output.iter().zip(outputs).chain(table);
-    over_time::write(&server, (&replayed, measured.as_ref()), files)?;
-    print_replayed(
-        args.format,
-        (&server, requests.len()),
-        &replayed,
-        measured.as_ref(),
-    )
+    over_time::write(&server, (&replayed, measured.as_ref()), files)
 }
 
 fn print_replayed(
@@ -370,7 +366,11 @@ fn swept(
         .map_err(|why| Failure::new(Exit::Usage, format!("--sweep: {why}")))?;
     let rows = sweep.rows(server, requests)?;
     let (model, hardware) = (&server.model.name, &server.profile.name);
-    let title = format!("{model} on {hardware}, {}", server.manager.name());
+    let manager = match sweep.what {
+        Swept::Expansion => "pie".to_owned(),
+        Swept::Rate | Swept::KvGb => server.manager.name(),
+    };
+    let title = format!("{model} on {hardware}, {manager}");
     let places = rows.iter().map(|row| (row.value, row.output_tokens_per_s));
     let line = Line {
         name: "as simulated".to_owned(),
@@ -382,6 +382,10 @@ fn swept(
         y: "throughput (tokens/s)",
         lines: &[line],
     };
+    match format {
+        Format::Json => print_json(&rows)?,
+        Format::Text => print(&sweep_text(&title, sweep.what.axis(), &rows))?,
+    }
     for (path, kind) in files {
         match kind {
             Kind::Svg => write_text(path, &picture_svg(&picture)?)?,
@@ -392,10 +396,7 @@ fn swept(
             }
         }
     }
-    match format {
-        Format::Json => print_json(&rows),
-        Format::Text => print(&sweep_text(&title, sweep.what.axis(), &rows)),
-    }
+    Ok(())
 }
 
 /// Refusals that are told one by one.
@@ -417,7 +418,7 @@ fn complain_of(refusals: &[Refusal]) {
 fn prediction(args: &Args, positions: u32) -> Result<Prediction, Failure> {
     let buckets = Buckets {
         max_len: args.max_len.unwrap_or(positions),
-        count: args.buckets,
+        count: args.buckets.unwrap_or(10),
     };
     let line = match (args.predictor, args.accuracy) {
         (None | Some(PredictorName::Oracle), None) => return Ok(Prediction::Oracle),
@@ -454,6 +455,13 @@ fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
     let kv_bytes = kv_bytes(args.kv_gb, (&gpus, &profile), (&model, dtype))?;
     let positions = model.max_position_embeddings;
     let manager = manager(args, positions)?;
+    if let Manager::Pie(Expansion::Fixed(expansion)) = manager {
+        check_expansion("--expansion", expansion, &model)?;
+    }
+    if let Some(sweep) = args.sweep.as_ref().filter(|it| it.what == Swept::Expansion) {
+        let largest = sweep.values.iter().copied().fold(1.0, f64::max);
+        check_expansion("--sweep expansion:", largest, &model)?;
+    }
     stages::check(args, &gpus, &manager)?;
     Ok(Server {
         gpus,
@@ -502,29 +510,75 @@ fn kv_bytes(
     Ok(asked)
 }
 
+/// Refuses what only other managers go by.
+fn check_flags(args: &Args) -> Result<(), Failure> {
+    use ManagerName::{Orca, Pie, S3, Vllm};
+    let flags: [(_, _, &[ManagerName]); 8] = [
+        ("--max-len", args.max_len.is_some(), &[Orca, S3]),
+        ("--preemption", args.preemption.is_some(), &[Vllm]),
+        ("--predictor", args.predictor.is_some(), &[S3]),
+        ("--accuracy", args.accuracy.is_some(), &[S3]),
+        ("--buckets", args.buckets.is_some(), &[S3]),
+        ("--reserve", args.reserve.is_some(), &[S3]),
+        ("--expansion", args.expansion.is_some(), &[Pie]),
+        ("--probe-after", args.probe_after.is_some(), &[Pie]),
+    ];
+    let foreign =
+        |(_, given, whose): &(_, bool, &[ManagerName])| *given && !whose.contains(&args.manager);
+    let Some((flag, _, whose)) = flags.into_iter().find(foreign) else {
+        return Ok(());
+    };
+    let name = |it: ManagerName| format!("{it:?}").to_lowercase();
+    let whose: Vec<String> = whose.iter().copied().map(name).collect();
+    let line = format!(
+        "{flag} is of --manager {}, and {} does not go by it; leave it out",
+        whose.join(" or "),
+        name(args.manager)
+    );
+    Err(Failure::new(Exit::Usage, line))
+}
+
+/// Refuses an expansion that no number of layers off the GPU gives.
+fn check_expansion(flag: &str, expansion: f64, model: &ModelSpec) -> Result<(), Failure> {
+    let layers = model.num_hidden_layers as u16;
+    let most = with_buffers(layers, layers);
+    if expansion <= most {
+        return Ok(());
+    }
+    let line = format!(
+        "{flag} {expansion}: with the caches of all {layers} layers of {} off the GPU, but buffers, it is {most}; give at most that",
+        model.name
+    );
+    Err(Failure::new(Exit::Usage, line))
+}
+
 fn manager(args: &Args, positions: u32) -> Result<Manager, Failure> {
+    check_flags(args)?;
     Ok(match args.manager {
         ManagerName::Orca => Manager::Orca {
             max_len: args.max_len.unwrap_or(positions),
         },
         ManagerName::Pie => Manager::Pie(match args.expansion {
-            Expansion::Auto(settings) => Expansion::Auto(Settings {
-                probe_after: args.probe_after,
-                ..settings
-            }),
-            fixed @ Expansion::Fixed(_) => fixed,
+            None | Some(Expansion::Auto(_)) => {
+                let usual = Settings::default();
+                Expansion::Auto(Settings {
+                    probe_after: args.probe_after.unwrap_or(usual.probe_after),
+                    ..usual
+                })
+            }
+            Some(fixed @ Expansion::Fixed(_)) => fixed,
         }),
         ManagerName::S3 => Manager::S3 {
             prediction: prediction(args, positions)?,
             reserve: match args.reserve {
-                ReserveName::Output => Reserve::Output,
-                ReserveName::All => Reserve::All,
+                Some(ReserveName::Output) => Reserve::Output,
+                None | Some(ReserveName::All) => Reserve::All,
             },
         },
         ManagerName::Vllm => Manager::Vllm {
             preemption: match args.preemption {
-                PreemptionName::Recompute => Preemption::Recompute,
-                PreemptionName::Swap => Preemption::Swap,
+                None | Some(PreemptionName::Recompute) => Preemption::Recompute,
+                Some(PreemptionName::Swap) => Preemption::Swap,
             },
         },
     })

@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::probe::ProbeOptions;
 use plimsoll_core::Dtype;
-use plimsoll_core::hardware::{DeviceKind, HardwareProfile, Source, SourceKind};
+use plimsoll_core::hardware::{HardwareProfile, Source, SourceKind};
 
 use super::backend::Backend;
 use super::output::print_json;
 use super::profile::{cpu_options, measure_with_progress, today};
 use super::{Exit, Failure, Format, Progress, print};
-use crate::files::{find_profile, read_text, write_text};
+use crate::files::{read_text, write_text};
 use crate::residuals;
 use crate::validate::{
     BUILT_IN, BUILT_IN_FOR_GPUS, CaseError, Grid, Score, Setting, Validation, Why,
@@ -74,7 +74,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     args.backend.check_available()?;
     let grid = read_grid(args)?;
     check_executable(&grid)?;
-    let given = args.hw.as_deref().map(|hw| of_device(args.backend, hw));
+    let given = args
+        .hw
+        .as_deref()
+        .map(|hw| args.backend.profile(hw, "cases run"));
     let given = given.transpose()?;
     let cpu = args.backend.on_device(cpu_options(&args.disk_dir)?)?;
     open_output(&args.output)?;
@@ -166,23 +169,6 @@ fn open_output(dir: &Path) -> Result<(), Failure> {
         let line = format!("--output {dir}: cannot be written to: {error}; {remedy}");
         Failure::new(Exit::Usage, line)
     })
-}
-
-/// A profile that is of such a device as cases will run on.
-fn of_device(backend: Backend, wanted: &str) -> anyhow::Result<HardwareProfile> {
-    let profile = find_profile(wanted)?;
-    if profile.kind == backend.kind() {
-        return Ok(profile);
-    }
-    let (its, own) = match profile.kind {
-        DeviceKind::Gpu => ("a machine with a GPU", "CPU"),
-        DeviceKind::Emulated => ("a machine with an emulated device", "GPU"),
-    };
-    let line = format!(
-        "--hw {wanted}: is of {its}, and cases run on this machine's {own}; give what `plimsoll \
-         profile` wrote here, or leave --hw out to measure now"
-    );
-    Err(Failure::new(Exit::Usage, line).into())
 }
 
 fn measured(backend: Backend, grid: &Grid, cpu: &CpuOptions) -> anyhow::Result<HardwareProfile> {

@@ -42,7 +42,7 @@ pub struct Generate {
     #[arg(long, value_enum, default_value_t = ArrivalsName::Poisson)]
     arrivals: ArrivalsName,
     /// Requests a second, on average
-    #[arg(long, value_name = "R", value_parser = positive, required_if_eq_any = [("arrivals", "poisson"), ("arrivals", "gamma")])]
+    #[arg(long, value_name = "R", value_parser = positive, allow_negative_numbers = true)]
     rate: Option<f64>,
     /// Deviation over mean of the times between requests; above 1 they come in bursts
     #[arg(long, value_name = "CV", value_parser = positive, default_value_t = 2.0)]
@@ -132,12 +132,18 @@ pub fn run(action: &Action) -> anyhow::Result<()> {
 
 fn generate(args: &Generate) -> anyhow::Result<()> {
     check_output("--output", args.output.as_deref())?;
-    let rate = args.rate.unwrap_or(1.0);
+    let rate = || {
+        let line = "--rate: how many requests come a second? give it, or --arrivals at-once";
+        args.rate.ok_or_else(|| Failure::new(Exit::Usage, line))
+    };
     let [prompt, output] = args.lengths.lengths();
     let generator = Generator {
         arrivals: match args.arrivals {
-            ArrivalsName::Poisson => Arrivals::Poisson { rate },
-            ArrivalsName::Gamma => Arrivals::Gamma { rate, cv: args.cv },
+            ArrivalsName::Poisson => Arrivals::Poisson { rate: rate()? },
+            ArrivalsName::Gamma => Arrivals::Gamma {
+                rate: rate()?,
+                cv: args.cv,
+            },
             ArrivalsName::AtOnce if args.rate.is_some() => {
                 let line = "--rate: requests that come at once have no rate; leave it out";
                 return Err(Failure::new(Exit::Usage, line).into());

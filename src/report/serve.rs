@@ -111,17 +111,18 @@ pub fn sweep_text(title: &str, axis: &str, rows: &[SweepRow]) -> String {
     ]);
     for row in rows {
         let numbers = [
-            row.value,
-            row.output_tokens_per_s,
-            row.requests_per_s,
-            row.goodput_per_s,
+            Some(row.value),
+            Some(row.output_tokens_per_s),
+            Some(row.requests_per_s),
+            Some(row.goodput_per_s),
             row.ttft_s_mean,
             row.queueing_s_per_token,
             row.compute_s_per_token,
-            row.average_batch,
+            Some(row.average_batch),
         ];
+        let cell = |number: Option<f64>| number.map_or("-".to_owned(), three_digits);
         let counts = [row.preemptions, row.refused].map(|count| count.to_string());
-        table.row(numbers.map(three_digits).into_iter().chain(counts));
+        table.row(numbers.map(cell).into_iter().chain(counts));
     }
     format!("{title}\n\n{table}")
 }

@@ -85,14 +85,14 @@ pub struct SweepRow {
     pub requests_per_s: f64,
     /// Tokens of answers a second.
     pub output_tokens_per_s: f64,
-    /// Mean time to the first token.
-    pub ttft_s_mean: f64,
+    /// Mean time to the first token; none, as those after it, where nothing was completed.
+    pub ttft_s_mean: Option<f64>,
     /// 99th percentile of the time between tokens.
-    pub itl_s_p99: f64,
+    pub itl_s_p99: Option<f64>,
     /// Mean queueing by tokens of answers.
-    pub queueing_s_per_token: f64,
+    pub queueing_s_per_token: Option<f64>,
     /// Mean compute by tokens of answers.
-    pub compute_s_per_token: f64,
+    pub compute_s_per_token: Option<f64>,
     /// Requests a second within the objective.
     pub goodput_per_s: f64,
     /// Sequences in an iteration.
@@ -103,16 +103,17 @@ pub struct SweepRow {
 
 impl SweepRow {
     fn of(value: f64, it: &ServeSummary) -> SweepRow {
+        let of_answers = |seconds: f64| (it.completed > 0).then_some(seconds);
         SweepRow {
             value,
             completed: it.completed,
             refused: it.refused,
             requests_per_s: it.requests_per_s,
             output_tokens_per_s: it.output_tokens_per_s,
-            ttft_s_mean: it.ttft_s.mean,
-            itl_s_p99: it.itl_s.p99,
-            queueing_s_per_token: it.queueing_s_per_token.mean,
-            compute_s_per_token: it.compute_s_per_token.mean,
+            ttft_s_mean: of_answers(it.ttft_s.mean),
+            itl_s_p99: of_answers(it.itl_s.p99),
+            queueing_s_per_token: of_answers(it.queueing_s_per_token.mean),
+            compute_s_per_token: of_answers(it.compute_s_per_token.mean),
             goodput_per_s: it.goodput_per_s,
             average_batch: it.average_batch,
             preemptions: it.preemptions,

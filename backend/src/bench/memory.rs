@@ -3,14 +3,17 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use plimsoll_core::units::Bytes;
+
 use super::BenchOptions;
 use crate::cpu::{CpuError, pin};
 use crate::cuda::executor::{Taken, Way, copies, in_turns, with_stream};
 use crate::cuda::{Card, CopyRows, CudaError, Repeats};
 use crate::probe::{ProbeError, median};
+use crate::tiers::Region;
 
-/// Words that a core reads: more than its caches hold.
-const WORDS: usize = (256 << 20) / size_of::<u64>();
+/// Bytes that a core reads: more than its caches hold.
+const READ_BYTES: Bytes = Bytes(256 << 20);
 
 /// Bytes/s.
 pub(super) fn bytes_per_s(options: &BenchOptions) -> Result<f64, ProbeError> {
@@ -19,7 +22,7 @@ pub(super) fn bytes_per_s(options: &BenchOptions) -> Result<f64, ProbeError> {
             let copied = with_stream(&**card, || of_card(&**card, options.repeats));
             Ok(copied.map_err(CpuError::from)?)
         }
-        None => Ok(of_core(options.cpu_repeats, options.cpu.pin_cores)),
+        None => Ok(of_core(options.cpu_repeats, options.cpu.pin_cores)?),
     }
 }
 
@@ -34,15 +37,17 @@ fn of_card(card: &dyn Card, repeats: Repeats) -> Result<f64, CudaError> {
     Ok(2.0 * bytes as f64 / median(&seconds[0]).max(1e-9))
 }
 
-/// Reads by the core that emulates a device.
-fn of_core(repeats: usize, pin_cores: bool) -> f64 {
-    let memory = vec![1_u64; WORDS];
+/// Reads by the core that emulates a device, in large pages, as weights lie.
+fn of_core(repeats: usize, pin_cores: bool) -> Result<f64, CpuError> {
+    let mut memory = Region::new("device", READ_BYTES)?;
+    memory.bytes_mut().fill(1);
+    let memory: &[u64] = bytemuck::cast_slice(memory.bytes());
     let read = || {
         let start = Instant::now();
         black_box(memory.iter().fold(0_u64, |sum, word| sum ^ word));
-        size_of_val(&memory[..]) as f64 / start.elapsed().as_secs_f64()
+        size_of_val(memory) as f64 / start.elapsed().as_secs_f64()
     };
     let rates: Vec<f64> =
         pin::on_device_core(pin_cores, || (0..=repeats).map(|_| read()).collect());
-    median(&rates[1..])
+    Ok(median(&rates[1..]))
 }

@@ -3,14 +3,23 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Larger than the caches of most machines.
-const WORDS: usize = (512 << 20) / size_of::<u64>();
+use plimsoll_core::units::Bytes;
 
-/// Bytes/s of repeated reads of the same memory, each core a part of it.
-pub fn host_read_rates(repeats: usize) -> Vec<f64> {
-    let memory = vec![1_u64; WORDS];
+use crate::tiers::{Region, TierError};
+
+/// Larger than the caches of most machines.
+const READ_BYTES: Bytes = Bytes(512 << 20);
+
+/// Bytes/s of repeated reads of the same memory, in large pages as tiers are, each core a part of it.
+///
+/// # Errors
+/// [`TierError::NoMemory`].
+pub fn host_read_rates(repeats: usize) -> Result<Vec<f64>, TierError> {
+    let mut memory = Region::new("host", READ_BYTES)?;
+    memory.bytes_mut().fill(1);
+    let memory: &[u64] = bytemuck::cast_slice(memory.bytes());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let parts: Vec<&[u64]> = memory.chunks(WORDS.div_ceil(cores)).collect();
+    let parts: Vec<&[u64]> = memory.chunks(memory.len().div_ceil(cores)).collect();
     let read = || {
         let start = Instant::now();
         std::thread::scope(|scope| {
@@ -18,9 +27,9 @@ pub fn host_read_rates(repeats: usize) -> Vec<f64> {
                 scope.spawn(|| black_box(part.iter().fold(0_u64, |sum, word| sum ^ word)));
             }
         });
-        size_of_val(&memory[..]) as f64 / start.elapsed().as_secs_f64()
+        size_of_val(memory) as f64 / start.elapsed().as_secs_f64()
     };
-    (0..repeats).map(|_| read()).collect()
+    Ok((0..repeats).map(|_| read()).collect())
 }
 
 #[cfg(test)]
@@ -29,7 +38,7 @@ mod tests {
 
     #[test]
     fn reading_takes_some_time() {
-        let rates = host_read_rates(2);
+        let rates = host_read_rates(2).expect("memory");
         assert_eq!(rates.len(), 2);
         // Between a disk's rate and what no memory reaches.
         assert!(rates.iter().all(|r| (1e8..1e14).contains(r)), "{rates:?}");

@@ -200,7 +200,7 @@ pub fn measure(
         ..options.clone()
     };
     progress("copies and disk", 0.0);
-    measure_host_reads(options, &mut measured);
+    measure_host_reads(options, &mut measured)?;
     measure_moves(options, &mut measured)?;
     progress("implementations of products", 0.17);
     measure_products(options, &mut measured)?;
@@ -250,11 +250,12 @@ fn cpu_options(options: &ProbeOptions) -> CpuOptions {
     }
 }
 
-fn measure_host_reads(options: &ProbeOptions, measured: &mut Measured) {
+fn measure_host_reads(options: &ProbeOptions, measured: &mut Measured) -> Result<(), CpuError> {
     let repeats = if options.quick { 5 } else { 15 };
-    let rates = host_read_rates(repeats);
+    let rates = host_read_rates(repeats)?;
     let slowness = measured.meter.now().relative_to(&measured.base).copy;
     measured.host_reads = rates.into_iter().map(|rate| rate * slowness).collect();
+    Ok(())
 }
 
 fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {

@@ -1,6 +1,7 @@
 //! `plimsoll replay --execute`: the trace served for real.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use plimsoll_backend::cpu::{CpuOptions, Throttles};
 use plimsoll_backend::weights::{Safetensors, Synthetic, WeightSource};
@@ -93,7 +94,12 @@ impl ExecuteArgs {
             None => Box::new(Synthetic { seed: self.seed }),
         };
         let around = Around::begin(Some(profile), &options);
-        let executed = server.execute(requests, (&*source, self.seed), &options)?;
+        let executed = server.execute(requests, (&*source, self.seed), &options);
+        let executed =
+            executed.map_err(|error| match options.interrupt.load(Ordering::Relaxed) {
+                true => Failure::new(Exit::Interrupted, "interrupted; nothing was written").into(),
+                false => anyhow::Error::from(error),
+            })?;
         let pace = around.and_then(Around::end);
         let at_pace = pace.and_then(|pace| {
             // A link is held to what was asked for, however fast the machine goes.

@@ -21,6 +21,8 @@ const NAMES: [[&str; 3]; 4] = [
 const REMEDY: &str =
     "give a time not before the one above, and whole numbers of tokens, at least 1";
 
+const PROMPT_REMEDY: &str = "give a text or a list of token ids, or leave `prompt` out";
+
 /// Requests, and what is known of their prompts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceRead {
@@ -98,6 +100,7 @@ fn csv_rows(path: &Path, text: &str) -> Result<Vec<Row>, InputError> {
     let broken = |at: String, problem: String| InputError::bad_file(path, at, problem, REMEDY);
     let headers = reader
         .headers()
+        .cloned()
         .map_err(|e| broken("line 1".into(), e.to_string()))?;
     if headers.is_empty() {
         return Ok(Vec::new());
@@ -118,9 +121,10 @@ fn csv_rows(path: &Path, text: &str) -> Result<Vec<Row>, InputError> {
         let record = record.map_err(|e| broken("a line".into(), e.to_string()))?;
         let line = record.position().map_or(0, |p| p.line() as usize);
         let field = |column: usize| record.get(column).unwrap_or_default();
-        let row = clock
-            .seconds(field(columns[0]))
-            .and_then(|arrival| Row::new(line, arrival, [columns[1], columns[2]].map(field)));
+        let row = clock.seconds(field(columns[0])).and_then(|arrival| {
+            let lengths = [columns[1], columns[2]].map(|at| (&headers[at], field(at)));
+            Row::new(line, arrival, lengths)
+        });
         rows.push(row.map_err(|problem| broken(format!("line {line}"), problem))?);
     }
     Ok(rows)
@@ -133,16 +137,20 @@ fn json_rows(path: &Path, text: &str) -> Result<Vec<Row>, InputError> {
         if line.trim().is_empty() {
             continue;
         }
-        let row = json_row(index + 1, line, &mut clock);
-        let at = || format!("line {}", index + 1);
-        rows.push(row.map_err(|problem| InputError::bad_file(path, at(), problem, REMEDY))?);
+        let wrong = |problem: String, remedy: &str| {
+            InputError::bad_file(path, format!("line {}", index + 1), problem, remedy)
+        };
+        let object: Value = serde_json::from_str(line)
+            .map_err(|e| wrong(format!("is no JSON object: {e}"), REMEDY))?;
+        let row = json_row(index + 1, &object, &mut clock).map_err(|p| wrong(p, REMEDY))?;
+        let prompt = object.get("prompt").map(prompt_features).transpose();
+        let prompt = prompt.map_err(|problem| wrong(problem, PROMPT_REMEDY))?;
+        rows.push(Row { prompt, ..row });
     }
     Ok(rows)
 }
 
-fn json_row(line: usize, text: &str, clock: &mut Clock) -> Result<Row, String> {
-    let object: Value =
-        serde_json::from_str(text).map_err(|e| format!("is no JSON object: {e}"))?;
+fn json_row(line: usize, object: &Value, clock: &mut Clock) -> Result<Row, String> {
     let names = NAMES
         .iter()
         .find(|names| names.iter().all(|name| object.get(name).is_some()));
@@ -155,11 +163,8 @@ fn json_row(line: usize, text: &str, clock: &mut Clock) -> Result<Row, String> {
         other => other.to_string(),
     };
     let [arrival, prompt, output] = names.map(word);
-    let row = Row::new(line, clock.seconds(&arrival)?, [&prompt, &output])?;
-    Ok(Row {
-        prompt: object.get("prompt").map(prompt_features).transpose()?,
-        ..row
-    })
+    let lengths = [(names[1], &*prompt), (names[2], &*output)];
+    Row::new(line, clock.seconds(&arrival)?, lengths)
 }
 
 fn prompt_features(prompt: &Value) -> Result<Box<[u32]>, String> {
@@ -176,8 +181,9 @@ fn prompt_features(prompt: &Value) -> Result<Box<[u32]>, String> {
 }
 
 impl Row {
-    fn new(line: usize, arrival: f64, lengths: [&str; 2]) -> Result<Row, String> {
-        let length = |text: &str| {
+    /// Of lengths by the names that they have.
+    fn new(line: usize, arrival: f64, lengths: [(&str, &str); 2]) -> Result<Row, String> {
+        let length = |(name, text): (&str, &str)| {
             let number = text.parse::<u32>().ok().or_else(|| {
                 // Tables that went through floating point write 12.0.
                 let number = text.parse::<f64>().ok()?;
@@ -185,7 +191,7 @@ impl Row {
             });
             number
                 .filter(|length| (1..=u32::MAX / 4).contains(length))
-                .ok_or_else(|| format!("`{text}` is no length"))
+                .ok_or_else(|| format!("{name} is `{text}`, which is no length"))
         };
         Ok(Row {
             line,
