@@ -27,6 +27,7 @@ pub mod groups;
 pub mod linear;
 mod matrix;
 pub mod norm;
+mod outer;
 pub mod residual;
 pub mod rotary;
 mod row;

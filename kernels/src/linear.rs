@@ -16,20 +16,17 @@ use half::{bf16, f16};
 
 use super::error::expect;
 use super::matrix::{Rows, WholeRows};
+use super::outer::{QUARTERS, added, pack_input, pack_weight, quarter_of_sums, stride};
 use super::row::Row;
 use super::simd::{InstructionSet, Kernel, LANES, Lanes, dispatch_to};
-use super::tile::{
-    AT_ONCE, DOT_PIECE, Line, Operand, PANEL, dots, lines, pack, packed_dots, panel_dots,
-};
+use super::tile::{AT_ONCE, DOT_PIECE, Line, Operand, dots, lines, pack, packed_dots};
 use super::{Elements, KernelError, Matrix};
 
 /// Rows of input for which one pass over the weight is made.
 pub const ROW_BLOCK: usize = 128;
 /// Rows of a tile that reads input and weight as they lie.
 const ALONE: usize = 2;
-/// The smallest tile that many rows are evenly cut into, where there is a larger one.
-const TILE_M_MANY: usize = 3;
-/// So many rows, or more, are evenly cut into tiles that are not smaller.
+/// Fewer rows would leave most of a tile of [`Way::Panels`] unused.
 const MANY_ROWS: usize = 6;
 /// Bytes that memory gives at once.
 const CACHE_LINE: usize = 64;
@@ -42,7 +39,8 @@ pub enum Way {
     /// Input is packed, and each weight row is read from end to end before the next; where it is not f32 it is widened
     /// on the way.
     Tile,
-    /// Weight is packed as well, a panel at a time, which all rows of the input meet. For 6 rows or more.
+    /// Weight is packed as well, a panel at a time, which all rows of the input meet: outputs lie side by side in a tile
+    /// of sums. For 6 rows or more.
     Panels,
 }
 
@@ -59,7 +57,7 @@ impl Ways {
     /// What suits most processors: of a product that nobody measured.
     pub const BUILT_IN: Ways = Ways {
         tile_from: 3,
-        panels_from: 13,
+        panels_from: 32,
     };
 
     /// The way of so many rows.
@@ -227,7 +225,9 @@ fn add_bias(bias: Elements<'_>, y: &mut [&mut [f32]]) {
 
 thread_local! {
     /// Grows to the largest that this thread has met.
-    static PACKED: RefCell<Packed> = const { RefCell::new(Packed { input: Vec::new(), weight: Vec::new() }) };
+    static PACKED: RefCell<Packed> = const {
+        RefCell::new(Packed { input: Vec::new(), many: Vec::new(), weight: Vec::new() })
+    };
 }
 
 /// Operands, packed.
@@ -235,6 +235,8 @@ thread_local! {
 struct Packed {
     /// A block of rows of the input.
     input: Vec<Line>,
+    /// The same for many rows.
+    many: Vec<f32>,
     /// Some rows of the weight, widened.
     weight: Vec<Line>,
 }
@@ -329,17 +331,17 @@ impl<W: Rows> Kernel for Product<'_, '_, W> {
 }
 
 /// Calls `$call` with `M` as a constant for each tile of at most `$most` rows, evenly cut. Tiles that are larger
-/// than `$most`, or smaller than `$least`, constants, are not compiled.
+/// than `$most`, a constant, are not compiled.
 macro_rules! for_each_tile {
-    ($rows:expr, $least:expr, $most:expr, |$row:ident, $m:ident| $call:expr) => {{
+    ($rows:expr, $most:expr, |$row:ident, $m:ident| $call:expr) => {{
         let tiles = $rows.div_ceil($most);
         let mut $row = 0;
         for tile in 0..tiles {
             let rows = $rows / tiles + usize::from(tile < $rows % tiles);
-            if $most == 1 || $least <= 1 && rows == 1 {
+            if $most == 1 || rows == 1 {
                 const $m: usize = 1;
                 $call
-            } else if $most == 2 || $least <= 2 && rows == 2 {
+            } else if $most == 2 || rows == 2 {
                 const $m: usize = 2;
                 $call
             } else if $most == 3 || rows == 3 {
@@ -366,11 +368,13 @@ impl<W: Rows> Product<'_, '_, W> {
         for first_row in (0..m).step_by(ROW_BLOCK) {
             let rows = first_row..m.min(first_row + ROW_BLOCK);
             let way = ways.of(rows.len());
-            if way != Way::Dots {
+            if way == Way::Tile {
                 operands.pack_input(lanes, rows.clone(), &mut packed.input);
             }
-            match way {
-                Way::Panels => operands.many_rows::<L, N>(lanes, rows, packed),
+            match (way, L::TILE_OF_MANY) {
+                (Way::Panels, (6, 1)) => operands.many_rows::<L, 6, 1>(lanes, rows, packed),
+                (Way::Panels, (8, 2)) => operands.many_rows::<L, 8, 2>(lanes, rows, packed),
+                (Way::Panels, _) => operands.many_rows::<L, 2, 1>(lanes, rows, packed),
                 _ => operands.few_rows::<L, N>(lanes, rows, (way, packed)),
             }
         }
@@ -382,10 +386,10 @@ impl<W: Rows> Operands<'_, '_, W> {
     #[inline(always)]
     fn pack_input<L: Lanes>(&self, lanes: L, range: Range<usize>, packed: &mut Vec<Line>) {
         let (k, rows) = (self.shape.k, range.len());
-        packed.resize(packed.len().max(rows * lines::<L>(k)), Line::ZERO);
+        let packed = room(packed, rows * lines::<L>(k), Line::ZERO);
         for k_start in (0..k).step_by(DOT_PIECE) {
             let block = self.block(&range, 0, k_start);
-            for_each_tile!(rows, 1, L::TILE_M, |row, M| {
+            for_each_tile!(rows, L::TILE_M, |row, M| {
                 let into = &mut packed[block.packed_tile::<L, M>(row)];
                 let rows = self.input::<M>(block, row);
                 pack(lanes, rows, block.length(), into.as_chunks_mut().0);
@@ -429,31 +433,90 @@ impl<W: Rows> Operands<'_, '_, W> {
 
     /// Weight is packed a panel at a time, which all rows of the input meet while the second cache has it.
     #[inline(always)]
-    fn many_rows<L: Lanes, const N: usize>(
+    fn many_rows<L: Lanes, const M: usize, const N: usize>(
         &mut self,
         lanes: L,
         rows: Range<usize>,
         packed: &mut Packed,
     ) {
         let LinearShape { n, k, .. } = self.shape;
+        let tiles = rows.len().div_ceil(M);
+        let mut parts = vec![[[lanes.zero(); N]; M]; QUARTERS / 2 * tiles];
         for k_start in (0..k).step_by(DOT_PIECE) {
-            for first_column in (0..n).step_by(PANEL * N) {
-                let block = self.block(&rows, first_column, k_start);
-                let tiles = (n - first_column).div_ceil(N).min(PANEL);
-                let panel = self.pack_weight::<L, N>(lanes, block, tiles, &mut packed.weight);
-                for_each_tile!(
-                    block.rows,
-                    TILE_M_MANY.min(L::TILE_M),
-                    L::TILE_M,
-                    |row, M| {
-                        let x = packed.input[block.packed_tile::<L, M>(row)]
-                            .as_chunks::<M>()
-                            .0;
-                        panel_dots(lanes, x, panel, block.length(), |tile, sums| {
-                            self.add(block.right(tile * N), row, sums);
-                        });
-                    }
+            let block = self.block(&rows, 0, k_start);
+            let x = room(
+                &mut packed.many,
+                M * LANES * stride(tiles * block.steps()),
+                0.0,
+            );
+            let x = x.as_chunks_mut().0;
+            let row = |row: usize| self.input::<1>(block, row)[0];
+            pack_input::<L, _, M>(lanes, rows.len(), row, block.length(), x);
+            for first_column in (0..n).step_by(N * LANES) {
+                let block = block.right(first_column);
+                let w = room(
+                    &mut packed.weight,
+                    N * LANES * stride(block.steps()),
+                    Line::ZERO,
                 );
+                let w = w.as_chunks_mut().0;
+                let row = |row| self.weight::<1>(block.right(row))[0];
+                pack_weight::<L, _, N>(lanes, row, block.length(), w);
+                self.panel::<L, M, N>(lanes, block, (x, w), &mut parts);
+            }
+        }
+    }
+
+    /// All rows of a block against a panel of weight, both packed; `parts` holds what each half of the lanes gives so far.
+    #[inline(always)]
+    fn panel<L: Lanes, const M: usize, const N: usize>(
+        &mut self,
+        lanes: L,
+        block: Block,
+        (x, w): (&[[f32; M]], &[[Line; N]]),
+        parts: &mut [[[L::V; N]; M]],
+    ) {
+        let tiles = block.rows.div_ceil(M);
+        for quarter in 0..QUARTERS {
+            for tile in 0..tiles {
+                self.ask_for_panel::<L, N>(lanes, block, quarter, (tile, tiles));
+                let mut sums =
+                    quarter_of_sums(lanes, (x, tile, tiles), (w, block.steps()), quarter);
+                // The first with the second, the third with the fourth, then the one pair with the other.
+                if quarter % 2 == 1 {
+                    sums = added(lanes, &parts[quarter / 2 * tiles + tile], sums);
+                }
+                if quarter < QUARTERS - 1 {
+                    parts[quarter / 2 * tiles + tile] = sums;
+                    continue;
+                }
+                sums = added(lanes, &parts[tile], sums);
+                for m in 0..M.min(block.rows - tile * M) {
+                    let mut row = [[0.0; LANES]; N];
+                    for n in 0..N {
+                        lanes.store(sums[m][n], &mut row[n]);
+                    }
+                    self.add_row(block, tile * M + m, row.as_flattened());
+                }
+            }
+        }
+    }
+
+    /// Asks for a tile's share of a quarter of the panel that comes next.
+    #[inline(always)]
+    fn ask_for_panel<L: Lanes, const N: usize>(
+        &self,
+        lanes: L,
+        block: Block,
+        quarter: usize,
+        (tile, tiles): (usize, usize),
+    ) {
+        let (rows, each) = (N * LANES / QUARTERS, block.steps().div_ceil(tiles));
+        let first = block.first_column + N * LANES + quarter * rows;
+        for row in first..(first + rows).min(self.shape.n) {
+            let piece = self.w.piece(row, block.k_start..block.k_end);
+            for step in tile * each..block.steps().min((tile + 1) * each) {
+                lanes.prefetch(piece.place(step));
             }
         }
     }
@@ -469,23 +532,18 @@ impl<W: Rows> Operands<'_, '_, W> {
         }
     }
 
-    /// Packs so many tiles of weight rows, the last perhaps with repeats of the last row.
+    /// Packs `N` rows of weight, perhaps with repeats of the last one.
     #[inline(always)]
     fn pack_weight<'p, L: Lanes, const N: usize>(
         &self,
         lanes: L,
         block: Block,
-        tiles: usize,
         packed: &'p mut Vec<Line>,
     ) -> &'p [[Line; N]] {
-        let each = lines::<L>(block.length());
-        packed.resize(packed.len().max(tiles * N * each), Line::ZERO);
-        let panel = packed[..tiles * N * each].as_chunks_mut::<N>().0;
-        for (tile, into) in panel.chunks_exact_mut(each).enumerate() {
-            let rows = self.weight::<N>(block.right(tile * N));
-            pack(lanes, rows, block.length(), into);
-        }
-        panel
+        let into = room(packed, N * lines::<L>(block.length()), Line::ZERO);
+        let into = into.as_chunks_mut::<N>().0;
+        pack(lanes, self.weight::<N>(block), block.length(), into);
+        into
     }
 
     /// The piece of `M` rows of the input from row `row` of the block.
@@ -514,13 +572,13 @@ impl<W: Rows> Operands<'_, '_, W> {
                 Some(beyond) => beyond.ask(lanes, step),
                 None => ahead.iter().for_each(|row| lanes.prefetch(row.place(step))),
             };
-            for_each_tile!(block.rows, 1, ALONE, |row, M| {
+            for_each_tile!(block.rows, ALONE, |row, M| {
                 let x = self.input::<M>(block, row);
                 let sums = dots(lanes, x, w, block.length(), asking);
                 self.add(block, row, &sums);
             });
         } else if W::NARROW {
-            let w = self.pack_weight::<L, N>(lanes, block, 1, &mut packed.weight);
+            let w = self.pack_weight::<L, N>(lanes, block, &mut packed.weight);
             self.row_tiles(lanes, block, &packed.input, w);
         } else {
             let w = self.weight::<N>(block);
@@ -538,7 +596,7 @@ impl<W: Rows> Operands<'_, '_, W> {
         w: T,
     ) {
         let (mut tile, tiles) = (0, block.rows.div_ceil(L::TILE_M));
-        for_each_tile!(block.rows, 1, L::TILE_M, |row, M| {
+        for_each_tile!(block.rows, L::TILE_M, |row, M| {
             let x = packed[block.packed_tile::<L, M>(row)].as_chunks::<M>().0;
             let ahead = self.ahead::<L, N>(block, (tile, tiles));
             let asking = |step| ahead.ask(lanes, step);
@@ -552,7 +610,8 @@ impl<W: Rows> Operands<'_, '_, W> {
     #[inline(always)]
     fn weight<const N: usize>(&self, block: Block) -> [W::Row; N] {
         let piece = block.k_start..block.k_end;
-        let mut w = [self.w.piece(block.first_column, piece.clone()); N];
+        let first = block.first_column.min(self.shape.n - 1);
+        let mut w = [self.w.piece(first, piece.clone()); N];
         for n in 1..N {
             let row = (block.first_column + n).min(self.shape.n - 1);
             w[n] = self.w.piece(row, piece.clone());
@@ -616,13 +675,25 @@ impl<W: Rows> Operands<'_, '_, W> {
         sums: &[[f32; N]; M],
     ) {
         for i in 0..M {
-            let y = &mut self.y[block.first_row + row + i][block.first_column..];
-            for (y, sum) in y.iter_mut().zip(&sums[i]) {
-                let before = if block.k_start == 0 { 0.0 } else { *y };
-                *y = before + sum;
-            }
+            self.add_row(block, row + i, &sums[i]);
         }
     }
+
+    /// Sums of a row, of which those beyond the last output are let go.
+    #[inline(always)]
+    fn add_row(&mut self, block: Block, row: usize, sums: &[f32]) {
+        let y = &mut self.y[block.first_row + row][block.first_column..];
+        for (y, sum) in y.iter_mut().zip(sums) {
+            let before = if block.k_start == 0 { 0.0 } else { *y };
+            *y = before + sum;
+        }
+    }
+}
+
+/// The first so many of a buffer that grows.
+fn room<T: Copy>(buffer: &mut Vec<T>, count: usize, zero: T) -> &mut [T] {
+    buffer.resize(buffer.len().max(count), zero);
+    &mut buffer[..count]
 }
 
 /// The naive form in f64, for tests of this and other layers.

@@ -14,9 +14,6 @@ pub const DOT_PIECE: usize = 1024;
 /// Steps of a tile of several rows that are written out: the loop itself takes some of the time.
 pub const AT_ONCE: usize = 4;
 
-/// Tiles' rows that [`panel_dots`] takes: enough to read `x` seldom, and few enough for the second cache.
-pub const PANEL: usize = 8;
-
 /// An operand of a tile: `M` rows, as they lie or packed.
 pub trait Operand<const M: usize>: Copy {
     /// What has part `P` of each vector.
@@ -117,33 +114,6 @@ pub fn packed_dots<L: Lanes, W: Operand<N>, const M: usize, const N: usize>(
     meanwhile: impl FnMut(usize),
 ) -> [[f32; N]; M] {
     add_lanes(lanes, &all_parts(lanes, x, w, length, meanwhile))
-}
-
-/// [`packed_dots`] of `x` with up to [`PANEL`] times `N` rows, packed one tile after another; `put` gets what comes
-/// of each tile. A part of all vectors is read before the next one, so that of `x` and of a tile it stays in the
-/// first cache.
-#[inline(always)]
-pub fn panel_dots<L: Lanes, const M: usize, const N: usize>(
-    lanes: L,
-    x: &[[Line; M]],
-    panel: &[[Line; N]],
-    length: usize,
-    mut put: impl FnMut(usize, &[[f32; N]; M]),
-) {
-    let each = lines::<L>(length);
-    let mut firsts = [[[lanes.part::<0>(lanes.zero()); N]; M]; PANEL];
-    for (first, w) in firsts.iter_mut().zip(panel.chunks_exact(each)) {
-        *first = part_of_sums::<L, _, _, M, N, 0>(lanes, x, w, length, |_| ());
-    }
-    for (tile, (first, w)) in firsts.iter().zip(panel.chunks_exact(each)).enumerate() {
-        let mut sums = [[lanes.zero(); N]; M];
-        put_part::<L, M, N, 0>(lanes, &mut sums, first);
-        if L::PARTS == 2 {
-            let second = part_of_sums::<L, _, _, M, N, 1>(lanes, x, w, length, |_| ());
-            put_part::<L, M, N, 1>(lanes, &mut sums, &second);
-        }
-        put(tile, &add_lanes(lanes, &sums));
-    }
 }
 
 /// Whole vectors, so that each element is read once.
@@ -323,7 +293,7 @@ pub fn pack<L: Lanes, R: Row, const N: usize>(
 
 /// Sixteen elements of a row of so many, with zeros for those that it lacks.
 #[inline(always)]
-fn padded<L: Lanes, R: Row>(lanes: L, row: R, step: usize, length: usize) -> L::V {
+pub fn padded<L: Lanes, R: Row>(lanes: L, row: R, step: usize, length: usize) -> L::V {
     if step < length / LANES {
         row.vector(lanes, step)
     } else if step * LANES < length {

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{Kernel, LANES, Lanes};
+use super::{EIGHT, Kernel, LANES, Lanes};
 
 /// The proof that the processor has AVX2, FMA and F16C: only [`Avx2::detect`] makes one.
 #[derive(Clone, Copy)]
@@ -38,11 +38,13 @@ type Pair = (__m256, __m256);
 impl Lanes for Avx2 {
     type V = Pair;
     type Part = __m256;
+    type Eight = __m256;
     const PARTS: usize = 2;
     const WRITTEN_OUT: bool = true;
     const TILE_M: usize = 4;
     const TILE_N: usize = 3;
     const TILE_N_ALONE: usize = 4;
+    const TILE_OF_MANY: (usize, usize) = (6, 1);
 
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
@@ -133,6 +135,12 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn add(self, a: Pair, b: Pair) -> Pair {
+        // SAFETY: `self` proves AVX2.
+        unsafe { (_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1)) }
+    }
+
+    #[inline(always)]
     fn fma(self, a: Pair, b: Pair, sum: Pair) -> Pair {
         // SAFETY: `self` proves FMA.
         unsafe {
@@ -203,5 +211,72 @@ impl Lanes for Avx2 {
             _mm_storeu_ps(sums.as_mut_ptr(), _mm_permute_ps::<0b11_01_10_00>(acbd));
             sums
         }
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: [Pair; EIGHT]) -> [__m256; LANES] {
+        let [a, b, c, d, e, f, g, h] = rows;
+        let low = [a.0, b.0, c.0, d.0, e.0, f.0, g.0, h.0];
+        let high = [a.1, b.1, c.1, d.1, e.1, f.1, g.1, h.1];
+        // SAFETY: `self` proves AVX2.
+        unsafe { both(transpose_eight(low), transpose_eight(high)) }
+    }
+
+    #[inline(always)]
+    fn store_eight(self, value: __m256, into: &mut [f32; EIGHT]) {
+        // SAFETY: `self` proves AVX2; eight f32 lie behind the reference; no alignment is asked.
+        unsafe { _mm256_storeu_ps(into.as_mut_ptr(), value) }
+    }
+}
+
+/// The columns of the first eight lanes, and those of the others.
+#[inline(always)]
+pub(super) fn both(low: [__m256; EIGHT], high: [__m256; EIGHT]) -> [__m256; LANES] {
+    let [a, b, c, d, e, f, g, h] = low;
+    let [i, j, k, l, m, n, o, p] = high;
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+}
+
+/// Eight rows of eight as columns.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+pub(super) unsafe fn transpose_eight(rows: [__m256; EIGHT]) -> [__m256; EIGHT] {
+    let [a, b, c, d, e, f, g, h] = rows;
+    // SAFETY: the caller knows that there is AVX2.
+    unsafe {
+        // Lanes 0, 1 (4, 5) of two rows, and 2, 3 (6, 7).
+        let (ab, ab2) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+        let (cd, cd2) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+        let (ef, ef2) = (_mm256_unpacklo_ps(e, f), _mm256_unpackhi_ps(e, f));
+        let (gh, gh2) = (_mm256_unpacklo_ps(g, h), _mm256_unpackhi_ps(g, h));
+        // Lanes i and i + 4 of four rows.
+        let first = |x, y| _mm256_shuffle_ps::<0b01_00_01_00>(x, y);
+        let second = |x, y| _mm256_shuffle_ps::<0b11_10_11_10>(x, y);
+        let upper = [
+            first(ab, cd),
+            second(ab, cd),
+            first(ab2, cd2),
+            second(ab2, cd2),
+        ];
+        let lower = [
+            first(ef, gh),
+            second(ef, gh),
+            first(ef2, gh2),
+            second(ef2, gh2),
+        ];
+        let near = |i: usize| _mm256_permute2f128_ps::<0x20>(upper[i], lower[i]);
+        let far = |i: usize| _mm256_permute2f128_ps::<0x31>(upper[i], lower[i]);
+        [
+            near(0),
+            near(1),
+            near(2),
+            near(3),
+            far(0),
+            far(1),
+            far(2),
+            far(3),
+        ]
     }
 }

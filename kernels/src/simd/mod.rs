@@ -15,6 +15,9 @@ use half::{bf16, f16};
 /// Lanes of a vector.
 pub const LANES: usize = 16;
 
+/// Rows that are transposed at once.
+pub const EIGHT: usize = 8;
+
 /// Sixteen lanes and what can be done with them. A value of the implementing type is the proof that
 /// the processor has the instructions.
 pub trait Lanes: Copy {
@@ -22,7 +25,9 @@ pub trait Lanes: Copy {
     type V: Copy;
     /// One of the registers that a vector takes.
     type Part: Copy;
-    /// How many those are: 1 or 2.
+    /// Eight f32.
+    type Eight: Copy;
+    /// How many registers a vector takes: 1 or 2.
     const PARTS: usize;
     /// Whether loops are worth being written out.
     const WRITTEN_OUT: bool;
@@ -32,6 +37,8 @@ pub trait Lanes: Copy {
     const TILE_N: usize;
     /// The same where the left operand has one row: enough sums to hide how long each takes.
     const TILE_N_ALONE: usize;
+    /// Rows of the left operand, at most [`EIGHT`], and vectors of the right one in a tile of many rows.
+    const TILE_OF_MANY: (usize, usize);
 
     /// Asks for the cache line at an address, which need not be one of ours: a hint.
     fn prefetch(self, at: *const u8);
@@ -51,6 +58,8 @@ pub trait Lanes: Copy {
     fn load_codes(self, from: &[u8; LANES], shift: u32) -> Self::V;
     /// Writes the lanes.
     fn store(self, value: Self::V, into: &mut [f32; LANES]);
+    /// `a + b`.
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + sum`, rounded once.
     fn fma(self, a: Self::V, b: Self::V, sum: Self::V) -> Self::V;
     /// The first register of a vector (P = 0), or its second.
@@ -63,6 +72,10 @@ pub trait Lanes: Copy {
     fn sum(self, value: Self::V) -> f32;
     /// [`Lanes::sum`] of four.
     fn sum_four(self, values: [Self::V; 4]) -> [f32; 4];
+    /// For each lane, what eight vectors have there.
+    fn transpose(self, rows: [Self::V; EIGHT]) -> [Self::Eight; LANES];
+    /// Writes eight.
+    fn store_eight(self, value: Self::Eight, into: &mut [f32; EIGHT]);
 }
 
 /// What a value is stored as in an operand.
