@@ -194,10 +194,12 @@ impl Operands<'_> {
     /// Results over the first copy of the cache.
     fn result(&self, unified: bool, step: &Step<'_>) -> Result<Vec<f32>, CudaError> {
         let (card, first) = (self.taken.card, &self.attentions[0]);
+        let count = step.rows * step.group * step.head_dim();
+        let element = step.dtype.size_bytes() as usize;
+        self.taken.poison(first.y, count * element)?;
         for launch in first.launches(unified)? {
             card.launch(0, &launch)?;
         }
-        let count = step.rows * step.group * step.head_dim();
         read_numbers(card, (first.y, step.dtype), count.min(COMPARED_MOST))
     }
 

@@ -70,7 +70,11 @@ pub(super) fn learn(options: &BenchOptions) -> Result<(), ProbeError> {
     let dispatch = &options.cpu.dispatch;
     let shapes = Weights::of_model(&options.model, options.dtype);
     match &options.cpu.card {
-        Some(card) => Ok(learn_on(&**card, dispatch, shapes).map_err(CpuError::from)?),
+        // Each by itself, so that nobody waits for all of them to be rid of it.
+        Some(card) => shapes.into_iter().try_for_each(|weights| {
+            options.check_goes_on()?;
+            Ok(learn_on(&**card, dispatch, vec![weights]).map_err(CpuError::from)?)
+        }),
         None => dispatch.learn(shapes, |weights| {
             options.check_goes_on()?;
             let repeats = options.cpu_repeats;

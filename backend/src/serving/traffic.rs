@@ -19,6 +19,9 @@ use crate::tiers::{Pace, Region, TierError, sharpen_timers};
 /// It moves so much at a time.
 const CHUNK: Bytes = Bytes(64 << 10);
 
+/// Chunks on either side, which it moves in turn: more than a core's own caches hold, so that it is memory that is busy.
+const CHUNKS: u64 = 512;
+
 /// So often who waits for its time looks whether all is over.
 const NAP: Duration = Duration::from_millis(5);
 
@@ -51,8 +54,8 @@ pub(super) fn start(
         let carrier = Carrier {
             traffic: *traffic,
             scheduler: Arc::clone(scheduler),
-            from: Region::new(from.name(), CHUNK)?,
-            into: Region::new(into.name(), CHUNK)?,
+            from: Region::new(from.name(), Bytes(CHUNK.0 * CHUNKS))?,
+            into: Region::new(into.name(), Bytes(CHUNK.0 * CHUNKS))?,
             carried: Arc::clone(carried),
             cores: cores.of_resource(kind),
         };
@@ -82,8 +85,14 @@ impl Carrier {
         }
         let pace = Pace::begin(self.traffic.rate, &is_over);
         let mut done = Bytes::ZERO;
-        while scheduler.now() < self.traffic.to {
-            self.into.bytes_mut().copy_from_slice(self.from.bytes());
+        let chunk = CHUNK.0 as usize;
+        let starts = (0..self.from.bytes().len()).step_by(chunk).cycle();
+        for start in starts {
+            if scheduler.now() >= self.traffic.to {
+                break;
+            }
+            let place = start..start + chunk;
+            self.into.bytes_mut()[place.clone()].copy_from_slice(&self.from.bytes()[place]);
             done += CHUNK;
             self.carried.fetch_add(CHUNK.0, Ordering::Relaxed);
             pace.keep(done)?;

@@ -65,6 +65,11 @@ impl<'c> Taken<'c> {
         Ok(address)
     }
 
+    /// Makes what was computed before no number.
+    pub fn poison(&self, address: u64, bytes: usize) -> Result<(), CudaError> {
+        self.card.write(address, &vec![u8::MAX; bytes])
+    }
+
     /// Numbers between -1/2 and 1/2, as many as `bytes` hold.
     pub fn numbers(&mut self, dtype: Dtype, bytes: usize) -> Result<u64, CudaError> {
         let address = self.room(bytes)?;
@@ -306,8 +311,10 @@ impl<'c> Operands<'c> {
         let count = (m * self.weights.n).min(elements_most);
         let mut results = Vec::new();
         for by in self.implementations() {
-            self.give(by, m, 0)?;
             let y = (self.addresses[2], self.weights.dtype);
+            let element = y.1.size_bytes() as usize;
+            self.taken.poison(y.0, m * self.weights.n * element)?;
+            self.give(by, m, 0)?;
             results.push(read_numbers(self.taken.card, y, count)?);
         }
         let first = &results[0];
