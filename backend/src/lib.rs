@@ -7,6 +7,7 @@ pub mod decoder;
 pub mod digest;
 pub mod dispatch;
 pub mod machine;
+mod pin;
 pub mod probe;
 pub mod selftest;
 pub mod serving;

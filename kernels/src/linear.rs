@@ -314,6 +314,39 @@ impl Ahead {
     }
 }
 
+/// A panel that is asked for some lines at a time, no more than the processor waits for at once.
+struct NextPanel<W> {
+    w: W,
+    /// Those that were not begun, and their columns.
+    rows: Range<usize>,
+    columns: Range<usize>,
+    /// Of a row.
+    lines: usize,
+    /// What is left of a row that was.
+    from: *const u8,
+    left: usize,
+    /// Lines at a time.
+    share: usize,
+}
+
+impl<W: Rows> NextPanel<W> {
+    #[inline(always)]
+    fn ask<L: Lanes>(&mut self, lanes: L) {
+        for _ in 0..self.share {
+            if self.left == 0 {
+                let Some(row) = self.rows.next() else {
+                    return;
+                };
+                self.from = self.w.piece(row, self.columns.clone()).place(0);
+                self.left = self.lines;
+            }
+            lanes.prefetch(self.from);
+            self.from = self.from.wrapping_add(CACHE_LINE);
+            self.left -= 1;
+        }
+    }
+}
+
 impl<W: Rows> Kernel for Product<'_, '_, W> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
@@ -477,11 +510,11 @@ impl<W: Rows> Operands<'_, '_, W> {
         parts: &mut [[[L::V; N]; M]],
     ) {
         let tiles = block.rows.div_ceil(M);
+        let mut next = self.next_panel(block, N * LANES, LANES * tiles);
         for quarter in 0..QUARTERS {
             for tile in 0..tiles {
-                self.ask_for_panel::<L, N>(lanes, block, quarter, (tile, tiles));
-                let mut sums =
-                    quarter_of_sums(lanes, (x, tile, tiles), (w, block.steps()), quarter);
+                let (x, w) = ((x, tile, tiles), (w, block.steps()));
+                let mut sums = quarter_of_sums(lanes, x, w, quarter, || next.ask(lanes));
                 // The first with the second, the third with the fourth, then the one pair with the other.
                 if quarter % 2 == 1 {
                     sums = added(lanes, &parts[quarter / 2 * tiles + tile], sums);
@@ -502,22 +535,19 @@ impl<W: Rows> Operands<'_, '_, W> {
         }
     }
 
-    /// Asks for a tile's share of a quarter of the panel that comes next.
+    /// The panel of so many rows that comes next, asked for in so many shares.
     #[inline(always)]
-    fn ask_for_panel<L: Lanes, const N: usize>(
-        &self,
-        lanes: L,
-        block: Block,
-        quarter: usize,
-        (tile, tiles): (usize, usize),
-    ) {
-        let (rows, each) = (N * LANES / QUARTERS, block.steps().div_ceil(tiles));
-        let first = block.first_column + N * LANES + quarter * rows;
-        for row in first..(first + rows).min(self.shape.n) {
-            let piece = self.w.piece(row, block.k_start..block.k_end);
-            for step in tile * each..block.steps().min((tile + 1) * each) {
-                lanes.prefetch(piece.place(step));
-            }
+    fn next_panel(&self, block: Block, rows: usize, shares: usize) -> NextPanel<W> {
+        let first = block.first_column + rows;
+        let lines = (block.steps() * W::Row::STEP_BYTES).div_ceil(CACHE_LINE);
+        NextPanel {
+            w: self.w,
+            rows: first..self.shape.n.min(first + rows),
+            columns: block.k_start..block.k_end,
+            lines,
+            from: std::ptr::null(),
+            left: 0,
+            share: (rows * lines).div_ceil(shares),
         }
     }
 

@@ -69,19 +69,19 @@ pub fn pack_weight<L: Lanes, R: Row, const N: usize>(
 ) {
     let steps = length.div_ceil(LANES);
     for n in 0..N {
-        for half in 0..LANES / EIGHT {
-            let first = n * LANES + half * EIGHT;
-            let mut eight = [row(first); EIGHT];
-            for i in 1..EIGHT {
-                eight[i] = row(first + i);
+        let mut rows = [row(n * LANES); LANES];
+        for i in 0..LANES {
+            rows[i] = row(n * LANES + i).upto(length);
+        }
+        for step in 0..steps {
+            let mut vectors = [lanes.zero(); LANES];
+            for i in 0..LANES {
+                vectors[i] = padded(lanes, rows[i], step, length);
             }
-            for step in 0..steps {
-                let columns = transposed(lanes, eight, step, length);
-                for place in 0..LANES {
-                    let line = &mut into[place * stride(steps) + step][n].0;
-                    let into = &mut line.as_chunks_mut().0[half];
-                    lanes.store_eight(columns[TREE[place]], into);
-                }
+            let columns = lanes.transpose_square(vectors);
+            for place in 0..LANES {
+                let line = &mut into[place * stride(steps) + step][n].0;
+                lanes.store(columns[TREE[place]], line);
             }
         }
     }
@@ -102,27 +102,32 @@ fn transposed<L: Lanes, R: Row>(
 }
 
 /// What a quarter of the lanes adds to the sums of tile `tile` of [`pack_input`]: `sums[m][n]` of row `m` and sixteen
-/// rows of weight.
+/// rows of weight. `meanwhile` is called at each lane.
 #[inline(always)]
 pub fn quarter_of_sums<L: Lanes, const M: usize, const N: usize>(
     lanes: L,
     x: (&[[f32; M]], usize, usize),
     w: (&[[Line; N]], usize),
     quarter: usize,
+    mut meanwhile: impl FnMut(),
 ) -> [[L::V; N]; M] {
-    let first = sums_of_lane(lanes, x, w, quarter * AT_ONCE);
-    let first = added(
-        lanes,
-        &first,
-        sums_of_lane(lanes, x, w, quarter * AT_ONCE + 1),
-    );
-    let second = sums_of_lane(lanes, x, w, quarter * AT_ONCE + 2);
-    let second = added(
-        lanes,
-        &second,
-        sums_of_lane(lanes, x, w, quarter * AT_ONCE + 3),
-    );
+    let first = two_lanes(lanes, x, w, quarter * AT_ONCE, &mut meanwhile);
+    let second = two_lanes(lanes, x, w, quarter * AT_ONCE + 2, &mut meanwhile);
     added(lanes, &first, second)
+}
+
+#[inline(always)]
+fn two_lanes<L: Lanes, const M: usize, const N: usize>(
+    lanes: L,
+    x: (&[[f32; M]], usize, usize),
+    w: (&[[Line; N]], usize),
+    place: usize,
+    meanwhile: &mut impl FnMut(),
+) -> [[L::V; N]; M] {
+    meanwhile();
+    let first = sums_of_lane(lanes, x, w, place);
+    meanwhile();
+    added(lanes, &first, sums_of_lane(lanes, x, w, place + 1))
 }
 
 /// `a + b`, element by element.

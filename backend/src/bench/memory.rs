@@ -6,7 +6,8 @@ use std::time::Instant;
 use plimsoll_core::units::Bytes;
 
 use super::BenchOptions;
-use crate::cpu::{CpuError, pin};
+use crate::cpu::CpuError;
+use crate::pin;
 use crate::cuda::executor::{Taken, Way, copies, in_turns, with_stream};
 use crate::cuda::{Card, CopyRows, CudaError, Repeats};
 use crate::probe::{ProbeError, median};

@@ -11,7 +11,6 @@ pub(crate) mod error;
 mod load;
 pub(crate) mod memory;
 mod parts;
-pub(crate) mod pin;
 pub(crate) mod scheduler;
 mod texts;
 pub(crate) mod turn;

@@ -12,7 +12,7 @@ use plimsoll_core::trace::Span;
 
 use super::CpuOptions;
 use super::error::{CpuError, TaskError};
-use super::pin;
+use crate::pin;
 use super::scheduler::{Failure, Scheduler};
 use crate::tiers::{TierError, sharpen_timers};
 

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use super::activations::Activations;
 use super::cache::{CachePart, NewCachePart};
 use super::error::at_least;
 use super::parallel::Team;
@@ -68,7 +69,7 @@ impl Decoder {
         let rows: usize = parts.iter().map(|part| part.rows.len()).sum();
         let width = self.group() * self.head_dim();
         at_least("the queries of a step", rows * width, queries.len())?;
-        let mut q = vec![0.0; rows * width];
+        let mut q = Activations::of(rows * width);
         queries.load(0..rows * width, &mut q);
         let flops = 4 * (rows * width * sight.context_len) as u64;
         let attended = team.share((rows, flops), |range| {
@@ -143,13 +144,13 @@ impl Decoder {
             .collect();
         for some in all.chunks(self.team.threads() * PROMPT_ROWS) {
             let q = some.iter().map(|(_, row)| {
-                let mut q = vec![0.0; places(*row).len() * width];
+                let mut q = Activations::of(places(*row).len() * width);
                 for (place, q) in places(*row).zip(q.chunks_exact_mut(width)) {
                     queries.load(place, q);
                 }
                 q
             });
-            let q: Vec<Vec<f32>> = q.collect();
+            let q: Vec<Activations> = q.collect();
             let flops = 2 * (some.len() * tokens * context_len * width) as u64;
             let attended = self.team.share((some.len(), flops), |range| {
                 let rows = some[range.clone()].iter().zip(&q[range]);

@@ -23,6 +23,7 @@
 //! Each further thread packs its own input, `T * k`, and has its part of the result twice; in attention it has
 //! as much as the first.
 
+mod activations;
 mod attend;
 mod block;
 mod cache;

@@ -12,9 +12,11 @@ use plimsoll_core::Dtype;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::DecoderError;
+use super::activations::Activations;
 use crate::dispatch::{Dispatch, Weights};
 use crate::kernels::Matrix;
 use crate::kernels::linear::{How, LinearShape, LinearWeight, Ways, linear_into, linear_with};
+use crate::pin;
 
 /// Less work than this is not worth another thread: waking one takes microseconds.
 const FLOPS_MIN: u64 = 500_000;
@@ -30,7 +32,7 @@ pub(super) struct Team {
     dtype: Dtype,
     /// Which way suits which product.
     pub dispatch: Dispatch,
-    /// Started by the first work, so that they have the cores of the thread that calls.
+    /// Started by the first work, so that they have the cores of the thread that calls, which is always the same.
     others: Arc<OnceLock<ThreadPool>>,
     /// Which of them look for work, and do not sleep.
     awake: Arc<[AtomicBool]>,
@@ -82,10 +84,23 @@ impl Team {
         if let Some(pool) = self.others.get() {
             return Ok(pool);
         }
-        let name = |index| format!("gpu {}", index + 1);
-        let builder = ThreadPoolBuilder::new().num_threads(self.threads - 1);
-        let pool = builder.thread_name(name).build();
-        let pool = pool.map_err(|error| DecoderError::Threads(error.to_string()))?;
+        let cores = pin::allowed_cores();
+        // Where there are just as many, each has its own: the system would have two of them on one for milliseconds.
+        let own_cores = cores.len() == self.threads;
+        let others = cores.get(1..).unwrap_or_default().to_vec();
+        let pool = ThreadPoolBuilder::new()
+            .num_threads(self.threads - 1)
+            .thread_name(|index| format!("gpu {}", index + 1))
+            .start_handler(move |index| {
+                if own_cores {
+                    pin::pin_to(&others[index..=index]);
+                }
+            })
+            .build()
+            .map_err(|error| DecoderError::Threads(error.to_string()))?;
+        if own_cores {
+            pin::pin_to(&cores[..1]);
+        }
         Ok(self.others.get_or_init(|| pool))
     }
 
@@ -165,10 +180,10 @@ impl Team {
         m: usize,
         x: &[f32],
         weights: [LinearWeight<'_>; N],
-    ) -> Result<[Vec<f32>; N], DecoderError> {
+    ) -> Result<[Activations; N], DecoderError> {
         let k = x.len() / m.max(1);
         let widths = weights.map(|weight| weight.weight.len() / k.max(1));
-        let mut y = widths.map(|n| vec![0.0; m * n]);
+        let mut y = widths.map(|n| Activations::of(m * n));
         let shape = LinearShape {
             m,
             n: widths.iter().sum(),
@@ -280,7 +295,7 @@ mod tests {
             let y = team
                 .linears(shape.m, &x, [weight, narrow])
                 .expect("it fits");
-            y.map(|y| y.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+            y.map(|y| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>())
         };
         let [wide, few] = run(1);
         assert_eq!([wide.len(), few.len()], [shape.m * shape.n, shape.m * 70]);

@@ -6,6 +6,7 @@
 use plimsoll_core::model::TensorRole;
 use plimsoll_core::split::Module;
 
+use super::activations::Activations;
 use super::error::at_least;
 use super::{Batch, BlockTensors, Decoder, DecoderError, NewCachePart, Split, SplitMut};
 use crate::kernels::Matrix;
@@ -59,7 +60,7 @@ impl Decoder {
         at_least("room for an input", batch.tokens() * width, into.len())?;
         for tile in batch.tiles() {
             let rows = tile.start * width..tile.end * width;
-            let mut x = vec![0.0; rows.len()];
+            let mut x = Activations::of(rows.len());
             hidden.load(rows.clone(), &mut x);
             into[rows].copy_from_slice(&self.attention_input(block, x)?);
         }
@@ -126,7 +127,7 @@ impl Decoder {
         self.check_projected(batch, queries, parts)?;
         let modules = [Module::Q, Module::K, Module::V];
         for tile in batch.tiles() {
-            let mut projected = [const { Vec::new() }; 3];
+            let mut projected = [const { Activations::none() }; 3];
             for ((module, parted), all) in modules.iter().zip(parted).zip(&mut projected) {
                 *all = parted.join(tile.clone(), (block, module.bias()))?;
             }
@@ -151,11 +152,11 @@ impl Decoder {
         for tile in batch.tiles() {
             let o = parted.join(tile.clone(), (block, TensorRole::OBias))?;
             let rows = tile.start * width..tile.end * width;
-            let mut x = vec![0.0; rows.len()];
+            let mut x = Activations::of(rows.len());
             hidden.load(rows.clone(), &mut x);
             hidden.store(rows.clone(), &self.attention_end(block, x, &o)?);
             // As the MLP reads them: rounded to their type.
-            let mut x = vec![0.0; rows.len()];
+            let mut x = Activations::of(rows.len());
             hidden.load(rows.clone(), &mut x);
             into[rows].copy_from_slice(&self.mlp_input(block, &x)?);
         }
@@ -201,7 +202,7 @@ impl Decoder {
         for tile in batch.tiles() {
             let y = parted.join(tile.clone(), (block, TensorRole::DownBias))?;
             let rows = tile.start * width..tile.end * width;
-            let mut x = vec![0.0; rows.len()];
+            let mut x = Activations::of(rows.len());
             hidden.load(rows.clone(), &mut x);
             hidden.store(rows, &self.mlp_end(block, x, &y)?);
         }
@@ -215,7 +216,7 @@ impl Parted<'_> {
         &self,
         tokens: std::ops::Range<usize>,
         (block, bias): (&BlockTensors<'_>, TensorRole),
-    ) -> Result<Vec<f32>, DecoderError> {
+    ) -> Result<Activations, DecoderError> {
         let parts = [self.host, self.device];
         let bias = block.vector(bias)?.map(|bias| bias.to_vec());
         let mut all = Vec::new();
@@ -230,6 +231,6 @@ impl Parted<'_> {
                 all[begin..].iter_mut().zip(bias).for_each(|(y, b)| *y += b);
             }
         }
-        Ok(all)
+        Ok(all.into())
     }
 }

@@ -19,23 +19,22 @@ pub struct SplitMut<'a> {
     parts: Vec<ElementsMut<'a>>,
 }
 
-/// The parts of `range` that fall into each of the parts of these lengths: part, range in the part,
-/// range in `range`.
-fn overlaps(
-    lengths: impl Iterator<Item = usize>,
-    range: Range<usize>,
-) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> {
+/// What of `range` falls into a part: where in the part, and where in `range`.
+fn overlap(part: Range<usize>, range: &Range<usize>) -> Option<(Range<usize>, Range<usize>)> {
+    let (from, to) = (range.start.max(part.start), range.end.min(part.end));
+    let (inner, outer) = (part.start, range.start);
+    (from < to).then(|| (from - inner..to - inner, from - outer..to - outer))
+}
+
+/// Copies elements out of parts as f32.
+fn load<'a>(parts: impl Iterator<Item = Elements<'a>>, range: &Range<usize>, into: &mut [f32]) {
     let mut start = 0;
-    lengths.enumerate().filter_map(move |(index, length)| {
-        let from = range.start.max(start);
-        let to = range.end.min(start + length);
-        let found = (from < to).then(|| {
-            let inner = from - start..to - start;
-            (index, inner, from - range.start..to - range.start)
-        });
-        start += length;
-        found
-    })
+    for part in parts {
+        if let Some((inner, outer)) = overlap(start..start + part.len(), range) {
+            part.load(inner, &mut into[outer]);
+        }
+        start += part.len();
+    }
 }
 
 impl<'a> Split<'a> {
@@ -67,9 +66,7 @@ impl<'a> Split<'a> {
 
     /// Copies elements out as f32.
     pub(super) fn load(&self, range: Range<usize>, into: &mut [f32]) {
-        for (part, inner, outer) in overlaps(self.parts.iter().map(Elements::len), range) {
-            self.parts[part].load(inner, &mut into[outer]);
-        }
+        load(self.parts.iter().copied(), &range, into);
     }
 }
 
@@ -91,9 +88,8 @@ impl<'a> SplitMut<'a> {
         Ok(())
     }
 
-    fn lengths(&self) -> std::vec::IntoIter<usize> {
-        let lengths = self.parts.iter().map(|part| part.as_elements().len());
-        lengths.collect::<Vec<_>>().into_iter()
+    fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.parts.iter().map(|part| part.as_elements().len())
     }
 
     /// How many elements there are.
@@ -108,15 +104,18 @@ impl<'a> SplitMut<'a> {
 
     /// Copies elements out as f32.
     pub(super) fn load(&self, range: Range<usize>, into: &mut [f32]) {
-        for (part, inner, outer) in overlaps(self.lengths(), range) {
-            self.parts[part].as_elements().load(inner, &mut into[outer]);
-        }
+        load(self.parts.iter().map(ElementsMut::as_elements), &range, into);
     }
 
     /// Copies elements in, rounded to the stored type.
     pub(super) fn store(&mut self, range: Range<usize>, from: &[f32]) {
-        for (part, inner, outer) in overlaps(self.lengths(), range) {
-            self.parts[part].store(inner, &from[outer]);
+        let mut start = 0;
+        for part in &mut self.parts {
+            let length = part.as_elements().len();
+            if let Some((inner, outer)) = overlap(start..start + length, &range) {
+                part.store(inner, &from[outer]);
+            }
+            start += length;
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The stages that are matrix products and what stands around them, and the embedding.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use plimsoll_core::model::{Norm, NormPosition, Positions, TensorRole};
 
+use super::activations::Activations;
 use super::error::at_least;
 use super::{BlockTensors, Decoder, DecoderError, NewCachePart, Padding, Split, SplitMut, TILE};
 use crate::kernels::KernelError;
@@ -74,7 +74,7 @@ impl Decoder {
         m: usize,
         x: &[f32],
         weight: LinearWeight<'_>,
-    ) -> Result<Vec<f32>, DecoderError> {
+    ) -> Result<Activations, DecoderError> {
         let [y] = self.team.linears(m, x, [weight])?;
         Ok(y)
     }
@@ -83,8 +83,8 @@ impl Decoder {
         &self,
         x: &[f32],
         norm: NormWeight<'_>,
-    ) -> Result<Vec<f32>, DecoderError> {
-        let mut y = vec![0.0; x.len()];
+    ) -> Result<Activations, DecoderError> {
+        let mut y = Activations::of(x.len());
         match self.model.norm {
             Norm::LayerNorm => layer_norm(x, norm, &mut y),
             Norm::RmsNorm => rms_norm(x, norm, &mut y),
@@ -113,7 +113,7 @@ impl Decoder {
         for tile in batch.tiles() {
             let m = tile.len();
             let zeros = vec![0; m];
-            let mut x = vec![0.0; m * table.width];
+            let mut x = Activations::of(m * table.width);
             embed(&ids[tile.clone()], &zeros, table, None, &mut x)?;
             if let Some(weight) = block.optional(TensorRole::ProjectIn)? {
                 x = self.linear(m, &x, LinearWeight { weight, bias: None })?;
@@ -122,7 +122,7 @@ impl Decoder {
                 let places = tile.clone().map(|token| batch.place(token) as u32 + offset);
                 let places: Vec<u32> = places.collect();
                 let matrix = block.get(TensorRole::PositionEmbedding)?;
-                let mut rows = vec![0.0; m * width];
+                let mut rows = Activations::of(m * width);
                 embed(&places, &zeros, Table { matrix, width }, None, &mut rows)?;
                 residual::add(&mut x, &rows)?;
             }
@@ -160,10 +160,10 @@ impl Decoder {
         block: &BlockTensors<'_>,
         tile: Range<usize>,
         hidden: &Split<'_>,
-    ) -> Result<[Vec<f32>; 3], DecoderError> {
+    ) -> Result<[Activations; 3], DecoderError> {
         use TensorRole::{KBias, KWeight, QBias, QWeight, VBias, VWeight};
         let width = self.hidden_size();
-        let mut x = vec![0.0; tile.len() * width];
+        let mut x = Activations::of(tile.len() * width);
         hidden.load(tile.start * width..tile.end * width, &mut x);
         let x = self.attention_input(block, x)?;
         let weights = [
@@ -178,8 +178,8 @@ impl Decoder {
     pub(super) fn attention_input(
         &self,
         block: &BlockTensors<'_>,
-        x: Vec<f32>,
-    ) -> Result<Vec<f32>, DecoderError> {
+        x: Activations,
+    ) -> Result<Activations, DecoderError> {
         use TensorRole::{AttnNormBias, AttnNormWeight};
         if self.model.norm_position == NormPosition::After {
             return Ok(x);
@@ -208,7 +208,7 @@ impl Decoder {
         &self,
         batch: Batch<'_>,
         tile: Range<usize>,
-        [mut q, mut k, v]: [Vec<f32>; 3],
+        [mut q, mut k, v]: [Activations; 3],
         (queries, parts): (&mut SplitMut<'_>, &mut [NewCachePart<'_>]),
     ) -> Result<(), DecoderError> {
         let (head_dim, kv_heads) = (self.head_dim(), self.kv_heads());
@@ -252,9 +252,9 @@ impl Decoder {
         for tile in batch.tiles() {
             let m = tile.len();
             let rows = tile.start * width..tile.end * width;
-            let mut x = vec![0.0; m * width];
+            let mut x = Activations::of(m * width);
             hidden.load(rows.clone(), &mut x);
-            let mut a = vec![0.0; m * q_size];
+            let mut a = Activations::of(m * q_size);
             attended.load(tile.start * q_size..tile.end * q_size, &mut a);
             let o = self.linear(m, &a, block.linear(OWeight, OBias)?)?;
             hidden.store(rows, &self.attention_end(block, x, &o)?);
@@ -266,9 +266,9 @@ impl Decoder {
     pub(super) fn attention_end(
         &self,
         block: &BlockTensors<'_>,
-        mut x: Vec<f32>,
+        mut x: Activations,
         o: &[f32],
-    ) -> Result<Vec<f32>, DecoderError> {
+    ) -> Result<Activations, DecoderError> {
         use TensorRole::{AttnNormBias, AttnNormWeight};
         residual::add(&mut x, o)?;
         if self.model.norm_position == NormPosition::Before {
@@ -294,7 +294,7 @@ impl Decoder {
         for tile in batch.tiles() {
             let m = tile.len();
             let rows = tile.start * width..tile.end * width;
-            let mut x = vec![0.0; m * width];
+            let mut x = Activations::of(m * width);
             hidden.load(rows.clone(), &mut x);
             let y = self.mlp_of(block, m, &self.mlp_input(block, &x)?)?;
             hidden.store(rows, &self.mlp_end(block, x, &y)?);
@@ -303,26 +303,26 @@ impl Decoder {
     }
 
     /// What the MLP reads of activations.
-    pub(super) fn mlp_input<'x>(
+    pub(super) fn mlp_input(
         &self,
         block: &BlockTensors<'_>,
-        x: &'x [f32],
-    ) -> Result<Cow<'x, [f32]>, DecoderError> {
+        x: &[f32],
+    ) -> Result<Activations, DecoderError> {
         use TensorRole::{MlpNormBias, MlpNormWeight};
         if self.model.norm_position == NormPosition::After {
-            return Ok(Cow::Borrowed(x));
+            return Ok(Activations::copied(x));
         }
         let norm = block.norm(MlpNormWeight, MlpNormBias, self.model.norm_eps)?;
-        Ok(Cow::Owned(self.normalised(x, norm)?))
+        self.normalised(x, norm)
     }
 
     /// Adds what the MLP gave to activations.
     pub(super) fn mlp_end(
         &self,
         block: &BlockTensors<'_>,
-        mut x: Vec<f32>,
+        mut x: Activations,
         y: &[f32],
-    ) -> Result<Vec<f32>, DecoderError> {
+    ) -> Result<Activations, DecoderError> {
         use TensorRole::{MlpNormBias, MlpNormWeight};
         residual::add(&mut x, y)?;
         if self.model.norm_position == NormPosition::Before {
@@ -338,7 +338,7 @@ impl Decoder {
         block: &BlockTensors<'_>,
         m: usize,
         x: &[f32],
-    ) -> Result<Vec<f32>, DecoderError> {
+    ) -> Result<Activations, DecoderError> {
         use TensorRole::{DownBias, DownWeight, GateBias, GateWeight, UpBias, UpWeight};
         let up = block.linear(UpWeight, UpBias)?;
         let inner = if self.model.gated_mlp {
@@ -354,9 +354,9 @@ impl Decoder {
     /// The MLP's inner activations.
     pub(super) fn inner(
         &self,
-        mut up: Vec<f32>,
-        gate: Option<Vec<f32>>,
-    ) -> Result<Vec<f32>, DecoderError> {
+        mut up: Activations,
+        gate: Option<Activations>,
+    ) -> Result<Activations, DecoderError> {
         match gate {
             Some(mut gate) => {
                 activate_gate(self.activation(), &mut gate, &up)?;
@@ -386,7 +386,7 @@ impl Decoder {
         let mut output = HeadOutput::default();
         for start in (0..batch.sequences).step_by(TILE) {
             let m = TILE.min(batch.sequences - start);
-            let mut x = vec![0.0; m * width];
+            let mut x = Activations::of(m * width);
             for (sequence, x) in (start..).zip(x.chunks_exact_mut(width)) {
                 let last = (sequence + 1) * batch.query_len - 1;
                 hidden.load(last * width..(last + 1) * width, x);
@@ -402,7 +402,7 @@ impl Decoder {
             let logits = self.linear(m, &x, block.linear(LmHead, LmHeadBias)?)?;
             output.tokens.extend(self.choose(choice, start, &logits)?);
             if with_logits {
-                output.logits.extend(logits);
+                output.logits.extend_from_slice(&logits);
             }
         }
         Ok(output)

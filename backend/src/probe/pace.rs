@@ -6,7 +6,8 @@ use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::units::Bytes;
 
 use super::stats::median;
-use crate::cpu::{CpuError, CpuOptions, pin};
+use crate::cpu::{CpuError, CpuOptions};
+use crate::pin;
 use crate::kernels::Elements;
 use crate::kernels::linear::{LinearShape, LinearWeight, linear};
 use crate::tiers::Region;

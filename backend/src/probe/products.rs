@@ -9,7 +9,8 @@ use plimsoll_core::hardware::{Implementation, ProductCurves, Slowness};
 use plimsoll_core::units::Bytes;
 
 use super::ProbeError;
-use crate::cpu::{CpuError, pin};
+use crate::cpu::CpuError;
+use crate::pin;
 use crate::dispatch::{Tried, Weights, curves};
 use crate::kernels::groups::PackedMatrix;
 use crate::kernels::linear::{How, LinearShape, LinearWeight, Ways, linear_with};

@@ -11,7 +11,7 @@ use plimsoll_core::traffic::Traffic;
 use plimsoll_core::units::{Bytes, Seconds};
 
 use crate::cpu::CpuError;
-use crate::cpu::pin;
+use crate::pin;
 use crate::cpu::scheduler::Scheduler;
 use crate::cpu::worker::Cores;
 use crate::tiers::{Pace, Region, TierError, sharpen_timers};

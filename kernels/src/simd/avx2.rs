@@ -223,6 +223,14 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn transpose_square(self, rows: [Pair; LANES]) -> [Pair; LANES] {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = rows;
+        let upper = self.transpose([a, b, c, d, e, f, g, h]);
+        let lower = self.transpose([i, j, k, l, m, n, o, p]);
+        std::array::from_fn(|lane| (upper[lane], lower[lane]))
+    }
+
+    #[inline(always)]
     fn store_eight(self, value: __m256, into: &mut [f32; EIGHT]) {
         // SAFETY: `self` proves AVX2; eight f32 lie behind the reference; no alignment is asked.
         unsafe { _mm256_storeu_ps(into.as_mut_ptr(), value) }

@@ -51,7 +51,7 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
         // SAFETY: a prefetch reads nothing and cannot fault, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
 
     #[inline(always)]
@@ -185,8 +185,50 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn transpose_square(self, rows: [__m512; LANES]) -> [__m512; LANES] {
+        // SAFETY: `self` proves AVX-512.
+        let quarters = |first: usize| unsafe { transpose_quarters(&rows, first) };
+        let (a, b, c, d) = (quarters(0), quarters(4), quarters(8), quarters(12));
+        let mut columns = [self.zero(); LANES];
+        for lane in 0..LANES / 4 {
+            // SAFETY: `self` proves AVX-512.
+            unsafe {
+                let even = |x, y| _mm512_shuffle_f32x4::<0b10_00_10_00>(x, y);
+                let odd = |x, y| _mm512_shuffle_f32x4::<0b11_01_11_01>(x, y);
+                let (ab, cd) = (even(a[lane], b[lane]), even(c[lane], d[lane]));
+                columns[lane] = even(ab, cd);
+                columns[lane + 8] = odd(ab, cd);
+                let (ab, cd) = (odd(a[lane], b[lane]), odd(c[lane], d[lane]));
+                columns[lane + 4] = even(ab, cd);
+                columns[lane + 12] = odd(ab, cd);
+            }
+        }
+        columns
+    }
+
+    #[inline(always)]
     fn store_eight(self, value: __m256, into: &mut [f32; EIGHT]) {
         // SAFETY: `self` proves AVX2; eight f32 lie behind the reference; no alignment is asked.
         unsafe { _mm256_storeu_ps(into.as_mut_ptr(), value) }
+    }
+}
+
+/// Four rows from one on: lanes i, i + 4, i + 8 and i + 12 of all four, for each i below 4.
+///
+/// # Safety
+/// The processor has AVX-512 F.
+#[inline(always)]
+unsafe fn transpose_quarters(rows: &[__m512; LANES], first: usize) -> [__m512; 4] {
+    let (a, b, c, d) = (rows[first], rows[first + 1], rows[first + 2], rows[first + 3]);
+    // SAFETY: the caller knows that there is AVX-512.
+    unsafe {
+        let (ab, ab2) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+        let (cd, cd2) = (_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+        [
+            _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd),
+            _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd),
+            _mm512_shuffle_ps::<0b01_00_01_00>(ab2, cd2),
+            _mm512_shuffle_ps::<0b11_10_11_10>(ab2, cd2),
+        ]
     }
 }

@@ -74,6 +74,8 @@ pub trait Lanes: Copy {
     fn sum_four(self, values: [Self::V; 4]) -> [f32; 4];
     /// For each lane, what eight vectors have there.
     fn transpose(self, rows: [Self::V; EIGHT]) -> [Self::Eight; LANES];
+    /// The same of sixteen vectors.
+    fn transpose_square(self, rows: [Self::V; LANES]) -> [Self::V; LANES];
     /// Writes eight.
     fn store_eight(self, value: Self::Eight, into: &mut [f32; EIGHT]);
 }

@@ -121,6 +121,11 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
+    fn transpose_square(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
+        std::array::from_fn(|lane| rows.map(|row| row[lane]))
+    }
+
+    #[inline(always)]
     fn store_eight(self, value: [f32; EIGHT], into: &mut [f32; EIGHT]) {
         *into = value;
     }
