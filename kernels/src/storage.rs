@@ -149,6 +149,36 @@ impl<'a> ElementsMut<'a> {
         seen.map_err(|_| error)
     }
 
+    /// The same elements, for a while.
+    pub fn reborrowed(&mut self) -> ElementsMut<'_> {
+        match self {
+            ElementsMut::F32(values) => ElementsMut::F32(values),
+            ElementsMut::F16(values) => ElementsMut::F16(values),
+            ElementsMut::Bf16(values) => ElementsMut::Bf16(values),
+        }
+    }
+
+    /// The first elements, and the others.
+    ///
+    /// # Panics
+    /// Where there are not so many.
+    pub fn split_at(self, count: usize) -> (Self, Self) {
+        match self {
+            ElementsMut::F32(values) => {
+                let (first, others) = values.split_at_mut(count);
+                (ElementsMut::F32(first), ElementsMut::F32(others))
+            }
+            ElementsMut::F16(values) => {
+                let (first, others) = values.split_at_mut(count);
+                (ElementsMut::F16(first), ElementsMut::F16(others))
+            }
+            ElementsMut::Bf16(values) => {
+                let (first, others) = values.split_at_mut(count);
+                (ElementsMut::Bf16(first), ElementsMut::Bf16(others))
+            }
+        }
+    }
+
     /// The same elements, to read.
     pub fn as_elements(&self) -> Elements<'_> {
         match self {

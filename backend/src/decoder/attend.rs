@@ -143,19 +143,17 @@ impl Decoder {
             .flat_map(|part| part.rows.clone().map(move |row| (part, row)))
             .collect();
         for some in all.chunks(self.team.threads() * PROMPT_ROWS) {
-            let q = some.iter().map(|(_, row)| {
-                let mut q = Activations::of(places(*row).len() * width);
-                for (place, q) in places(*row).zip(q.chunks_exact_mut(width)) {
-                    queries.load(place, q);
-                }
-                q
-            });
-            let q: Vec<Activations> = q.collect();
             let flops = 2 * (some.len() * tokens * context_len * width) as u64;
+            let given = &*queries;
             let attended = self.team.share((some.len(), flops), |range| {
-                let rows = some[range.clone()].iter().zip(&q[range]);
-                let out = rows.map(|((part, row), q)| self.attend_text(part, *row, q, batch));
-                out.collect::<Result<Vec<_>, _>>()
+                let rows = some[range].iter().map(|(part, row)| {
+                    let mut q = Activations::of(places(*row).len() * width);
+                    for (place, q) in places(*row).zip(q.chunks_exact_mut(width)) {
+                        given.load(place, q);
+                    }
+                    self.attend_text(part, *row, &q, batch)
+                });
+                rows.collect::<Result<Vec<_>, _>>()
             })?;
             let out = attended.iter().flat_map(|(_, out)| out);
             for ((_, row), out) in some.iter().zip(out) {

@@ -196,19 +196,12 @@ impl Decoder {
         caches: &mut [PagesMut<'_>],
     ) -> Result<(), DecoderError> {
         let batch = mixed.tokens();
-        at_least(
-            "the activations",
-            batch.tokens() * self.hidden_size(),
-            hidden.len(),
-        )?;
         let mut records = self.records(mixed, caches)?;
         self.check_projected(batch, queries, &records)?;
-        for tile in batch.tiles() {
-            let projected = self.projected(block, tile.clone(), hidden)?;
+        self.project_tiles(block, batch, (hidden, queries), |tile, new| {
             let records = &mut records[tile.clone()];
-            self.put_projected(batch, tile, projected, (queries, records))?;
-        }
-        Ok(())
+            self.append(batch, tile, new, records)
+        })
     }
 
     /// Where each token's keys and values go.

@@ -142,7 +142,7 @@ impl Team {
     }
 
     /// Does each part on a thread of its own, with what it is given.
-    fn each<G: Send, T: Send>(
+    pub fn each<G: Send, T: Send>(
         &self,
         parts: impl Iterator<Item = (Range<usize>, G)>,
         work: impl Fn(Range<usize>, G) -> Result<T, DecoderError> + Sync,
@@ -168,6 +168,20 @@ impl Team {
         let done = shares.into_iter();
         let done = done.filter_map(|(range, _, result)| Some((range, result?)));
         done.map(|(range, result)| Ok((range, result?))).collect()
+    }
+
+    /// [`Team::linears`] of one layer.
+    ///
+    /// # Errors
+    /// Where operands do not fit each other.
+    pub fn linear(
+        &self,
+        m: usize,
+        x: &[f32],
+        weight: LinearWeight<'_>,
+    ) -> Result<Activations, DecoderError> {
+        let [y] = self.linears(m, x, [weight])?;
+        Ok(y)
     }
 
     /// The outputs of linear layers that have one input, `m` rows: each thread some outputs of every row,

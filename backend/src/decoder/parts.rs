@@ -131,7 +131,10 @@ impl Decoder {
             for ((module, parted), all) in modules.iter().zip(parted).zip(&mut projected) {
                 *all = parted.join(tile.clone(), (block, module.bias()))?;
             }
-            self.put_projected(batch, tile, projected, (queries, parts))?;
+            let [mut q, mut k, v] = projected;
+            self.turn(batch, tile.clone(), [&mut q, &mut k])?;
+            queries.store(tile.start * self.q_size()..tile.end * self.q_size(), &q);
+            self.append(batch, tile, [k, v], parts)?;
         }
         Ok(())
     }

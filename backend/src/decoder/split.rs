@@ -102,6 +102,26 @@ impl<'a> SplitMut<'a> {
         self.len() == 0
     }
 
+    /// Pieces of so many elements one after another, as far as they reach.
+    pub(super) fn cut(&mut self, lengths: impl Iterator<Item = usize>) -> Vec<SplitMut<'_>> {
+        let mut parts = self.parts.iter_mut().map(ElementsMut::reborrowed);
+        let mut begun = None;
+        let piece = lengths.map(|mut left| {
+            let mut piece = SplitMut::default();
+            while left > 0
+                && let Some(part) = begun.take().or_else(|| parts.next())
+            {
+                let length = part.as_elements().len();
+                let (taken, rest) = part.split_at(left.min(length));
+                begun = (length > left).then_some(rest);
+                left -= left.min(length);
+                piece.parts.push(taken);
+            }
+            piece
+        });
+        piece.collect()
+    }
+
     /// Copies elements out as f32.
     pub(super) fn load(&self, range: Range<usize>, into: &mut [f32]) {
         load(self.parts.iter().map(ElementsMut::as_elements), &range, into);
@@ -140,6 +160,11 @@ mod tests {
         assert_eq!(out, [2.0, 3.0, 4.0]);
         split.load(0..3, &mut out);
         assert_eq!(out, [0.0, 1.0, 2.0]);
+        let mut pieces = split.cut([2, 3].into_iter());
+        assert_eq!(pieces.iter().map(SplitMut::len).collect::<Vec<_>>(), [2, 3]);
+        pieces[1].store(0..2, &[7.0, 8.0]);
+        split.load(2..5, &mut out);
+        assert_eq!(out, [7.0, 8.0, 4.0]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use plimsoll_core::model::{Norm, NormPosition, Positions, TensorRole};
 
 use super::activations::Activations;
 use super::error::at_least;
+use super::parallel::Team;
 use super::{BlockTensors, Decoder, DecoderError, NewCachePart, Padding, Split, SplitMut, TILE};
 use crate::kernels::KernelError;
 use crate::kernels::activation::{activate, activate_gate};
@@ -69,14 +70,36 @@ impl Batch<'_> {
 }
 
 impl Decoder {
-    fn linear(
+    /// Does all tiles of a batch, each with its piece of `out`, where a token has `width` elements. As long as there is a
+    /// tile for each thread, each has one by itself, and they meet once; else all share a tile. `then` is called with what
+    /// came of each, in order.
+    pub(super) fn each_tile<T: Send>(
         &self,
-        m: usize,
-        x: &[f32],
-        weight: LinearWeight<'_>,
-    ) -> Result<Activations, DecoderError> {
-        let [y] = self.team.linears(m, x, [weight])?;
-        Ok(y)
+        batch: Batch<'_>,
+        (out, width): (&mut SplitMut<'_>, usize),
+        work: impl Fn(&Team, Range<usize>, &mut SplitMut<'_>) -> Result<T, DecoderError> + Sync,
+        mut then: impl FnMut(Range<usize>, T) -> Result<(), DecoderError>,
+    ) -> Result<(), DecoderError> {
+        let threads = self.team.threads();
+        let mut pieces = out.cut(batch.tiles().map(|tile| tile.len() * width));
+        let mut tiles: Vec<_> = batch.tiles().zip(&mut pieces).collect();
+        let alone = self.team.alone();
+        for round in tiles.chunks_mut(threads) {
+            let whole = round.len() == threads;
+            let round = round.iter_mut().map(|(tile, piece)| (tile.clone(), piece));
+            let done = match whole {
+                true => self
+                    .team
+                    .each(round, |tile, piece| work(&alone, tile, piece))?,
+                false => round
+                    .map(|(tile, piece)| Ok((tile.clone(), work(&self.team, tile, piece)?)))
+                    .collect::<Result<_, DecoderError>>()?,
+            };
+            for (tile, result) in done {
+                then(tile, result)?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn normalised(
@@ -116,7 +139,7 @@ impl Decoder {
             let mut x = Activations::of(m * table.width);
             embed(&ids[tile.clone()], &zeros, table, None, &mut x)?;
             if let Some(weight) = block.optional(TensorRole::ProjectIn)? {
-                x = self.linear(m, &x, LinearWeight { weight, bias: None })?;
+                x = self.team.linear(m, &x, LinearWeight { weight, bias: None })?;
             }
             if let Positions::Learned { offset } = self.model.positions {
                 let places = tile.clone().map(|token| batch.place(token) as u32 + offset);
@@ -144,34 +167,38 @@ impl Decoder {
         queries: &mut SplitMut<'_>,
         parts: &mut [NewCachePart<'_>],
     ) -> Result<(), DecoderError> {
-        let width = self.hidden_size();
-        at_least("the activations", batch.tokens() * width, hidden.len())?;
         self.check_projected(batch, queries, parts)?;
-        for tile in batch.tiles() {
-            let projected = self.projected(block, tile.clone(), hidden)?;
-            self.put_projected(batch, tile, projected, (queries, parts))?;
-        }
-        Ok(())
+        self.project_tiles(block, batch, (hidden, queries), |tile, new| {
+            self.append(batch, tile, new, parts)
+        })
     }
 
-    /// Queries, keys and values of a tile.
-    pub(super) fn projected(
+    /// Queries, keys and values, tile by tile: queries where they go, the others to `append`.
+    pub(super) fn project_tiles(
         &self,
         block: &BlockTensors<'_>,
-        tile: Range<usize>,
-        hidden: &Split<'_>,
-    ) -> Result<[Activations; 3], DecoderError> {
+        batch: Batch<'_>,
+        (hidden, queries): (&Split<'_>, &mut SplitMut<'_>),
+        append: impl FnMut(Range<usize>, [Activations; 2]) -> Result<(), DecoderError>,
+    ) -> Result<(), DecoderError> {
         use TensorRole::{KBias, KWeight, QBias, QWeight, VBias, VWeight};
         let width = self.hidden_size();
-        let mut x = Activations::of(tile.len() * width);
-        hidden.load(tile.start * width..tile.end * width, &mut x);
-        let x = self.attention_input(block, x)?;
+        at_least("the activations", batch.tokens() * width, hidden.len())?;
         let weights = [
             block.linear(QWeight, QBias)?,
             block.linear(KWeight, KBias)?,
             block.linear(VWeight, VBias)?,
         ];
-        self.team.linears(tile.len(), &x, weights)
+        let project = |team: &Team, tile: Range<usize>, queries: &mut SplitMut<'_>| {
+            let mut x = Activations::of(tile.len() * width);
+            hidden.load(tile.start * width..tile.end * width, &mut x);
+            let x = self.attention_input(block, x)?;
+            let [mut q, mut k, v] = team.linears(tile.len(), &x, weights)?;
+            self.turn(batch, tile, [&mut q, &mut k])?;
+            queries.store(0..q.len(), &q);
+            Ok([k, v])
+        };
+        self.each_tile(batch, (queries, self.q_size()), project, append)
     }
 
     /// What attention's projections read of activations.
@@ -203,22 +230,32 @@ impl Decoder {
         Ok(())
     }
 
-    /// Turns queries and keys of a tile where positions are rotary, and puts all where they go.
-    pub(super) fn put_projected(
+    /// Turns queries and keys of a tile where positions are rotary.
+    pub(super) fn turn(
         &self,
         batch: Batch<'_>,
         tile: Range<usize>,
-        [mut q, mut k, v]: [Activations; 3],
-        (queries, parts): (&mut SplitMut<'_>, &mut [NewCachePart<'_>]),
+        queries_and_keys: [&mut [f32]; 2],
+    ) -> Result<(), DecoderError> {
+        if let Some(rotary) = &self.rotary {
+            let turns = rotary.turns(tile.map(|token| batch.place(token)));
+            for rows in queries_and_keys {
+                turns.apply(rows, self.head_dim())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts keys and values of a tile where they go.
+    pub(super) fn append(
+        &self,
+        batch: Batch<'_>,
+        tile: Range<usize>,
+        [k, v]: [Activations; 2],
+        parts: &mut [NewCachePart<'_>],
     ) -> Result<(), DecoderError> {
         let (head_dim, kv_heads) = (self.head_dim(), self.kv_heads());
-        let (q_size, kv_size) = (self.q_size(), kv_heads * head_dim);
-        if let Some(rotary) = &self.rotary {
-            let turns = rotary.turns(tile.clone().map(|token| batch.place(token)));
-            turns.apply(&mut q, head_dim)?;
-            turns.apply(&mut k, head_dim)?;
-        }
-        queries.store(tile.start * q_size..tile.end * q_size, &q);
+        let kv_size = kv_heads * head_dim;
         let heads = k.chunks_exact(kv_size).zip(v.chunks_exact(kv_size));
         for (token, new) in tile.zip(heads) {
             let (sequence, t) = (token / batch.query_len, token % batch.query_len);
@@ -249,17 +286,17 @@ impl Decoder {
             batch.tokens() * q_size,
             attended.len(),
         )?;
-        for tile in batch.tiles() {
-            let m = tile.len();
-            let rows = tile.start * width..tile.end * width;
-            let mut x = Activations::of(m * width);
-            hidden.load(rows.clone(), &mut x);
-            let mut a = Activations::of(m * q_size);
+        let weight = block.linear(OWeight, OBias)?;
+        let project = |team: &Team, tile: Range<usize>, hidden: &mut SplitMut<'_>| {
+            let mut x = Activations::of(tile.len() * width);
+            hidden.load(0..x.len(), &mut x);
+            let mut a = Activations::of(tile.len() * q_size);
             attended.load(tile.start * q_size..tile.end * q_size, &mut a);
-            let o = self.linear(m, &a, block.linear(OWeight, OBias)?)?;
-            hidden.store(rows, &self.attention_end(block, x, &o)?);
-        }
-        Ok(())
+            let o = team.linear(tile.len(), &a, weight)?;
+            hidden.store(0..x.len(), &self.attention_end(block, x, &o)?);
+            Ok(())
+        };
+        self.each_tile(batch, (hidden, width), project, |_, ()| Ok(()))
     }
 
     /// Adds what attention gave to activations.
@@ -291,15 +328,14 @@ impl Decoder {
     ) -> Result<(), DecoderError> {
         let width = self.hidden_size();
         at_least("the activations", batch.tokens() * width, hidden.len())?;
-        for tile in batch.tiles() {
-            let m = tile.len();
-            let rows = tile.start * width..tile.end * width;
-            let mut x = Activations::of(m * width);
-            hidden.load(rows.clone(), &mut x);
-            let y = self.mlp_of(block, m, &self.mlp_input(block, &x)?)?;
-            hidden.store(rows, &self.mlp_end(block, x, &y)?);
-        }
-        Ok(())
+        let compute = |team: &Team, tile: Range<usize>, hidden: &mut SplitMut<'_>| {
+            let mut x = Activations::of(tile.len() * width);
+            hidden.load(0..x.len(), &mut x);
+            let y = self.mlp_of(team, block, tile.len(), &self.mlp_input(block, &x)?)?;
+            hidden.store(0..x.len(), &self.mlp_end(block, x, &y)?);
+            Ok(())
+        };
+        self.each_tile(batch, (hidden, width), compute, |_, ()| Ok(()))
     }
 
     /// What the MLP reads of activations.
@@ -335,6 +371,7 @@ impl Decoder {
     /// The MLP of `m` rows: `down(act(up(x)))`, or where it is gated `down(act(gate(x)) * up(x))`.
     fn mlp_of(
         &self,
+        team: &Team,
         block: &BlockTensors<'_>,
         m: usize,
         x: &[f32],
@@ -343,12 +380,12 @@ impl Decoder {
         let up = block.linear(UpWeight, UpBias)?;
         let inner = if self.model.gated_mlp {
             let weights = [up, block.linear(GateWeight, GateBias)?];
-            let [up, gate] = self.team.linears(m, x, weights)?;
+            let [up, gate] = team.linears(m, x, weights)?;
             self.inner(up, Some(gate))?
         } else {
-            self.inner(self.linear(m, x, up)?, None)?
+            self.inner(team.linear(m, x, up)?, None)?
         };
-        self.linear(m, &inner, block.linear(DownWeight, DownBias)?)
+        team.linear(m, &inner, block.linear(DownWeight, DownBias)?)
     }
 
     /// The MLP's inner activations.
@@ -397,9 +434,9 @@ impl Decoder {
                 x = self.normalised(&x, norm)?;
             }
             if let Some(weight) = block.optional(ProjectOut)? {
-                x = self.linear(m, &x, LinearWeight { weight, bias: None })?;
+                x = self.team.linear(m, &x, LinearWeight { weight, bias: None })?;
             }
-            let logits = self.linear(m, &x, block.linear(LmHead, LmHeadBias)?)?;
+            let logits = self.team.linear(m, &x, block.linear(LmHead, LmHeadBias)?)?;
             output.tokens.extend(self.choose(choice, start, &logits)?);
             if with_logits {
                 output.logits.extend_from_slice(&logits);
