@@ -7,9 +7,9 @@ use plimsoll_core::units::Bytes;
 
 use super::BenchOptions;
 use crate::cpu::CpuError;
-use crate::pin;
 use crate::cuda::executor::{Taken, Way, copies, in_turns, with_stream};
 use crate::cuda::{Card, CopyRows, CudaError, Repeats};
+use crate::pin;
 use crate::probe::{ProbeError, median};
 use crate::tiers::Region;
 

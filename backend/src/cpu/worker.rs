@@ -12,8 +12,8 @@ use plimsoll_core::trace::Span;
 
 use super::CpuOptions;
 use super::error::{CpuError, TaskError};
-use crate::pin;
 use super::scheduler::{Failure, Scheduler};
+use crate::pin;
 use crate::tiers::{TierError, sharpen_timers};
 
 /// What tasks do.

@@ -124,7 +124,11 @@ impl<'a> SplitMut<'a> {
 
     /// Copies elements out as f32.
     pub(super) fn load(&self, range: Range<usize>, into: &mut [f32]) {
-        load(self.parts.iter().map(ElementsMut::as_elements), &range, into);
+        load(
+            self.parts.iter().map(ElementsMut::as_elements),
+            &range,
+            into,
+        );
     }
 
     /// Copies elements in, rounded to the stored type.

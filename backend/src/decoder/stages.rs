@@ -139,7 +139,9 @@ impl Decoder {
             let mut x = Activations::of(m * table.width);
             embed(&ids[tile.clone()], &zeros, table, None, &mut x)?;
             if let Some(weight) = block.optional(TensorRole::ProjectIn)? {
-                x = self.team.linear(m, &x, LinearWeight { weight, bias: None })?;
+                x = self
+                    .team
+                    .linear(m, &x, LinearWeight { weight, bias: None })?;
             }
             if let Positions::Learned { offset } = self.model.positions {
                 let places = tile.clone().map(|token| batch.place(token) as u32 + offset);
@@ -434,7 +436,9 @@ impl Decoder {
                 x = self.normalised(&x, norm)?;
             }
             if let Some(weight) = block.optional(ProjectOut)? {
-                x = self.team.linear(m, &x, LinearWeight { weight, bias: None })?;
+                x = self
+                    .team
+                    .linear(m, &x, LinearWeight { weight, bias: None })?;
             }
             let logits = self.team.linear(m, &x, block.linear(LmHead, LmHeadBias)?)?;
             output.tokens.extend(self.choose(choice, start, &logits)?);

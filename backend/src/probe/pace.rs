@@ -7,9 +7,9 @@ use plimsoll_core::units::Bytes;
 
 use super::stats::median;
 use crate::cpu::{CpuError, CpuOptions};
-use crate::pin;
 use crate::kernels::Elements;
 use crate::kernels::linear::{LinearShape, LinearWeight, linear};
+use crate::pin;
 use crate::tiers::Region;
 
 /// The reference product's weights.

@@ -10,11 +10,11 @@ use plimsoll_core::units::Bytes;
 
 use super::ProbeError;
 use crate::cpu::CpuError;
-use crate::pin;
 use crate::dispatch::{Tried, Weights, curves};
 use crate::kernels::groups::PackedMatrix;
 use crate::kernels::linear::{How, LinearShape, LinearWeight, Ways, linear_with};
 use crate::kernels::{Elements, KernelError, Matrix};
+use crate::pin;
 use crate::tiers::Region;
 
 /// Rows that are timed: up to what one pass over the weights serves.

@@ -11,9 +11,9 @@ use plimsoll_core::traffic::Traffic;
 use plimsoll_core::units::{Bytes, Seconds};
 
 use crate::cpu::CpuError;
-use crate::pin;
 use crate::cpu::scheduler::Scheduler;
 use crate::cpu::worker::Cores;
+use crate::pin;
 use crate::tiers::{Pace, Region, TierError, sharpen_timers};
 
 /// It moves so much at a time.

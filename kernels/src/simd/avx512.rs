@@ -219,7 +219,12 @@ impl Lanes for Avx512 {
 /// The processor has AVX-512 F.
 #[inline(always)]
 unsafe fn transpose_quarters(rows: &[__m512; LANES], first: usize) -> [__m512; 4] {
-    let (a, b, c, d) = (rows[first], rows[first + 1], rows[first + 2], rows[first + 3]);
+    let (a, b, c, d) = (
+        rows[first],
+        rows[first + 1],
+        rows[first + 2],
+        rows[first + 3],
+    );
     // SAFETY: the caller knows that there is AVX-512.
     unsafe {
         let (ab, ab2) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
