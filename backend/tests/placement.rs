@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{checkpoint, execute, model, plan, prompts, tiny_opt};
+use common::{Outcome, checkpoint, execute, model, plan, prompts, tiny_opt};
 use plimsoll_backend::cpu::{CapturedLogits, CpuOptions, Draws};
 use plimsoll_backend::dispatch::{Dispatch, Weights};
 use plimsoll_backend::kernels::draw::Sampling;
@@ -327,6 +327,42 @@ fn several_threads_and_paced_links_change_nothing() {
     }
 }
 
+/// Every bit of every head's logits.
+fn logit_bits(found: &Outcome) -> Vec<Vec<u32>> {
+    let bits = |cell: &CapturedLogits| -> Vec<u32> {
+        cell.logits.iter().map(|logit| logit.to_bits()).collect()
+    };
+    found.logits.iter().map(bits).collect()
+}
+
+/// Long prompts are computed in tiles of tokens, of which each thread has one by itself as long as there are enough.
+#[test]
+fn tiles_that_threads_have_by_themselves_change_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let model = tiny_opt();
+    let prompts = prompts(8, 60, model.vocab_size);
+    let workload = Workload {
+        prompt_len: 60,
+        ..WORKLOAD
+    };
+    for dtype in [Dtype::F32, Dtype::F16] {
+        // 480 tokens at once: three whole tiles and a part of one, their activations in several places.
+        let plan = plan(&model, dtype, policy(8, 1, MIXED), workload);
+        let logits = |device_threads| {
+            let options = CpuOptions {
+                capture_logits: true,
+                device_threads,
+                ..CpuOptions::new(dir.path())
+            };
+            logit_bits(&execute(&plan, &SYNTHETIC, &prompts, &options))
+        };
+        let alone = logits(1);
+        for threads in [2, 3, 5] {
+            assert_eq!(logits(threads), alone, "{threads} threads in {dtype:?}");
+        }
+    }
+}
+
 /// FlashDecoding++ section 5 on the CPU: whichever implementation a table names, every bit is that of the built-in choice.
 #[test]
 fn no_table_of_implementations_changes_a_bit() {
@@ -345,11 +381,7 @@ fn no_table_of_implementations_changes_a_bit() {
                 dispatch,
                 ..CpuOptions::new(dir.path())
             };
-            let found = execute(&plan, &SYNTHETIC, &prompts, &options);
-            let bits = |cell: &CapturedLogits| -> Vec<u32> {
-                cell.logits.iter().map(|logit| logit.to_bits()).collect()
-            };
-            found.logits.iter().map(bits).collect::<Vec<_>>()
+            logit_bits(&execute(&plan, &SYNTHETIC, &prompts, &options))
         };
         let built_in = logits(Dispatch::default());
         for (m1, m2) in [

@@ -30,6 +30,7 @@ use crate::files::{
     find_model, find_profile, first_difference, random_prompts, read_plan, read_prompts,
 };
 use crate::planner::Request;
+use crate::validate::Limits;
 
 /// Everything that a run starts from.
 pub(super) struct Prepared {
@@ -185,10 +186,11 @@ fn profile(
             })?
         }
     };
-    let throttles = args.throttles();
-    let profile = profile.with_link_cap(throttles.h2d, throttles.d2h);
-    let profile = profile.with_disk_cap(throttles.disk_read, throttles.disk_write);
-    Ok(Some(profile))
+    let limits = Limits {
+        throttles: args.throttles(),
+        ..Limits::default()
+    };
+    Ok(Some(limits.hold(&profile)))
 }
 
 /// The prompts of the file, if there is one.
