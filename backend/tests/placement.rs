@@ -335,7 +335,7 @@ fn logit_bits(found: &Outcome) -> Vec<Vec<u32>> {
     found.logits.iter().map(bits).collect()
 }
 
-/// Long prompts are computed in tiles of tokens, of which each thread has one by itself as long as there are enough.
+/// Long prompts are computed in tiles of tokens, of which each thread has one by itself where there are tokens enough.
 #[test]
 fn tiles_that_threads_have_by_themselves_change_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -346,7 +346,7 @@ fn tiles_that_threads_have_by_themselves_change_nothing() {
         ..WORKLOAD
     };
     for dtype in [Dtype::F32, Dtype::F16] {
-        // 480 tokens at once: three whole tiles and a part of one, their activations in several places.
+        // 480 tokens at once, their activations in several places: four, six and five tiles.
         let plan = plan(&model, dtype, policy(8, 1, MIXED), workload);
         let logits = |device_threads| {
             let options = CpuOptions {

@@ -15,8 +15,8 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::error::expect;
+use super::many::{self, Waiting, lines_of_vector};
 use super::matrix::{Rows, WholeRows};
-use super::outer::{QUARTERS, added, pack_input, pack_weight, quarter_of_sums, stride};
 use super::row::Row;
 use super::simd::{InstructionSet, Kernel, LANES, Lanes, dispatch_to};
 use super::tile::{AT_ONCE, DOT_PIECE, Line, Operand, dots, lines, pack, packed_dots};
@@ -26,8 +26,10 @@ use super::{Elements, KernelError, Matrix};
 pub const ROW_BLOCK: usize = 128;
 /// Rows of a tile that reads input and weight as they lie.
 const ALONE: usize = 2;
-/// Fewer rows would leave most of a tile of [`Way::Panels`] unused.
-const MANY_ROWS: usize = 6;
+/// Fewer rows would leave much of the vectors of [`Way::Panels`] unused.
+const MANY_ROWS: usize = 12;
+/// Columns whose sums are turned to rows at once: a multiple of [`LANES`] and of the rows of weight of any tile.
+const GROUP: usize = 48;
 /// Bytes that memory gives at once.
 const CACHE_LINE: usize = 64;
 
@@ -39,8 +41,8 @@ pub enum Way {
     /// Input is packed, and each weight row is read from end to end before the next; where it is not f32 it is widened
     /// on the way.
     Tile,
-    /// Weight is packed as well, a panel at a time, which all rows of the input meet: outputs lie side by side in a tile
-    /// of sums. For 6 rows or more.
+    /// Input is packed in panels, in whose vectors its rows lie side by side, and meets elements of the weight, which is
+    /// read as it lies. For 12 rows or more.
     Panels,
 }
 
@@ -176,27 +178,73 @@ pub fn linear_into(
     if shape.k == 0 {
         y.iter_mut().for_each(|row| row.fill(0.0));
     }
+    let widened;
+    let bias = match weight.bias {
+        None => None,
+        Some(Elements::F32(bias)) => Some(bias),
+        Some(narrow) => {
+            widened = narrow.to_vec();
+            Some(&widened[..])
+        }
+    };
     let mut packed = PACKED.take();
     let columns = shape.k;
     match weight.weight {
         Matrix::Whole(Elements::F32(elements)) => {
             let w = WholeRows { elements, columns };
-            multiply(how, Operands { shape, x, w, y }, &mut packed);
+            multiply(
+                how,
+                Operands {
+                    shape,
+                    x,
+                    w,
+                    bias,
+                    y,
+                },
+                &mut packed,
+            );
         }
         Matrix::Whole(Elements::F16(elements)) => {
             let w = WholeRows { elements, columns };
-            multiply(how, Operands { shape, x, w, y }, &mut packed);
+            multiply(
+                how,
+                Operands {
+                    shape,
+                    x,
+                    w,
+                    bias,
+                    y,
+                },
+                &mut packed,
+            );
         }
         Matrix::Whole(Elements::Bf16(elements)) => {
             let w = WholeRows { elements, columns };
-            multiply(how, Operands { shape, x, w, y }, &mut packed);
+            multiply(
+                how,
+                Operands {
+                    shape,
+                    x,
+                    w,
+                    bias,
+                    y,
+                },
+                &mut packed,
+            );
         }
-        Matrix::Packed(w) => multiply(how, Operands { shape, x, w, y }, &mut packed),
+        Matrix::Packed(w) => multiply(
+            how,
+            Operands {
+                shape,
+                x,
+                w,
+                bias,
+                y,
+            },
+            &mut packed,
+        ),
     }
     PACKED.set(packed);
-    if let Some(bias) = weight.bias {
-        add_bias(bias, y);
-    }
     Ok(())
 }
 
@@ -212,21 +260,14 @@ fn multiply<W: Rows>(how: How, operands: Operands<'_, '_, W>, packed: &mut Packe
     );
 }
 
-fn add_bias(bias: Elements<'_>, y: &mut [&mut [f32]]) {
-    match bias {
-        Elements::F32(bias) => {
-            for row in y {
-                row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
-            }
-        }
-        Elements::F16(_) | Elements::Bf16(_) => add_bias(Elements::F32(&bias.to_vec()), y),
-    }
+fn add_bias(bias: &[f32], y: &mut [f32]) {
+    y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
 }
 
 thread_local! {
     /// Grows to the largest that this thread has met.
     static PACKED: RefCell<Packed> = const {
-        RefCell::new(Packed { input: Vec::new(), many: Vec::new(), weight: Vec::new() })
+        RefCell::new(Packed { input: Vec::new(), weight: Vec::new(), sums: Vec::new() })
     };
 }
 
@@ -235,10 +276,10 @@ thread_local! {
 struct Packed {
     /// A block of rows of the input.
     input: Vec<Line>,
-    /// The same for many rows.
-    many: Vec<f32>,
     /// Some rows of the weight, widened.
     weight: Vec<Line>,
+    /// Sums of many rows, column by column.
+    sums: Vec<Line>,
 }
 
 /// Writes `x * w^T` to `y`.
@@ -252,6 +293,7 @@ struct Operands<'a, 'y, W> {
     shape: LinearShape,
     x: &'a [f32],
     w: W,
+    bias: Option<&'a [f32]>,
     y: &'a mut [&'y mut [f32]],
 }
 
@@ -314,8 +356,8 @@ impl Ahead {
     }
 }
 
-/// A panel that is asked for some lines at a time, no more than the processor waits for at once.
-struct NextPanel<W> {
+/// Rows of weight that are asked for some lines at a time, no more than the processor waits for at once.
+struct NextRows<W> {
     w: W,
     /// Those that were not begun, and their columns.
     rows: Range<usize>,
@@ -329,7 +371,7 @@ struct NextPanel<W> {
     share: usize,
 }
 
-impl<W: Rows> NextPanel<W> {
+impl<W: Rows> NextRows<W> {
     #[inline(always)]
     fn ask<L: Lanes>(&mut self, lanes: L) {
         for _ in 0..self.share {
@@ -400,21 +442,24 @@ impl<W: Rows> Product<'_, '_, W> {
         let m = operands.shape.m;
         for first_row in (0..m).step_by(ROW_BLOCK) {
             let rows = first_row..m.min(first_row + ROW_BLOCK);
-            let way = ways.of(rows.len());
+            let way = match operands.shape.k {
+                0 => Way::Dots,
+                _ => ways.of(rows.len()),
+            };
             if way == Way::Tile {
                 operands.pack_input(lanes, rows.clone(), &mut packed.input);
             }
             match (way, L::TILE_OF_MANY) {
-                (Way::Panels, (6, 1)) => operands.many_rows::<L, 6, 1>(lanes, rows, packed),
-                (Way::Panels, (8, 2)) => operands.many_rows::<L, 8, 2>(lanes, rows, packed),
-                (Way::Panels, _) => operands.many_rows::<L, 2, 1>(lanes, rows, packed),
+                (Way::Panels, (4, 6)) => operands.many_rows::<L, 4, 6>(lanes, rows, packed),
+                (Way::Panels, (1, 6)) => operands.many_rows::<L, 1, 6>(lanes, rows, packed),
+                (Way::Panels, _) => operands.many_rows::<L, 1, 2>(lanes, rows, packed),
                 _ => operands.few_rows::<L, N>(lanes, rows, (way, packed)),
             }
         }
     }
 }
 
-impl<W: Rows> Operands<'_, '_, W> {
+impl<'a, W: Rows> Operands<'a, '_, W> {
     /// Packs rows of the input: piece by piece, tile by tile.
     #[inline(always)]
     fn pack_input<L: Lanes>(&self, lanes: L, range: Range<usize>, packed: &mut Vec<Line>) {
@@ -448,6 +493,9 @@ impl<W: Rows> Operands<'_, '_, W> {
                 }
             }
         }
+        if let Some(bias) = self.bias {
+            self.y[rows].iter_mut().for_each(|y| add_bias(bias, y));
+        }
     }
 
     #[inline(always)]
@@ -464,83 +512,150 @@ impl<W: Rows> Operands<'_, '_, W> {
         }
     }
 
-    /// Weight is packed a panel at a time, which all rows of the input meet while the second cache has it.
+    /// A few rows of weight at a time meet all rows of the input, which are packed side by side.
     #[inline(always)]
-    fn many_rows<L: Lanes, const M: usize, const N: usize>(
+    fn many_rows<L: Lanes, const V: usize, const N: usize>(
         &mut self,
         lanes: L,
         rows: Range<usize>,
         packed: &mut Packed,
     ) {
         let LinearShape { n, k, .. } = self.shape;
-        let tiles = rows.len().div_ceil(M);
-        let mut parts = vec![[[lanes.zero(); N]; M]; QUARTERS / 2 * tiles];
+        let vectors = rows.len().div_ceil(LANES);
+        let mut waiting = many::waiting(lanes);
         for k_start in (0..k).step_by(DOT_PIECE) {
             let block = self.block(&rows, 0, k_start);
-            let x = room(
-                &mut packed.many,
-                M * LANES * stride(tiles * block.steps()),
-                0.0,
-            );
-            let x = x.as_chunks_mut().0;
+            let lines = vectors * lines_of_vector(block.steps());
+            let x = room(&mut packed.input, lines, Line::ZERO);
             let row = |row: usize| self.input::<1>(block, row)[0];
-            pack_input::<L, _, M>(lanes, rows.len(), row, block.length(), x);
-            for first_column in (0..n).step_by(N * LANES) {
-                let block = block.right(first_column);
-                let w = room(
-                    &mut packed.weight,
-                    N * LANES * stride(block.steps()),
-                    Line::ZERO,
-                );
-                let w = w.as_chunks_mut().0;
-                let row = |row| self.weight::<1>(block.right(row))[0];
-                pack_weight::<L, _, N>(lanes, row, block.length(), w);
-                self.panel::<L, M, N>(lanes, block, (x, w), &mut parts);
+            many::pack_input::<L, V>(lanes, rows.len(), row, block.length(), x);
+            let sums = room(&mut packed.sums, GROUP * vectors, Line::ZERO);
+            for group in (0..n).step_by(GROUP) {
+                let columns = GROUP.min(n - group);
+                for first_column in (group..group + columns).step_by(N) {
+                    let block = block.right(first_column);
+                    let sums = &mut sums[(first_column - group) * vectors..];
+                    let rows = self.weight::<N>(block);
+                    if let Some(w) = many::as_they_lie(&rows) {
+                        self.tiles::<L, _, V, N>(lanes, block, (x, w), (sums, &mut waiting));
+                        continue;
+                    }
+                    let w = room(&mut packed.weight, N * block.steps(), Line::ZERO);
+                    let w = w.as_chunks_mut::<N>().0;
+                    many::pack_weight(lanes, rows, block.length(), w);
+                    self.tiles::<L, &[_], V, N>(lanes, block, (x, w), (sums, &mut waiting));
+                }
+                self.put(lanes, block.right(group), (sums, columns));
             }
         }
     }
 
-    /// All rows of a block against a panel of weight, both packed; `parts` holds what each half of the lanes gives so far.
+    /// All rows of a block against `N` rows of weight, both packed: to `sums`, `[N][vectors of rows]`.
     #[inline(always)]
-    fn panel<L: Lanes, const M: usize, const N: usize>(
-        &mut self,
+    fn tiles<L: Lanes, T: many::Weight<N>, const V: usize, const N: usize>(
+        &self,
         lanes: L,
         block: Block,
-        (x, w): (&[[f32; M]], &[[Line; N]]),
-        parts: &mut [[[L::V; N]; M]],
+        (x, w): (&[Line], T),
+        (sums, waiting): (&mut [Line], &mut Waiting<L, V, N>),
     ) {
-        let tiles = block.rows.div_ceil(M);
-        let mut next = self.next_panel(block, N * LANES, LANES * tiles);
-        for quarter in 0..QUARTERS {
-            for tile in 0..tiles {
-                let (x, w) = ((x, tile, tiles), (w, block.steps()));
-                let mut sums = quarter_of_sums(lanes, x, w, quarter, || next.ask(lanes));
-                // The first with the second, the third with the fourth, then the one pair with the other.
-                if quarter % 2 == 1 {
-                    sums = added(lanes, &parts[quarter / 2 * tiles + tile], sums);
+        let vectors = block.rows.div_ceil(LANES);
+        let mut next = self.next_rows(block, N, LANES * vectors.div_ceil(V));
+        for first in (0..vectors).step_by(V) {
+            let x = &x[first * lines_of_vector(block.steps())..];
+            let into = (&mut *sums, first, vectors);
+            match vectors - first {
+                1 if V > 1 => {
+                    let mut waiting = many::waiting(lanes);
+                    self.tile::<L, T, 1, N>(lanes, (x, w), into, (&mut waiting, &mut next));
                 }
-                if quarter < QUARTERS - 1 {
-                    parts[quarter / 2 * tiles + tile] = sums;
-                    continue;
+                2 if V > 2 => {
+                    let mut waiting = many::waiting(lanes);
+                    self.tile::<L, T, 2, N>(lanes, (x, w), into, (&mut waiting, &mut next));
                 }
-                sums = added(lanes, &parts[tile], sums);
-                for m in 0..M.min(block.rows - tile * M) {
-                    let mut row = [[0.0; LANES]; N];
-                    for n in 0..N {
-                        lanes.store(sums[m][n], &mut row[n]);
+                3 if V > 3 => {
+                    let mut waiting = many::waiting(lanes);
+                    self.tile::<L, T, 3, N>(lanes, (x, w), into, (&mut waiting, &mut next));
+                }
+                _ => self.tile::<L, T, V, N>(lanes, (x, w), into, (waiting, &mut next)),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn tile<L: Lanes, T: many::Weight<N>, const V: usize, const N: usize>(
+        &self,
+        lanes: L,
+        (x, w): (&[Line], T),
+        (into, first, vectors): (&mut [Line], usize, usize),
+        (waiting, next): (&mut Waiting<L, V, N>, &mut NextRows<W>),
+    ) {
+        let sums = many::sums(lanes, x, w, waiting, || next.ask(lanes));
+        for n in 0..N {
+            for v in 0..V {
+                lanes.store(sums[n][v], &mut into[n * vectors + first + v].0);
+            }
+        }
+    }
+
+    /// Adds sums, `[column][vectors of rows]`, to so many columns of the output.
+    #[inline(always)]
+    fn put<L: Lanes>(&mut self, lanes: L, block: Block, (sums, columns): (&[Line], usize)) {
+        let vectors = block.rows.div_ceil(LANES);
+        for first in (0..columns).step_by(LANES) {
+            for vector in 0..vectors {
+                let mut square = [lanes.zero(); LANES];
+                for i in 0..LANES {
+                    square[i] = lanes.load(&sums[(first + i) * vectors + vector].0);
+                }
+                let square = lanes.transpose(square);
+                for i in 0..LANES {
+                    let row = vector * LANES + i;
+                    if row < block.rows {
+                        self.put_vector(lanes, block.right(first), row, square[i]);
                     }
-                    self.add_row(block, tile * M + m, row.as_flattened());
                 }
             }
         }
     }
 
-    /// The panel of so many rows that comes next, asked for in so many shares.
+    /// Adds sums of a row, of which those beyond the last output are let go, and at the end the bias.
     #[inline(always)]
-    fn next_panel(&self, block: Block, rows: usize, shares: usize) -> NextPanel<W> {
+    fn put_vector<L: Lanes>(&mut self, lanes: L, block: Block, row: usize, sums: L::V) {
+        let bias = self.bias_after(block);
+        let y = &mut self.y[block.first_row + row][block.first_column..];
+        let Some(y) = y.first_chunk_mut::<LANES>() else {
+            let mut line = [0.0; LANES];
+            lanes.store(sums, &mut line);
+            self.add_row(block, row, &line);
+            let y = &mut self.y[block.first_row + row][block.first_column..];
+            bias.into_iter().for_each(|bias| add_bias(bias, y));
+            return;
+        };
+        let before = match block.k_start {
+            0 => lanes.zero(),
+            _ => lanes.load(y),
+        };
+        let mut sums = lanes.add(before, sums);
+        if let Some(bias) = bias.and_then(|bias| bias.first_chunk()) {
+            sums = lanes.add(sums, lanes.load(bias));
+        }
+        lanes.store(sums, y);
+    }
+
+    /// The bias of a block's columns, where it is of the last piece of the summed index.
+    #[inline(always)]
+    fn bias_after(&self, block: Block) -> Option<&'a [f32]> {
+        let bias = self.bias.filter(|_| block.k_end == self.shape.k)?;
+        Some(&bias[block.first_column..])
+    }
+
+    /// The rows of weight that come next, as many, asked for in so many shares.
+    #[inline(always)]
+    fn next_rows(&self, block: Block, rows: usize, shares: usize) -> NextRows<W> {
         let first = block.first_column + rows;
         let lines = (block.steps() * W::Row::STEP_BYTES).div_ceil(CACHE_LINE);
-        NextPanel {
+        NextRows {
             w: self.w,
             rows: first..self.shape.n.min(first + rows),
             columns: block.k_start..block.k_end,
@@ -850,7 +965,7 @@ mod tests {
 
         #[test]
         fn every_path_agrees_with_the_reference_and_bit_for_bit_with_the_others(
-            m in 1_usize..30, n in 1_usize..100, k in 1_usize..300,
+            m in 1_usize..120, n in 1_usize..120, k in 1_usize..300,
             stored in 0..=GROUPS, with_bias: bool, seed in 0_u64..1000,
         ) {
             check(LinearShape { m, n, k }, stored, with_bias, seed);
@@ -899,11 +1014,11 @@ mod tests {
                 tile_from,
                 panels_from,
             };
-            [1, 2, 3, 5, 6, 12, 13, 128].map(|rows| ways.of(rows))
+            [1, 2, 3, 5, 11, 12, 13, 128].map(|rows| ways.of(rows))
         };
         let built_in = [Dots, Dots, Tile, Tile, Tile, Tile, Panels, Panels];
         assert_eq!(of(3, 13), built_in);
-        let early = [Tile, Tile, Tile, Tile, Panels, Panels, Panels, Panels];
+        let early = [Tile, Tile, Tile, Tile, Tile, Panels, Panels, Panels];
         assert_eq!(of(1, 1), early);
         assert_eq!(of(usize::MAX, 1), [Dots; 8]);
     }

@@ -16,6 +16,11 @@ pub trait Row: Copy {
     fn place(self, step: usize) -> *const u8;
     /// One element.
     fn element(self, index: usize) -> f32;
+    /// All, where they are f32.
+    #[inline(always)]
+    fn singles(&self) -> Option<&[f32]> {
+        None
+    }
 
     /// What whole vectors leave of the first `length` elements, and zeros.
     #[inline(always)]
@@ -55,6 +60,11 @@ impl<W: Stored> Row for &[W] {
     #[inline(always)]
     fn element(self, index: usize) -> f32 {
         self[index].widen()
+    }
+
+    #[inline(always)]
+    fn singles(&self) -> Option<&[f32]> {
+        W::singles(self)
     }
 
     #[inline(always)]

@@ -174,10 +174,10 @@ mod tests {
     fn the_cpu_takes_what_its_table_says() {
         let points = Inflections {
             m1: Some(2),
-            m2: Some(9),
+            m2: Some(14),
         };
         let dispatch = Dispatch::of([(WEIGHTS, points)]);
-        let chosen = [1, 2, 8, 9].map(|rows| chosen_on_cpu(&dispatch, WEIGHTS, rows));
+        let chosen = [1, 2, 13, 14].map(|rows| chosen_on_cpu(&dispatch, WEIGHTS, rows));
         assert_eq!(chosen, [Gemv, Flat, Flat, Conventional]);
     }
 }

@@ -132,48 +132,75 @@ impl Decoder {
         if found != rows {
             return Err(no_rows(rows, found));
         }
-        // Where a row's query of a token lies, for the tokens of its text.
-        let places = |row: usize| {
-            let first = row / kv_heads * tokens * token + row % kv_heads * width;
-            let own = batch.padding.of(row / kv_heads)..tokens;
-            own.map(move |t| first + t * token..first + t * token + width)
-        };
         let all: Vec<_> = parts
             .iter()
             .flat_map(|part| part.rows.clone().map(move |row| (part, row)))
             .collect();
-        for some in all.chunks(self.team.threads() * PROMPT_ROWS) {
-            let flops = 2 * (some.len() * tokens * context_len * width) as u64;
-            let given = &*queries;
-            let attended = self.team.share((some.len(), flops), |range| {
-                let rows = some[range].iter().map(|(part, row)| {
-                    let mut q = Activations::of(places(*row).len() * width);
-                    for (place, q) in places(*row).zip(q.chunks_exact_mut(width)) {
-                        given.load(place, q);
+        let flops = |rows: usize| 2 * (rows * tokens * context_len * width) as u64;
+        if batch.sequences >= self.team.threads() {
+            // Each thread has some sequences by itself.
+            let ranges: Vec<_> = self.team.parts(batch.sequences, flops(rows)).collect();
+            let own = queries.cut(ranges.iter().map(|range| range.len() * tokens * token));
+            self.team
+                .each(ranges.into_iter().zip(own), |range, mut own| {
+                    let rows = all.iter();
+                    let rows = rows.filter(|(_, row)| range.contains(&(row / kv_heads)));
+                    for (part, row) in rows {
+                        let places = self.places(batch, *row, range.start);
+                        let out = self.attend_text((part, *row), batch, (&own, places.clone()))?;
+                        store(&mut own, places, &out);
                     }
-                    self.attend_text(part, *row, &q, batch)
+                    Ok(())
+                })?;
+            return Ok(());
+        }
+        for some in all.chunks(self.team.threads() * PROMPT_ROWS) {
+            let given = &*queries;
+            let attended = self.team.share((some.len(), flops(some.len())), |range| {
+                let rows = some[range].iter().map(|(part, row)| {
+                    let places = self.places(batch, *row, 0);
+                    self.attend_text((part, *row), batch, (given, places))
                 });
                 rows.collect::<Result<Vec<_>, _>>()
             })?;
             let out = attended.iter().flat_map(|(_, out)| out);
             for ((_, row), out) in some.iter().zip(out) {
-                for (place, out) in places(*row).zip(out.chunks_exact(width)) {
-                    queries.store(place, out);
-                }
+                store(queries, self.places(batch, *row, 0), out);
             }
         }
         Ok(())
+    }
+
+    /// Where a row's queries lie, of the tokens of its text, in those of the sequences from one on.
+    fn places<'p>(
+        &self,
+        batch: Batch<'p>,
+        row: usize,
+        first_sequence: usize,
+    ) -> impl ExactSizeIterator<Item = Range<usize>> + Clone + use<'p> {
+        let (width, kv_heads) = (self.group() * self.head_dim(), self.kv_heads());
+        let sequence = row / kv_heads;
+        let first = (sequence - first_sequence) * batch.query_len;
+        let own = batch.padding.of(sequence)..batch.query_len;
+        own.map(move |t| {
+            let start = ((first + t) * kv_heads + row % kv_heads) * width;
+            start..start + width
+        })
     }
 
     /// What the queries of one row's text attend to. The row is gathered first, since each of its
     /// keys and values is read for many queries.
     fn attend_text(
         &self,
-        part: &CachePart<'_>,
-        row: usize,
-        q: &[f32],
+        (part, row): (&CachePart<'_>, usize),
         batch: Batch<'_>,
-    ) -> Result<Vec<f32>, DecoderError> {
+        (queries, places): (&SplitMut<'_>, impl ExactSizeIterator<Item = Range<usize>>),
+    ) -> Result<Activations, DecoderError> {
+        let width = self.group() * self.head_dim();
+        let mut q = Activations::of(places.len() * width);
+        for (place, q) in places.zip(q.chunks_exact_mut(width)) {
+            queries.load(place, q);
+        }
         let padding = batch.padding.of(row / self.kv_heads());
         let (tokens, context_len) = (batch.query_len, batch.position + batch.query_len);
         let spec = self.row_spec(tokens - padding, context_len - padding);
@@ -191,8 +218,9 @@ impl Decoder {
         )?;
         let page = [&*gathered];
         let segment = one_row(&page, head_bytes, self.stored);
-        let mut out = vec![0.0; q.len()];
-        SCRATCH.with_borrow_mut(|scratch| attend(q, &segment, &spec, 0..1, scratch, &mut out))?;
+        let mut out = Activations::of(q.len());
+        out.fill(0.0);
+        SCRATCH.with_borrow_mut(|scratch| attend(&q, &segment, &spec, 0..1, scratch, &mut out))?;
         Ok(out)
     }
 
@@ -229,6 +257,16 @@ impl Decoder {
         let mut split = SplitMut::default();
         split.push(queries, rows * self.group() * self.head_dim(), self.dtype)?;
         self.attend_step_on(&self.team.alone(), &mut split, &parts, sight)
+    }
+}
+
+/// Puts what a row's queries attend to in their places.
+fn store(queries: &mut SplitMut<'_>, places: impl Iterator<Item = Range<usize>>, out: &[f32]) {
+    let mut left = out;
+    for place in places {
+        let (own, others) = left.split_at(place.len());
+        queries.store(place, own);
+        left = others;
     }
 }
 

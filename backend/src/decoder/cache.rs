@@ -129,6 +129,24 @@ impl NewCachePart<'_> {
         at_least("room in the cache, in bytes", needed, self.bytes.len())
     }
 
+    /// Room for some of the new tokens each: ranges that follow on each other, from the first on.
+    pub(super) fn cut(&mut self, tokens: &[Range<usize>]) -> Vec<NewCachePart<'_>> {
+        let skipped = (self.first * self.record_bytes).min(self.bytes.len());
+        let mut left = &mut self.bytes[skipped..];
+        let pieces = tokens.iter().map(|range| {
+            // The last record need not be padded.
+            let bytes = (range.len() * self.record_bytes).min(left.len());
+            NewCachePart {
+                rows: self.rows.clone(),
+                record_bytes: self.record_bytes,
+                first: 0,
+                bytes: left.split_off_mut(..bytes).unwrap_or_default(),
+                before: Vec::new(),
+            }
+        });
+        pieces.collect()
+    }
+
     /// Writes the new key and value heads of a sequence's token, as far as they belong here. `keys`
     /// and `values` hold the rows from `first_row` on.
     pub(super) fn put(

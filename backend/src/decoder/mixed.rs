@@ -198,9 +198,12 @@ impl Decoder {
         let batch = mixed.tokens();
         let mut records = self.records(mixed, caches)?;
         self.check_projected(batch, queries, &records)?;
-        self.project_tiles(block, batch, (hidden, queries), |tile, new| {
-            let records = &mut records[tile.clone()];
-            self.append(batch, tile, new, records)
+        self.project_tiles(block, batch, (hidden, queries), |tiles| {
+            for (tile, new) in tiles {
+                let records = &mut records[tile.clone()];
+                self.append(batch, &[(tile, new)], records)?;
+            }
+            Ok(())
         })
     }
 

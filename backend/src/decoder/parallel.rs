@@ -135,7 +135,7 @@ impl Team {
     }
 
     /// The pieces of each thread.
-    fn parts(&self, count: usize, flops: u64) -> impl Iterator<Item = Range<usize>> {
+    pub fn parts(&self, count: usize, flops: u64) -> impl Iterator<Item = Range<usize>> {
         let each = count.div_ceil(self.worth(flops)).max(1);
         let starts = (0..count).step_by(each);
         starts.map(move |start| start..count.min(start + each))

@@ -134,7 +134,7 @@ impl Decoder {
             let [mut q, mut k, v] = projected;
             self.turn(batch, tile.clone(), [&mut q, &mut k])?;
             queries.store(tile.start * self.q_size()..tile.end * self.q_size(), &q);
-            self.append(batch, tile, [k, v], parts)?;
+            self.append(batch, &[(tile, [k, v])], parts)?;
         }
         Ok(())
     }

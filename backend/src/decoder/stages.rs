@@ -16,6 +16,10 @@ use crate::kernels::embed::{Table, embed};
 use crate::kernels::linear::LinearWeight;
 use crate::kernels::norm::{NormWeight, layer_norm, rms_norm};
 use crate::kernels::residual;
+use crate::kernels::simd::LANES;
+
+/// Rows of a tile from which on a thread multiplies them as fast as 128.
+const OWN_ROWS: usize = 64;
 
 /// The tokens that a stage computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +54,9 @@ pub struct HeadOutput {
     pub logits: Vec<f32>,
 }
 
+/// New keys and values of a tile.
+pub(super) type NewTile = (Range<usize>, [Activations; 2]);
+
 impl Batch<'_> {
     pub(super) fn tokens(&self) -> usize {
         self.sequences * self.query_len
@@ -67,22 +74,35 @@ impl Batch<'_> {
         let starts = (0..tokens).step_by(TILE);
         starts.map(move |start| start..tokens.min(start + TILE))
     }
+
+    /// The same for so many threads: where there are [`OWN_ROWS`] for each, as many tiles for one as for the others, cut
+    /// evenly.
+    fn tiles_of(&self, threads: usize) -> Vec<Range<usize>> {
+        let tokens = self.tokens();
+        if threads < 2 || tokens < threads * OWN_ROWS {
+            return self.tiles().collect();
+        }
+        let count = threads * tokens.div_ceil(threads * TILE);
+        let bound = |i: usize| tokens.min((i * tokens / count).next_multiple_of(LANES));
+        (0..count).map(|i| bound(i)..bound(i + 1)).collect()
+    }
 }
 
 impl Decoder {
-    /// Does all tiles of a batch, each with its piece of `out`, where a token has `width` elements. As long as there is a
-    /// tile for each thread, each has one by itself, and they meet once; else all share a tile. `then` is called with what
-    /// came of each, in order.
+    /// Does all tiles of a batch, each with its piece of `out`, where a token has `width` elements. Where there are
+    /// tokens enough, each thread has a tile by itself, and they meet once; else all share a tile. `then` is called with
+    /// what came of some, in order.
     pub(super) fn each_tile<T: Send>(
         &self,
         batch: Batch<'_>,
         (out, width): (&mut SplitMut<'_>, usize),
         work: impl Fn(&Team, Range<usize>, &mut SplitMut<'_>) -> Result<T, DecoderError> + Sync,
-        mut then: impl FnMut(Range<usize>, T) -> Result<(), DecoderError>,
+        mut then: impl FnMut(Vec<(Range<usize>, T)>) -> Result<(), DecoderError>,
     ) -> Result<(), DecoderError> {
         let threads = self.team.threads();
-        let mut pieces = out.cut(batch.tiles().map(|tile| tile.len() * width));
-        let mut tiles: Vec<_> = batch.tiles().zip(&mut pieces).collect();
+        let tiles = batch.tiles_of(threads);
+        let mut pieces = out.cut(tiles.iter().map(|tile| tile.len() * width));
+        let mut tiles: Vec<_> = tiles.into_iter().zip(&mut pieces).collect();
         let alone = self.team.alone();
         for round in tiles.chunks_mut(threads) {
             let whole = round.len() == threads;
@@ -95,9 +115,7 @@ impl Decoder {
                     .map(|(tile, piece)| Ok((tile.clone(), work(&self.team, tile, piece)?)))
                     .collect::<Result<_, DecoderError>>()?,
             };
-            for (tile, result) in done {
-                then(tile, result)?;
-            }
+            then(done)?;
         }
         Ok(())
     }
@@ -133,27 +151,26 @@ impl Decoder {
             matrix: block.get(TensorRole::TokenEmbedding)?,
             width: self.model.embedding_size as usize,
         };
-        for tile in batch.tiles() {
+        let looked_up = |team: &Team, tile: Range<usize>, hidden: &mut SplitMut<'_>| {
             let m = tile.len();
             let zeros = vec![0; m];
             let mut x = Activations::of(m * table.width);
             embed(&ids[tile.clone()], &zeros, table, None, &mut x)?;
             if let Some(weight) = block.optional(TensorRole::ProjectIn)? {
-                x = self
-                    .team
-                    .linear(m, &x, LinearWeight { weight, bias: None })?;
+                x = team.linear(m, &x, LinearWeight { weight, bias: None })?;
             }
             if let Positions::Learned { offset } = self.model.positions {
-                let places = tile.clone().map(|token| batch.place(token) as u32 + offset);
+                let places = tile.map(|token| batch.place(token) as u32 + offset);
                 let places: Vec<u32> = places.collect();
                 let matrix = block.get(TensorRole::PositionEmbedding)?;
                 let mut rows = Activations::of(m * width);
                 embed(&places, &zeros, Table { matrix, width }, None, &mut rows)?;
                 residual::add(&mut x, &rows)?;
             }
-            hidden.store(tile.start * width..tile.end * width, &x);
-        }
-        Ok(())
+            hidden.store(0..x.len(), &x);
+            Ok(())
+        };
+        self.each_tile(batch, (hidden, width), looked_up, |_| Ok(()))
     }
 
     /// Normalises, projects to queries, `[sequence][token][heads * head_dim]`, and appends keys and
@@ -170,8 +187,8 @@ impl Decoder {
         parts: &mut [NewCachePart<'_>],
     ) -> Result<(), DecoderError> {
         self.check_projected(batch, queries, parts)?;
-        self.project_tiles(block, batch, (hidden, queries), |tile, new| {
-            self.append(batch, tile, new, parts)
+        self.project_tiles(block, batch, (hidden, queries), |tiles| {
+            self.append(batch, &tiles, parts)
         })
     }
 
@@ -181,7 +198,7 @@ impl Decoder {
         block: &BlockTensors<'_>,
         batch: Batch<'_>,
         (hidden, queries): (&Split<'_>, &mut SplitMut<'_>),
-        append: impl FnMut(Range<usize>, [Activations; 2]) -> Result<(), DecoderError>,
+        append: impl FnMut(Vec<NewTile>) -> Result<(), DecoderError>,
     ) -> Result<(), DecoderError> {
         use TensorRole::{KBias, KWeight, QBias, QWeight, VBias, VWeight};
         let width = self.hidden_size();
@@ -248,21 +265,49 @@ impl Decoder {
         Ok(())
     }
 
-    /// Puts keys and values of a tile where they go.
+    /// Puts keys and values of tiles where they go: each thread those of some positions.
     pub(super) fn append(
         &self,
         batch: Batch<'_>,
-        tile: Range<usize>,
-        [k, v]: [Activations; 2],
+        tiles: &[NewTile],
         parts: &mut [NewCachePart<'_>],
+    ) -> Result<(), DecoderError> {
+        let elements: usize = tiles.iter().map(|(_, [k, v])| k.len() + v.len()).sum();
+        let ranges: Vec<_> = self.team.parts(batch.query_len, elements as u64).collect();
+        let mut own: Vec<_> = ranges.iter().map(|_| Vec::new()).collect();
+        for part in parts {
+            for (own, piece) in own.iter_mut().zip(part.cut(&ranges)) {
+                own.push(piece);
+            }
+        }
+        self.team
+            .each(ranges.into_iter().zip(own), |range, mut own| {
+                for tile in tiles {
+                    self.append_tile(batch, (tile, &range), &mut own)?;
+                }
+                Ok(())
+            })?;
+        Ok(())
+    }
+
+    /// Puts keys and values of a tile's tokens at some positions of the new ones where they go, in pieces of these
+    /// positions.
+    fn append_tile(
+        &self,
+        batch: Batch<'_>,
+        ((tile, [k, v]), positions): (&NewTile, &Range<usize>),
+        pieces: &mut [NewCachePart<'_>],
     ) -> Result<(), DecoderError> {
         let (head_dim, kv_heads) = (self.head_dim(), self.kv_heads());
         let kv_size = kv_heads * head_dim;
         let heads = k.chunks_exact(kv_size).zip(v.chunks_exact(kv_size));
-        for (token, new) in tile.zip(heads) {
+        for (token, new) in tile.clone().zip(heads) {
             let (sequence, t) = (token / batch.query_len, token % batch.query_len);
-            for part in parts.iter_mut() {
-                part.put((sequence * kv_heads, t), new, (head_dim, self.stored))?;
+            if positions.contains(&t) {
+                let place = (sequence * kv_heads, t - positions.start);
+                for piece in pieces.iter_mut() {
+                    piece.put(place, new, (head_dim, self.stored))?;
+                }
             }
         }
         Ok(())
@@ -298,7 +343,7 @@ impl Decoder {
             hidden.store(0..x.len(), &self.attention_end(block, x, &o)?);
             Ok(())
         };
-        self.each_tile(batch, (hidden, width), project, |_, ()| Ok(()))
+        self.each_tile(batch, (hidden, width), project, |_| Ok(()))
     }
 
     /// Adds what attention gave to activations.
@@ -337,7 +382,7 @@ impl Decoder {
             hidden.store(0..x.len(), &self.mlp_end(block, x, &y)?);
             Ok(())
         };
-        self.each_tile(batch, (hidden, width), compute, |_, ()| Ok(()))
+        self.each_tile(batch, (hidden, width), compute, |_| Ok(()))
     }
 
     /// What the MLP reads of activations.

@@ -1,12 +1,17 @@
 //! What the processor could do at most: multiply-adds without memory.
 
 use std::hint::black_box;
+use std::sync::Barrier;
 use std::time::Instant;
 
 use crate::kernels::simd::{Kernel, LANES, Lanes, dispatch};
+use crate::pin;
 
 /// Multiply-adds in each chain.
 const STEPS: usize = 1 << 20;
+
+/// How often chains are multiplied: some milliseconds each, so that the first ones of a core that slept count for little.
+const ROUNDS: usize = 5;
 
 /// Chains of multiply-adds that do not wait for each other.
 struct Chains<'a> {
@@ -47,25 +52,38 @@ impl Chains<'_> {
     }
 }
 
-/// Floating-point operations a second (a multiply-add is two) in f32, of as many threads together.
+/// Floating-point operations a second (a multiply-add is two) in f32, of as many threads together, each on a core of its
+/// own where there are enough.
 pub fn fma_flops_per_s(threads: usize) -> f64 {
-    let work = || {
-        let (mut last, mut count) = ([0.0; LANES], 0);
-        dispatch(Chains {
-            last: &mut last,
-            count: &mut count,
-        });
-        black_box(last);
-        count
-    };
-    let start = Instant::now();
-    let chains = std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(work);
+    let cores = pin::allowed_cores();
+    let all_ready = Barrier::new(threads);
+    let work = |index: usize| {
+        if threads <= cores.len() {
+            pin::pin_to(&cores[index..=index]);
         }
-        work()
-    });
-    (2 * LANES * chains * STEPS * threads) as f64 / start.elapsed().as_secs_f64()
+        all_ready.wait();
+        let start = Instant::now();
+        let mut chains = 0;
+        for _ in 0..ROUNDS {
+            let (mut last, mut count) = ([0.0; LANES], 0);
+            dispatch(Chains {
+                last: &mut last,
+                count: &mut count,
+            });
+            black_box(last);
+            chains += count;
+        }
+        (2 * LANES * chains * STEPS) as f64 / start.elapsed().as_secs_f64()
+    };
+    // Threads of their own, since who calls is to keep its cores.
+    std::thread::scope(|scope| {
+        let work = &work;
+        let each: Vec<_> = (0..threads)
+            .map(|index| scope.spawn(move || work(index)))
+            .collect();
+        let rates = each.into_iter().map(|thread| thread.join());
+        rates.map(|rate| rate.expect("it only computes")).sum()
+    })
 }
 
 #[cfg(test)]

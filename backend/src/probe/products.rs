@@ -18,12 +18,12 @@ use crate::pin;
 use crate::tiers::Region;
 
 /// Rows that are timed: up to what one pass over the weights serves.
-const ROWS: [usize; 13] = [1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 24, 48, 128];
+const ROWS: [usize; 14] = [1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 24, 48, 64, 128];
 
 /// Dot products of more rows than these read all over and over.
 const GEMV_ROWS_MAX: usize = 16;
 /// Panels take no fewer.
-const CONVENTIONAL_ROWS_MIN: usize = 6;
+const CONVENTIONAL_ROWS_MIN: usize = 12;
 
 /// Weights that are cycled through are so large together that no cache holds what comes next.
 const CYCLED_BYTES: usize = 96 << 20;
@@ -214,7 +214,10 @@ mod tests {
             };
             assert_eq!(rows(&curves.gemv), [1.0, 16.0]);
             assert_eq!(curves.flat.as_ref().map(rows), Some([1.0, 128.0]));
-            assert_eq!(rows(&curves.conventional), [6.0, 128.0]);
+            assert_eq!(
+                rows(&curves.conventional),
+                [CONVENTIONAL_ROWS_MIN as f64, 128.0]
+            );
             assert_eq!((curves.dtype, curves.packed), (dtype, packed));
         }
     }

@@ -5,7 +5,10 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{EIGHT, Kernel, LANES, Lanes};
+use super::{Kernel, LANES, Lanes};
+
+/// Lanes of a register.
+const EIGHT: usize = 8;
 
 /// The proof that the processor has AVX2, FMA and F16C: only [`Avx2::detect`] makes one.
 #[derive(Clone, Copy)]
@@ -38,13 +41,12 @@ type Pair = (__m256, __m256);
 impl Lanes for Avx2 {
     type V = Pair;
     type Part = __m256;
-    type Eight = __m256;
     const PARTS: usize = 2;
     const WRITTEN_OUT: bool = true;
     const TILE_M: usize = 4;
     const TILE_N: usize = 3;
     const TILE_N_ALONE: usize = 4;
-    const TILE_OF_MANY: (usize, usize) = (6, 1);
+    const TILE_OF_MANY: (usize, usize) = (1, 6);
 
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
@@ -214,35 +216,23 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn transpose(self, rows: [Pair; EIGHT]) -> [__m256; LANES] {
-        let [a, b, c, d, e, f, g, h] = rows;
-        let low = [a.0, b.0, c.0, d.0, e.0, f.0, g.0, h.0];
-        let high = [a.1, b.1, c.1, d.1, e.1, f.1, g.1, h.1];
-        // SAFETY: `self` proves AVX2.
-        unsafe { both(transpose_eight(low), transpose_eight(high)) }
+    fn transpose(self, rows: [Pair; LANES]) -> [Pair; LANES] {
+        // The first eight rows and the others, of either half of the lanes.
+        let mut quarters = [[[self.zero().0; EIGHT]; 2]; 2];
+        for (index, row) in rows.into_iter().enumerate() {
+            quarters[0][index / EIGHT][index % EIGHT] = row.0;
+            quarters[1][index / EIGHT][index % EIGHT] = row.1;
+        }
+        let mut columns = rows;
+        for (half, [upper, lower]) in quarters.into_iter().enumerate() {
+            // SAFETY: `self` proves AVX2.
+            let (upper, lower) = unsafe { (transpose_eight(upper), transpose_eight(lower)) };
+            for lane in 0..EIGHT {
+                columns[half * EIGHT + lane] = (upper[lane], lower[lane]);
+            }
+        }
+        columns
     }
-
-    #[inline(always)]
-    fn transpose_square(self, rows: [Pair; LANES]) -> [Pair; LANES] {
-        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = rows;
-        let upper = self.transpose([a, b, c, d, e, f, g, h]);
-        let lower = self.transpose([i, j, k, l, m, n, o, p]);
-        std::array::from_fn(|lane| (upper[lane], lower[lane]))
-    }
-
-    #[inline(always)]
-    fn store_eight(self, value: __m256, into: &mut [f32; EIGHT]) {
-        // SAFETY: `self` proves AVX2; eight f32 lie behind the reference; no alignment is asked.
-        unsafe { _mm256_storeu_ps(into.as_mut_ptr(), value) }
-    }
-}
-
-/// The columns of the first eight lanes, and those of the others.
-#[inline(always)]
-pub(super) fn both(low: [__m256; EIGHT], high: [__m256; EIGHT]) -> [__m256; LANES] {
-    let [a, b, c, d, e, f, g, h] = low;
-    let [i, j, k, l, m, n, o, p] = high;
-    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
 }
 
 /// Eight rows of eight as columns.
@@ -250,7 +240,7 @@ pub(super) fn both(low: [__m256; EIGHT], high: [__m256; EIGHT]) -> [__m256; LANE
 /// # Safety
 /// The processor has AVX2.
 #[inline(always)]
-pub(super) unsafe fn transpose_eight(rows: [__m256; EIGHT]) -> [__m256; EIGHT] {
+unsafe fn transpose_eight(rows: [__m256; EIGHT]) -> [__m256; EIGHT] {
     let [a, b, c, d, e, f, g, h] = rows;
     // SAFETY: the caller knows that there is AVX2.
     unsafe {

@@ -5,8 +5,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::avx2::{both, transpose_eight};
-use super::{EIGHT, Kernel, LANES, Lanes};
+use super::{Kernel, LANES, Lanes};
 
 /// The proof that the processor has AVX-512 F, BW, DQ and VL: only [`Avx512::detect`] makes one.
 #[derive(Clone, Copy)]
@@ -40,13 +39,12 @@ fn compiled<K: Kernel>(lanes: Avx512, kernel: K) {
 impl Lanes for Avx512 {
     type V = __m512;
     type Part = Self::V;
-    type Eight = __m256;
     const PARTS: usize = 1;
     const WRITTEN_OUT: bool = true;
     const TILE_M: usize = 4;
     const TILE_N: usize = 6;
     const TILE_N_ALONE: usize = 6;
-    const TILE_OF_MANY: (usize, usize) = (8, 2);
+    const TILE_OF_MANY: (usize, usize) = (4, 6);
 
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
@@ -171,21 +169,7 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn transpose(self, rows: [__m512; EIGHT]) -> [__m256; LANES] {
-        // SAFETY: `self` proves AVX-512 F and DQ, and AVX2.
-        unsafe {
-            let mut low = [_mm256_setzero_ps(); EIGHT];
-            let mut high = low;
-            for row in 0..EIGHT {
-                low[row] = _mm512_castps512_ps256(rows[row]);
-                high[row] = _mm512_extractf32x8_ps::<1>(rows[row]);
-            }
-            both(transpose_eight(low), transpose_eight(high))
-        }
-    }
-
-    #[inline(always)]
-    fn transpose_square(self, rows: [__m512; LANES]) -> [__m512; LANES] {
+    fn transpose(self, rows: [__m512; LANES]) -> [__m512; LANES] {
         // SAFETY: `self` proves AVX-512.
         let quarters = |first: usize| unsafe { transpose_quarters(&rows, first) };
         let (a, b, c, d) = (quarters(0), quarters(4), quarters(8), quarters(12));
@@ -204,12 +188,6 @@ impl Lanes for Avx512 {
             }
         }
         columns
-    }
-
-    #[inline(always)]
-    fn store_eight(self, value: __m256, into: &mut [f32; EIGHT]) {
-        // SAFETY: `self` proves AVX2; eight f32 lie behind the reference; no alignment is asked.
-        unsafe { _mm256_storeu_ps(into.as_mut_ptr(), value) }
     }
 }
 

@@ -15,9 +15,6 @@ use half::{bf16, f16};
 /// Lanes of a vector.
 pub const LANES: usize = 16;
 
-/// Rows that are transposed at once.
-pub const EIGHT: usize = 8;
-
 /// Sixteen lanes and what can be done with them. A value of the implementing type is the proof that
 /// the processor has the instructions.
 pub trait Lanes: Copy {
@@ -25,8 +22,6 @@ pub trait Lanes: Copy {
     type V: Copy;
     /// One of the registers that a vector takes.
     type Part: Copy;
-    /// Eight f32.
-    type Eight: Copy;
     /// How many registers a vector takes: 1 or 2.
     const PARTS: usize;
     /// Whether loops are worth being written out.
@@ -37,7 +32,7 @@ pub trait Lanes: Copy {
     const TILE_N: usize;
     /// The same where the left operand has one row: enough sums to hide how long each takes.
     const TILE_N_ALONE: usize;
-    /// Rows of the left operand, at most [`EIGHT`], and vectors of the right one in a tile of many rows.
+    /// Vectors of rows of input, 1 to 4, and rows of weight (2 or 6) in a tile of many rows.
     const TILE_OF_MANY: (usize, usize);
 
     /// Asks for the cache line at an address, which need not be one of ours: a hint.
@@ -72,12 +67,8 @@ pub trait Lanes: Copy {
     fn sum(self, value: Self::V) -> f32;
     /// [`Lanes::sum`] of four.
     fn sum_four(self, values: [Self::V; 4]) -> [f32; 4];
-    /// For each lane, what eight vectors have there.
-    fn transpose(self, rows: [Self::V; EIGHT]) -> [Self::Eight; LANES];
-    /// The same of sixteen vectors.
-    fn transpose_square(self, rows: [Self::V; LANES]) -> [Self::V; LANES];
-    /// Writes eight.
-    fn store_eight(self, value: Self::Eight, into: &mut [f32; EIGHT]);
+    /// For each lane, what sixteen vectors have there.
+    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES];
 }
 
 /// What a value is stored as in an operand.
@@ -90,6 +81,11 @@ pub trait Stored: Copy + Send + Sync + 'static {
     fn load<L: Lanes>(lanes: L, from: &[Self; LANES]) -> L::V;
     /// One of them, widened.
     fn widen(self) -> f32;
+    /// Themselves, where they are f32.
+    #[inline(always)]
+    fn singles(_: &[Self]) -> Option<&[f32]> {
+        None
+    }
 }
 
 impl Stored for f32 {
@@ -104,6 +100,11 @@ impl Stored for f32 {
     #[inline(always)]
     fn widen(self) -> f32 {
         self
+    }
+
+    #[inline(always)]
+    fn singles(all: &[f32]) -> Option<&[f32]> {
+        Some(all)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{EIGHT, LANES, Lanes, Stored};
+use super::{LANES, Lanes, Stored};
 
 /// Sixteen f32 in an array; needs nothing. Slow where the target lacks a fused multiply-add.
 #[derive(Clone, Copy)]
@@ -11,13 +11,12 @@ pub struct Plain;
 impl Lanes for Plain {
     type V = [f32; LANES];
     type Part = Self::V;
-    type Eight = [f32; EIGHT];
     const PARTS: usize = 1;
     const WRITTEN_OUT: bool = false;
     const TILE_M: usize = 1;
     const TILE_N: usize = 2;
     const TILE_N_ALONE: usize = 2;
-    const TILE_OF_MANY: (usize, usize) = (2, 1);
+    const TILE_OF_MANY: (usize, usize) = (1, 2);
 
     #[inline(always)]
     fn prefetch(self, _: *const u8) {}
@@ -110,23 +109,7 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
-    fn transpose(self, rows: [Self::V; EIGHT]) -> [[f32; EIGHT]; LANES] {
-        let mut columns = [[0.0; EIGHT]; LANES];
-        for lane in 0..LANES {
-            for row in 0..EIGHT {
-                columns[lane][row] = rows[row][lane];
-            }
-        }
-        columns
-    }
-
-    #[inline(always)]
-    fn transpose_square(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
+    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
         std::array::from_fn(|lane| rows.map(|row| row[lane]))
-    }
-
-    #[inline(always)]
-    fn store_eight(self, value: [f32; EIGHT], into: &mut [f32; EIGHT]) {
-        *into = value;
     }
 }
