@@ -183,7 +183,7 @@ impl Gemms {
 }
 
 /// Which part of a decoder a compute task is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     /// Normalisation and the query, key and value projections.
     Project,

@@ -172,6 +172,7 @@ fn round_trip_keeps_every_optional_part() {
     }];
     profile.compute.gemm[0].n = Some(4096);
     profile.compute.gemm[0].k = Some(1024);
+    profile.compute.gemm[0].stage = Some(plimsoll_core::program::Stage::Finish);
     profile.links.disk_read.nominal = Some(Quantity::new(BytesPerSecond(2e9), "lab"));
     profile.residuals = Some(Residuals {
         median_log_error: 0.01,

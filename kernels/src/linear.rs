@@ -159,21 +159,9 @@ pub fn linear_into(
     weight: LinearWeight<'_>,
     y: &mut [&mut [f32]],
 ) -> Result<(), KernelError> {
-    expect("the input of a linear layer", shape.m * shape.k, x.len())?;
-    expect(
-        "the weight of a linear layer",
-        shape.n * shape.k,
-        weight.weight.len(),
-    )?;
+    check(shape, x, weight, y)?;
     if shape.n == 0 {
         return Ok(());
-    }
-    expect("rows of output of a linear layer", shape.m, y.len())?;
-    for row in y.iter() {
-        expect("a row of output of a linear layer", shape.n, row.len())?;
-    }
-    if let Some(bias) = weight.bias {
-        expect("the bias of a linear layer", shape.n, bias.len())?;
     }
     if shape.k == 0 {
         y.iter_mut().for_each(|row| row.fill(0.0));
@@ -187,65 +175,53 @@ pub fn linear_into(
             Some(&widened[..])
         }
     };
-    let mut packed = PACKED.take();
+    let rest = Operands {
+        shape,
+        x,
+        w: (),
+        bias,
+        y,
+    };
     let columns = shape.k;
+    let mut packed = PACKED.take();
+    let into = &mut packed;
     match weight.weight {
         Matrix::Whole(Elements::F32(elements)) => {
-            let w = WholeRows { elements, columns };
-            multiply(
-                how,
-                Operands {
-                    shape,
-                    x,
-                    w,
-                    bias,
-                    y,
-                },
-                &mut packed,
-            );
+            multiply(how, rest.with(WholeRows { elements, columns }), into);
         }
         Matrix::Whole(Elements::F16(elements)) => {
-            let w = WholeRows { elements, columns };
-            multiply(
-                how,
-                Operands {
-                    shape,
-                    x,
-                    w,
-                    bias,
-                    y,
-                },
-                &mut packed,
-            );
+            multiply(how, rest.with(WholeRows { elements, columns }), into);
         }
         Matrix::Whole(Elements::Bf16(elements)) => {
-            let w = WholeRows { elements, columns };
-            multiply(
-                how,
-                Operands {
-                    shape,
-                    x,
-                    w,
-                    bias,
-                    y,
-                },
-                &mut packed,
-            );
+            multiply(how, rest.with(WholeRows { elements, columns }), into);
         }
-        Matrix::Packed(w) => multiply(
-            how,
-            Operands {
-                shape,
-                x,
-                w,
-                bias,
-                y,
-            },
-            &mut packed,
-        ),
+        Matrix::Packed(w) => multiply(how, rest.with(w), into),
     }
     PACKED.set(packed);
     Ok(())
+}
+
+/// Whether all operands have the lengths that their shape asks for.
+fn check(
+    shape: LinearShape,
+    x: &[f32],
+    weight: LinearWeight<'_>,
+    y: &[&mut [f32]],
+) -> Result<(), KernelError> {
+    let LinearShape { m, n, k } = shape;
+    expect("the input of a linear layer", m * k, x.len())?;
+    expect("the weight of a linear layer", n * k, weight.weight.len())?;
+    if n == 0 {
+        return Ok(());
+    }
+    expect("rows of output of a linear layer", m, y.len())?;
+    for row in y {
+        expect("a row of output of a linear layer", n, row.len())?;
+    }
+    match weight.bias {
+        Some(bias) => expect("the bias of a linear layer", n, bias.len()),
+        None => Ok(()),
+    }
 }
 
 fn multiply<W: Rows>(how: How, operands: Operands<'_, '_, W>, packed: &mut Packed) {
@@ -295,6 +271,18 @@ struct Operands<'a, 'y, W> {
     w: W,
     bias: Option<&'a [f32]>,
     y: &'a mut [&'y mut [f32]],
+}
+
+impl<'a, 'y> Operands<'a, 'y, ()> {
+    fn with<W>(self, w: W) -> Operands<'a, 'y, W> {
+        Operands {
+            shape: self.shape,
+            x: self.x,
+            w,
+            bias: self.bias,
+            y: self.y,
+        }
+    }
 }
 
 /// A block of rows of input against a few rows of weight, over one piece of the summed index.

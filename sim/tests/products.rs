@@ -1,7 +1,7 @@
 //! What a profile's lookup table of products does to predictions.
 
 use plimsoll_core::Dtype;
-use plimsoll_core::hardware::{Curve, HardwareProfile, ProductCurves, embedded};
+use plimsoll_core::hardware::{Curve, GemmCurve, HardwareProfile, ProductCurves, embedded};
 use plimsoll_core::program::{Gemm, Gemms, Op, ResourceKind, Stage};
 use plimsoll_core::units::BytesPerSecond;
 use plimsoll_sim::CostModel;
@@ -55,6 +55,48 @@ fn a_product_of_a_measured_shape_takes_the_time_of_the_implementation_that_is_ch
             "{m}: {found} for {expected}"
         );
     }
+}
+
+/// Sizes of the two parts of a layer interleave, but a cache holds what it does by the size of the layer.
+#[test]
+fn a_product_is_rated_by_what_was_measured_of_its_own_part_of_a_layer() {
+    let mut profile = embedded::profile("t4").expect("embedded");
+    let source = profile.sources.keys().next().expect("a source").clone();
+    let curve = |stage, side, rate| GemmCurve {
+        dtype: Dtype::F16,
+        n: Some(side),
+        k: Some(side),
+        stage,
+        reused: false,
+        packed: false,
+        rate: Curve::new(vec![(1.0, rate)], source.clone(), None).expect("a curve"),
+    };
+    profile.compute.gemm = vec![
+        curve(Some(Stage::Finish), 64, 4e9),
+        curve(Some(Stage::Project), 128, 1e9),
+        curve(Some(Stage::Finish), 256, 4e9),
+    ];
+    profile.validate().expect("rates");
+    let rate = |profile: &HardwareProfile, stage| {
+        let mut op = product(1, [128, 128], false);
+        if let Op::Linear { stage: own, .. } = &mut op {
+            *own = stage;
+        }
+        let mut arithmetic = 0.0;
+        CostModel::new(profile, Dtype::F16).parts(ResourceKind::Gpu, &op, &mut |part| {
+            if part.number.contains("gemm") {
+                arithmetic += part.seconds.0;
+            }
+        });
+        (2.0 * 128.0 * 128.0 / arithmetic / 1e6).round()
+    };
+    assert_eq!(rate(&profile, Stage::Finish), 4000.0);
+    assert_eq!(rate(&profile, Stage::Project), 1000.0);
+    assert_eq!(rate(&profile, Stage::Mlp), 4000.0);
+    // A part without curves of its own has those of all.
+    assert_eq!(rate(&profile, Stage::Part), 1000.0);
+    profile.compute.gemm.retain(|curve| curve.n != Some(128));
+    assert_eq!(rate(&profile, Stage::Project), 4000.0);
 }
 
 /// FlashDecoding++'s shapes of Llama-2-7B: bytes of f16 weights, and the time that an A100 takes to read them.

@@ -197,6 +197,7 @@ fn with_curves(
                 dtype: options.dtype,
                 n: Some(n),
                 k: Some(k),
+                stage: None,
                 reused: false,
                 packed,
                 rate,

@@ -293,6 +293,8 @@ fn curves_of(dtype: Dtype, tasks: &[(Dtype, Timed)], packed: bool) -> Vec<GemmCu
             dtype,
             n: Some(side),
             k: Some(side),
+            // What is split is one linear layer, whichever it is.
+            stage: (!matrix.stage.is_of_split()).then_some(matrix.stage),
             reused: matrix.reused,
             packed,
             rate: curve(&rates),

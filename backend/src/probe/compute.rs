@@ -169,6 +169,7 @@ pub(super) fn with_room(
 /// What a curve of matrix products is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Matrix {
+    pub stage: Stage,
     pub elements: u64,
     pub reused: bool,
 }
@@ -200,6 +201,7 @@ pub(super) fn linear_key(task: &Timed) -> Option<(Matrix, u32, f64)> {
         all / sizes().count() as f64
     };
     let matrix = Matrix {
+        stage,
         elements: typical.round() as u64,
         reused,
     };

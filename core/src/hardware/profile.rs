@@ -11,6 +11,7 @@ use super::products::ProductCurves;
 use super::provenance::{Quantity, Source};
 use super::residuals::Residuals;
 use crate::Dtype;
+use crate::program::Stage;
 use crate::tier::PerTier;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
@@ -217,6 +218,9 @@ pub struct GemmCurve {
     pub n: Option<u32>,
     /// Inner dimension; none for any.
     pub k: Option<u32>,
+    /// The part of a layer that it was measured of; none for any. Where a profile has curves of a product's own part, they
+    /// alone serve it: equal sizes of another part belong to a layer of another size, of which caches hold more, or less.
+    pub stage: Option<Stage>,
     /// Whether it is for weights that the task before used as well, of which a cache may hold some;
     /// where a profile has no such curve, the others serve.
     pub reused: bool,

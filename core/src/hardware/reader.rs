@@ -89,6 +89,18 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// The same, or nothing.
+    pub fn word_if_any<T: Copy>(
+        &self,
+        key: &'static str,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>, Fault> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(_) => self.word(key, words).map(Some),
+        }
+    }
+
     /// A switch; off where it is not stated.
     pub fn flag(&self, key: &'static str) -> Result<bool, Fault> {
         match self.get(key) {

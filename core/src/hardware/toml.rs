@@ -18,6 +18,7 @@ use super::provenance::{Quantity, Source, SourceKind};
 use super::reader::Reader;
 use super::residuals::Residuals;
 use crate::Dtype;
+use crate::program::Stage;
 use crate::units::Seconds;
 
 const PROFILE: &[&str] = &[
@@ -81,7 +82,15 @@ const COMPUTE: &[&str] = &[
     "cpu_copy_share",
     "cpu_attention_prefill_flops_per_s",
 ];
-const GEMM: &[&str] = &["dtype", "n", "k", "reused", "packed", "flops_per_s"];
+const GEMM: &[&str] = &[
+    "dtype",
+    "n",
+    "k",
+    "stage",
+    "reused",
+    "packed",
+    "flops_per_s",
+];
 const PRODUCTS: &[&str] = &[
     "dtype",
     "n",
@@ -293,11 +302,13 @@ fn read_gemms(reader: &Reader<'_>, key: &'static str) -> Result<Vec<GemmCurve>, 
 }
 
 fn read_gemm(reader: &Reader<'_>) -> Result<GemmCurve, Fault> {
+    let stages = [Stage::Project, Stage::Finish].map(|stage| (stage.name(), stage));
     let dtypes = Dtype::ALL.map(|dtype| (dtype.name(), dtype));
     Ok(GemmCurve {
         dtype: reader.word("dtype", &dtypes)?,
         n: reader.whole("n")?,
         k: reader.whole("k")?,
+        stage: reader.word_if_any("stage", &stages)?,
         reused: reader.flag("reused")?,
         packed: reader.flag("packed")?,
         rate: reader.curve("flops_per_s")?,
@@ -480,6 +491,7 @@ fn write_compute(compute: &Compute) -> Value {
             ("dtype", Some(gemm.dtype.name().into())),
             ("n", gemm.n.map(|n| i64::from(n).into())),
             ("k", gemm.k.map(|k| i64::from(k).into())),
+            ("stage", gemm.stage.map(|stage| stage.name().into())),
             ("reused", gemm.reused.then_some(Value::Boolean(true))),
             ("packed", gemm.packed.then_some(Value::Boolean(true))),
             ("flops_per_s", curve(&gemm.rate)),

@@ -3,6 +3,7 @@
 use plimsoll_core::Dtype;
 use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::hardware::{Curve, GemmCurve, Inflections, ProductCurves};
+use plimsoll_core::program::Stage;
 use plimsoll_core::units::Seconds;
 
 use super::part::{Asked, Part};
@@ -24,18 +25,55 @@ pub(super) struct GemmRates {
     products: Vec<(ProductCurves, Inflections)>,
 }
 
-#[derive(Debug, Clone)]
+/// The same, of any part of a layer and of those that have curves of their own.
+#[derive(Debug, Clone, Default)]
+struct ByStage {
+    any: BySize,
+    own: Vec<(Stage, BySize)>,
+}
+
+impl ByStage {
+    fn new(known: &[GemmCurve], kind: (Dtype, bool, bool)) -> ByStage {
+        let of_kind = |c: &&GemmCurve| (c.dtype, c.reused, c.packed) == kind;
+        let mut own: Vec<(Stage, BySize)> = Vec::new();
+        for stage in known.iter().filter(of_kind).filter_map(|c| c.stage) {
+            if own.iter().all(|(known, _)| *known != stage) {
+                let of_stage = known.iter().filter(|c| c.stage == Some(stage));
+                own.push((stage, by_size(of_stage.filter(of_kind))));
+            }
+        }
+        ByStage {
+            any: by_size(known.iter().filter(of_kind)),
+            own,
+        }
+    }
+
+    fn of(&self, stage: Option<Stage>) -> &BySize {
+        let stage = match stage {
+            Some(Stage::Output | Stage::Mlp) => Some(Stage::Finish),
+            other => other,
+        };
+        let own = self.own.iter().find(|(known, _)| Some(*known) == stage);
+        own.map_or(&self.any, |(_, own)| own)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.any.is_empty()
+    }
+}
+
+#[derive(Debug, Clone, Default)]
 struct Curves {
-    fresh: BySize,
+    fresh: ByStage,
     /// For weights that the task before used; the same as the others where a profile has none.
-    reused: BySize,
+    reused: ByStage,
     /// Whether it has such.
     knows_reused: bool,
 }
 
 impl Curves {
     fn new(known: &[GemmCurve], dtype: Dtype, packed: bool) -> Option<Curves> {
-        let of = |reused| by_size(known, (dtype, reused, packed));
+        let of = |reused| ByStage::new(known, (dtype, reused, packed));
         let (fresh, reused) = (of(false), of(true));
         (!fresh.is_empty()).then(|| Curves {
             knows_reused: !reused.is_empty(),
@@ -51,6 +89,8 @@ impl Curves {
 /// A product `[m, k] x [n, k]^T`, whether the task before used the same weights, and how they are stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Product {
+    /// The part of a layer that it is in; none where that is not known.
+    pub stage: Option<Stage>,
     pub m: u32,
     pub n: u32,
     pub k: u32,
@@ -79,11 +119,6 @@ impl GemmRates {
             .into_iter()
             .find(|known| Curves::new(curves, *known, false).is_some());
         let known = known.unwrap_or(dtype);
-        let none = || Curves {
-            fresh: Vec::new(),
-            reused: Vec::new(),
-            knows_reused: false,
-        };
         let packed = stand_ins(dtype).into_iter();
         GemmRates {
             number: match known {
@@ -92,7 +127,7 @@ impl GemmRates {
                 Dtype::Bf16 => bf16,
             },
             stand_in: (known != dtype).then_some(known),
-            whole: Curves::new(curves, known, false).unwrap_or_else(none),
+            whole: Curves::new(curves, known, false).unwrap_or_default(),
             // Codes are the same beside every type, and so is most of the time.
             packed: packed
                 .filter_map(|known| Curves::new(curves, known, true))
@@ -153,6 +188,7 @@ impl GemmRates {
     pub(super) fn measured_by_shape(&self) -> bool {
         self.whole
             .fresh
+            .any
             .first()
             .is_some_and(|(elements, _)| elements.is_some())
     }
@@ -165,6 +201,7 @@ impl GemmRates {
             true => &curves.reused,
             false => &curves.fresh,
         };
+        let curves = curves.of(product.stage);
         let Some(Neighbours { low, high }) = neighbours(curves, product.elements()) else {
             return [None, None];
         };
@@ -229,10 +266,7 @@ fn asked_weights(curves: &BySize, elements: f64) -> Option<Asked> {
     })
 }
 
-fn by_size(known: &[GemmCurve], kind: (Dtype, bool, bool)) -> BySize {
-    let known = known
-        .iter()
-        .filter(|c| (c.dtype, c.reused, c.packed) == kind);
+fn by_size<'a>(known: impl Iterator<Item = &'a GemmCurve>) -> BySize {
     let mut curves: BySize = known
         .map(|c| {
             let elements = c.n.zip(c.k).map(|(n, k)| f64::from(n) * f64::from(k));

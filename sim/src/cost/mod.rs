@@ -163,6 +163,7 @@ impl CostModel {
                 for gemm in gemms.iter() {
                     let (n, k) = (gemm.n, gemm.k);
                     let product = Product {
+                        stage: Some(stage),
                         m,
                         n,
                         k,

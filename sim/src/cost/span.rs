@@ -27,6 +27,7 @@ impl CostModel {
         let layers = f64::from(it.layers);
         let compute = &self.profile.compute;
         let product = |m, n, k| Product {
+            stage: None,
             m,
             n,
             k,
