@@ -456,7 +456,7 @@ fn disk_file(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_disk_that_is_cut_while_it_runs_is_named_with_its_task() {
+fn a_disk_that_was_cut_is_named_with_the_task_that_reads_it() {
     let cut = |disk: &Path| {
         let file = fs::File::options().write(true).open(disk);
         file.expect("opened").set_len(0).expect("truncated");
@@ -465,7 +465,7 @@ fn a_disk_that_is_cut_while_it_runs_is_named_with_its_task() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_read_while_it_runs_is_named_with_its_task() {
+fn a_disk_that_cannot_be_read_is_named_with_the_task_that_reads_it() {
     // Every read of a folder fails, as every read of a broken disk does.
     let broken = |disk: &Path| {
         let number = disk.file_name().and_then(|name| name.to_str());
@@ -478,9 +478,12 @@ fn a_disk_that_cannot_be_read_while_it_runs_is_named_with_its_task() {
     assert_disk_failure_is_named(&broken, "read at byte");
 }
 
-/// Does `harm` to the disk tier of a run whose first piece is submitted.
+/// Does `harm` to the disk tier of a run after its prefill.
 fn assert_disk_failure_is_named(harm: &dyn Fn(&Path), expected: &str) {
-    let plan = mixed();
+    // Only weights are on the disk: what is stored there would make a cut file long again.
+    let percent = [30.0, 40.0, 60.0, 40.0, 60.0, 40.0];
+    let policy = Policy::from_percent(2, 2, percent).expect("a policy");
+    let plan = plan(&tiny_opt(), Dtype::F32, policy, WORKLOAD);
     let mut lowering = Lowering::new(&plan).expect("it fits");
     let dir = tempfile::tempdir().expect("a directory");
     let (source, options) = (Synthetic { seed: 1 }, CpuOptions::new(dir.path()));
@@ -490,14 +493,21 @@ fn assert_disk_failure_is_named(harm: &dyn Fn(&Path), expected: &str) {
     executor
         .set_prompts(lowering.texts(), &prompts)
         .expect("prompts");
-    let piece = lowering.next_pass().expect("a pass");
-    executor.submit(Arc::new(piece)).expect("taken");
+    let mut pieces = std::iter::from_fn(|| lowering.next_pass()).map(Arc::new);
+    executor
+        .submit(pieces.next().expect("prefill"))
+        .expect("taken");
+    // Between two pieces: a quick machine may have read all of one before it is harmed.
+    executor.wait(Until::Idle).expect("prefilled");
     harm(&disk_file(dir.path()));
+    executor
+        .submit(pieces.next().expect("decode"))
+        .expect("taken");
     let error = executor.wait(Until::Idle).expect_err("nothing to read");
     assert!(matches!(error, ExecutionError::Task { .. }), "{error}");
     let text = error.to_string();
     for words in [
-        "on disk_read, round 0",
+        "on disk_read, round 0, pass 1",
         expected,
         &dir.path().display().to_string(),
     ] {
