@@ -20,17 +20,46 @@ pub(crate) fn pin_to(cores: &[usize]) {
     }
 }
 
-/// Has the calling thread give way to others that want its core: what emulates an engine of its own (a link, the device) does
-/// not wait for what the processor does in earnest.
-pub(crate) fn give_way() {
-    // SAFETY: changes a number of the calling thread.
+/// Says how the calling thread shares cores with others, as far as the system allows it.
+pub(crate) fn share(how: Share) {
+    // SAFETY: the system reads a structure of the stated size, and changes the calling thread only.
     unsafe {
-        libc::setpriority(libc::PRIO_PROCESS, 0, GIVES_WAY);
+        let mut attributes: libc::sched_attr = std::mem::zeroed();
+        attributes.size = size_of::<libc::sched_attr>() as u32;
+        attributes.sched_policy = libc::SCHED_OTHER as u32;
+        attributes.sched_nice = how.nice();
+        if how != Share::Patient {
+            attributes.sched_runtime = SLICE_NS;
+        }
+        // Refused on some systems: then all share alike.
+        libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0);
     }
 }
 
-/// Of the system's -20 to 19, on which a fifth is a factor of three.
-const GIVES_WAY: libc::c_int = 10;
+/// How a thread shares cores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// What emulates an engine of its own (a link, the device) does not wait for what the processor does in earnest.
+    First,
+    /// What the processor computes gives way to that, and does not wait for copies that go on for long.
+    Second,
+    /// Those copies.
+    Patient,
+}
+
+impl Share {
+    /// Of the system's -20 to 19, on which a fifth is a factor of three.
+    fn nice(self) -> libc::c_int {
+        match self {
+            Share::First => 0,
+            Share::Second => 5,
+            Share::Patient => 10,
+        }
+    }
+}
+
+/// The shortest turn that Linux grants, from 6.12 on: who asks for a shorter one than another is served before it.
+const SLICE_NS: u64 = 100_000;
 
 /// The cores that this process may use.
 pub(crate) fn allowed_cores() -> Vec<usize> {

@@ -74,6 +74,15 @@ impl Compression {
         }
     }
 
+    /// Rows of a stored matrix that cannot be parted: groups run along the outputs.
+    pub fn rows_together(self, matrix: &TensorSpec) -> u64 {
+        if self.packs(matrix) {
+            GROUP_ELEMENTS
+        } else {
+            1
+        }
+    }
+
     /// Bytes of so many rows of a stored matrix, whole groups of them where it is packed.
     pub fn rows_bytes(self, matrix: &TensorSpec, rows: u64, dtype: Dtype) -> Bytes {
         if self.packs(matrix) {

@@ -3,9 +3,8 @@
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::GROUP_ELEMENTS;
 use plimsoll_core::model::TensorSpec;
-use plimsoll_core::program::{Content, Op, ResourceKind, Stage};
-use plimsoll_core::split::{Module, RowSplit};
-use plimsoll_core::tier::Tier;
+use plimsoll_core::program::{Content, Gemm, Op, ResourceKind, Stage};
+use plimsoll_core::split::Module;
 use plimsoll_core::units::Bytes;
 
 use super::error::TaskError;
@@ -41,7 +40,7 @@ impl<'a> Turn<'a> {
             block: &tensors,
             batch,
         };
-        let parted = |module| self.parted(module, position == 0);
+        let parted = |module| self.parted(module);
         match stage {
             Stage::Normalise => {
                 decoder.normalise(joined, &self.hidden(batch)?, self.new_input()?)?;
@@ -85,43 +84,16 @@ impl<'a> Turn<'a> {
         tensors.into_iter().find(|t| t.role == module.weight())
     }
 
-    /// Who computes which rows of a module in this layer.
-    fn rows(&self, module: Module, is_prefill: bool) -> Option<(&'a TensorSpec, RowSplit)> {
-        let plan = &self.engine.plan;
-        let split = plan.policy.split.as_ref()?;
-        let weight = self.weight(module)?;
-        let layer = u32::from(self.cell.block) - 1;
-        let rows = match split.is_on_device(module, layer, plan.model.num_hidden_layers) {
-            true => RowSplit {
-                host: 0,
-                device: weight.rows,
-            },
-            false => split.rows((module, weight), is_prefill, plan.policy.compression),
-        };
-        Some((weight, rows))
-    }
-
     /// What parts gave of a module; nothing where the model has no such module.
-    fn parted(&self, module: Module, is_prefill: bool) -> Result<Parted<'a>, TaskError> {
-        let Some((_, rows)) = self.rows(module, is_prefill) else {
-            return Ok(Parted::default());
-        };
-        let part = |tier: Tier, rows: u64| {
-            let wanted = |content| match content {
-                Content::Outputs { module: of, by, .. } => of == module && by == tier,
-                _ => false,
-            };
-            if rows == 0 {
-                return Ok::<_, TaskError>(None);
+    fn parted(&self, module: Module) -> Result<Parted<'a>, TaskError> {
+        let mut parts = Vec::new();
+        // The CPU's rows are the first, and the device's follow as they came.
+        for (index, operand) in self.operands.all().iter().enumerate() {
+            if matches!(operand.content, Content::Outputs { module: of, .. } if of == module) {
+                parts.push(as_f32(self.operands.read(index)?)?);
             }
-            let index = self.need("outputs of a part", wanted)?;
-            let outputs = as_f32(self.operands.read(index)?)?;
-            Ok(Some((outputs, rows as usize)))
-        };
-        Ok(Parted {
-            host: part(Tier::Host, rows.host)?,
-            device: part(Tier::Device, rows.device)?,
-        })
+        }
+        Ok(Parted(parts))
     }
 
     /// Computes some rows of a linear layer. With a pace it takes its time evenly: a CPU that is held back leaves its cores to
@@ -131,29 +103,25 @@ impl<'a> Turn<'a> {
         (op, kind): (&Op, ResourceKind),
         pace: Option<&Pace<'_>>,
     ) -> Result<(), TaskError> {
-        let Op::Linear { m, position, .. } = *op else {
+        let Op::Linear { m, gemms, .. } = *op else {
             return Err(TaskError::NoOperand("a split linear layer"));
         };
         let outputs = self.need("room for a part's outputs", |content| {
             matches!(content, Content::Outputs { .. })
         })?;
-        let Content::Outputs { module, by, .. } = self.operands.get(outputs)?.content else {
+        let Content::Outputs { module, .. } = self.operands.get(outputs)?.content else {
             return Err(TaskError::NoOperand("room for a part's outputs"));
         };
-        let (weight, rows) = self
-            .rows(module, position == 0)
-            .ok_or(TaskError::NoOperand("a linear layer of the model"))?;
+        let gemm = gemms.iter().next();
+        let gemm = gemm.ok_or(TaskError::NoOperand("a product of a part"))?;
         let input = self.need("the input of a part", |content| {
             matches!(content, Content::Input { .. })
         })?;
         let x = as_f32(self.operands.read(input)?)?;
         let product = Product {
-            weight: self.part_weight((module, weight), (rows, by))?,
-            rows: match by {
-                Tier::Host => rows.host,
-                _ => rows.device,
-            } as usize,
-            columns: weight.cols as usize,
+            weight: self.part_weight(module, gemm)?,
+            rows: gemm.n as usize,
+            columns: gemm.k as usize,
         };
         let into = as_f32_mut(self.operands.write(outputs)?)?;
         let decoder = &self.engine.decoder;
@@ -183,26 +151,22 @@ impl<'a> Turn<'a> {
         Ok(())
     }
 
-    /// The rows of a weight that a part computes with: of its home, or those that came to the device.
-    fn part_weight(
-        &self,
-        (module, weight): (Module, &TensorSpec),
-        (rows, by): (RowSplit, Tier),
-    ) -> Result<Matrix<'a>, TaskError> {
-        let columns = weight.cols as usize;
+    /// The rows of a weight that a part computes with: those that came to the device, or the first ones of its home, which are
+    /// the CPU's, or all.
+    fn part_weight(&self, module: Module, gemm: Gemm) -> Result<Matrix<'a>, TaskError> {
+        let (rows, columns) = (gemm.n as usize, gemm.k as usize);
         let came = self.find(|content| matches!(content, Content::Rows { .. }));
         let Some(index) = came else {
-            let range = match by {
-                Tier::Host => 0..rows.host as usize,
-                _ => rows.host as usize..weight.rows as usize,
-            };
             let all = self.tensors()?.get(module.weight())?;
-            return Ok(all.rows(range, columns));
+            return Ok(all.rows(0..rows, columns));
         };
         let bytes = self.operands.read(index)?;
         let plan = &self.engine.plan;
+        let weight = self
+            .weight(module)
+            .ok_or(TaskError::NoOperand("a linear layer of the model"))?;
         let matrix = match plan.policy.compression.packs(weight) {
-            true => PackedMatrix::new(bytes, rows.device as usize, columns).map(Matrix::Packed),
+            true => PackedMatrix::new(bytes, rows, columns).map(Matrix::Packed),
             false => Elements::from_bytes(bytes, plan.dtype).map(Matrix::from),
         };
         Ok(matrix.map_err(DecoderError::from)?)

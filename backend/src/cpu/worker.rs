@@ -116,9 +116,11 @@ impl Worker {
     /// Does the resource's tasks until all is over.
     fn run(self) {
         pin::pin_to(&self.cores);
-        if matches!(self.kind, ResourceKind::Cpu | ResourceKind::Pin) {
-            pin::give_way();
-        }
+        pin::share(match self.kind {
+            ResourceKind::Pin => pin::Share::Patient,
+            ResourceKind::Cpu => pin::Share::Second,
+            _ => pin::Share::First,
+        });
         sharpen_timers();
         let is_over = || self.scheduler.is_over();
         let mut ended = None;

@@ -12,17 +12,9 @@ use super::{Batch, BlockTensors, Decoder, DecoderError, NewCachePart, Split, Spl
 use crate::kernels::Matrix;
 use crate::kernels::linear::LinearWeight;
 
-/// Where a part's outputs lie, `[token][row]`, and how many rows they are of.
-pub type PartOutputs<'a> = (&'a [f32], usize);
-
-/// A module's outputs: the first rows' and the others'.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Parted<'a> {
-    /// The CPU's; none where it has no rows.
-    pub host: Option<PartOutputs<'a>>,
-    /// The device's.
-    pub device: Option<PartOutputs<'a>>,
-}
+/// A module's outputs, each part `[token][row]`: rows of one come after those of the one before.
+#[derive(Debug, Clone, Default)]
+pub struct Parted<'a>(pub Vec<&'a [f32]>);
 
 /// Some rows of a linear layer.
 #[derive(Debug, Clone, Copy)]
@@ -128,8 +120,8 @@ impl Decoder {
         let modules = [Module::Q, Module::K, Module::V];
         for tile in batch.tiles() {
             let mut projected = [const { Activations::none() }; 3];
-            for ((module, parted), all) in modules.iter().zip(parted).zip(&mut projected) {
-                *all = parted.join(tile.clone(), (block, module.bias()))?;
+            for ((module, parted), all) in modules.iter().zip(&parted).zip(&mut projected) {
+                *all = parted.join((tile.clone(), batch.tokens()), (block, module.bias()))?;
             }
             let [mut q, mut k, v] = projected;
             self.turn(batch, tile.clone(), [&mut q, &mut k])?;
@@ -153,7 +145,7 @@ impl Decoder {
         at_least("the activations", batch.tokens() * width, hidden.len())?;
         at_least("room for an input", batch.tokens() * width, into.len())?;
         for tile in batch.tiles() {
-            let o = parted.join(tile.clone(), (block, TensorRole::OBias))?;
+            let o = parted.join((tile.clone(), batch.tokens()), (block, TensorRole::OBias))?;
             let rows = tile.start * width..tile.end * width;
             let mut x = Activations::of(rows.len());
             hidden.load(rows.clone(), &mut x);
@@ -179,9 +171,12 @@ impl Decoder {
         let width = self.model.intermediate_size as usize;
         at_least("room for an input", batch.tokens() * width, into.len())?;
         for tile in batch.tiles() {
-            let all = up.join(tile.clone(), (block, TensorRole::UpBias))?;
+            let all = up.join((tile.clone(), batch.tokens()), (block, TensorRole::UpBias))?;
             let gate = match self.model.gated_mlp {
-                true => Some(gate.join(tile.clone(), (block, TensorRole::GateBias))?),
+                true => Some(gate.join(
+                    (tile.clone(), batch.tokens()),
+                    (block, TensorRole::GateBias),
+                )?),
                 false => None,
             };
             let inner = self.inner(all, gate)?;
@@ -203,7 +198,10 @@ impl Decoder {
         let width = self.hidden_size();
         at_least("the activations", batch.tokens() * width, hidden.len())?;
         for tile in batch.tiles() {
-            let y = parted.join(tile.clone(), (block, TensorRole::DownBias))?;
+            let y = parted.join(
+                (tile.clone(), batch.tokens()),
+                (block, TensorRole::DownBias),
+            )?;
             let rows = tile.start * width..tile.end * width;
             let mut x = Activations::of(rows.len());
             hidden.load(rows.clone(), &mut x);
@@ -214,19 +212,18 @@ impl Decoder {
 }
 
 impl Parted<'_> {
-    /// All outputs of some tokens, `[token][row]`, with their bias.
+    /// All outputs of some of so many tokens, `[token][row]`, with their bias.
     fn join(
         &self,
-        tokens: std::ops::Range<usize>,
+        (tokens, all_tokens): (std::ops::Range<usize>, usize),
         (block, bias): (&BlockTensors<'_>, TensorRole),
     ) -> Result<Activations, DecoderError> {
-        let parts = [self.host, self.device];
         let bias = block.vector(bias)?.map(|bias| bias.to_vec());
         let mut all = Vec::new();
         for token in tokens {
             let begin = all.len();
-            for (outputs, rows) in parts.into_iter().flatten() {
-                at_least("a part's outputs", (token + 1) * rows, outputs.len())?;
+            for outputs in &self.0 {
+                let rows = outputs.len() / all_tokens;
                 all.extend_from_slice(&outputs[token * rows..(token + 1) * rows]);
             }
             if let Some(bias) = &bias {

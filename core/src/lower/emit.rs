@@ -48,9 +48,9 @@ pub(super) struct Draft {
 #[derive(Debug, Default)]
 struct Lists {
     deps: ArrayVec<TaskId, 16>,
-    args: ArrayVec<Arg, 16>,
+    args: ArrayVec<Arg, 32>,
     takes: ArrayVec<BufferId, 8>,
-    gives: ArrayVec<BufferId, 16>,
+    gives: ArrayVec<BufferId, 32>,
 }
 
 thread_local! {

@@ -17,7 +17,7 @@ pub use module::{Group, Module, PerModule};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::compression::{Compression, GROUP_ELEMENTS};
+use crate::compression::Compression;
 use crate::model::TensorSpec;
 use crate::pipeline::Pipeline;
 use crate::policy::{Policy, Schedule};
@@ -167,10 +167,7 @@ impl RowSplit {
     /// The nearest whole rows to a share of the device, in whole bands of 64 where the weight is in 4-bit groups:
     /// those run along the outputs.
     pub fn new(weight: &TensorSpec, device_share: f64, compression: Compression) -> RowSplit {
-        let unit = match compression.packs(weight) {
-            true => GROUP_ELEMENTS,
-            false => 1,
-        };
+        let unit = compression.rows_together(weight);
         let host = (1.0 - device_share) * weight.rows as f64 / unit as f64;
         let host = (host.round() as u64 * unit).min(weight.rows);
         RowSplit {

@@ -1,6 +1,7 @@
 //! The law's shares on a machine, by the cost function's own times of each module.
 
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::BUFFER_PARTS;
 use plimsoll_core::model::TensorSpec;
 use plimsoll_core::placement::PAGE_BYTES;
 use plimsoll_core::plan::Plan;
@@ -115,13 +116,22 @@ fn times(cost: &CostModel, plan: &Plan, (weight, m): (&TensorSpec, u32)) -> Time
         page_locked: pins || plan.policy.page_locked.weights,
     };
     let seconds = |on: ResourceKind, op: &Op| cost.seconds(on, op).0;
-    Times {
+    let mut times = Times {
         cpu: seconds(ResourceKind::Cpu, &product),
         device: seconds(ResourceKind::Gpu, &product),
-        pin: match pins {
-            true => seconds(ResourceKind::Pin, &moved),
-            false => 0.0,
-        },
+        pin: 0.0,
         transfer: seconds(ResourceKind::H2d, &moved),
+    };
+    if pins {
+        times.pin = seconds(ResourceKind::Pin, &moved);
+        times.device = after_the_last(times);
     }
+    times
+}
+
+/// What is left of the device's time when the last part of the rows has come: it computes with each part while the next comes.
+fn after_the_last(times: Times) -> f64 {
+    let part = 1.0 / BUFFER_PARTS as f64;
+    let behind = times.device - (1.0 - part) * times.communication();
+    behind.max(part * times.device)
 }

@@ -3,12 +3,13 @@
 //! A layer is four **steps**, each the modules that read one input: queries, keys and values; attention's output;
 //! the MLP's first; its last. In a step the input goes down to the host. For each module its rows go by way of a page-locked
 //! buffer to the device (`rows.rs`), the CPU computes its outputs and they come up, and the device computes the
-//! others; then the step's outputs are joined, which makes the next step's input. Nothing but
+//! others, some at a time as their rows arrive; then the step's outputs are joined, which makes the next step's input. Nothing but
 //! needs, slots and the order of each engine decides when rows move, so they do while the step before computes.
 
 mod room;
 mod rows;
 
+pub use room::BUFFER_PARTS;
 pub(super) use room::Room;
 
 use super::emit::{Draft, Emitter};
@@ -273,14 +274,17 @@ impl StageLowering {
             self.host_part(out, unit, (module, weight, rows), (begun, blocked));
         }
         if let Some(brought) = brought {
-            let draft = self
-                .device_part(unit, (module, weight, rows.device))
-                .with(Access::Read, [Some(brought.buffer)])
-                .giving([Some(brought.buffer)])
-                .after([brought.moved]);
-            let task = self.emit_device_part(out, unit, (draft, module, rows.device), begun);
+            let mut last = None;
+            for arrived in &brought.arrived {
+                let draft = self
+                    .device_part(unit, (module, weight, arrived.rows))
+                    .with(Access::Read, [Some(arrived.buffer)])
+                    .giving([Some(arrived.buffer)])
+                    .after([Some(arrived.moved)]);
+                last = Some(self.emit_device_part(out, unit, (draft, module, arrived.rows), begun));
+            }
             let rows = &mut room(&mut self.layout).rows;
-            rows.release(brought.slot, [Some(task), None]);
+            rows.release(brought.slot, [last, None]);
         }
     }
 
@@ -323,10 +327,11 @@ impl StageLowering {
             None => room(&mut self.layout).outputs_host.lease(),
         };
         begun.outputs_host = Some(lease);
-        let bytes = slot_bytes(u64::from(unit.tokens()), rows.host);
+        let tokens = u64::from(unit.tokens());
+        let bytes = output_bytes(tokens, rows.host);
         let content = outputs_of(unit, module, Tier::Host);
         let place = (Tier::Host, lease.offset + begun.filled_host);
-        begun.filled_host += bytes;
+        begun.filled_host += slot_bytes(tokens, rows.host);
         let on_host = out.declare(place, bytes, content);
         let op = self.part(unit, (module, weight, rows.host));
         let mut draft = Draft::new(ResourceKind::Cpu, op, unit.cell)
@@ -344,7 +349,6 @@ impl StageLowering {
         let computed = out.emit(draft);
         self.split.before[0] = Some(computed);
         let on_device = begun.add_outputs(out, unit, (module, rows.host, Tier::Host));
-        let bytes = self.output_bytes(unit, rows.host);
         begun.by_cpu.push((bytes, [on_host, on_device], computed));
     }
 
@@ -404,10 +408,6 @@ impl StageLowering {
             }
         }
         None
-    }
-
-    fn output_bytes(&self, unit: &Unit, rows: u64) -> Bytes {
-        Bytes(u64::from(unit.tokens()) * rows * room::ELEMENT_BYTES)
     }
 
     /// Whether none of a step's modules after this one is the CPU's, too.
@@ -479,13 +479,19 @@ impl Begun {
         unit: &Unit,
         (module, rows, by): (Module, u64, Tier),
     ) -> BufferId {
-        let bytes = slot_bytes(u64::from(unit.tokens()), rows);
+        let tokens = u64::from(unit.tokens());
         let place = (Tier::Device, self.outputs.offset + self.filled);
+        let bytes = output_bytes(tokens, rows);
         let buffer = out.declare(place, bytes, outputs_of(unit, module, by));
-        self.filled += bytes;
+        self.filled += slot_bytes(tokens, rows);
         self.parts.push(buffer);
         buffer
     }
+}
+
+/// What a part gives, and nothing more: how many rows it is of follows from its buffer's length.
+fn output_bytes(tokens: u64, rows: u64) -> Bytes {
+    Bytes(tokens * rows * room::ELEMENT_BYTES)
 }
 
 fn input_of(unit: &Unit) -> Content {

@@ -3,6 +3,7 @@
 use crate::lower::CHUNK_BYTES_MIN;
 use crate::lower::layout::{BatchShape, Bump};
 use crate::lower::ring::Ring;
+use crate::model::TensorSpec;
 use crate::placement::PAGE_BYTES;
 use crate::plan::Plan;
 use crate::split::{Group, Module, RowSplit, SplitLinears};
@@ -14,9 +15,12 @@ use super::Specs;
 /// Inputs and outputs of parts are as sums are: f32.
 pub(super) const ELEMENT_BYTES: u64 = 4;
 
-/// A page-locked buffer is filled and moved on in so many parts, so that one is filled while another moves: a
-/// group has one buffer (HeteGen section 4.3), and still neither waits for the other.
-const BUFFER_PARTS: u64 = 4;
+/// A page-locked buffer is filled and moved on in so many parts, so that one is filled while another moves and a third is
+/// computed with: a group has one buffer (HeteGen section 4.3), and still nobody waits for the others.
+pub const BUFFER_PARTS: u64 = 4;
+
+/// The most bands that a module's rows come in: what goes ahead may take two parts of a smaller buffer.
+const BANDS_MOST: u64 = BUFFER_PARTS + 2;
 
 /// One part in so many of the fewest rows that come is sent ahead.
 const AHEAD_PARTS: u64 = 4;
@@ -43,21 +47,55 @@ pub(in crate::lower) struct Room {
 }
 
 impl Room {
-    /// Bytes that are copied into a module's page-locked buffer, and moved on, at a time: a part of the buffer,
+    /// Rows that are copied into a module's page-locked buffer, and moved on, at a time: a part of the buffer,
     /// or less where a prompt needs more of it than these rows do. What goes ahead is one such part.
-    pub(super) fn pinned_at_once(&self, module: Module, rows: Bytes, goes_ahead: bool) -> Bytes {
+    pub(super) fn pinned_at_once(&self, module: Module, band: Band, goes_ahead: bool) -> u64 {
         let parts = if goes_ahead { 1 } else { BUFFER_PARTS };
-        let even = Bytes(rows.0.div_ceil(parts)).align_up(PAGE_BYTES);
-        let worth = even.max(Bytes(CHUNK_BYTES_MIN));
-        worth.min(self.pinned_bytes[buffer_of(module)])
+        let even = band.units().div_ceil(parts);
+        let worth = even.max(CHUNK_BYTES_MIN.div_ceil(band.unit_bytes.0));
+        worth.min(self.pinned_bytes[buffer_of(module)].0 / band.unit_bytes.0) * band.unit
     }
 
-    /// How much of the next rows is sent before the outputs that the CPU still computes: so much of what the shortest step
+    /// How many of the next rows are sent before the outputs that the CPU still computes: so much of what the shortest step
     /// brings that the link has something to do until they are there, and not so much that they wait for it.
-    pub(super) fn ahead(&self, is_prefill: bool) -> Bytes {
+    pub(super) fn ahead(&self, is_prefill: bool, band: Band) -> u64 {
         let least = self.least[usize::from(!is_prefill)];
-        let part = Bytes(least.0.div_ceil(AHEAD_PARTS)).align_up(PAGE_BYTES);
-        part.max(Bytes(CHUNK_BYTES_MIN))
+        let part = least.0.div_ceil(AHEAD_PARTS).max(CHUNK_BYTES_MIN);
+        (part.div_ceil(band.unit_bytes.0) * band.unit).min(band.rows)
+    }
+}
+
+/// Some rows of a stored weight.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Band {
+    pub rows: u64,
+    /// Rows that cannot be parted, and their bytes.
+    unit: u64,
+    unit_bytes: Bytes,
+}
+
+impl Band {
+    pub(super) fn of(plan: &Plan, weight: &TensorSpec, rows: u64) -> Band {
+        let compression = plan.policy.compression;
+        let unit = compression.rows_together(weight);
+        Band {
+            rows,
+            unit,
+            unit_bytes: compression.rows_bytes(weight, unit, plan.dtype),
+        }
+    }
+
+    fn units(&self) -> u64 {
+        self.rows.div_ceil(self.unit)
+    }
+
+    pub(super) fn bytes(&self) -> Bytes {
+        Bytes(self.units() * self.unit_bytes.0)
+    }
+
+    /// As many rows of the same weight.
+    pub(super) fn with(self, rows: u64) -> Band {
+        Band { rows, ..self }
     }
 }
 
@@ -74,10 +112,7 @@ impl Room {
     pub(in crate::lower) fn of(plan: &Plan, shape: &BatchShape, bump: &mut Bump) -> Option<Room> {
         let split = plan.policy.split.as_ref()?;
         let sizes = Sizes::of(plan, split, shape);
-        let pinned_bytes = sizes.buffers.map(|buffer| {
-            let part = Bytes(buffer.0.div_ceil(BUFFER_PARTS));
-            part.align_up(PAGE_BYTES)
-        });
+        let pinned_bytes = sizes.buffer_parts.map(|part| part.align_up(PAGE_BYTES));
         let pinned = pinned_bytes.map(|part| bump.ring(Tier::Host, BUFFER_PARTS as usize, part));
         Some(Room {
             inputs: bump.ring(Tier::Device, 2, sizes.input),
@@ -100,7 +135,7 @@ struct Sizes {
     outputs: Bytes,
     outputs_host: Bytes,
     rows: Bytes,
-    buffers: [Bytes; 2],
+    buffer_parts: [Bytes; 2],
     least: [Bytes; 2],
 }
 
@@ -137,16 +172,18 @@ impl Sizes {
                         outputs_host += values(rows.host);
                     }
                     if is_split {
-                        let compression = plan.policy.compression;
-                        let bytes = compression.rows_bytes(weight, rows.device, plan.dtype);
+                        let band = Band::of(plan, weight, rows.device);
+                        let bytes = band.bytes();
+                        outputs += Bytes(CACHE_LINE * BANDS_MOST);
                         most.rows = most.rows.max(bytes);
                         let least = &mut most.least[usize::from(!is_prefill)];
                         if bytes > Bytes::ZERO && (*least == Bytes::ZERO || bytes < *least) {
                             *least = bytes;
                         }
                         if split.route.pins() {
-                            let buffer = &mut most.buffers[buffer_of(module)];
-                            *buffer = (*buffer).max(bytes);
+                            let units = band.units().div_ceil(BUFFER_PARTS);
+                            let part = &mut most.buffer_parts[buffer_of(module)];
+                            *part = (*part).max(Bytes(units * band.unit_bytes.0));
                         }
                     }
                 }
@@ -158,8 +195,10 @@ impl Sizes {
     }
 }
 
+/// What a slot's bytes are a multiple of.
+const CACHE_LINE: u64 = 64;
+
 /// Room for so many values of each token, the next one's beginning aligned.
 pub(super) fn slot_bytes(tokens: u64, values: u64) -> Bytes {
-    const CACHE_LINE: u64 = 64;
     Bytes(tokens * values * ELEMENT_BYTES).align_up(CACHE_LINE)
 }

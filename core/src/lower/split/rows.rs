@@ -1,6 +1,6 @@
 //! The device's rows of a split module on their way: home, page-locked buffer, device (HeteGen Figures 5 and 6).
 
-use super::room::buffer_of;
+use super::room::{Band, buffer_of};
 use super::{Step, room};
 use crate::lower::emit::{Draft, Emitter};
 use crate::lower::ring::Lease;
@@ -16,25 +16,33 @@ use crate::units::Bytes;
 #[derive(Debug)]
 pub(super) struct Coming {
     module: Module,
-    /// Where they begin in the block's weights on the host, and how many bytes they are.
+    /// Where they begin in the block's weights on the host, and how many they are.
     from: Bytes,
-    bytes: Bytes,
+    all: Band,
     /// How many of them were sent.
-    sent: Bytes,
+    sent: u64,
     /// Where they come to.
     pub slot: Lease,
-    pub buffer: BufferId,
-    /// The last move.
-    pub moved: Option<TaskId>,
+    /// Those that were sent, in their order.
+    pub arrived: Vec<Arrived>,
     /// The last copy into page-locked memory.
     pub pinned: Option<TaskId>,
 }
 
-/// A part of a module's rows.
+/// Some of a module's rows on the device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrived {
+    pub rows: u64,
+    pub buffer: BufferId,
+    /// What brings them.
+    pub moved: TaskId,
+}
+
+/// Some of a module's rows before they are moved.
 struct RowsPart {
-    /// In the rows.
+    band: Band,
+    /// Where they begin in the module's rows that come.
     start: Bytes,
-    bytes: Bytes,
     /// In page-locked memory: where, what is there, and what put it there.
     pinned: Option<(Lease, BufferId, TaskId)>,
 }
@@ -49,17 +57,16 @@ impl StageLowering {
         (step, made): (Step, TaskId),
     ) -> Coming {
         let ahead = self.split.ahead.take();
-        let mut coming =
-            ahead.unwrap_or_else(|| self.begin_rows(out, unit, (module, weight, rows)));
+        let mut coming = ahead.unwrap_or_else(|| self.begin_rows(unit, (module, weight, rows)));
         let split = self.plan.policy.split;
         let waits = match split.map(|split| (split.route, split.hands_on)) {
             Some((Route::Blocking, _)) => self.split.before,
             Some((_, false)) if begins_half(step) => [Some(made), None],
             _ => [None; 2],
         };
-        let rest = coming.bytes.saturating_sub(coming.sent);
+        let rest = coming.all.rows - coming.sent;
         self.send_rows(out, unit, (&mut coming, rest), waits);
-        self.split.before[1] = coming.moved;
+        self.split.before[1] = coming.arrived.last().map(|last| last.moved);
         coming
     }
 
@@ -74,9 +81,8 @@ impl StageLowering {
             split.route == Route::Ahead && (split.hands_on || !begins_half(step))
         };
         if self.split.ahead.is_none() && split.is_some_and(may) {
-            let mut coming = self.begin_rows(out, &unit, (module, &weight, rows));
-            let first = room(&mut self.layout).ahead(unit.is_prefill());
-            let first = first.min(coming.bytes);
+            let mut coming = self.begin_rows(&unit, (module, &weight, rows));
+            let first = room(&mut self.layout).ahead(unit.is_prefill(), coming.all);
             self.send_rows(out, &unit, (&mut coming, first), [None; 2]);
             self.split.ahead = Some(coming);
         }
@@ -85,80 +91,66 @@ impl StageLowering {
     /// Takes the place that a module's rows come to.
     fn begin_rows(
         &mut self,
-        out: &mut Emitter,
         unit: &Unit,
         (module, weight, rows): (Module, &TensorSpec, RowSplit),
     ) -> Coming {
-        let (compression, dtype) = (self.plan.policy.compression, self.plan.dtype);
-        let bytes = |rows| compression.rows_bytes(weight, rows, dtype);
-        let from = self.layout.weights.blocks[usize::from(unit.cell.block)]
-            .offset_of(module.weight())
-            .unwrap_or_default()
-            + bytes(rows.host);
-        let slot = room(&mut self.layout).rows.lease();
-        let place = (Tier::Device, slot.offset);
-        let bytes = bytes(rows.device);
+        let all = Band::of(&self.plan, weight, rows.device);
+        let blocks = &self.layout.weights.blocks;
+        let weights = blocks[usize::from(unit.cell.block)].offset_of(module.weight());
         Coming {
             module,
-            from,
-            bytes,
-            sent: Bytes::ZERO,
-            slot,
-            buffer: out.declare(place, bytes, rows_of(unit, module)),
-            moved: None,
+            from: weights.unwrap_or_default() + all.with(rows.host).bytes(),
+            all,
+            sent: 0,
+            slot: room(&mut self.layout).rows.lease(),
+            arrived: Vec::new(),
             pinned: None,
         }
     }
 
-    /// Sends the next so many bytes of a module's rows.
+    /// Sends the next so many of a module's rows.
     fn send_rows(
         &mut self,
         out: &mut Emitter,
         unit: &Unit,
-        (coming, bytes): (&mut Coming, Bytes),
+        (coming, rows): (&mut Coming, u64),
         waits: [Option<TaskId>; 2],
     ) {
-        let parts = self.pin_rows(out, unit, (coming, bytes), waits);
+        let parts = match self.plan.policy.split {
+            Some(split) if split.route.pins() => self.pin_rows(out, unit, (coming, rows), waits),
+            _ => vec![RowsPart {
+                band: coming.all.with(rows),
+                start: coming.all.with(coming.sent).bytes(),
+                pinned: None,
+            }],
+        };
         self.move_rows(out, unit, coming, &parts);
-        coming.sent += bytes;
+        coming.sent += rows;
     }
 
-    /// Copies rows into page-locked memory, where the route has such; gives their parts.
+    /// Copies rows into page-locked memory; gives their parts.
     fn pin_rows(
         &mut self,
         out: &mut Emitter,
         unit: &Unit,
-        (coming, bytes): (&mut Coming, Bytes),
+        (coming, rows): (&mut Coming, u64),
         waits: [Option<TaskId>; 2],
     ) -> Vec<RowsPart> {
-        let mut start = coming.sent;
-        if !self
-            .plan
-            .policy
-            .split
-            .is_some_and(|split| split.route.pins())
-        {
-            let pinned = None;
-            return vec![RowsPart {
-                start,
-                bytes,
-                pinned,
-            }];
-        }
         let module = coming.module;
         let home = self.weights.home(unit.cell.block, Tier::Host);
         let content = rows_of(unit, module);
         let mut parts = Vec::new();
         let room = room(&mut self.layout);
-        let goes_ahead = bytes < coming.bytes && start == Bytes::ZERO;
-        let most = room.pinned_at_once(module, bytes, goes_ahead);
-        let end = start + bytes;
-        while start < end {
-            let bytes = most.min(end.saturating_sub(start));
+        let goes_ahead = rows < coming.all.rows && coming.sent == 0;
+        let most = room.pinned_at_once(module, coming.all.with(rows), goes_ahead);
+        let (mut first, end) = (coming.sent, coming.sent + rows);
+        while first < end {
+            let band = coming.all.with(most.min(end - first));
+            let start = coming.all.with(first).bytes();
             let lease = room.pinned[buffer_of(module)].lease();
-            let buffer = out.declare((Tier::Host, lease.offset), bytes, content);
+            let buffer = out.declare((Tier::Host, lease.offset), band.bytes(), content);
             let op = Op::Move {
-                bytes,
+                bytes: band.bytes(),
                 from: coming.from + start,
                 to: Bytes::ZERO,
                 page_locked: true,
@@ -172,16 +164,16 @@ impl StageLowering {
             let task = out.emit(pin);
             coming.pinned = Some(task);
             parts.push(RowsPart {
+                band,
                 start,
-                bytes,
                 pinned: Some((lease, buffer, task)),
             });
-            start += bytes;
+            first += band.rows;
         }
         parts
     }
 
-    /// Moves parts of a module's rows to the device.
+    /// Moves parts of a module's rows to the device, each to a buffer of its own: the device computes with one while the next comes.
     fn move_rows(
         &mut self,
         out: &mut Emitter,
@@ -202,27 +194,31 @@ impl StageLowering {
                 Some((_, pinned, _)) => (Some(pinned), Bytes::ZERO, true),
                 None => (home, coming.from + part.start, page_locked),
             };
+            let bytes = part.band.bytes();
+            let place = (Tier::Device, coming.slot.offset + part.start);
+            let buffer = out.declare(place, bytes, rows_of(unit, coming.module));
             let op = Op::Move {
-                bytes: part.bytes,
+                bytes,
                 from,
-                to: part.start,
+                to: Bytes::ZERO,
                 page_locked,
             };
-            let mut copy = Draft::new(ResourceKind::H2d, op, unit.cell)
+            let copy = Draft::new(ResourceKind::H2d, op, unit.cell)
                 .with(Access::Read, [source])
-                .with(Access::Write, [Some(coming.buffer)])
+                .with(Access::Write, [Some(buffer)])
+                .taking([Some(buffer)])
+                .after(coming.slot.free_after)
                 .after([part.pinned.map(|(.., task)| task), all_pinned])
                 .giving([part.pinned.map(|(_, pinned, _)| pinned)]);
-            if coming.moved.is_none() {
-                copy = copy
-                    .taking([Some(coming.buffer)])
-                    .after(coming.slot.free_after);
-            }
-            let task = out.emit(copy);
+            let moved = out.emit(copy);
             if let Some((lease, ..)) = part.pinned {
-                room.pinned[buffer_of(coming.module)].release(lease, [Some(task), None]);
+                room.pinned[buffer_of(coming.module)].release(lease, [Some(moved), None]);
             }
-            coming.moved = Some(task);
+            coming.arrived.push(Arrived {
+                rows: part.band.rows,
+                buffer,
+                moved,
+            });
         }
     }
 }
