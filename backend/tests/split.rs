@@ -218,7 +218,8 @@ fn the_cpu_the_link_and_the_device_each_do_their_part() {
     }
     let modules = 6 * model.num_hidden_layers;
     let (prefills, steps) = (3, 3 * (WORKLOAD.gen_len - 1));
-    assert_eq!(seen[&ResourceKind::Gpu], (prefills + steps) * modules);
     assert_eq!(seen[&ResourceKind::Cpu], steps * modules);
+    // Rows come in parts, and the device computes with each.
     assert!(seen[&ResourceKind::Pin] >= (prefills + steps) * modules);
+    assert_eq!(seen[&ResourceKind::Gpu], seen[&ResourceKind::Pin]);
 }

@@ -212,6 +212,18 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// Parts of a layer whose products may have rates of their own.
+    pub const RATED: [Stage; 2] = [Stage::Project, Stage::Finish];
+
+    /// The part of a layer whose rates serve its products; none: those of any part.
+    pub const fn rated_as(self) -> Option<Stage> {
+        match self {
+            Stage::Project => Some(Stage::Project),
+            Stage::Finish | Stage::Output | Stage::Mlp => Some(Stage::Finish),
+            _ => None,
+        }
+    }
+
     /// Whether it is of a layer whose linear layers are split.
     pub const fn is_of_split(self) -> bool {
         !matches!(

@@ -170,6 +170,7 @@ fn round_trip_keeps_every_optional_part() {
         flat: None,
         conventional: rate(&[(6.0, 9e9), (128.0, 1e10)]),
     }];
+    profile.compute.weight_read = Some(rate(&[(2e8, 20e9), (8e8, 13e9)]));
     profile.compute.gemm[0].n = Some(4096);
     profile.compute.gemm[0].k = Some(1024);
     profile.compute.gemm[0].stage = Some(plimsoll_core::program::Stage::Finish);
@@ -331,6 +332,18 @@ fn wrong_types_and_words_say_what_to_write() {
         "dtype = \"f8\"",
         "compute.gemm[0].dtype",
         &["`f8`", "f32, f16, bf16"],
+    );
+    refuses(
+        "dtype = \"f32\"",
+        "dtype = \"f32\"\nn = 64\nk = 64\nstage = \"head\"",
+        "compute.gemm[0].stage",
+        &["`head`", "project, finish"],
+    );
+    refuses(
+        "dtype = \"f32\"",
+        "dtype = \"f32\"\nstage = \"project\"",
+        "compute.gemm[0].stage",
+        &["size", "beside n and k, or leave it out"],
     );
     refuses(
         "beside = \"d2h\"",

@@ -27,7 +27,7 @@ pub const ROW_BLOCK: usize = 128;
 /// Rows of a tile that reads input and weight as they lie.
 const ALONE: usize = 2;
 /// Fewer rows would leave much of the vectors of [`Way::Panels`] unused.
-const MANY_ROWS: usize = 12;
+pub const PANEL_ROWS_MIN: usize = 12;
 /// Columns whose sums are turned to rows at once: a multiple of [`LANES`] and of the rows of weight of any tile.
 const GROUP: usize = 48;
 /// Bytes that memory gives at once.
@@ -42,7 +42,7 @@ pub enum Way {
     /// on the way.
     Tile,
     /// Input is packed in panels, in whose vectors its rows lie side by side, and meets elements of the weight, which is
-    /// read as it lies. For 12 rows or more.
+    /// read as it lies, or some rows at a time widened where it is not f32. For [`PANEL_ROWS_MIN`] rows or more.
     Panels,
 }
 
@@ -66,7 +66,7 @@ impl Ways {
     pub fn of(&self, rows: usize) -> Way {
         match rows {
             _ if rows < self.tile_from => Way::Dots,
-            MANY_ROWS.. if rows >= self.panels_from => Way::Panels,
+            PANEL_ROWS_MIN.. if rows >= self.panels_from => Way::Panels,
             _ => Way::Tile,
         }
     }
@@ -440,7 +440,8 @@ impl<W: Rows> Product<'_, '_, W> {
             match (way, L::TILE_OF_MANY) {
                 (Way::Panels, (4, 6)) => operands.many_rows::<L, 4, 6>(lanes, rows, packed),
                 (Way::Panels, (1, 6)) => operands.many_rows::<L, 1, 6>(lanes, rows, packed),
-                (Way::Panels, _) => operands.many_rows::<L, 1, 2>(lanes, rows, packed),
+                (Way::Panels, (1, 2)) => operands.many_rows::<L, 1, 2>(lanes, rows, packed),
+                (Way::Panels, tile) => unreachable!("no tile of {tile:?} is compiled"),
                 _ => operands.few_rows::<L, N>(lanes, rows, (way, packed)),
             }
         }
@@ -508,6 +509,7 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
         rows: Range<usize>,
         packed: &mut Packed,
     ) {
+        const { assert!(GROUP.is_multiple_of(LANES) && GROUP.is_multiple_of(N)) };
         let LinearShape { n, k, .. } = self.shape;
         let vectors = rows.len().div_ceil(LANES);
         let mut waiting = many::waiting(lanes);
@@ -922,7 +924,7 @@ mod tests {
             assert_eq!(*first, bits(&y), "{set:?} {shape:?}");
         }
         // So has every way, for whatever rows it is taken.
-        for (tile_from, panels_from) in [(usize::MAX, 1), (1, usize::MAX), (1, 1), (2, 7)] {
+        for (tile_from, panels_from) in [(usize::MAX, 1), (1, usize::MAX), (1, 1), (2, 13)] {
             let ways = Ways {
                 tile_from,
                 panels_from,

@@ -1,5 +1,6 @@
 //! A register tile of sums in which rows of input lie side by side: for each lane of the dot products by itself, sixteen
-//! rows a vector, times elements of the weight, which is read as it lies. The bits are those of a tile of dot products,
+//! rows a vector, times elements of the weight: in f32 and whole steps it is read as it lies, else some rows are widened first.
+//! The bits are those of a tile of dot products,
 //! since the lanes are added up as [`Lanes::sum`] adds them.
 
 #![allow(

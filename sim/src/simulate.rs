@@ -72,7 +72,7 @@ fn with_certainty(
     run: &Run,
     timing: Timing,
 ) -> Summary {
-    let cost = CostModel::new(profile, plan.dtype);
+    let cost = CostModel::of_plan(profile, plan);
     let reliance = Reliance::of(run, timing, &cost);
     resting_on(summary, (plan, &cost), &reliance)
 }
@@ -125,7 +125,7 @@ fn run(
     profile: &HardwareProfile,
     drive: Drive,
 ) -> Result<Run, SimulateError> {
-    let cost = CostModel::new(profile, lowering.plan().dtype);
+    let cost = CostModel::of_plan(profile, lowering.plan());
     let mut simulator = Simulator::new(lowering.machine(), cost);
     Ok(drive(&mut lowering, &mut simulator)?)
 }

@@ -20,7 +20,7 @@ pub(crate) fn predict_streamed(
 ) -> Result<Option<Summary>, SimulateError> {
     let lowering = Lowering::new(plan)?.as_far_as_timed();
     let machine = plan.machine();
-    let cost = CostModel::new(profile, plan.dtype);
+    let cost = CostModel::of_plan(profile, plan);
     let mut simulator = Simulator::new(&machine, cost.clone());
     let mut reliance = Reliance::default();
     let mut flow = Flow::unverified(plan, lowering);

@@ -2,8 +2,13 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{Curve, GemmCurve, HardwareProfile, ProductCurves, embedded};
+use plimsoll_core::model::registry;
+use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{Gemm, Gemms, Op, ResourceKind, Stage};
-use plimsoll_core::units::BytesPerSecond;
+use plimsoll_core::tier::PerTier;
+use plimsoll_core::units::{Bytes, BytesPerSecond};
+use plimsoll_core::workload::Workload;
 use plimsoll_sim::CostModel;
 
 fn product(m: u32, [n, k]: [u32; 2], compressed: bool) -> Op {
@@ -160,4 +165,49 @@ fn packed_weights_have_their_unpacking_added() {
     let unpacking: f64 = cost.iter().skip(2).map(|(_, seconds)| seconds).sum();
     assert!(unpacking > 0.0);
     assert!((packed - whole - unpacking).abs() < 1e-12 * packed);
+}
+
+/// What a cache keeps of a small model it does not keep of a large one; a product of many rows has time to wait for it.
+#[test]
+fn a_model_of_more_weights_than_a_cache_holds_is_read_as_fast_as_memory() {
+    let mut profile = embedded::profile("t4").expect("embedded");
+    let source = profile.sources.keys().next().expect("a source").clone();
+    let points = vec![(2e9, 2e9), (8e9, 1e9)];
+    profile.compute.weight_read = Some(Curve::new(points, source, None).expect("a curve"));
+    let launch = profile.compute.launch.value.0;
+    let plan = |model: &str| Plan {
+        schema_version: PLAN_SCHEMA_VERSION,
+        model: registry::find(model).expect("registered"),
+        dtype: Dtype::F16,
+        workload: Workload {
+            prompt_len: 8,
+            gen_len: 4,
+            num_prompts: None,
+        },
+        policy: Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0]).expect("whole"),
+        capacity_bytes: PerTier::from_fn(|_| Bytes(u64::MAX / 4)),
+        prediction: None,
+        provenance: Provenance {
+            hardware: "t4".into(),
+            chosen_by: ChosenBy::Given,
+            plimsoll_version: "test".into(),
+        },
+    };
+    let of = |model: &str, op: &Op| {
+        let cost = CostModel::of_plan(&profile, &plan(model));
+        cost.seconds(ResourceKind::Gpu, op).0
+    };
+    let one = product(1, [4096, 4096], false);
+    let bytes = 4096.0 * 4096.0 * 2.0;
+    // Beyond the largest that was read memory is no slower.
+    let large = of("opt-6.7b", &one);
+    assert!((large - launch - bytes / 1e9).abs() < 1e-9, "{large}");
+    assert_eq!(of("opt-125m", &one), seconds(&profile, &one));
+    let many = product(1 << 20, [4096, 4096], false);
+    assert_eq!(of("opt-6.7b", &many), seconds(&profile, &many));
+    let mut again = one;
+    if let Op::Linear { reused, .. } = &mut again {
+        *reused = true;
+    }
+    assert_eq!(of("opt-6.7b", &again), seconds(&profile, &again));
 }

@@ -155,7 +155,8 @@ fn the_cpu_and_the_link_are_busy_at_the_laws_share() {
                 module.name()
             );
         }
-        assert!(busy.device < 0.2, "{}: {busy:?}", module.name());
+        // Most of it launches: of each part of the rows that come.
+        assert!(busy.device < 0.3, "{}: {busy:?}", module.name());
     }
     // Attention's output is alone in its step: nothing is page-locked ahead of it, so that is what it waits for.
     let busy = Breakdown::of(&run, Module::O).expect("tokens came");

@@ -79,15 +79,19 @@ fn numbers(path: &str, value: &Value, profile: &HardwareProfile, rows: &mut Tabl
     }
 }
 
-/// An array element by what tells it from its neighbours (`f16 n=1024 k=1024`), and where implementations of a product give
+/// An array element by what tells it from its neighbours (`f16 project n=1024 k=1024 reused`), and where implementations of a product give
 /// way to each other (`m1=2 m2=65`), else by number.
 fn label(index: usize, item: &Value) -> String {
     let word = |key: &str| item.get(key).and_then(Value::as_str);
     let whole = |key: &str| item.get(key).and_then(Value::as_integer);
     let stated = |key| whole(key).map_or(String::new(), |n| format!(" {key}={n}"));
     let shape = ["n", "k", "m1", "m2"].map(stated);
+    let stage = word("stage").map_or(String::new(), |stage| format!(" {stage}"));
+    let is = |key: &str| item.get(key).and_then(Value::as_bool) == Some(true);
+    let flags = ["reused", "packed"].into_iter().filter(|key| is(key));
+    let flags: String = flags.map(|key| format!(" {key}")).collect();
     match (word("dtype"), word("victim"), word("beside")) {
-        (Some(dtype), _, _) => format!("{dtype}{}", shape.concat()),
+        (Some(dtype), _, _) => format!("{dtype}{stage}{}{flags}", shape.concat()),
         (_, Some(victim), Some(beside)) => format!("{victim} beside {beside}"),
         _ => index.to_string(),
     }
@@ -172,6 +176,14 @@ fn with_unit(key: &str, value: f64) -> String {
 mod tests {
     use super::*;
     use plimsoll_core::hardware::embedded;
+
+    #[test]
+    fn curves_are_told_from_their_neighbours() {
+        let item =
+            "dtype = \"f16\"\nn = 8\nk = 4\nstage = \"finish\"\nreused = true\npacked = false";
+        let item: Value = item.parse::<TomlTable>().unwrap().into();
+        assert_eq!(label(3, &item), "f16 finish n=8 k=4 reused");
+    }
 
     #[test]
     fn every_number_of_every_profile_has_a_kind() {

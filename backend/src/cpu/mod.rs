@@ -264,9 +264,7 @@ impl<'s> CpuExecutor<'s> {
         }
         let work: Arc<dyn Work> = Arc::clone(&self.engine) as Arc<dyn Work>;
         let with = (&work, &self.scheduler);
-        // Copies of a split stand for engines of their own: beside the CPU's products they must not all wait for its cores.
-        let free_copies = self.engine.plan.policy.split.is_some();
-        let cores = worker::Cores::of(options, free_copies);
+        let cores = worker::Cores::of(options);
         worker::start(machine, with, (&cores, streams), &mut self.workers)
     }
 

@@ -58,13 +58,11 @@ pub(crate) struct Cores {
     all: Vec<usize>,
     /// How many of them are the accelerator's own.
     device: usize,
-    /// Whether copies may run anywhere, and not beside the CPU's own work only.
-    free_copies: bool,
 }
 
 impl Cores {
     /// As options ask.
-    pub fn of(options: &CpuOptions, free_copies: bool) -> Cores {
+    pub fn of(options: &CpuOptions) -> Cores {
         let all = match options.pin_cores {
             true => pin::allowed_cores(),
             false => Vec::new(),
@@ -72,7 +70,6 @@ impl Cores {
         Cores {
             device: options.device_threads.clamp(1, all.len().max(1)),
             all,
-            free_copies,
         }
     }
 
@@ -81,7 +78,8 @@ impl Cores {
         match kind {
             _ if self.all.len() <= self.device => Vec::new(),
             ResourceKind::Gpu => self.all[..self.device].to_vec(),
-            kind if self.free_copies && kind != ResourceKind::Cpu => Vec::new(),
+            // It gives way to all others, and long copies would hold up the CPU's products.
+            ResourceKind::Pin => Vec::new(),
             _ => self.all[self.device..].to_vec(),
         }
     }

@@ -123,13 +123,13 @@ impl Decoder {
         parts: &[CachePart<'_>],
     ) -> Result<(), DecoderError> {
         let (width, kv_heads) = (self.group() * self.head_dim(), self.kv_heads());
-        let token = kv_heads * width;
         let (tokens, context_len) = (batch.query_len, batch.position + batch.query_len);
         let rows = batch.sequences * kv_heads;
         let elements = rows * tokens * width;
         at_least("the queries of a prompt", elements, queries.len())?;
         let found: usize = parts.iter().map(|part| part.rows.len()).sum();
-        if found != rows {
+        let last = parts.iter().map(|part| part.rows.end).max();
+        if found != rows || last.is_some_and(|last| last > rows) {
             return Err(no_rows(rows, found));
         }
         let all: Vec<_> = parts
@@ -137,24 +137,13 @@ impl Decoder {
             .flat_map(|part| part.rows.clone().map(move |row| (part, row)))
             .collect();
         let flops = |rows: usize| 2 * (rows * tokens * context_len * width) as u64;
-        if batch.sequences >= self.team.threads() {
-            // Each thread has some sequences by itself.
-            let ranges: Vec<_> = self.team.parts(batch.sequences, flops(rows)).collect();
-            let own = queries.cut(ranges.iter().map(|range| range.len() * tokens * token));
-            self.team
-                .each(ranges.into_iter().zip(own), |range, mut own| {
-                    let rows = all.iter();
-                    let rows = rows.filter(|(_, row)| range.contains(&(row / kv_heads)));
-                    for (part, row) in rows {
-                        let places = self.places(batch, *row, range.start);
-                        let out = self.attend_text((part, *row), batch, (&own, places.clone()))?;
-                        store(&mut own, places, &out);
-                    }
-                    Ok(())
-                })?;
-            return Ok(());
-        }
-        for some in all.chunks(self.team.threads() * PROMPT_ROWS) {
+        // As many sequences for one thread as for the others; what is left they share.
+        let whole = batch.sequences - batch.sequences % self.team.threads();
+        let (alone, shared): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(_, row)| row / kv_heads < whole);
+        let ranges = self.team.parts(whole, flops(alone.len())).collect();
+        self.attend_sequences(batch, queries, (&alone, ranges))?;
+        for some in shared.chunks(self.team.threads() * PROMPT_ROWS) {
             let given = &*queries;
             let attended = self.team.share((some.len(), flops(some.len())), |range| {
                 let rows = some[range].iter().map(|(part, row)| {
@@ -168,6 +157,29 @@ impl Decoder {
                 store(queries, self.places(batch, *row, 0), out);
             }
         }
+        Ok(())
+    }
+
+    /// Each thread has the rows of some sequences by itself.
+    fn attend_sequences(
+        &self,
+        batch: Batch<'_>,
+        queries: &mut SplitMut<'_>,
+        (rows, ranges): (&[(&CachePart<'_>, usize)], Vec<Range<usize>>),
+    ) -> Result<(), DecoderError> {
+        let kv_heads = self.kv_heads();
+        let sequence = batch.query_len * kv_heads * self.group() * self.head_dim();
+        let own = queries.cut(ranges.iter().map(|range| range.len() * sequence));
+        self.team
+            .each(ranges.iter().cloned().zip(own), |range, mut own| {
+                let of_range = |(_, row): &&(_, usize)| range.contains(&(row / kv_heads));
+                for (part, row) in rows.iter().filter(of_range) {
+                    let places = self.places(batch, *row, range.start);
+                    let out = self.attend_text((part, *row), batch, (&own, places.clone()))?;
+                    store(&mut own, places, &out);
+                }
+                Ok(())
+            })?;
         Ok(())
     }
 
@@ -355,7 +367,8 @@ mod tests {
     fn threads_change_no_bit_of_a_step_nor_of_a_prompt() {
         for query_len in [1, TOKENS] {
             let alone = attended(1, query_len);
-            for threads in [2, 3] {
+            // Some for each, fewer than threads, and some left over.
+            for threads in [2, 3, 9] {
                 assert_eq!(
                     alone,
                     attended(threads, query_len),

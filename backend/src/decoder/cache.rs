@@ -129,9 +129,10 @@ impl NewCachePart<'_> {
         at_least("room in the cache, in bytes", needed, self.bytes.len())
     }
 
-    /// Room for some of the new tokens each: ranges that follow on each other, from the first on.
+    /// Room for some of the new tokens each: ranges that follow on each other.
     pub(super) fn cut(&mut self, tokens: &[Range<usize>]) -> Vec<NewCachePart<'_>> {
-        let skipped = (self.first * self.record_bytes).min(self.bytes.len());
+        let start = tokens.first().map_or(0, |range| range.start);
+        let skipped = ((self.first + start) * self.record_bytes).min(self.bytes.len());
         let mut left = &mut self.bytes[skipped..];
         let pieces = tokens.iter().map(|range| {
             // The last record need not be padded.
@@ -194,6 +195,84 @@ impl NewCachePart<'_> {
             rows: self.rows.clone(),
             record_bytes: self.record_bytes,
             pages: self.before.iter().copied().chain([&*self.bytes]).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::Dtype;
+    use plimsoll_core::compression::Compression;
+    use plimsoll_core::model::registry;
+
+    use super::*;
+    use crate::decoder::activations::Activations;
+    use crate::decoder::stages::NewTile;
+    use crate::decoder::{Batch, Decoder, Padding};
+
+    const SEQUENCES: usize = 3;
+    const NEW: usize = 150;
+    const FIRST: usize = 5;
+    /// Behind each record but the last.
+    const PAD: usize = 24;
+
+    /// Two parts of a cache after so many threads have appended tiles of all sequences, one after another.
+    fn appended(threads: usize, tile: usize) -> [Vec<u8>; 2] {
+        let model = registry::find("opt-125m").expect("registered");
+        let (heads, width) = (model.num_key_value_heads as usize, model.head_dim as usize);
+        let decoder = Decoder::new(&model, Dtype::F16, Compression::default(), threads);
+        let decoder = decoder.expect("it is executed");
+        let batch = Batch {
+            sequences: SEQUENCES,
+            query_len: NEW,
+            position: FIRST,
+            padding: Padding(&[0; SEQUENCES]),
+        };
+        let rows = SEQUENCES * heads;
+        let cut = heads + 5;
+        let bytes = |rows: &Range<usize>| 2 * rows.len() * width * 2;
+        let mut stored = [0..cut, cut..rows].map(|rows| {
+            let all = (FIRST + NEW) * (bytes(&rows) + PAD) - PAD;
+            (rows, vec![0xA5_u8; all])
+        });
+        let tokens = SEQUENCES * NEW;
+        let tiles = (0..tokens)
+            .step_by(tile)
+            .map(|start| start..tokens.min(start + tile));
+        let made_up = |tile: &Range<usize>, which: usize| {
+            let mut all = Activations::of(tile.len() * heads * width);
+            for (i, x) in all.iter_mut().enumerate() {
+                *x = ((tile.start * heads * width + i + which) % 1013) as f32;
+            }
+            all
+        };
+        let tiles: Vec<NewTile> = tiles
+            .map(|tile| (tile.clone(), [made_up(&tile, 0), made_up(&tile, 7)]))
+            .collect();
+        for some in tiles.chunks(2) {
+            let mut parts: Vec<_> = stored
+                .iter_mut()
+                .map(|(rows, all)| NewCachePart {
+                    rows: rows.clone(),
+                    record_bytes: bytes(rows) + PAD,
+                    first: FIRST,
+                    bytes: all,
+                    before: Vec::new(),
+                })
+                .collect();
+            decoder.append(batch, some, &mut parts).expect("it fits");
+        }
+        stored.map(|(_, all)| all)
+    }
+
+    #[test]
+    fn threads_change_no_byte_of_what_is_appended() {
+        // Tiles that end within a sequence, with one, and beyond it.
+        for tile in [40, NEW, 2 * NEW] {
+            let alone = appended(1, tile);
+            for threads in [2, 3] {
+                assert_eq!(alone, appended(threads, tile), "{threads}, {tile}");
+            }
         }
     }
 }

@@ -20,8 +20,9 @@
 //! | [`Decoder::score_step`] | `rows * group * head_dim`, scores as above, and what the rows pick |
 //! | [`Decoder::weigh_step`] | `rows * group * head_dim`, and what the rows pick |
 //!
-//! Each further thread packs its own input, `T * k`, and has its part of the result twice; in attention it has
-//! as much as the first.
+//! Where there are tokens enough for a tile each, each further thread has as much as the first, and keys and values of all tiles
+//! wait until they are stored. Where threads share a tile, each further one packs its own input, `T * k` or a piece of it, and has
+//! its part of the result twice. In attention each has as much as the first; one that has whole sequences needs two rows, not 16.
 
 mod activations;
 mod attend;

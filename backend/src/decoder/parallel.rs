@@ -1,7 +1,8 @@
 //! Work on several threads.
 //!
-//! Each thread computes some outputs of every row of a linear layer, or some rows of the cache. An output
-//! depends on its own operands alone, so the result is the same on any number of threads.
+//! Each thread computes some outputs of every row of a linear layer, or all of a layer for a tile of tokens; some rows of the
+//! cache, or whole sequences; and it stores new keys and values of some positions. An output depends on its own operands alone,
+//! so the result is the same on any number of threads.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

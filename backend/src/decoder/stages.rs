@@ -54,6 +54,9 @@ pub struct HeadOutput {
     pub logits: Vec<f32>,
 }
 
+/// Converting and storing a key's or value's element takes as long as so many floating-point operations of a product.
+const FLOPS_A_VALUE: u64 = 10;
+
 /// New keys and values of a tile.
 pub(super) type NewTile = (Range<usize>, [Activations; 2]);
 
@@ -85,6 +88,20 @@ impl Batch<'_> {
         let count = threads * tokens.div_ceil(threads * TILE);
         let bound = |i: usize| tokens.min((i * tokens / count).next_multiple_of(LANES));
         (0..count).map(|i| bound(i)..bound(i + 1)).collect()
+    }
+}
+
+impl Batch<'_> {
+    /// The positions, among the new ones, of tiles that follow on each other.
+    fn new_positions(&self, tiles: &[NewTile]) -> Range<usize> {
+        let (Some((first, _)), Some((last, _))) = (tiles.first(), tiles.last()) else {
+            return 0..0;
+        };
+        let sequence = first.start / self.query_len;
+        match last.end <= (sequence + 1) * self.query_len {
+            true => first.start % self.query_len..last.end - sequence * self.query_len,
+            false => 0..self.query_len,
+        }
     }
 }
 
@@ -265,7 +282,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Puts keys and values of tiles where they go: each thread those of some positions.
+    /// Puts keys and values of tiles, which follow on each other, where they go: each thread those of some positions.
     pub(super) fn append(
         &self,
         batch: Batch<'_>,
@@ -273,7 +290,11 @@ impl Decoder {
         parts: &mut [NewCachePart<'_>],
     ) -> Result<(), DecoderError> {
         let elements: usize = tiles.iter().map(|(_, [k, v])| k.len() + v.len()).sum();
-        let ranges: Vec<_> = self.team.parts(batch.query_len, elements as u64).collect();
+        let new = batch.new_positions(tiles);
+        let parts_of = self.team.parts(new.len(), elements as u64 * FLOPS_A_VALUE);
+        let ranges: Vec<_> = parts_of
+            .map(|range| new.start + range.start..new.start + range.end)
+            .collect();
         let mut own: Vec<_> = ranges.iter().map(|_| Vec::new()).collect();
         for part in parts {
             for (own, piece) in own.iter_mut().zip(part.cut(&ranges)) {
@@ -535,6 +556,32 @@ mod tests {
     use plimsoll_core::{Dtype, model::registry};
 
     use super::*;
+
+    #[test]
+    fn tiles_cover_all_tokens_and_are_as_many_for_one_thread_as_for_another() {
+        for threads in 1..5 {
+            for tokens in [1, 63, 127, 128, 129, 257, 300, 1000] {
+                let batch = Batch {
+                    sequences: 1,
+                    query_len: tokens,
+                    position: 0,
+                    padding: Padding(&[0]),
+                };
+                let tiles = batch.tiles_of(threads);
+                let ends: Vec<usize> = tiles.iter().map(|tile| tile.end).collect();
+                let starts: Vec<usize> = tiles.iter().map(|tile| tile.start).collect();
+                assert_eq!((starts[0], ends[ends.len() - 1]), (0, tokens));
+                assert_eq!(starts[1..], ends[..ends.len() - 1]);
+                assert!(tiles.iter().all(|tile| (1..=TILE).contains(&tile.len())));
+                if threads > 1 && tokens >= threads * OWN_ROWS {
+                    assert_eq!(tiles.len() % threads, 0, "{threads}, {tokens}");
+                    // Ends are rounded to whole vectors.
+                    let least = OWN_ROWS - LANES + 1;
+                    assert!(tiles.iter().all(|tile| tile.len() >= least), "{tiles:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn what_is_no_number_is_said_by_its_place_in_the_batch() {

@@ -209,7 +209,24 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         sequence_layer: None,
         cpu_gemm: cpu_gemm_curves(options, measured),
         unpack: (!unpack.is_empty()).then(|| curve(&thin(unpack))),
+        weight_read: weight_read(options, measured),
     }
+}
+
+/// Bytes of weights that products of one row read a second, by the bytes of all.
+fn weight_read(options: &ProbeOptions, measured: &Measured) -> Option<Curve> {
+    let dtype = options.dtypes[0];
+    let mut rates = Rates::new();
+    for (all, task) in &measured.weight_reads {
+        let Op::Linear { gemms, .. } = task.op else {
+            continue;
+        };
+        let elements: u64 = gemms.iter().map(|g| u64::from(g.n) * u64::from(g.k)).sum();
+        let bytes = (elements * dtype.size_bytes()) as f64;
+        let rates = rates.entry(all.0).or_default();
+        rates.push(bytes / task.seconds());
+    }
+    (!rates.is_empty()).then(|| curve(&rates))
 }
 
 /// The reference work at the pace that all rates are for; the spread is that of the moments.
@@ -294,7 +311,7 @@ fn curves_of(dtype: Dtype, tasks: &[(Dtype, Timed)], packed: bool) -> Vec<GemmCu
             n: Some(side),
             k: Some(side),
             // What is split is one linear layer, whichever it is.
-            stage: (!matrix.stage.is_of_split()).then_some(matrix.stage),
+            stage: matrix.stage.rated_as(),
             reused: matrix.reused,
             packed,
             rate: curve(&rates),

@@ -8,6 +8,7 @@ use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{Op, ResourceKind, Stage};
 use plimsoll_core::tier::PerTier;
+use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
 use super::samples::Timed;
@@ -37,6 +38,20 @@ pub(super) const SHAPES: [Shape; 3] = [
         num_hidden_layers: 1,
     },
 ];
+
+/// About how many bytes of weights are beyond what those models have, and beyond what most last caches hold.
+pub(super) const LARGE_MODELS: [Bytes; 3] = [Bytes(200 << 20), Bytes(400 << 20), Bytes(800 << 20)];
+
+/// A model of the middle width of [`SHAPES`] with layers of about so many bytes.
+pub(super) fn of_bytes(bytes: Bytes, dtype: Dtype) -> Shape {
+    let middle = SHAPES[1];
+    let width = u64::from(middle.hidden_size);
+    let of_layer = 12 * width * width * dtype.size_bytes();
+    Shape {
+        num_hidden_layers: bytes.0.div_ceil(of_layer) as u32,
+        ..middle
+    }
+}
 
 /// The same for a GPU, on which smaller ones would measure launches.
 pub(super) const SHAPES_OF_GPUS: [Shape; 3] = [
@@ -172,6 +187,19 @@ pub(super) struct Matrix {
     pub stage: Stage,
     pub elements: u64,
     pub reused: bool,
+}
+
+/// Whether a task reads weights for one row, which the task before did not read.
+pub(super) fn is_read_of_weights(task: &Timed) -> bool {
+    matches!(
+        task.op,
+        Op::Linear {
+            stage: Stage::Project | Stage::Finish,
+            m: 1,
+            reused: false,
+            ..
+        }
+    )
 }
 
 /// Size of the weights and tokens of a matrix-product task: elements of its typical matrix (weighted by

@@ -123,6 +123,8 @@ struct Measured {
     packed_weights: Vec<(Dtype, Timed)>,
     /// And with the cache in 4 bits.
     packed_caches: Vec<(Dtype, Timed)>,
+    /// Products of one row, by the bytes of all weights.
+    weight_reads: Vec<(Bytes, Timed)>,
     /// The CPU's products, nothing beside them.
     cpu_products: Vec<(Dtype, Timed)>,
     gaps: Vec<f64>,
@@ -146,6 +148,7 @@ impl Measured {
             compute: Vec::new(),
             packed_weights: Vec::new(),
             packed_caches: Vec::new(),
+            weight_reads: Vec::new(),
             cpu_products: Vec::new(),
             gaps: Vec::new(),
             handoffs: Vec::new(),
@@ -219,6 +222,11 @@ pub fn measure(
     }
     progress("weights and cache in 4 bits", 0.65);
     measure_unpack(options, &mut measured)?;
+    // The models above are larger than a GPU's caches.
+    if options.cpu.card.is_none() {
+        progress("models that no cache holds", 0.68);
+        measure_weight_reads(options, &mut measured)?;
+    }
     progress("attention on the CPU", 0.7);
     for dtype in &options.dtypes {
         measure_cpu_attention(options, *dtype, &mut measured)?;
@@ -415,6 +423,23 @@ fn measure_compute(
 
 /// Products with weights in 4-bit groups, and what groups in the cache cost beside the narrowest type:
 /// what they save of memory is least there.
+/// Tokens of one sequence of models that are larger and larger than those of the curves.
+fn measure_weight_reads(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
+    let gen_len = if options.quick { 4 } else { 10 };
+    let dtype = options.dtypes[0];
+    for bytes in compute::LARGE_MODELS {
+        let shape = compute::of_bytes(bytes, dtype);
+        let plan = compute::plan(shape, (1, 4), gen_len, dtype, Kind::OnDevice)?;
+        let lowering = Lowering::new(&plan)?;
+        let weights = lowering.placement().bytes().device;
+        let (_, tasks) = measured.run(|source| run_plan(options, &plan, source))?;
+        let read = tasks.into_iter().filter(compute::is_read_of_weights);
+        let read = read.map(|task| (weights, task));
+        measured.weight_reads.extend(read);
+    }
+    Ok(())
+}
+
 fn measure_unpack(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
     let Some(dtype) = options.dtypes.iter().min_by_key(|d| d.size_bytes()) else {
         return Ok(());

@@ -53,13 +53,17 @@ impl Chains<'_> {
 }
 
 /// Floating-point operations a second (a multiply-add is two) in f32, of as many threads together, each on a core of its
-/// own where there are enough.
+/// own, as the system counts cores; of more threads than cores it is that of all cores.
 pub fn fma_flops_per_s(threads: usize) -> f64 {
     let cores = pin::allowed_cores();
+    let threads = match cores.len() {
+        0 => threads,
+        cores => threads.min(cores),
+    };
     let all_ready = Barrier::new(threads);
     let work = |index: usize| {
-        if threads <= cores.len() {
-            pin::pin_to(&cores[index..=index]);
+        if let Some(core) = cores.get(index..=index) {
+            pin::pin_to(core);
         }
         all_ready.wait();
         let start = Instant::now();

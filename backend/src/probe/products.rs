@@ -12,7 +12,7 @@ use super::ProbeError;
 use crate::cpu::CpuError;
 use crate::dispatch::{Tried, Weights, curves};
 use crate::kernels::groups::PackedMatrix;
-use crate::kernels::linear::{How, LinearShape, LinearWeight, Ways, linear_with};
+use crate::kernels::linear::{How, LinearShape, LinearWeight, PANEL_ROWS_MIN, Ways, linear_with};
 use crate::kernels::{Elements, KernelError, Matrix};
 use crate::pin;
 use crate::tiers::Region;
@@ -22,8 +22,6 @@ const ROWS: [usize; 14] = [1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 24, 48, 64, 128];
 
 /// Dot products of more rows than these read all over and over.
 const GEMV_ROWS_MAX: usize = 16;
-/// Panels take no fewer.
-const CONVENTIONAL_ROWS_MIN: usize = 12;
 
 /// Weights that are cycled through are so large together that no cache holds what comes next.
 const CYCLED_BYTES: usize = 96 << 20;
@@ -87,7 +85,7 @@ pub(crate) fn computes(implementation: Implementation, rows: usize) -> bool {
     match implementation {
         Implementation::Gemv => rows <= GEMV_ROWS_MAX,
         Implementation::Flat => true,
-        Implementation::Conventional => rows >= CONVENTIONAL_ROWS_MIN,
+        Implementation::Conventional => rows >= PANEL_ROWS_MIN,
     }
 }
 
@@ -214,10 +212,7 @@ mod tests {
             };
             assert_eq!(rows(&curves.gemv), [1.0, 16.0]);
             assert_eq!(curves.flat.as_ref().map(rows), Some([1.0, 128.0]));
-            assert_eq!(
-                rows(&curves.conventional),
-                [CONVENTIONAL_ROWS_MIN as f64, 128.0]
-            );
+            assert_eq!(rows(&curves.conventional), [PANEL_ROWS_MIN as f64, 128.0]);
             assert_eq!((curves.dtype, curves.packed), (dtype, packed));
         }
     }

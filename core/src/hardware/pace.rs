@@ -90,6 +90,9 @@ impl HardwareProfile {
         if let Some(unpack) = &mut compute.unpack {
             by(unpack, slowness.few_tokens);
         }
+        if let Some(read) = &mut compute.weight_read {
+            by(read, slowness.few_tokens);
+        }
         by(&mut compute.cpu_attention, slowness.copy);
         let bandwidth = &mut changed.tiers.device_bandwidth.value;
         *bandwidth = BytesPerSecond(bandwidth.0 / slowness.few_tokens);

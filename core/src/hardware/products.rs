@@ -10,7 +10,7 @@ pub enum Implementation {
     Gemv,
     /// For few rows (B): on a GPU on tensor cores, rows padded to 8; on a CPU a register tile.
     Flat,
-    /// For many rows (C): on a GPU the vendor's library, on a CPU panels that were packed.
+    /// For many rows (C): on a GPU the vendor's library, on a CPU input in panels.
     Conventional,
 }
 

@@ -195,6 +195,11 @@ pub struct Compute {
     /// Unpacking, or packing, 4-bit groups on the device, elements/s over elements; none where nobody
     /// knows, and then device memory bounds it.
     pub unpack: Option<Curve>,
+    /// How fast products of few rows read weights, bytes/s over the bytes of all weights of a model: what a last cache keeps of
+    /// a small one from one token to the next it does not keep of a large one. (Where a CPU plays the device, host and device
+    /// share that cache, so it counts all weights, wherever they live.) Bounds products besides, from the first point on; none
+    /// where nobody knows.
+    pub weight_read: Option<Curve>,
     /// Fixed time of one CPU task.
     pub cpu_launch: Quantity<Seconds>,
     /// Matrix products on the CPU, likewise; [`Tiers::host_bandwidth`] bounds them besides, and alone where

@@ -76,6 +76,7 @@ const COMPUTE: &[&str] = &[
     "attention_prefill_flops_per_s",
     "attention_decode_bytes_per_s",
     "unpack_elements_per_s",
+    "weight_read_bytes_per_s",
     "cpu_launch_s",
     "cpu_gemm",
     "cpu_attention_bytes_per_s",
@@ -276,6 +277,7 @@ fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
         attention_prefill: reader.curve("attention_prefill_flops_per_s")?,
         attention_decode: reader.curve("attention_decode_bytes_per_s")?,
         unpack: reader.maybe_curve("unpack_elements_per_s")?,
+        weight_read: reader.maybe_curve("weight_read_bytes_per_s")?,
         cpu_launch: reader.seconds("cpu_launch_s")?,
         cpu_gemm: read_gemms(reader, "cpu_gemm")?,
         cpu_attention: reader.curve("cpu_attention_bytes_per_s")?,
@@ -302,7 +304,7 @@ fn read_gemms(reader: &Reader<'_>, key: &'static str) -> Result<Vec<GemmCurve>, 
 }
 
 fn read_gemm(reader: &Reader<'_>) -> Result<GemmCurve, Fault> {
-    let stages = [Stage::Project, Stage::Finish].map(|stage| (stage.name(), stage));
+    let stages = Stage::RATED.map(|stage| (stage.name(), stage));
     let dtypes = Dtype::ALL.map(|dtype| (dtype.name(), dtype));
     Ok(GemmCurve {
         dtype: reader.word("dtype", &dtypes)?,
@@ -534,6 +536,10 @@ fn write_compute(compute: &Compute) -> Value {
         (
             "unpack_elements_per_s",
             compute.unpack.as_ref().and_then(curve),
+        ),
+        (
+            "weight_read_bytes_per_s",
+            compute.weight_read.as_ref().and_then(curve),
         ),
         ("cpu_launch_s", seconds(&compute.cpu_launch)),
         ("cpu_gemm", on_cpu),

@@ -56,6 +56,14 @@ impl HardwareProfile {
                     let remedy = "write both above 0, or neither for weights of any size";
                     return Err(Fault::new(key, "has a shape without n or k", remedy));
                 }
+                if let Some(stage) = curve.stage
+                    && (curve.n.is_none() || stage.rated_as() != Some(stage))
+                {
+                    let key = format!("compute.{key}[{index}].stage");
+                    let problem = "is not that of a layer's weights of some size";
+                    let remedy = "write project or finish beside n and k, or leave it out for any part of a layer";
+                    return Err(Fault::new(key, problem, remedy));
+                }
             }
         }
         if gemm.iter().any(|curve| !curve.reused && !curve.packed) {
@@ -333,6 +341,7 @@ impl HardwareProfile {
                 Some(&compute.attention_decode),
             ),
             ("unpack_elements_per_s", compute.unpack.as_ref()),
+            ("weight_read_bytes_per_s", compute.weight_read.as_ref()),
             ("cpu_attention_bytes_per_s", Some(&compute.cpu_attention)),
             (
                 "cpu_attention_prefill_flops_per_s",

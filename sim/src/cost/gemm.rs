@@ -25,7 +25,7 @@ pub(super) struct GemmRates {
     products: Vec<(ProductCurves, Inflections)>,
 }
 
-/// The same, of any part of a layer and of those that have curves of their own.
+/// Curves by the size of the weight matrix: of any part of a layer, and of those that have curves of their own.
 #[derive(Debug, Clone, Default)]
 struct ByStage {
     any: BySize,
@@ -49,10 +49,7 @@ impl ByStage {
     }
 
     fn of(&self, stage: Option<Stage>) -> &BySize {
-        let stage = match stage {
-            Some(Stage::Output | Stage::Mlp) => Some(Stage::Finish),
-            other => other,
-        };
+        let stage = stage.and_then(Stage::rated_as);
         let own = self.own.iter().find(|(known, _)| Some(*known) == stage);
         own.map_or(&self.any, |(_, own)| own)
     }
@@ -100,7 +97,7 @@ pub(super) struct Product {
 }
 
 impl Product {
-    fn elements(&self) -> f64 {
+    pub(super) fn elements(&self) -> f64 {
         f64::from(self.n) * f64::from(self.k)
     }
 }

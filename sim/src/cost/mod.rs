@@ -13,7 +13,10 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::hardware::{CopyLink, Curve, HardwareProfile, Quantity};
+use plimsoll_core::placement::WeightPlacement;
+use plimsoll_core::plan::Plan;
 use plimsoll_core::program::{AttentionPart, Op, Resource, ResourceKind, Stage};
+use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::{Bytes, Seconds};
 
 use gemm::{GemmRates, Product};
@@ -26,10 +29,26 @@ pub struct CostModel {
     gemm: GemmRates,
     cpu_gemm: GemmRates,
     element_bytes: u64,
+    /// Bytes of all weights; none where that is not known.
+    weights: Option<f64>,
 }
 
 impl CostModel {
-    /// The costs of a machine for tensors of one type.
+    /// The costs of a plan's tasks.
+    pub fn of_plan(profile: &HardwareProfile, plan: &Plan) -> CostModel {
+        let known = profile.compute.weight_read.as_ref();
+        let weights = known.map(|_| {
+            let placement = WeightPlacement::new(&plan.model, plan.dtype, &plan.policy);
+            let PerTier { device, host, disk } = placement.bytes();
+            (device + host + disk).as_f64()
+        });
+        CostModel {
+            weights,
+            ..CostModel::new(profile, plan.dtype)
+        }
+    }
+
+    /// The costs of a machine for tensors of one type, of which caches hold as many as they did when it was measured.
     pub fn new(profile: &HardwareProfile, dtype: Dtype) -> CostModel {
         CostModel {
             gemm: GemmRates::new(&profile.compute.gemm, dtype, GEMM)
@@ -37,6 +56,7 @@ impl CostModel {
             cpu_gemm: GemmRates::new(&profile.compute.cpu_gemm, dtype, CPU_GEMM),
             profile: profile.clone(),
             element_bytes: dtype.size_bytes(),
+            weights: None,
         }
     }
 
@@ -258,6 +278,12 @@ impl CostModel {
             return each(measured);
         }
         let arithmetic = self.gemm.parts(product);
+        if let Some(read) = self.read_of_weights(product) {
+            let seconds: Seconds = arithmetic.iter().flatten().map(|part| part.seconds).sum();
+            if read.seconds.0 > seconds.0 {
+                return each(read);
+            }
+        }
         if !self.gemm.measured_by_shape() {
             let Product { m, n, k, .. } = product;
             let (m, n, k) = (f64::from(m), f64::from(n), f64::from(k));
@@ -271,20 +297,41 @@ impl CostModel {
         arithmetic.into_iter().flatten().for_each(each);
     }
 
+    /// Reading a product's weights, where there are more of them than caches hold.
+    fn read_of_weights(&self, product: Product) -> Option<Part> {
+        let curve = self.profile.compute.weight_read.as_ref()?;
+        let weights = self.weights.filter(|_| !product.reused)?;
+        let bytes = product.elements() * self.stored_bytes(product);
+        let read = Part::rated(
+            "compute.weight_read",
+            bytes,
+            (curve, weights, SizeUnit::Bytes),
+        );
+        let is_small = read.asked.is_some_and(|asked| asked.size < asked.first);
+        // Beyond the last point memory is no slower.
+        (!is_small).then_some(Part {
+            asked: None,
+            ..read
+        })
+    }
+
+    /// Of an element of a product's weight.
+    fn stored_bytes(&self, product: Product) -> f64 {
+        match product.packed {
+            true => GROUP_BYTES as f64 / GROUP_ELEMENTS as f64,
+            false => self.element_bytes as f64,
+        }
+    }
+
     /// The same on the CPU: arithmetic at its rate for `m`, or the weights, as stored, and activations through
     /// host memory.
     fn cpu_gemm(&self, product: Product, each: &mut impl FnMut(Part)) {
         let arithmetic = self.cpu_gemm.parts(product);
         let seconds: Seconds = arithmetic.iter().flatten().map(|part| part.seconds).sum();
         if !self.cpu_gemm.measured_by_shape() {
-            let Product {
-                m, n, k, packed, ..
-            } = product;
+            let Product { m, n, k, .. } = product;
             let (m, n, k) = (f64::from(m), f64::from(n), f64::from(k));
-            let element = match packed {
-                true => GROUP_BYTES as f64 / GROUP_ELEMENTS as f64,
-                false => self.element_bytes as f64,
-            };
+            let element = self.stored_bytes(product);
             let rate = &self.profile.tiers.host_bandwidth;
             // Inputs and outputs of parts are f32.
             let bytes = n * k * element + m * (n + k) * size_of::<f32>() as f64;
