@@ -112,7 +112,7 @@ impl ServingExecutor {
             scheduler,
         };
         let with = (&work, &executor.scheduler);
-        let cores = worker::Cores::of(options, false);
+        let cores = worker::Cores::of(options);
         worker::start(machine, with, (&cores, 0), &mut executor.workers)?;
         for it in &served.traffic.0 {
             let carried = (&executor.carried, &cores);
