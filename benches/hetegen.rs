@@ -412,7 +412,7 @@ fn whole(profile: &HardwareProfile, limits: &Limits) -> anyhow::Result<()> {
         };
         eprintln!(
             "{name}: {}",
-            plimsoll::report::plan::policy_in_short(&found.plan.policy)
+            plimsoll::report::plan::policy_in_short(&found.plan)
         );
         cases.push(Case::new(name, found.plan));
     }

@@ -134,7 +134,7 @@ impl MemoryPoint {
         self.high_tok_s = range.map(|range| range.high);
         self.latency_s = Some(block.latency_s.0);
         // CSV is read by many who know no quotes.
-        self.policy = Some(policy_in_short(&block.plan.policy).replace(',', ";"));
+        self.policy = Some(policy_in_short(&block.plan).replace(',', ";"));
         Ok(())
     }
 

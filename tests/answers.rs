@@ -374,6 +374,12 @@ fn wrong_prompts_are_refused_by_line_and_lose_nothing() {
     for nameless in [r#"{"id": null, "prompt": "x"}"#, r#"{"prompt": "x"}"#] {
         refused(&own, nameless, &["id: is missing or null"]);
     }
+    for unfit in ["true", "[2]", r#"{"a": 2}"#, "1e3", "18446744073709551616"] {
+        let line = format!(r#"{{"id": {unfit}, "prompt": "x"}}"#);
+        refused(&own, &line, &["no text and no whole number", "of its own"]);
+    }
+    let list = r#"[{"id": 2, "prompt": "x"}]"#;
+    refused(&own, list, &["line 2", "is a list, and not an object"]);
     refused(
         &own,
         r#"{"id": 2, "prompt_token_ids": ["x"]}"#,

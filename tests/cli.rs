@@ -208,4 +208,35 @@ fn an_output_does_not_take_an_inputs_place() {
         let asked = format!("run --hw t4 --model opt-125m --gen-len 2 --prompts p.jsonl {out}");
         place.refused(&asked, 2, &["--prompts", "p.jsonl"]);
     }
+    place.write("my.toml", &common::small_machine(common::SMALL));
+    for (asked, input) in [
+        ("plan --hw my.toml --model opt-125m -o", "my.toml"),
+        ("plan --hw t4 --model my.toml -o", "my.toml"),
+        ("bench --hw my.toml --model opt-125m -o", "my.toml"),
+        ("calibrate --hw t4 --runs runs.csv -o", "runs.csv"),
+        ("score --hw t4 --runs runs.csv -o", "runs.csv"),
+        ("simulate --plan plan.json --trace", "plan.json"),
+        (
+            "pareto --hw t4 --model opt-125m --published runs.csv -o",
+            "runs.csv",
+        ),
+    ] {
+        place.write(input, &common::small_machine(common::SMALL));
+        let said = place.refused(&format!("{asked} {input}"), 2, &["the same file", input]);
+        let kept = std::fs::read_to_string(place.path(input)).unwrap();
+        assert_eq!(kept, common::small_machine(common::SMALL), "{said}");
+    }
+}
+
+#[test]
+fn a_dash_is_our_own_output() {
+    let place = Place::new();
+    let line = format!("simulate --hw t4 --model opt-125m {POLICY} -o");
+    assert_eq!(
+        place.text(&format!("{line} -")),
+        place.text(&format!("{line} /dev/stdout"))
+    );
+    assert_eq!(std::fs::read_dir(place.folder.path()).unwrap().count(), 0);
+    let file = place.text(&format!("{line} plan.json"));
+    assert!(file.contains("\nwritten    plan.json, "), "{file}");
 }

@@ -24,6 +24,11 @@ fn what_does_not_fit_is_infeasible_and_names_the_tier() {
     assert_eq!(output.status.code(), Some(3));
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(said["infeasible"]["missing_bytes"].as_u64().unwrap() > 0);
+    let tiers = SMALL.replace("60e6", "1e9").replace("2e9", "1e9");
+    place.write("tight.toml", &small_machine(&tiers));
+    let tight = "plan --hw tight.toml --model opt-1.3b --prompt-len 16 --gen-len 4";
+    place.refused(tight, 3, &["a plan with --compress-weight fits"]);
+    place.text(&format!("{tight} --compress-weight"));
     let slow = "plan --hw t4 --model opt-30b --max-latency-s 0.001";
     place.refused(slow, 3, &["--max-latency-s", "fastest"]);
 }

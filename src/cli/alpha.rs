@@ -15,7 +15,7 @@ use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use serde_json::json;
 
 use super::options::{DtypeName, Format, positive};
-use super::output::{check_output, complain, print, print_json};
+use super::output::{check_output, check_spared, complain, print, print_json};
 use super::profile::{cpu_options, today};
 use super::{Exit, Failure, Progress};
 use crate::alpha::{At, Measured, Range, benchmark};
@@ -77,7 +77,10 @@ const STEPS_MOST: f64 = 100.0;
 /// # Errors
 /// A model that cannot be split or executed; memory that cannot be had; an interrupt.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    check_output("--output", args.output.as_deref())?;
+    let output = args.output.as_deref();
+    check_output("--output", output)?;
+    // A profile with the curves may take the profile's place.
+    check_spared(&[("--output", output)], None, Some(&args.model))?;
     if args.around / args.step > STEPS_MOST {
         let (step, around) = (args.step, args.around);
         let line =

@@ -12,7 +12,7 @@ use plimsoll_core::units::BytesPerSecond;
 
 use super::backend::Backend;
 use super::options::{DtypeName, positive};
-use super::output::{check_output, print, print_json};
+use super::output::{check_output, check_spared, print, print_json};
 use super::profile::cpu_options;
 use super::{Exit, Failure, Format, Progress};
 use crate::files::{find_model, write_text};
@@ -53,7 +53,13 @@ pub struct Args {
 /// A model that is not executed; what the machine lacks; an interrupt.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     args.backend.check_available()?;
-    check_output("--output", args.output.as_deref())?;
+    let output = args.output.as_deref();
+    check_output("--output", output)?;
+    check_spared(
+        &[("--output", output)],
+        args.hw.as_deref(),
+        Some(&args.model),
+    )?;
     let profile = args.hw.as_deref();
     let profile = profile.map(|hw| args.backend.profile(hw, "this is measured"));
     let profile = profile.transpose()?;

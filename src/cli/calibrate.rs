@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::options::positive;
-use super::output::{check_output, print, print_json};
+use super::output::{check_apart, check_output, print, print_json};
 use super::profile::today;
 use super::{Format, Progress};
 use crate::calibrate::{CONSTANTS, Constant, Fit, FitOptions, RecordedRun, fit, read_runs, sizes};
@@ -53,12 +53,16 @@ const SAYS_NOTHING: f64 = 0.9;
 /// # Errors
 /// Input that is wrong.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    let output = args.output.as_deref();
+    check_output("--output", output)?;
+    for path in &args.runs {
+        check_apart(&[("--output", output)], &[("--runs", Some(path))])?;
+    }
     let base = find_profile(&args.hw)?;
     let mut runs = Vec::new();
     for path in &args.runs {
         runs.extend(read_runs(path)?);
     }
-    check_output("--output", args.output.as_deref())?;
     runs.retain(RecordedRun::has_number);
     keep_those_of(&base.name, &mut runs);
     drop_repeated(&mut runs);

@@ -131,7 +131,7 @@ fn text(batches: &Batches, totals: &Totals) -> String {
             prediction.map_or(String::new(), |p| {
                 format!("{} tok/s", three_digits(p.throughput_tok_s))
             }),
-            policy_in_short(&planned.plan.policy),
+            policy_in_short(&planned.plan),
         ]);
     }
     let plan = batches.buckets.first().map(|(_, planned)| &planned.plan);

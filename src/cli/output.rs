@@ -3,10 +3,11 @@
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
+use plimsoll_core::units::Bytes;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
-use crate::files::{check_writable, same_file};
+use crate::files::{check_writable, files_of_model, is_file, same_file};
 
 /// Prints a text.
 ///
@@ -92,6 +93,31 @@ pub(super) fn check_apart(
         }
     }
     Ok(())
+}
+
+/// Refuses an output that is the profile or a file of the model, where they are given as paths.
+///
+/// # Errors
+/// As [`check_apart`].
+pub(super) fn check_spared(
+    outputs: &[(&str, Option<&Path>)],
+    hw: Option<&str>,
+    model: Option<&str>,
+) -> Result<(), Failure> {
+    let hw = hw.map(Path::new).filter(|hw| hw.is_file());
+    check_apart(outputs, &[("--hw", hw)])?;
+    for file in model.map(files_of_model).unwrap_or_default() {
+        check_apart(outputs, &[("a file of --model", Some(&file))])?;
+    }
+    Ok(())
+}
+
+/// `written    trace.json, 443 MB`; nothing of what is no file.
+pub(super) fn written_to(file: &Path) -> String {
+    let there = std::fs::metadata(file).ok().filter(|_| is_file(file));
+    there.map_or(String::new(), |there| {
+        format!("written    {}, {}\n", file.display(), Bytes(there.len()))
+    })
 }
 
 /// A line on standard error; where even that is closed, nothing is left to be said.

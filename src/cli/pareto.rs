@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::options::Format;
-use super::output::{check_output, print, print_json};
+use super::output::{check_apart, check_output, check_spared, print, print_json};
 use super::plan::refused;
 use crate::baseline::System;
 use crate::files::{find_model, find_profile, write_atomically, write_text};
@@ -122,6 +122,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(names) => systems(names.iter().map(String::as_str))?,
         None => systems(args.x.systems().split(','))?,
     };
+    for output in &args.output {
+        let output = [("--output", Some(output.as_path()))];
+        check_apart(&output, &[("--published", args.published.as_deref())])?;
+        check_spared(&output, Some(&args.hw), Some(&args.model))?;
+    }
     let profile = find_profile(&args.hw)?;
     let model = find_model(&args.model)?.spec;
     let workload = Workload {

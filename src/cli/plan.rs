@@ -20,7 +20,7 @@ use super::lengths::{self, LengthArgs};
 use super::options::{
     DtypeName, Format, ScheduleName, Switch, WorkloadArgs, positive, share_of_values,
 };
-use super::output::{check_apart, check_output, print, print_json};
+use super::output::{check_apart, check_output, check_spared, print, print_json, written_to};
 use super::progress::Progress;
 use crate::compare::Comparison;
 use crate::files::{
@@ -173,6 +173,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             ("--against", args.against.as_deref()),
         ],
     )?;
+    check_spared(&[("--output", output)], Some(&args.hw), Some(&args.model))?;
     let profile = find_profile(&args.hw)?;
     let model = find_model(&args.model)?;
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
@@ -251,8 +252,12 @@ fn does_not_fit(infeasible: &Infeasible) -> Refusal {
     let of_stages = stages.map_or(String::new(), |stages| format!(" in {stages}"));
     let line = format!(
         "no plan fits: the {tier} tier holds {} and the nearest plan needs {}{of_stages}, {} too much; \
-         that plan: {}",
-        capacity, needed, short, infeasible.description
+         that plan: {}; {}",
+        capacity,
+        needed,
+        short,
+        infeasible.description,
+        infeasible.remedy()
     );
     let json = json!({ "infeasible": {
         "tier": tier,
@@ -261,6 +266,7 @@ fn does_not_fit(infeasible: &Infeasible) -> Refusal {
         "missing_bytes": short,
         "nearest": infeasible.nearest,
         "nearest_needs_bytes": infeasible.nearest_needs,
+        "fits_in_4_bits": infeasible.fits_in_4_bits,
     }});
     Refusal { line, json }
 }
@@ -328,8 +334,10 @@ fn report(
                 page_locks(&planned.plan, profile),
             ];
             let machine = machine.concat();
+            let file = args.output.as_deref().filter(|_| written.is_ok());
+            let file = file.map_or(String::new(), written_to);
             print(&format!(
-                "{}\n{assumed}{search}{machine}",
+                "{}\n{assumed}{search}{machine}{file}",
                 plan_text(&planned.plan)
             ))
         }

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, positive};
-use super::output::{check_apart, check_output, complain, print, print_json};
+use super::output::{check_apart, check_output, check_spared, complain, print, print_json};
 use super::pareto::Kind;
 use crate::files::{find_model, find_profile, write_atomically, write_text};
 use crate::report::serve::{prediction_text, serve_text, sweep_text, traffic_text};
@@ -238,6 +238,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let drawn = args.output.iter().map(|path| ("-o", Some(path.as_path())));
     let written: Vec<_> = tables.into_iter().chain(drawn).collect();
     check_apart(&written, &[("--trace", Some(&args.trace))])?;
+    check_spared(&written, Some(&args.hw), Some(&args.model))?;
     for (index, output) in written.iter().enumerate() {
         check_apart(&[*output], &written[index + 1..])?;
     }

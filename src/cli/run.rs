@@ -8,7 +8,7 @@ mod report;
 mod stopped;
 mod watched;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use plimsoll_backend::cpu::{CpuExecutor, CpuOptions, Throttles};
 use plimsoll_backend::weights::WeightSource;
@@ -22,10 +22,10 @@ use super::Progress;
 use super::backend::Backend;
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
-use super::output::{check_apart, check_outputs};
+use super::output::{check_apart, check_outputs, check_spared};
 use super::pace::Around;
 use super::profile::{DEVICE_THREADS, cpu_options};
-use crate::files::{files_of_model, is_being_written};
+use crate::files::is_being_written;
 use answers::Answers;
 use choice::ChoiceArgs;
 use prepare::Prepared;
@@ -147,10 +147,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         &[
             ("--plan", args.plan.as_deref()),
             ("--prompts", args.prompts.as_deref()),
-            (
-                "--hw",
-                args.hw.as_deref().map(Path::new).filter(|hw| hw.is_file()),
-            ),
         ],
     )?;
     check_free(args)?;
@@ -191,14 +187,7 @@ fn check_free(args: &Args) -> anyhow::Result<()> {
         &outputs[1..],
         &[("the record of --output", record.as_deref())],
     )?;
-    for file in args
-        .model
-        .as_deref()
-        .map(files_of_model)
-        .unwrap_or_default()
-    {
-        check_apart(&outputs, &[("a file of --model", Some(&file))])?;
-    }
+    check_spared(&outputs, args.hw.as_deref(), args.model.as_deref())?;
     Ok(())
 }
 

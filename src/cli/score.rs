@@ -9,7 +9,7 @@ use plimsoll_core::term::Term;
 
 use super::Format;
 use super::options::term;
-use super::output::{check_output, print, print_json};
+use super::output::{check_apart, check_output, check_spared, print, print_json};
 use crate::calibrate::{Machines, RecordedRun, RunRow, RunScore, read_runs, score_runs};
 use crate::files::{InputError, write_atomically};
 use crate::report::{Align, Table, signed_percent, three_digits, to_csv};
@@ -62,7 +62,10 @@ struct Report<'a> {
 /// # Errors
 /// Input that is wrong.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    let output = [("--output", args.output.as_deref())];
     check_output("--output", args.output.as_deref())?;
+    check_apart(&output, &[("--runs", Some(&args.runs))])?;
+    check_spared(&output, Some(&args.hw), None)?;
     let mut runs = read_runs(&args.runs)?;
     let machines = Machines::find(&args.hw, &runs)?.without(&args.without)?;
     for run in &mut runs {

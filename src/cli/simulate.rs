@@ -23,7 +23,7 @@ use super::options::{
     DtypeName, Format, GranularityName, PageLockName, PipelineArgs, ScheduleName, Switch,
     WorkloadArgs, share_of_values, term,
 };
-use super::output::{check_outputs, print};
+use super::output::{check_apart, check_outputs, check_spared, print, written_to};
 use super::score::without_text;
 use crate::files::{
     InputError, PlanFile, find_model, find_profile, plan_json, read_plan, write_atomically,
@@ -137,7 +137,12 @@ const POLICY_FLAGS: [&str; 21] = [
 /// # Errors
 /// Input that is wrong, or a plan that does not fit.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    check_outputs(args.output.as_deref(), args.trace.as_deref())?;
+    let (output, trace) = (args.output.as_deref(), args.trace.as_deref());
+    check_outputs(output, trace)?;
+    // A plan with its new prediction may take the plan's place.
+    check_apart(&[("--trace", trace)], &[("--plan", args.plan.as_deref())])?;
+    let outputs = [("--output", output), ("--trace", trace)];
+    check_spared(&outputs, args.hw.as_deref(), args.model.as_deref())?;
     let (mut plan, profile) = match &args.plan {
         Some(_) => from_file(args)?,
         None => from_flags(args)?,
@@ -170,8 +175,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(path) => write_text(path, &json),
         None => Ok(()),
     };
+    let written = [(&args.output, &output), (&args.trace, &trace)];
+    let written = written.map(|(file, done)| file.as_deref().filter(|_| done.is_ok()));
+    let written: String = written.into_iter().flatten().map(written_to).collect();
     let printed = match args.format {
-        Format::Text => print(&(without_text(&args.without) + &plan_text(&plan))),
+        Format::Text => print(&(without_text(&args.without) + &plan_text(&plan) + &written)),
         Format::Json => print(&json),
     };
     output.and(trace)?;

@@ -220,8 +220,9 @@ fn judge(args: &Args, score: &Score) -> anyhow::Result<()> {
     if median <= args.median_max && p95 <= args.p95_max {
         return Ok(());
     }
+    let unsteady = report::unsteady(score).map_or(String::new(), |said| format!("{said}; "));
     let line = format!(
-        "out of tolerance: median |error| {median:.1}% (at most {}%), p95 {p95:.1}% (at most {}%); \
+        "out of tolerance: median |error| {median:.1}% (at most {}%), p95 {p95:.1}% (at most {}%); {unsteady}\
          measure again on a quiet machine, or see {}",
         args.median_max,
         args.p95_max,

@@ -49,15 +49,12 @@ impl FoundModel {
     /// # Errors
     /// A folder was asked for, and there are none.
     pub fn checkpoint(&self) -> Result<Option<&Path>, InputError> {
-        let Some(folder) = self.folder.as_deref() else {
+        let Some(folder) = self.folder.as_deref().filter(|_| self.is_folder) else {
             return Ok(None);
         };
         let weights = |name: &str| folder.join(name).is_file();
         if weights("model.safetensors") || weights("model.safetensors.index.json") {
             return Ok(Some(folder));
-        }
-        if !self.is_folder {
-            return Ok(None);
         }
         let problem = "has no weights (model.safetensors, or model.safetensors.index.json)";
         let remedy = match weights("pytorch_model.bin") || weights("pytorch_model.bin.index.json") {

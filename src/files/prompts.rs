@@ -136,6 +136,15 @@ impl Ids {
         if id.is_null() {
             return wrong("is missing or null".to_owned());
         }
+        let is_told = match id {
+            Value::String(_) => true,
+            // As it was written: of others, JSON keeps no more than a float does.
+            Value::Number(number) => number.is_u64() || number.is_i64(),
+            _ => false,
+        };
+        if !is_told {
+            return wrong(format!("{id} is no text and no whole number of 64 bits"));
+        }
         match self.0.insert(id.to_string(), line) {
             Some(before) => wrong(format!("{id} is the id of line {before} as well")),
             None => Ok(()),

@@ -7,6 +7,10 @@ pub(super) fn explain(message: &str) -> (String, Option<String>) {
     if let Some(problem) = unexpected(message) {
         return (problem, None);
     }
+    // Of an object, serde takes a list of all its values, too.
+    if message.starts_with("invalid length") && message.contains("expected struct") {
+        return ("is a list, and not an object".to_owned(), None);
+    }
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     let Some((key, known)) = quoted.split_first() else {
         return (message.to_owned(), None);

@@ -125,7 +125,7 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
 pub(super) enum Place {
     /// A regular file, there or to be made, behind all links.
     File(PathBuf),
-    /// A device, or our own output.
+    /// A device, or our own output, which `-` is, too.
     Stream(File),
     /// A named pipe: opening it waits for its reader, and closing it ends him.
     Pipe,
@@ -133,6 +133,10 @@ pub(super) enum Place {
 
 impl Place {
     pub(super) fn of(path: &Path) -> io::Result<Place> {
+        if path == Path::new("-") {
+            let output = io::stdout().as_fd().try_clone_to_owned()?;
+            return Ok(Place::Stream(output.into()));
+        }
         let there = match fs::metadata(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return Ok(Place::File(end_of_links(path)));

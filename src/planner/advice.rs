@@ -24,7 +24,7 @@ const GAIN_MIN: f64 = 1.05;
 /// A change of the machine and what it brings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Advice {
-    /// The change, as in "16 GiB more host memory".
+    /// The change, as in "16 GB more host memory".
     pub change: String,
     /// Tokens a second with it over those without, both by the closed form at its best placement.
     pub gain: f64,
@@ -140,7 +140,7 @@ fn least_score(
 /// Machines that are one thing better.
 fn changes(profile: &HardwareProfile) -> Vec<(String, HardwareProfile)> {
     let tiers = &profile.tiers;
-    let more = |bytes: Bytes, gib: u64| Some(bytes + Bytes(gib << 30));
+    let more = |bytes: Bytes, gb: u64| Some(bytes + Bytes(gb * 1_000_000_000));
     let changed = |change: &dyn Fn(&mut HardwareProfile)| {
         let mut profile = profile.clone();
         change(&mut profile);
@@ -150,11 +150,11 @@ fn changes(profile: &HardwareProfile) -> Vec<(String, HardwareProfile)> {
     let device = more(tiers.device_capacity_bytes.value, 8);
     [
         (
-            "16 GiB more host memory",
+            "16 GB more host memory",
             profile.with_capacities(None, host, None),
         ),
         (
-            "8 GiB more device memory",
+            "8 GB more device memory",
             profile.with_capacities(device, None, None),
         ),
         ("a disk of twice the rate", changed(&faster_disk)),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use plimsoll_core::compression::Compression;
 use plimsoll_core::lower::footprint;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
@@ -27,6 +28,25 @@ pub struct Infeasible {
     pub nearest_needs: PerTier<Bytes>,
     /// The nearest plan in words.
     pub description: String,
+    /// What kept in 4 bits would let a plan fit, as little as does; none where nothing more would.
+    pub fits_in_4_bits: Option<Compression>,
+}
+
+impl Infeasible {
+    /// What lets a plan fit.
+    pub fn remedy(&self) -> String {
+        let kept = self.fits_in_4_bits;
+        let flags = kept.map(|kept| match (kept.weights, kept.cache) {
+            (true, true) => "--compress-weight --compress-cache",
+            (true, false) => "--compress-weight",
+            (false, _) => "--compress-cache",
+        });
+        match flags {
+            Some(flags) => format!("a plan with {flags} fits"),
+            None => "give the machine that much more, or take a smaller model or shorter sequences"
+                .to_owned(),
+        }
+    }
 }
 
 impl fmt::Display for Infeasible {
@@ -38,18 +58,50 @@ impl fmt::Display for Infeasible {
             description,
             ..
         } = self;
+        let remedy = self.remedy();
         let lacks = needed.saturating_sub(*capacity);
         write!(
             f,
             "no plan fits: the {tier} tier needs {needed} and has {capacity}, {lacks} too little; \
-             the nearest plan is {description}"
+             the nearest plan is {description}; {remedy}"
         )
     }
 }
 
 /// The plan of one sequence that exceeds the machine by least.
 pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
-    least_of(&search.maker, smallest(search)?)
+    let policies = smallest(search)?;
+    let fits_in_4_bits = match least_of(&search.maker, policies.clone())? {
+        nearest if nearest.needed > nearest.capacity => fits_in_4_bits(search, &policies)?,
+        nearest => return Ok(nearest),
+    };
+    Ok(Infeasible {
+        fits_in_4_bits,
+        ..least_of(&search.maker, policies)?
+    })
+}
+
+/// The least of what was not allowed to be kept in 4 bits with which one of some policies fits.
+fn fits_in_4_bits(
+    search: &Search<'_>,
+    policies: &[Policy],
+) -> Result<Option<Compression>, PlanError> {
+    for compression in Compression::ALL {
+        let packed = policies.iter().map(|policy| Policy {
+            compression,
+            // The CPU attends to a cache as it is only.
+            cpu_attention: policy.cpu_attention && !compression.cache,
+            ..*policy
+        });
+        let (plan, needs) = least_lacking(&search.maker, packed)?;
+        if Tier::ALL
+            .into_iter()
+            .all(|tier| needs[tier] <= plan.capacity_bytes[tier])
+        {
+            return Ok(Some(compression));
+        }
+    }
+    Ok(None)
 }
 
 /// That none of some policies fits, by the plan that exceeds the machine by least.
@@ -66,6 +118,7 @@ pub(super) fn least_of(
         description: describe(&plan, &needs),
         nearest_needs: needs,
         nearest: plan,
+        fits_in_4_bits: None,
     })
 }
 

@@ -10,7 +10,7 @@ use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
-use plimsoll_core::split::SplitLinears;
+use plimsoll_core::split::{Module, SplitLinears};
 use plimsoll_core::summary::{BusyFraction, Summary};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::{Bytes, Seconds};
@@ -51,8 +51,8 @@ pub fn search_text(
             let rate = three_digits(p.throughput_tok_s);
             format!("{rate} tok/s, {} in all, ", duration(p.latency_s))
         });
-        let (kind, policy) = (another_kind(&winner.policy, &plan.policy), &plan.policy);
-        let _ = writeln!(text, "next best  {rate}{kind}: {}", policy_in_short(policy));
+        let kind = another_kind(&winner.policy, &plan.policy);
+        let _ = writeln!(text, "next best  {rate}{kind}: {}", policy_in_short(plan));
     }
     let _ = writeln!(text, "searched   {considered} policies");
     for line in advice {
@@ -184,10 +184,7 @@ fn decisions(plan: &Plan) -> String {
 
 /// The device's share of each linear layer, and which it has whole.
 fn split_text(split: &SplitLinears, layers: u32) -> String {
-    let is_split = |module| split.layers_on_device[module] < layers;
-    let shares = split.share.iter();
-    let shares = shares.filter(|(module, share)| *share > 0.0 && is_split(*module));
-    let shares: Vec<String> = shares
+    let shares: Vec<String> = split_shares(split, layers)
         .map(|(module, share)| format!("{} {}", module.name(), percent(share)))
         .collect();
     let whole = split
@@ -317,16 +314,24 @@ pub fn but_split(policy: &Policy) -> &'static str {
     }
 }
 
-/// The least and the most that the device computes of any linear layer that the model has.
-fn shares_of(split: &SplitLinears) -> (String, String) {
-    let shares = || split.share.iter().map(|(_, share)| share);
-    let shares = || shares().filter(|share| *share > 0.0);
-    let low = shares().fold(1.0, f64::min);
-    (percent(low), percent(shares().fold(0.0, f64::max)))
+/// The least and the most that the device computes of any linear layer that is split in some of so many layers; none
+/// where none is.
+fn shares_of(split: &SplitLinears, layers: u32) -> Option<(String, String)> {
+    let shares = || split_shares(split, layers).map(|(_, share)| share);
+    let low = shares().min_by(f64::total_cmp)?;
+    Some((percent(low), percent(shares().fold(low, f64::max))))
 }
 
-/// A policy in a line.
-pub fn policy_in_short(policy: &Policy) -> String {
+/// The device's shares of the linear layers that are split in some of so many layers.
+fn split_shares(split: &SplitLinears, layers: u32) -> impl Iterator<Item = (Module, f64)> {
+    let is_split = move |module| split.layers_on_device[module] < layers;
+    let shares = split.share.iter();
+    shares.filter(move |(module, share)| *share > 0.0 && is_split(*module))
+}
+
+/// A plan's policy in a line.
+pub fn policy_in_short(plan: &Plan) -> String {
+    let policy = &plan.policy;
     let shares = |s: &PerTier<f64>| Tier::ALL.map(|t| percent(s[t])).join("/");
     format!(
         "{} x {}{} {}, weights{} {}, cache {}, activations {} on device/host/disk{}{}{}{}",
@@ -356,12 +361,12 @@ pub fn policy_in_short(policy: &Policy) -> String {
             String::new()
         },
         match &policy.split {
-            Some(split) => {
-                let (low, high) = shares_of(split);
-                format!(
+            Some(split) => match shares_of(split, plan.model.num_hidden_layers) {
+                Some((low, high)) => format!(
                     ", linear layers split ({low} to {high} of a token's outputs on the device)"
-                )
-            }
+                ),
+                None => ", no linear layer split".to_owned(),
+            },
             None => String::new(),
         },
     )

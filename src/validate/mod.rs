@@ -23,7 +23,7 @@ use bench::Bench;
 pub use bench::TimedRun;
 pub use error::{CaseError, Why};
 pub use grid::{BUILT_IN, BUILT_IN_FOR_GPUS, Case, Grid, Limits};
-pub use score::{CaseRow, Repeats, Score, score};
+pub use score::{APART_MOST, CaseRow, Repeats, Score, score};
 pub use trial::Trial;
 
 /// A grid on this machine: predicted when it is made, then run.

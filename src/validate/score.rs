@@ -65,6 +65,8 @@ pub struct Score {
     pub p95_abs_error_as_profiled: f64,
     /// Median of the errors with their sign: above zero, the simulator is too slow.
     pub median_error: f64,
+    /// Cases whose repeats are further apart than [`APART_MOST`].
+    pub unsteady_cases: usize,
     /// Rank correlation of predicted and measured latency (Spearman); none where all rank alike, as a
     /// single case does.
     pub spearman: Option<f64>,
@@ -79,6 +81,9 @@ pub enum Repeats {
     /// The same with spaces between.
     Cell(String),
 }
+
+/// Largest over smallest latency of repeats, less one, that the noise of a machine that has nothing else to do explains.
+pub const APART_MOST: f64 = 0.25;
 
 impl CaseRow {
     /// The numbers of a case whose `middle` run is compared with what was `predicted` for it.
@@ -170,6 +175,11 @@ fn busy_s(run: &Run, kind: ResourceKind) -> f64 {
         .sum()
 }
 
+/// Of how many cases the repeats say that something else had the machine.
+fn unsteady(ranges: impl Iterator<Item = Option<f64>>) -> usize {
+    ranges.flatten().filter(|range| *range > APART_MOST).count()
+}
+
 /// Scores rows; there must be one at least.
 pub fn score(rows: &[CaseRow]) -> Score {
     let signed: Vec<f64> = rows.iter().map(|r| r.error).collect();
@@ -185,6 +195,7 @@ pub fn score(rows: &[CaseRow]) -> Score {
         median_abs_error_as_profiled: quantile(&as_profiled, 0.5),
         p95_abs_error_as_profiled: quantile(&as_profiled, 0.95),
         median_error: quantile(&signed, 0.5),
+        unsteady_cases: unsteady(rows.iter().map(|r| r.repeat_range)),
         spearman: spearman(predicted, measured),
     }
 }
@@ -192,6 +203,12 @@ pub fn score(rows: &[CaseRow]) -> Score {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn repeats_far_apart_are_counted() {
+        let ranges = [&[2.0][..], &[2.0, 2.2], &[2.0, 3.2]].map(range);
+        assert_eq!(unsteady(ranges.into_iter()), 1);
+    }
 
     #[test]
     fn a_single_repeat_has_no_range() {

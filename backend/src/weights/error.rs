@@ -92,7 +92,7 @@ pub enum WeightError {
         found: String,
     },
     /// An element that the plan's type cannot hold, or that is no number.
-    #[error("{}: tensor `{tensor}` holds an element that is not finite as {dtype}; where that is f16, plan with bf16 or f32, else fetch the file again", file.display())]
+    #[error("{}: tensor `{tensor}` holds an element that is not finite as {dtype}; {}", file.display(), if *dtype == "f16" { "plan with bf16 or f32, or fetch the file again" } else { "fetch the file again" })]
     NotFinite {
         /// The file.
         file: PathBuf,

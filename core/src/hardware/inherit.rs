@@ -37,7 +37,10 @@ impl Layers {
                 );
             }
             let text = parent(&name).map_err(|error| error.or_origin(child))?;
-            let origin = format!("{name}.toml");
+            let origin = match name.ends_with(".toml") {
+                true => name.clone(),
+                false => format!("{name}.toml"),
+            };
             let content = table(&text, &origin)?;
             layers.push((origin, content));
             chain.push(name);

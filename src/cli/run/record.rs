@@ -205,7 +205,10 @@ impl Kept {
         };
         let remedy = "give what they were made with, or run again without --resume";
         if let Some((key, now, then)) = now.difference(then) {
-            let problem = format!("the rows were made with {then}, this run has {now}");
+            let problem = match key == "prompts" {
+                true => "are not those that the rows were made with".to_owned(),
+                false => format!("the rows were made with {then}, this run has {now}"),
+            };
             return Err(InputError::bad_file(path, key, problem, remedy));
         }
         let ids = prompts.iter().map(|prompt| &prompt.id);

@@ -162,7 +162,7 @@ fn text(prepared: &Prepared, done: &Done) -> io::Result<String> {
         plan.dtype.name(),
         plan.provenance.hardware,
         prepared.weights,
-        policy_in_short(&plan.policy),
+        policy_in_short(plan),
         comparison(plan.prediction.as_ref(), measured)
     );
     let predicted = plan.prediction.as_ref();

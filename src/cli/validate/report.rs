@@ -12,7 +12,7 @@ use crate::report::{
     write_picture_png,
 };
 use crate::trace_file::{Process, write_side_by_side};
-use crate::validate::{CaseRow, Coverage, Score, Setting, Trial, Validation, score};
+use crate::validate::{APART_MOST, CaseRow, Coverage, Score, Setting, Trial, Validation, score};
 
 /// All there is, or all there is so far.
 #[derive(Serialize)]
@@ -113,6 +113,7 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
         signed_percent(score.median_error),
         spearman.unwrap_or_default(),
     );
+    text.push_str(&unsteady(score).map_or(String::new(), |said| format!("{said}\n")));
     let _ = match report.cases.iter().any(|row| row.pace.is_some()) {
         true => writeln!(
             text,
@@ -133,6 +134,19 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
         dir.display(),
     );
     text
+}
+
+/// That the machine had something else to do, where repeats say so.
+pub(super) fn unsteady(score: &Score) -> Option<String> {
+    (score.unsteady_cases > 0).then(|| {
+        format!(
+            "repeats of {} of {} cases are more than {:.0}% apart: something else had the machine, and their errors say little of \
+             the prediction",
+            score.unsteady_cases,
+            score.cases,
+            100.0 * APART_MOST,
+        )
+    })
 }
 
 fn table(rows: &[CaseRow]) -> Table {
