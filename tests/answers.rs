@@ -329,6 +329,22 @@ fn a_folder_without_weights_answers_nothing() {
 }
 
 #[test]
+fn an_id_is_a_text_or_a_whole_number() {
+    let place = Place::new();
+    let planned = rounds_of_four(&place, 1, 5);
+    let refused = |line: &str, words: &[&str]| {
+        place.write("prompts.jsonl", line);
+        place.refused(&format!("{planned} -o out.jsonl"), 4, words);
+    };
+    for unfit in ["true", "[2]", r#"{"a": 2}"#, "1e3", "18446744073709551616"] {
+        let line = format!(r#"{{"id": {unfit}, "prompt_token_ids": [5]}}"#);
+        refused(&line, &["line 1: id", "no text and no whole number"]);
+    }
+    let list = r#"[{"id": 2, "prompt_token_ids": [5]}]"#;
+    refused(list, &["line 1", "is a list, and not an object"]);
+}
+
+#[test]
 fn wrong_prompts_are_refused_by_line_and_lose_nothing() {
     let place = Place::new();
     let planned = rounds_of_four(&place, 1, 5);
@@ -374,12 +390,6 @@ fn wrong_prompts_are_refused_by_line_and_lose_nothing() {
     for nameless in [r#"{"id": null, "prompt": "x"}"#, r#"{"prompt": "x"}"#] {
         refused(&own, nameless, &["id: is missing or null"]);
     }
-    for unfit in ["true", "[2]", r#"{"a": 2}"#, "1e3", "18446744073709551616"] {
-        let line = format!(r#"{{"id": {unfit}, "prompt": "x"}}"#);
-        refused(&own, &line, &["no text and no whole number", "of its own"]);
-    }
-    let list = r#"[{"id": 2, "prompt": "x"}]"#;
-    refused(&own, list, &["line 2", "is a list, and not an object"]);
     refused(
         &own,
         r#"{"id": 2, "prompt_token_ids": ["x"]}"#,
