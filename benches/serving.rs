@@ -3,8 +3,9 @@
 //!
 //! OPT-125M's shape in f32 with synthetic weights, on the emulated device: up to about eight sequences a token takes as long as for
 //! one, since weights are read once for all. The cache has room for about three, and the link hides some swapping, but not all.
-//! Each case is served once (again where the machine changed its pace meanwhile): no swapping, fixed expansions, a device that has as much room as Pie seems to have, adaptive
-//! expansion, and that with traffic of others on the link. Predictions are made at the pace that the machine has around each run,
+//! Cases are served in turn, all once and then all again, since shared machines change their pace, and of each the run of median
+//! throughput counts: no swapping, fixed expansions, a device that has as much room as Pie seems to have, adaptive
+//! expansion; and once that with traffic of others on the link. Predictions are made at the pace that the machine has around each run,
 //! and measurements are brought to the profile's own pace where cases are compared.
 
 use std::fs;
@@ -42,6 +43,8 @@ const EXPANSIONS: [f64; 4] = [1.4, 1.6, 1.8, 2.0];
 /// What was given up is tried again so soon in the run with traffic, which is short.
 const PROBE_AFTER: u32 = 80;
 const SEED: u64 = 1;
+/// Runs of each case, an odd number.
+const ROUNDS: usize = 3;
 
 /// A run's numbers. Times are seconds; `predicted_` at the pace of the run, `error` is of that.
 #[derive(Debug, Serialize)]
@@ -51,6 +54,9 @@ struct Row {
     predicted_as_profiled_tokens_per_s: f64,
     predicted_tokens_per_s: f64,
     measured_tokens_per_s: f64,
+    /// Of the other rounds, least and most, at the profile's own pace as the gains are.
+    least_measured_gain: f64,
+    most_measured_gain: f64,
     error: f64,
     predicted_gain: f64,
     measured_gain: f64,
@@ -168,9 +174,19 @@ impl Bench {
     }
 }
 
+fn expansion(summary: &ServeSummary) -> f64 {
+    let layers = summary.layers.as_ref();
+    layers.map_or(1.0, |layers| layers.expansion)
+}
+
 impl Served {
     fn measured(&self) -> &ServeSummary {
         &self.executed.replayed.summary
+    }
+
+    /// As measured, over time.
+    fn expansion(&self) -> f64 {
+        expansion(self.measured())
     }
 
     /// What was measured, and what that would be at the profile's own pace, as predictions go.
@@ -178,26 +194,28 @@ impl Served {
         value(self.measured()) * value(&self.as_profiled) / value(&self.predicted.0)
     }
 
-    fn row(&self, none: &Served, tokens: &[Vec<u32>]) -> Row {
+    fn row(&self, ends: [f64; 2], none: &Served, tokens: &[Vec<u32>]) -> Row {
         let (predicted, measured) = (&self.predicted.0, self.measured());
         let rate: fn(&ServeSummary) -> f64 = |it| it.output_tokens_per_s;
         let compute: fn(&ServeSummary) -> f64 = |it| it.compute_s_per_token.mean;
         let stalled = |it: &ServeSummary| {
             it.layers.as_ref().map_or(0.0, |layers| layers.stalled_s) / it.duration_s
         };
-        let expansion = |it: &ServeSummary| it.layers.as_ref().map_or(1.0, |it| it.expansion);
         // Over no swapping, as predicted and as measured.
         let [gain, slower] = [rate, compute].map(|value| {
             let predicted = value(&self.as_profiled) / value(&none.as_profiled);
             let measured = self.at_profiles_pace(value) / none.at_profiles_pace(value);
             (predicted, measured)
         });
+        let [least, most] = ends.map(|end| end / none.at_profiles_pace(rate));
         Row {
             case: self.case.clone(),
             pace: self.slowness.few_tokens,
             predicted_as_profiled_tokens_per_s: rate(&self.as_profiled),
             predicted_tokens_per_s: rate(predicted),
             measured_tokens_per_s: rate(measured),
+            least_measured_gain: least,
+            most_measured_gain: most,
             error: rate(predicted) / rate(measured) - 1.0,
             predicted_gain: gain.0,
             measured_gain: gain.1,
@@ -209,7 +227,7 @@ impl Served {
             predicted_stalled: stalled(predicted),
             measured_stalled: stalled(measured),
             predicted_expansion: expansion(predicted),
-            measured_expansion: expansion(measured),
+            measured_expansion: self.expansion(),
             measured_batch: measured.average_batch,
             preemptions: measured.preemptions,
             completed: measured.completed,
@@ -264,7 +282,10 @@ fn text(rows: &[Row]) -> String {
             three_digits(it.measured_tokens_per_s),
             signed_percent(it.error),
             format!("{:.3}", it.predicted_gain),
-            format!("{:.3}", it.measured_gain),
+            format!(
+                "{:.3} ({:.3} to {:.3})",
+                it.measured_gain, it.least_measured_gain, it.most_measured_gain
+            ),
             signed_percent(it.gain_error),
             format!("{:.3}", it.predicted_compute_over_none),
             format!("{:.3}", it.measured_compute_over_none),
@@ -278,35 +299,81 @@ fn text(rows: &[Row]) -> String {
     table.to_string()
 }
 
+/// A case, and what came of its rounds.
+struct Case {
+    name: String,
+    server: Server,
+    rounds: Vec<Served>,
+}
+
+impl Case {
+    fn new(name: &str, server: Server) -> Case {
+        Case {
+            name: name.to_owned(),
+            server,
+            rounds: Vec::new(),
+        }
+    }
+
+    fn serve(&mut self, bench: &mut Bench, requests: &[Request]) -> anyhow::Result<()> {
+        let served = bench.serve(&self.name, self.server.clone(), requests)?;
+        self.rounds.push(served);
+        Ok(())
+    }
+
+    /// The round of median throughput, and the least and the most of all.
+    fn median(mut self) -> (Served, [f64; 2]) {
+        let rate = |it: &Served| it.at_profiles_pace(|summary| summary.output_tokens_per_s);
+        self.rounds.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
+        let ends = [&self.rounds[0], &self.rounds[self.rounds.len() - 1]].map(rate);
+        let middle = self.rounds.len() / 2;
+        (self.rounds.swap_remove(middle), ends)
+    }
+}
+
 /// Serves all cases; the one with traffic comes last.
-fn cases(bench: &mut Bench, all: &[Request], folder: &Path) -> anyhow::Result<Vec<Served>> {
+fn cases(
+    bench: &mut Bench,
+    all: &[Request],
+    folder: &Path,
+) -> anyhow::Result<Vec<(Served, [f64; 2])>> {
     let few = &all[..FEW];
-    let none = bench.serve("no swapping", bench.server(Expansion::Fixed(1.0))?, few)?;
+    let mut none = Case::new("no swapping", bench.server(Expansion::Fixed(1.0))?);
     let auto = Expansion::Auto(Settings::default());
-    let adaptive = bench.serve("adaptive", bench.server(auto)?, few)?;
-    adaptive.write(folder, "adaptive")?;
-    // A device with the room that the adaptive run ended with, and no swapping.
-    let tokens = |it: &Served| it.measured().kv_capacity_tokens as f64;
-    let grown = tokens(&adaptive) / tokens(&none);
-    let mut served = vec![none];
+    let mut adaptive = Case::new("adaptive", bench.server(auto)?);
+    none.serve(bench, few)?;
+    adaptive.serve(bench, few)?;
+    // A device with the room that the adaptive run had over time, and no swapping.
+    let grown = adaptive.rounds[0].expansion();
+    let mut cases = vec![none];
     for expansion in EXPANSIONS {
         let server = bench.server(Expansion::Fixed(expansion))?;
-        served.push(bench.serve(&format!("expansion {expansion}"), server, few)?);
+        cases.push(Case::new(&format!("expansion {expansion}"), server));
     }
     let roomy = Server {
         kv_bytes: Bytes((KV.as_f64() * grown) as u64),
         ..bench.server(Expansion::Fixed(1.0))?
     };
     let name = format!("no swapping, {grown:.2} times the memory");
-    served.push(bench.serve(&name, roomy, few)?);
-    served.push(adaptive);
+    cases.extend([Case::new(&name, roomy), adaptive]);
+    for round in 0..ROUNDS {
+        for case in cases.iter_mut().filter(|case| case.rounds.len() <= round) {
+            case.serve(bench, few)?;
+        }
+    }
     let disturbed = disturbed(bench, all)?;
     let traffic = &disturbed.traffic.0[0];
     let (from, to) = (traffic.from.0, traffic.to.0);
     let name = format!("adaptive, {TRAFFIC} of traffic from {from} s to {to} s");
-    let disturbed = bench.serve(&name, disturbed, all)?;
+    let mut disturbed = Case::new(&name, disturbed);
+    disturbed.serve(bench, all)?;
+    cases.push(disturbed);
+    let served: Vec<_> = cases.into_iter().map(Case::median).collect();
+    let [.., (adaptive, _), (disturbed, _)] = &served[..] else {
+        unreachable!("both were served");
+    };
+    adaptive.write(folder, "adaptive")?;
     disturbed.write(folder, "adaptive-traffic")?;
-    served.push(disturbed);
     Ok(served)
 }
 
@@ -352,10 +419,10 @@ fn main() -> anyhow::Result<()> {
     let served = cases(&mut bench, &all, folder)?;
     let table: Vec<Row> = served
         .iter()
-        .map(|it| it.row(&served[0], &tokens))
+        .map(|(it, ends)| it.row(*ends, &served[0].0, &tokens))
         .collect();
     fs::write(folder.join("results.csv"), to_csv(&table)?)?;
-    let carried = served.iter().map(|it| it.executed.carried.0).sum();
+    let carried = served.iter().map(|(it, _)| it.executed.carried.0).sum();
     print!(
         "{}\ntraffic: {} were carried beside\n",
         text(&table),
