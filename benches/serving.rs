@@ -54,7 +54,7 @@ struct Row {
     predicted_as_profiled_tokens_per_s: f64,
     predicted_tokens_per_s: f64,
     measured_tokens_per_s: f64,
-    /// Of the other rounds, least and most, at the profile's own pace as the gains are.
+    /// Of all rounds, least and most, at the profile's own pace as the gains are.
     least_measured_gain: f64,
     most_measured_gain: f64,
     error: f64,
@@ -174,6 +174,7 @@ impl Bench {
     }
 }
 
+/// Over time.
 fn expansion(summary: &ServeSummary) -> f64 {
     let layers = summary.layers.as_ref();
     layers.map_or(1.0, |layers| layers.expansion)
@@ -182,11 +183,6 @@ fn expansion(summary: &ServeSummary) -> f64 {
 impl Served {
     fn measured(&self) -> &ServeSummary {
         &self.executed.replayed.summary
-    }
-
-    /// As measured, over time.
-    fn expansion(&self) -> f64 {
-        expansion(self.measured())
     }
 
     /// What was measured, and what that would be at the profile's own pace, as predictions go.
@@ -227,7 +223,7 @@ impl Served {
             predicted_stalled: stalled(predicted),
             measured_stalled: stalled(measured),
             predicted_expansion: expansion(predicted),
-            measured_expansion: self.expansion(),
+            measured_expansion: expansion(measured),
             measured_batch: measured.average_batch,
             preemptions: measured.preemptions,
             completed: measured.completed,
@@ -344,7 +340,7 @@ fn cases(
     none.serve(bench, few)?;
     adaptive.serve(bench, few)?;
     // A device with the room that the adaptive run had over time, and no swapping.
-    let grown = adaptive.rounds[0].expansion();
+    let grown = expansion(adaptive.rounds[0].measured());
     let mut cases = vec![none];
     for expansion in EXPANSIONS {
         let server = bench.server(Expansion::Fixed(expansion))?;

@@ -28,7 +28,8 @@ pub struct Infeasible {
     pub nearest_needs: PerTier<Bytes>,
     /// The nearest plan in words.
     pub description: String,
-    /// What kept in 4 bits would let a plan fit, as little as does; none where nothing more would.
+    /// What kept in 4 bits would let a plan fit, as little as does; none where nothing more would, or where linear layers are
+    /// split, for which it is not looked for.
     pub fits_in_4_bits: Option<Compression>,
 }
 
@@ -71,14 +72,11 @@ impl fmt::Display for Infeasible {
 /// The plan of one sequence that exceeds the machine by least.
 pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
     let policies = smallest(search)?;
-    let fits_in_4_bits = match least_of(&search.maker, policies.clone())? {
-        nearest if nearest.needed > nearest.capacity => fits_in_4_bits(search, &policies)?,
-        nearest => return Ok(nearest),
-    };
-    Ok(Infeasible {
-        fits_in_4_bits,
-        ..least_of(&search.maker, policies)?
-    })
+    let mut nearest = least_of(&search.maker, policies.clone())?;
+    if nearest.needed > nearest.capacity {
+        nearest.fits_in_4_bits = fits_in_4_bits(search, &policies)?;
+    }
+    Ok(nearest)
 }
 
 /// The least of what was not allowed to be kept in 4 bits with which one of some policies fits.
@@ -86,18 +84,23 @@ fn fits_in_4_bits(
     search: &Search<'_>,
     policies: &[Policy],
 ) -> Result<Option<Compression>, PlanError> {
+    let tried = search.allowed.compression.choices();
     for compression in Compression::ALL {
-        let packed = policies.iter().map(|policy| Policy {
-            compression,
-            // The CPU attends to a cache as it is only.
-            cpu_attention: policy.cpu_attention && !compression.cache,
-            ..*policy
-        });
-        let (plan, needs) = least_lacking(&search.maker, packed)?;
-        if Tier::ALL
-            .into_iter()
-            .all(|tier| needs[tier] <= plan.capacity_bytes[tier])
-        {
+        // The CPU attends to a cache as it is only.
+        let open = policies
+            .iter()
+            .filter(|policy| !(policy.cpu_attention && compression.cache));
+        let packed: Vec<Policy> = open
+            .map(|policy| Policy {
+                compression,
+                ..*policy
+            })
+            .collect();
+        if tried.contains(&compression) || packed.is_empty() {
+            continue;
+        }
+        let nearest = least_of(&search.maker, packed)?;
+        if nearest.needed <= nearest.capacity {
             return Ok(Some(compression));
         }
     }

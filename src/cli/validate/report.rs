@@ -140,8 +140,8 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
 pub(super) fn unsteady(score: &Score) -> Option<String> {
     (score.unsteady_cases > 0).then(|| {
         format!(
-            "repeats of {} of {} cases are more than {:.0}% apart: something else had the machine, and their errors say little of \
-             the prediction",
+            "repeats of {} of {} cases are more than {:.0}% apart, as on no machine that had nothing else to do: their errors \
+             may not be the prediction's",
             score.unsteady_cases,
             score.cases,
             100.0 * APART_MOST,
