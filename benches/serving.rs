@@ -8,6 +8,7 @@
 //! expansion; and once that with traffic of others on the link. Predictions are made at the pace that the machine has around each run,
 //! and measurements are brought to the profile's own pace where cases are compared.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -65,6 +66,9 @@ struct Row {
     measured_compute_s_per_token: f64,
     predicted_compute_over_none: f64,
     measured_compute_over_none: f64,
+    /// Of iterations without prompts, over those of as many sequences in runs that swap nothing, in all rounds.
+    predicted_step_over_unswapped: f64,
+    measured_step_over_unswapped: f64,
     predicted_stalled: f64,
     measured_stalled: f64,
     predicted_expansion: f64,
@@ -83,6 +87,42 @@ struct Served {
     as_profiled: ServeSummary,
     predicted: (ServeSummary, Vec<IterationRow>),
     executed: Executed,
+}
+
+/// Iterations without prompts, by how many sequences they had: how many they were, and their seconds at the profile's own
+/// pace together.
+#[derive(Debug, Default)]
+struct Steps(BTreeMap<u32, (f64, f64)>);
+
+impl Steps {
+    fn add(&mut self, iterations: &[IterationRow], to_profiles_pace: f64) {
+        for it in iterations.iter().filter(|it| it.prompt_tokens == 0) {
+            let (count, seconds) = self.0.entry(it.sequences).or_default();
+            *count += 1.0;
+            *seconds += (it.ended_s - it.began_s) * to_profiles_pace;
+        }
+    }
+
+    /// How much longer they took than others of as many sequences, over the numbers of sequences that both had.
+    fn over(&self, others: &Steps) -> f64 {
+        let both = self.0.iter().filter_map(|(sequences, (count, seconds))| {
+            let (others, others_seconds) = others.0.get(sequences)?;
+            Some((seconds, count * others_seconds / others))
+        });
+        let (took, would_have) = both.fold((0.0, 0.0), |all, it| (all.0 + it.0, all.1 + it.1));
+        took / would_have
+    }
+}
+
+/// What a case's iterations took in all rounds, predicted and measured.
+fn steps<'a>(rounds: impl IntoIterator<Item = &'a Served>) -> [Steps; 2] {
+    let mut all = [Steps::default(), Steps::default()];
+    for it in rounds {
+        let to_profiles_pace = it.as_profiled.duration_s / it.predicted.0.duration_s;
+        all[0].add(&it.predicted.1, to_profiles_pace);
+        all[1].add(&it.executed.replayed.iterations, to_profiles_pace);
+    }
+    all
 }
 
 struct Bench {
@@ -190,7 +230,7 @@ impl Served {
         value(self.measured()) * value(&self.as_profiled) / value(&self.predicted.0)
     }
 
-    fn row(&self, ends: [f64; 2], none: &Served, tokens: &[Vec<u32>]) -> Row {
+    fn row(&self, of_rounds: &OfRounds, none: &Served, tokens: &[Vec<u32>]) -> Row {
         let (predicted, measured) = (&self.predicted.0, self.measured());
         let rate: fn(&ServeSummary) -> f64 = |it| it.output_tokens_per_s;
         let compute: fn(&ServeSummary) -> f64 = |it| it.compute_s_per_token.mean;
@@ -203,7 +243,8 @@ impl Served {
             let measured = self.at_profiles_pace(value) / none.at_profiles_pace(value);
             (predicted, measured)
         });
-        let [least, most] = ends.map(|end| end / none.at_profiles_pace(rate));
+        let [least, most] = of_rounds.ends.map(|end| end / none.at_profiles_pace(rate));
+        let [predicted_step, measured_step] = of_rounds.step_over_unswapped;
         Row {
             case: self.case.clone(),
             pace: self.slowness.few_tokens,
@@ -220,6 +261,8 @@ impl Served {
             measured_compute_s_per_token: compute(measured),
             predicted_compute_over_none: slower.0,
             measured_compute_over_none: slower.1,
+            predicted_step_over_unswapped: predicted_step,
+            measured_step_over_unswapped: measured_step,
             predicted_stalled: stalled(predicted),
             measured_stalled: stalled(measured),
             predicted_expansion: expansion(predicted),
@@ -263,6 +306,8 @@ fn text(rows: &[Row]) -> String {
         right("error"),
         right("compute over none predicted"),
         right("measured"),
+        right("step over unswapped predicted"),
+        right("measured"),
         right("waits predicted"),
         right("measured"),
         right("expansion"),
@@ -285,6 +330,8 @@ fn text(rows: &[Row]) -> String {
             signed_percent(it.gain_error),
             format!("{:.3}", it.predicted_compute_over_none),
             format!("{:.3}", it.measured_compute_over_none),
+            format!("{:.3}", it.predicted_step_over_unswapped),
+            format!("{:.3}", it.measured_step_over_unswapped),
             percent(it.predicted_stalled),
             percent(it.measured_stalled),
             format!("{:.2}", it.measured_expansion),
@@ -293,6 +340,13 @@ fn text(rows: &[Row]) -> String {
         ]);
     }
     table.to_string()
+}
+
+/// What all rounds of a case say: the least and the most throughput at the profile's own pace, and what a step takes over
+/// one that swaps nothing, predicted and measured.
+struct OfRounds {
+    ends: [f64; 2],
+    step_over_unswapped: [f64; 2],
 }
 
 /// A case, and what came of its rounds.
@@ -311,19 +365,27 @@ impl Case {
         }
     }
 
+    fn swaps(&self) -> bool {
+        self.server.manager != Manager::Pie(Expansion::Fixed(1.0))
+    }
+
     fn serve(&mut self, bench: &mut Bench, requests: &[Request]) -> anyhow::Result<()> {
         let served = bench.serve(&self.name, self.server.clone(), requests)?;
         self.rounds.push(served);
         Ok(())
     }
 
-    /// The round of median throughput, and the least and the most of all.
-    fn median(mut self) -> (Served, [f64; 2]) {
+    /// The round of median throughput, and what all rounds say.
+    fn median(mut self, unswapped: &[Steps; 2]) -> (Served, OfRounds) {
         let rate = |it: &Served| it.at_profiles_pace(|summary| summary.output_tokens_per_s);
         self.rounds.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
-        let ends = [&self.rounds[0], &self.rounds[self.rounds.len() - 1]].map(rate);
+        let [predicted, measured] = steps(&self.rounds);
+        let of_rounds = OfRounds {
+            ends: [&self.rounds[0], &self.rounds[self.rounds.len() - 1]].map(rate),
+            step_over_unswapped: [predicted.over(&unswapped[0]), measured.over(&unswapped[1])],
+        };
         let middle = self.rounds.len() / 2;
-        (self.rounds.swap_remove(middle), ends)
+        (self.rounds.swap_remove(middle), of_rounds)
     }
 }
 
@@ -332,7 +394,7 @@ fn cases(
     bench: &mut Bench,
     all: &[Request],
     folder: &Path,
-) -> anyhow::Result<Vec<(Served, [f64; 2])>> {
+) -> anyhow::Result<Vec<(Served, OfRounds)>> {
     let few = &all[..FEW];
     let mut none = Case::new("no swapping", bench.server(Expansion::Fixed(1.0))?);
     let auto = Expansion::Auto(Settings::default());
@@ -364,7 +426,9 @@ fn cases(
     let mut disturbed = Case::new(&name, disturbed);
     disturbed.serve(bench, all)?;
     cases.push(disturbed);
-    let served: Vec<_> = cases.into_iter().map(Case::median).collect();
+    let unswapped = cases.iter().filter(|case| !case.swaps());
+    let unswapped = steps(unswapped.flat_map(|case| &case.rounds));
+    let served: Vec<_> = cases.into_iter().map(|it| it.median(&unswapped)).collect();
     let [.., (adaptive, _), (disturbed, _)] = &served[..] else {
         unreachable!("both were served");
     };
@@ -415,7 +479,7 @@ fn main() -> anyhow::Result<()> {
     let served = cases(&mut bench, &all, folder)?;
     let table: Vec<Row> = served
         .iter()
-        .map(|(it, ends)| it.row(*ends, &served[0].0, &tokens))
+        .map(|(it, of_rounds)| it.row(of_rounds, &served[0].0, &tokens))
         .collect();
     fs::write(folder.join("results.csv"), to_csv(&table)?)?;
     let carried = served.iter().map(|(it, _)| it.executed.carried.0).sum();

@@ -150,7 +150,8 @@ impl Server {
     /// # Errors
     /// An error of ours.
     pub fn replay(&self, requests: &[Request]) -> Result<Replayed, DriveError> {
-        let (cost, machine) = (CostModel::new(&self.profile, self.dtype), self.machine());
+        let cost = CostModel::of_model(&self.profile, &self.model, self.dtype);
+        let machine = self.machine();
         let simulator = Simulator::new(&machine, cost);
         let mut simulator = simulator.with_traffic(&machine, &self.traffic);
         self.serve(requests, &mut simulator, false)

@@ -39,8 +39,17 @@ pub(super) const SHAPES: [Shape; 3] = [
     },
 ];
 
-/// About how many bytes of weights are beyond what those models have, and beyond what most last caches hold.
-pub(super) const LARGE_MODELS: [Bytes; 3] = [Bytes(200 << 20), Bytes(400 << 20), Bytes(800 << 20)];
+/// About how many bytes of weights models have from which on a last cache holds less and less of them, and of which most hold nothing.
+pub(super) const LARGE_MODELS: [Bytes; 5] = [
+    Bytes(50 << 20),
+    Bytes(100 << 20),
+    Bytes(200 << 20),
+    Bytes(400 << 20),
+    Bytes(800 << 20),
+];
+
+/// About how many bytes of weights are read of each.
+pub(super) const READ_OF_EACH: Bytes = Bytes(3 << 30);
 
 /// A model of the middle width of [`SHAPES`] with layers of about so many bytes.
 pub(super) fn of_bytes(bytes: Bytes, dtype: Dtype) -> Shape {

@@ -421,13 +421,13 @@ fn measure_compute(
     Ok(())
 }
 
-/// Products with weights in 4-bit groups, and what groups in the cache cost beside the narrowest type:
-/// what they save of memory is least there.
 /// Tokens of one sequence of models that are larger and larger than those of the curves.
 fn measure_weight_reads(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
-    let gen_len = if options.quick { 4 } else { 10 };
+    let least = if options.quick { 4 } else { 10 };
     let dtype = options.dtypes[0];
     for bytes in compute::LARGE_MODELS {
+        // Small models are soon read: as much of them as of the large ones.
+        let gen_len = least.max((compute::READ_OF_EACH.0 / bytes.0) as u32);
         let shape = compute::of_bytes(bytes, dtype);
         let plan = compute::plan(shape, (1, 4), gen_len, dtype, Kind::OnDevice)?;
         let lowering = Lowering::new(&plan)?;
@@ -440,6 +440,8 @@ fn measure_weight_reads(options: &ProbeOptions, measured: &mut Measured) -> Resu
     Ok(())
 }
 
+/// Products with weights in 4-bit groups, and what groups in the cache cost beside the narrowest type:
+/// what they save of memory is least there.
 fn measure_unpack(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
     let Some(dtype) = options.dtypes.iter().min_by_key(|d| d.size_bytes()) else {
         return Ok(());

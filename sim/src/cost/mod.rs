@@ -13,6 +13,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::hardware::{CopyLink, Curve, HardwareProfile, Quantity};
+use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::program::{AttentionPart, Op, Resource, ResourceKind, Stage};
@@ -45,6 +46,16 @@ impl CostModel {
         CostModel {
             weights,
             ..CostModel::new(profile, plan.dtype)
+        }
+    }
+
+    /// The costs of a model all of whose weights lie on the device, as they are served with.
+    pub fn of_model(profile: &HardwareProfile, model: &ModelSpec, dtype: Dtype) -> CostModel {
+        let tensors = (0..model.num_blocks()).flat_map(|block| model.tensors(block));
+        let elements: u64 = tensors.map(|tensor| tensor.elements()).sum();
+        CostModel {
+            weights: Some((elements * dtype.size_bytes()) as f64),
+            ..CostModel::new(profile, dtype)
         }
     }
 
@@ -271,30 +282,46 @@ impl CostModel {
         }
     }
 
-    /// Roofline of `[m, k] x [n, k]^T`: arithmetic at the rate for `m`, or the traffic of weights and
-    /// activations. A rate that was measured at a shape has its traffic in it.
+    /// A product `[m, k] x [n, k]^T` as it was measured, and what weights that no cache holds take beyond that.
     fn gemm(&self, product: Product, each: &mut impl FnMut(Part)) {
+        let parts = self.product(product);
+        if let Some(wait) = self.wait_for_weights(product, total(&parts)) {
+            each(wait);
+        }
+        parts.into_iter().flatten().for_each(each);
+    }
+
+    /// At the rate of its own shape, else roofline: arithmetic at the rate for `m`, or the traffic of weights and
+    /// activations. A rate that was measured at a shape has its traffic in it.
+    fn product(&self, product: Product) -> [Option<Part>; 2] {
         if let Some(measured) = self.gemm.measured(product) {
-            return each(measured);
+            return [Some(measured), None];
         }
         let arithmetic = self.gemm.parts(product);
-        if let Some(read) = self.read_of_weights(product) {
-            let seconds: Seconds = arithmetic.iter().flatten().map(|part| part.seconds).sum();
-            if read.seconds.0 > seconds.0 {
-                return each(read);
-            }
+        if self.gemm.measured_by_shape() {
+            return arithmetic;
         }
-        if !self.gemm.measured_by_shape() {
-            let Product { m, n, k, .. } = product;
-            let (m, n, k) = (f64::from(m), f64::from(n), f64::from(k));
-            let elements = n * k + m * (n + k);
-            let traffic = self.through_device(elements * self.element_bytes as f64);
-            let seconds: Seconds = arithmetic.iter().flatten().map(|part| part.seconds).sum();
-            if traffic.seconds.0 > seconds.0 {
-                return each(traffic);
-            }
+        let Product { m, n, k, .. } = product;
+        let (m, n, k) = (f64::from(m), f64::from(n), f64::from(k));
+        let elements = n * k + m * (n + k);
+        let traffic = self.through_device(elements * self.element_bytes as f64);
+        match traffic.seconds.0 > total(&arithmetic).0 {
+            true => [Some(traffic), None],
+            false => arithmetic,
         }
-        arithmetic.into_iter().flatten().for_each(each);
+    }
+
+    /// What reading a product's weights from memory takes beyond what one row took when they lay in a cache. More rows wait
+    /// as long, as far as their arithmetic leaves time to read in.
+    fn wait_for_weights(&self, product: Product, seconds: Seconds) -> Option<Part> {
+        let read = self.read_of_weights(product)?;
+        let one_row = total(&self.product(Product { m: 1, ..product }));
+        let longer = read.seconds.0 - one_row.0;
+        let exposed = (read.seconds.0 / seconds.0).min(1.0);
+        (longer > 0.0).then_some(Part {
+            seconds: Seconds(longer * exposed),
+            ..read
+        })
     }
 
     /// Reading a product's weights, where there are more of them than caches hold.
@@ -327,7 +354,7 @@ impl CostModel {
     /// host memory.
     fn cpu_gemm(&self, product: Product, each: &mut impl FnMut(Part)) {
         let arithmetic = self.cpu_gemm.parts(product);
-        let seconds: Seconds = arithmetic.iter().flatten().map(|part| part.seconds).sum();
+        let seconds = total(&arithmetic);
         if !self.cpu_gemm.measured_by_shape() {
             let Product { m, n, k, .. } = product;
             let (m, n, k) = (f64::from(m), f64::from(n), f64::from(k));
@@ -403,6 +430,10 @@ impl CostModel {
 type Named<'a, T> = (&'static str, &'a T);
 
 /// The keys of matrix products, by type: f32, f16, bf16.
+fn total(parts: &[Option<Part>]) -> Seconds {
+    parts.iter().flatten().map(|part| part.seconds).sum()
+}
+
 const GEMM: [&str; 3] = ["compute.gemm.f32", "compute.gemm.f16", "compute.gemm.bf16"];
 const CPU_GEMM: [&str; 3] = [
     "compute.cpu_gemm.f32",
