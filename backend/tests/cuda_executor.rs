@@ -5,40 +5,32 @@ mod common;
 mod cuda {
     pub mod card;
     pub mod emulator;
+    pub mod runs;
 }
 
-use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use common::{Outcome, checkpoint, execute, model, plan, prompts};
-use cuda::card::{Call, FakeCard, Fault, Order};
-use plimsoll_backend::cpu::{CapturedLogits, CpuExecutor, CpuOptions};
-use plimsoll_backend::cuda::UnifiedMaximum;
+use common::{execute, model, plan, prompts};
+use cuda::card::{FakeCard, Fault, Order};
+use cuda::runs::{
+    beside_launches, early, off_by, on_card, on_card_for_its_maximum, on_card_with, said, subject,
+    ties, uneven, unordered, workload,
+};
+use plimsoll_backend::cpu::{CpuExecutor, CpuOptions};
 use plimsoll_backend::dispatch::{Dispatch, Weights};
 use plimsoll_backend::weights::{Synthetic, WeightError, WeightSource};
 use plimsoll_core::Dtype;
-use plimsoll_core::control::{DriveError, Run, drive};
 use plimsoll_core::hardware::{Implementation, Inflections};
 use plimsoll_core::lower::Lowering;
 use plimsoll_core::model::{ModelSpec, TensorRole, TensorSpec};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
-use plimsoll_core::program::{ResourceKind, TaskId};
-use plimsoll_core::split::SplitLinears;
-use plimsoll_core::workload::Workload;
+use plimsoll_core::program::ResourceKind;
 
 const DEVICE: [f64; 6] = [100.0, 0.0, 100.0, 0.0, 100.0, 0.0];
 const HOST: [f64; 6] = [0.0, 100.0, 0.0, 100.0, 0.0, 100.0];
 const DISK: [f64; 6] = [0.0; 6];
 const MIXED: [f64; 6] = [30.0, 40.0, 25.0, 40.0, 40.0, 30.0];
-
-fn workload(prompt_len: u32, gen_len: u32, count: u64) -> Workload {
-    Workload {
-        prompt_len,
-        gen_len,
-        num_prompts: Some(count),
-    }
-}
 
 fn policy((gbs, batches): (u32, u32), percent: [f64; 6], changes: &str) -> Policy {
     let mut policy = Policy::from_percent(gbs, batches, percent).expect("a policy");
@@ -56,61 +48,6 @@ fn policy((gbs, batches): (u32, u32), percent: [f64; 6], changes: &str) -> Polic
         }
     }
     policy
-}
-
-/// Executes a plan on a card, with prompts that may be shorter than the plan's.
-fn on_card(
-    plan: &Plan,
-    source: &dyn WeightSource,
-    prompts: &[Vec<u32>],
-    (card, dispatch): (&Arc<FakeCard>, Dispatch),
-) -> Result<Outcome, DriveError> {
-    let dir = tempfile::tempdir().expect("a directory");
-    on_card_with(
-        plan,
-        source,
-        prompts,
-        (card, dispatch),
-        &CpuOptions::new(dir.path()),
-    )
-}
-
-fn on_card_with(
-    plan: &Plan,
-    source: &dyn WeightSource,
-    prompts: &[Vec<u32>],
-    on: (&Arc<FakeCard>, Dispatch),
-    options: &CpuOptions,
-) -> Result<Outcome, DriveError> {
-    let found = on_card_for_its_maximum(plan, source, prompts, on, options);
-    Ok(found?.0)
-}
-
-fn on_card_for_its_maximum(
-    plan: &Plan,
-    source: &dyn WeightSource,
-    prompts: &[Vec<u32>],
-    (card, dispatch): (&Arc<FakeCard>, Dispatch),
-    options: &CpuOptions,
-) -> Result<(Outcome, UnifiedMaximum), DriveError> {
-    let mut lowering = Lowering::new(plan).expect("it fits");
-    let placement = lowering.placement().clone();
-    let texts = lowering.texts().clone();
-    let options = CpuOptions {
-        card: Some(Arc::clone(card) as _),
-        dispatch,
-        ..options.clone()
-    };
-    let mut executor = CpuExecutor::new(plan, &placement, source, &options).expect("a card");
-    executor.set_prompts(&texts, prompts).expect("prompts");
-    let run = drive(&mut lowering, &mut executor)?;
-    let maximum = executor.unified_maximum().expect("its memory is there");
-    let outcome = Outcome {
-        tokens: executor.generated(&texts),
-        logits: executor.take_logits(),
-        run,
-    };
-    Ok((outcome, maximum.expect("a card")))
 }
 
 /// Weights whose queries are a multiple of another's.
@@ -166,62 +103,6 @@ fn attention_has_a_unified_maximum_where_scores_allow_it() {
     assert!(some.contains(&narrow.recomputed), "{narrow:?} of {queries}");
 }
 
-/// What a run promises: each task that waits for another on the device does so by the order of streams and events.
-fn unordered(run: &Run, card: &FakeCard) -> Vec<String> {
-    let stamps = card.stamps();
-    let mut places = HashMap::new();
-    let mut counts = vec![0; stamps.len()];
-    for (id, _, resource, _) in run.tasks() {
-        places.insert(id, (resource, counts[resource]));
-        counts[resource] += 1;
-    }
-    let stamp = |id| {
-        let (resource, index): (usize, usize) = places[&id];
-        stamps[resource].get(index).map(|stamp| (resource, stamp))
-    };
-    let mut wrong = Vec::new();
-    for piece in &run.pieces {
-        let first = piece.first_task().0;
-        for index in 0..piece.tasks().len() {
-            let id = TaskId(first + index as u32);
-            let Some((_, own)) = stamp(id) else { continue };
-            for dep in piece.deps_at(index) {
-                if let Some((stream, earlier)) = stamp(*dep)
-                    && own.begin[stream] < earlier.end
-                {
-                    wrong.push(format!("{id:?} may begin before {dep:?} ends"));
-                }
-            }
-        }
-    }
-    wrong
-}
-
-/// Tasks that began before one that they wait for had ended, on the device's own clock.
-fn early(run: &Run) -> Vec<String> {
-    let on_device = |resource: usize| {
-        use ResourceKind::{D2h, Gpu, H2d, Sync};
-        matches!(run.machine.resources[resource].kind, Gpu | H2d | D2h | Sync)
-    };
-    let resources: HashMap<_, _> = run.tasks().map(|(id, _, r, _)| (id, r)).collect();
-    let mut wrong = Vec::new();
-    for piece in &run.pieces {
-        let ids = (piece.first_task().0..).map(TaskId);
-        for (index, id) in (0..piece.tasks().len()).zip(ids) {
-            let span = run.trace.span(id).expect("it ended");
-            for dep in piece.deps_at(index) {
-                let before = run.trace.span(*dep).expect("it ended");
-                let both = on_device(resources[&id]) && on_device(resources[dep]);
-                // What the clock rounds.
-                if both && span.start.0 < before.end.0 - 1e-6 {
-                    wrong.push(format!("{id:?} began before {dep:?} ended"));
-                }
-            }
-        }
-    }
-    wrong
-}
-
 type Case = (&'static str, Dtype, (u32, u32), [f64; 6], &'static str);
 
 /// Checkpoints, types, GPU batches, places and changes.
@@ -252,51 +133,6 @@ const CASES: [Case; 17] = [
     ("tiny-mistral", Dtype::F16, (2, 2), MIXED, "free"),
 ];
 
-/// A checkpoint and its model.
-fn subject(name: &str) -> (ModelSpec, Box<dyn WeightSource>) {
-    (model(name), Box::new(checkpoint(name)))
-}
-
-/// Prompts of different lengths, the longest as planned.
-fn uneven(count: u32, longest: u32, model: &ModelSpec) -> Vec<Vec<u32>> {
-    let mut all = prompts(count, longest, model.vocab_size);
-    for (index, prompt) in all.iter_mut().enumerate() {
-        prompt.drain(..index % 3 * 2);
-    }
-    all
-}
-
-/// Where tokens differ first: the sequence, the token's place, and how far apart the two choices are on the CPU, as a share of its
-/// largest logit: less than rounding to f16 between stages moves logits by.
-fn ties(found: &[Vec<u32>], expected: &Outcome, gbs: u32) -> Vec<(usize, usize, f32)> {
-    let mut ties = Vec::new();
-    let pairs = found.iter().zip(&expected.tokens).enumerate();
-    for (sequence, (found, expected_tokens)) in pairs {
-        let mut places = found.iter().zip(expected_tokens);
-        let Some(place) = places.position(|(a, b)| a != b) else {
-            continue;
-        };
-        let gbs = gbs as usize;
-        let of = |c: &CapturedLogits| (c.cell.round, c.cell.batch);
-        // Rounds one after another, in each its batches.
-        let cells: BTreeSet<_> = expected.logits.iter().map(of).collect();
-        let cell = cells.into_iter().nth(sequence / gbs).expect("its batch");
-        let mut of_batch = expected.logits.iter().filter(|c| of(c) == cell);
-        let batch = &of_batch.nth(place).expect("its logits").logits;
-        let vocabulary = batch.len() / gbs.min(expected.tokens.len() - sequence / gbs * gbs);
-        let own = &batch[sequence % gbs * vocabulary..][..vocabulary];
-        let largest = own.iter().fold(0.0_f32, |a, x| a.max(x.abs()));
-        let [ours, theirs] = [found, expected_tokens].map(|tokens| own[tokens[place] as usize]);
-        let apart = (theirs - ours) / largest;
-        assert!(
-            (0.0..0.001).contains(&apart),
-            "sequence {sequence}, token {place}: {apart}"
-        );
-        ties.push((sequence, place, apart));
-    }
-    ties
-}
-
 #[test]
 fn tokens_are_those_of_the_cpu_executor() {
     let Some(card) = FakeCard::new(Order::Random(1)) else {
@@ -319,7 +155,7 @@ fn tokens_are_those_of_the_cpu_executor() {
         if found.tokens != expected.tokens {
             options.capture_logits = true;
             let expected = execute(&plan, &*source, &prompts, &options);
-            near.push((case, ties(&found.tokens, &expected, batches.0)));
+            near.push((case, ties(&found.tokens, &expected, (batches.0, dtype))));
         }
         assert_eq!(
             unordered(&found.run, &card),
@@ -383,17 +219,6 @@ fn streams_that_forget_to_wait_are_found() {
         Ok(found) => assert_ne!(unordered(&found.run, &card), Vec::<String>::new()),
         Err(error) => assert!(said(&error).contains("not all numbers"), "{}", said(&error)),
     }
-}
-
-/// An error with what caused it.
-fn said(error: &DriveError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 /// Whichever kernel computes a product, and whoever chooses, tokens are the same; logits are near the CPU's.
@@ -467,19 +292,6 @@ fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
     }
 }
 
-/// How far logits are off, as a share of the largest.
-fn off_by(found: &Outcome, expected: &Outcome) -> f32 {
-    let mut worst = 0.0_f32;
-    assert_eq!(found.logits.len(), expected.logits.len());
-    for (found, expected) in found.logits.iter().zip(&expected.logits) {
-        assert_eq!(found.cell, expected.cell);
-        let largest = expected.logits.iter().fold(0.0_f32, |a, x| a.max(x.abs()));
-        let pairs = found.logits.iter().zip(&expected.logits);
-        worst = pairs.fold(worst, |worst, (a, b)| worst.max((a - b).abs() / largest));
-    }
-    worst
-}
-
 /// Each shape of the model has its curve over rows, and its products are computed by what was measured.
 #[test]
 fn products_are_measured_before_the_clock_starts() {
@@ -538,22 +350,9 @@ fn decoding_allocates_nothing_and_waits_for_nothing() {
         found.unwrap_or_else(|error| panic!("{}", said(&error)));
         let calls = card.calls().split_off(begun);
         begun += calls.len();
-        let is_kernel = |(call, _): &(Call, String)| matches!(call, Call::Launch(_));
-        let first = calls.iter().position(is_kernel).expect("kernels");
-        let last = calls.iter().rposition(is_kernel).expect("kernels");
-        let steps = &calls[first..=last];
-        // Threads: one that gives a stream its tasks, another that learns when they ended.
-        let by = |end: &str, thread: &str| thread.ends_with(end);
-        let mut others = steps.iter().filter(|(call, thread)| match call {
-            Call::Launch(_) => false,
-            Call::AwaitEvent => !by("-in", thread) && !by("-out", thread),
-            _ => true,
-        });
-        assert_eq!(others.next(), None);
-        let waited =
-            |(call, thread): &&(Call, String)| *call == Call::AwaitEvent && by("-in", thread);
-        let waited = steps.iter().filter(waited).count();
-        assert_eq!(waited > 0, waits, "{waited} of {}", steps.len());
+        let (others, waited) = beside_launches(&calls);
+        assert!(others.is_empty(), "{others:?}");
+        assert_eq!(waited > 0, waits, "{waited} of {}", calls.len());
     }
 }
 
@@ -633,14 +432,6 @@ fn what_gpus_do_not_execute_is_refused_by_name() {
     expect(
         refused(&opt, Dtype::F16, sparse),
         "sparse attention is not executed on GPUs yet",
-    );
-    let split = Policy {
-        split: Some(SplitLinears::even(0.3)),
-        ..policy((2, 1), DEVICE, "free")
-    };
-    expect(
-        refused(&opt, Dtype::F16, split),
-        "a split of linear layers between CPU and GPU is not executed on GPUs yet",
     );
     let wide = ModelSpec {
         head_dim: 264,

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Outcome, checkpoint, execute, model, plan, prompts};
+use common::{Outcome, checkpoint, execute, model, plan, prompts, splits};
 use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::weights::{Safetensors, Synthetic};
 use plimsoll_core::Dtype;
@@ -11,7 +11,7 @@ use plimsoll_core::compression::Compression;
 use plimsoll_core::model::{ModelSpec, NormPosition};
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{Op, ResourceKind, Stage};
-use plimsoll_core::split::{Module, PerModule, Route, SplitLinears};
+use plimsoll_core::split::SplitLinears;
 use plimsoll_core::units::BytesPerSecond;
 use plimsoll_core::workload::Workload;
 
@@ -29,37 +29,6 @@ fn unsplit(sequences: u32, percent: [f64; 6]) -> Policy {
         barrier: false,
         ..Policy::from_percent(sequences, 1, percent).expect("a policy")
     }
-}
-
-/// Splits that differ in all that a split may say.
-fn splits(layers: u32) -> Vec<SplitLinears> {
-    let even = SplitLinears::even;
-    let uneven = SplitLinears {
-        share: PerModule::from_fn(|module| [0.0, 0.3, 1.0, 0.5, 0.9, 0.1, 0.7][module as usize]),
-        prefill_share: 0.4,
-        hands_on: false,
-        ..even(0.5)
-    };
-    let mut partly_on_device = even(0.35);
-    partly_on_device.layers_on_device[Module::Up] = layers;
-    partly_on_device.layers_on_device[Module::Down] = 1;
-    partly_on_device.layers_on_device[Module::K] = 1;
-    vec![
-        even(0.3),
-        uneven,
-        partly_on_device,
-        SplitLinears {
-            route: Route::Direct,
-            ..even(0.6)
-        },
-        SplitLinears {
-            route: Route::Blocking,
-            prefill_share: 0.0,
-            ..even(0.2)
-        },
-        even(0.0),
-        even(1.0),
-    ]
 }
 
 /// Runs every split of a model and compares it with the unsplit run.

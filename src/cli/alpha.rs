@@ -14,6 +14,7 @@ use plimsoll_core::split::Module;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use serde_json::json;
 
+use super::backend::Backend;
 use super::options::{DtypeName, Format, positive};
 use super::output::{check_output, check_spared, complain, print, print_json};
 use super::profile::{cpu_options, today};
@@ -26,6 +27,9 @@ use crate::stats::quantile;
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// What runs the layers
+    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+    backend: Backend,
     /// The model whose linear layers are measured: a name, a config.json of Hugging Face, or a folder that holds one
     #[arg(long)]
     model: String,
@@ -75,8 +79,9 @@ const STEPS_MOST: f64 = 100.0;
 /// Measures and prints.
 ///
 /// # Errors
-/// A model that cannot be split or executed; memory that cannot be had; an interrupt.
+/// A model that cannot be split or executed; memory that cannot be had; a GPU that is not there; an interrupt.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    args.backend.check_available()?;
     let output = args.output.as_deref();
     check_output("--output", output)?;
     // A profile with the curves may take the profile's place.
@@ -88,29 +93,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return Err(Failure::new(Exit::Usage, line).into());
     }
     let profile = args.hw.as_deref().map(find_profile).transpose()?;
-    if let Some(profile) = profile.as_ref().filter(|p| p.kind == DeviceKind::Gpu) {
+    let of_gpu = |p: &&HardwareProfile| p.kind == DeviceKind::Gpu && args.backend == Backend::Cpu;
+    if let Some(profile) = profile.as_ref().filter(of_gpu) {
         complain(&format!(
             "warning: {} is the profile of a GPU's machine; what goes into it is measured on this one's CPU",
             profile.name
         ));
     }
-    let model = find_model(&args.model)?;
-    let dtype = model.dtype(args.dtype.map(Dtype::from))?;
-    let options = PartOptions {
-        cpu: CpuOptions {
-            throttles: Throttles {
-                h2d: args.h2d_gb_s.map(|rate| BytesPerSecond(rate * 1e9)),
-                cpu: args.cpu_gb_s.map(|rate| BytesPerSecond(rate * 1e9)),
-                ..Throttles::default()
-            },
-            ..cpu_options(&args.disk_dir)?
-        },
-        model: model.spec,
-        dtype,
-        compression: Compression::of(args.compress_weight, false),
-        sequences: args.sequences,
-        tokens: args.tokens,
-    };
+    let options = options_of(args)?;
     let mut copies = Vec::new();
     let measured = measure(args, &options, &mut copies).map_err(|error| {
         match options.cpu.interrupt.load(Ordering::Relaxed) {
@@ -130,6 +120,34 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Format::Json => print_json(&json!({ "modules": measured })),
     }?;
     Ok(written?)
+}
+
+/// What is measured, and on which executor.
+fn options_of(args: &Args) -> anyhow::Result<PartOptions> {
+    if args.backend == Backend::Cuda && (args.h2d_gb_s.is_some() || args.cpu_gb_s.is_some()) {
+        let line = "--h2d-gb-s and --cpu-gb-s: limit what stands for a GPU's machine; leave them out, or use \
+                    --backend cpu";
+        return Err(Failure::new(Exit::Usage, line).into());
+    }
+    let model = find_model(&args.model)?;
+    let dtype = model.dtype(args.dtype.map(Dtype::from))?;
+    args.backend.computed([dtype])?;
+    let cpu = CpuOptions {
+        throttles: Throttles {
+            h2d: args.h2d_gb_s.map(|rate| BytesPerSecond(rate * 1e9)),
+            cpu: args.cpu_gb_s.map(|rate| BytesPerSecond(rate * 1e9)),
+            ..Throttles::default()
+        },
+        ..cpu_options(&args.disk_dir)?
+    };
+    Ok(PartOptions {
+        cpu: args.backend.on_device(cpu)?,
+        model: model.spec,
+        dtype,
+        compression: Compression::of(args.compress_weight, false),
+        sequences: args.sequences,
+        tokens: args.tokens,
+    })
 }
 
 fn measure(
@@ -173,8 +191,14 @@ fn with_curves(
     let source = Source {
         kind: SourceKind::Measured,
         from: format!(
-            "plimsoll alpha on the CPU executor: two layers of {}, {} sequences, the CPU beside copies",
-            options.model.name, options.sequences
+            "plimsoll alpha on the {} executor: two layers of {}, {} sequences, the CPU beside copies",
+            if options.cpu.card.is_some() {
+                "CUDA"
+            } else {
+                "CPU"
+            },
+            options.model.name,
+            options.sequences
         ),
         date: today(),
     };

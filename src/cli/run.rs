@@ -85,8 +85,8 @@ pub struct Args {
     /// The most that the CPU reads of weights while it computes a part of a linear layer, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     cpu_gb_s: Option<f64>,
-    /// Threads that the emulated device computes with; profiles are measured with 1, so with more
-    /// nothing is predicted
+    /// Threads that the emulated device computes with, or beside a GPU the CPU with its rows of split linear
+    /// layers; profiles are measured with 1, so with more nothing is predicted
     #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
     device_threads: usize,

@@ -39,6 +39,8 @@ pub(crate) struct Engine {
     /// As many answers as prompts, each of as many tokens as are generated.
     pub given: Option<Arc<[Vec<u32>]>>,
     pub capture_logits: bool,
+    /// Whether the device is a GPU: then the CPU has the decoder's threads.
+    pub on_card: bool,
     /// Padding in front of each text, by round and GPU batch.
     pub padding: RwLock<Vec<Vec<Arc<[u32]>>>>,
     pub buffers: RwLock<Buffers>,

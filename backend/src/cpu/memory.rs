@@ -119,10 +119,11 @@ impl Place {
 }
 
 impl Memory {
-    /// The arenas of a machine, of these sizes; with a GPU, the device's is its own, and the host's is page-locked.
+    /// The arenas of a machine, of these sizes; with a GPU, the device's is its own, and the host's is page-locked behind what
+    /// is pageable.
     pub(super) fn new(
         machine: &Machine,
-        sizes: &[Bytes],
+        (sizes, pageable): (&[Bytes], Bytes),
         disk_dir: &std::path::Path,
         card: Option<&dyn Card>,
     ) -> Result<Memory, CpuError> {
@@ -133,8 +134,9 @@ impl Memory {
                 (Tier::Device, bytes, Some(card)) => Place::Card(card.take(bytes.0 as usize)?),
                 (tier, bytes, card) => {
                     let arena = Arena::new(tier.name(), bytes)?;
-                    if let Some(card) = card {
-                        card.lock_pages(arena.address(), bytes.0 as usize)?;
+                    if let Some(card) = card.filter(|_| pageable < bytes) {
+                        let locked = (bytes - pageable).0 as usize;
+                        card.lock_pages(arena.address() + pageable.0, locked)?;
                     }
                     Place::Memory(tier, arena)
                 }

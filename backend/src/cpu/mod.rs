@@ -91,7 +91,8 @@ pub struct CpuOptions {
     pub disk_dir: PathBuf,
     /// How fast the links are.
     pub throttles: Throttles,
-    /// Threads that the emulated accelerator computes with.
+    /// Threads that the emulated accelerator computes with. Where it is a GPU, the CPU computes its rows of split linear layers
+    /// with them.
     pub device_threads: usize,
     /// Whether the accelerator has cores of its own, and all else the others.
     pub pin_cores: bool,
@@ -164,7 +165,7 @@ impl<'s> CpuExecutor<'s> {
     /// clock starts.
     ///
     /// On a GPU the device's tier is its own memory, and the host's is page-locked, homes that a plan has pageable
-    /// among it.
+    /// among it, unless its linear layers are split: then rows pass through page-locked memory, and their homes need not be it.
     ///
     /// # Errors
     /// A model that cannot be computed; a tier that is too small, or cannot be had; what the GPU says;
@@ -214,7 +215,12 @@ impl<'s> CpuExecutor<'s> {
         }
         let on_card = card.map(|card| &**card);
         let engine = Arc::new(Engine {
-            memory: Memory::new(&machine, &sizes, &options.disk_dir, on_card)?,
+            memory: Memory::new(
+                &machine,
+                (&sizes, pageable(plan, placement)),
+                &options.disk_dir,
+                on_card,
+            )?,
             decoder,
             plan: plan.clone(),
             placement: placement.clone(),
@@ -223,6 +229,7 @@ impl<'s> CpuExecutor<'s> {
             draws: options.draws,
             given: options.given.clone(),
             capture_logits: options.capture_logits,
+            on_card: on_card.is_some(),
             padding: RwLock::default(),
             buffers: RwLock::default(),
             logits: Mutex::default(),
@@ -361,6 +368,15 @@ impl<'s> CpuExecutor<'s> {
             }
         }
         Ok(())
+    }
+}
+
+/// Bytes at the beginning of the host's memory that no GPU locks: homes of split linear layers, if the plan has them pageable.
+/// Homes of weights lie before all else.
+fn pageable(plan: &Plan, placement: &WeightPlacement) -> Bytes {
+    match plan.policy.split {
+        Some(_) if !plan.policy.page_locked.weights => placement.bytes().host,
+        _ => Bytes::ZERO,
     }
 }
 

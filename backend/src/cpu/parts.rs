@@ -78,10 +78,13 @@ impl<'a> Turn<'a> {
         as_f32_mut(self.operands.write(index)?)
     }
 
-    fn weight(&self, module: Module) -> Option<&'a TensorSpec> {
-        let block = self.engine.placement.blocks.get(self.cell.block as usize)?;
-        let tensors = block.tensors.iter().map(|tensor| &tensor.spec);
-        tensors.into_iter().find(|t| t.role == module.weight())
+    /// The weight of one of the block's linear layers.
+    pub(crate) fn weight(&self, module: Module) -> Result<&'a TensorSpec, TaskError> {
+        let block = self.engine.placement.blocks.get(self.cell.block as usize);
+        let mut tensors = block.into_iter().flat_map(|block| &block.tensors);
+        let tensor = tensors.find(|tensor| tensor.spec.role == module.weight());
+        let tensor = tensor.ok_or(TaskError::NoOperand("a linear layer of the model"))?;
+        Ok(&tensor.spec)
     }
 
     /// What parts gave of a module; nothing where the model has no such module.
@@ -125,10 +128,10 @@ impl<'a> Turn<'a> {
         };
         let into = as_f32_mut(self.operands.write(outputs)?)?;
         let decoder = &self.engine.decoder;
-        let on_device = kind != ResourceKind::Cpu;
+        let with_all = kind != ResourceKind::Cpu || self.engine.on_card;
         let (m, rows) = (m as usize, product.rows);
         let Some(pace) = pace else {
-            return Ok(decoder.part((m, x), product, (into, on_device))?);
+            return Ok(decoder.part((m, x), product, (into, with_all))?);
         };
         let all = self.engine.weight_bytes(op).0;
         let at_once = (u128::from(BAND_BYTES) * rows as u128 / u128::from(all.max(1))) as usize;
@@ -142,7 +145,7 @@ impl<'a> Turn<'a> {
                 columns: product.columns,
             };
             band_into.resize(m * band.len(), 0.0);
-            decoder.part((m, x), some, (&mut band_into, on_device))?;
+            decoder.part((m, x), some, (&mut band_into, with_all))?;
             for (into, from) in into.chunks_mut(rows).zip(band_into.chunks(band.len())) {
                 into[band.clone()].copy_from_slice(from);
             }
@@ -162,9 +165,7 @@ impl<'a> Turn<'a> {
         };
         let bytes = self.operands.read(index)?;
         let plan = &self.engine.plan;
-        let weight = self
-            .weight(module)
-            .ok_or(TaskError::NoOperand("a linear layer of the model"))?;
+        let weight = self.weight(module)?;
         let matrix = match plan.policy.compression.packs(weight) {
             true => PackedMatrix::new(bytes, rows, columns).map(Matrix::Packed),
             false => Elements::from_bytes(bytes, plan.dtype).map(Matrix::from),

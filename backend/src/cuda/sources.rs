@@ -19,7 +19,8 @@ macro_rules! source {
 }
 
 /// What sources include.
-pub const HEADERS: [Source; 6] = [
+pub const HEADERS: [Source; 7] = [
+    source!("activated.cuh"),
     source!("elements.cuh"),
     source!("groups.cuh"),
     source!("product.cuh"),
@@ -29,7 +30,7 @@ pub const HEADERS: [Source; 6] = [
 ];
 
 /// Each is compiled by itself, when one of its kernels is first launched.
-pub const SOURCES: [Source; 13] = [
+pub const SOURCES: [Source; 14] = [
     source!("activation.cu"),
     source!("append.cu"),
     source!("argmax.cu"),
@@ -39,6 +40,7 @@ pub const SOURCES: [Source; 13] = [
     source!("gemv.cu"),
     source!("groups.cu"),
     source!("norm.cu"),
+    source!("parts.cu"),
     source!("prompt.cu"),
     source!("rotary.cu"),
     source!("scores.cu"),

@@ -76,7 +76,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Computes some rows of a linear layer for `m` tokens, on the device's threads or on the calling one.
+    /// Computes some rows of a linear layer for `m` tokens, on all threads or on the calling one.
     ///
     /// # Errors
     /// Where operands do not fit each other.
@@ -84,7 +84,7 @@ impl Decoder {
         &self,
         (m, x): (usize, &[f32]),
         product: Product<'_>,
-        (into, on_device): (&mut [f32], bool),
+        (into, with_all): (&mut [f32], bool),
     ) -> Result<(), DecoderError> {
         let Product {
             weight,
@@ -95,7 +95,7 @@ impl Decoder {
         at_least("room for a part's outputs", m * rows, into.len())?;
         let weight = LinearWeight { weight, bias: None };
         let alone = self.team.alone();
-        let team = if on_device { &self.team } else { &alone };
+        let team = if with_all { &self.team } else { &alone };
         for (x, into) in x[..m * columns]
             .chunks(super::TILE * columns)
             .zip(into[..m * rows].chunks_mut(super::TILE * rows))

@@ -234,11 +234,8 @@ pub fn measure(
     progress("engines beside each other", 0.8);
     measure_barriers(options, &mut measured)?;
     measure_contention(options, &mut measured)?;
-    // On a GPU no split is executed yet.
-    if options.cpu.card.is_none() {
-        progress("linear layers on the CPU", 0.9);
-        split::measure(options, &mut measured)?;
-    }
+    progress("linear layers on the CPU", 0.9);
+    split::measure(options, &mut measured)?;
     progress("done", 1.0);
     Ok(assemble::profile(options, &measured))
 }

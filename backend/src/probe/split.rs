@@ -69,7 +69,8 @@ fn of_shape(
 pub(super) fn measure(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
     let gen_len = if options.quick { 5 } else { 15 };
     for dtype in &options.dtypes {
-        for shape in options.shapes() {
+        // It is the CPU that is asked, whatever the device.
+        for shape in compute::SHAPES {
             for batch in BATCHES {
                 let of = |share| of_shape((shape, *dtype), batch, gen_len, share);
                 let plan = of(0.0)?;

@@ -11,6 +11,7 @@ use plimsoll_core::lower::{Lowering, footprint};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::Policy;
+use plimsoll_core::split::{Module, PerModule, Route, SplitLinears};
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::workload::Workload;
 
@@ -94,4 +95,35 @@ pub fn prompts(count: u32, length: u32, vocab: u32) -> Vec<Vec<u32>> {
     (0..count)
         .map(|p| (0..length).map(|t| id(1 + p * 1000 + t)).collect())
         .collect()
+}
+
+/// Splits that differ in all that a split may say.
+pub fn splits(layers: u32) -> Vec<SplitLinears> {
+    let even = SplitLinears::even;
+    let uneven = SplitLinears {
+        share: PerModule::from_fn(|module| [0.0, 0.3, 1.0, 0.5, 0.9, 0.1, 0.7][module as usize]),
+        prefill_share: 0.4,
+        hands_on: false,
+        ..even(0.5)
+    };
+    let mut partly_on_device = even(0.35);
+    partly_on_device.layers_on_device[Module::Up] = layers;
+    partly_on_device.layers_on_device[Module::Down] = 1;
+    partly_on_device.layers_on_device[Module::K] = 1;
+    vec![
+        even(0.3),
+        uneven,
+        partly_on_device,
+        SplitLinears {
+            route: Route::Direct,
+            ..even(0.6)
+        },
+        SplitLinears {
+            route: Route::Blocking,
+            prefill_share: 0.0,
+            ..even(0.2)
+        },
+        even(0.0),
+        even(1.0),
+    ]
 }

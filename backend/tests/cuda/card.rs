@@ -113,6 +113,10 @@ struct State {
     /// By stream, its tasks in order; one that has begun only has no end.
     stamps: Vec<Vec<Stamp>>,
     memory: Vec<Vec<u128>>,
+    /// Memory of the host that is page-locked: addresses and lengths.
+    locked: Vec<(u64, usize)>,
+    /// By stream, copies from or to memory of the host that is not.
+    pageable_copies: Vec<usize>,
     failed: Option<CudaError>,
     busy: bool,
     gone: bool,
@@ -204,6 +208,13 @@ impl FakeCard {
         self.shared.lock().calls.push((call, name));
     }
 
+    /// Of the last run: bytes of the host that it locked, and how many copies of a stream were from or to others.
+    pub fn page_locked(&self, stream: usize) -> (usize, usize) {
+        let state = self.shared.lock();
+        let locked = state.locked.iter().map(|(_, bytes)| bytes);
+        (locked.sum(), state.pageable_copies[stream])
+    }
+
     /// By stream, how its tasks were ordered.
     pub fn stamps(&self) -> Vec<Vec<Stamp>> {
         self.shared.lock().stamps.clone()
@@ -253,6 +264,21 @@ impl State {
         let streams = self.streams.iter().enumerate();
         let ready = streams.filter(|(_, commands)| ready(commands));
         ready.map(|(stream, _)| stream).collect()
+    }
+
+    /// Notes a copy that is not between page-locked memory and the card's own.
+    fn look_at(&mut self, stream: usize, copy: &CopyRows) {
+        let own = self.memory.iter();
+        let own = own.map(|words| (words.as_ptr() as u64, 16 * words.len()));
+        let ranges: Vec<_> = own.chain(self.locked.iter().copied()).collect();
+        let is_known = |address: u64, pitch: usize| {
+            let end = address + (pitch * copy.rows.saturating_sub(1) + copy.bytes) as u64;
+            let holds =
+                |(start, bytes): &(u64, usize)| *start <= address && end <= start + *bytes as u64;
+            ranges.iter().any(holds)
+        };
+        let known = is_known(copy.to, copy.to_pitch) && is_known(copy.from, copy.from_pitch);
+        self.pageable_copies[stream] += usize::from(!known);
     }
 
     fn draw(&mut self, below: usize) -> usize {
@@ -428,6 +454,8 @@ impl Card for FakeCard {
         state.clocks = vec![vec![0; streams]; streams];
         state.stamps = vec![Vec::new(); streams];
         state.seen = vec![0; streams];
+        state.locked.clear();
+        state.pageable_copies = vec![0; streams];
         Ok(())
     }
 
@@ -448,8 +476,9 @@ impl Card for FakeCard {
             .retain(|words| words.as_ptr() as u64 != address);
     }
 
-    fn lock_pages(&self, _: u64, _: usize) -> Result<(), CudaError> {
+    fn lock_pages(&self, address: u64, bytes: usize) -> Result<(), CudaError> {
         self.log(Call::LockPages);
+        self.shared.lock().locked.push((address, bytes));
         Ok(())
     }
 
@@ -461,6 +490,7 @@ impl Card for FakeCard {
     }
 
     fn copy(&self, stream: usize, copy: &CopyRows) -> Result<(), CudaError> {
+        self.shared.lock().look_at(stream, copy);
         self.push(stream, Command::Copy(*copy))
     }
 

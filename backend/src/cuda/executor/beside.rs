@@ -68,6 +68,8 @@ pub(super) struct Beside {
     pub(super) range: u64,
     /// `[tokens, embedding_size]`, then `[tokens, hidden_size]`, of a model that projects its embeddings; else nothing.
     pub(super) embedded: [u64; 2],
+    /// Inputs of split linear layers in the stored type, then rows of one, unpacked (`parts.rs`); else nothing.
+    pub(super) parts: [u64; 2],
     /// None where the device chooses.
     pub(super) chosen: Option<Chosen>,
     multiprocessors: usize,
@@ -113,7 +115,7 @@ fn sizes(
     (plan, decoder): (&Plan, &Decoder),
     prompts: usize,
     multiprocessors: usize,
-) -> [usize; 16] {
+) -> [usize; 18] {
     let model = &plan.model;
     let batch = plan.policy.gpu_batch_size as usize;
     let tokens = batch * plan.workload.prompt_len as usize;
@@ -125,6 +127,7 @@ fn sizes(
     let element = plan.dtype.size_bytes() as usize;
     let embedded = [model.embedding_size, model.hidden_size];
     let embedded = embedded.map(|width| projects * tokens * width as usize * element);
+    let parts = super::parts::sizes(plan);
     [
         4 * prompts,
         4 * tokens,
@@ -142,6 +145,8 @@ fn sizes(
         4 * RANGE_WORDS,
         embedded[0],
         embedded[1],
+        parts[0],
+        parts[1],
     ]
 }
 
@@ -196,6 +201,8 @@ impl Beside {
             range,
             narrow,
             wide,
+            stored,
+            unpacked,
         ] = places.map(|place| base + place);
         let batch = plan.policy.gpu_batch_size as usize;
         let rotary = rotary(card, (plan, decoder), [cosines, sines])?;
@@ -221,6 +228,7 @@ impl Beside {
             bins,
             range,
             embedded: [narrow, wide],
+            parts: [stored, unpacked],
             chosen: chosen.transpose()?,
             multiprocessors,
         })

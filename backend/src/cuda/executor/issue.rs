@@ -226,14 +226,7 @@ impl<'a> Work<'a> {
                     self.mlp(position)
                 }
                 Stage::Head => self.head(position),
-                // Refused before anything runs.
-                Stage::Normalise
-                | Stage::Attended
-                | Stage::Part
-                | Stage::JoinProject
-                | Stage::JoinOutput
-                | Stage::JoinInner
-                | Stage::JoinMlp => Err(TaskError::NoOperand("an operation that GPUs compute")),
+                _ => self.in_parts(op),
             },
             Op::Attention {
                 part: AttentionPart::Whole,
@@ -375,6 +368,12 @@ impl<'a> Work<'a> {
     pub(super) fn firsts(&self) -> u64 {
         let first = self.turn.prompts().start;
         self.device.beside.firsts_from(first)
+    }
+
+    /// How many tokens the batch has.
+    pub(super) fn tokens(&self, position: u32) -> usize {
+        let batch = self.turn.batch(position);
+        batch.sequences * batch.query_len
     }
 
     /// Writes the positions of the batch's tokens in their texts.

@@ -3,7 +3,7 @@
 use plimsoll_core::hardware::{Implementation, Inflections};
 use plimsoll_core::model::{Norm as NormKind, TensorRole};
 
-use super::issue::{Piece, Tensor, Work};
+use super::issue::{Piece, Work};
 use crate::cpu::error::TaskError;
 use crate::cuda::launches::{
     self, Elements, Norm, Product, bias_activation, check_depth, layer_norm, matrix_groups,
@@ -48,9 +48,12 @@ impl Work<'_> {
         bias: Option<TensorRole>,
     ) -> Result<(), TaskError> {
         let tensor = self.need(weight)?;
-        let matrix = self.unpacked(&tensor)?;
-        let bias = bias.map_or(Ok(0), |role| self.vector(role))?;
         let [n, k] = [tensor.spec.rows as usize, tensor.spec.cols as usize];
+        let matrix = match tensor.packed {
+            true => self.unpack([self.matrix_room(n * k)?, tensor.address], [n, k])?,
+            false => tensor.address,
+        };
+        let bias = bias.map_or(Ok(0), |role| self.vector(role))?;
         let product = Product {
             dtype: self.turn.engine.plan.dtype,
             x: rows.x,
@@ -60,27 +63,27 @@ impl Work<'_> {
             shape: [rows.m, n, k],
             wide: rows.wide,
         };
-        self.multiply(&product)
+        self.multiply(&product, n)
     }
 
-    /// A matrix as elements: where it lies, or unpacked in the part of the workspace that is kept for it.
-    fn unpacked(&self, tensor: &Tensor<'_>) -> Result<u64, TaskError> {
-        if !tensor.packed {
-            return Ok(tensor.address);
-        }
-        let [rows, columns] = [tensor.spec.rows as usize, tensor.spec.cols as usize];
-        let room = self.matrix_room(rows * columns)?;
+    /// Unpacks a matrix, or whole bands of its rows, to some room; gives that.
+    pub(super) fn unpack(
+        &self,
+        [room, packed]: [u64; 2],
+        shape: [usize; 2],
+    ) -> Result<u64, TaskError> {
         let what = (self.turn.engine.plan.dtype, false);
-        let addresses = [room, tensor.address];
-        self.launch(&matrix_groups(what, addresses, [rows, columns])?)?;
+        self.launch(&matrix_groups(what, [room, packed], shape)?)?;
         Ok(room)
     }
 
-    fn multiply(&self, product: &Product) -> Result<(), TaskError> {
+    /// Multiplies with all rows of a layer's weights, or with some: `layer_rows` is how many the layer has, since whole layers are
+    /// what was measured.
+    pub(super) fn multiply(&self, product: &Product, layer_rows: usize) -> Result<(), TaskError> {
         let [m, n, k] = product.shape;
         let weights = Weights {
             dtype: product.dtype,
-            n,
+            n: layer_rows,
             k,
             packed: false,
         };

@@ -2,8 +2,9 @@
 //!
 //! Tasks of the GPU, of its copies and of barriers are *issued*: a thread a stream gives it, in program order, waits for what
 //! the task needs of other streams, an event, the task's commands, and another event. It waits for nothing but tasks of the
-//! host (disk, CPU attention), so whole passes lie in the streams before they are computed. A second thread a stream sleeps
-//! until the next task's last event, and so knows when it ended, by the GPU's clock; what waits for it on the host goes on then.
+//! host (disk, CPU attention, the CPU's rows of split linear layers, page-locking), so whole passes lie in the streams before
+//! they are computed. A second thread a stream sleeps until the next task's last event, and so knows when it ended, by the
+//! GPU's clock; what waits for it on the host goes on then.
 //! Tasks of the host, memory, loading and texts are the CPU executor's own (`crate::cpu`): [`crate::cpu::CpuOptions::card`].
 //!
 //! Nothing is allocated on the device once a plan's executor has been made. Beside the plan's arena lies `Beside`: what a
@@ -17,6 +18,7 @@ mod head;
 mod issue;
 mod lanes;
 mod linear;
+mod parts;
 mod stages;
 mod supported;
 mod timing;

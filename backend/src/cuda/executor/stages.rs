@@ -86,8 +86,7 @@ impl Work<'_> {
         use TensorRole::{
             AttnNormBias, AttnNormWeight, KBias, KWeight, QBias, QWeight, VBias, VWeight,
         };
-        let batch = self.turn.batch(position);
-        let m = batch.sequences * batch.query_len;
+        let m = self.tokens(position);
         let model = &self.turn.engine.plan.model;
         let (q_size, kv_size) = (model.q_size() as usize, model.kv_size() as usize);
         let x = self.room(m * self.width())?;
@@ -104,6 +103,11 @@ impl Work<'_> {
             let wide = false;
             self.linear(Rows { x, y, m, wide }, weight, Some(bias))?;
         }
+        self.projected([q, k, v], position)
+    }
+
+    /// Brings queries, keys and values to where they belong.
+    pub(super) fn projected(&self, [q, k, v]: [u64; 3], position: u32) -> Result<(), TaskError> {
         self.turn_heads([q, k], position)?;
         self.store_queries(q, position)?;
         self.append([k, v], position)
@@ -212,8 +216,7 @@ impl Work<'_> {
     /// Projects attention's output and adds it to the activations.
     pub(super) fn output(&self, position: u32) -> Result<(), TaskError> {
         use TensorRole::{AttnNormBias, AttnNormWeight, OBias, OWeight};
-        let batch = self.turn.batch(position);
-        let m = batch.sequences * batch.query_len;
+        let m = self.tokens(position);
         let model = &self.turn.engine.plan.model;
         let x = self.attended(position)?;
         let y = self.room(m * self.width())?;
@@ -226,18 +229,33 @@ impl Work<'_> {
 
     /// Attention's results in one place.
     fn attended(&self, position: u32) -> Result<u64, TaskError> {
-        let batch = self.turn.batch(position);
-        let own = self.turn.mid_elements(batch);
-        match (self.mid(Tier::Device)?, self.mid(Tier::Host)?) {
-            (Some(all), None) | (None, Some(all)) => Ok(all),
-            (Some(device), Some(off)) => {
-                let others = self.turn.shape.rows_off_device() * self.turn.engine.row_elements();
-                let both = self.room(own + others)?;
-                self.copy(both, device, own)?;
-                self.copy(both + (own * self.element()) as u64, off, others)?;
-                Ok(both)
+        let parts = self.attended_parts(position)?;
+        if let [(all, _)] = parts[..] {
+            return Ok(all);
+        }
+        let elements = parts.iter().map(|(_, elements)| elements).sum();
+        let all = self.room(elements)?;
+        let mut into = all;
+        for (from, elements) in parts {
+            self.copy(into, from, elements)?;
+            into += (elements * self.element()) as u64;
+        }
+        Ok(all)
+    }
+
+    /// Where attention's results are, and how many elements: the device's rows, then those that the CPU attended to.
+    pub(super) fn attended_parts(&self, position: u32) -> Result<Vec<(u64, usize)>, TaskError> {
+        let own = self.turn.mid_elements(self.turn.batch(position));
+        let others = self.turn.shape.rows_off_device() * self.turn.engine.row_elements();
+        let mut parts = Vec::new();
+        for (tier, elements) in [(Tier::Device, own), (Tier::Host, others)] {
+            if let Some(address) = self.mid(tier)? {
+                parts.push((address, elements));
             }
-            (None, None) => Err(TaskError::NoOperand("a buffer of attention's results")),
+        }
+        match parts.is_empty() {
+            true => Err(TaskError::NoOperand("a buffer of attention's results")),
+            false => Ok(parts),
         }
     }
 
@@ -247,8 +265,7 @@ impl Work<'_> {
             DownBias, DownWeight, GateBias, GateWeight, MlpNormBias, MlpNormWeight, UpBias,
             UpWeight,
         };
-        let batch = self.turn.batch(position);
-        let m = batch.sequences * batch.query_len;
+        let m = self.tokens(position);
         let model = &self.turn.engine.plan.model;
         let activation = self.turn.engine.decoder.activation();
         let inner = model.intermediate_size as usize;

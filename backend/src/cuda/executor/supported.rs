@@ -36,11 +36,6 @@ pub(crate) fn check_plan(plan: &Plan, options: &CpuOptions) -> Result<(), CpuErr
             "plan for one, or use --backend cpu",
         ),
         (
-            policy.split.is_some(),
-            "a split of linear layers between CPU and GPU",
-            "plan without --strategy hetegen, or use --backend cpu",
-        ),
-        (
             policy.sparse_attention < 1.0,
             "sparse attention",
             "plan without --sparse-attention, or use --backend cpu",

@@ -1,28 +1,13 @@
 // A bias and an activation, the gated MLP's product (Shazeer 2020), and the residual sum: element by element, in place.
-#include "elements.cuh"
+#include "activated.cuh"
 
 struct ActivationArguments {
     void* x;           // [count]
     const void* other; // bias [width] or null; up, or what is added, [count]
     unsigned long long count;
     unsigned int width;
-    unsigned int activation; // 0 none, 1 ReLU, 2 GELU by tanh, 3 GELU by erf, 4 SiLU
+    unsigned int activation;
 };
-
-__device__ inline float activated(float x, unsigned int activation) {
-    switch (activation) {
-    case 1: return x < 0.0f ? 0.0f : x;
-    // x / 2 (1 + tanh u) = x sigmoid(2 u); 1.5957691 = 2 sqrt(2 / pi).
-    case 2: return x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x)));
-    case 3: return 0.5f * x * erfcf(-0.707106781f * x);
-    case 4: return x / (1.0f + expf(-x));
-    default: return x;
-    }
-}
-
-#define EACH(I, COUNT)                                                                                        \
-    for (unsigned long long I = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; I < (COUNT);        \
-         I += (unsigned long long)gridDim.x * blockDim.x)
 
 template <class T>
 __device__ void bias_activation(const ActivationArguments& arguments) {

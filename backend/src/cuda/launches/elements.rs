@@ -7,7 +7,7 @@ use crate::cuda::arguments::Arguments;
 use crate::cuda::{CudaError, Launch};
 use crate::kernels::activation::Activation;
 
-const THREADS: usize = 256;
+pub(super) const THREADS: usize = 256;
 
 /// What is computed on.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +24,8 @@ pub struct Elements {
     pub width: usize,
 }
 
-fn code(activation: Option<Activation>) -> usize {
+/// An activation, as kernels know it.
+pub(super) fn code(activation: Option<Activation>) -> usize {
     match activation {
         None => 0,
         Some(Activation::Relu) => 1,
@@ -34,17 +35,21 @@ fn code(activation: Option<Activation>) -> usize {
     }
 }
 
+/// Blocks of threads that have an element each, or some in turn.
+pub(super) fn blocks_of(count: usize) -> usize {
+    count.div_ceil(THREADS).clamp(1, BLOCKS_MAX)
+}
+
 fn each(
     kernel: &str,
     elements: &Elements,
     activation: Option<Activation>,
 ) -> Result<Launch, CudaError> {
-    let count = elements.count.div_ceil(THREADS).clamp(1, BLOCKS_MAX);
     let arguments = Arguments::new()
         .wides([elements.x, elements.other, elements.count as u64])
         .counts([elements.width, code(activation)]);
     let kernel = named(kernel, elements.dtype)?;
-    let shape = ([count, 1, 1], THREADS);
+    let shape = ([blocks_of(elements.count), 1, 1], THREADS);
     Ok(launch("activation", kernel, shape, arguments))
 }
 

@@ -4,6 +4,7 @@ mod attention;
 mod bench;
 mod elements;
 mod groups;
+mod parts;
 mod products;
 mod prompt;
 mod rows;
@@ -20,7 +21,7 @@ const TYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
 
 type Test = fn(&mut Bench<'_>) -> Result<(), Wrong>;
 
-const TESTS: [(&str, Test); 20] = [
+const TESTS: [(&str, Test); 25] = [
     ("embedding", rows::embed),
     ("layer norm", rows::layer_norm),
     ("RMSNorm", rows::rms_norm),
@@ -29,6 +30,11 @@ const TESTS: [(&str, Test); 20] = [
     ("bias and activation", elements::bias_activation),
     ("gated activation", elements::gate),
     ("residual", elements::residual),
+    ("parts of outputs, put", parts::put),
+    ("parts of outputs, added", parts::add),
+    ("parts of outputs, activated", parts::activate),
+    ("parts of outputs, gated", parts::gate),
+    ("operands as f32", parts::widths),
     ("4-bit weights", groups::matrices),
     ("cache append", groups::append),
     ("attention, synchronised", attention::synchronised),
