@@ -19,9 +19,10 @@ macro_rules! source {
 }
 
 /// What sources include.
-pub const HEADERS: [Source; 6] = [
+pub const HEADERS: [Source; 7] = [
     source!("elements.cuh"),
     source!("groups.cuh"),
+    source!("mixed.cuh"),
     source!("product.cuh"),
     source!("ptx.cuh"),
     source!("reduce.cuh"),
