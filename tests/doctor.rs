@@ -63,6 +63,7 @@ fn a_missing_library_is_named_in_one_line() {
         "validate --backend cuda",
         "bench --backend cuda",
         "alpha --backend cuda --model opt-125m",
+        "replay --hw gh200 --model opt-125m --trace none.csv --execute --backend cuda",
     ] {
         let started = std::time::Instant::now();
         place.refused(line, 5, &[&why]);

@@ -1,135 +1,28 @@
 //! Requests that are really served: whoever has to leave, and however, gets the tokens of an unconstrained run.
 
 mod common;
+mod serving {
+    pub mod runs;
+}
 
-use common::{checkpoint, model, prompts};
+use common::{checkpoint, model};
 use plimsoll_backend::cpu::{CpuOptions, Throttles};
-use plimsoll_backend::serving::{Served, ServingExecutor};
 use plimsoll_backend::weights::{Synthetic, WeightSource};
-use plimsoll_core::Dtype;
-use plimsoll_core::control::follow;
-use plimsoll_core::machine::Machine;
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::serve::pie::{Adaptive, Lanes, Pie, Settings};
-use plimsoll_core::serve::{
-    BLOCK_TOKENS, KvManager, Limits, Orca, Preemption, Request, Scheduler, ServeSummary, Shape,
-    State, Vllm,
-};
-use plimsoll_core::tier::PerTier;
-use plimsoll_core::traffic::Background;
-use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
-
-const LIMITS: Limits = Limits {
-    sequences: 16,
-    tokens: 512,
-};
-
-const HOST: Bytes = Bytes(1 << 20);
-
-/// Prompt and answer lengths, and when each comes, in milliseconds.
-const REQUESTS: [(u32, u32, u32); 7] = [
-    (20, 14, 0),
-    (5, 20, 0),
-    (1, 9, 0),
-    (31, 6, 1),
-    (12, 18, 2),
-    (7, 1, 3),
-    (18, 11, 40),
-];
-
-fn requests() -> Vec<Request> {
-    let all = REQUESTS.iter().map(|(prompt_len, output_len, ms)| Request {
-        arrival: Seconds(f64::from(*ms) / 1e3),
-        prompt_len: *prompt_len,
-        output_len: *output_len,
-    });
-    all.collect()
-}
-
-/// A run: who gives room, and in how much memory.
-struct Setting {
-    model: ModelSpec,
-    manager: Box<dyn KvManager>,
-    tokens: u64,
-    block_tokens: u32,
-    throttles: Throttles,
-    /// Layers of the cache off the device; or found while requests are served.
-    swapped: Option<Swapping>,
-    traffic: Background,
-}
-
-enum Swapping {
-    Fixed(u16),
-    Adaptive(Settings),
-}
-
-impl Setting {
-    fn of(model: &ModelSpec, manager: Box<dyn KvManager>, tokens: u64) -> Setting {
-        Setting {
-            model: model.clone(),
-            manager,
-            tokens,
-            block_tokens: BLOCK_TOKENS,
-            throttles: Throttles::default(),
-            swapped: None,
-            traffic: Background::default(),
-        }
-    }
-}
+use plimsoll_core::serve::pie::Settings;
+use plimsoll_core::serve::{Orca, Preemption, ServeSummary};
+use plimsoll_core::units::BytesPerSecond;
+use serving::runs::{EAGER, REQUESTS, Setting, Swapping, served_with, traffic, vllm};
 
 /// What came out for each request, and what became of them.
 fn served(setting: Setting, source: &dyn WeightSource) -> (Vec<Vec<u32>>, ServeSummary) {
-    let (model, dtype) = (setting.model, Dtype::F32);
-    let machine = Machine::single_gpu(PerTier::default());
-    let shape = Shape::of(&model, dtype);
-    let requests = requests();
-    let lengths = REQUESTS.iter().map(|(prompt, ..)| *prompt);
-    let longest = lengths.max().expect("some");
-    let mut texts = prompts(requests.len() as u32, longest, model.vocab_size);
-    for (text, request) in texts.iter_mut().zip(&requests) {
-        text.truncate(request.prompt_len as usize);
-    }
-    let kv = shape.bytes_per_token() * setting.tokens;
-    let lanes = Lanes::of(&machine);
-    let pie = setting.swapped.map(|swapped| match swapped {
-        Swapping::Fixed(off) => Pie::fixed(lanes, kv, &shape, off),
-        Swapping::Adaptive(settings) => {
-            Pie::adaptive(lanes, kv, &shape, Adaptive::new(shape.layers, settings))
-        }
-    });
-    let served = Served {
-        kv,
-        device_layers: pie.as_ref().map_or(shape.layers, Pie::slots),
-        block_tokens: setting.block_tokens,
-        host: HOST,
-        traffic: setting.traffic.clone(),
-        dtype,
-        model,
-    };
     let dir = tempfile::tempdir().expect("a directory");
     let options = CpuOptions {
         throttles: setting.throttles,
         ..CpuOptions::new(dir.path())
     };
-    let mut executor =
-        ServingExecutor::new(&machine, &served, texts, source, &options).expect("an executor");
-    let mut scheduler =
-        Scheduler::new(machine, shape, LIMITS, setting.manager, &requests).described();
-    if let Some(pie) = pie {
-        scheduler = scheduler.with_layers_swapped(pie);
-    }
-    follow(&mut scheduler, &mut executor).expect("it is served");
-    let done = |id: usize| scheduler.running().sequence(id as u32).state == State::Done;
-    assert!((0..requests.len()).all(done));
-    assert_eq!(
-        executor.carried() > Bytes::ZERO,
-        !setting.traffic.0.is_empty()
-    );
-    (executor.generated(), scheduler.summary(1.0))
-}
-
-fn vllm(tokens: u64, preemption: Preemption) -> Box<dyn KvManager> {
-    Box::new(Vllm::new(tokens, preemption))
+    let outcome = served_with(setting, source, &options).expect("it is served");
+    (outcome.generated, outcome.summary)
 }
 
 const SLOW: Throttles = Throttles {
@@ -182,16 +75,6 @@ fn eight_layers() -> ModelSpec {
     }
 }
 
-/// As eager as can be: expansion comes and goes within the few iterations that there are.
-const EAGER: Settings = Settings {
-    window: 2,
-    stalled_max: 0.5,
-    stalled_windows: 1,
-    early_min: 0.0,
-    scaling_min: 0.0,
-    probe_after: 4,
-};
-
 #[test]
 fn layers_of_the_cache_that_take_turns_on_the_device_change_no_token() {
     let model = &eight_layers();
@@ -229,7 +112,7 @@ fn traffic_on_the_link_makes_layers_wait_and_changes_no_token() {
     let ample = Setting::of(model, vllm(1024, Preemption::Recompute), 1024);
     let (expected, _) = served(ample, source);
     // From the first to after the last has come it leaves a hundredth.
-    let traffic = Background(vec!["0..0.15:0.0198".parse().expect("right")]);
+    let traffic = traffic("0..0.15:0.0198");
     for swapped in [Swapping::Fixed(6), Swapping::Adaptive(EAGER)] {
         let fixed = matches!(swapped, Swapping::Fixed(_));
         let setting = Setting {

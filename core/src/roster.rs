@@ -41,8 +41,8 @@ pub enum Moved {
 }
 
 impl Moved {
-    /// Whether it brings back what another takes away.
+    /// Whether it waits for another: who comes back may need the room that another leaves, or be who has just left.
     pub fn follows(self, other: Moved) -> bool {
-        matches!((self, other), (Moved::In(back), Moved::Out(away, _)) if back == away)
+        matches!((self, other), (Moved::In(_), Moved::Out(..)))
     }
 }

@@ -228,6 +228,7 @@ struct Refused<'a> {
 /// # Errors
 /// Input that is wrong; a cache in which no request fits.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    args.execute.check_available()?;
     let tables = [
         ("--per-request", args.per_request.as_deref()),
         ("--per-iteration", args.per_iteration.as_deref()),

@@ -4,7 +4,7 @@ use plimsoll_backend::cpu::{CpuError, CpuOptions};
 use plimsoll_backend::serving::{Served, ServingExecutor};
 use plimsoll_backend::weights::WeightSource;
 use plimsoll_core::control::DriveError;
-use plimsoll_core::serve::{Request, Shape};
+use plimsoll_core::serve::{Limits, Request, Shape};
 use plimsoll_core::units::Bytes;
 
 use super::replay::{Replayed, Server};
@@ -53,6 +53,7 @@ impl Server {
             device_layers: swapped.map_or(shape.layers, |pie| pie.slots()),
             block_tokens: self.manager.block_tokens(),
             host: self.profile.usable().host,
+            most: self.most(requests),
             traffic: self.traffic.clone(),
         };
         let lengths = requests.iter().map(|request| request.prompt_len);
@@ -72,5 +73,24 @@ impl Server {
             carried: executor.carried(),
             generated: executor.generated(),
         })
+    }
+
+    /// What an iteration computes at most: a request may be computed again as a whole, whatever the limit is.
+    fn most(&self, requests: &[Request]) -> Limits {
+        let whole = requests.iter().map(Request::total_len);
+        // Those that no model has positions for are refused.
+        let positions = self.model.max_position_embeddings;
+        let longest = whole.filter(|length| *length <= positions).max();
+        let Limits { sequences, tokens } = self.limits;
+        let count = u32::try_from(requests.len()).unwrap_or(u32::MAX);
+        let sequences = sequences.min(count).max(1);
+        let computed = requests
+            .iter()
+            .map(|request| u64::from(request.total_len()));
+        let all = u32::try_from(computed.sum::<u64>()).unwrap_or(u32::MAX);
+        Limits {
+            sequences,
+            tokens: tokens.min(all).max(sequences).max(longest.unwrap_or(0)),
+        }
     }
 }

@@ -30,7 +30,7 @@ use plimsoll_core::tier::Tier;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
-use crate::cuda::executor::{self, CardDevice};
+use crate::cuda::executor::{self, CardDevice, Issue, Planned};
 use crate::cuda::{Card, UnifiedMaximum};
 use crate::decoder::Decoder;
 use crate::dispatch::Dispatch;
@@ -211,7 +211,12 @@ impl<'s> CpuExecutor<'s> {
         };
         check_memory(emulated, in_all(Tier::Host))?;
         if let Some(card) = card {
-            CardDevice::open(&**card, &options.dispatch, plan)?;
+            CardDevice::open(
+                &**card,
+                &options.dispatch,
+                &machine,
+                (&plan.model, plan.dtype),
+            )?;
         }
         let on_card = card.map(|card| &**card);
         let engine = Arc::new(Engine {
@@ -266,8 +271,12 @@ impl<'s> CpuExecutor<'s> {
         let mut streams = 0;
         if let Some(device) = &self.device {
             streams = executor::streams_of(machine);
-            let of = (&self.engine, &self.scheduler);
-            self.workers.extend(executor::start(machine, of, device)?);
+            let planned: Arc<dyn Issue> = Arc::new(Planned {
+                engine: Arc::clone(&self.engine),
+                device: Arc::clone(device),
+            });
+            let threads = executor::start(machine, &self.scheduler, &planned)?;
+            self.workers.extend(threads);
         }
         let work: Arc<dyn Work> = Arc::clone(&self.engine) as Arc<dyn Work>;
         let with = (&work, &self.scheduler);

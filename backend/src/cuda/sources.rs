@@ -19,10 +19,11 @@ macro_rules! source {
 }
 
 /// What sources include.
-pub const HEADERS: [Source; 7] = [
+pub const HEADERS: [Source; 8] = [
     source!("activated.cuh"),
     source!("elements.cuh"),
     source!("groups.cuh"),
+    source!("mixed.cuh"),
     source!("product.cuh"),
     source!("ptx.cuh"),
     source!("reduce.cuh"),

@@ -1,94 +1,23 @@
-//! The paged KV cache of a serving system: blocks of a few tokens in each layer, and what was moved to the host.
-//!
-//! A request's table of blocks is the same for all layers; where a block lies in a layer's memory is the layer's, since layers
-//! may be on the host, and of different sizes while the cache grows or shrinks (Pie, section 4.1).
+//! The paged KV cache of a serving system where the device is emulated: blocks of a few tokens in each layer, and what was
+//! moved to the host.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 
 use super::error::ServingError;
+use super::tables::{CacheSize, Tables};
 use crate::tiers::{Pace, Region, TierError, copy};
 
-/// How large a cache is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CacheSize {
-    /// Layers of the model.
-    pub layers: usize,
-    /// Those of them whose cache is on the device at first.
-    pub device_layers: usize,
-    /// Blocks in each layer.
-    pub blocks: usize,
-    /// Tokens a block.
-    pub block_tokens: usize,
-    /// Bytes of a token's keys and values in a layer.
-    pub token_bytes: usize,
-    /// What the device has room for.
-    pub device: Bytes,
-    /// What the host has room for.
-    pub host: Bytes,
-}
-
-impl CacheSize {
-    fn block_bytes(&self) -> usize {
-        self.block_tokens * self.token_bytes
-    }
-
-    /// What the device's part takes.
-    pub fn bytes(&self) -> Bytes {
-        Bytes((self.device_layers * self.blocks * self.block_bytes()) as u64)
-    }
-
-    /// Blocks that so many tokens take.
-    fn blocks_of(&self, tokens: usize) -> usize {
-        tokens.div_ceil(self.block_tokens)
-    }
-}
-
-/// Where a layer's blocks lie in its memory.
+/// What changes.
 #[derive(Debug)]
-struct Places {
-    tier: Tier,
-    blocks: usize,
-    of: HashMap<u32, u32>,
-    free: Vec<u32>,
-}
-
-impl Places {
-    fn new(tier: Tier, blocks: usize) -> Places {
-        Places {
-            tier,
-            blocks,
-            of: HashMap::new(),
-            free: (0..blocks as u32).rev().collect(),
-        }
-    }
-
-    /// The same blocks side by side from the first place on, with room for so many; and who goes from where to where.
-    fn packed(&mut self, blocks: usize) -> Vec<(u32, u32)> {
-        let old = std::mem::replace(self, Places::new(self.tier, blocks));
-        let moves = old.of.into_iter().filter_map(|(block, from)| {
-            let to = self.free.pop()?;
-            self.of.insert(block, to);
-            Some((from, to))
-        });
-        moves.collect()
-    }
-}
-
-/// Which block is whose, and where.
-#[derive(Debug)]
-struct Tables {
-    /// By request, its blocks in the order of positions.
-    blocks: HashMap<u32, Vec<u32>>,
-    next_block: u32,
-    places: Vec<Places>,
+struct State {
+    tables: Tables,
     /// By request, what lies on the host: tokens, then all layers' keys and values.
     away: HashMap<u32, (usize, Vec<u8>)>,
-    taken: PerTier<u64>,
     /// Memory of layers that were moved, for the next of the same size.
     spare: Vec<(Tier, Region)>,
 }
@@ -99,7 +28,7 @@ pub struct PagedCache {
     size: CacheSize,
     /// By layer, all its blocks.
     memory: Vec<Mutex<Region>>,
-    tables: Mutex<Tables>,
+    state: Mutex<State>,
 }
 
 impl PagedCache {
@@ -109,34 +38,20 @@ impl PagedCache {
     /// Memory that cannot be had.
     pub fn new(size: CacheSize) -> Result<PagedCache, TierError> {
         let bytes = Bytes((size.blocks * size.block_bytes()) as u64);
-        let tier = |layer| match layer < size.device_layers {
-            true => Tier::Device,
-            false => Tier::Host,
-        };
-        let memory = |layer| Region::new(tier(layer).name(), bytes).map(Mutex::new);
-        let on_host = (size.layers - size.device_layers) as u64;
+        let memory = |layer| Region::new(size.tier(layer).name(), bytes).map(Mutex::new);
         Ok(PagedCache {
             memory: (0..size.layers).map(memory).collect::<Result<_, _>>()?,
-            tables: Mutex::new(Tables {
-                blocks: HashMap::new(),
-                next_block: 0,
-                places: (0..size.layers)
-                    .map(|layer| Places::new(tier(layer), size.blocks))
-                    .collect(),
+            state: Mutex::new(State {
+                tables: Tables::new(size),
                 away: HashMap::new(),
-                taken: PerTier {
-                    device: size.bytes().0,
-                    host: on_host * bytes.0,
-                    disk: 0,
-                },
                 spare: Vec::new(),
             }),
             size,
         })
     }
 
-    fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn layer(&self, layer: usize) -> MutexGuard<'_, Region> {
@@ -147,7 +62,7 @@ impl PagedCache {
     /// Blocks that nobody has.
     #[cfg(test)]
     pub fn free_blocks(&self) -> usize {
-        self.tables().free_blocks()
+        self.state().tables.free_blocks()
     }
 
     /// Gives a request the blocks that so many tokens need, beside those that it has.
@@ -155,37 +70,15 @@ impl PagedCache {
     /// # Errors
     /// [`ServingError::CacheFull`].
     pub fn grow(&self, request: u32, tokens: usize) -> Result<(), ServingError> {
-        let needed = self.size.blocks_of(tokens);
-        let tables = &mut *self.tables();
-        let own = tables.blocks.entry(request).or_default().len();
-        let more = needed.saturating_sub(own);
-        let free = tables.free_blocks();
-        if more > free {
-            return Err(ServingError::CacheFull {
-                request,
-                needed: more,
-                free,
-            });
-        }
-        for _ in 0..more {
-            let block = tables.next_block;
-            tables.next_block += 1;
-            for places in &mut tables.places {
-                // There are as many: it was asked above.
-                let place = places.free.pop();
-                places.of.extend(place.map(|place| (block, place)));
-            }
-            tables.blocks.entry(request).or_default().push(block);
-        }
-        Ok(())
+        self.state().tables.grow(request, tokens)
     }
 
     /// Takes back what a request has, on the device and on the host.
     pub fn release(&self, request: u32) {
-        let tables = &mut *self.tables();
-        tables.free(request);
-        if let Some((_, bytes)) = tables.away.remove(&request) {
-            tables.taken.host -= bytes.len() as u64;
+        let state = &mut *self.state();
+        state.tables.free(request);
+        if let Some((_, bytes)) = state.away.remove(&request) {
+            state.tables.give(Tier::Host, bytes.len() as u64);
         }
     }
 
@@ -196,20 +89,18 @@ impl PagedCache {
         requests: impl Iterator<Item = u32>,
         compute: impl FnOnce(&mut [Vec<&mut [u8]>]) -> T,
     ) -> T {
-        let tables = self.tables();
+        let state = self.state();
         let mut region = self.layer(layer);
         let blocks = region.bytes_mut().chunks_exact_mut(self.size.block_bytes());
         let mut blocks: Vec<Option<&mut [u8]>> = blocks.map(Some).collect();
-        let places = &tables.places[layer].of;
         let mut pages: Vec<Vec<&mut [u8]>> = requests
             .map(|request| {
-                let own = tables.blocks.get(&request).into_iter().flatten();
+                let places = state.tables.places(layer, request);
                 // A block is one request's, so each is there once.
-                let own = own.filter_map(|block| blocks[*places.get(block)? as usize].take());
-                own.collect()
+                places.filter_map(|place| blocks[place].take()).collect()
             })
             .collect();
-        drop(tables);
+        drop(state);
         compute(&mut pages)
     }
 
@@ -224,14 +115,14 @@ impl PagedCache {
         pace: Option<&Pace<'_>>,
     ) -> Result<(), ServingError> {
         let bytes = tokens * self.size.token_bytes * self.size.layers;
-        self.take(Tier::Host, bytes as u64)?;
+        self.state().tables.take(Tier::Host, bytes as u64)?;
         let mut away = vec![0; bytes];
         self.each_part(request, tokens, pace, |part, place| {
             away[place].copy_from_slice(part);
         })?;
-        let tables = &mut *self.tables();
-        tables.away.insert(request, (tokens, away));
-        tables.free(request);
+        let state = &mut *self.state();
+        state.away.insert(request, (tokens, away));
+        state.tables.free(request);
         Ok(())
     }
 
@@ -240,13 +131,13 @@ impl PagedCache {
     /// # Errors
     /// [`ServingError::CacheFull`], [`ServingError::NotAway`]; the pace's.
     pub fn move_in(&self, request: u32, pace: Option<&Pace<'_>>) -> Result<(), ServingError> {
-        let away = self.tables().away.remove(&request);
+        let away = self.state().away.remove(&request);
         let (tokens, away) = away.ok_or(ServingError::NotAway { request })?;
         self.grow(request, tokens)?;
         self.each_part(request, tokens, pace, |part, place| {
             part.copy_from_slice(&away[place]);
         })?;
-        self.tables().taken.host -= away.len() as u64;
+        self.state().tables.give(Tier::Host, away.len() as u64);
         Ok(())
     }
 
@@ -263,16 +154,14 @@ impl PagedCache {
     ) -> Result<(), ServingError> {
         let blocks = bytes.0 as usize / self.size.block_bytes();
         let length = blocks * self.size.block_bytes();
-        self.take(to, length as u64)?;
         let (moves, spare) = {
-            let tables = &mut *self.tables();
-            let places = &mut tables.places[layer];
-            let moves = (places.blocks != blocks).then(|| places.packed(blocks));
-            places.tier = to;
+            let state = &mut *self.state();
+            state.tables.take(to, length as u64)?;
+            let moves = state.tables.relocate(layer, to, blocks);
             let fits =
                 |(tier, region): &(Tier, Region)| *tier == to && region.bytes().len() == length;
-            let found = tables.spare.iter().position(fits);
-            (moves, found.map(|index| tables.spare.swap_remove(index).1))
+            let found = state.spare.iter().position(fits);
+            (moves, found.map(|index| state.spare.swap_remove(index).1))
         };
         let mut target = match spare {
             Some(region) => region,
@@ -290,42 +179,23 @@ impl PagedCache {
         }
         let left = std::mem::replace(&mut *memory, target);
         drop(memory);
-        let tables = &mut *self.tables();
+        let state = &mut *self.state();
         let from = match to {
             Tier::Device => Tier::Host,
             _ => Tier::Device,
         };
-        tables.taken[from] -= left.bytes().len() as u64;
+        state.tables.give(from, left.bytes().len() as u64);
         // Memory of another size than all others is of no use any more.
-        tables
+        state
             .spare
             .retain(|(_, region)| region.bytes().len() == length);
-        tables.spare.push((from, left));
+        state.spare.push((from, left));
         Ok(())
     }
 
     fn place(&self, place: u32) -> Range<usize> {
         let bytes = self.size.block_bytes();
         place as usize * bytes..(place as usize + 1) * bytes
-    }
-
-    /// Takes so much of a tier.
-    fn take(&self, tier: Tier, bytes: u64) -> Result<(), ServingError> {
-        let limit = match tier {
-            Tier::Device => self.size.device.0,
-            _ => self.size.host.0,
-        };
-        let mut tables = self.tables();
-        let room = limit.saturating_sub(tables.taken[tier]);
-        if bytes > room {
-            return Err(ServingError::TierFull {
-                tier,
-                needed: Bytes(bytes),
-                room: Bytes(room),
-            });
-        }
-        tables.taken[tier] += bytes;
-        Ok(())
     }
 
     /// Calls `copy` with the filled part of each of a request's blocks, layer by layer, and its place among all, at the
@@ -353,22 +223,6 @@ impl PagedCache {
             }
         }
         Ok(())
-    }
-}
-
-impl Tables {
-    /// Blocks that every layer has room for.
-    fn free_blocks(&self) -> usize {
-        let free = self.places.iter().map(|places| places.free.len());
-        free.min().unwrap_or(0)
-    }
-
-    fn free(&mut self, request: u32) {
-        for block in self.blocks.remove(&request).unwrap_or_default() {
-            for places in &mut self.places {
-                places.free.extend(places.of.remove(&block));
-            }
-        }
     }
 }
 

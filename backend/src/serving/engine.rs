@@ -1,6 +1,6 @@
 //! What a serving task does: an iteration's layers, or a move between the tiers.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use plimsoll_core::model::ModelSpec;
@@ -13,6 +13,7 @@ use plimsoll_core::units::Bytes;
 use super::cache::PagedCache;
 use super::error::ServingError;
 use super::resident::Resident;
+use super::texts::Texts;
 use crate::cpu::Throttles;
 use crate::cpu::error::TaskError;
 use crate::cpu::scheduler::Scheduler;
@@ -31,17 +32,9 @@ pub(super) struct Engine {
     /// What others carry over the links, by this clock.
     pub traffic: Background,
     pub clock: Arc<Scheduler>,
-    /// By request, its prompt and what came out so far.
-    pub texts: RwLock<Vec<Text>>,
+    pub texts: Arc<Texts>,
     /// The iteration that is computed.
     pub flow: Mutex<Flow>,
-}
-
-/// A request's prompt, and what came out for it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Text {
-    pub tokens: Vec<u32>,
-    pub prompt_len: usize,
 }
 
 /// An iteration between two of its layers.
@@ -130,10 +123,8 @@ impl Engine {
             let chosen = self
                 .decoder
                 .head_mixed(&block, mixed, hidden, Choice::Greedy)?;
-            let mut texts = self.texts.write().unwrap_or_else(PoisonError::into_inner);
-            for (member, token) in roster.members.iter().zip(chosen) {
-                texts[member.request as usize].tokens.push(token);
-            }
+            let requests = roster.members.iter().map(|member| member.request);
+            self.texts.go_on(requests.zip(chosen));
         }
         Ok(())
     }
@@ -141,26 +132,11 @@ impl Engine {
     /// Begins an iteration: room for its tokens, and their embeddings.
     fn begin(&self, flow: &mut Flow, members: &[Member]) -> Result<(), ServingError> {
         let mut ids = Vec::new();
-        let texts = self.texts.read().unwrap_or_else(PoisonError::into_inner);
         for member in members {
-            let (cached, tokens) = (member.cached as usize, member.tokens as usize);
-            let text = texts
-                .get(member.request as usize)
-                .ok_or(ServingError::NoPrompt {
-                    request: member.request,
-                    known: texts.len(),
-                })?;
-            if text.tokens.len() != cached + tokens {
-                return Err(ServingError::Tokens {
-                    request: member.request,
-                    expected: cached + tokens,
-                    found: text.tokens.len(),
-                });
-            }
-            ids.extend(&text.tokens[cached..]);
-            self.cache.grow(member.request, cached + tokens)?;
+            self.texts.add_new(member, &mut ids)?;
+            let tokens = member.cached + member.tokens;
+            self.cache.grow(member.request, tokens as usize)?;
         }
-        drop(texts);
         let places = members.iter().map(|member| Place {
             cached: member.cached as usize,
             tokens: member.tokens as usize,

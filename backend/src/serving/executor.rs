@@ -1,7 +1,7 @@
 //! The executor of iterations: the CPU executor's scheduler and workers over a paged cache.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
 use plimsoll_core::Dtype;
@@ -10,17 +10,22 @@ use plimsoll_core::executor::{ExecutionError, Executor, Until};
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::program::Program;
+use plimsoll_core::serve::Limits;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::traffic::Background;
 use plimsoll_core::units::{Bytes, Seconds};
 
-use super::cache::{CacheSize, PagedCache};
-use super::engine::{Engine, Text};
+use super::cache::PagedCache;
+use super::engine::Engine;
 use super::resident::Resident;
+use super::tables::CacheSize;
+use super::texts::Texts;
 use super::traffic;
 use crate::cpu::scheduler::Scheduler;
 use crate::cpu::worker::{self, Work};
 use crate::cpu::{CpuError, CpuOptions};
+use crate::cuda::executor::serving::{self, OnCard};
+use crate::cuda::executor::{Issue, start, streams_of};
 use crate::decoder::Decoder;
 use crate::weights::WeightSource;
 
@@ -39,16 +44,26 @@ pub struct Served {
     pub block_tokens: u32,
     /// What the host has room for of caches that had to leave.
     pub host: Bytes,
+    /// What an iteration computes at most. A GPU has room for as much; an emulated device takes what it needs.
+    pub most: Limits,
     /// What others carry over the links meanwhile. Moves have the rest of a link's stated rate; a link without one has none to
     /// share, and carries both as fast as memory goes.
     pub traffic: Background,
 }
 
-/// Executes the iterations of a serving system on this machine's CPU: real prompts, real caches, real moves.
+/// What computes.
+enum Device {
+    Emulated(Arc<Engine>),
+    Card(Arc<OnCard>),
+}
+
+/// Executes the iterations of a serving system on this machine: real prompts, real caches, real moves. The device is emulated by
+/// the CPU, or a GPU ([`CpuOptions::card`]).
 ///
 /// Pieces come with a [roster](plimsoll_core::roster::Roster).
 pub struct ServingExecutor {
-    engine: Arc<Engine>,
+    device: Device,
+    texts: Arc<Texts>,
     scheduler: Arc<Scheduler>,
     workers: Vec<JoinHandle<()>>,
     /// Bytes of traffic.
@@ -57,11 +72,12 @@ pub struct ServingExecutor {
 }
 
 impl ServingExecutor {
-    /// Reads the weights, takes the cache's memory and starts a thread for each resource of the machine. `prompts` are
+    /// Reads the weights, takes the cache's memory and starts the threads of the machine's resources. `prompts` are
     /// the requests', in the order of their numbers.
     ///
     /// # Errors
-    /// A model that cannot be computed; weights, memory or threads that cannot be had.
+    /// A model that cannot be computed; weights, memory or threads that cannot be had; what the GPU says, and
+    /// [`CpuError::NotOnGpus`] for what is not served on GPUs yet.
     pub fn new(
         machine: &Machine,
         served: &Served,
@@ -69,56 +85,76 @@ impl ServingExecutor {
         source: &dyn WeightSource,
         options: &CpuOptions,
     ) -> Result<ServingExecutor, CpuError> {
-        let Served { model, dtype, .. } = served;
+        let built = ServingExecutor::build(machine, served, prompts, source, options);
+        if let (Err(_), Some(card)) = (&built, &options.card) {
+            card.close();
+        }
+        built
+    }
+
+    fn build(
+        machine: &Machine,
+        served: &Served,
+        prompts: Vec<Vec<u32>>,
+        source: &dyn WeightSource,
+        options: &CpuOptions,
+    ) -> Result<ServingExecutor, CpuError> {
         let none = Compression::default();
-        let decoder = Decoder::new(model, *dtype, none, options.device_threads)?;
-        let (block_tokens, token_bytes) = (served.block_tokens as usize, decoder.token_bytes());
-        let layer = served.kv.0 as usize / usize::from(served.device_layers.max(1));
-        let size = CacheSize {
-            layers: model.num_hidden_layers as usize,
-            device_layers: served.device_layers.into(),
-            blocks: layer / (block_tokens * token_bytes),
-            block_tokens,
-            token_bytes,
-            device: served.kv,
-            host: served.host,
-        };
-        let device = Resident::bytes(model, *dtype) + size.bytes();
-        // The host's part is taken as caches leave, up to its bound.
-        crate::tiers::check_memory(device, Bytes::ZERO)?;
-        let texts = prompts.into_iter().map(|tokens| Text {
-            prompt_len: tokens.len(),
-            tokens,
-        });
+        let decoder = Decoder::new(&served.model, served.dtype, none, options.device_threads)?;
+        let size = cache_size(served, decoder.token_bytes());
+        let texts = Arc::new(Texts::new(prompts));
         let interrupt = Arc::clone(&options.interrupt);
-        let scheduler = Arc::new(Scheduler::new(machine, interrupt, 0));
-        let engine = Arc::new(Engine {
-            weights: Resident::load(model, *dtype, source)?,
-            cache: PagedCache::new(size)?,
-            model: model.clone(),
-            decoder,
-            throttles: options.throttles,
-            traffic: served.traffic.clone(),
-            clock: Arc::clone(&scheduler),
-            texts: std::sync::RwLock::new(texts.collect()),
-            flow: std::sync::Mutex::default(),
-        });
-        let work: Arc<dyn Work> = Arc::clone(&engine) as Arc<dyn Work>;
+        let streams = options.card.as_ref().map_or(0, |_| streams_of(machine));
+        let scheduler = Arc::new(Scheduler::new(machine, interrupt, streams));
+        let with = (decoder, Arc::clone(&texts));
+        let device = match &options.card {
+            None => {
+                let clock = Arc::clone(&scheduler);
+                let engine = emulated(served, size, (with, clock), (source, options))?;
+                Device::Emulated(Arc::new(engine))
+            }
+            Some(card) => {
+                serving::open(&**card, machine, served, options)?;
+                let on_card = OnCard::new(card, served, size, with, (source, options))?;
+                Device::Card(Arc::new(on_card))
+            }
+        };
         let mut executor = ServingExecutor {
             workers: Vec::new(),
             carried: Arc::default(),
             trace: Trace::default(),
-            engine,
+            device,
+            texts,
             scheduler,
         };
-        let with = (&work, &executor.scheduler);
-        let cores = worker::Cores::of(options);
-        worker::start(machine, with, (&cores, 0), &mut executor.workers)?;
-        for it in &served.traffic.0 {
-            let carried = (&executor.carried, &cores);
-            traffic::start(it, &executor.scheduler, carried, &mut executor.workers)?;
-        }
+        executor.start(machine, &served.traffic, options)?;
         Ok(executor)
+    }
+
+    /// Starts all threads.
+    fn start(
+        &mut self,
+        machine: &Machine,
+        traffic: &Background,
+        options: &CpuOptions,
+    ) -> Result<(), CpuError> {
+        let (work, streams): (Arc<dyn Work>, u128) = match &self.device {
+            Device::Emulated(engine) => (Arc::clone(engine) as _, 0),
+            Device::Card(on_card) => {
+                let tasks: Arc<dyn Issue> = Arc::clone(on_card) as _;
+                let threads = start(machine, &self.scheduler, &tasks)?;
+                self.workers.extend(threads);
+                (Arc::clone(on_card) as _, streams_of(machine))
+            }
+        };
+        let with = (&work, &self.scheduler);
+        let cores = worker::Cores::of(options);
+        worker::start(machine, with, (&cores, streams), &mut self.workers)?;
+        for it in &traffic.0 {
+            let carried = (&self.carried, &cores);
+            traffic::start(it, &self.scheduler, carried, &mut self.workers)?;
+        }
+        Ok(())
     }
 
     /// What of the traffic was really carried so far.
@@ -128,13 +164,47 @@ impl ServingExecutor {
 
     /// What came out for each request so far.
     pub fn generated(&self) -> Vec<Vec<u32>> {
-        let texts = self.engine.texts.read();
-        let texts = texts.unwrap_or_else(PoisonError::into_inner);
-        texts
-            .iter()
-            .map(|text| text.tokens[text.prompt_len..].to_vec())
-            .collect()
+        self.texts.generated()
     }
+}
+
+/// How large the cache is.
+fn cache_size(served: &Served, token_bytes: usize) -> CacheSize {
+    let block_tokens = served.block_tokens as usize;
+    let layer = served.kv.0 as usize / usize::from(served.device_layers.max(1));
+    CacheSize {
+        layers: served.model.num_hidden_layers as usize,
+        device_layers: served.device_layers.into(),
+        blocks: layer / (block_tokens * token_bytes),
+        block_tokens,
+        token_bytes,
+        device: served.kv,
+        host: served.host,
+    }
+}
+
+/// What computes on the CPU.
+fn emulated(
+    served: &Served,
+    size: CacheSize,
+    ((decoder, texts), clock): ((Decoder, Arc<Texts>), Arc<Scheduler>),
+    (source, options): (&dyn WeightSource, &CpuOptions),
+) -> Result<Engine, CpuError> {
+    let Served { model, dtype, .. } = served;
+    let device = Resident::bytes(model, *dtype) + size.bytes();
+    // The host's part is taken as caches leave, up to its bound.
+    crate::tiers::check_memory(device, Bytes::ZERO)?;
+    Ok(Engine {
+        weights: Resident::load(model, *dtype, source)?,
+        cache: PagedCache::new(size)?,
+        model: model.clone(),
+        decoder,
+        throttles: options.throttles,
+        traffic: served.traffic.clone(),
+        clock,
+        texts,
+        flow: std::sync::Mutex::default(),
+    })
 }
 
 impl Executor for ServingExecutor {
@@ -142,10 +212,10 @@ impl Executor for ServingExecutor {
         self.scheduler.check()?;
         if let Some(roster) = piece.roster() {
             // The iteration before has ended: the controller waited for it.
-            roster
-                .left
-                .iter()
-                .for_each(|request| self.engine.cache.release(*request));
+            roster.left.iter().for_each(|request| match &self.device {
+                Device::Emulated(engine) => engine.cache.release(*request),
+                Device::Card(on_card) => on_card.release(*request),
+            });
         }
         self.trace.extend_to(piece.end_task());
         self.scheduler.submit(&piece);
@@ -153,6 +223,12 @@ impl Executor for ServingExecutor {
     }
 
     fn wait(&mut self, until: Until) -> Result<Seconds, ExecutionError> {
+        if let Device::Card(on_card) = &self.device
+            && !self.scheduler.is_open()
+        {
+            let started = on_card.start_clock();
+            started.map_err(|error| ExecutionError::Executor(Box::new(error)))?;
+        }
         self.scheduler.wait(until, &mut self.trace)
     }
 
@@ -171,6 +247,10 @@ impl Drop for ServingExecutor {
         for worker in self.workers.drain(..) {
             // A worker catches its tasks' panics; one of its own has been printed.
             let _ = worker.join();
+        }
+        // Before the host's memory goes, which the card has locked.
+        if let Device::Card(on_card) = &self.device {
+            on_card.close();
         }
     }
 }

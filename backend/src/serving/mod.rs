@@ -4,7 +4,9 @@ mod cache;
 mod engine;
 mod error;
 mod executor;
-mod resident;
+pub(crate) mod resident;
+pub(crate) mod tables;
+pub(crate) mod texts;
 mod traffic;
 
 pub use error::ServingError;

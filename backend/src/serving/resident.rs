@@ -3,7 +3,7 @@
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::placement::WeightPlacement;
+use plimsoll_core::placement::{BlockWeights, WeightPlacement};
 use plimsoll_core::policy::Policy;
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
@@ -41,11 +41,7 @@ impl Resident {
         let mut slabs = Vec::with_capacity(placement.blocks.len());
         for block in &placement.blocks {
             let mut slab = Region::new("device", block.slab[Tier::Device])?;
-            for tensor in &block.tensors {
-                let length = tensor.spec.elements() * dtype.size_bytes();
-                let place = tensor.offset.0 as usize..(tensor.offset.0 + length) as usize;
-                source.load(&tensor.spec, dtype, &mut slab.bytes_mut()[place])?;
-            }
+            fill(block, dtype, source, slab.bytes_mut())?;
             slabs.push(slab);
         }
         Ok(Resident {
@@ -73,8 +69,26 @@ impl Resident {
     }
 }
 
+/// Reads a block's tensors to its slab.
+///
+/// # Errors
+/// What the source says.
+pub(crate) fn fill(
+    block: &BlockWeights,
+    dtype: Dtype,
+    source: &dyn WeightSource,
+    slab: &mut [u8],
+) -> Result<(), CpuError> {
+    for tensor in &block.tensors {
+        let length = tensor.spec.elements() * dtype.size_bytes();
+        let place = tensor.offset.0 as usize..(tensor.offset.0 + length) as usize;
+        source.load(&tensor.spec, dtype, &mut slab[place])?;
+    }
+    Ok(())
+}
+
 /// All on the device.
-fn placement(model: &ModelSpec, dtype: Dtype) -> WeightPlacement {
+pub(crate) fn placement(model: &ModelSpec, dtype: Dtype) -> WeightPlacement {
     let percent = [100.0, 0.0, 100.0, 0.0, 100.0, 0.0];
     let policy = Policy::from_percent(1, 1, percent).expect("one hundred percent each");
     WeightPlacement::new(model, dtype, &policy)

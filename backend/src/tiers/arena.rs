@@ -175,6 +175,11 @@ impl Region {
         })
     }
 
+    /// The address of its first byte.
+    pub fn address(&self) -> u64 {
+        self.arena.address()
+    }
+
     /// All of it, to read.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: inside the mapping, initialised; who writes needs the region for itself.

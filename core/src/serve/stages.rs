@@ -98,7 +98,7 @@ impl Stage {
                 Moved::Out(..) | Moved::LayerOut(_) => self.lanes.d2h,
                 Moved::In(_) | Moved::LayerIn(_) => self.lanes.h2d,
             };
-            // Who comes back with the iteration that sends it away has to have left.
+            // Who comes back with an iteration that sends others away may get their room.
             let left = moved.iter().filter(|(_, before)| what.follows(*before));
             let left: Vec<TaskId> = left.map(|(task, _)| *task).collect();
             let task = push(

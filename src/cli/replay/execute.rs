@@ -11,6 +11,7 @@ use plimsoll_core::serve::{Request, Reserve, ServeSummary};
 use plimsoll_core::traffic::Traffic;
 use plimsoll_core::units::{Bytes, BytesPerSecond};
 
+use crate::cli::backend::Backend;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::options::positive;
 use crate::cli::pace::Around;
@@ -22,11 +23,13 @@ use crate::serve::replay::{Manager, Replayed, Server};
 /// How to serve for real.
 #[derive(Debug, clap::Args)]
 pub(super) struct ExecuteArgs {
-    /// Serve the trace for real as well, on this machine's CPU executor, and lay what was measured beside the
-    /// prediction: --hw is what `plimsoll profile` wrote here; weights are the checkpoint's in --model, else synthetic,
-    /// and prompts are random
+    /// Serve the trace for real as well, on this machine, and lay what was measured beside the prediction: --hw is what
+    /// `plimsoll profile` wrote here; weights are the checkpoint's in --model, else synthetic, and prompts are random
     #[arg(long, conflicts_with = "sweep")]
     execute: bool,
+    /// --execute: what serves, this machine's processor or its GPU (f16 and bf16)
+    #[arg(long, value_enum, default_value_t = Backend::Cpu, requires = "execute")]
+    backend: Backend,
     /// --execute: for random prompts and synthetic weights
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -44,6 +47,8 @@ pub(super) struct ExecuteArgs {
 
 /// What came of serving for real.
 pub(super) struct Measured {
+    /// What served.
+    backend: Backend,
     pub replayed: Replayed,
     /// What of the traffic was carried.
     pub carried: Bytes,
@@ -60,6 +65,14 @@ impl ExecuteArgs {
             (None, None) => profile,
             (h2d, d2h) => profile.with_link_cap(h2d.map(rate), d2h.map(rate)),
         }
+    }
+
+    /// Refuses to serve on what is not here, before anything else is done.
+    ///
+    /// # Errors
+    /// What the machine lacks.
+    pub fn check_available(&self) -> anyhow::Result<()> {
+        self.backend.check_available()
     }
 
     /// Whether the trace is to be served for real.
@@ -80,14 +93,11 @@ impl ExecuteArgs {
         if !self.execute {
             return Ok(None);
         }
+        let on_device = self.backend.on_device(cpu_options(Path::new("."))?)?;
         let options = CpuOptions {
-            throttles: Throttles {
-                h2d: self.h2d_gb_s.map(rate),
-                d2h: self.d2h_gb_s.map(rate),
-                ..Throttles::default()
-            },
+            throttles: self.throttles(),
             device_threads: self.device_threads,
-            ..cpu_options(Path::new("."))?
+            ..self.backend.choosing_by(on_device, profile)
         };
         let source: Box<dyn WeightSource> = match find_model(model)?.checkpoint()? {
             Some(folder) => Box::new(Safetensors::open(folder, &server.model)?),
@@ -115,11 +125,20 @@ impl ExecuteArgs {
                 .then(|| server.replay(requests))
         });
         Ok(Some(Measured {
+            backend: self.backend,
             replayed: executed.replayed,
             carried: executed.carried,
             pace: pace.map(|pace| pace.few_tokens),
             at_pace: at_pace.transpose()?,
         }))
+    }
+
+    fn throttles(&self) -> Throttles {
+        Throttles {
+            h2d: self.h2d_gb_s.map(rate),
+            d2h: self.d2h_gb_s.map(rate),
+            ..Throttles::default()
+        }
     }
 
     /// Refuses what is not served for real.
@@ -133,8 +152,19 @@ impl ExecuteArgs {
                 _ => self.d2h_gb_s.is_none(),
             })
         };
+        if self.execute {
+            self.backend.computed([server.dtype])?;
+        }
+        let on_gpu = self.backend == Backend::Cuda;
         let line = match &server.manager {
             _ if !self.execute => return Ok(()),
+            _ if on_gpu && self.throttles() != Throttles::default() => {
+                "--backend cuda: a GPU's link goes as fast as it does; leave out --h2d-gb-s and --d2h-gb-s, or give \
+                 --backend cpu"
+            }
+            _ if on_gpu && !server.traffic.0.is_empty() => {
+                "--traffic: is not carried over a GPU's link yet; leave it out, or give --backend cpu"
+            }
             Manager::S3 {
                 reserve: Reserve::Output,
                 ..
@@ -163,7 +193,11 @@ impl Measured {
             Bytes(0) => String::new(),
             some => format!("traffic: {some} were carried beside\n"),
         };
-        format!("\nserved for real on an emulated device\n{table}{pace}{carried}")
+        let device = match self.backend {
+            Backend::Cpu => "an emulated device",
+            Backend::Cuda => "a GPU",
+        };
+        format!("\nserved for real on {device}\n{table}{pace}{carried}")
     }
 }
 

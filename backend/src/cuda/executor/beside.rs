@@ -3,12 +3,15 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use plimsoll_core::Dtype;
+use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 
 use crate::cpu::CpuError;
 use crate::cuda::launches::{HEADS, PAGES_MOST, PagesTable, SCORE_BINS};
 use crate::cuda::{Card, CudaError};
 use crate::decoder::Decoder;
+use crate::kernels::rotary::Rotary;
 
 /// Sequences whose logits are there at once.
 pub(super) const HEAD_ROWS: usize = 64;
@@ -26,6 +29,45 @@ pub(super) struct Chosen {
     pub words: Mutex<Vec<u32>>,
     /// The word at which the tokens begin.
     pub tokens_at: usize,
+}
+
+/// How much is computed at most: what decides how much lies beside the arena.
+#[derive(Debug)]
+pub(super) struct Extent<'m> {
+    pub model: &'m ModelSpec,
+    pub dtype: Dtype,
+    pub rotary: Option<&'m Rotary>,
+    /// Prompts of a run, in front of which padding may be.
+    pub prompts: usize,
+    /// Sequences of a batch.
+    pub sequences: usize,
+    /// Tokens of a batch.
+    pub tokens: usize,
+    /// Positions of a text.
+    pub positions: usize,
+    /// Bytes of what parts of linear layers need, of a plan that splits these.
+    pub parts: [usize; 2],
+}
+
+impl<'m> Extent<'m> {
+    pub(super) fn of_plan(plan: &'m Plan, decoder: &'m Decoder, prompts: usize) -> Extent<'m> {
+        let batch = plan.policy.gpu_batch_size as usize;
+        Extent {
+            model: &plan.model,
+            dtype: plan.dtype,
+            rotary: decoder.rotary(),
+            prompts,
+            sequences: batch,
+            tokens: batch * plan.workload.prompt_len as usize,
+            positions: plan.workload.cache_len() as usize + 1,
+            parts: super::parts::sizes(plan),
+        }
+    }
+
+    /// Sequences whose logits are there at once.
+    fn head_rows(&self) -> usize {
+        HEAD_ROWS.min(self.sequences)
+    }
 }
 
 /// Rotary positions, as tables.
@@ -105,37 +147,25 @@ fn partial_sums(rows: usize, group: usize, multiprocessors: usize) -> usize {
     HEADS * (2 * multiprocessors + rows * group.div_ceil(HEADS))
 }
 
-/// Positions that texts have at most.
-fn positions(plan: &Plan) -> usize {
-    plan.workload.cache_len() as usize + 1
-}
-
 /// Bytes of what lies beside the arena, in the order of [`Beside`].
-fn sizes(
-    (plan, decoder): (&Plan, &Decoder),
-    prompts: usize,
-    multiprocessors: usize,
-) -> [usize; 18] {
-    let model = &plan.model;
-    let batch = plan.policy.gpu_batch_size as usize;
-    let tokens = batch * plan.workload.prompt_len as usize;
-    let rows = batch * model.num_key_value_heads as usize;
+fn sizes(extent: &Extent<'_>, multiprocessors: usize) -> [usize; 18] {
+    let (model, tokens) = (extent.model, extent.tokens);
+    let rows = extent.sequences * model.num_key_value_heads as usize;
     let group = (model.num_attention_heads / model.num_key_value_heads) as usize;
     let sums = partial_sums(rows, group, multiprocessors);
-    let angles = positions(plan) * decoder.rotary().map_or(0, |rotary| rotary.pairs());
+    let angles = extent.positions * extent.rotary.map_or(0, Rotary::pairs);
     let projects = usize::from(model.embedding_size != model.hidden_size);
-    let element = plan.dtype.size_bytes() as usize;
+    let element = extent.dtype.size_bytes() as usize;
     let embedded = [model.embedding_size, model.hidden_size];
     let embedded = embedded.map(|width| projects * tokens * width as usize * element);
-    let parts = super::parts::sizes(plan);
     [
-        4 * prompts,
+        4 * extent.prompts,
         4 * tokens,
         8 * PAGES_MOST,
         4 * PAGES_MOST,
         4 * angles,
         4 * angles,
-        4 * HEAD_ROWS.min(batch) * model.vocab_size as usize,
+        4 * extent.head_rows() * model.vocab_size as usize,
         4 * HEAD_ROWS,
         4 * sums * model.head_dim as usize,
         4 * sums,
@@ -145,21 +175,21 @@ fn sizes(
         4 * RANGE_WORDS,
         embedded[0],
         embedded[1],
-        parts[0],
-        parts[1],
+        extent.parts[0],
+        extent.parts[1],
     ]
 }
 
 /// Writes the tables of rotary positions, where the model has these.
 fn rotary(
     card: &dyn Card,
-    (plan, decoder): (&Plan, &Decoder),
+    extent: &Extent<'_>,
     [cosines, sines]: [u64; 2],
 ) -> Result<Option<RotaryTables>, CudaError> {
-    let Some(rotary) = decoder.rotary() else {
+    let Some(rotary) = extent.rotary else {
         return Ok(None);
     };
-    let tables = rotary.tables(positions(plan));
+    let tables = rotary.tables(extent.positions);
     for (to, table) in [cosines, sines].into_iter().zip(&tables) {
         card.write(to, bytemuck::cast_slice(table))?;
     }
@@ -175,13 +205,12 @@ impl Beside {
     /// Takes the memory and writes the tables that stay.
     pub(super) fn new(
         card: &dyn Card,
-        (plan, decoder): (&Plan, &Decoder),
-        prompts: usize,
+        extent: &Extent<'_>,
         host_chooses: bool,
     ) -> Result<Beside, CpuError> {
         let multiprocessors = card.multiprocessors();
         let mut bump = Bump::default();
-        let sizes = sizes((plan, decoder), prompts, multiprocessors);
+        let sizes = sizes(extent, multiprocessors);
         let places = sizes.map(|bytes| bump.place(bytes) as u64);
         let base = card.take(bump.0)?;
         let [
@@ -204,14 +233,13 @@ impl Beside {
             stored,
             unpacked,
         ] = places.map(|place| base + place);
-        let batch = plan.policy.gpu_batch_size as usize;
-        let rotary = rotary(card, (plan, decoder), [cosines, sines])?;
+        let rotary = rotary(card, extent, [cosines, sines])?;
         // Nothing was computed again, counted or found yet.
         card.write(overflow, &vec![0; (narrow - overflow) as usize])?;
         // Last, since nothing may fail once its pages are locked.
         let chosen = host_chooses.then(|| {
-            let vocabulary = plan.model.vocab_size as usize;
-            Chosen::new(card, HEAD_ROWS.min(batch), vocabulary)
+            let vocabulary = extent.model.vocab_size as usize;
+            Chosen::new(card, extent.head_rows(), vocabulary)
         });
         Ok(Beside {
             firsts,

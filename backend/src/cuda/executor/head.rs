@@ -6,6 +6,7 @@ use plimsoll_core::model::TensorRole;
 use plimsoll_core::program::Content;
 
 use super::beside::{Chosen, HEAD_ROWS};
+use super::ground::Ground;
 use super::issue::{CHOICE, Work};
 use super::linear::Rows;
 use crate::cpu::CapturedLogits;
@@ -14,48 +15,73 @@ use crate::cuda::CopyRows;
 use crate::cuda::launches::{Argmax, argmax};
 use crate::decoder::Choice;
 
-impl Work<'_> {
-    /// The next token of each sequence, by its last token's activations.
-    pub(super) fn head(&self, position: u32) -> Result<(), TaskError> {
-        use TensorRole::{FinalNormBias, FinalNormWeight, LmHead, LmHeadBias, ProjectOut};
-        let model = &self.turn.engine.plan.model;
-        let sequences = self.turn.batch(position).sequences;
-        let last = self.room(sequences * self.width())?;
-        self.gather_last(last, position)?;
+impl<G: Ground> Work<'_, G> {
+    /// What the head multiplies, made of the last token's activations of so many sequences.
+    pub(super) fn before_head(&self, last: u64, sequences: usize) -> Result<u64, TaskError> {
+        use TensorRole::{FinalNormBias, FinalNormWeight, ProjectOut};
+        let model = self.turn.model();
         if model.final_norm {
             let roles = [FinalNormWeight, FinalNormBias];
             self.normalise((last, last), sequences, roles)?;
         }
-        let (mut x, mut width) = (last, self.width());
-        if self.tensor(ProjectOut)?.is_some() {
-            width = model.embedding_size as usize;
-            x = self.room(sequences * width)?;
-            let rows = Rows {
-                x: last,
-                y: x,
-                m: sequences,
-                wide: false,
-            };
-            self.linear(rows, ProjectOut, None)?;
+        if self.tensor(ProjectOut)?.is_none() {
+            return Ok(last);
         }
+        let rows = Rows {
+            x: last,
+            y: self.room(sequences * model.embedding_size as usize)?,
+            m: sequences,
+            wide: false,
+        };
+        self.linear(rows, ProjectOut, None)?;
+        Ok(rows.y)
+    }
+
+    /// The logits of some of the sequences, at most [`HEAD_ROWS`].
+    pub(super) fn logits(&self, x: u64, first: usize, rows: usize) -> Result<(), TaskError> {
+        use TensorRole::{LmHead, LmHeadBias};
+        let width = self.need(LmHead)?.spec.cols as usize;
+        let rows = Rows {
+            x: x + (first * width * self.element()) as u64,
+            y: self.device.beside.logits,
+            m: rows,
+            wide: true,
+        };
+        self.linear(rows, LmHead, Some(LmHeadBias))
+    }
+
+    /// The likeliest tokens by these.
+    pub(super) fn choose(&self, tokens: u64, rows: usize) -> Result<(), TaskError> {
+        self.launch(&argmax(&Argmax {
+            logits: self.device.beside.logits,
+            tokens,
+            not_a_number: self.device.beside.not_a_number,
+            rows,
+            vocabulary: self.turn.model().vocab_size as usize,
+        }))
+    }
+}
+
+impl Work<'_> {
+    /// The next token of each sequence, by its last token's activations.
+    pub(super) fn head(&self, position: u32) -> Result<(), TaskError> {
+        let sequences = self.turn.batch(position).sequences;
+        let last = self.room(sequences * self.width())?;
+        self.gather_last(last, position)?;
+        let last = self.before_head(last, sequences)?;
         let into = self.turn.need("a buffer of next tokens", |content| {
             matches!(content, Content::Tokens { .. })
         })?;
         let into = self.turn.operands.address(into)?;
         let mut captured = Vec::new();
         for first in (0..sequences).step_by(HEAD_ROWS) {
-            let rows = Rows {
-                x: x + (first * width * self.element()) as u64,
-                y: self.device.beside.logits,
-                m: HEAD_ROWS.min(sequences - first),
-                wide: true,
-            };
-            self.linear(rows, LmHead, Some(LmHeadBias))?;
+            let rows = HEAD_ROWS.min(sequences - first);
+            self.logits(last, first, rows)?;
             let tokens = into + 4 * first as u64;
             match &self.device.beside.chosen {
-                None => self.choose(tokens, rows.m)?,
+                None => self.choose(tokens, rows)?,
                 Some(chosen) => {
-                    captured.extend(self.choose_on_host(chosen, tokens, (first, rows.m))?);
+                    captured.extend(self.choose_on_host(chosen, tokens, (first, rows))?);
                 }
             }
         }
@@ -82,17 +108,6 @@ impl Work<'_> {
             done += rows;
         }
         Ok(())
-    }
-
-    /// The likeliest tokens.
-    fn choose(&self, tokens: u64, rows: usize) -> Result<(), TaskError> {
-        self.launch(&argmax(&Argmax {
-            logits: self.device.beside.logits,
-            tokens,
-            not_a_number: self.device.beside.not_a_number,
-            rows,
-            vocabulary: self.turn.engine.plan.model.vocab_size as usize,
-        }))
     }
 
     /// Brings logits to the host, which chooses, and the tokens back. Returns the logits where they are kept. The one place

@@ -3,21 +3,23 @@
 use std::cell::Cell as Shared;
 use std::sync::Arc;
 
-use plimsoll_core::model::{TensorRole, TensorSpec};
-use plimsoll_core::plan::Plan;
+use plimsoll_core::Dtype;
+use plimsoll_core::machine::Machine;
+use plimsoll_core::model::{ModelSpec, TensorRole, TensorSpec};
 use plimsoll_core::program::{AttentionPart, Content, Op, Program, Stage};
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 
-use super::beside::{Beside, RANGE_WORDS};
-use super::lanes::{events, streams_of};
+use super::beside::{Beside, Extent, RANGE_WORDS};
+use super::ground::Ground;
+use super::lanes::{Issue, events, streams_of};
 use super::timing::time;
 use crate::cpu::CpuError;
 use crate::cpu::engine::Engine;
 use crate::cpu::error::TaskError;
 use crate::cpu::memory::Operands;
 use crate::cpu::turn::Turn;
-use crate::cuda::launches::{Range, put_places};
+use crate::cuda::launches::Range;
 use crate::cuda::{Card, CopyRows, CudaError, Launch};
 use crate::decoder::DecoderError;
 use crate::dispatch::{Dispatch, Weights};
@@ -43,7 +45,7 @@ pub struct UnifiedMaximum {
 /// What kernels take addresses and rows to be multiples of.
 const ALIGNMENT: u64 = 16;
 
-/// A GPU that executes one plan.
+/// A GPU that computes one model, by a plan or for who asks.
 #[derive(Debug)]
 pub(crate) struct CardDevice {
     pub(crate) card: Arc<dyn Card>,
@@ -51,12 +53,33 @@ pub(crate) struct CardDevice {
     pub(super) dispatch: Dispatch,
 }
 
+/// A plan's tasks on a GPU.
+pub(crate) struct Planned {
+    pub engine: Arc<Engine>,
+    pub device: Arc<CardDevice>,
+}
+
+impl Issue for Planned {
+    fn card(&self) -> &dyn Card {
+        &*self.device.card
+    }
+
+    fn issue(&self, stream: usize, task: (&Program, usize)) -> Result<(), TaskError> {
+        self.device.issue(&self.engine, stream, task)
+    }
+
+    fn ended(&self, task: (&Program, usize)) -> Result<(), TaskError> {
+        self.engine.note_moved(task)
+    }
+}
+
 /// A task on its way to a stream.
-pub(super) struct Work<'a> {
+pub(super) struct Work<'a, G = Turn<'a>> {
     pub device: &'a CardDevice,
-    pub turn: Turn<'a>,
+    pub turn: G,
     pub stream: usize,
-    /// What is free of the plan's workspace.
+    /// From where to where there is room for what lies between two products, and what is free of it.
+    workspace: (u64, u64),
     scratch: Shared<(u64, u64)>,
 }
 
@@ -78,11 +101,16 @@ pub(super) struct Piece {
 }
 
 impl CardDevice {
-    /// Opens the card, and measures products where that is asked for: before the plan's arena takes its memory.
-    pub(crate) fn open(card: &dyn Card, dispatch: &Dispatch, plan: &Plan) -> Result<(), CpuError> {
-        let machine = plan.machine();
-        card.open(machine.resources.len(), events(streams_of(&machine)))?;
-        let shapes = Weights::of_model(&plan.model, plan.dtype);
+    /// Opens the card for a machine's streams, and measures a model's products where that is asked for: before the arena takes
+    /// its memory.
+    pub(crate) fn open(
+        card: &dyn Card,
+        dispatch: &Dispatch,
+        machine: &Machine,
+        (model, dtype): (&ModelSpec, Dtype),
+    ) -> Result<(), CpuError> {
+        card.open(machine.resources.len(), events(streams_of(machine)))?;
+        let shapes = Weights::of_model(model, dtype);
         Ok(dispatch.learn(shapes, |weights| time(card, weights))?)
     }
 
@@ -96,13 +124,18 @@ impl CardDevice {
         let prompts = batches.sum::<u32>() as usize;
         let host_chooses =
             engine.draws.is_some() || engine.given.is_some() || engine.capture_logits;
-        let of = (&engine.plan, &engine.decoder);
-        let beside = Beside::new(&*card, of, prompts, host_chooses)?;
-        Ok(CardDevice {
+        let extent = Extent::of_plan(&engine.plan, &engine.decoder, prompts);
+        let beside = Beside::new(&*card, &extent, host_chooses)?;
+        Ok(CardDevice::with(card, dispatch, beside))
+    }
+
+    /// With what lies beside the arena.
+    pub(super) fn with(card: Arc<dyn Card>, dispatch: &Dispatch, beside: Beside) -> CardDevice {
+        CardDevice {
             card,
             beside,
             dispatch: dispatch.clone(),
-        })
+        }
     }
 
     /// Sets the zero of the clock to about now.
@@ -152,7 +185,7 @@ impl CardDevice {
                 let copy = copy_of(&operands, piece.op_of(task))?;
                 Ok(self.card.copy(stream, &copy)?)
             }
-            ref op => Work::new(self, engine.turn(task.cell, operands)?, stream)?.compute(op),
+            ref op => Work::of_plan(self, engine.turn(task.cell, operands)?, stream)?.compute(op),
         }
     }
 }
@@ -194,21 +227,20 @@ fn copy_of(operands: &Operands<'_>, op: &Op) -> Result<CopyRows, TaskError> {
 }
 
 impl<'a> Work<'a> {
-    fn new(device: &'a CardDevice, turn: Turn<'a>, stream: usize) -> Result<Work<'a>, TaskError> {
+    fn of_plan(
+        device: &'a CardDevice,
+        turn: Turn<'a>,
+        stream: usize,
+    ) -> Result<Work<'a>, TaskError> {
         let workspace = turn.find(|content| content == Content::Workspace);
-        let scratch = match workspace {
+        let workspace = match workspace {
             Some(index) => {
                 let address = turn.operands.address(index)?;
                 (address, address + turn.operands.get(index)?.bytes)
             }
             None => (0, 0),
         };
-        Ok(Work {
-            device,
-            turn,
-            stream,
-            scratch: Shared::new(scratch),
-        })
+        Ok(Work::new((device, stream), turn, workspace))
     }
 
     fn compute(&self, op: &Op) -> Result<(), TaskError> {
@@ -222,7 +254,7 @@ impl<'a> Work<'a> {
                 Stage::Mlp => self.mlp(position),
                 Stage::Finish => {
                     self.output(position)?;
-                    self.free_workspace()?;
+                    self.free_workspace();
                     self.mlp(position)
                 }
                 Stage::Head => self.head(position),
@@ -237,20 +269,33 @@ impl<'a> Work<'a> {
             _ => Err(TaskError::NoOperand("an operation that GPUs compute")),
         }
     }
+}
+
+impl<'a, G: Ground> Work<'a, G> {
+    pub(super) fn new(
+        (device, stream): (&'a CardDevice, usize),
+        turn: G,
+        workspace: (u64, u64),
+    ) -> Work<'a, G> {
+        Work {
+            device,
+            turn,
+            stream,
+            workspace,
+            scratch: Shared::new(workspace),
+        }
+    }
 
     /// Makes all of the workspace free again: what was there is not needed any more.
-    fn free_workspace(&self) -> Result<(), TaskError> {
-        let index = self.turn.need("a workspace", |c| c == Content::Workspace)?;
-        let address = self.turn.operands.address(index)?;
-        self.scratch.set((address, self.scratch.get().1));
-        Ok(())
+    pub(super) fn free_workspace(&self) {
+        self.scratch.set(self.workspace);
     }
 
     /// Room for so many elements of the stored type in the plan's workspace.
     pub(super) fn room(&self, elements: usize) -> Result<u64, TaskError> {
         let (free, end) = self.scratch.get();
         let start = free.next_multiple_of(ALIGNMENT);
-        let bytes = elements as u64 * self.turn.engine.plan.dtype.size_bytes();
+        let bytes = elements as u64 * self.turn.dtype().size_bytes();
         if start + bytes > end {
             return Err(TaskError::PastEnd {
                 bytes: Bytes(start + bytes - free),
@@ -264,7 +309,7 @@ impl<'a> Work<'a> {
     /// Room for a matrix of so many elements at the end of the workspace, until the next one's.
     pub(super) fn matrix_room(&self, elements: usize) -> Result<u64, TaskError> {
         let (free, end) = self.scratch.get();
-        let bytes = elements as u64 * self.turn.engine.plan.dtype.size_bytes();
+        let bytes = elements as u64 * self.turn.dtype().size_bytes();
         let start = end.saturating_sub(bytes) / ALIGNMENT * ALIGNMENT;
         match start < free {
             true => Err(TaskError::PastEnd {
@@ -288,44 +333,16 @@ impl<'a> Work<'a> {
 
     /// Bytes of an element of the stored type.
     pub(super) fn element(&self) -> usize {
-        self.turn.engine.plan.dtype.size_bytes() as usize
+        self.turn.dtype().size_bytes() as usize
     }
 
-    /// A tensor of the cell's block, if the model has it.
-    pub(super) fn tensor(&self, role: TensorRole) -> Result<Option<Tensor<'a>>, TaskError> {
-        let engine = self.turn.engine;
-        let block = self.turn.cell.block;
-        let weights = engine.placement.blocks.get(usize::from(block));
-        let weights = weights.ok_or(TaskError::NoOperand("a block of the model"))?;
-        let Some(tensor) = weights.tensors.iter().find(|t| t.spec.role == role) else {
-            return Ok(None);
-        };
-        let missing = || DecoderError::NoTensor { role };
-        let mut slabs = self.turn.operands.all().iter().enumerate();
-        let slab = slabs.find_map(|(index, operand)| match operand.content {
-            Content::Weights {
-                block: of,
-                part,
-                home,
-            } if of == block && home == tensor.home => Some((index, part)),
-            _ => None,
-        });
-        let (index, part) = slab.ok_or_else(missing)?;
-        let start = weights.span(part, tensor.home).start;
-        let offset = tensor.offset.0.checked_sub(start.0).ok_or_else(missing)?;
-        let compression = engine.plan.policy.compression;
-        let bytes = compression.tensor_bytes(&tensor.spec, engine.plan.dtype);
-        let operand = self.turn.operands.get(index)?;
-        operand.part(Bytes(offset), bytes)?;
-        Ok(Some(Tensor {
-            address: self.turn.operands.address(index)? + offset,
-            spec: &tensor.spec,
-            packed: compression.packs(&tensor.spec),
-        }))
+    /// A tensor of the block at hand, if the model has it.
+    pub(super) fn tensor(&self, role: TensorRole) -> Result<Option<Tensor<'_>>, TaskError> {
+        self.turn.tensor(role)
     }
 
     /// A tensor that the stage cannot do without.
-    pub(super) fn need(&self, role: TensorRole) -> Result<Tensor<'a>, TaskError> {
+    pub(super) fn need(&self, role: TensorRole) -> Result<Tensor<'_>, TaskError> {
         let tensor = self.tensor(role)?;
         Ok(tensor.ok_or(DecoderError::NoTensor { role })?)
     }
@@ -337,25 +354,23 @@ impl<'a> Work<'a> {
 
     /// The batch's activations, in the order of its sequences.
     pub(super) fn hidden(&self, position: u32) -> Result<Vec<Piece>, TaskError> {
-        let batch = self.turn.batch(position);
-        let width = self.turn.engine.plan.model.hidden_size as usize;
-        let mut first = 0;
-        let mut pieces = Vec::new();
-        for (index, elements) in self.turn.hidden_parts(batch) {
-            let index = index.ok_or(TaskError::NoOperand("a buffer of activations"))?;
-            let bytes = Bytes((elements * self.element()) as u64);
-            self.turn.operands.get(index)?.part(Bytes::ZERO, bytes)?;
-            let tokens = elements / width;
-            pieces.push(Piece {
-                address: self.turn.operands.address(index)?,
-                first,
-                tokens,
-            });
-            first += tokens;
-        }
-        Ok(pieces)
+        self.turn.hidden(position)
     }
 
+    /// How many tokens the batch has.
+    pub(super) fn tokens(&self, position: u32) -> usize {
+        self.turn.tokens(position)
+    }
+
+    /// Writes the positions of the batch's tokens in their texts, where they are not there already.
+    pub(super) fn put_places(&self, position: u32) -> Result<(), TaskError> {
+        let beside = &self.device.beside;
+        let launch = self.turn.places(beside, position);
+        launch.map_or(Ok(()), |launch| self.launch(&launch))
+    }
+}
+
+impl Work<'_> {
     /// A buffer of queries and results of attention, if the task has it.
     pub(super) fn mid(&self, tier: Tier) -> Result<Option<u64>, TaskError> {
         let index = self.turn.mid(tier);
@@ -368,19 +383,5 @@ impl<'a> Work<'a> {
     pub(super) fn firsts(&self) -> u64 {
         let first = self.turn.prompts().start;
         self.device.beside.firsts_from(first)
-    }
-
-    /// How many tokens the batch has.
-    pub(super) fn tokens(&self, position: u32) -> usize {
-        let batch = self.turn.batch(position);
-        batch.sequences * batch.query_len
-    }
-
-    /// Writes the positions of the batch's tokens in their texts.
-    pub(super) fn put_places(&self, position: u32) -> Result<(), TaskError> {
-        let batch = self.turn.batch(position);
-        let shape = [batch.sequences, batch.query_len, batch.position];
-        let into = (self.firsts(), self.device.beside.places);
-        self.launch(&put_places(into, shape))
     }
 }

@@ -10,12 +10,11 @@ use plimsoll_core::program::{Machine, Program, ResourceKind, TaskId};
 use plimsoll_core::trace::Span;
 use plimsoll_core::units::Seconds;
 
-use super::issue::{CHOICE, CardDevice, ZERO};
-use crate::cpu::engine::Engine;
+use super::issue::{CHOICE, ZERO};
 use crate::cpu::error::{CpuError, TaskError};
 use crate::cpu::scheduler::{Job, Scheduler};
 use crate::cpu::worker::{failure, panicked};
-use crate::cuda::{CudaError, Moments};
+use crate::cuda::{Card, CudaError, Moments};
 
 /// Tasks that a stream was given and that have not ended, at most.
 const AHEAD: usize = 256;
@@ -42,6 +41,16 @@ pub(super) fn events(streams: u128) -> usize {
     CHOICE + 1 + 2 * AHEAD * streams.count_ones() as usize
 }
 
+/// Who knows what tasks are on a card.
+pub(crate) trait Issue: Send + Sync {
+    /// Which.
+    fn card(&self) -> &dyn Card;
+    /// Gives a stream a task's commands.
+    fn issue(&self, stream: usize, task: (&Program, usize)) -> Result<(), TaskError>;
+    /// A task's commands have been done.
+    fn ended(&self, task: (&Program, usize)) -> Result<(), TaskError>;
+}
+
 /// A task that was given to its stream.
 struct Issued {
     id: TaskId,
@@ -53,8 +62,8 @@ struct Issued {
 /// Starts the threads of all streams.
 pub(crate) fn start(
     machine: &Machine,
-    (engine, scheduler): (&Arc<Engine>, &Arc<Scheduler>),
-    device: &Arc<CardDevice>,
+    scheduler: &Arc<Scheduler>,
+    tasks: &Arc<dyn Issue>,
 ) -> Result<Vec<JoinHandle<()>>, CpuError> {
     let streams = streams_of(machine);
     let mut threads = Vec::new();
@@ -65,9 +74,8 @@ pub(crate) fn start(
         }
         let (sender, receiver) = sync_channel(AHEAD);
         let lane = Lane {
-            engine: Arc::clone(engine),
+            tasks: Arc::clone(tasks),
             scheduler: Arc::clone(scheduler),
-            device: Arc::clone(device),
             kind: resource.kind,
             resource: index,
         };
@@ -98,9 +106,8 @@ pub(crate) fn start(
 /// A stream, for either of its threads.
 #[derive(Clone)]
 struct Lane {
-    engine: Arc<Engine>,
+    tasks: Arc<dyn Issue>,
     scheduler: Arc<Scheduler>,
-    device: Arc<CardDevice>,
     kind: ResourceKind,
     resource: usize,
 }
@@ -140,13 +147,13 @@ impl Lane {
 
     /// Gives the stream a task: behind what it waits for, between its events.
     fn issue(&self, job: &Job, moments: &Moments) -> Result<(), TaskError> {
-        let card = &self.device.card;
+        let card = self.tasks.card();
         for earlier in &job.behind {
             card.wait_for(self.resource, earlier.end)?;
         }
         card.record(self.resource, moments.begin)?;
         let task = (&*job.piece, job.index);
-        self.device.issue(&self.engine, self.resource, task)?;
+        self.tasks.issue(self.resource, task)?;
         Ok(card.record(self.resource, moments.end)?)
     }
 
@@ -167,9 +174,10 @@ impl Lane {
     }
 
     fn end(&self, task: &Issued, clock: &mut Clock) -> Result<Span, TaskError> {
-        self.device.card.await_event(task.moments.end)?;
-        let span = clock.span(&self.device, &task.moments)?;
-        self.engine.note_moved((&task.piece, task.index))?;
+        let card = self.tasks.card();
+        card.await_event(task.moments.end)?;
+        let span = clock.span(card, &task.moments)?;
+        self.tasks.ended((&task.piece, task.index))?;
         Ok(span)
     }
 }
@@ -192,9 +200,9 @@ impl Clock {
         }
     }
 
-    fn span(&mut self, device: &CardDevice, moments: &Arc<Moments>) -> Result<Span, CudaError> {
+    fn span(&mut self, card: &dyn Card, moments: &Arc<Moments>) -> Result<Span, CudaError> {
         let since = self.since.as_ref().map_or(ZERO, |moments| moments.end);
-        let elapsed = |event| device.card.elapsed_ms(since, event);
+        let elapsed = |event| card.elapsed_ms(since, event);
         let (begin, end) = (elapsed(moments.begin)?, elapsed(moments.end)?);
         let at = |ms: f32| Seconds(self.at + f64::from(ms) / 1e3);
         let span = Span {

@@ -3,6 +3,7 @@
 use plimsoll_core::hardware::{Implementation, Inflections};
 use plimsoll_core::model::{Norm as NormKind, TensorRole};
 
+use super::ground::Ground;
 use super::issue::{Piece, Work};
 use crate::cpu::error::TaskError;
 use crate::cuda::launches::{
@@ -39,7 +40,7 @@ pub(super) struct Rows {
     pub wide: bool,
 }
 
-impl Work<'_> {
+impl<G: Ground> Work<'_, G> {
     /// `y = x times a matrix`, and a bias where the model has one.
     pub(super) fn linear(
         &self,
@@ -55,7 +56,7 @@ impl Work<'_> {
         };
         let bias = bias.map_or(Ok(0), |role| self.vector(role))?;
         let product = Product {
-            dtype: self.turn.engine.plan.dtype,
+            dtype: self.turn.dtype(),
             x: rows.x,
             weights: matrix,
             bias,
@@ -72,7 +73,7 @@ impl Work<'_> {
         [room, packed]: [u64; 2],
         shape: [usize; 2],
     ) -> Result<u64, TaskError> {
-        let what = (self.turn.engine.plan.dtype, false);
+        let what = (self.turn.dtype(), false);
         self.launch(&matrix_groups(what, [room, packed], shape)?)?;
         Ok(room)
     }
@@ -126,7 +127,7 @@ impl Work<'_> {
     /// Operands of what is done element by element.
     pub(super) fn elements(&self, x: u64, other: u64, [rows, width]: [usize; 2]) -> Elements {
         Elements {
-            dtype: self.turn.engine.plan.dtype,
+            dtype: self.turn.dtype(),
             x,
             other,
             count: rows * width,
@@ -141,9 +142,9 @@ impl Work<'_> {
         rows: usize,
         [weight, bias]: [TensorRole; 2],
     ) -> Result<(), TaskError> {
-        let model = &self.turn.engine.plan.model;
+        let model = self.turn.model();
         let norm = Norm {
-            dtype: self.turn.engine.plan.dtype,
+            dtype: self.turn.dtype(),
             x,
             weight: self.need(weight)?.address,
             bias: self.vector(bias)?,
@@ -196,7 +197,7 @@ impl Work<'_> {
 
     /// Elements of a token's activations.
     pub(super) fn width(&self) -> usize {
-        self.turn.engine.plan.model.hidden_size as usize
+        self.turn.model().hidden_size as usize
     }
 
     fn row_bytes(&self) -> u64 {

@@ -14,19 +14,21 @@
 
 mod attend;
 mod beside;
+mod ground;
 mod head;
 mod issue;
 mod lanes;
 mod linear;
 mod parts;
+pub(crate) mod serving;
 mod stages;
 mod supported;
 mod timing;
 
 pub(crate) use beside::splits;
 pub use issue::UnifiedMaximum;
-pub(crate) use issue::{CardDevice, RECOMPUTED_AT};
-pub(crate) use lanes::{start, streams_of};
+pub(crate) use issue::{CardDevice, Planned, RECOMPUTED_AT};
+pub(crate) use lanes::{Issue, start, streams_of};
 pub(crate) use linear::choose;
 pub(crate) use supported::check_plan;
 pub use timing::Repeats;

@@ -1,25 +1,21 @@
 //! The stages that are products and what stands around them, and the embedding.
 
 use plimsoll_core::model::{NormPosition, Positions, TensorRole};
-use plimsoll_core::program::Content;
 use plimsoll_core::tier::Tier;
 
+use super::ground::Ground;
 use super::issue::Work;
 use super::linear::Rows;
 use super::supported::held;
 use crate::cpu::error::TaskError;
 use crate::cuda::launches::{self, Append, Embed, HeldAs, Rotary, activate_gate};
 
-impl Work<'_> {
+impl<G: Ground> Work<'_, G> {
     /// Writes the embeddings of the batch's tokens to its activations.
     pub(super) fn embed(&self, position: u32) -> Result<(), TaskError> {
-        let batch = self.turn.batch(position);
-        let model = &self.turn.engine.plan.model;
+        let model = self.turn.model();
         let beside = &self.device.beside;
-        let ids = self.turn.need("a buffer of token ids", |content| {
-            matches!(content, Content::Prompt { .. } | Content::Tokens { .. })
-        })?;
-        let ids = self.turn.operands.address(ids)?;
+        let ids = self.turn.ids()?;
         self.put_places(position)?;
         let table = self.need(TensorRole::TokenEmbedding)?;
         let learned = self.tensor(TensorRole::PositionEmbedding)?;
@@ -29,7 +25,7 @@ impl Work<'_> {
             Positions::Rotary { .. } | Positions::Alibi => 0,
         };
         let of = |y: u64, first: usize, count: usize| Embed {
-            dtype: self.turn.engine.plan.dtype,
+            dtype: self.turn.dtype(),
             packed: table.packed,
             tokens: ids + 4 * first as u64,
             positions: beside.places + 4 * first as u64,
@@ -51,7 +47,7 @@ impl Work<'_> {
             return Ok(());
         }
         let [narrow, wide] = beside.embedded;
-        let m = batch.sequences * batch.query_len;
+        let m = self.tokens(position);
         self.launch(&launches::embed(&of(narrow, 0, m))?)?;
         let rows = Rows {
             x: narrow,
@@ -81,13 +77,13 @@ impl Work<'_> {
         self.add(&pieces, wide, None)
     }
 
-    /// Normalises, projects to queries, keys and values, and appends these two to the cache.
-    pub(super) fn project(&self, position: u32) -> Result<(), TaskError> {
+    /// Normalises, and projects to queries, keys and values.
+    pub(super) fn to_heads(&self, position: u32) -> Result<[u64; 3], TaskError> {
         use TensorRole::{
             AttnNormBias, AttnNormWeight, KBias, KWeight, QBias, QWeight, VBias, VWeight,
         };
         let m = self.tokens(position);
-        let model = &self.turn.engine.plan.model;
+        let model = self.turn.model();
         let (q_size, kv_size) = (model.q_size() as usize, model.kv_size() as usize);
         let x = self.room(m * self.width())?;
         let before = model.norm_position == NormPosition::Before;
@@ -103,33 +99,25 @@ impl Work<'_> {
             let wide = false;
             self.linear(Rows { x, y, m, wide }, weight, Some(bias))?;
         }
-        self.projected([q, k, v], position)
-    }
-
-    /// Brings queries, keys and values to where they belong.
-    pub(super) fn projected(&self, [q, k, v]: [u64; 3], position: u32) -> Result<(), TaskError> {
-        self.turn_heads([q, k], position)?;
-        self.store_queries(q, position)?;
-        self.append([k, v], position)
+        Ok([q, k, v])
     }
 
     /// Turns queries and keys by their positions, where the model does.
-    fn turn_heads(&self, [q, k]: [u64; 2], position: u32) -> Result<(), TaskError> {
+    pub(super) fn turn_heads(&self, [q, k]: [u64; 2], position: u32) -> Result<(), TaskError> {
         let Some(tables) = self.device.beside.rotary else {
             return Ok(());
         };
         self.put_places(position)?;
-        let batch = self.turn.batch(position);
-        let model = &self.turn.engine.plan.model;
+        let model = self.turn.model();
         let heads = [model.num_attention_heads, model.num_key_value_heads];
         for (elements, heads) in [q, k].into_iter().zip(heads) {
             let rotary = Rotary {
-                dtype: self.turn.engine.plan.dtype,
+                dtype: self.turn.dtype(),
                 elements,
                 positions: self.device.beside.places,
                 cosines: tables.cosines,
                 sines: tables.sines,
-                count: batch.sequences * batch.query_len,
+                count: self.tokens(position),
                 heads: heads as usize,
                 head_dim: model.head_dim as usize,
                 pairs: tables.pairs,
@@ -138,6 +126,21 @@ impl Work<'_> {
             self.launch(&launches::rotary(&rotary)?)?;
         }
         Ok(())
+    }
+}
+
+impl Work<'_> {
+    /// Normalises, projects to queries, keys and values, and appends these two to the cache.
+    pub(super) fn project(&self, position: u32) -> Result<(), TaskError> {
+        let new = self.to_heads(position)?;
+        self.projected(new, position)
+    }
+
+    /// Brings queries, keys and values to where they belong.
+    pub(super) fn projected(&self, [q, k, v]: [u64; 3], position: u32) -> Result<(), TaskError> {
+        self.turn_heads([q, k], position)?;
+        self.store_queries(q, position)?;
+        self.append([k, v], position)
     }
 
     /// Brings queries to where attention finds them: the device's rows, then those that the CPU attends to.
@@ -191,11 +194,11 @@ impl Work<'_> {
         rows: std::ops::Range<usize>,
         (start, position): (usize, u32),
     ) -> Result<(), TaskError> {
-        let model = &self.turn.engine.plan.model;
+        let model = self.turn.model();
         let table = self.device.beside.table;
         self.launch(&launches::put_pages(&[(page, usize::MAX)], table)?)?;
         let append = Append {
-            dtype: self.turn.engine.plan.dtype,
+            dtype: self.turn.dtype(),
             held,
             keys,
             values,
@@ -215,16 +218,7 @@ impl Work<'_> {
 
     /// Projects attention's output and adds it to the activations.
     pub(super) fn output(&self, position: u32) -> Result<(), TaskError> {
-        use TensorRole::{AttnNormBias, AttnNormWeight, OBias, OWeight};
-        let m = self.tokens(position);
-        let model = &self.turn.engine.plan.model;
-        let x = self.attended(position)?;
-        let y = self.room(m * self.width())?;
-        let wide = false;
-        self.linear(Rows { x, y, m, wide }, OWeight, Some(OBias))?;
-        let after = model.norm_position == NormPosition::After;
-        let norm = after.then_some([AttnNormWeight, AttnNormBias]);
-        self.add(&self.hidden(position)?, y, norm)
+        self.output_of(self.attended(position)?, position)
     }
 
     /// Attention's results in one place.
@@ -258,6 +252,21 @@ impl Work<'_> {
             false => Ok(parts),
         }
     }
+}
+
+impl<G: Ground> Work<'_, G> {
+    /// Projects attention's output, which is at `x`, and adds it to the activations.
+    pub(super) fn output_of(&self, x: u64, position: u32) -> Result<(), TaskError> {
+        use TensorRole::{AttnNormBias, AttnNormWeight, OBias, OWeight};
+        let m = self.tokens(position);
+        let model = self.turn.model();
+        let y = self.room(m * self.width())?;
+        let wide = false;
+        self.linear(Rows { x, y, m, wide }, OWeight, Some(OBias))?;
+        let after = model.norm_position == NormPosition::After;
+        let norm = after.then_some([AttnNormWeight, AttnNormBias]);
+        self.add(&self.hidden(position)?, y, norm)
+    }
 
     /// Computes the MLP and adds it to the activations.
     pub(super) fn mlp(&self, position: u32) -> Result<(), TaskError> {
@@ -266,8 +275,8 @@ impl Work<'_> {
             UpWeight,
         };
         let m = self.tokens(position);
-        let model = &self.turn.engine.plan.model;
-        let activation = self.turn.engine.decoder.activation();
+        let model = self.turn.model();
+        let activation = self.turn.activation();
         let inner = model.intermediate_size as usize;
         let pieces = self.hidden(position)?;
         let x = self.room(m * self.width())?;

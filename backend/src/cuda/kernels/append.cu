@@ -1,7 +1,7 @@
 // Fresh keys and values to the records of a cache, [position][key, then value][row][head], where a row is a key/value head of
 // a sequence. The cache may lie in pages, one after another. A block of two warps a row and a fresh position: a warp for the
 // key, the other for the value.
-#include "stored.cuh"
+#include "mixed.cuh"
 
 struct AppendArguments {
     const void* keys;                // [sequences, query_len, kv_heads, head_dim]
@@ -23,14 +23,19 @@ __device__ inline const T* fresh(const AppendArguments& arguments, const void* f
 }
 
 template <class T>
+__device__ inline void copy_head(const T* head, T* into, unsigned int head_dim) {
+    for (unsigned int i = threadIdx.x % WARP; i < head_dim; i += WARP) {
+        into[i] = head[i];
+    }
+}
+
+template <class T>
 __device__ void append(const AppendArguments& arguments) {
     unsigned int which = threadIdx.x / WARP;
     const T* head = fresh<T>(arguments, which ? arguments.values : arguments.keys);
     T* record = (T*)record_at(arguments, arguments.start + blockIdx.y);
     T* into = record + (unsigned long long)(which * arguments.rows + blockIdx.x) * arguments.head_dim;
-    for (unsigned int i = threadIdx.x % WARP; i < arguments.head_dim; i += WARP) {
-        into[i] = head[i];
-    }
+    copy_head(head, into, arguments.head_dim);
 }
 
 template <class T>
@@ -44,5 +49,27 @@ __device__ void append_packed(const AppendArguments& arguments) {
     }
 }
 
+// Tokens of sequences at different places, each with its own blocks (mixed.cuh). A block of two warps a token and a head.
+struct MixedAppendArguments {
+    const void* keys;                 // [tokens, kv_heads, head_dim]
+    const void* values;               // the same
+    const unsigned long long* blocks; // where each is, sequence after sequence
+    const unsigned int* starts;       // [sequences]: which of them is the first of each
+    const unsigned int* sequences;    // [tokens]: whose each is
+    const unsigned int* positions;    // [tokens]: in its sequence
+    unsigned int kv_heads, head_dim, block_tokens, record_bytes;
+};
+
+template <class T>
+__device__ void append_mixed(const MixedAppendArguments& arguments) {
+    unsigned int which = threadIdx.x / WARP, token = blockIdx.x, head = blockIdx.y;
+    const T* from = (const T*)(which ? arguments.values : arguments.keys);
+    from += ((unsigned long long)token * arguments.kv_heads + head) * arguments.head_dim;
+    const unsigned long long* own = arguments.blocks + arguments.starts[arguments.sequences[token]];
+    T* record = (T*)block_record(own, arguments.block_tokens, arguments.record_bytes, arguments.positions[token]);
+    copy_head(from, record + (which * arguments.kv_heads + head) * arguments.head_dim, arguments.head_dim);
+}
+
 KERNEL_OF_TYPES(append, AppendArguments, 64)
 KERNEL_OF_TYPES(append_packed, AppendArguments, 64)
+KERNEL_OF_TYPES(append_mixed, MixedAppendArguments, 64)

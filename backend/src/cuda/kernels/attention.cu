@@ -8,7 +8,7 @@
 // (Eq. 3, 4), so none waits for another's maximum; where a score leaves low < score - phi < high its query is flagged, and
 // computed again by the synchronised way, which otherwise returns at once. So nobody asks the host. Where a model's scores are
 // too wide for any phi, all its queries are flagged at once.
-#include "stored.cuh"
+#include "mixed.cuh"
 
 #define ATTENTION_THREADS 128
 #define SIDE_BY_SIDE 4
@@ -35,6 +35,14 @@ struct AttentionArguments {
     float scale;                     // of a product of query and key
 };
 
+__device__ inline unsigned int context_of(const AttentionArguments& arguments) {
+    return arguments.context_len;
+}
+
+__device__ inline unsigned int context_of(const Mixed<AttentionArguments>& arguments) {
+    return arguments.contexts[blockIdx.x / arguments.kv_heads];
+}
+
 // The unified maximum of a model's scores, which lies on the device since it is found there (scores.cu).
 struct Unified {
     float phi, low, high;
@@ -47,10 +55,11 @@ struct Seen {
 };
 
 // The positions that this block's query sees in this block's split.
-__device__ inline Seen seen_by(const AttentionArguments& arguments) {
+template <class A>
+__device__ inline Seen seen_by(const A& arguments) {
     unsigned int sequence = (arguments.row_start + blockIdx.x) / arguments.kv_heads;
     unsigned int begin = arguments.firsts ? arguments.firsts[sequence] : 0;
-    unsigned int end = arguments.context_len;
+    unsigned int end = context_of(arguments);
     if (arguments.window && end > arguments.window) {
         begin = most(begin, end - arguments.window);
     }
@@ -173,8 +182,8 @@ __device__ inline bool flagged(const AttentionArguments& arguments, unsigned lon
     return any != 0;
 }
 
-template <class T, class S, int HEADS, Way WAY>
-__device__ void attend(const AttentionArguments& arguments) {
+template <class T, class S, int HEADS, Way WAY, class A>
+__device__ void attend(const A& arguments) {
     unsigned int heads = least(HEADS, arguments.group - blockIdx.z * HEADS);
     unsigned long long query = query_of(arguments, HEADS);
     if (WAY == RECOMPUTED && !flagged(arguments, query, heads)) {
@@ -213,8 +222,8 @@ __device__ void attend(const AttentionArguments& arguments) {
         }
     }
     Seen seen = seen_by(arguments);
-    unsigned int key = blockIdx.x * S::bytes(arguments.head_dim);
-    unsigned int value = key + arguments.rows * S::bytes(arguments.head_dim);
+    unsigned int key = row_of_record(arguments) * S::bytes(arguments.head_dim);
+    unsigned int value = key + rows_of_record(arguments) * S::bytes(arguments.head_dim);
     // A bit a query whose scores left the range.
     unsigned int left = 0;
     for (unsigned int base = seen.begin; base < seen.end; base += teams * SIDE_BY_SIDE) {
@@ -300,6 +309,11 @@ __device__ void combine(const AttentionArguments& arguments) {
     KERNEL(attend_again_##TYPE##_##KEPT##_h##HEADS, AttentionArguments, ATTENTION_THREADS,                   \
            attend<TYPE, STORED, HEADS, RECOMPUTED>)
 
+// Sequences at different places (mixed.cuh) attend by the synchronised way.
+#define MIXED(TYPE, STORED, KEPT, HEADS)                                                                       \
+    KERNEL(attend_mixed_##TYPE##_##KEPT##_h##HEADS, Mixed<AttentionArguments>, ATTENTION_THREADS,                       \
+           attend<TYPE, STORED, HEADS, SYNCHRONISED>)
+
 ATTENTION(f16, Whole<f16>, whole, 1)
 ATTENTION(f16, Whole<f16>, whole, 4)
 ATTENTION(f16, Packed, packed, 1)
@@ -312,6 +326,15 @@ ATTENTION(f16, Ragged<f16>, ragged, 1)
 ATTENTION(f16, Ragged<f16>, ragged, 4)
 ATTENTION(bf16, Ragged<bf16>, ragged, 1)
 ATTENTION(bf16, Ragged<bf16>, ragged, 4)
+
+MIXED(f16, Whole<f16>, whole, 1)
+MIXED(f16, Whole<f16>, whole, 4)
+MIXED(bf16, Whole<bf16>, whole, 1)
+MIXED(bf16, Whole<bf16>, whole, 4)
+MIXED(f16, Ragged<f16>, ragged, 1)
+MIXED(f16, Ragged<f16>, ragged, 4)
+MIXED(bf16, Ragged<bf16>, ragged, 1)
+MIXED(bf16, Ragged<bf16>, ragged, 4)
 
 KERNEL(combine_f16, AttentionArguments, ATTENTION_THREADS, combine<f16, SYNCHRONISED>)
 KERNEL(combine_bf16, AttentionArguments, ATTENTION_THREADS, combine<bf16, SYNCHRONISED>)

@@ -5,7 +5,7 @@
 // at a time: keys and values are unpacked to shared memory once for all its queries, and the softmax is kept up as they come
 // (Milakov and Gimelshein 2018). KEYS threads share a query: each has a score of a tile, and the elements of the result
 // that are KEYS apart. Results take the place of the queries, which no other block reads.
-#include "stored.cuh"
+#include "mixed.cuh"
 
 #define PROMPT_THREADS 256
 #define PROMPT_QUERIES 16
@@ -27,6 +27,21 @@ struct PromptArguments {
     float scale;                     // of a product of query and key
 };
 
+// A sequence's queries: the first among all, how many, and the position of the first.
+struct Asked {
+    unsigned int first, count, start;
+};
+
+__device__ inline Asked asked_by(const PromptArguments& arguments, unsigned int sequence) {
+    return Asked{sequence * arguments.query_len, arguments.query_len, arguments.start};
+}
+
+// `query_len` is the longest prompt's.
+__device__ inline Asked asked_by(const Mixed<PromptArguments>& arguments, unsigned int sequence) {
+    unsigned int first = arguments.tokens[sequence], count = arguments.tokens[sequence + 1] - first;
+    return Asked{first, count, arguments.contexts[sequence] - count};
+}
+
 // The largest, or the sum, over the threads of a query.
 __device__ inline float largest_of_query(float value) {
     for (int offset = PROMPT_KEYS / 2; offset > 0; offset /= 2) {
@@ -43,19 +58,19 @@ __device__ inline float sum_of_query(float value) {
 }
 
 // Unpacks keys and values of the positions from `base` on; those from `end` on are zero.
-template <class S>
-__device__ inline void load_tile(const PromptArguments& arguments, float* keys, float* values, unsigned int base,
+template <class S, class A>
+__device__ inline void load_tile(const A& arguments, float* keys, float* values, unsigned int base,
                                  unsigned int end) {
     unsigned int width = arguments.head_dim, eights = (width + 7) / 8, head = S::bytes(width);
     for (unsigned int i = threadIdx.x; i < PROMPT_KEYS * eights; i += PROMPT_THREADS) {
         unsigned int place = i / eights, at = i % eights * 8;
         float key[8] = {}, value[8] = {};
         if (base + place < end) {
-            const unsigned char* record = record_at(arguments, base + place) + blockIdx.x * head;
+            const unsigned char* record = record_at(arguments, base + place) + row_of_record(arguments) * head;
             S stored;
             stored.load(record, at, width);
             stored.widened(key);
-            stored.load(record + (unsigned long long)arguments.rows * head, at, width);
+            stored.load(record + (unsigned long long)rows_of_record(arguments) * head, at, width);
             stored.widened(value);
         }
 #pragma unroll
@@ -68,8 +83,8 @@ __device__ inline void load_tile(const PromptArguments& arguments, float* keys, 
     }
 }
 
-template <class T, class S>
-__device__ void attend_prompt(const PromptArguments& arguments) {
+template <class T, class S, class A>
+__device__ void attend_prompt(const A& arguments) {
     DYNAMIC_SHARED(shared);
     unsigned int width = arguments.head_dim;
     float* queries = (float*)shared;                // [PROMPT_QUERIES, width]
@@ -78,22 +93,27 @@ __device__ void attend_prompt(const PromptArguments& arguments) {
     float* weights = values + PROMPT_KEYS * width;  // [PROMPT_QUERIES, PROMPT_KEYS]
     unsigned int row = arguments.row_start + blockIdx.x, sequence = row / arguments.kv_heads;
     unsigned int first = arguments.firsts ? arguments.firsts[sequence] : 0;
-    unsigned int tile = blockIdx.y * PROMPT_QUERIES, count = least(PROMPT_QUERIES, arguments.query_len - tile);
-    unsigned int end = arguments.start + tile + count;
+    Asked asked = asked_by(arguments, sequence);
+    unsigned int tile = blockIdx.y * PROMPT_QUERIES;
+    // Another prompt is longer.
+    if (tile >= asked.count) {
+        return;
+    }
+    unsigned int count = least(PROMPT_QUERIES, asked.count - tile), end = asked.start + tile + count;
     // Queries of padding alone stay as they are.
     if (end <= first) {
         return;
     }
     unsigned long long stride = (unsigned long long)arguments.kv_heads * arguments.group * width;
-    T* from = (T*)arguments.queries + ((unsigned long long)sequence * arguments.query_len + tile) * stride +
+    T* from = (T*)arguments.queries + ((unsigned long long)asked.first + tile) * stride +
               (unsigned long long)(row % arguments.kv_heads * arguments.group + blockIdx.z) * width;
     unsigned int query = threadIdx.x / PROMPT_KEYS, lane = threadIdx.x % PROMPT_KEYS;
     for (unsigned int i = lane; i < width; i += PROMPT_KEYS) {
         queries[query * width + i] = query < count ? to_f32(from[query * stride + i]) : 0.0f;
     }
-    unsigned int position = arguments.start + tile + query, begin = first;
-    if (arguments.window && arguments.start + tile + 1 > arguments.window) {
-        begin = most(begin, arguments.start + tile + 1 - arguments.window);
+    unsigned int position = asked.start + tile + query, begin = first;
+    if (arguments.window && asked.start + tile + 1 > arguments.window) {
+        begin = most(begin, asked.start + tile + 1 - arguments.window);
     }
     float sums[PROMPT_ELEMENTS] = {};
     float maximum = -__uint_as_float(0x7f800000u), denominator = 0.0f;
@@ -149,3 +169,11 @@ PROMPT(bf16, Whole<bf16>, whole)
 PROMPT(bf16, Packed, packed)
 PROMPT(f16, Ragged<f16>, ragged)
 PROMPT(bf16, Ragged<bf16>, ragged)
+
+#define MIXED_PROMPT(TYPE, STORED, KEPT)                                                                      \
+    KERNEL(attend_prompt_mixed_##TYPE##_##KEPT, Mixed<PromptArguments>, PROMPT_THREADS, attend_prompt<TYPE, STORED>)
+
+MIXED_PROMPT(f16, Whole<f16>, whole)
+MIXED_PROMPT(bf16, Whole<bf16>, whole)
+MIXED_PROMPT(f16, Ragged<f16>, ragged)
+MIXED_PROMPT(bf16, Ragged<bf16>, ragged)

@@ -3,6 +3,7 @@
 mod attention;
 mod cache;
 mod elements;
+mod mixed;
 mod parts;
 mod product;
 mod prompt;
@@ -16,6 +17,7 @@ pub(crate) use attention::HEADS;
 pub use attention::{Attention, HeldAs, Range, Way, check_cache};
 pub use cache::{Append, matrix_groups};
 pub use elements::{Elements, activate_gate, bias_activation, residual};
+pub use mixed::{MixedAppend, OwnBlocks};
 pub use parts::{Join, Part, to_stored, to_wide};
 pub use product::{Product, check_depth, flat, flat_plain, gemv};
 pub use prompt::PromptAttention;

@@ -4,6 +4,7 @@ mod attention;
 mod bench;
 mod elements;
 mod groups;
+mod mixed;
 mod parts;
 mod products;
 mod prompt;
@@ -21,7 +22,7 @@ const TYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
 
 type Test = fn(&mut Bench<'_>) -> Result<(), Wrong>;
 
-const TESTS: [(&str, Test); 25] = [
+const TESTS: [(&str, Test); 28] = [
     ("embedding", rows::embed),
     ("layer norm", rows::layer_norm),
     ("RMSNorm", rows::rms_norm),
@@ -42,6 +43,9 @@ const TESTS: [(&str, Test); 25] = [
     ("scores, counted", attention::scores),
     ("unified maximum, chosen", attention::range),
     ("attention of a prompt", prompt::attend),
+    ("attention over blocks", mixed::steps),
+    ("attention of prompts over blocks", mixed::prompts),
+    ("blocks appended to", mixed::append),
     ("tables of pages", tables::pages),
     ("positions of tokens", tables::places),
     ("GEMV", products::gemv),

@@ -1,0 +1,328 @@
+//! Requests that come and go, on a GPU: iterations of a mixed batch over a paged cache on the card, and caches that go to
+//! page-locked memory of the host and come back.
+//!
+//! Tasks are given to streams as a plan's are. Whoever schedules iterations waits for an iteration's end, so tables are
+//! written for one at a time. Weights and cache have the card's memory that was stated; activations, tables, logits and partial
+//! sums lie beside.
+
+mod batch;
+mod cache;
+mod copies;
+mod layers;
+mod pool;
+mod weights;
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use plimsoll_core::Dtype;
+use plimsoll_core::machine::Machine;
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::program::{Op, Program, ResourceKind, Span, TaskId};
+use plimsoll_core::roster::{Moved, Roster};
+use plimsoll_core::tier::Tier;
+use plimsoll_core::units::Bytes;
+
+use super::beside::{Beside, Extent};
+use super::issue::{CHOICE, CardDevice, Work};
+use super::lanes::Issue;
+use crate::cpu::error::TaskError;
+use crate::cpu::worker::{self, Held};
+use crate::cpu::{CpuError, CpuOptions};
+use crate::cuda::launches::NO_TOKEN;
+use crate::cuda::{Card, CopyRows, CudaError};
+use crate::decoder::Decoder;
+use crate::serving::tables::CacheSize;
+use crate::serving::texts::Texts;
+use crate::serving::{Served, ServingError};
+use crate::tiers::Region;
+use crate::weights::WeightSource;
+use batch::{Batch, Tables};
+use cache::CardCache;
+use layers::{Block, hidden_bytes, workspace_elements};
+use weights::CardWeights;
+
+/// Room that is lost to addresses which have to be multiples of something.
+const SLACK: usize = 1 << 10;
+
+/// Where what lies between layers is on the card.
+#[derive(Debug)]
+struct Room {
+    hidden: u64,
+    workspace: (u64, u64),
+    tables: u64,
+    /// u32, by sequence: the next token.
+    chosen: u64,
+}
+
+/// An iteration between two of its layers.
+#[derive(Debug, Default)]
+struct Flow {
+    batch: Batch,
+    next_layer: usize,
+}
+
+/// A card that serves requests.
+#[derive(Debug)]
+pub(crate) struct OnCard {
+    device: CardDevice,
+    model: ModelSpec,
+    dtype: Dtype,
+    decoder: Decoder,
+    weights: CardWeights,
+    cache: CardCache,
+    texts: Arc<Texts>,
+    room: Room,
+    flow: Mutex<Flow>,
+    /// Page-locked: tables on their way to the card.
+    staged: Mutex<Region>,
+    /// Page-locked: next tokens that have come from there, u32.
+    chosen: Region,
+    chosen_at: u64,
+}
+
+impl OnCard {
+    /// Reads the weights, and takes all memory, on a card that is open.
+    pub(crate) fn new(
+        card: &Arc<dyn Card>,
+        served: &Served,
+        size: CacheSize,
+        (decoder, texts): (Decoder, Arc<Texts>),
+        (source, options): (&dyn WeightSource, &CpuOptions),
+    ) -> Result<OnCard, CpuError> {
+        let Served {
+            model, dtype, most, ..
+        } = served;
+        let on = &**card;
+        let weights = CardWeights::load(on, (model, *dtype), source)?;
+        let kv = on.take(served.kv.0 as usize)?;
+        let (sequences, tokens) = (most.sequences as usize, most.tokens as usize);
+        let extent = Extent {
+            model,
+            dtype: *dtype,
+            rotary: decoder.rotary(),
+            prompts: 0,
+            sequences,
+            tokens,
+            positions: model.max_position_embeddings as usize,
+            parts: [0; 2],
+        };
+        let blocks = served.kv.0 as usize / size.block_bytes();
+        let tables = Tables::most(blocks, sequences, tokens);
+        let room = Room::take(on, &extent, tables)?;
+        let beside = Beside::new(on, &extent, false)?;
+        let staged = pool::locked(on, tables).map_err(before_tasks)?;
+        let chosen = pool::locked(on, 4 * sequences).map_err(before_tasks)?;
+        Ok(OnCard {
+            device: CardDevice::with(Arc::clone(card), &options.dispatch, beside),
+            model: model.clone(),
+            dtype: *dtype,
+            cache: CardCache::new(on, size, kv).map_err(before_tasks)?,
+            decoder,
+            weights,
+            texts,
+            room,
+            flow: Mutex::default(),
+            staged: Mutex::new(staged),
+            chosen_at: chosen.address(),
+            chosen,
+        })
+    }
+
+    /// Sets the zero of the clock to about now.
+    pub(crate) fn start_clock(&self) -> Result<(), CudaError> {
+        self.device.start_clock()
+    }
+
+    /// Takes back what a request has of the cache.
+    pub(crate) fn release(&self, request: u32) {
+        self.cache.release(request);
+    }
+
+    /// Waits for all work and gives the card's memory back.
+    pub(crate) fn close(&self) {
+        self.device.card.close();
+    }
+
+    /// Gives a stream layers in a row.
+    fn span(&self, stream: usize, span: &Span, roster: &Roster) -> Result<(), TaskError> {
+        let flow = &mut *self.flow.lock().unwrap_or_else(PoisonError::into_inner);
+        if span.embeds {
+            *flow = Flow {
+                batch: Batch::new(&roster.members, &self.texts, &self.cache)?,
+                next_layer: 0,
+            };
+        }
+        let first = flow.next_layer;
+        flow.next_layer += usize::from(span.layers);
+        let batch = &flow.batch;
+        let tables = self.bring_tables(stream, batch, first..flow.next_layer)?;
+        let block = |number: usize, layer: usize| {
+            let block = Block {
+                on: self,
+                batch,
+                tables,
+                number,
+                layer,
+            };
+            Work::new((&self.device, stream), block, self.room.workspace)
+        };
+        if span.embeds {
+            block(0, 0).embed(0)?;
+        }
+        for layer in 0..usize::from(span.layers) {
+            block(first + layer + 1, layer).layer()?;
+        }
+        if span.head.is_some() {
+            block(flow.next_layer + 1, 0).next_tokens()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the tables of a batch for some layers, and brings them to the card.
+    fn bring_tables(
+        &self,
+        stream: usize,
+        batch: &Batch,
+        layers: Range<usize>,
+    ) -> Result<Tables, TaskError> {
+        let card = &self.device.card;
+        let mut staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those of the iteration before are there, since that has ended.
+        card.await_event(CHOICE)?;
+        let tables = Tables::write(batch, (&self.cache, layers), &mut staged)?;
+        let from = staged.address();
+        card.copy(stream, &CopyRows::of(self.room.tables, from, tables.end))?;
+        // Stages look for positions where a plan's are.
+        let positions = from + tables.positions as u64;
+        let places = self.device.beside.places;
+        card.copy(stream, &CopyRows::of(places, positions, 4 * batch.tokens()))?;
+        card.record(stream, CHOICE)?;
+        Ok(tables)
+    }
+
+    /// Gives a stream a move's copies.
+    fn make_move(
+        &self,
+        stream: usize,
+        (task, bytes): (TaskId, Bytes),
+        moved: Moved,
+    ) -> Result<(), TaskError> {
+        let card = &*self.device.card;
+        let of_layer = |layer: u16, to: Tier| {
+            let what = (usize::from(layer), to, bytes);
+            self.cache.move_layer(card, task, what)
+        };
+        let copies = match moved {
+            Moved::Out(request, tokens) => self.cache.move_out(card, (request, tokens as usize))?,
+            Moved::In(request) => self.cache.move_in(task, request)?,
+            Moved::LayerOut(layer) => of_layer(layer, Tier::Host)?,
+            Moved::LayerIn(layer) => of_layer(layer, Tier::Device)?,
+        };
+        for copy in copies {
+            card.copy(stream, &copy)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the tokens that an iteration chose, and refuses those that are none.
+    fn note_chosen(&self) -> Result<(), TaskError> {
+        let flow = self.flow.lock().unwrap_or_else(PoisonError::into_inner);
+        let chosen = self.chosen.bytes().as_chunks().0.iter();
+        let chosen: Vec<u32> = chosen.map(|id| u32::from_ne_bytes(*id)).collect();
+        let requests = flow.batch.requests();
+        let chosen = &chosen[..requests.len()];
+        if let Some(sequence) = chosen.iter().position(|id| *id == NO_TOKEN) {
+            return Err(TaskError::NotANumber {
+                sequence,
+                dtype: self.dtype,
+            });
+        }
+        self.texts
+            .go_on(requests.into_iter().zip(chosen.iter().copied()));
+        Ok(())
+    }
+}
+
+impl Room {
+    fn take(card: &dyn Card, extent: &Extent<'_>, tables: usize) -> Result<Room, CudaError> {
+        let element = extent.dtype.size_bytes() as usize;
+        let hidden = hidden_bytes(extent.model, extent.dtype, extent.tokens);
+        let workspace = extent.tokens * workspace_elements(extent.model) * element + SLACK;
+        let chosen = 4 * extent.sequences;
+        let start = card.take(workspace)?;
+        Ok(Room {
+            hidden: card.take(hidden.0 as usize)?,
+            workspace: (start, start + workspace as u64),
+            tables: card.take(tables)?,
+            chosen: card.take(chosen)?,
+        })
+    }
+}
+
+impl Issue for OnCard {
+    fn card(&self) -> &dyn Card {
+        &*self.device.card
+    }
+
+    fn issue(&self, stream: usize, (piece, index): (&Program, usize)) -> Result<(), TaskError> {
+        let roster = piece.roster().ok_or(ServingError::NoRoster)?;
+        let task = TaskId(piece.first_task().0 + index as u32);
+        match piece.op_of(&piece.tasks()[index]) {
+            Op::Span(span) => self.span(stream, span, roster),
+            Op::Move { bytes, .. } => {
+                let moved = roster.moves.iter().find(|(id, _)| *id == task);
+                let make = |(_, moved): &(_, Moved)| self.make_move(stream, (task, *bytes), *moved);
+                moved.map_or(Ok(()), make)
+            }
+            Op::Barrier => Ok(()),
+            _ => Err(TaskError::NotExecuted("operations of a static plan")),
+        }
+    }
+
+    fn ended(&self, (piece, index): (&Program, usize)) -> Result<(), TaskError> {
+        match piece.op_of(&piece.tasks()[index]) {
+            Op::Span(span) if span.head.is_some() => self.note_chosen(),
+            Op::Move { .. } => {
+                self.cache
+                    .moved(TaskId(piece.first_task().0 + index as u32));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is no stream's has nothing to do.
+impl worker::Work for OnCard {
+    fn run(
+        &self,
+        _: (&Program, usize),
+        _: ResourceKind,
+        _: Held<'_>,
+    ) -> Result<Option<Instant>, TaskError> {
+        Err(TaskError::NotExecuted("operations of a static plan"))
+    }
+}
+
+/// The same trouble before the first task.
+fn before_tasks(error: TaskError) -> CpuError {
+    match error {
+        TaskError::Tier(error) => CpuError::Tier(error),
+        TaskError::Cuda(error) => CpuError::Cuda(error),
+        other => CpuError::Program(other.to_string()),
+    }
+}
+
+/// The machine's streams and the model's products, before memory is taken.
+pub(crate) fn open(
+    card: &dyn Card,
+    machine: &Machine,
+    served: &Served,
+    options: &CpuOptions,
+) -> Result<(), CpuError> {
+    super::supported::check_served(served, options)?;
+    let of = (&served.model, served.dtype);
+    CardDevice::open(card, &options.dispatch, machine, of)
+}
