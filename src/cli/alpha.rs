@@ -14,9 +14,11 @@ use plimsoll_core::split::Module;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use serde_json::json;
 
+use super::backend::Backend;
 use super::options::{DtypeName, Format, positive};
 use super::output::{check_output, check_spared, complain, print, print_json};
 use super::profile::{cpu_options, today};
+use super::threads::DeviceThreads;
 use super::{Exit, Failure, Progress};
 use crate::alpha::{At, Measured, Range, benchmark};
 use crate::files::{find_model, find_profile, write_text};
@@ -55,6 +57,8 @@ pub struct Args {
     /// The most that the CPU reads of weights while it multiplies, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     cpu_gb_s: Option<f64>,
+    #[command(flatten)]
+    threads: DeviceThreads,
     /// Where the disk tier's file would go
     #[arg(long, value_name = "DIR", default_value = ".")]
     disk_dir: PathBuf,
@@ -94,6 +98,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             profile.name
         ));
     }
+    let threads = args.threads.beside(Backend::Cpu, profile.as_ref())?;
     let model = find_model(&args.model)?;
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
     let options = PartOptions {
@@ -103,7 +108,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 cpu: args.cpu_gb_s.map(|rate| BytesPerSecond(rate * 1e9)),
                 ..Throttles::default()
             },
-            ..cpu_options(&args.disk_dir)?
+            ..cpu_options(&args.disk_dir, threads)?
         },
         model: model.spec,
         dtype,

@@ -11,10 +11,12 @@ use plimsoll_core::serve::{Request, Reserve, ServeSummary};
 use plimsoll_core::traffic::Traffic;
 use plimsoll_core::units::{Bytes, BytesPerSecond};
 
+use crate::cli::backend::Backend;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::options::positive;
 use crate::cli::pace::Around;
-use crate::cli::profile::{DEVICE_THREADS, cpu_options};
+use crate::cli::profile::cpu_options;
+use crate::cli::threads::DeviceThreads;
 use crate::files::find_model;
 use crate::report::serve::serve_comparison;
 use crate::serve::replay::{Manager, Replayed, Server};
@@ -36,10 +38,8 @@ pub(super) struct ExecuteArgs {
     /// The most that copies from the device carry, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive)]
     d2h_gb_s: Option<f64>,
-    /// --execute: threads that the emulated device computes with; profiles are measured with 1
-    #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS, requires = "execute",
-          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
-    device_threads: usize,
+    #[command(flatten)]
+    threads: DeviceThreads,
 }
 
 /// What came of serving for real.
@@ -80,14 +80,14 @@ impl ExecuteArgs {
         if !self.execute {
             return Ok(None);
         }
+        let threads = self.threads.beside(Backend::Cpu, Some(profile))?;
         let options = CpuOptions {
             throttles: Throttles {
                 h2d: self.h2d_gb_s.map(rate),
                 d2h: self.d2h_gb_s.map(rate),
                 ..Throttles::default()
             },
-            device_threads: self.device_threads,
-            ..cpu_options(Path::new("."))?
+            ..cpu_options(Path::new("."), threads)?
         };
         let source: Box<dyn WeightSource> = match find_model(model)?.checkpoint()? {
             Some(folder) => Box::new(Safetensors::open(folder, &server.model)?),
@@ -134,6 +134,9 @@ impl ExecuteArgs {
             })
         };
         let line = match &server.manager {
+            _ if !self.execute && self.threads.asked() => {
+                "--device-threads: are those that --execute computes with; give that as well"
+            }
             _ if !self.execute => return Ok(()),
             Manager::S3 {
                 reserve: Reserve::Output,
