@@ -10,6 +10,8 @@ use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// A given policy on a machine, without a prediction.
 pub fn plan(
     profile: &HardwareProfile,
@@ -18,8 +20,13 @@ pub fn plan(
     workload: Workload,
     policy: Policy,
 ) -> Plan {
-    let machine = (&*profile.name, profile.usable());
-    on(machine, (model, dtype), workload, policy)
+    let provenance = Provenance::of(profile, ChosenBy::Given, VERSION);
+    on(
+        (provenance, profile.usable()),
+        (model, dtype),
+        workload,
+        policy,
+    )
 }
 
 /// A given policy where each tier is as large as it needs.
@@ -32,14 +39,24 @@ pub fn plan_with_room(
     workload: Workload,
     policy: Policy,
 ) -> Result<Plan, LowerError> {
-    let machine = ("this-machine", PerTier::default());
-    let mut plan = on(machine, (model, dtype), workload, policy);
+    let provenance = Provenance {
+        hardware: "this-machine".to_owned(),
+        device_threads: None,
+        chosen_by: ChosenBy::Given,
+        plimsoll_version: VERSION.to_owned(),
+    };
+    let mut plan = on(
+        (provenance, PerTier::default()),
+        (model, dtype),
+        workload,
+        policy,
+    );
     plan.capacity_bytes = footprint(&plan)?;
     Ok(plan)
 }
 
 fn on(
-    (hardware, capacity_bytes): (&str, PerTier<Bytes>),
+    (provenance, capacity_bytes): (Provenance, PerTier<Bytes>),
     (model, dtype): (ModelSpec, Dtype),
     workload: Workload,
     policy: Policy,
@@ -52,10 +69,6 @@ fn on(
         policy,
         capacity_bytes,
         prediction: None,
-        provenance: Provenance {
-            hardware: hardware.to_owned(),
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: env!("CARGO_PKG_VERSION").to_owned(),
-        },
+        provenance,
     }
 }

@@ -91,6 +91,7 @@ fn plan(policy: Policy, num_prompts: Option<u64>) -> Plan {
         prediction: None,
         provenance: Provenance {
             hardware: "round".into(),
+            device_threads: None,
             chosen_by: ChosenBy::Given,
             plimsoll_version: "0".into(),
         },

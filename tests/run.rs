@@ -73,6 +73,38 @@ fn with_more_threads_than_were_profiled_nothing_is_predicted() {
 }
 
 #[test]
+fn a_run_has_as_many_threads_as_its_profile_was_measured_with() {
+    let place = Place::new();
+    tiny_plan(&place);
+    let small = place.read("small.toml").replace("\"small\"", "\"two\"");
+    let two = "[compute]\ndevice_threads = { value = 2, source = \"stated\" }\n";
+    place.write("two.toml", &format!("{small}{two}"));
+    let model = tiny_opt();
+    let policy = format!("--model {model} --dtype f32 {POLICY}");
+    place.text(&format!("simulate --hw two.toml {policy} -o two.json"));
+    let plan: Value = serde_json::from_str(&place.read("two.json")).unwrap();
+    assert_eq!(plan["provenance"]["device_threads"], 2);
+    let one = place.json(&format!(
+        "run --plan plan.json --model {model} --format json"
+    ));
+    // By the profile that is given, and by the plan's own.
+    for what in ["--plan plan.json --hw two.toml", "--plan two.json"] {
+        let run = format!("run {what} --model {model} --format json");
+        let found = place.json(&run);
+        assert!(found["prediction"].is_object(), "{found}");
+        assert_eq!(found["outputs"], one["outputs"]);
+        let other = place.json(&format!("{run} --device-threads 1"));
+        let why = other["prediction_left_out"].as_str().unwrap();
+        assert!(
+            why.contains("two was measured with 2 device threads, not with 1"),
+            "{why}"
+        );
+        assert!(why.contains("profile --device-threads 1"), "{why}");
+        assert_eq!(other["outputs"], one["outputs"]);
+    }
+}
+
+#[test]
 fn what_was_predicted_of_something_else_is_not_compared() {
     let place = Place::new();
     tiny_plan(&place);

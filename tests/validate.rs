@@ -224,6 +224,8 @@ fn what_can_be_refused_is_refused_before_anything_is_measured() {
     place.refused("-o grid.toml", 2, &words);
     place.refused("-o /proc/out", 2, &["--output /proc/out"]);
     place.refused("--disk-dir nowhere -o out", 2, &["nowhere", "--disk-dir"]);
+    let words = ["with 1 device thread,", "profile --device-threads 2"];
+    place.refused("--hw machine.toml --device-threads 2 -o new", 2, &words);
     place.refused("--hw t4 -o new", 2, &["--hw t4", "GPU", "leave --hw out"]);
     assert!(!place.path("new").exists());
     let place = Place::new(&GRID.replace("prompt_len", "promt_len"));

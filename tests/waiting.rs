@@ -156,6 +156,7 @@ fn plan() -> Plan {
         prediction: None,
         provenance: Provenance {
             hardware: "round".into(),
+            device_threads: None,
             chosen_by: ChosenBy::Given,
             plimsoll_version: "0".into(),
         },

@@ -78,19 +78,14 @@ pub(crate) fn allowed_cores() -> Vec<usize> {
         .collect()
 }
 
-/// Does something on the core that an executor's device has, where `pin_cores` gives it one of its own.
+/// Does something on some cores, or anywhere where there are none, by a thread of its own: who calls is to keep its cores.
 ///
 /// # Panics
 /// Where the work does.
-pub(crate) fn on_device_core<R: Send>(pin_cores: bool, work: impl FnOnce() -> R + Send) -> R {
-    let cores = match pin_cores {
-        true => allowed_cores(),
-        false => Vec::new(),
-    };
-    let device = if cores.len() > 1 { &cores[..1] } else { &[] };
+pub(crate) fn on_cores<R: Send>(cores: &[usize], work: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let work = scope.spawn(|| {
-            pin_to(device);
+            pin_to(cores);
             work()
         });
         work.join().expect("it does not panic")

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Dtype;
+use crate::hardware::HardwareProfile;
 use crate::machine::Machine;
 use crate::model::ModelSpec;
 use crate::policy::Policy;
@@ -60,10 +61,30 @@ impl Plan {
 pub struct Provenance {
     /// The hardware profile's name.
     pub hardware: String,
+    /// Threads of the emulated device that the profile was measured with; none: one, or no emulated device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_threads: Option<u32>,
     /// Whether the planner chose the policy or a person gave it.
     pub chosen_by: ChosenBy,
     /// The version of Plimsoll.
     pub plimsoll_version: String,
+}
+
+impl Provenance {
+    /// Of a plan for the machine of a profile.
+    pub fn of(
+        profile: &HardwareProfile,
+        chosen_by: ChosenBy,
+        plimsoll_version: &str,
+    ) -> Provenance {
+        let threads = profile.compute.device_threads.as_ref();
+        Provenance {
+            hardware: profile.name.clone(),
+            device_threads: threads.map(|threads| threads.value),
+            chosen_by,
+            plimsoll_version: plimsoll_version.to_owned(),
+        }
+    }
 }
 
 /// Who decided.

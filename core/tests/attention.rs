@@ -64,6 +64,7 @@ fn seen(model: &ModelSpec, sparse_attention: f64) -> Vec<(u32, u32, u32)> {
         prediction: None,
         provenance: Provenance {
             hardware: "none".into(),
+            device_threads: None,
             chosen_by: ChosenBy::Given,
             plimsoll_version: "0".into(),
         },

@@ -157,6 +157,8 @@ fn round_trip_keeps_every_optional_part() {
     });
     profile.compute.handoff = Some(Quantity::new(Seconds(0.0), "lab"));
     profile.compute.cpu_copy_share = Some(Quantity::new(0.25, "lab"));
+    profile.kind = DeviceKind::Emulated;
+    profile.compute.device_threads = Some(Quantity::new(12, "lab"));
     profile.compute.cpu_attention_prefill = Some(profile.compute.attention_prefill.clone());
     profile.compute.cpu_gemm = profile.compute.gemm.clone();
     profile.compute.part_launch = Some(profile.compute.launch.clone());
@@ -184,6 +186,24 @@ fn round_trip_keeps_every_optional_part() {
     });
     profile.validate().unwrap();
     assert_eq!(parse(&profile.to_toml()).unwrap(), profile);
+}
+
+#[test]
+fn a_device_has_one_thread_unless_its_profile_says_more() {
+    assert_eq!(mini().device_threads(), 1);
+    let launch = "launch_s = { value = 1e-6";
+    let with = |count: &str| {
+        let threads = format!("device_threads = {{ value = {count}, source = \"lab\" }}");
+        format!("{threads}\n{launch}")
+    };
+    let twelve = MINIMAL.replacen(launch, &with("12"), 1);
+    assert_eq!(parse(&twelve).unwrap().device_threads(), 12);
+    let key = "compute.device_threads";
+    refuses(launch, &with("0"), key, &["1 or more"]);
+    refuses(launch, &with("1.5"), key, &["whole number"]);
+    refuses(launch, &with("5000"), key, &["write 1024 at most"]);
+    let of_gpu = twelve.replacen("\"emulated\"", "\"gpu\"", 1);
+    refuses_text(&of_gpu, "x.toml", key, &["kind is gpu", "leave it out"]);
 }
 
 #[test]

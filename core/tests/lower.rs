@@ -32,6 +32,7 @@ fn plan(policy: Policy, workload: Workload) -> Plan {
         prediction: None,
         provenance: Provenance {
             hardware: "none".into(),
+            device_threads: None,
             chosen_by: ChosenBy::Given,
             plimsoll_version: "0".into(),
         },

@@ -47,6 +47,7 @@ fn plan(model: ModelSpec, policy: Policy, workload: Workload) -> Plan {
         prediction: None,
         provenance: Provenance {
             hardware: "none".into(),
+            device_threads: None,
             chosen_by: ChosenBy::Given,
             plimsoll_version: "0".into(),
         },

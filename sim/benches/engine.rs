@@ -43,6 +43,7 @@ fn opt_175b(profile: &HardwareProfile) -> Plan {
         prediction: None,
         provenance: Provenance {
             hardware: profile.name.clone(),
+            device_threads: None,
             chosen_by: ChosenBy::Given,
             plimsoll_version: "0".into(),
         },

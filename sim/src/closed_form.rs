@@ -301,6 +301,7 @@ fn reference_plan(
         prediction: None,
         provenance: Provenance {
             hardware: String::new(),
+            device_threads: None,
             chosen_by: ChosenBy::Given,
             plimsoll_version: env!("CARGO_PKG_VERSION").to_owned(),
         },

@@ -66,6 +66,7 @@ mod tests {
             prediction: None,
             provenance: Provenance {
                 hardware: "t4x4".into(),
+                device_threads: None,
                 chosen_by: ChosenBy::Given,
                 plimsoll_version: "0".into(),
             },

@@ -189,6 +189,7 @@ fn a_model_of_more_weights_than_a_cache_holds_is_read_as_fast_as_memory() {
         prediction: None,
         provenance: Provenance {
             hardware: "t4".into(),
+            device_threads: None,
             chosen_by: ChosenBy::Given,
             plimsoll_version: "test".into(),
         },

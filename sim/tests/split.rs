@@ -51,6 +51,7 @@ fn plan(split: SplitLinears) -> Plan {
         prediction: None,
         provenance: Provenance {
             hardware: "a10".into(),
+            device_threads: None,
             chosen_by: ChosenBy::Given,
             plimsoll_version: "0".into(),
         },

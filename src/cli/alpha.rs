@@ -18,6 +18,7 @@ use super::backend::Backend;
 use super::options::{DtypeName, Format, positive};
 use super::output::{check_output, check_spared, complain, print, print_json};
 use super::profile::{cpu_options, today};
+use super::threads::DeviceThreads;
 use super::{Exit, Failure, Progress};
 use crate::alpha::{At, Measured, Range, benchmark};
 use crate::files::{find_model, find_profile, write_text};
@@ -59,6 +60,8 @@ pub struct Args {
     /// The most that the CPU reads of weights while it multiplies, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     cpu_gb_s: Option<f64>,
+    #[command(flatten)]
+    threads: DeviceThreads,
     /// Where the disk tier's file would go
     #[arg(long, value_name = "DIR", default_value = ".")]
     disk_dir: PathBuf,
@@ -100,7 +103,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             profile.name
         ));
     }
-    let options = options_of(args)?;
+    let threads = args.threads.beside(args.backend, profile.as_ref());
+    let options = options_of(args, threads)?;
     let mut copies = Vec::new();
     let measured = measure(args, &options, &mut copies).map_err(|error| {
         match options.cpu.interrupt.load(Ordering::Relaxed) {
@@ -123,7 +127,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// What is measured, and on which executor.
-fn options_of(args: &Args) -> anyhow::Result<PartOptions> {
+fn options_of(args: &Args, threads: u32) -> anyhow::Result<PartOptions> {
     if args.backend == Backend::Cuda && (args.h2d_gb_s.is_some() || args.cpu_gb_s.is_some()) {
         let line = "--h2d-gb-s and --cpu-gb-s: limit what stands for a GPU's machine; leave them out, or use \
                     --backend cpu";
@@ -138,7 +142,7 @@ fn options_of(args: &Args) -> anyhow::Result<PartOptions> {
             cpu: args.cpu_gb_s.map(|rate| BytesPerSecond(rate * 1e9)),
             ..Throttles::default()
         },
-        ..cpu_options(&args.disk_dir)?
+        ..cpu_options(&args.disk_dir, threads)?
     };
     Ok(PartOptions {
         cpu: args.backend.on_device(cpu)?,

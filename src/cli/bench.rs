@@ -14,6 +14,7 @@ use super::backend::Backend;
 use super::options::{DtypeName, positive};
 use super::output::{check_output, check_spared, print, print_json};
 use super::profile::cpu_options;
+use super::threads::DeviceThreads;
 use super::{Exit, Failure, Format, Progress};
 use crate::files::{find_model, write_text};
 use crate::report::BenchReport;
@@ -36,6 +37,8 @@ pub struct Args {
     /// The most that copies to the emulated device carry, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     h2d_gb_s: Option<f64>,
+    #[command(flatten)]
+    threads: DeviceThreads,
     /// Where a disk tier's file would go
     #[arg(long, default_value = ".", value_name = "DIR")]
     disk_dir: PathBuf,
@@ -111,13 +114,14 @@ fn options_of(args: &Args, profile: Option<&HardwareProfile>) -> anyhow::Result<
             "--h2d-gb-s: limits the emulated device's link; leave it out, or use --backend cpu";
         return Err(Failure::new(Exit::Usage, line).into());
     }
+    let threads = args.threads.beside(args.backend, profile);
     let cpu = CpuOptions {
         dispatch: Dispatch::measuring(),
         throttles: Throttles {
             h2d: args.h2d_gb_s.map(|rate| BytesPerSecond(rate * 1e9)),
             ..Throttles::default()
         },
-        ..cpu_options(&args.disk_dir)?
+        ..cpu_options(&args.disk_dir, threads)?
     };
     let cpu = args.backend.on_device(cpu)?;
     Ok(match profile {

@@ -27,6 +27,7 @@ pub mod replay;
 pub mod run;
 pub mod score;
 pub mod simulate;
+mod threads;
 pub mod validate;
 pub mod workload;
 

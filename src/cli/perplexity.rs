@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
-use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::weights::Safetensors;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
@@ -84,10 +83,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return Err(too_short(args, ids.len(), context).into());
     }
     let settings = asked(args, &model)?;
-    let cpu = CpuOptions {
-        device_threads: available_parallelism().map_or(1, usize::from),
-        ..cpu_options(Path::new("."))?
-    };
+    // Nothing else has work meanwhile.
+    let cores = available_parallelism().map_or(1, usize::from);
+    let cpu = cpu_options(Path::new("."), cores as u32)?;
     let progress = Progress::new("windows", (windows.len() * settings.len()) as u64);
     let subject = Subject {
         model: &model.spec,

@@ -11,6 +11,7 @@ use plimsoll_core::hardware::HardwareProfile;
 use super::backend::Backend;
 use super::options::DtypeName;
 use super::output::{check_output, complain};
+use super::threads::DeviceThreads;
 use super::{Exit, Failure, Progress, print, stop_on_interrupt};
 use crate::files::{find_model, write_text};
 
@@ -36,6 +37,8 @@ pub struct Args {
     /// among them for each shape, and predictions know its times
     #[arg(long, value_delimiter = ',')]
     model: Vec<String>,
+    #[command(flatten)]
+    threads: DeviceThreads,
     /// Where the disk tier's file goes
     #[arg(long, default_value = ".", value_name = "DIR")]
     disk_dir: PathBuf,
@@ -50,8 +53,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     check_output("--output", args.output.as_deref())?;
     let models = args.model.iter().map(|model| find_model(model));
     let models = models.map(|found| Ok(found?.spec));
+    let threads = args.threads.of(args.backend, None);
     let options = ProbeOptions {
-        cpu: args.backend.on_device(cpu_options(&args.disk_dir)?)?,
+        cpu: args
+            .backend
+            .on_device(cpu_options(&args.disk_dir, threads)?)?,
         quick: args.quick,
         dtypes: args
             .backend
@@ -83,12 +89,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Threads of the emulated device with which profiles are measured.
-pub(super) const DEVICE_THREADS: usize = 1;
-
 /// How the CPU executor runs, alike for `profile`, `run` and `validate`, so that what one measures holds
-/// for the others: the device on a core of its own, stopping at Ctrl-C.
-pub(super) fn cpu_options(disk_dir: &std::path::Path) -> anyhow::Result<CpuOptions> {
+/// for the others: the device on cores of its own, as many as it has threads, stopping at Ctrl-C.
+pub(super) fn cpu_options(
+    disk_dir: &std::path::Path,
+    device_threads: u32,
+) -> anyhow::Result<CpuOptions> {
     if !disk_dir.is_dir() {
         let line = format!(
             "--disk-dir {}: is no folder; make it, or give another",
@@ -98,7 +104,7 @@ pub(super) fn cpu_options(disk_dir: &std::path::Path) -> anyhow::Result<CpuOptio
     }
     let mut cpu = CpuOptions::new(disk_dir);
     cpu.pin_cores = true;
-    cpu.device_threads = DEVICE_THREADS;
+    cpu.device_threads = device_threads as usize;
     cpu.interrupt = stop_on_interrupt()?;
     Ok(cpu)
 }

@@ -24,7 +24,8 @@ use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, WorkloadArgs, positive};
 use super::output::{check_apart, check_outputs, check_spared};
 use super::pace::Around;
-use super::profile::{DEVICE_THREADS, cpu_options};
+use super::profile::cpu_options;
+use super::threads::DeviceThreads;
 use crate::files::is_being_written;
 use answers::Answers;
 use choice::ChoiceArgs;
@@ -85,11 +86,8 @@ pub struct Args {
     /// The most that the CPU reads of weights while it computes a part of a linear layer, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     cpu_gb_s: Option<f64>,
-    /// Threads that the emulated device computes with, or beside a GPU the CPU with its rows of split linear
-    /// layers; profiles are measured with 1, so with more nothing is predicted
-    #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS,
-          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
-    device_threads: usize,
+    #[command(flatten)]
+    threads: DeviceThreads,
     /// Write a Chrome/Perfetto trace; with --hw, two tracks, predicted and measured
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -150,7 +148,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ],
     )?;
     check_free(args)?;
-    let cpu = args.backend.on_device(cpu_options(&args.disk_dir)?)?;
+    // Where this machine is measured first, with as many as it then runs with.
+    let threads = args.threads.of(args.backend, None);
+    let cpu = args
+        .backend
+        .on_device(cpu_options(&args.disk_dir, threads)?)?;
     let prepared = Prepared::new(args, &cpu)?;
     if prepared.prompts.is_empty() {
         return report::print_nothing_left(args.format, prepared.kept.rows());
@@ -161,7 +163,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let options = CpuOptions {
         throttles: args.throttles(),
-        device_threads: args.device_threads,
+        device_threads: prepared.device_threads as usize,
         draws: prepared.draws(),
         ..cpu
     };

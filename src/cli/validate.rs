@@ -14,6 +14,7 @@ use plimsoll_core::hardware::{HardwareProfile, Source, SourceKind};
 use super::backend::Backend;
 use super::output::print_json;
 use super::profile::{cpu_options, measure_with_progress, today};
+use super::threads::{DeviceThreads, differ, stated};
 use super::{Exit, Failure, Format, Progress, print};
 use crate::files::{read_text, write_text};
 use crate::residuals;
@@ -41,6 +42,8 @@ pub struct Args {
     /// Where tables, plots and the trace go
     #[arg(short, long, default_value = "plimsoll-validate", value_name = "DIR")]
     output: PathBuf,
+    #[command(flatten)]
+    threads: DeviceThreads,
     /// Where the disk tier's file goes
     #[arg(long, default_value = ".", value_name = "DIR")]
     disk_dir: PathBuf,
@@ -79,7 +82,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .as_deref()
         .map(|hw| args.backend.profile(hw, "cases run"));
     let given = given.transpose()?;
-    let cpu = args.backend.on_device(cpu_options(&args.disk_dir)?)?;
+    let threads = threads(args, given.as_ref())?;
+    let cpu = args
+        .backend
+        .on_device(cpu_options(&args.disk_dir, threads)?)?;
     open_output(&args.output)?;
     let disk = disk_mode(&args.disk_dir)?;
     let profile = match given {
@@ -120,6 +126,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         tables.and(pictures).and(compared)?;
     }
     finish(args, validation, report.score.as_ref())
+}
+
+/// Threads of the emulated device, which have to be those of a profile that is given: it predicts no other.
+fn threads(args: &Args, given: Option<&HardwareProfile>) -> Result<u32, Failure> {
+    let threads = args.threads.of(args.backend, given.and_then(stated));
+    match given.and_then(|profile| differ(threads, profile)) {
+        Some(why) => Err(Failure::new(
+            Exit::Usage,
+            format!("--device-threads {threads}: {why}"),
+        )),
+        None => Ok(threads),
+    }
 }
 
 /// The profile with how far off its predictions were, at its own pace as plans are predicted; none where

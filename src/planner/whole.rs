@@ -39,11 +39,7 @@ impl Maker {
             policy: super::space::blank(),
             capacity_bytes: profile.usable(),
             prediction: None,
-            provenance: Provenance {
-                hardware: profile.name.clone(),
-                chosen_by: ChosenBy::Planner,
-                plimsoll_version: env!("CARGO_PKG_VERSION").to_owned(),
-            },
+            provenance: Provenance::of(profile, ChosenBy::Planner, env!("CARGO_PKG_VERSION")),
         };
         Maker {
             room: blank.capacity_bytes.map(Bytes::as_f64),

@@ -165,7 +165,7 @@ fn with_unit(key: &str, value: f64) -> String {
         Bytes(value as u64).to_string()
     } else if key.ends_with("_s") {
         Seconds(value).to_string()
-    } else if key.starts_with("cluster.") {
+    } else if key.starts_with("cluster.") || key.ends_with("_threads") {
         format!("{value:.0}")
     } else {
         three_digits(value)

@@ -95,6 +95,7 @@ impl Case {
             prediction: None,
             provenance: Provenance {
                 hardware: hardware.to_owned(),
+                device_threads: None,
                 chosen_by: ChosenBy::Given,
                 plimsoll_version: env!("CARGO_PKG_VERSION").to_owned(),
             },

@@ -121,6 +121,7 @@ pub(super) fn plan(options: &BenchOptions) -> Result<Plan, LowerError> {
         prediction: None,
         provenance: Provenance {
             hardware: "this machine".into(),
+            device_threads: None,
             chosen_by: ChosenBy::Given,
             plimsoll_version: env!("CARGO_PKG_VERSION").into(),
         },

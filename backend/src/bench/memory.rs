@@ -1,19 +1,17 @@
 //! How fast the device's memory is: what products are held against.
 
-use std::hint::black_box;
-use std::time::Instant;
-
+use plimsoll_core::program::ResourceKind;
 use plimsoll_core::units::Bytes;
 
 use super::BenchOptions;
-use crate::cpu::CpuError;
+use crate::cpu::{Cores, CpuError, CpuOptions};
 use crate::cuda::executor::{Taken, Way, copies, in_turns, with_stream};
 use crate::cuda::{Card, CopyRows, CudaError, Repeats};
 use crate::pin;
-use crate::probe::{ProbeError, median};
+use crate::probe::{ProbeError, median, read_rate};
 use crate::tiers::Region;
 
-/// Bytes that a core reads: more than its caches hold.
+/// Bytes that cores read: more than the caches of most machines hold.
 const READ_BYTES: Bytes = Bytes(256 << 20);
 
 /// Bytes/s.
@@ -23,7 +21,7 @@ pub(super) fn bytes_per_s(options: &BenchOptions) -> Result<f64, ProbeError> {
             let copied = with_stream(&**card, || of_card(&**card, options.repeats));
             Ok(copied.map_err(CpuError::from)?)
         }
-        None => Ok(of_core(options.cpu_repeats, options.cpu.pin_cores)?),
+        None => Ok(of_cores(options.cpu_repeats, &options.cpu)?),
     }
 }
 
@@ -38,17 +36,13 @@ fn of_card(card: &dyn Card, repeats: Repeats) -> Result<f64, CudaError> {
     Ok(2.0 * bytes as f64 / median(&seconds[0]).max(1e-9))
 }
 
-/// Reads by the core that emulates a device, in large pages, as weights lie.
-fn of_core(repeats: usize, pin_cores: bool) -> Result<f64, CpuError> {
+/// Reads by the threads that emulate a device, on their cores, in large pages, as weights lie.
+fn of_cores(repeats: usize, options: &CpuOptions) -> Result<f64, CpuError> {
     let mut memory = Region::new("device", READ_BYTES)?;
     memory.bytes_mut().fill(1);
     let memory: &[u64] = bytemuck::cast_slice(memory.bytes());
-    let read = || {
-        let start = Instant::now();
-        black_box(memory.iter().fold(0_u64, |sum, word| sum ^ word));
-        size_of_val(memory) as f64 / start.elapsed().as_secs_f64()
-    };
-    let rates: Vec<f64> =
-        pin::on_device_core(pin_cores, || (0..=repeats).map(|_| read()).collect());
+    let read = || read_rate(memory, options.device_threads);
+    let cores = Cores::of(options).of_resource(ResourceKind::Gpu);
+    let rates: Vec<f64> = pin::on_cores(&cores, || (0..=repeats).map(|_| read()).collect());
     Ok(median(&rates[1..]))
 }

@@ -78,7 +78,7 @@ pub(super) fn learn(options: &BenchOptions) -> Result<(), ProbeError> {
         None => dispatch.learn(shapes, |weights| {
             options.check_goes_on()?;
             let repeats = options.cpu_repeats;
-            let tried = products::on_device_core(weights, repeats, options.cpu.pin_cores)?;
+            let tried = products::on_device(weights, repeats, &options.cpu)?;
             Ok(products::at_pace(weights, tried, &Slowness::NONE))
         }),
     }
@@ -121,7 +121,7 @@ fn on_core(options: &BenchOptions, weights: Weights) -> Result<Vec<ProductTimes>
     let dispatched = |rows: usize| chosen_on_cpu(&options.cpu.dispatch, weights, rows);
     let is_timed = |by, rows| products::computes(by, rows) || by == dispatched(rows);
     let asked = (rows.as_slice(), &is_timed as &products::Computes<'_>);
-    let tried = products::of_rows(weights, asked, repeats, options.cpu.pin_cores)?;
+    let tried = products::of_rows(weights, asked, repeats, &options.cpu)?;
     let of_rows = |m: &usize| {
         let tried: Vec<Tried> = tried.iter().filter(|t| t.m == *m).cloned().collect();
         ProductTimes::new(weights, &tried, dispatched(*m), *m)

@@ -40,6 +40,7 @@ use crate::weights::WeightSource;
 use engine::Engine;
 use memory::{Buffers, Memory, Operands};
 use scheduler::Scheduler;
+pub(crate) use worker::Cores;
 use worker::Work;
 
 pub use error::CpuError;
@@ -280,7 +281,7 @@ impl<'s> CpuExecutor<'s> {
         }
         let work: Arc<dyn Work> = Arc::clone(&self.engine) as Arc<dyn Work>;
         let with = (&work, &self.scheduler);
-        let cores = worker::Cores::of(options);
+        let cores = Cores::of(options);
         worker::start(machine, with, (&cores, streams), &mut self.workers)
     }
 

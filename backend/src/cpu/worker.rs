@@ -73,7 +73,7 @@ impl Cores {
         }
     }
 
-    /// Those on which a resource's work may run; none: anywhere.
+    /// Those on which a resource's work may run; none: anywhere. Where the accelerator has all, the others share them with it.
     pub fn of_resource(&self, kind: ResourceKind) -> Vec<usize> {
         match kind {
             _ if self.all.len() <= self.device => Vec::new(),

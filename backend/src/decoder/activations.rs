@@ -13,7 +13,7 @@ thread_local! {
 /// Activations of some tokens. A layer needs a dozen such buffers, of up to some megabytes: to have them from the system each
 /// time, and zeroed, takes a tenth of a prompt's time.
 #[derive(Debug)]
-pub(super) struct Activations(Vec<f32>);
+pub(crate) struct Activations(Vec<f32>);
 
 impl Activations {
     /// Of no tokens.

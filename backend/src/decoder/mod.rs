@@ -51,7 +51,7 @@ pub use parts::{Joined, Parted, Product};
 pub use split::{Split, SplitMut};
 pub use stages::{Batch, Choice, HeadOutput};
 
-use parallel::Team;
+pub(crate) use parallel::Team;
 
 use crate::dispatch::Dispatch;
 use crate::kernels::activation::Activation as ActivationKernel;

@@ -27,7 +27,7 @@ const IDLE: Duration = Duration::from_micros(200);
 
 /// The threads of a decoder: the one that calls, and others that wait for it.
 #[derive(Debug, Clone)]
-pub(super) struct Team {
+pub(crate) struct Team {
     threads: usize,
     /// What weights are stored as, unless they are packed.
     dtype: Dtype,
@@ -197,27 +197,46 @@ impl Team {
         weights: [LinearWeight<'_>; N],
     ) -> Result<[Activations; N], DecoderError> {
         let k = x.len() / m.max(1);
-        let widths = weights.map(|weight| weight.weight.len() / k.max(1));
+        let widths = widths_of(&weights, k);
         let mut y = widths.map(|n| Activations::of(m * n));
+        let mut hows = [How::best(Ways::BUILT_IN); N];
+        for layer in 0..N {
+            hows[layer] = self.how(&weights[layer], widths[layer], k);
+        }
+        let outputs = y.each_mut().map(|y| &mut **y);
+        self.linears_by(hows, (m, x), weights, outputs)?;
+        Ok(y)
+    }
+
+    /// The same, computed in stated ways, into `y`.
+    ///
+    /// # Errors
+    /// Where operands do not fit each other.
+    pub fn linears_by<const N: usize>(
+        &self,
+        hows: [How; N],
+        (m, x): (usize, &[f32]),
+        weights: [LinearWeight<'_>; N],
+        mut y: [&mut [f32]; N],
+    ) -> Result<(), DecoderError> {
+        let k = x.len() / m.max(1);
+        let widths = widths_of(&weights, k);
         let shape = LinearShape {
             m,
             n: widths.iter().sum(),
             k,
         };
-        let odd = weights
-            .iter()
-            .zip(widths)
-            .any(|(weight, n)| weight.weight.len() != n * k);
+        let odd = (0..N)
+            .any(|at| weights[at].weight.len() != widths[at] * k || y[at].len() != m * widths[at]);
         if odd || self.worth(shape.flops()) < 2 {
-            for ((y, weight), n) in y.iter_mut().zip(weights).zip(widths) {
-                let how = self.how(&weight, n, k);
-                linear_with(how, LinearShape { n, ..shape }, x, weight, y)?;
+            for layer in 0..N {
+                let shape = LinearShape {
+                    n: widths[layer],
+                    ..shape
+                };
+                linear_with(hows[layer], shape, x, weights[layer], y[layer])?;
             }
-            return Ok(y);
-        }
-        let mut hows = [How::best(Ways::BUILT_IN); N];
-        for layer in 0..N {
-            hows[layer] = self.how(&weights[layer], widths[layer], k);
+            return Ok(());
         }
         let mut firsts = [0; N];
         for layer in 1..N {
@@ -256,8 +275,13 @@ impl Team {
             }
             Ok(())
         })?;
-        Ok(y)
+        Ok(())
     }
+}
+
+/// Outputs of layers whose inputs have `k` elements.
+fn widths_of<const N: usize>(weights: &[LinearWeight<'_>; N], k: usize) -> [usize; N] {
+    weights.map(|weight| weight.weight.len() / k.max(1))
 }
 
 /// The first elements of a slice, which has only the others then.

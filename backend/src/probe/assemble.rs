@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
-    Compute, CopyLink, Curve, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, Pace,
-    ProductCurves, Quantity, Source, SourceKind, Tiers,
+    Compute, CopyLink, Curve, DEVICE_THREADS_MAX, DeviceKind, DiskLink, GemmCurve, HardwareProfile,
+    Links, Pace, ProductCurves, Quantity, Source, SourceKind, Tiers,
 };
 use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
@@ -41,11 +41,7 @@ fn quantity(values: &[f64], source: &str) -> Quantity<Seconds> {
 
 /// The profile of everything measured.
 pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwareProfile {
-    let what = if options.quick {
-        "plimsoll profile --quick"
-    } else {
-        "plimsoll profile"
-    };
+    let what = command(options);
     let source = |from: String| Source {
         kind: SourceKind::Measured,
         from,
@@ -66,9 +62,13 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
     let at_the_start = HardwareProfile {
         name: options.name.clone(),
         description: match &options.cpu.card {
-            None => {
-                "Emulated device on this machine's CPU: its own arena and its own thread.".into()
-            }
+            None => format!(
+                "Emulated device on this machine's CPU: its own arena and {} of its own.",
+                match options.cpu.device_threads {
+                    1 => "a thread".to_owned(),
+                    threads => format!("{threads} threads"),
+                }
+            ),
             Some(card) => format!("{} of this machine, its CPU and its disk.", card.name()),
         },
         kind: match options.cpu.card {
@@ -85,6 +85,18 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
     };
     // Who plans does so at the pace that this machine has as a rule, whatever it was when the first of this was measured.
     at_the_start.at_pace(&measured.usual().relative_to(&measured.base))
+}
+
+/// What measures the same again.
+fn command(options: &ProbeOptions) -> String {
+    let mut command = "plimsoll profile".to_owned();
+    if options.quick {
+        command += " --quick";
+    }
+    if options.cpu.card.is_none() {
+        command += &format!(" --device-threads {}", options.cpu.device_threads);
+    }
+    command
 }
 
 /// Bytes of weights a second in the best matrix product of few tokens.
@@ -191,12 +203,15 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
     }
     let launch = quantity(&measured.gaps, GAPS);
     let unpack = unpack::rates(&measured.compute, &measured.packed_caches);
+    let emulated = options.cpu.card.is_none();
+    let threads = u32::try_from(options.cpu.device_threads).unwrap_or(DEVICE_THREADS_MAX);
     Compute {
+        device_threads: emulated.then(|| Quantity::new(threads, MEASURED)),
         launch: launch.clone(),
         cpu_copy_share: None,
         handoff: Some(quantity(&measured.handoffs, MEASURED)),
         barrier: quantity(&measured.barriers, MEASURED),
-        pace: options.cpu.card.is_none().then(|| pace(measured)),
+        pace: emulated.then(|| pace(measured)),
         gemm: gemm_curves(options, measured),
         products: product_curves(options),
         attention_prefill: curve(&prefill),

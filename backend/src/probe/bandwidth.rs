@@ -19,17 +19,19 @@ pub fn host_read_rates(repeats: usize) -> Result<Vec<f64>, TierError> {
     memory.bytes_mut().fill(1);
     let memory: &[u64] = bytemuck::cast_slice(memory.bytes());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let parts: Vec<&[u64]> = memory.chunks(memory.len().div_ceil(cores)).collect();
-    let read = || {
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for part in &parts {
-                scope.spawn(|| black_box(part.iter().fold(0_u64, |sum, word| sum ^ word)));
-            }
-        });
-        size_of_val(memory) as f64 / start.elapsed().as_secs_f64()
-    };
-    Ok((0..repeats).map(|_| read()).collect())
+    Ok((0..repeats).map(|_| read_rate(memory, cores)).collect())
+}
+
+/// Bytes/s at which so many threads read some memory, each a part of it, once.
+pub(crate) fn read_rate(memory: &[u64], threads: usize) -> f64 {
+    let parts = memory.chunks(memory.len().div_ceil(threads.max(1)));
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for part in parts {
+            scope.spawn(|| black_box(part.iter().fold(0_u64, |sum, word| sum ^ word)));
+        }
+    });
+    size_of_val(memory) as f64 / start.elapsed().as_secs_f64()
 }
 
 #[cfg(test)]

@@ -182,6 +182,7 @@ pub(super) fn with_room(
         prediction: None,
         provenance: Provenance {
             hardware: "this machine".into(),
+            device_threads: None,
             chosen_by: ChosenBy::Given,
             plimsoll_version: env!("CARGO_PKG_VERSION").into(),
         },

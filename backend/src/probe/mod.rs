@@ -42,6 +42,7 @@ use crate::weights::{Remembered, Synthetic, WeightSource};
 pub use alpha::{PartOptions, PartTimes, Parts, measure_parts};
 pub(crate) use assemble::MEASURED;
 pub use bandwidth::host_read_rates;
+pub(crate) use bandwidth::read_rate;
 use compute::Kind;
 use contention::{Losses, ROUNDS};
 use moves::Moves;
@@ -391,7 +392,7 @@ fn measure_products(options: &ProbeOptions, measured: &mut Measured) -> Result<(
     }
     let repeats = if options.quick { 3 } else { 7 };
     dispatch.learn(shapes, |weights| {
-        let time = || products::on_device_core(weights, repeats, options.cpu.pin_cores);
+        let time = || products::on_device(weights, repeats, &options.cpu);
         let paced = measured.meter.steadily(time)?;
         let slowness = paced.moment.relative_to(&measured.base);
         Ok(products::at_pace(weights, paced.result, &slowness))

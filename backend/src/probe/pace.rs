@@ -2,13 +2,16 @@
 
 use std::time::Instant;
 
+use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
+use plimsoll_core::program::ResourceKind;
 use plimsoll_core::units::Bytes;
 
 use super::stats::median;
-use crate::cpu::{CpuError, CpuOptions};
+use crate::cpu::{Cores, CpuError, CpuOptions};
+use crate::decoder::Team;
 use crate::kernels::Elements;
-use crate::kernels::linear::{LinearShape, LinearWeight, linear};
+use crate::kernels::linear::{How, LinearWeight, Ways};
 use crate::pin;
 use crate::tiers::Region;
 
@@ -30,9 +33,9 @@ const REPEATS_S: f64 = 20e-3;
 /// Seconds that the reference work took at one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Moment {
-    /// Matrix product of few tokens, on the device's core.
+    /// Matrix product of few tokens, on the device's cores.
     pub few_tokens_s: f64,
-    /// Matrix product of many tokens, on the device's core.
+    /// Matrix product of many tokens, on the device's cores.
     pub many_tokens_s: f64,
     /// Copy, on the other cores.
     pub copy_s: f64,
@@ -53,13 +56,15 @@ pub struct PaceMeter {
     output: Vec<f32>,
     from: Region,
     into: Region,
-    pin_cores: bool,
+    cores: Cores,
+    /// The device's threads, by which the products are computed.
+    threads: usize,
     /// A GPU has a pace of its own, of which the processor's says nothing: all moments are alike.
     on_card: bool,
 }
 
 impl PaceMeter {
-    /// Work on the cores that an executor with `pin_cores` uses.
+    /// Work on the cores that an executor with these options uses.
     ///
     /// # Errors
     /// [`CpuError::Tier`] where there is no memory for the work's operands.
@@ -83,7 +88,8 @@ impl PaceMeter {
             output: vec![0.0; MANY * N],
             from: region(COPY_BYTES)?,
             into: region(COPY_BYTES)?,
-            pin_cores: options.pin_cores,
+            cores: Cores::of(options),
+            threads: options.device_threads,
             on_card,
         })
     }
@@ -124,38 +130,21 @@ impl PaceMeter {
                 copy_s: 1.0,
             };
         }
-        let cores = if self.pin_cores {
-            pin::allowed_cores()
-        } else {
-            Vec::new()
-        };
-        let (device, others) = if cores.len() > 1 {
-            cores.split_at(1)
-        } else {
-            (&[][..], &[][..])
-        };
         let (input, output, turn) = (&self.input, &mut self.output, &mut self.turn);
         let weights: &[f32] = bytemuck::cast_slice(self.weights.bytes());
-        let products = std::thread::scope(|scope| {
-            let work = scope.spawn(|| {
-                pin::pin_to(device);
-                [FEW, MANY].map(|m| {
-                    timed(|| {
-                        *turn = (*turn + 1) % TURNS;
-                        product(m, &weights[*turn * N * K..][..N * K], input, output);
-                    })
+        let team = Team::new(self.threads, Dtype::F32);
+        let device = self.cores.of_resource(ResourceKind::Gpu);
+        let products = pin::on_cores(&device, || {
+            [FEW, MANY].map(|m| {
+                timed(|| {
+                    *turn = (*turn + 1) % TURNS;
+                    product(&team, m, &weights[*turn * N * K..][..N * K], input, output);
                 })
-            });
-            work.join().unwrap_or([f64::NAN; 2])
+            })
         });
         let (from, into) = (self.from.bytes(), self.into.bytes_mut());
-        let copy_s = std::thread::scope(|scope| {
-            let work = scope.spawn(|| {
-                pin::pin_to(others);
-                timed(|| into.copy_from_slice(from))
-            });
-            work.join().unwrap_or(f64::NAN)
-        });
+        let others = self.cores.of_resource(ResourceKind::H2d);
+        let copy_s = pin::on_cores(&others, || timed(|| into.copy_from_slice(from)));
         Moment {
             few_tokens_s: products[0],
             many_tokens_s: products[1],
@@ -175,13 +164,14 @@ pub struct Paced<T> {
     pub restarted: bool,
 }
 
-fn product(m: usize, weight: &[f32], input: &[f32], output: &mut [f32]) {
-    let shape = LinearShape { m, n: N, k: K };
+fn product(team: &Team, m: usize, weight: &[f32], input: &[f32], output: &mut [f32]) {
+    let how = How::best(Ways::BUILT_IN);
     let weight = LinearWeight {
         weight: Elements::F32(weight).into(),
         bias: None,
     };
-    linear(shape, &input[..m * K], weight, &mut output[..m * N])
+    let output = &mut output[..m * N];
+    team.linears_by([how], (m, &input[..m * K]), [weight], [output])
         .expect("operands have the shape's sizes");
 }
 

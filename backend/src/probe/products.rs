@@ -1,18 +1,20 @@
 //! Times the three implementations of a product that the CPU's kernels have, as an executor's device computes them: on its
-//! core, with weights that come from memory. (Those of a GPU: `cuda/executor/timing.rs`.)
+//! cores, by its threads, with weights that come from memory. (Those of a GPU: `cuda/executor/timing.rs`.)
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::hardware::{Implementation, ProductCurves, Slowness};
+use plimsoll_core::program::ResourceKind;
 use plimsoll_core::units::Bytes;
 
 use super::ProbeError;
-use crate::cpu::CpuError;
+use crate::cpu::{Cores, CpuError, CpuOptions};
+use crate::decoder::Team;
 use crate::dispatch::{Tried, Weights, curves};
 use crate::kernels::groups::PackedMatrix;
-use crate::kernels::linear::{How, LinearShape, LinearWeight, PANEL_ROWS_MIN, Ways, linear_with};
+use crate::kernels::linear::{How, LinearWeight, PANEL_ROWS_MIN, Ways};
 use crate::kernels::{Elements, KernelError, Matrix};
 use crate::pin;
 use crate::tiers::Region;
@@ -97,14 +99,15 @@ fn tried(
     weights: Weights,
     (rows, computes): (&[usize], &Computes<'_>),
     repeats: usize,
+    threads: usize,
 ) -> Result<Vec<Tried>, ProbeError> {
-    let Weights { n, k, .. } = weights;
+    let Weights { dtype, n, k, .. } = weights;
+    let team = Team::new(threads, dtype);
     let mut cycled = Cycled::new(weights)?;
     let most = rows.iter().copied().max().unwrap_or(0);
     let (x, mut y) = (vec![0.01; most * k], vec![0.0; most * n]);
     let mut all = Vec::new();
     for m in rows.iter().copied() {
-        let shape = LinearShape { m, n, k };
         let timed = Implementation::ALL.into_iter();
         let timed = timed.filter(|implementation| computes(*implementation, m));
         let mut of_rows: Vec<Tried> = timed
@@ -119,9 +122,11 @@ fn tried(
                 let how = How::best(only(tried.implementation));
                 let weight = cycled.matrix()?;
                 let weight = LinearWeight { weight, bias: None };
+                let out = &mut y[..m * n];
                 let start = Instant::now();
-                linear_with(how, shape, &x[..m * k], weight, &mut y[..m * n])?;
+                let computed = team.linears_by([how], (m, &x[..m * k]), [weight], [out]);
                 let took = start.elapsed().as_secs_f64();
+                computed.map_err(CpuError::from)?;
                 black_box(&mut y);
                 // The first of all pays for memory that was never touched.
                 if repeat > 0 {
@@ -134,13 +139,13 @@ fn tried(
     Ok(all)
 }
 
-/// The same on the core that an executor's device has, for the rows of a lookup table.
-pub(crate) fn on_device_core(
+/// The same on the cores that an executor's device has, for the rows of a lookup table.
+pub(crate) fn on_device(
     weights: Weights,
     repeats: usize,
-    pin_cores: bool,
+    options: &CpuOptions,
 ) -> Result<Vec<Tried>, ProbeError> {
-    of_rows(weights, (&ROWS, &computes), repeats, pin_cores)
+    of_rows(weights, (&ROWS, &computes), repeats, options)
 }
 
 /// The same for any rows, and the implementations of each that are asked for.
@@ -148,9 +153,12 @@ pub(crate) fn of_rows(
     weights: Weights,
     rows: (&[usize], &Computes<'_>),
     repeats: usize,
-    pin_cores: bool,
+    options: &CpuOptions,
 ) -> Result<Vec<Tried>, ProbeError> {
-    pin::on_device_core(pin_cores, || tried(weights, rows, repeats))
+    let cores = Cores::of(options).of_resource(ResourceKind::Gpu);
+    pin::on_cores(&cores, || {
+        tried(weights, rows, repeats, options.device_threads)
+    })
 }
 
 /// Curves of what was tried, as if the machine had gone at the pace of its profile.
@@ -192,6 +200,11 @@ mod tests {
 
     #[test]
     fn whole_and_packed_weights_have_curves_of_all_implementations() {
+        let options = CpuOptions {
+            device_threads: 2,
+            pin_cores: true,
+            ..CpuOptions::new(".")
+        };
         for (dtype, packed) in [
             (Dtype::F32, false),
             (Dtype::F16, false),
@@ -204,7 +217,7 @@ mod tests {
                 k: 80,
                 packed,
             };
-            let tried = on_device_core(weights, 1, true).expect("operands fit");
+            let tried = on_device(weights, 1, &options).expect("operands fit");
             let curves = at_pace(weights, tried, &Slowness::NONE).expect("curves");
             let rows = |curve: &plimsoll_core::hardware::Curve| {
                 let points = curve.points();

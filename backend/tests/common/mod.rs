@@ -49,6 +49,7 @@ pub fn plan(model: &ModelSpec, dtype: Dtype, policy: Policy, workload: Workload)
         prediction: None,
         provenance: Provenance {
             hardware: "none".into(),
+            device_threads: None,
             chosen_by: ChosenBy::Given,
             plimsoll_version: "0".into(),
         },

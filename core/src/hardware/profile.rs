@@ -161,9 +161,14 @@ pub struct PeerLink {
     pub rate: Curve,
 }
 
+/// Threads that an emulated device may have.
+pub const DEVICE_THREADS_MAX: u32 = 1024;
+
 /// What the processors do in a second.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compute {
+    /// Threads of the emulated device that all of this was measured with; none: one, and on a GPU, which has no such threads.
+    pub device_threads: Option<Quantity<u32>>,
     /// Fixed time of one device task, before its arithmetic; a layer on one batch is three of them.
     pub launch: Quantity<Seconds>,
     /// The same of a device task that is one kernel, as those of split linear layers are; none where nobody told it
@@ -250,6 +255,12 @@ impl HardwareProfile {
     pub fn num_gpus(&self) -> u32 {
         let count = |cluster: &Cluster| cluster.hosts.value * cluster.gpus_per_host.value;
         self.cluster.as_ref().map_or(1, count)
+    }
+
+    /// Threads of the emulated device that this was measured with.
+    pub fn device_threads(&self) -> u32 {
+        let stated = self.compute.device_threads.as_ref();
+        stated.map_or(1, |threads| threads.value)
     }
 
     /// How many GPUs share a host's memory, disk and CPU.

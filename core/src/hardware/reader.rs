@@ -280,6 +280,11 @@ impl<'a> Reader<'a> {
         ))
     }
 
+    /// A count above 0 with its source, or nothing.
+    pub fn maybe_count(&self, key: &'static str) -> Result<Option<Quantity<u32>>, Fault> {
+        self.get(key).map(|_| self.count(key)).transpose()
+    }
+
     /// A count of bytes with its source, or nothing.
     pub fn maybe_bytes(&self, key: &'static str) -> Result<Option<Quantity<Bytes>>, Fault> {
         self.get(key).map(|_| self.bytes(key)).transpose()

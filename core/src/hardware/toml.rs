@@ -62,6 +62,7 @@ const DISK_LINK: &[&str] = &["latency_s", "bytes_per_s", "nominal_bytes_per_s"];
 const PEER: &[&str] = &["from", "to", "latency_s", "bytes_per_s"];
 const CLUSTER: &[&str] = &["hosts", "gpus_per_host"];
 const COMPUTE: &[&str] = &[
+    "device_threads",
     "launch_s",
     "part_launch_s",
     "sequence_s",
@@ -261,6 +262,7 @@ fn read_cluster(reader: &Reader<'_>) -> Result<Cluster, Fault> {
 
 fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
     Ok(Compute {
+        device_threads: reader.maybe_count("device_threads")?,
         launch: reader.seconds("launch_s")?,
         part_launch: reader.maybe_seconds("part_launch_s")?,
         sequence: reader.maybe_seconds("sequence_s")?,
@@ -463,8 +465,11 @@ fn write_links(links: &Links) -> Value {
     ])
 }
 
+fn count(q: &Quantity<u32>) -> Option<Value> {
+    quantity(q, |count| i64::from(count).into())
+}
+
 fn write_cluster(cluster: &Cluster) -> Value {
-    let count = |q| quantity(q, |count: u32| i64::from(count).into());
     record([
         ("hosts", count(&cluster.hosts)),
         ("gpus_per_host", count(&cluster.gpus_per_host)),
@@ -487,27 +492,32 @@ fn write_product(product: &ProductCurves) -> Value {
     ])
 }
 
+fn write_gemm(gemm: &GemmCurve) -> Value {
+    record([
+        ("dtype", Some(gemm.dtype.name().into())),
+        ("n", gemm.n.map(|n| i64::from(n).into())),
+        ("k", gemm.k.map(|k| i64::from(k).into())),
+        ("stage", gemm.stage.map(|stage| stage.name().into())),
+        ("reused", gemm.reused.then_some(Value::Boolean(true))),
+        ("packed", gemm.packed.then_some(Value::Boolean(true))),
+        ("flops_per_s", curve(&gemm.rate)),
+    ])
+}
+
 fn write_compute(compute: &Compute) -> Value {
-    let gemm = |gemm: &GemmCurve| {
-        record([
-            ("dtype", Some(gemm.dtype.name().into())),
-            ("n", gemm.n.map(|n| i64::from(n).into())),
-            ("k", gemm.k.map(|k| i64::from(k).into())),
-            ("stage", gemm.stage.map(|stage| stage.name().into())),
-            ("reused", gemm.reused.then_some(Value::Boolean(true))),
-            ("packed", gemm.packed.then_some(Value::Boolean(true))),
-            ("flops_per_s", curve(&gemm.rate)),
-        ])
-    };
     let products = compute.products.iter().map(write_product).collect();
     let products = (!compute.products.is_empty()).then_some(Value::Array(products));
-    let gemms = |curves: &[GemmCurve]| Value::Array(curves.iter().map(gemm).collect());
+    let gemms = |curves: &[GemmCurve]| Value::Array(curves.iter().map(write_gemm).collect());
     let on_cpu = (!compute.cpu_gemm.is_empty()).then(|| gemms(&compute.cpu_gemm));
     let cpu_prefill = compute.cpu_attention_prefill.as_ref();
     let pace = |part: fn(&Pace) -> &Quantity<Seconds>| {
         compute.pace.as_ref().and_then(|pace| seconds(part(pace)))
     };
     record([
+        (
+            "device_threads",
+            compute.device_threads.as_ref().and_then(count),
+        ),
         ("launch_s", seconds(&compute.launch)),
         (
             "part_launch_s",

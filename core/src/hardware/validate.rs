@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::curve::Curve;
 use super::error::{Fault, ProfileError};
-use super::profile::HardwareProfile;
+use super::profile::{DEVICE_THREADS_MAX, DeviceKind, HardwareProfile};
 use super::provenance::Quantity;
 use crate::did_you_mean;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
@@ -40,6 +40,7 @@ impl HardwareProfile {
         }
         self.check_reserved()?;
         self.check_cluster()?;
+        self.check_device_threads()?;
         self.check_gemm()?;
         self.check_products()?;
         self.check_contention()?;
@@ -189,6 +190,27 @@ impl HardwareProfile {
         Ok(())
     }
 
+    /// Only an emulated device has threads, and no more than a machine can start.
+    fn check_device_threads(&self) -> Result<(), Fault> {
+        let Some(threads) = &self.compute.device_threads else {
+            return Ok(());
+        };
+        let key = "compute.device_threads";
+        let (threads, most) = (threads.value, DEVICE_THREADS_MAX);
+        if self.kind == DeviceKind::Gpu {
+            let problem = "is of an emulated device, and kind is gpu";
+            return Err(Fault::new(key, problem, "leave it out").or_key("kind"));
+        }
+        match threads > most {
+            true => Err(Fault::new(
+                key,
+                format!("is {threads}"),
+                format!("write {most} at most"),
+            )),
+            false => Ok(()),
+        }
+    }
+
     fn check_contention(&self) -> Result<(), Fault> {
         let mut pairs = BTreeSet::new();
         for (index, contention) in self.contention.iter().enumerate() {
@@ -300,6 +322,11 @@ impl HardwareProfile {
     fn compute_entries(&self) -> Vec<Entry<'_>> {
         let compute = &self.compute;
         let mut all = vec![time("compute.launch_s", &compute.launch)];
+        let threads = compute.device_threads.as_ref();
+        all.extend(threads.map(|q| {
+            let value = f64::from(q.value);
+            entry("compute.device_threads", q, value, Range::Positive)
+        }));
         let part_launch = compute.part_launch.as_ref();
         all.extend(part_launch.map(|q| time("compute.part_launch_s", q)));
         let sequence = compute.sequence.as_ref();

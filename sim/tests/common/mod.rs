@@ -20,6 +20,7 @@ pub fn plan(model: ModelSpec, workload: Workload, policy: Policy) -> Plan {
         prediction: None,
         provenance: Provenance {
             hardware: "t4".into(),
+            device_threads: None,
             chosen_by: ChosenBy::Given,
             plimsoll_version: "0".into(),
         },

@@ -15,7 +15,8 @@ use crate::cli::backend::Backend;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::options::positive;
 use crate::cli::pace::Around;
-use crate::cli::profile::{DEVICE_THREADS, cpu_options};
+use crate::cli::profile::cpu_options;
+use crate::cli::threads::DeviceThreads;
 use crate::files::find_model;
 use crate::report::serve::serve_comparison;
 use crate::serve::replay::{Manager, Replayed, Server};
@@ -39,10 +40,8 @@ pub(super) struct ExecuteArgs {
     /// The most that copies from the device carry, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive)]
     d2h_gb_s: Option<f64>,
-    /// --execute: threads that the emulated device computes with; profiles are measured with 1
-    #[arg(long, value_name = "N", default_value_t = DEVICE_THREADS, requires = "execute",
-          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
-    device_threads: usize,
+    #[command(flatten)]
+    threads: DeviceThreads,
 }
 
 /// What came of serving for real.
@@ -93,10 +92,12 @@ impl ExecuteArgs {
         if !self.execute {
             return Ok(None);
         }
-        let on_device = self.backend.on_device(cpu_options(Path::new("."))?)?;
+        let threads = self.threads.beside(self.backend, Some(profile));
+        let on_device = self
+            .backend
+            .on_device(cpu_options(Path::new("."), threads)?)?;
         let options = CpuOptions {
             throttles: self.throttles(),
-            device_threads: self.device_threads,
             ..self.backend.choosing_by(on_device, profile)
         };
         let source: Box<dyn WeightSource> = match find_model(model)?.checkpoint()? {
@@ -157,6 +158,9 @@ impl ExecuteArgs {
         }
         let on_gpu = self.backend == Backend::Cuda;
         let line = match &server.manager {
+            _ if !self.execute && self.threads.asked() => {
+                "--device-threads: are those that --execute computes with; give that as well"
+            }
             _ if !self.execute => return Ok(()),
             _ if on_gpu && self.throttles() != Throttles::default() => {
                 "--backend cuda: a GPU's link goes as fast as it does; leave out --h2d-gb-s and --d2h-gb-s, or give \

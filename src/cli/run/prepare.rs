@@ -21,7 +21,8 @@ use super::super::exit::{Exit, Failure};
 use super::super::input::{check_gpus, check_plan};
 use super::super::output::complain;
 use super::super::plan::{found, searched};
-use super::super::profile::{DEVICE_THREADS, measure_with_progress, today};
+use super::super::profile::{measure_with_progress, today};
+use super::super::threads::{other_than, stated};
 use super::Args;
 use super::choice::Choice;
 use super::record::{Inputs, Kept, Record};
@@ -44,6 +45,8 @@ pub(super) struct Prepared {
     pub choice: Choice,
     /// What runs it.
     pub backend: Backend,
+    /// Threads of the emulated device.
+    pub device_threads: u32,
     /// What an earlier run left.
     pub kept: Kept,
     /// What makes the rows.
@@ -95,6 +98,8 @@ impl Prepared {
             as_many_as_then(args, prompts.len() as u64, &plan)?;
         }
         let prompts = for_plan(args, prompts, &mut plan)?;
+        let stated = predicted_with(profile.as_ref(), &plan);
+        let device_threads = args.threads.of(args.backend, stated);
         let inputs = Inputs {
             weights: &identity,
             choice: &choice,
@@ -110,6 +115,7 @@ impl Prepared {
             tokenizer,
             choice,
             backend: args.backend,
+            device_threads,
             kept,
             record,
             profile,
@@ -117,11 +123,19 @@ impl Prepared {
             left_out: None,
         };
         prepared.leave_out_kept(args)?;
-        if !prepared.prompts.is_empty() {
-            let (plan, profile) = (&mut prepared.plan, prepared.profile.as_ref());
-            (prepared.predicted, prepared.left_out) = predict(args, profile, plan)?;
-        }
+        prepared.predict(args)?;
         Ok(prepared)
+    }
+
+    /// Predicts what is left to run, if anything is.
+    fn predict(&mut self, args: &Args) -> anyhow::Result<()> {
+        if self.prompts.is_empty() {
+            return Ok(());
+        }
+        let (plan, profile) = (&mut self.plan, self.profile.as_ref());
+        let predicted = predict((args, self.device_threads), profile, plan)?;
+        (self.predicted, self.left_out) = predicted;
+        Ok(())
     }
 
     /// Takes those prompts out that have their rows.
@@ -239,11 +253,11 @@ fn generation(folder: Option<&Path>) -> Result<GenerationConfig, InputError> {
 /// The run in modelled time, where a profile for it is given and a trace is asked for, and why there is no prediction where one
 /// could have been made. A prediction of something else is taken out of the plan.
 fn predict(
-    args: &Args,
+    (args, threads): (&Args, u32),
     profile: Option<&HardwareProfile>,
     plan: &mut Plan,
 ) -> anyhow::Result<(Option<Run>, Option<String>)> {
-    if let Some(why) = incomparable(args, profile, plan) {
+    if let Some(why) = incomparable((args, threads), profile, plan) {
         let one = plan.prediction.take().is_some() || profile.is_some();
         return Ok((None, one.then_some(why)));
     }
@@ -264,20 +278,28 @@ fn predict(
     Ok((Some(run), None))
 }
 
-/// Why a prediction would be of something else than this run.
-fn incomparable(args: &Args, profile: Option<&HardwareProfile>, plan: &Plan) -> Option<String> {
-    if args.device_threads != DEVICE_THREADS {
-        return Some(format!(
-            "profiles are measured with {DEVICE_THREADS} device thread, this run had {}",
-            args.device_threads
-        ));
+/// The machine that a plan's prediction is of: that of the profile, else the plan's own, of which it has the name only. One that
+/// is not known here is taken to be this one.
+fn machine_of(profile: Option<&HardwareProfile>, plan: &Plan) -> Option<HardwareProfile> {
+    let own = || find_profile(&plan.provenance.hardware).ok();
+    profile.cloned().or_else(own)
+}
+
+/// Threads of the emulated device that a plan's prediction is of; none where it is of a GPU.
+fn predicted_with(profile: Option<&HardwareProfile>, plan: &Plan) -> Option<u32> {
+    match (profile, plan.provenance.device_threads) {
+        (None, Some(threads)) => Some(threads),
+        _ => machine_of(profile, plan).map_or(Some(1), |machine| stated(&machine)),
     }
-    // A plan names its machine only; one that is not known here is taken to be this one.
-    let planned = match profile {
-        None => find_profile(&plan.provenance.hardware).ok(),
-        Some(_) => None,
-    };
-    let machine = profile.or(planned.as_ref());
+}
+
+/// Why a prediction would be of something else than this run.
+fn incomparable(
+    (args, threads): (&Args, u32),
+    profile: Option<&HardwareProfile>,
+    plan: &Plan,
+) -> Option<String> {
+    let machine = machine_of(profile, plan);
     if let Some(machine) = machine.filter(|machine| machine.kind != args.backend.kind()) {
         let (its, own) = match machine.kind {
             DeviceKind::Gpu => ("a machine with a GPU", "this machine's CPU"),
@@ -287,6 +309,11 @@ fn incomparable(args: &Args, profile: Option<&HardwareProfile>, plan: &Plan) -> 
             "{} is {its}, this run was on {own}; give what `plimsoll profile` wrote here as --hw",
             machine.name
         ));
+    }
+    let measured = predicted_with(profile, plan).filter(|measured| *measured != threads);
+    if let (Some(measured), Backend::Cpu) = (measured, args.backend) {
+        let name = profile.map_or(&plan.provenance.hardware, |profile| &profile.name);
+        return Some(other_than(name, (measured, threads)));
     }
     let unknown = profile.is_none() && args.throttles() != Throttles::default();
     unknown.then(|| "the plan's own knows nothing of slower links; give --hw as well".to_owned())
