@@ -184,6 +184,30 @@ fn the_greedy_scheduler_loses_little_and_without_one_much_is_lost() {
 }
 
 #[test]
+fn what_the_greedy_choice_loses_is_said_of_whatever_plan_is_split() {
+    let place = Place::new();
+    let asked = "plan --hw a10 --model opt-13b --num-prompts 1 --gen-len 16";
+    let json = place.json(&format!("{asked} --strategy hetegen --format json"));
+    let loss = &json["search"]["greedys_loss"];
+    let share = loss["share_of_saving"].as_f64().expect("a number");
+    assert!((0.0..0.03).contains(&share), "{share}");
+    let exact = loss["exact_throughput_tok_s"].as_f64().expect("a number");
+    let greedy = json["prediction"]["throughput_tok_s"].as_f64();
+    assert!(
+        (exact / greedy.expect("a number") - 1.0).abs() < 0.03,
+        "{exact}"
+    );
+    let said = place.text(&format!("{asked} --strategy auto"));
+    let line = format!(
+        "{:.2}% less time saved a token than by the exact choice",
+        100.0 * share
+    );
+    assert!(said.contains(&line), "{said}");
+    let said = place.text(&format!("{asked} --strategy flexgen"));
+    assert!(!said.contains("modules    "), "{said}");
+}
+
+#[test]
 fn a_split_plan_is_written_read_simulated_and_run() {
     let place = Place::new();
     place.write("machine.toml", &small_machine(SMALL));

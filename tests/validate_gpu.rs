@@ -53,7 +53,9 @@ fn all_parts_run_in_order_and_leave_what_they_say() {
     let times = read("times.txt");
     assert_eq!(times.lines().count(), 4, "{times}");
     let called = fs::read_to_string(folder.path().join("calls")).expect("it was called");
-    assert!(called.contains("-o out/bench.json"), "{called}");
+    for file in ["json", "csv", "svg", "png"] {
+        assert!(called.contains(&format!("-o out/bench.{file}")), "{called}");
+    }
 }
 
 #[test]

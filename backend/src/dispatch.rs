@@ -286,6 +286,24 @@ mod tests {
         );
     }
 
+    /// Bytes in f16 of the paper's shapes, as computed apart from this.
+    #[test]
+    fn llama_2_7b_has_the_papers_bytes() {
+        let model = plimsoll_core::model::registry::find("llama-2-7b").expect("registered");
+        let shapes = Weights::of_model(&model, Dtype::F16);
+        for (matrices, n, k, bytes) in [
+            (3, 4096, 4096, 100_663_296),
+            (1, 4096, 4096, 33_554_432),
+            (1, 11008, 4096, 90_177_536),
+            (1, 4096, 11008, 90_177_536),
+        ] {
+            let its = shapes.iter().find(|w| (w.n, w.k) == (n, k));
+            let dtype = its.expect("a shape of the model").dtype;
+            let found = matrices * (n * k) as u64 * dtype.size_bytes();
+            assert_eq!(found, bytes, "{n} x {k}");
+        }
+    }
+
     #[test]
     fn a_shape_has_its_own_points_or_those_of_the_nearest() {
         let points = |m1| Inflections {

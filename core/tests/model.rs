@@ -297,7 +297,7 @@ fn a_wrong_key_is_named_with_its_remedy() {
     );
     wrong(
         json!({"model_type": "bert"}),
-        &["`model_type`", "bert", "gpt_neox", "chatglm"],
+        &["`model_type`", "bert", "mistral, which are executed"],
     );
     wrong(
         json!({"model_type": null}),

@@ -1,6 +1,6 @@
 //! `plimsoll bench`: what products, attention and a decode over the link are worth on this machine's device.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use plimsoll_backend::bench::{BenchOptions, measure};
@@ -13,11 +13,12 @@ use plimsoll_core::units::BytesPerSecond;
 use super::backend::Backend;
 use super::options::{DtypeName, positive};
 use super::output::{check_output, check_spared, print, print_json};
+use super::pareto::Kind;
 use super::profile::cpu_options;
 use super::threads::DeviceThreads;
 use super::{Exit, Failure, Format, Progress};
 use crate::files::{find_model, write_text};
-use crate::report::BenchReport;
+use crate::report::{BenchPicture, BenchReport};
 
 /// Measure what the parts of decoding are worth on a device, beside the aims for GPUs; no figure is a failure
 #[derive(Debug, clap::Args)]
@@ -42,9 +43,10 @@ pub struct Args {
     /// Where a disk tier's file would go
     #[arg(long, default_value = ".", value_name = "DIR")]
     disk_dir: PathBuf,
-    /// Where the result goes as JSON, beside what is printed
+    /// Where the result goes beside what is printed: a line for each way to compute a part (.csv), its picture (.svg, .png), else
+    /// JSON; may be given more than once
     #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    output: Vec<PathBuf>,
     /// How the result is printed
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -56,13 +58,11 @@ pub struct Args {
 /// A model that is not executed; what the machine lacks; an interrupt.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     args.backend.check_available()?;
-    let output = args.output.as_deref();
-    check_output("--output", output)?;
-    check_spared(
-        &[("--output", output)],
-        args.hw.as_deref(),
-        Some(&args.model),
-    )?;
+    for file in &args.output {
+        let output = [("--output", Some(file.as_path()))];
+        check_output("--output", Some(file))?;
+        check_spared(&output, args.hw.as_deref(), Some(&args.model))?;
+    }
     let profile = args.hw.as_deref();
     let profile = profile.map(|hw| args.backend.profile(hw, "this is measured"));
     let profile = profile.transpose()?;
@@ -92,16 +92,25 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let on = (args.backend.word(), device);
     let of = (options.model.name.clone(), dtype.name());
     let report = BenchReport::new(&bench, on, of, args.backend == Backend::Cuda);
-    let written = match &args.output {
-        Some(path) => write_text(path, &(serde_json::to_string_pretty(&report)? + "\n")),
-        None => Ok(()),
-    };
+    let mut files = args.output.iter();
+    let written = files.try_for_each(|file| write(file, &report));
     // What was measured is shown, wherever it cannot be written.
     match args.format {
         Format::Text => print(&report.text()),
         Format::Json => print_json(&report),
     }?;
-    Ok(written?)
+    written
+}
+
+/// Writes what a file's extension asks for.
+fn write(file: &Path, report: &BenchReport) -> anyhow::Result<()> {
+    match Kind::by_extension(file) {
+        Some(kind) => kind.write(file, &BenchPicture::new(report), &report.rows()),
+        None => Ok(write_text(
+            file,
+            &(serde_json::to_string_pretty(report)? + "\n"),
+        )?),
+    }
 }
 
 /// Parts that are measured one after another.

@@ -236,33 +236,40 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// Of a file that can be written to.
     pub(super) fn of(path: &Path) -> Result<Kind, Failure> {
         check_output("--output", Some(path))?;
-        match path.extension().and_then(|extension| extension.to_str()) {
-            Some("svg") => Ok(Kind::Svg),
-            Some("png") => Ok(Kind::Png),
-            Some("csv") => Ok(Kind::Csv),
-            _ => {
-                let line = format!(
-                    "--output {}: it is not known what to write; end it in .svg, .png or .csv",
-                    path.display()
-                );
-                Err(Failure::new(Exit::Usage, line))
-            }
+        Kind::by_extension(path).ok_or_else(|| {
+            let line = format!(
+                "--output {}: it is not known what to write; end it in .svg, .png or .csv",
+                path.display()
+            );
+            Failure::new(Exit::Usage, line)
+        })
+    }
+
+    /// What an extension says, if anything.
+    pub(super) fn by_extension(path: &Path) -> Option<Kind> {
+        match path.extension()?.to_str()? {
+            "svg" => Some(Kind::Svg),
+            "png" => Some(Kind::Png),
+            "csv" => Some(Kind::Csv),
+            _ => None,
         }
     }
 
-    fn write(
+    /// Draws the picture, or writes a line for each row.
+    pub(super) fn write(
         self,
         path: &Path,
         picture: &impl Picture,
-        points: &[impl Serialize],
+        rows: &[impl Serialize],
     ) -> anyhow::Result<()> {
         match self {
             Kind::Svg => write_text(path, &picture_svg(picture)?)?,
             Kind::Png => write_picture_png(path, picture)?,
             Kind::Csv => {
-                let csv = to_csv(points)?;
+                let csv = to_csv(rows)?;
                 write_atomically(path, |out| out.write_all(&csv))?;
             }
         }

@@ -4,8 +4,11 @@ use std::io::{IsTerminal, stderr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::output::complain;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use plimsoll_core::units::Seconds;
+
+use super::output::complain;
+use crate::report::plan::duration;
 
 /// How often a bar is drawn anew while nothing is done.
 const TICK: Duration = Duration::from_millis(500);
@@ -65,15 +68,56 @@ impl Progress {
             .unwrap_or_else(PoisonError::into_inner);
         if last.is_some_and(|last| last.elapsed() >= LINE) {
             *last = Some(Instant::now());
-            let (what, elapsed) = (self.bar.message(), self.bar.elapsed().as_secs());
-            let (done, steps) = (self.bar.position(), self.bar.length().unwrap_or(0));
-            complain(&format!("{what}: {done}/{steps} after {elapsed} s"));
+            let steps = (self.bar.position(), self.bar.length().unwrap_or(0));
+            let times = (self.bar.elapsed(), self.bar.eta());
+            complain(&line(&self.bar.message(), steps, times));
         }
     }
+}
+
+/// What a log is told. How long the rest takes is not known before a step is done.
+fn line(what: &str, (done, steps): (u64, u64), (after, left): (Duration, Duration)) -> String {
+    let left = match left.as_secs() {
+        0 => String::new(),
+        s => format!(", about {} left", duration(Seconds(s as f64))),
+    };
+    format!("{what}: {done}/{steps} after {} s{left}", after.as_secs())
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_told_the_time_that_is_left_once_that_is_known() {
+        let said = |done, left| {
+            let times = (Duration::from_secs(90), Duration::from_secs(left));
+            line("12.5 tok/s, 100 tokens, passes", (done, 8), times)
+        };
+        let begun = "12.5 tok/s, 100 tokens, passes: 0/8 after 90 s";
+        assert_eq!(said(0, 0), begun);
+        let going = "12.5 tok/s, 100 tokens, passes: 2/8 after 90 s, about 270 s left";
+        assert_eq!(said(2, 270), going);
+        assert!(said(2, 900).ends_with("about 15.0 min left"));
+    }
+
+    /// The estimate of a bar that nobody sees.
+    #[test]
+    fn what_is_left_is_known_without_a_terminal() {
+        let progress = Progress::new("passes", 1000);
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut done = 0;
+        while progress.bar.eta().is_zero() {
+            assert!(Instant::now() < until, "no estimate after {done} steps");
+            std::thread::sleep(Duration::from_millis(50));
+            done += 1;
+            progress.set(done);
+        }
     }
 }

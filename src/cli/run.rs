@@ -8,7 +8,7 @@ mod report;
 mod stopped;
 mod watched;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use plimsoll_backend::cpu::{CpuExecutor, CpuOptions, Throttles};
 use plimsoll_backend::weights::WeightSource;
@@ -26,7 +26,7 @@ use super::output::{check_apart, check_outputs, check_spared};
 use super::pace::Around;
 use super::profile::cpu_options;
 use super::threads::DeviceThreads;
-use crate::files::is_being_written;
+use crate::files::{input_name, is_being_written, is_standard_input};
 use answers::Answers;
 use choice::ChoiceArgs;
 use prepare::Prepared;
@@ -60,9 +60,12 @@ pub struct Args {
     #[arg(long, value_enum)]
     dtype: Option<DtypeName>,
     /// Prompts, a line each: {"id": 1, "prompt": "Once"} or {"id": 1, "prompt_token_ids": [2, 100]}, of any
-    /// lengths; the longest is the plan's prompt length where one is made [default: random]
+    /// lengths; the longest is the plan's prompt length where one is made; - reads standard input [default: random]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt_len", "num_prompts"])]
     prompts: Option<PathBuf>,
+    /// A single prompt, whose id is 1. Without --output its answer alone is printed, and the figures go to standard error
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompts", "prompt_len", "num_prompts"])]
+    prompt: Option<String>,
     #[command(flatten)]
     choice: ChoiceArgs,
     /// For drawn tokens, random prompts and synthetic weights
@@ -120,6 +123,17 @@ const PLANNING_FLAGS: [&str; 13] = [
 ];
 
 impl Args {
+    /// Where prompts come from, as messages call it; none where they are made up.
+    fn asked(&self) -> Option<&Path> {
+        let flag = self.prompt.as_ref().map(|_| Path::new("--prompt"));
+        self.prompts.as_deref().map(input_name).or(flag)
+    }
+
+    /// Whether the answer is all that standard output gets.
+    fn answers_alone(&self) -> bool {
+        self.prompt.is_some() && self.output.is_none() && self.format == Format::Text
+    }
+
     fn throttles(&self) -> Throttles {
         let rate = |gb_s: f64| BytesPerSecond(gb_s * 1e9);
         Throttles {
@@ -139,12 +153,13 @@ impl Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     args.backend.check_available()?;
     let (output, trace) = (args.output.as_deref(), args.trace.as_deref());
+    let prompts = args.prompts.as_deref();
     check_outputs(output, trace)?;
     check_apart(
         &[("--output", output), ("--trace", trace)],
         &[
             ("--plan", args.plan.as_deref()),
-            ("--prompts", args.prompts.as_deref()),
+            ("--prompts", prompts.filter(|file| !is_standard_input(file))),
         ],
     )?;
     check_free(args)?;

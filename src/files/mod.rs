@@ -27,7 +27,7 @@ pub use kernel_cache::kernel_cache;
 pub use lengths::read_lengths;
 pub use model::{FoundModel, files_of_model, find_model, first_difference};
 pub use plan::{PlanFile, SearchNote, plan_json, read_plan};
-pub use prompts::{Prompt, Room, random_prompts, read_prompts, split_mix};
+pub use prompts::{Prompt, Room, one_prompt, random_prompts, read_prompts, split_mix};
 pub use rows::{Rows, is_being_written};
 pub use tokenizer::Tokenizer;
 pub use toml_place::TomlText;
@@ -35,6 +35,7 @@ pub use write::{
     Unwritten, check_writable, is_file, same_file, write_atomically, write_text, write_through_path,
 };
 
+use std::io::{Read, stdin};
 use std::path::Path;
 
 /// What some editors write before a text in UTF-8.
@@ -57,7 +58,38 @@ pub fn line_of(text: &str, position: Option<&csv::Position>) -> u64 {
 /// # Errors
 /// A file that is not there, cannot be read, or is no UTF-8 text.
 pub fn read_text(path: &Path) -> Result<String, InputError> {
-    let mut bytes = std::fs::read(path).map_err(|error| InputError::unreadable(path, &error))?;
+    let bytes = std::fs::read(path).map_err(|error| InputError::unreadable(path, &error))?;
+    utf8(path, bytes)
+}
+
+/// Whether a path stands for standard input, as it does for standard output.
+pub fn is_standard_input(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// What messages call an input.
+pub fn input_name(path: &Path) -> &Path {
+    match is_standard_input(path) {
+        true => Path::new("standard input"),
+        false => path,
+    }
+}
+
+/// [`read_text`], of `-` that of standard input until its end.
+///
+/// # Errors
+/// As [`read_text`].
+pub fn read_input(path: &Path) -> Result<String, InputError> {
+    if !is_standard_input(path) {
+        return read_text(path);
+    }
+    let (name, mut bytes) = (input_name(path), Vec::new());
+    let read = stdin().lock().read_to_end(&mut bytes);
+    read.map_err(|error| InputError::unreadable(name, &error))?;
+    utf8(name, bytes)
+}
+
+fn utf8(path: &Path, mut bytes: Vec<u8>) -> Result<String, InputError> {
     if bytes.starts_with(BYTE_ORDER_MARK) {
         bytes.drain(..BYTE_ORDER_MARK.len());
     }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::json_place::explain;
 use super::{InputError, read_text};
 use crate::compare::Comparison;
+use crate::planner::split::GreedysLoss;
 
 /// What is written: a plan and how it was found.
 #[derive(Debug, Serialize)]
@@ -36,6 +37,9 @@ pub struct SearchNote<'a> {
     pub advice: &'a [String],
     /// The best plan of another kind.
     pub runner_up: Option<&'a Plan>,
+    /// What the greedy choice of modules for the device loses, of a plan that splits linear layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub greedys_loss: Option<GreedysLoss>,
     /// Why it is better than a plan that it was to be compared with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<&'a Comparison>,

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::json_place::explain;
-use super::{InputError, Tokenizer, read_text};
+use super::{InputError, Tokenizer, input_name, read_input};
 
 /// One prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Room {
     }
 }
 
-/// Reads prompts for a model, texts among them where there is a tokenizer.
+/// Reads prompts for a model, texts among them where there is a tokenizer; `-` is standard input.
 ///
 /// # Errors
 /// What is wrong, with its line and key.
@@ -87,7 +87,8 @@ pub fn read_prompts(
     tokenizer: Option<&Tokenizer>,
     room: Room,
 ) -> Result<Vec<Prompt>, InputError> {
-    let text = read_text(path)?;
+    let text = read_input(path)?;
+    let path = input_name(path);
     let mut prompts = Vec::new();
     let mut ids = Ids::default();
     for (index, line) in text.lines().enumerate() {
@@ -117,6 +118,36 @@ pub fn read_prompts(
         return Err(InputError::bad_file(path, "line 1", "no prompts", remedy));
     }
     Ok(prompts)
+}
+
+/// A single prompt, whose id is 1.
+///
+/// # Errors
+/// What is wrong with it, and the remedy.
+pub fn one_prompt(
+    text: &str,
+    model: &ModelSpec,
+    tokenizer: Option<&Tokenizer>,
+    room: Room,
+) -> Result<Prompt, String> {
+    let line = Line {
+        id: 1.into(),
+        prompt: Some(text.to_owned()),
+        prompt_token_ids: None,
+    };
+    let id = line.id.clone();
+    let checked = |(key, ids): (&'static str, Vec<u32>)| {
+        check(key, &ids, model, room)?;
+        Ok(ids)
+    };
+    let ids = tokens(line, model, tokenizer).and_then(checked);
+    match ids {
+        Ok(prompt_token_ids) => Ok(Prompt {
+            id,
+            prompt_token_ids,
+        }),
+        Err((_, problem, remedy)) => Err(format!("{problem}; {remedy}")),
+    }
 }
 
 /// Key, problem and remedy.

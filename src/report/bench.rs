@@ -1,11 +1,17 @@
 //! What `bench` measured, beside the aims for GPUs.
 
+mod picture;
+mod rows;
+
 use plimsoll_backend::bench::{AttentionTimes, Bench, LinkBound, ProductTimes};
 use plimsoll_core::hardware::Implementation;
 use plimsoll_core::units::{BytesPerSecond, Seconds};
 use serde::Serialize;
 
 use super::{Align, Table, three_digits};
+
+pub use picture::BenchPicture;
+pub use rows::BenchRow;
 
 /// What was measured where, for machines to read.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -239,16 +245,20 @@ impl BenchReport {
         of_products.chain(of_attention).chain(of_link)
     }
 
-    /// For people.
-    pub fn text(&self) -> String {
-        let mut text = format!(
-            "{} in {} on {}; its memory: {}\n\n{}",
+    /// Whose shapes on which device, in a line.
+    fn setting(&self) -> String {
+        format!(
+            "{} in {} on {}; its memory: {}",
             self.model,
             self.dtype,
             self.device,
-            BytesPerSecond(self.memory_bytes_per_s),
-            self.products_table(),
-        );
+            BytesPerSecond(self.memory_bytes_per_s)
+        )
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\n\n{}", self.setting(), self.products_table());
         if !self.attention.is_empty() {
             text += &format!("\n{}", self.attention_table());
         }
@@ -399,6 +409,53 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}:\n{text}");
         }
+    }
+
+    #[test]
+    fn a_row_for_each_way_says_what_it_makes_of_the_peak() {
+        let rows = report(1.25, true).rows();
+        let found: Vec<_> = rows
+            .iter()
+            .map(|row| (row.way, row.rows.or(row.context), row.share_of_peak))
+            .collect();
+        let expected = [
+            ("gemv", Some(8), 0.9),
+            ("conventional", Some(8), 0.9),
+            ("gemv", Some(16), 0.45),
+            ("conventional", Some(16), 0.9),
+            ("synchronised", Some(256), 0.8e-9),
+            ("unified", Some(256), 1e-9),
+            ("weights", None, 0.9),
+        ];
+        for (found, expected) in found.iter().zip(expected) {
+            assert_eq!((found.0, found.1), (expected.0, expected.1));
+            assert!((found.2 / expected.2 - 1.0).abs() < 1e-9, "{found:?}");
+        }
+        assert_eq!(rows.len(), expected.len());
+        assert_eq!(
+            (rows[0].dispatched, rows[1].dispatched),
+            (Some(true), Some(false))
+        );
+        let csv = String::from_utf8(crate::report::to_csv(&rows).unwrap()).unwrap();
+        assert!(csv.starts_with(
+            "part,n,k,rows,context,sequences,way,seconds,bytes,share_of_peak,dispatched\n"
+        ));
+    }
+
+    #[test]
+    fn a_picture_has_both_ways_of_attention_beside_products() {
+        let report = report(1.25, true);
+        let svg = crate::report::picture_svg(&BenchPicture::new(&report)).unwrap();
+        for words in [
+            "A: GEMV",
+            "C: conventional",
+            "unified maximum",
+            "64 x 32",
+            "positions",
+        ] {
+            assert!(svg.contains(words), "{words}");
+        }
+        assert!(!svg.contains("B: flat"));
     }
 
     #[test]

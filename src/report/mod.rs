@@ -16,7 +16,7 @@ mod scatter;
 pub mod serve;
 mod table;
 
-pub use bench::{AttentionRow, BenchReport, Figure, LinkRow, ProductRow};
+pub use bench::{AttentionRow, BenchPicture, BenchReport, BenchRow, Figure, LinkRow, ProductRow};
 pub use canvas::{Picture, picture_svg, write_picture_png};
 pub use certainty::{extrapolation_text, rates_text};
 pub use csv::to_csv;

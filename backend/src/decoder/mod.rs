@@ -163,7 +163,7 @@ impl Decoder {
     }
 }
 
-/// What a model needs and no stage computes.
+/// What a model needs and no stage computes ([`plimsoll_core::model::Family::EXECUTED`] need nothing of it).
 fn missing_parts(model: &ModelSpec) -> Vec<&'static str> {
     let parts = [
         (
@@ -184,4 +184,20 @@ fn missing_parts(model: &ModelSpec) -> Vec<&'static str> {
     ];
     let missing = parts.into_iter().filter(|(needed, _)| *needed);
     missing.map(|(_, part)| part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::model::{Family, registry};
+
+    use super::*;
+
+    #[test]
+    fn the_families_that_are_executed_are_those_that_are_said_to_be() {
+        for name in registry::names() {
+            let model = registry::find(name).expect("registered");
+            let is_executed = Family::EXECUTED.contains(&model.family);
+            assert_eq!(missing_parts(&model).is_empty(), is_executed, "{name}");
+        }
+    }
 }

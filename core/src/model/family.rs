@@ -47,6 +47,9 @@ impl Family {
         Family::Bloom,
     ];
 
+    /// Those that executors compute; the others are planned and simulated only.
+    pub const EXECUTED: [Family; 3] = [Family::Opt, Family::Llama, Family::Mistral];
+
     /// The `model_type` in `config.json`.
     pub const fn model_type(self) -> &'static str {
         match self {

@@ -27,7 +27,6 @@ impl<'a> Keys<'a> {
             family: Family::Opt, // until it is read
             map,
         };
-        let supported = || Family::ALL.map(Family::model_type).join(", ");
         let Some(found) = keys.optional::<String>(&["model_type"])? else {
             return Err(keys.invalid(
                 "model_type",
@@ -155,6 +154,18 @@ impl<'a> Keys<'a> {
             supported,
         }
     }
+}
+
+/// Every family, and which of them are executed.
+fn supported() -> String {
+    let names = |families: &mut dyn Iterator<Item = Family>| {
+        let names: Vec<&str> = families.map(Family::model_type).collect();
+        names.join(", ")
+    };
+    let executed = names(&mut Family::EXECUTED.into_iter());
+    let is_executed = |family: &Family| Family::EXECUTED.contains(family);
+    let others = names(&mut Family::ALL.into_iter().filter(|f| !is_executed(f)));
+    format!("{executed}, which are executed, and {others}, which are planned and simulated only")
 }
 
 /// A value as it stands in the file, cut where it is long.

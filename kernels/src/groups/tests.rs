@@ -151,8 +151,81 @@ fn the_formula_is_the_papers() {
         (group.codes[0], group.codes[32], group.codes[63]),
         (0, 8, 15)
     );
-    for (x, found) in elements.iter().zip(group.elements()) {
-        assert!((x - found).abs() <= 15.75 / 30.0 + 0.02, "{x} {found}");
+    check_round_trip(&elements);
+}
+
+/// How far an f16 may be from what it stands for: half a step, which is the same for all below its smallest normal number.
+fn f16_rounding(value: f64) -> f64 {
+    let steps_in_one = f64::powi(2.0, f16::MANTISSA_DIGITS as i32);
+    value.abs().max(f16::MIN_POSITIVE.to_f64()) / steps_in_one
+}
+
+/// No element comes back further away than half a step, and what f16 makes of scale (15 times, at most) and minimum.
+fn check_round_trip(elements: &[f32]) {
+    let minimum = elements.iter().copied().fold(f32::INFINITY, f32::min);
+    let maximum = elements.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let [minimum, maximum] = [minimum, maximum].map(f64::from);
+    let codes = f64::from(CODE_MAX);
+    let scale = (maximum - minimum) / codes;
+    let kept = codes * f16_rounding(scale) + f16_rounding(minimum);
+    // The arithmetic itself is f32's; of which 2^-149 is the smallest number.
+    let arithmetic = (maximum.abs() + minimum.abs()) * f64::from(f32::EPSILON) + scale * 1e-5;
+    let most = scale / 2.0 + kept + arithmetic + f64::powi(2.0, -149);
+    let plain = Group::quantise(elements).elements();
+    let packed = InstructionSet::ALL.map(|set| {
+        let mut bytes = vec![0; head_bytes(elements.len())];
+        pack_heads_with(set, elements, elements.len(), &mut bytes).unwrap();
+        widened(set, PackedHead::new(&bytes), elements.len())
+    });
+    for found in std::iter::once(&plain).chain(&packed) {
+        for (x, found) in elements.iter().zip(found) {
+            let off = (f64::from(*x) - f64::from(*found)).abs();
+            assert!(off <= most, "{x:e} {found:e}: {off:e}, at most {most:e}");
+        }
+    }
+}
+
+/// A group that begins anywhere within f16, of any range: constants, small ranges far from zero, and numbers below the
+/// smallest normal ones of f16 and of f32.
+fn any_group() -> impl Strategy<Value = Vec<f32>> {
+    let size = || {
+        prop_oneof![
+            Just(0.0),
+            (-45.0..4.4_f32).prop_map(|exponent| 10_f32.powf(exponent))
+        ]
+    };
+    let sign = prop::sample::select(vec![-1.0_f32, 1.0]);
+    let shares = proptest::collection::vec(0.0..=1.0_f32, 1..=ELEMENTS);
+    (size(), sign, size(), shares).prop_map(|(offset, sign, range, shares)| {
+        let element = |share: f32| sign * offset + range * share;
+        shares.into_iter().map(element).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn what_comes_back_is_within_half_a_step_and_the_rounding_of_what_is_kept(group in any_group()) {
+        check_round_trip(&group);
+    }
+}
+
+#[test]
+fn small_ranges_far_from_zero_constants_and_subnormals_come_back() {
+    let ramp = |offset: f32, step: f32| (0..ELEMENTS).map(move |i| offset + step * i as f32);
+    for (offset, step) in [
+        (60_000.0, 0.01),
+        (-2049.0, 0.125),
+        (0.3, 0.0),
+        (-65_504.0, 0.0),
+        (0.0, 1e-9),
+        (6e-8, 3e-8),
+        (f32::MIN_POSITIVE, f32::from_bits(1)),
+        (0.0, f32::from_bits(1)),
+    ] {
+        let group: Vec<f32> = ramp(offset, step).collect();
+        check_round_trip(&group);
     }
 }
 

@@ -28,9 +28,11 @@ use super::choice::Choice;
 use super::record::{Inputs, Kept, Record};
 use crate::files::{
     FoundModel, GenerationConfig, InputError, Prompt, Room, Tokenizer, digest_of_checkpoint,
-    find_model, find_profile, first_difference, random_prompts, read_plan, read_prompts,
+    find_model, find_profile, first_difference, one_prompt, random_prompts, read_plan,
+    read_prompts,
 };
 use crate::planner::Request;
+use crate::report::count;
 use crate::validate::Limits;
 
 /// Everything that a run starts from.
@@ -207,7 +209,7 @@ fn profile(
     Ok(Some(limits.hold(&profile)))
 }
 
-/// The prompts of the file, if there is one.
+/// The prompts of the file or the command line, if there are any.
 fn read(
     args: &Args,
     model: &ModelSpec,
@@ -220,6 +222,11 @@ fn read(
             gen_len: gen_len(args, model)?,
         },
     };
+    if let Some(text) = &args.prompt {
+        let prompt = one_prompt(text, model, tokenizer, room);
+        let wrong = |why| Failure::new(Exit::Usage, format!("--prompt: {why}"));
+        return Ok(Some(vec![prompt.map_err(wrong)?]));
+    }
     let path = args.prompts.as_deref();
     let prompts = path.map(|path| read_prompts(path, model, tokenizer, room));
     Ok(prompts.transpose()?)
@@ -361,9 +368,10 @@ fn went_on(args: &Args, plan: &Plan, (model, dtype): (&ModelSpec, Dtype)) -> any
 
 /// That a run which is gone on with has as many prompts as it had.
 fn as_many_as_then(args: &Args, found: u64, plan: &Plan) -> Result<(), InputError> {
-    match (&args.prompts, plan.workload.num_prompts) {
+    match (args.asked(), plan.workload.num_prompts) {
         (Some(path), Some(then)) if then != found => {
-            let problem = format!("{found} prompts, the rows were made of {then}");
+            let given = count(found, "prompt");
+            let problem = format!("{given}, the rows were made of {then}");
             let remedy = "give the same file as then, or run again without --resume";
             Err(InputError::bad_file(path, "all lines", problem, remedy))
         }
@@ -422,14 +430,15 @@ fn for_plan(
     let batches = rounds(&plan.policy, &workload);
     let sequences = batches.iter().flat_map(|round| &round.batches);
     let planned: u64 = sequences.map(|n| u64::from(*n)).sum();
-    let (Some(path), Some(prompts)) = (&args.prompts, prompts) else {
+    let (Some(path), Some(prompts)) = (args.asked(), prompts) else {
         let (length, vocabulary) = (workload.prompt_len, plan.model.vocab_size);
         return Ok(random_prompts(args.seed, planned, length, vocabulary));
     };
     let found = prompts.len() as u64;
     if found != planned {
         if workload.num_prompts.is_some() {
-            let problem = format!("{found} prompts, the plan is for {planned}");
+            let given = count(found, "prompt");
+            let problem = format!("{given}, the plan is for {planned}");
             let remedy = format!("give {planned}, or plan with --num-prompts {found}");
             return Err(InputError::bad_file(path, "all lines", problem, remedy));
         }

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::super::Format;
 use super::super::backend::Backend;
-use super::super::output::{print, print_json};
+use super::super::output::{complain, print, print_json};
 use super::Args;
 use super::answers::Answer;
 use super::prepare::Prepared;
@@ -116,9 +116,17 @@ fn print_result(
             outputs: outputs(prepared, &done.tokens)?,
         }),
         Format::Text => {
-            let text = text(prepared, done)?;
+            let answers = outputs(prepared, &done.tokens)?;
+            let figures = figures(prepared, done);
+            if args.answers_alone() {
+                // Whoever asks one question wants one answer, to read or to pass on.
+                complain(figures.trim_end());
+                let answers: String = answers.iter().map(|a| said(a) + "\n").collect();
+                return print(&answers);
+            }
             let all = where_all_are(output, prepared.prompts.len());
-            print(&(text + &all))
+            let answers: String = answers.iter().map(in_a_line).collect();
+            print(&(figures + &answers + &all))
         }
     }
 }
@@ -144,7 +152,8 @@ pub(super) fn write_trace(path: &Path, prepared: &Prepared, run: &Run) -> io::Re
     })
 }
 
-fn text(prepared: &Prepared, done: &Done) -> io::Result<String> {
+/// What was run, and how fast.
+fn figures(prepared: &Prepared, done: &Done) -> String {
     let (plan, measured) = (&prepared.plan, &done.measured);
     let disk = done
         .disk
@@ -194,13 +203,23 @@ fn text(prepared: &Prepared, done: &Done) -> io::Result<String> {
         let why = prepared.left_out.as_deref().unwrap_or(NOT_PREDICTED);
         text.push_str(&format!("no prediction: {why}\n"));
     }
-    for answer in outputs(prepared, &done.tokens)? {
-        let tokens = answer.generated_token_ids.iter().map(u32::to_string);
-        let tokens = || tokens.collect::<Vec<_>>().join(" ");
-        let said = answer.text.map_or_else(tokens, |text| quoted(&text));
-        text.push_str(&format!("{}: {said}\n", answer.id));
-    }
-    Ok(text)
+    text
+}
+
+/// An answer's text, or its tokens where there is no tokenizer.
+fn said(answer: &Answer<'_>) -> String {
+    let tokens = answer.generated_token_ids.iter().map(u32::to_string);
+    let tokens = || tokens.collect::<Vec<_>>().join(" ");
+    answer.text.clone().unwrap_or_else(tokens)
+}
+
+/// An answer behind its id.
+fn in_a_line(answer: &Answer<'_>) -> String {
+    let said = match &answer.text {
+        Some(text) => quoted(text),
+        None => said(answer),
+    };
+    format!("{}: {said}\n", answer.id)
 }
 
 /// A text in a line: as JSON writes it, which all may read.

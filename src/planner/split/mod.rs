@@ -1,6 +1,7 @@
 //! HeteGen's way to a plan: linear layers split between the CPU and the device, by the law (section 3.2) over the
 //! machine's costs, and modules on the device as long as there is memory (section 4.5). The simulator judges.
 
+mod loss;
 mod modules;
 mod shares;
 
@@ -12,6 +13,7 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Fractions, PageLocked, Policy, PolicyError, Schedule};
 use plimsoll_core::split::{SplitError, SplitLinears};
 use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
 use super::judge::{Judged, better_first};
@@ -19,6 +21,7 @@ use super::whole::Maker;
 use super::{Allowed, Answer, PlanError, Planned, Request, advice, infeasible, workload_of};
 use crate::parallel::on_all_processors;
 
+pub use loss::{GreedysLoss, loss_of};
 pub use modules::{Candidate, Layers, exact, greedy, greedys_loss, saved, taken};
 pub use shares::{Module, Modules};
 
@@ -212,16 +215,24 @@ pub fn scheduled(
         Err(LowerError::DoesNotFit { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     }
-    let modules = Modules::of(&plan, profile);
-    let candidates = modules.candidates(plan.model.num_hidden_layers);
-    let used = footprint(&plan)?.device;
-    let room = plan.capacity_bytes.device.saturating_sub(used);
+    let (candidates, room) = candidates(&plan, profile)?;
     let layers = match scheduler {
         Scheduler::Off => Layers::default(),
         Scheduler::Greedy => greedy(&candidates, room),
         Scheduler::Exact => exact(&candidates, room),
     };
     Ok(Some(with_layers(plan, layers)))
+}
+
+/// The modules of a plan that has none on the device, and the room that it leaves there.
+fn candidates(
+    plan: &Plan,
+    profile: &HardwareProfile,
+) -> Result<(Vec<Candidate>, Bytes), PlanError> {
+    let modules = Modules::of(plan, profile);
+    let used = footprint(plan)?.device;
+    let room = plan.capacity_bytes.device.saturating_sub(used);
+    Ok((modules.candidates(plan.model.num_hidden_layers), room))
 }
 
 /// The plan with these layers on the device, less what whole pages make too much.

@@ -1,11 +1,16 @@
 //! What a grid file may say, and what is said of one that is wrong.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
+use plimsoll_core::lower::footprint;
+use plimsoll_core::policy::{Policy, Schedule};
 
+use super::super::Trial;
 use super::{BUILT_IN, BUILT_IN_FOR_GPUS, Grid};
+use crate::files::find_profile;
 
 const GRID: &str = "\
 [[model]]
@@ -68,12 +73,64 @@ fn a_grid_is_multiplied_out() {
     assert_eq!(all[5], "tiny / planned / zigzag / 4x1 / slow");
     assert_eq!(names(BUILT_IN).len(), 2 * 5 * 3);
     assert_eq!(names(BUILT_IN_FOR_GPUS).len(), 3 * 5 * 3);
-    let cases = Grid::parse(BUILT_IN_FOR_GPUS, Path::new("the grid for GPUs"))
-        .expect("a grid")
-        .cases;
-    assert!(cases.iter().all(|case| case.dtype != Dtype::F32));
     let recorded = include_str!("../../../experiments/cpu-validation/grid.toml");
     assert_eq!(names(recorded).len(), 3 * 6 * 3);
+}
+
+/// Whether a policy has something.
+type Shows = fn(&Policy) -> bool;
+
+/// Arenas of a GPU's size, models, placements and schedules, of which a GPU's run takes a part of the eight minutes that
+/// `scripts/validate-gpu` has: loading, measuring and the kernels' benchmark have the rest.
+#[test]
+fn the_grid_for_gpus_has_all_that_it_is_to_show_and_is_short() {
+    const SECONDS_MOST: f64 = 120.0;
+    let grid = Grid::parse(BUILT_IN_FOR_GPUS, Path::new("the grid for GPUs")).expect("a grid");
+    let profile = find_profile("h100").expect("it is embedded");
+    let trials = grid.cases.iter().map(|case| Trial::new(case, &profile));
+    let trials: Vec<Trial<'_>> = trials.map(|trial| trial.expect("it fits")).collect();
+    assert!(trials.len() >= 24, "{}", trials.len());
+    let arenas: BTreeSet<u64> = grid
+        .cases
+        .iter()
+        .filter_map(|case| Some(case.limits.capacity_bytes.device?.0 / 1_000_000_000))
+        .collect();
+    assert_eq!(arenas, BTreeSet::from([8, 16, 24]));
+    for trial in &trials {
+        let reserved = footprint(&trial.plan).expect("a plan").device;
+        let usable = trial.plan.capacity_bytes.device;
+        assert!(
+            usable.0 < 24_000_000_000 && reserved <= usable,
+            "{}",
+            trial.case.name
+        );
+        assert!(trial.case.dtype != Dtype::F32 && trial.case.policy.is_some());
+    }
+    let widths: BTreeSet<u32> = grid.cases.iter().map(|c| c.model.hidden_size).collect();
+    assert_eq!(widths, BTreeSet::from([2048, 4096, 7168]));
+    // With every model.
+    let shown: [(&str, Shows); 10] = [
+        ("weights on the device", |p| p.weights.device == 1.0),
+        ("weights on the host", |p| p.weights.host == 1.0),
+        ("weights on disk", |p| p.weights.disk > 0.0),
+        ("cache on the device", |p| p.cache.device == 1.0),
+        ("cache on both", |p| {
+            p.cache.device > 0.0 && p.cache.host > 0.0
+        }),
+        ("attention on the CPU", |p| p.cpu_attention),
+        ("4 bits", |p| p.compression == Compression::of(true, true)),
+        ("zig-zag", |p| p.schedule == Schedule::ZigZag),
+        ("row", |p| p.schedule == Schedule::Row),
+        ("diagonal", |p| p.schedule == Schedule::Diagonal),
+    ];
+    for (what, has) in shown {
+        let with = trials.iter().filter(|trial| has(&trial.plan.policy));
+        let with: BTreeSet<u32> = with.map(|trial| trial.plan.model.hidden_size).collect();
+        assert_eq!(with, widths, "{what}");
+    }
+    let seconds: f64 = trials.iter().map(|trial| trial.as_profiled_s).sum();
+    let seconds = seconds * f64::from(grid.repeats);
+    assert!(seconds < SECONDS_MOST, "{seconds} s");
 }
 
 #[test]

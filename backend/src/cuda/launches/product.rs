@@ -117,14 +117,18 @@ mod tests {
     #[test]
     fn a_flat_product_pads_rows_to_eights() {
         let of_64 = |m: usize| m as f64 / m.next_multiple_of(64) as f64;
-        for (m, useful, useful_of_64) in [(1, 0.125, 0.015_625), (8, 1.0, 0.125)] {
+        // The useful shares are the same for all of the paper's shapes.
+        let shapes = [[12288, 4096], [4096, 4096], [11008, 4096], [4096, 11008]];
+        let rows = [(1, 0.125, 0.015_625), (8, 1.0, 0.125)];
+        let all = shapes.iter().flat_map(|shape| rows.map(|row| (shape, row)));
+        for ([n, k], (m, useful, useful_of_64)) in all {
             let product = Product {
                 dtype: Dtype::F16,
                 x: 0,
                 weights: 0,
                 bias: 0,
                 y: 0,
-                shape: [m, 4096, 4096],
+                shape: [m, *n, *k],
                 wide: false,
             };
             let launch = flat(&product, 32).expect("a launch");
