@@ -209,6 +209,15 @@ fn flags_of_another_manager_are_refused_by_name() {
 }
 
 #[test]
+fn device_threads_are_those_of_what_is_executed() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |_| None);
+    let (code, out, said) = replay(&folder, &["--device-threads", "2"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{said}");
+    assert!(said.contains("give that as well"), "{said}");
+}
+
+#[test]
 fn an_expansion_that_cannot_be_had_is_refused_with_the_largest() {
     let folder = tempfile::tempdir().unwrap();
     write_trace(&folder, |_| None);

@@ -112,6 +112,8 @@ fn every_case_is_reported_in_every_format() {
             assert!(case[key].is_f64(), "{key} in {case}");
         }
         assert!(case["explained_by"].is_string());
+        let over_busiest = case["measured_over_busiest"].as_f64().expect("a ratio");
+        assert!(over_busiest >= 0.999, "{case}");
         let repeats = case["repeats_s"].as_array().expect("a list");
         assert!(repeats.len() == 2 && repeats.iter().all(Value::is_f64));
     }

@@ -38,6 +38,8 @@ pub struct CaseRow {
     pub predicted_bottleneck: String,
     /// The resource that was busiest as executed.
     pub measured_bottleneck: String,
+    /// Latency as executed over the time that this one was busy meanwhile: 1 where all else is hidden behind it.
+    pub measured_over_busiest: f64,
     /// Latency of each repeat, in the order they were run.
     pub repeats_s: Repeats,
     /// Largest over smallest latency of the repeats, less one; none of a single one.
@@ -113,6 +115,7 @@ impl CaseRow {
             explained_by,
             explained_s,
             predicted_bottleneck: summary.bottleneck,
+            measured_over_busiest: over_busiest(&measured),
             measured_bottleneck: measured.bottleneck,
             repeat_range: range(&latencies_s),
             repeats_s: Repeats::List(latencies_s),
@@ -143,6 +146,12 @@ impl CaseRow {
             Repeats::Cell(text) => text.split(' ').count(),
         }
     }
+}
+
+/// The time of a run over that in which its busiest resource was busy.
+fn over_busiest(run: &Summary) -> f64 {
+    let shares = run.busy_fraction.named().map(|(_, share)| share);
+    1.0 / shares.into_iter().fold(f64::MIN_POSITIVE, f64::max)
 }
 
 /// The largest over the smallest of several, less one.

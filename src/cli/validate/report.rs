@@ -113,6 +113,10 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
         signed_percent(score.median_error),
         spearman.unwrap_or_default(),
     );
+    text.push_str(
+        "busiest: the resource that was busy longest, and the measured time over that in which it was; 1.00x where all else is \
+         hidden behind it\n",
+    );
     text.push_str(&unsteady(score).map_or(String::new(), |said| format!("{said}\n")));
     let _ = match report.cases.iter().any(|row| row.pace.is_some()) {
         true => writeln!(
@@ -156,6 +160,7 @@ fn table(rows: &[CaseRow]) -> Table {
         ("measured s", Align::Right),
         ("error", Align::Right),
         ("explained by", Align::Left),
+        ("busiest", Align::Left),
         ("pace", Align::Right),
         ("repeats", Align::Right),
     ]);
@@ -169,6 +174,10 @@ fn table(rows: &[CaseRow]) -> Table {
             three_digits(row.measured_s),
             signed_percent(row.error),
             format!("{} {:+.3} s", row.explained_by, row.explained_s),
+            format!(
+                "{} {:.2}x",
+                row.measured_bottleneck, row.measured_over_busiest
+            ),
             row.pace
                 .map_or("-".to_owned(), |pace| format!("{pace:.2}x")),
             format!("{}{}", row.repeats(), range.unwrap_or_default()),
