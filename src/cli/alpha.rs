@@ -96,12 +96,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return Err(Failure::new(Exit::Usage, line).into());
     }
     let profile = args.hw.as_deref().map(find_profile).transpose()?;
-    let of_gpu = |p: &&HardwareProfile| p.kind == DeviceKind::Gpu && args.backend == Backend::Cpu;
-    if let Some(profile) = profile.as_ref().filter(of_gpu) {
-        complain(&format!(
-            "warning: {} is the profile of a GPU's machine; what goes into it is measured on this one's CPU",
-            profile.name
-        ));
+    let other_device = |p: &&HardwareProfile| p.kind != args.backend.kind();
+    if let Some(profile) = profile.as_ref().filter(other_device) {
+        let of = match profile.kind {
+            DeviceKind::Gpu => {
+                "of a GPU's machine; what goes into it is measured on this one's CPU"
+            }
+            DeviceKind::Emulated => {
+                "of an emulated device; what goes into it is measured beside this machine's GPU"
+            }
+        };
+        complain(&format!("warning: {} is the profile {of}", profile.name));
     }
     let threads = args.threads.beside(args.backend, profile.as_ref());
     let options = options_of(args, threads)?;

@@ -64,7 +64,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt_len", "num_prompts"])]
     prompts: Option<PathBuf>,
     /// A single prompt, whose id is 1. Without --output its answer alone is printed, and the figures go to standard error
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompts", "prompt_len", "num_prompts"])]
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompts", "prompt_len", "num_prompts"], allow_hyphen_values = true)]
     prompt: Option<String>,
     #[command(flatten)]
     choice: ChoiceArgs,

@@ -30,7 +30,8 @@ impl DeviceThreads {
     /// The same beside a profile, if there is one; what is measured with another number than that is said to be.
     pub fn beside(self, backend: Backend, profile: Option<&HardwareProfile>) -> u32 {
         let threads = self.of(backend, profile.and_then(stated));
-        if let Some(why) = profile.and_then(|profile| differ(threads, profile)) {
+        let why = profile.filter(|profile| profile.kind == backend.kind());
+        if let Some(why) = why.and_then(|profile| differ(threads, profile)) {
             complain(&format!(
                 "warning: {why}; nothing that it predicts is of this"
             ));

@@ -198,7 +198,7 @@ fn tokens(
         (Some(text), None) => {
             let Some(tokenizer) = tokenizer else {
                 let problem = format!("is a text, and {} has no tokenizer.json", model.name);
-                let remedy = "give --model a folder that holds one, or give prompt_token_ids";
+                let remedy = "give --model a folder that holds one, or prompt_token_ids in a file of --prompts";
                 return Err((TEXT, problem, remedy.to_owned()));
             };
             let ids = tokenizer.encode(&text);

@@ -75,6 +75,9 @@ pub enum CpuError {
     /// A piece that is not right: it was not verified.
     #[error("the program is not right: {0}; verify it before it is submitted")]
     Program(String),
+    /// What serving needs cannot be had.
+    #[error(transparent)]
+    Serving(ServingError),
     /// Something failed before.
     #[error("the executor stopped after an earlier failure; make a new one")]
     Stopped,

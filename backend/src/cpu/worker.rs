@@ -68,7 +68,11 @@ impl Cores {
             false => Vec::new(),
         };
         Cores {
-            device: options.device_threads.clamp(1, all.len().max(1)),
+            // A GPU needs none of them.
+            device: match options.card {
+                Some(_) => 0,
+                None => options.device_threads.clamp(1, all.len().max(1)),
+            },
             all,
         }
     }

@@ -93,10 +93,7 @@ fn command(options: &ProbeOptions) -> String {
     if options.quick {
         command += " --quick";
     }
-    if options.cpu.card.is_none() {
-        command += &format!(" --device-threads {}", options.cpu.device_threads);
-    }
-    command
+    command + &format!(" --device-threads {}", options.cpu.device_threads)
 }
 
 /// Bytes of weights a second in the best matrix product of few tokens.

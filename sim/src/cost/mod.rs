@@ -429,11 +429,12 @@ impl CostModel {
 /// A number and its key in the profile.
 type Named<'a, T> = (&'static str, &'a T);
 
-/// The keys of matrix products, by type: f32, f16, bf16.
+/// What parts take together.
 fn total(parts: &[Option<Part>]) -> Seconds {
     parts.iter().flatten().map(|part| part.seconds).sum()
 }
 
+/// The keys of matrix products, by type: f32, f16, bf16.
 const GEMM: [&str; 3] = ["compute.gemm.f32", "compute.gemm.f16", "compute.gemm.bf16"];
 const CPU_GEMM: [&str; 3] = [
     "compute.cpu_gemm.f32",

@@ -14,6 +14,7 @@ use plimsoll_core::units::{Bytes, BytesPerSecond};
 use crate::cli::backend::Backend;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::options::positive;
+use crate::cli::output::complain;
 use crate::cli::pace::Around;
 use crate::cli::profile::cpu_options;
 use crate::cli::threads::DeviceThreads;
@@ -91,6 +92,14 @@ impl ExecuteArgs {
     ) -> anyhow::Result<Option<Measured>> {
         if !self.execute {
             return Ok(None);
+        }
+        if profile.kind != self.backend.kind() {
+            complain(&format!(
+                "warning: {} is not of a machine with this device, and nothing that it predicts is of this run; give what \
+                 `plimsoll profile --backend {}` wrote here as --hw",
+                profile.name,
+                self.backend.word()
+            ));
         }
         let threads = self.threads.beside(self.backend, Some(profile));
         let on_device = self

@@ -11,8 +11,10 @@ use plimsoll_core::program::TaskId;
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 
+use super::before_tasks;
 use super::copies::{Part, joined};
 use super::pool::{HostPool, Pool};
+use crate::cpu::CpuError;
 use crate::cpu::error::TaskError;
 use crate::cuda::{Card, CopyRows};
 use crate::serving::ServingError;
@@ -43,7 +45,7 @@ impl CardCache {
     ///
     /// # Errors
     /// Memory of the host that cannot be had.
-    pub(super) fn new(card: &dyn Card, size: CacheSize, base: u64) -> Result<Self, TaskError> {
+    pub(super) fn new(card: &dyn Card, size: CacheSize, base: u64) -> Result<Self, CpuError> {
         let unit = size.block_bytes();
         let (mut device, mut host) = (Pool::new(unit), HostPool::new(unit, size.host));
         device.give(device.blocks(base, size.device.0 as usize / unit));
@@ -51,7 +53,12 @@ impl CardCache {
             Tier::Device => Ok(device.take(size.blocks)),
             _ => host.take(card, size.blocks),
         });
-        let layers = layers.collect::<Result<_, TaskError>>()?;
+        let layers = layers.collect::<Result<_, TaskError>>();
+        // Before the memory goes whose pages were locked.
+        let layers = layers.map_err(|error| {
+            card.close();
+            before_tasks(error)
+        })?;
         Ok(CardCache {
             state: Mutex::new(State {
                 tables: Tables::new(size),
@@ -138,7 +145,7 @@ impl CardCache {
             from,
             bytes,
         });
-        let copies = joined(parts);
+        let copies = joined(parts, |address| state.host.region_of(address));
         state.away.insert(request, (tokens, away));
         state.tables.free(request);
         Ok(copies)
@@ -156,7 +163,7 @@ impl CardCache {
             from: *from,
             bytes,
         });
-        let copies = joined(parts);
+        let copies = joined(parts, |address| state.host.region_of(address));
         state.read.insert(task, (Tier::Host, away));
         Ok(copies)
     }
@@ -206,19 +213,19 @@ impl CardCache {
             bytes: unit,
         };
         let memory = &state.layers[layer];
-        let copies = match state.tables.relocate(layer, to, count) {
-            None => joined(
-                memory
-                    .iter()
-                    .zip(&target)
-                    .map(|(from, to)| part([*from, *to])),
-            ),
+        let parts: Vec<Part> = match state.tables.relocate(layer, to, count) {
+            None => {
+                let both = memory.iter().zip(&target);
+                both.map(|(from, to)| part([*from, *to])).collect()
+            }
             Some(mut moves) => {
                 moves.sort_unstable();
                 let places = moves.into_iter();
-                joined(places.map(|(from, to)| part([memory[from as usize], target[to as usize]])))
+                let both = places.map(|(from, to)| [memory[from as usize], target[to as usize]]);
+                both.map(part).collect()
             }
         };
+        let copies = joined(parts, |address| state.host.region_of(address));
         let left = std::mem::replace(&mut state.layers[layer], target);
         state.read.insert(task, (from, left));
         Ok(copies)

@@ -14,8 +14,12 @@ pub(super) struct Part {
 }
 
 /// The same as copies: parts that go on where the one before ends are one part, and parts of a size that lie equally far apart on
-/// both sides are rows of one copy.
-pub(super) fn joined(parts: impl IntoIterator<Item = Part>) -> Vec<CopyRows> {
+/// both sides are rows of one copy, where both sides are of one `region`: what lies between regions of page-locked memory is not
+/// locked, and no copy may reach over it.
+pub(super) fn joined<R: PartialEq>(
+    parts: impl IntoIterator<Item = Part>,
+    region: impl Fn(u64) -> R,
+) -> Vec<CopyRows> {
     let mut whole: Vec<Part> = Vec::new();
     for part in parts {
         match whole.last_mut() {
@@ -25,7 +29,10 @@ pub(super) fn joined(parts: impl IntoIterator<Item = Part>) -> Vec<CopyRows> {
     }
     let mut copies: Vec<CopyRows> = Vec::new();
     for part in whole {
-        if !copies.last_mut().is_some_and(|last| takes(last, &part)) {
+        let last = copies.last_mut().filter(|last| {
+            region(last.to) == region(part.to) && region(last.from) == region(part.from)
+        });
+        if !last.is_some_and(|last| takes(last, &part)) {
             copies.push(CopyRows::of(part.to, part.from, part.bytes));
         }
     }
@@ -61,6 +68,9 @@ fn takes(copy: &mut CopyRows, part: &Part) -> bool {
 mod tests {
     use super::*;
 
+    /// All in one region.
+    fn one(_: u64) {}
+
     fn part(to: u64, from: u64, bytes: usize) -> Part {
         Part { to, from, bytes }
     }
@@ -68,7 +78,7 @@ mod tests {
     #[test]
     fn neighbours_are_one_copy_and_equal_steps_are_rows() {
         let neighbours = (0..4).map(|i| part(100 + 8 * i, 500 + 8 * i, 8));
-        assert_eq!(joined(neighbours), [CopyRows::of(100, 500, 32)]);
+        assert_eq!(joined(neighbours, one), [CopyRows::of(100, 500, 32)]);
         let rows = (0..3).map(|i| part(100 + 8 * i, 500 + 50 * i, 8));
         let expected = CopyRows {
             rows: 3,
@@ -83,7 +93,15 @@ mod tests {
             CopyRows::of(124, 700, 8),
             CopyRows::of(10, 20, 12),
         ];
-        assert_eq!(joined(rows.chain(others)), expected);
+        assert_eq!(joined(rows.chain(others), one), expected);
+    }
+
+    #[test]
+    fn no_copy_reaches_from_one_region_to_another() {
+        let parts = (0..4).map(|i| part(100 + 8 * i, 500 + 50 * i, 8));
+        let copies = joined(parts, |address| address >= 600);
+        let rows: Vec<usize> = copies.iter().map(|copy| copy.rows).collect();
+        assert_eq!(rows, [2, 2]);
     }
 
     #[test]
@@ -102,7 +120,7 @@ mod tests {
                 .zip(0..)
                 .map(|(from, to)| part(4 * to, 4 * from, 4));
             let mut found = [0; 8];
-            for copy in joined(parts) {
+            for copy in joined(parts, one) {
                 for row in 0..copy.rows {
                     let to = copy.to as usize + row * copy.to_pitch;
                     let from = copy.from as usize + row * copy.from_pitch;

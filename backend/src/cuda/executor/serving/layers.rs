@@ -193,7 +193,7 @@ impl Work<'_, Block<'_>> {
             from: room.hidden + (token * row) as u64,
             bytes: row,
         });
-        for copy in super::copies::joined(parts) {
+        for copy in super::copies::joined(parts, |_| ()) {
             self.device.card.copy(self.stream, &copy)?;
         }
         let x = self.before_head(last, sequences)?;

@@ -112,13 +112,18 @@ impl OnCard {
         let tables = Tables::most(blocks, sequences, tokens);
         let room = Room::take(on, &extent, tables)?;
         let beside = Beside::new(on, &extent, false)?;
+        let cache = CardCache::new(on, size, kv)?;
+        // Last, since nothing may fail once their pages are locked.
         let staged = pool::locked(on, tables).map_err(before_tasks)?;
-        let chosen = pool::locked(on, 4 * sequences).map_err(before_tasks)?;
+        let chosen = pool::locked(on, 4 * sequences).map_err(|error| {
+            on.close();
+            before_tasks(error)
+        })?;
         Ok(OnCard {
             device: CardDevice::with(Arc::clone(card), &options.dispatch, beside),
             model: model.clone(),
             dtype: *dtype,
-            cache: CardCache::new(on, size, kv).map_err(before_tasks)?,
+            cache,
             decoder,
             weights,
             texts,
@@ -307,10 +312,11 @@ impl worker::Work for OnCard {
 }
 
 /// The same trouble before the first task.
-fn before_tasks(error: TaskError) -> CpuError {
+pub(super) fn before_tasks(error: TaskError) -> CpuError {
     match error {
         TaskError::Tier(error) => CpuError::Tier(error),
         TaskError::Cuda(error) => CpuError::Cuda(error),
+        TaskError::Serving(error) => CpuError::Serving(error),
         other => CpuError::Program(other.to_string()),
     }
 }

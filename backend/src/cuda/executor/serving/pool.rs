@@ -76,6 +76,14 @@ impl HostPool {
         self.pool.give(blocks);
     }
 
+    /// Which region an address is in; none of the card's is in any.
+    pub(super) fn region_of(&self, address: u64) -> Option<usize> {
+        self.regions.iter().position(|region| {
+            let start = region.address();
+            (start..start + region.bytes().len() as u64).contains(&address)
+        })
+    }
+
     fn grow(&mut self, card: &dyn Card, needed: usize) -> Result<(), TaskError> {
         let bytes = self.pool.block_bytes;
         let count = needed.max(GROWS_BY / bytes).min(self.left);
