@@ -1,11 +1,13 @@
 //! What interprets a program: the simulator, the CPU executor, the CUDA executor.
 
 use std::error::Error;
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use thiserror::Error as ThisError;
 
-use crate::program::{Program, TaskId};
+use crate::machine::ResourceId;
+use crate::program::{Op, Program, TaskId};
 use crate::trace::Trace;
 use crate::units::Seconds;
 
@@ -56,6 +58,15 @@ impl From<NotSubmitted> for ExecutionError {
     }
 }
 
+/// How long tasks take, of an executor whose time is modelled.
+pub trait Times: Debug {
+    /// A task alone.
+    fn seconds(&self, on: ResourceId, op: &Op) -> Seconds;
+
+    /// What a resource keeps of its pace while another has a task as well.
+    fn share(&self, of: ResourceId, beside: ResourceId) -> f64;
+}
+
 /// Runs pieces of a program on resources that each keep program order.
 ///
 /// Submitting returns at once; what was submitted earlier may still be in flight, and a new piece may
@@ -80,4 +91,10 @@ pub trait Executor {
 
     /// What has ended so far, but what was let go of.
     fn trace(&self) -> &Trace;
+
+    /// How long tasks take, where that is known and nobody else disturbs them. Who knows need not submit what ends at a time
+    /// that can be told: to wait for that time is the same, and faster.
+    fn times(&self) -> Option<Box<dyn Times>> {
+        None
+    }
 }

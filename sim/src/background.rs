@@ -53,6 +53,11 @@ impl OnLanes {
         }
     }
 
+    /// Whether there is none, ever.
+    pub fn is_none(&self) -> bool {
+        self.background.0.is_empty()
+    }
+
     /// When it changes next.
     #[inline]
     pub fn next(&self) -> f64 {

@@ -8,10 +8,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use plimsoll_core::executor::{ExecutionError, Executor, NotSubmitted, Until};
+use plimsoll_core::executor::{ExecutionError, Executor, NotSubmitted, Times, Until};
 use plimsoll_core::hardware::contention::{delay_of, rate_of};
 use plimsoll_core::hardware::{Engine, HardwareProfile};
-use plimsoll_core::program::{Machine, Program, Resource, ResourceKind, TaskId};
+use plimsoll_core::program::{Machine, Op, Program, Resource, ResourceId, ResourceKind, TaskId};
 use plimsoll_core::trace::{Span, Trace};
 use plimsoll_core::traffic::Background;
 use plimsoll_core::units::Seconds;
@@ -418,5 +418,37 @@ impl Executor for Simulator {
 
     fn trace(&self) -> &Trace {
         &self.trace
+    }
+
+    fn times(&self) -> Option<Box<dyn Times>> {
+        let lanes = self.lanes.iter();
+        let known = || Known {
+            resources: lanes.map(|lane| lane.resource).collect(),
+            cost: self.cost.clone(),
+            delays: self.delays.clone(),
+        };
+        // What others carry changes times while tasks run.
+        self.traffic
+            .is_none()
+            .then(|| Box::new(known()) as Box<dyn Times>)
+    }
+}
+
+/// What tasks take, as far as nobody but those of the program is there.
+#[derive(Debug)]
+struct Known {
+    resources: Vec<Resource>,
+    cost: CostModel,
+    delays: Vec<f64>,
+}
+
+impl Times for Known {
+    fn seconds(&self, on: ResourceId, op: &Op) -> Seconds {
+        self.cost.seconds(self.resources[usize::from(on.0)], op)
+    }
+
+    fn share(&self, of: ResourceId, beside: ResourceId) -> f64 {
+        let row = usize::from(of.0) * self.resources.len();
+        rate_of(self.delays[row + usize::from(beside.0)])
     }
 }

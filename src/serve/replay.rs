@@ -187,6 +187,9 @@ impl Server {
     ) -> Result<Replayed, DriveError> {
         let Gpus::Pipeline(pipeline) = self.gpus else {
             let mut scheduler = self.scheduler(requests, (1, described));
+            if !described {
+                scheduler = scheduler.foreseeing(executor.times());
+            }
             follow(&mut scheduler, executor)?;
             return Ok(Replayed {
                 summary: scheduler.summary(self.slo_s),

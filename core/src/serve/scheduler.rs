@@ -11,7 +11,7 @@ use super::sequence::{Sequence, State};
 use super::shape::{Load, Shape};
 use super::stages::Stages;
 use crate::control::{Controller, Decision};
-use crate::executor::Until;
+use crate::executor::{Times, Until};
 use crate::machine::Machine;
 use crate::program::{BufferId, Cell, Program, TaskId};
 use crate::roster::{Moved, Roster};
@@ -170,6 +170,15 @@ impl Scheduler {
     pub fn with_layers_swapped(mut self, pie: Pie) -> Scheduler {
         self.manager.resize(pie.capacity_tokens());
         self.pie = Some(pie);
+        self
+    }
+
+    /// The same where tasks take times that are [known](crate::executor::Executor::times): then an iteration of swapped
+    /// layers is not submitted layer by layer.
+    pub fn foreseeing(mut self, times: Option<Box<dyn Times>>) -> Scheduler {
+        if let Some(times) = times {
+            self.pie = self.pie.map(|pie| pie.foreseeing(times));
+        }
         self
     }
 
@@ -360,13 +369,16 @@ impl Scheduler {
                 Decision::Submit(piece)
             }
             Next::Wait(task) => Decision::Wait(Until::Task(task)),
-            Next::Ended => {
-                self.note(now);
-                self.swap_more_or_less(now);
-                self.end(now);
-                self.between(now, trace)
-            }
+            Next::Ended => self.ended(now, trace),
         }
+    }
+
+    /// Goes on behind an iteration.
+    fn ended(&mut self, now: Seconds, trace: &Trace) -> Decision {
+        self.note(now);
+        self.swap_more_or_less(now);
+        self.end(now);
+        self.between(now, trace)
     }
 
     /// Has Pie look at the iteration that has ended.
@@ -472,7 +484,17 @@ impl Scheduler {
                 None => Decision::Done,
             };
         }
-        if self.pie.is_some() {
+        let cell = self.cell();
+        if let Some(pie) = &mut self.pie {
+            let iteration = Iteration {
+                shape: &self.shape,
+                load: &self.load,
+                cell,
+            };
+            if let Some(end) = pie.foresee(iteration, now) {
+                self.phase = Phase::Awaited;
+                return Decision::Wait(Until::Time(end));
+            }
             self.phase = Phase::Layers;
             return self.layers(now, trace);
         }
@@ -496,11 +518,7 @@ impl Controller for Scheduler {
                 self.phase = Phase::Awaited;
                 Decision::Wait(Until::Task(last))
             }
-            Phase::Awaited => {
-                self.note(now);
-                self.end(now);
-                self.between(now, trace)
-            }
+            Phase::Awaited => self.ended(now, trace),
             Phase::Between => self.between(now, trace),
             Phase::Layers => self.layers(now, trace),
         }

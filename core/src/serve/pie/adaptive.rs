@@ -1,6 +1,7 @@
 //! Adaptive expansion (Pie, section 3.4.2): how many layers are off the GPU is found while requests are served.
 
 use super::expansion::slots;
+use super::table::Swaps;
 
 /// Numbers that the paper leaves open.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -59,6 +60,16 @@ pub struct Observed {
     pub prompts: bool,
     /// Whether requests wait for room in the cache.
     pub wanted: bool,
+}
+
+impl Observed {
+    /// Counts what begins to move when a layer is computed.
+    pub(super) fn note(&mut self, swaps: Swaps, computed: u16) {
+        if let Some(layer) = swaps.back {
+            self.back += 1;
+            self.early += u32::from(layer < computed);
+        }
+    }
 }
 
 /// Sums over a window.

@@ -20,6 +20,14 @@ pub fn slots(layers: u16, off_gpu: u16) -> u16 {
     }
 }
 
+/// What the host's part of the cache is of the GPU's, when `m` of `n` layers are off the GPU: theirs, two of them as buffers.
+pub fn on_host(layers: u16, off_gpu: u16) -> f64 {
+    match off_gpu {
+        0..=2 => 0.0,
+        some => f64::from(some) / f64::from(slots(layers, some)),
+    }
+}
+
 /// The layers off the GPU whose expansion, buffers counted, is nearest to the one that is asked for; none at 1.
 pub fn layers_off(layers: u16, expansion: f64) -> u16 {
     let distance = |off: &u16| match off {
@@ -51,6 +59,7 @@ mod tests {
             assert!((without_buffers(layers, off) - plain).abs() < 1e-9);
             assert!((with_buffers(layers, off) - buffered).abs() < 1e-9);
         }
+        assert_eq!([on_host(48, 25), on_host(40, 0)], [1.0, 0.0]);
         assert_eq!(layers_off(48, 2.08), 25);
         assert_eq!([layers_off(40, 1.0), layers_off(40, 1.6)], [0, 14]);
         assert_eq!(

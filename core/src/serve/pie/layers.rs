@@ -2,7 +2,10 @@
 
 use super::adaptive::{Adaptive, Observed};
 use super::expansion::{slots, with_buffers};
-use super::table::{MappingTable, Place};
+use super::foreseen::Foreseen;
+use super::moves::Event;
+use super::table::{MappingTable, Place, Swaps};
+use crate::executor::Times;
 use crate::machine::{Machine, ResourceId, ResourceKind};
 use crate::program::{BufferId, Cell, NewTask, Op, Program, TaskId};
 use crate::roster::Moved;
@@ -102,6 +105,16 @@ pub struct Swapped {
     pub expansions: Vec<(Seconds, f64)>,
 }
 
+impl Swapped {
+    /// Counts what begins to move.
+    fn note(&mut self, swaps: Swaps, bytes_each: Bytes) {
+        let [out, back] = [swaps.out, swaps.back].map(|layer| u64::from(layer.is_some()));
+        self.layers_out += out;
+        self.layers_back += back;
+        self.bytes += (out + back) * bytes_each.0;
+    }
+}
+
 /// A cache whose layers take turns on the GPU.
 #[derive(Debug)]
 pub struct Pie {
@@ -116,6 +129,8 @@ pub struct Pie {
     computing: Option<TaskId>,
     out: Option<(u16, TaskId)>,
     back: Option<(u16, TaskId)>,
+    /// Where it is known how long tasks take, nobody has to be asked when they end.
+    foreseen: Option<Foreseen>,
     /// Since when the next layer waits for its cache.
     waits_since: Option<Seconds>,
     observed: Observed,
@@ -137,6 +152,7 @@ impl Pie {
             computing: None,
             out: None,
             back: None,
+            foreseen: None,
             waits_since: None,
             observed: Observed::default(),
             swapped: Swapped {
@@ -152,6 +168,12 @@ impl Pie {
             adaptive: Some(adaptive),
             ..Pie::fixed(lanes, kv_bytes, shape, 0)
         }
+    }
+
+    /// The same where tasks take times that are known, unless computing and moving change each other's.
+    pub fn foreseeing(mut self, times: Box<dyn Times>) -> Pie {
+        self.foreseen = Foreseen::new(times, self.lanes);
+        self
     }
 
     /// Layers whose cache the GPU has room for.
@@ -212,21 +234,16 @@ impl Pie {
         }
         let swaps = self.table.swaps(self.layer);
         let mut piece = Program::numbered(first, BufferId(0));
+        let bytes = self.layer_bytes();
+        self.swapped.note(swaps, bytes);
+        self.observed.note(swaps, self.layer);
         if let Some(layer) = swaps.out {
-            self.out = Some((
-                layer,
-                self.moves(&mut piece, it.cell, (layer, self.lanes.d2h)),
-            ));
-            self.swapped.layers_out += 1;
+            let task = self.moves(&mut piece, it.cell, (layer, self.lanes.d2h));
+            self.out = Some((layer, task));
         }
         if let Some(layer) = swaps.back {
-            self.back = Some((
-                layer,
-                self.moves(&mut piece, it.cell, (layer, self.lanes.h2d)),
-            ));
-            self.swapped.layers_back += 1;
-            self.observed.back += 1;
-            self.observed.early += u32::from(layer < self.layer);
+            let task = self.moves(&mut piece, it.cell, (layer, self.lanes.h2d));
+            self.back = Some((layer, task));
         }
         if self.table.place(self.layer) == Place::Gpu {
             if let Some(since) = self.waits_since.take() {
@@ -265,15 +282,47 @@ impl Pie {
         cell: Cell,
         (layer, lane): (u16, ResourceId),
     ) -> TaskId {
-        let bytes = Bytes(self.kv_bytes.0 / u64::from(self.table.slots()));
-        self.swapped.bytes += bytes.0;
-        let op = Op::Move {
-            bytes,
+        push(piece, self.layer_moved(), lane, self.at(cell, layer))
+    }
+
+    fn layer_bytes(&self) -> Bytes {
+        Bytes(self.kv_bytes.0 / u64::from(self.table.slots()))
+    }
+
+    /// A layer's cache on its way.
+    fn layer_moved(&self) -> Op {
+        Op::Move {
+            bytes: self.layer_bytes(),
             from: Bytes::ZERO,
             to: Bytes::ZERO,
             page_locked: true,
-        };
-        push(piece, op, lane, self.at(cell, layer))
+        }
+    }
+
+    /// When an iteration ends that begins now, where that is known: all that happens in it has then happened here. Nothing
+    /// is to be submitted of it.
+    pub fn foresee(&mut self, it: Iteration<'_>, now: Seconds) -> Option<Seconds> {
+        let (slots, bytes) = (self.table.slots(), self.layer_bytes());
+        let moved = self.layer_moved();
+        let foreseen = self.foreseen.as_mut()?;
+        let pace = foreseen.pace(slots, &moved);
+        let computed = foreseen.computed(it, self.layers);
+        let (swapped, observed) = (&mut self.swapped, &mut self.observed);
+        let (table, moves) = (&mut self.table, &mut foreseen.moves);
+        let mut now = now.0;
+        for layer in 0..self.layers {
+            let began = moves.reach((&mut *table, layer), now, &pace, &mut |event| {
+                if let Event::Began(swaps) = event {
+                    swapped.note(swaps, bytes);
+                    observed.note(swaps, layer);
+                }
+            });
+            observed.stalled += began - now;
+            now = began + computed.of(layer);
+        }
+        // What has arrived counts when the iteration is looked at.
+        moves.land(table, now, &pace, &mut |_| {});
+        Some(Seconds(now))
     }
 
     /// Notes which layers have arrived. To be told with every decision, since spans of what has ended are let go of.

@@ -1,5 +1,7 @@
 //! Where each layer's cache is, and what moves next (Pie, sections 3.2 and 3.3).
 
+use super::layer_set::LayerSet;
+
 /// Where a layer's cache is. A layer that moves has memory on both sides, and is on the new one only when it has arrived:
 /// the two phases of an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,13 @@ pub struct MappingTable {
     sizes: Vec<u16>,
     /// The same of a layer that moves, where it goes.
     sizes_there: Vec<u16>,
+    /// Layers by what is asked of them with each computation: those that stay on the GPU, those that stay on the host, those
+    /// whose cache has not the size that all are to get.
+    on_gpu: LayerSet,
+    on_host: LayerSet,
+    old: LayerSet,
+    /// Those on their way.
+    moving: Swaps,
 }
 
 /// Sums of shares round.
@@ -53,10 +62,15 @@ impl MappingTable {
             slots,
             sizes: vec![slots; layers.into()],
             sizes_there: vec![slots; layers.into()],
+            on_gpu: LayerSet::those(layers, |layer| layer < slots),
+            on_host: LayerSet::those(layers, |layer| layer >= slots),
+            old: LayerSet::none(layers),
+            moving: Swaps::default(),
         }
     }
 
     /// Where a layer is.
+    #[inline]
     pub fn place(&self, layer: u16) -> Place {
         self.places[usize::from(layer)]
     }
@@ -77,40 +91,48 @@ impl MappingTable {
     /// is used last goes out, unless all on the host are used later still; of those on the host the one that is used
     /// first comes, if the GPU has room.
     pub fn swaps(&mut self, computing: u16) -> Swaps {
+        if self.moving.out.is_some() && self.moving.back.is_some() {
+            return Swaps::default();
+        }
         let layers = self.places.len() as u16;
-        let after = |steps: u16| (computing + steps) % layers;
-        let is = |layer: u16, place| self.place(layer) == place;
-        let hottest = (0..layers).find(|steps| is(after(*steps), Place::Cpu));
-        let coldest = (1..layers)
-            .rev()
-            .find(|steps| is(after(*steps), Place::Gpu));
-        let slots = usize::from(self.slots);
-        let on_gpu = self
-            .places
-            .iter()
-            .filter(|place| **place != Place::Cpu)
-            .count();
-        let out = coldest.filter(|steps| {
-            let moves = self.at(Place::Leaving).next().is_some();
+        let steps = |layer: u16| match layer >= computing {
+            true => layer - computing,
+            false => layer + layers - computing,
+        };
+        let taken = layers - self.on_host.count();
+        let hottest = self.on_host.first_from(computing);
+        let out = self.coldest(computing).filter(|coldest| {
             // A cache that has lost a slot has no choice.
-            let withheld = hottest.is_none_or(|hottest| hottest > *steps) && on_gpu <= slots;
-            !moves && !withheld && self.may_go(after(*steps), computing)
+            let withheld = hottest.is_none_or(|hottest| steps(hottest) > steps(*coldest))
+                && taken <= self.slots;
+            !withheld && self.may_go(*coldest, computing)
         });
         // While caches get smaller, those that are still large leave no room for as many.
-        let has_room = on_gpu < slots && self.fits() && self.at(Place::Coming).next().is_none();
+        let has_room = taken < self.slots && self.moving.back.is_none() && self.fits();
         let swaps = Swaps {
-            out: out.map(after),
-            back: hottest.filter(|_| has_room).map(after),
+            out,
+            back: hottest.filter(|_| has_room),
         };
+        if let Some(layer) = swaps.out {
+            self.on_gpu.set(layer, false);
+            self.moving.out = Some(layer);
+            self.begin(layer, Place::Leaving);
+        }
+        if let Some(layer) = swaps.back {
+            self.on_host.set(layer, false);
+            self.moving.back = Some(layer);
+            self.begin(layer, Place::Coming);
+        }
         swaps
-            .out
-            .into_iter()
-            .for_each(|layer| self.begin(layer, Place::Leaving));
-        swaps
-            .back
-            .into_iter()
-            .for_each(|layer| self.begin(layer, Place::Coming));
-        swaps
+    }
+
+    /// The layer on the GPU that is used last, if one may begin to leave.
+    fn coldest(&self, computing: u16) -> Option<u16> {
+        let coldest = match self.moving.out {
+            Some(_) => None,
+            None => self.on_gpu.last_before(computing),
+        };
+        coldest.filter(|layer| *layer != computing)
     }
 
     /// The share of the GPU's memory for caches that layers take there, those that move among them.
@@ -126,6 +148,13 @@ impl MappingTable {
 
     /// Whether another cache of the size that all are to get has room on the GPU.
     fn fits(&self) -> bool {
+        let coming = self.moving.back;
+        let coming_is_old =
+            coming.is_some_and(|layer| self.sizes_there[usize::from(layer)] != self.slots);
+        if self.old.count() == 0 && !coming_is_old {
+            let layers = self.places.len() as u16;
+            return layers - self.on_host.count() < self.slots;
+        }
         self.used() + 1.0 / f64::from(self.slots) <= 1.0 + ROUNDING
     }
 
@@ -137,7 +166,7 @@ impl MappingTable {
         let waits = self.place(computing) != Place::Gpu;
         match usize::from(self.slots) == self.places.len() {
             true => old(layer) || waits && !self.fits(),
-            false => old(layer) || waits || !self.at(Place::Gpu).any(old),
+            false => old(layer) || waits || !self.old.meets(&self.on_gpu),
         }
     }
 
@@ -147,17 +176,23 @@ impl MappingTable {
     }
 
     fn arrive(&mut self, layer: u16, place: Place) {
+        let size = self.sizes_there[usize::from(layer)];
         self.places[usize::from(layer)] = place;
-        self.sizes[usize::from(layer)] = self.sizes_there[usize::from(layer)];
+        self.sizes[usize::from(layer)] = size;
+        self.old.set(layer, size != self.slots);
     }
 
     /// A layer has arrived on the host.
     pub fn gone(&mut self, layer: u16) {
+        self.moving.out = None;
+        self.on_host.set(layer, true);
         self.arrive(layer, Place::Cpu);
     }
 
     /// A layer has arrived on the GPU.
     pub fn come(&mut self, layer: u16) {
+        self.moving.back = None;
+        self.on_gpu.set(layer, true);
         self.arrive(layer, Place::Gpu);
     }
 
@@ -165,11 +200,13 @@ impl MappingTable {
     /// moves (section 4.1).
     pub fn resize(&mut self, slots: u16) {
         self.slots = slots;
+        let layers = self.places.len() as u16;
+        self.old = LayerSet::those(layers, |layer| self.sizes[usize::from(layer)] != slots);
     }
 
     /// Whether all layers' caches have their size.
     pub fn is_settled(&self) -> bool {
-        self.sizes.iter().all(|size| *size == self.slots)
+        self.old.count() == 0
     }
 }
 

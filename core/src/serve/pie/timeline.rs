@@ -1,5 +1,6 @@
 //! The swapping policy by itself, in time of its own (Pie, Figure 4): what it can hide.
 
+use super::moves::{Event, Moves, Pace};
 use super::table::{MappingTable, Place, Swaps};
 
 /// A layer's computation.
@@ -29,46 +30,32 @@ const ROUNDING: f64 = 1e-9;
 pub fn timeline(layers: u16, slots: u16, swap: f64, passes: u32) -> Vec<Step> {
     let mut table = MappingTable::new(layers, slots);
     let mut on_cpu: Vec<u16> = (slots..layers).collect();
-    // A layer that moves, and when it arrives.
-    let mut out: Option<(u16, f64)> = None;
-    let mut back: Option<(u16, f64)> = None;
+    let pace = Pace {
+        seconds: [swap; 2],
+        shares: [1.0; 2],
+    };
+    let mut moves = Moves::new(ROUNDING);
     let mut now = 0.0;
     let mut steps = Vec::new();
     for pass in 0..passes {
         for layer in 0..layers {
             let mut began = Swaps::default();
             let wanted = now;
-            loop {
-                let arrived = |(_, end): &mut (u16, f64)| *end <= now + ROUNDING;
-                if let Some((gone, _)) = out.take_if(arrived) {
-                    table.gone(gone);
-                    on_cpu.push(gone);
+            now = moves.reach((&mut table, layer), now, &pace, &mut |event| match event {
+                Event::Gone(layer) => on_cpu.push(layer),
+                Event::Began(swaps) => {
+                    on_cpu.retain(|layer| swaps.back != Some(*layer));
+                    began.out = began.out.or(swaps.out);
+                    began.back = began.back.or(swaps.back);
                 }
-                if let Some((come, _)) = back.take_if(arrived) {
-                    table.come(come);
-                }
-                let swaps = table.swaps(layer);
-                out = out.or(swaps.out.map(|layer| (layer, now + swap)));
-                back = back.or(swaps.back.map(|layer| (layer, now + swap)));
-                on_cpu.retain(|layer| swaps.back != Some(*layer));
-                began.out = began.out.or(swaps.out);
-                began.back = began.back.or(swaps.back);
-                if table.place(layer) == Place::Gpu {
-                    break;
-                }
-                let ends = [out, back].into_iter().flatten().map(|(_, end)| end);
-                now = ends.fold(f64::INFINITY, f64::min);
-            }
+            });
             steps.push(Step {
                 pass,
                 layer,
                 began,
                 on_gpu: table.at(Place::Gpu).collect(),
                 on_cpu: on_cpu.clone(),
-                moving: Swaps {
-                    out: out.map(|(layer, _)| layer),
-                    back: back.map(|(layer, _)| layer),
-                },
+                moving: moves.layers(),
                 waited: now - wanted,
             });
             now += 1.0;
