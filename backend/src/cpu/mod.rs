@@ -200,17 +200,7 @@ impl<'s> CpuExecutor<'s> {
         let decoder = Decoder::new(&plan.model, plan.dtype, compression, threads)?
             .with_dispatch(&options.dispatch);
         let machine = plan.machine();
-        let sizes = tier_sizes(plan, &machine, options.whole_tiers)?;
-        let in_all = |tier: Tier| {
-            let arenas = machine.arenas.iter().zip(&sizes);
-            let of_tier = arenas.filter(|(arena, _)| arena.tier == tier);
-            of_tier.map(|(_, size)| *size).sum::<Bytes>()
-        };
-        let emulated = match card {
-            Some(_) => Bytes::ZERO,
-            None => in_all(Tier::Device),
-        };
-        check_memory(emulated, in_all(Tier::Host))?;
+        let sizes = sizes_here(plan, &machine, options)?;
         if let Some(card) = card {
             CardDevice::open(
                 &**card,
@@ -388,6 +378,26 @@ fn pageable(plan: &Plan, placement: &WeightPlacement) -> Bytes {
         Some(_) if !plan.policy.page_locked.weights => placement.bytes().host,
         _ => Bytes::ZERO,
     }
+}
+
+/// The sizes of a machine's arenas, of which this machine has as much memory.
+fn sizes_here(
+    plan: &Plan,
+    machine: &Machine,
+    options: &CpuOptions,
+) -> Result<Vec<Bytes>, CpuError> {
+    let sizes = tier_sizes(plan, machine, options.whole_tiers)?;
+    let in_all = |tier: Tier| {
+        let arenas = machine.arenas.iter().zip(&sizes);
+        let of_tier = arenas.filter(|(arena, _)| arena.tier == tier);
+        of_tier.map(|(_, size)| *size).sum::<Bytes>()
+    };
+    let emulated = match options.card {
+        Some(_) => Bytes::ZERO,
+        None => in_all(Tier::Device),
+    };
+    check_memory(emulated, in_all(Tier::Host))?;
+    Ok(sizes)
 }
 
 /// Bytes of a machine's arenas, of which none is larger than planned.
