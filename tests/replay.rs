@@ -84,6 +84,7 @@ fn traces_are_known_by_their_header() {
     let texts = [
         "arrived_at,num_prefill_tokens,num_decode_tokens\n0.5,10,20\n1.5,30,40\n",
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,10,20\n2023-11-16 18:15:47.6805900,30,40\n",
+        "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,,1.5,ChatGPT,10,20,30,API log\n6,,2,GPT-4,30,40,70,API log\n",
         "id,timestamp,input_length,output_length\na,0,10,20\nb,1,30,40\n",
         "{\"timestamp\": 0, \"input_length\": 10, \"output_length\": 20}\n\n{\"timestamp\": 1, \"input_length\": 30, \"output_length\": 40, \"hash_ids\": [1]}\n",
     ];

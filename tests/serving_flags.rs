@@ -99,6 +99,9 @@ fn a_predictor_is_told_what_it_needs_and_no_more() {
         &["--predictor", "classifier"][..],
         &["--predictor", "learned", "--accuracy", "0.9"],
         &["--predictor", "oracle", "--accuracy", "0.9"],
+        &["--predictor", "oracle", "--distance", "1.03"],
+        &["--accuracy", "0.9", "--distance", "0.5"],
+        &["--wrong", "short"],
         &["--predictor", "guess"],
     ] {
         let (code, out, said) = replay(&folder, &[&["--manager", "s3"], flags].concat());

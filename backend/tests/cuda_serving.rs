@@ -73,6 +73,7 @@ fn s3(model: &ModelSpec) -> Setting {
         },
         accuracy: 0.2,
         wrong: Wrong::Either,
+        distance: 1.0,
         seed: 5,
     };
     let manager = Box::new(S3::new(72, Reserve::All, Box::new(predictor)));

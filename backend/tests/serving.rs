@@ -10,7 +10,8 @@ use plimsoll_backend::cpu::{CpuOptions, Throttles};
 use plimsoll_backend::weights::{Synthetic, WeightSource};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::serve::pie::Settings;
-use plimsoll_core::serve::{Orca, Preemption, ServeSummary};
+use plimsoll_core::serve::predict::{Buckets, Classifier, Wrong};
+use plimsoll_core::serve::{KvManager, Orca, Preemption, Reserve, S3, ServeSummary};
 use plimsoll_core::units::BytesPerSecond;
 use serving::runs::{EAGER, REQUESTS, Setting, Swapping, served_with, traffic, vllm};
 
@@ -65,6 +66,43 @@ fn recomputed_and_swapped_requests_get_the_tokens_of_an_unconstrained_run() {
         };
         let (found, summary) = served(setting, source);
         assert_eq!((found, summary.preemptions), (expected, 0), "{name}, orca");
+    }
+}
+
+/// Rooms for answers a bucket of 6 tokens too short, for all that are above the first.
+fn short_predictions(tokens: u64) -> Box<dyn KvManager> {
+    let classifier = Classifier {
+        buckets: Buckets {
+            max_len: 24,
+            count: 4,
+        },
+        accuracy: 0.0,
+        wrong: Wrong::Short,
+        distance: 1.0,
+        seed: 1,
+    };
+    Box::new(S3::new(tokens, Reserve::All, Box::new(classifier)))
+}
+
+#[test]
+fn requests_that_outgrow_their_predicted_room_get_the_tokens_of_an_unconstrained_run() {
+    for name in ["tiny-opt", "tiny-llama-3"] {
+        let (model, source) = (&model(name), &checkpoint(name));
+        let ample = Setting::of(model, vllm(1024, Preemption::Recompute), 1024);
+        let (expected, _) = served(ample, source);
+        for throttles in [Throttles::default(), SLOW] {
+            let setting = Setting {
+                block_tokens: 1,
+                throttles,
+                ..Setting::of(model, short_predictions(96), 96)
+            };
+            let (found, summary) = served(setting, source);
+            // Five answers have more than 6 tokens. Each goes to the host once at least, and comes back.
+            assert!(summary.preemptions >= 5, "{name}: {}", summary.preemptions);
+            assert_eq!(summary.swaps, [summary.preemptions; 2], "{name}");
+            assert!(summary.recomputed_tokens == 0 && summary.swapped_bytes > 0);
+            assert_eq!(found, expected, "{name}");
+        }
     }
 }
 

@@ -134,6 +134,7 @@ fn an_evicted_cache_moves_on_every_gpu_and_comes_back() {
         },
         accuracy: 0.0,
         wrong: Wrong::Short,
+        distance: 1.0,
         seed: 1,
     };
     let s3 = || -> Box<dyn KvManager> {

@@ -366,6 +366,7 @@ fn short_sighted() -> Classifier {
         },
         accuracy: 0.3,
         wrong: Wrong::Short,
+        distance: 1.0,
         seed: 1,
     }
 }

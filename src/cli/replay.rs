@@ -2,6 +2,7 @@
 
 mod execute;
 mod over_time;
+mod predict;
 mod stages;
 
 use std::io::Write as _;
@@ -12,7 +13,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::serve::pie::{Settings, with_buffers};
-use plimsoll_core::serve::predict::{Buckets, Features, Score, Wrong};
+use plimsoll_core::serve::predict::Score;
 use plimsoll_core::serve::{Limits, Preemption, Refusal, Request, Reserve, ServeSummary};
 use plimsoll_core::traffic::{Background, Traffic};
 use plimsoll_core::units::Bytes;
@@ -26,10 +27,11 @@ use crate::files::{find_model, find_profile, write_atomically, write_text};
 use crate::report::serve::{prediction_text, serve_text, sweep_text, traffic_text};
 use crate::report::{Line, Lines, picture_svg, to_csv, write_picture_png};
 use crate::serve::gpus::Gpus;
-use crate::serve::replay::{Expansion, Manager, Prediction, Replayed, RequestRow, Server};
+use crate::serve::replay::{Expansion, Manager, Replayed, RequestRow, Server};
 use crate::serve::sweep::{Sweep, Swept};
 use crate::serve::workload::read_trace;
 use execute::{ExecuteArgs, Measured};
+use predict::PredictArgs;
 use stages::StagesArgs;
 
 /// Who serves what.
@@ -41,8 +43,8 @@ pub struct Args {
     /// The model: a name, a config.json of Hugging Face, or a folder that holds one
     #[arg(long)]
     model: String,
-    /// The requests: CSV (arrived_at,num_prefill_tokens,num_decode_tokens; TIMESTAMP,ContextTokens,GeneratedTokens)
-    /// or JSON lines (timestamp, input_length, output_length, and the prompt if there is one: a text or token ids)
+    /// The requests: CSV (arrived_at,num_prefill_tokens,num_decode_tokens; TIMESTAMP,ContextTokens,GeneratedTokens;
+    /// BurstGPT's Timestamp,...,Request tokens,Response tokens,...) or JSON lines (timestamp, input_length, output_length, and the prompt if there is one: a text or token ids)
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
     /// Who gives room in the KV cache
@@ -57,16 +59,6 @@ pub struct Args {
     /// vllm: what becomes of the cache of a request that has to leave [default: recompute]
     #[arg(long, value_enum)]
     preemption: Option<PreemptionName>,
-    /// s3: who predicts the lengths of answers [default: classifier with --accuracy, else oracle]
-    #[arg(long, value_enum)]
-    predictor: Option<PredictorName>,
-    /// s3: the share of answers whose bucket the classifier predicts right, the others a bucket short or long; 1 is a
-    /// perfect one
-    #[arg(long, value_name = "SHARE", value_parser = share)]
-    accuracy: Option<f64>,
-    /// s3: buckets that --max-len is cut into [default: 10]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    buckets: Option<u32>,
     /// s3: what room is made for [default: all]
     #[arg(long, value_enum)]
     reserve: Option<ReserveName>,
@@ -112,6 +104,8 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Vec<PathBuf>,
     #[command(flatten)]
+    predict: PredictArgs,
+    #[command(flatten)]
     stages: StagesArgs,
     #[command(flatten)]
     execute: ExecuteArgs,
@@ -140,18 +134,6 @@ enum PreemptionName {
     Recompute,
     /// It goes to the host and comes back.
     Swap,
-}
-
-/// Who predicts the lengths of answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum PredictorName {
-    /// Knows each exactly.
-    Oracle,
-    /// Says buckets, and is right as often as --accuracy says.
-    Classifier,
-    /// Learns buckets from each answer that ends, by the prompt's length, and its words or tokens where the trace has
-    /// them; requests that all come at once teach it nothing.
-    Learned,
 }
 
 /// What S3 makes room for.
@@ -339,14 +321,6 @@ fn print_replayed(
     }
 }
 
-/// A share from 0 to 1.
-fn share(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
-        _ => Err("give a share from 0 to 1, such as 0.986".to_owned()),
-    }
-}
-
 /// An expansion by its number, or `auto`.
 fn expansion(text: &str) -> Result<Expansion, String> {
     match text.parse::<f64>() {
@@ -416,38 +390,6 @@ fn complain_of(refusals: &[Refusal]) {
     }
 }
 
-/// Who predicts, by the flags.
-fn prediction(args: &Args, positions: u32) -> Result<Prediction, Failure> {
-    let buckets = Buckets {
-        max_len: args.max_len.unwrap_or(positions),
-        count: args.buckets.unwrap_or(10),
-    };
-    let line = match (args.predictor, args.accuracy) {
-        (None | Some(PredictorName::Oracle), None) => return Ok(Prediction::Oracle),
-        (None | Some(PredictorName::Classifier), Some(accuracy)) => {
-            return Ok(Prediction::Classifier {
-                buckets,
-                accuracy,
-                wrong: Wrong::Either,
-                seed: 0,
-            });
-        }
-        (Some(PredictorName::Learned), None) => {
-            return Ok(Prediction::Learner {
-                buckets,
-                features: Features::default(),
-            });
-        }
-        (Some(PredictorName::Classifier), None) => {
-            "--predictor classifier: how often is it right? give --accuracy, such as 0.986"
-        }
-        (Some(_), Some(_)) => {
-            "--accuracy: only a classifier is told how good it is; leave it out, or give --predictor classifier"
-        }
-    };
-    Err(Failure::new(Exit::Usage, line))
-}
-
 fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
     let profile = args.execute.held(profile.clone());
     let model = find_model(&args.model)?;
@@ -515,12 +457,14 @@ fn kv_bytes(
 /// Refuses what only other managers go by.
 fn check_flags(args: &Args) -> Result<(), Failure> {
     use ManagerName::{Orca, Pie, S3, Vllm};
-    let flags: [(_, _, &[ManagerName]); 8] = [
+    let flags: [(_, _, &[ManagerName]); 10] = [
         ("--max-len", args.max_len.is_some(), &[Orca, S3]),
         ("--preemption", args.preemption.is_some(), &[Vllm]),
-        ("--predictor", args.predictor.is_some(), &[S3]),
-        ("--accuracy", args.accuracy.is_some(), &[S3]),
-        ("--buckets", args.buckets.is_some(), &[S3]),
+        ("--predictor", args.predict.predictor.is_some(), &[S3]),
+        ("--accuracy", args.predict.accuracy.is_some(), &[S3]),
+        ("--distance", args.predict.distance.is_some(), &[S3]),
+        ("--wrong", args.predict.wrong.is_some(), &[S3]),
+        ("--buckets", args.predict.buckets.is_some(), &[S3]),
         ("--reserve", args.reserve.is_some(), &[S3]),
         ("--expansion", args.expansion.is_some(), &[Pie]),
         ("--probe-after", args.probe_after.is_some(), &[Pie]),
@@ -571,7 +515,7 @@ fn manager(args: &Args, positions: u32) -> Result<Manager, Failure> {
             Some(fixed @ Expansion::Fixed(_)) => fixed,
         }),
         ManagerName::S3 => Manager::S3 {
-            prediction: prediction(args, positions)?,
+            prediction: args.predict.prediction(args.max_len.unwrap_or(positions))?,
             reserve: match args.reserve {
                 Some(ReserveName::Output) => Reserve::Output,
                 None | Some(ReserveName::All) => Reserve::All,

@@ -3,12 +3,12 @@
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::serve::pie::Settings;
+use plimsoll_core::serve::pie::{Settings, layers_off, on_host};
 use plimsoll_core::serve::{Request, ServeSummary};
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
-use super::online::Online;
+use super::online::{Online, s_per_token};
 use super::serving::{LinePicture, ServingRow, ServingTable};
 use crate::baseline::System;
 use crate::parallel::on_all_processors;
@@ -35,6 +35,8 @@ pub struct AgainstFlexGen {
     pub blocks: Vec<u32>,
     /// FlexGen's latency over Pie's as published, at most.
     pub latency: f64,
+    /// What Pie's cache was published to take of the host's memory at most, in GB of 10^9 bytes.
+    pub host_gb: Option<f64>,
     /// Requests of each trace.
     pub requests: usize,
     /// Of the traces.
@@ -129,11 +131,6 @@ fn most_of(all: impl Iterator<Item = [f64; 2]>) -> [f64; 2] {
     all.fold([0.0_f64; 2], |most, it| [0, 1].map(|i| it[i].max(most[i])))
 }
 
-/// Pie's latency (section 5.1): queueing and compute by tokens of answers.
-fn s_per_token(it: &ServeSummary) -> f64 {
-    it.queueing_s_per_token.mean + it.compute_s_per_token.mean
-}
-
 impl AgainstFlexGen {
     /// For each data set and size a row a system and number; the most that Pie gains; pictures of throughput and latency.
     ///
@@ -148,6 +145,7 @@ impl AgainstFlexGen {
             let rows = sizes.iter().flat_map(|it| rows(&case.name, it));
             table.rows.extend(rows);
             table.rows.extend(self.most(case, &sizes));
+            table.rows.extend(self.host_memory(case, &sizes));
             table.pictures.extend(pictures(case, &sizes));
         }
         Ok(table)
@@ -206,6 +204,30 @@ impl AgainstFlexGen {
             s_per_token: latency / mean,
             note: words(point, setting.workload),
         }))
+    }
+
+    /// The most of the host's memory that Pie's cache takes.
+    fn host_memory(&self, case: &FlexGenCase, sizes: &[AtSize]) -> Option<ServingRow> {
+        let layers = self.model.num_hidden_layers as u16;
+        let of = |gb: f64, it: &ServeSummary| {
+            let expansions = it.layers.as_ref()?.expansions.iter();
+            let most = expansions
+                .map(|(_, expansion)| *expansion)
+                .fold(1.0, f64::max);
+            Some(gb * on_host(layers, layers_off(layers, most)))
+        };
+        let each = sizes
+            .iter()
+            .flat_map(|at| at.pie.iter().map(move |(_, it)| of(at.gb, it)));
+        let most = each.flatten().fold(0.0, f64::max);
+        let published = self.host_gb?;
+        let row = ServingRow::new(
+            &case.name,
+            "most host memory of pie, GB",
+            most,
+            Some(published),
+        );
+        Some(row.noted("the published number is an upper bound".to_owned()))
     }
 
     /// What Pie gains at most, beside what was published.

@@ -6,16 +6,19 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::against_flexgen::AgainstFlexGen;
+use super::at_once_file::{WrittenInTime, WrittenPredictors};
 use super::gains::Gains;
 use super::iteration::Iterations;
 use super::offline::Offline;
 use super::pipelined::Pipelined;
+use super::predictors::Predictors;
 use super::schedules::Schedules;
 use super::serving_file::{
     WrittenAgainst, WrittenGains, WrittenIterations, WrittenOffline, WrittenPipelined,
     WrittenSizes, WrittenStalls,
 };
 use super::sizes::Sizes;
+use super::slo::InTime;
 use super::split::{Batches, Breakdowns, Gain, Parts, Percentage, Scene, read_percentages};
 use crate::baseline::System;
 use crate::calibrate::{Machines, RecordedRun, read_runs};
@@ -113,6 +116,10 @@ pub enum Kind {
     Pipelined(Box<Pipelined>),
     /// Where an iteration's time goes.
     Iterations(Box<Iterations>),
+    /// S3's Table 5 and Figure 6.
+    Predictors(Box<Predictors>),
+    /// S3's Figure 4d.
+    InTime(Box<InTime>),
 }
 
 /// What a table's errors say something about.
@@ -181,6 +188,9 @@ enum Written {
     Offline(WrittenOffline),
     Pipelined(WrittenPipelined),
     Iterations(WrittenIterations),
+    Predictors(WrittenPredictors),
+    #[serde(rename = "in-time")]
+    InTime(WrittenInTime),
     #[serde(rename = "device-memory")]
     Memory(Filled),
     #[serde(rename = "split-breakdown")]
@@ -481,6 +491,11 @@ fn serving_kind(written: Written, path: &Path) -> Result<(String, Kind), InputEr
             let title = it.title.clone();
             (title, Kind::Iterations(Box::new(it.found(path)?)))
         }
+        Written::Predictors(it) => {
+            let title = it.title.clone();
+            (title, Kind::Predictors(Box::new(it.found(path)?)))
+        }
+        Written::InTime(it) => (it.title.clone(), Kind::InTime(Box::new(it.found(path)?))),
         _ => unreachable!("all others serve nobody"),
     })
 }
@@ -543,7 +558,9 @@ fn read(path: &Path) -> Result<Definition, InputError> {
         | Written::Stalls(_)
         | Written::Offline(_)
         | Written::Pipelined(_)
-        | Written::Iterations(_)) => serving_kind(serving, path)?,
+        | Written::Iterations(_)
+        | Written::Predictors(_)
+        | Written::InTime(_)) => serving_kind(serving, path)?,
         split => split_kind(split, path)?,
     };
     Ok(Definition {

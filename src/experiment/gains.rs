@@ -42,6 +42,8 @@ pub struct GainCase {
     pub kv_gb: f64,
     /// The best gain as published.
     pub published: Option<f64>,
+    /// The expansion at which that is.
+    pub published_expansion: Option<f64>,
     /// What was published of the gain over rates, where that was.
     pub over_rates: Option<OverRates>,
 }
@@ -84,6 +86,13 @@ impl AtRate {
         (best.0, best.1 / line[0].1)
     }
 
+    /// The throughput with an expansion over that without any, where it was tried.
+    fn gain_at(&self, expansion: f64) -> Option<f64> {
+        let line = self.line();
+        let (_, tokens) = line.iter().find(|(at, _)| *at == expansion)?;
+        Some(tokens / line[0].1)
+    }
+
     fn rows(&self, case: &str) -> Vec<ServingRow> {
         let name = format!("{case}, {} requests/s", self.rate);
         let none = self.runs[0].1.output_tokens_per_s;
@@ -121,7 +130,7 @@ impl Gains {
             table
                 .rows
                 .extend(rates.iter().flat_map(|at| at.rows(&name)));
-            table.rows.extend(best(&name, &rates, case.published));
+            table.rows.extend(best(&name, &rates, case));
             match &case.over_rates {
                 Some(published) => {
                     table.rows.extend(over_rates(&name, &rates, published));
@@ -172,16 +181,30 @@ impl Gains {
     }
 }
 
-/// The best gain of all rates.
-fn best(name: &str, rates: &[AtRate], published: Option<f64>) -> Option<ServingRow> {
-    let of = |at: &AtRate| (at.best(), at.rate);
-    let first = |best: Option<((f64, f64), f64)>, at| match best {
-        Some(best) if best.0.1 >= of(at).0.1 => Some(best),
-        _ => Some(of(at)),
+/// The best gain of all rates, and beside the expansion of which it was published.
+fn best(name: &str, rates: &[AtRate], case: &GainCase) -> Vec<ServingRow> {
+    let each = rates.iter().map(|at| (at.best(), at.rate));
+    let Some(((expansion, gain), rate)) = each.reduce(|best, at| match best.0.1 >= at.0.1 {
+        true => best,
+        false => at,
+    }) else {
+        return Vec::new();
     };
-    let ((expansion, gain), rate) = rates.iter().fold(None, first)?;
     let note = format!("at expansion {expansion}, {rate} requests/s");
-    Some(ServingRow::new(name, "best gain", gain, published).noted(note))
+    let row = ServingRow::new(name, "best gain", gain, case.published).noted(note);
+    let metric = "expansion of the best gain";
+    let found = case.published_expansion;
+    let found = found.map(|it| ServingRow::new(name, metric, expansion, Some(it)));
+    // What the paper's best expansion gains here.
+    let at_its = case.published_expansion.and_then(|it| {
+        let gain = rates
+            .iter()
+            .filter_map(|at| at.gain_at(it))
+            .reduce(f64::max)?;
+        let metric = "gain at the published expansion";
+        Some(ServingRow::new(name, metric, gain, case.published))
+    });
+    [Some(row), found, at_its].into_iter().flatten().collect()
 }
 
 /// The best gain at each rate, and what was published of them.

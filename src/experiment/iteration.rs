@@ -3,7 +3,7 @@
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::program::{Op, ResourceKind};
+use plimsoll_core::program::{Gemm, Op, ResourceKind, Span};
 use plimsoll_core::serve::{Load, Shape};
 use plimsoll_sim::CostModel;
 
@@ -21,6 +21,31 @@ pub struct Iterations {
     pub batches: Vec<u32>,
     /// Tokens that each sequence reads from its cache.
     pub context: u32,
+    /// What was published of the arithmetic that is used, where that was.
+    pub utilization: Option<Utilization>,
+}
+
+/// How much of a processor's arithmetic is used (S3, Figure 2).
+#[derive(Debug, Clone, Copy)]
+pub struct Utilization {
+    /// All of it: operations a second, two a multiply-add.
+    pub peak: f64,
+    /// The share that was published for the smallest batch, and for the largest.
+    pub published: [f64; 2],
+}
+
+/// Operations of linear layers and attention, two a multiply-add.
+fn flops(span: &Span) -> f64 {
+    let product =
+        |tokens: u32, gemm: Gemm| 2.0 * f64::from(tokens) * f64::from(gemm.n) * f64::from(gemm.k);
+    let layer: f64 = span
+        .gemms
+        .iter()
+        .map(|gemm| product(span.tokens, gemm))
+        .sum();
+    let attention = 4.0 * span.context_tokens as f64 * f64::from(span.q_size);
+    let head = span.head.map_or(0.0, |head| product(span.sequences, head));
+    f64::from(span.layers) * (layer + attention) + head
 }
 
 /// Seconds of an iteration by what they are spent on.
@@ -57,7 +82,7 @@ impl Split {
 }
 
 impl Iterations {
-    /// Five rows for each model and batch.
+    /// Five rows for each model and batch, and one more where it is asked how much of the arithmetic is used.
     pub fn table(&self) -> ServingTable {
         let cost = CostModel::new(&self.machine, Dtype::F16);
         let each = self
@@ -76,19 +101,39 @@ impl Iterations {
             context_tokens: u64::from(batch) * u64::from(self.context),
             ..Load::default()
         };
-        let split = Split::of(cost, &shape.span(&load, 0, shape.layers));
+        let op = shape.span(&load, 0, shape.layers);
+        let split = Split::of(cost, &op);
         let case = format!("{}, {batch} sequences", model.name);
         let row = |metric, seconds: f64| {
             let share = percent(seconds / split.total());
             ServingRow::new(&case, metric, seconds * 1e3, None).noted(share)
         };
-        vec![
+        let mut rows = vec![
             row("iteration, ms", split.total()),
             row("linear layers, ms", split.linear),
             row("attention, ms", split.attention),
             row("else by sequences, ms", split.sequences),
             row("launches, ms", split.rest),
-        ]
+        ];
+        if let (Some(of), Op::Span(span)) = (&self.utilization, &op) {
+            let used = flops(span) / split.total() / of.peak;
+            let published = self.published(of, batch);
+            rows.push(ServingRow::new(
+                &case,
+                "share of the arithmetic",
+                used,
+                published,
+            ));
+        }
+        rows
+    }
+
+    /// What was published for a batch.
+    fn published(&self, of: &Utilization, batch: u32) -> Option<f64> {
+        let ends = [self.batches.iter().min(), self.batches.iter().max()];
+        let mut known = ends.into_iter().zip(of.published);
+        let (_, published) = known.find(|(end, _)| *end == Some(&batch))?;
+        Some(published)
     }
 }
 

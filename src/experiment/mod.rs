@@ -3,6 +3,7 @@
 
 mod ablation;
 mod against_flexgen;
+mod at_once_file;
 mod check;
 mod definition;
 mod gains;
@@ -11,11 +12,13 @@ mod markdown;
 mod offline;
 mod online;
 mod pipelined;
+mod predictors;
 mod results;
 mod schedules;
 mod serving;
 mod serving_file;
 mod sizes;
+mod slo;
 mod split;
 
 pub use ablation::AblationRow;
@@ -23,14 +26,16 @@ pub use against_flexgen::{AgainstFlexGen, FlexGenCase};
 pub use check::first_difference;
 pub use definition::{Definition, Kind, Use, read_folder};
 pub use gains::{GainCase, Gains, OverRates};
-pub use iteration::Iterations;
+pub use iteration::{Iterations, Utilization};
 pub use markdown::results_text;
 pub use offline::{AtOnce, Offline, OfflineCase, S3System};
 pub use pipelined::{Pipelined, PipelinedCase};
+pub use predictors::{Classifying, Predictors};
 pub use results::{Outcome, Row, Score, Table, make, score_of};
 pub use schedules::{Schedules, SchedulesRow};
 pub use serving::{LinePicture, ServingRow, ServingTable};
 pub use sizes::{Sizes, SizesCase};
+pub use slo::InTime;
 pub use split::{
     Batches, BatchesRow, BreakdownRow, Breakdowns, Gain, GainRow, Parts, PartsRow, Percentage,
     Scene, WITHOUT, Without,

@@ -66,26 +66,42 @@ impl S3System {
     }
 }
 
+/// How a classifier guesses that is wrong either way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Guesses {
+    /// The share of answers whose bucket is right.
+    pub accuracy: f64,
+    /// Buckets by which the others are wrong on average.
+    pub distance: f64,
+}
+
 impl AtOnce {
     fn manager(&self, system: S3System) -> Manager {
-        let predicted = |prediction| Manager::S3 {
-            prediction,
-            reserve: Reserve::Output,
-        };
         match system {
             S3System::Orca => Manager::Orca {
                 max_len: self.max_len,
             },
             S3System::Oracle => predicted(Prediction::Oracle),
-            S3System::S3 => predicted(Prediction::Classifier {
-                buckets: Buckets {
-                    max_len: self.max_len,
-                    count: self.buckets,
+            S3System::S3 => predicted(self.classifier(
+                Guesses {
+                    accuracy: self.accuracy,
+                    distance: 1.0,
                 },
-                accuracy: self.accuracy,
-                wrong: Wrong::Short,
-                seed: self.seed,
-            }),
+                Wrong::Short,
+            )),
+        }
+    }
+
+    fn classifier(&self, guesses: Guesses, wrong: Wrong) -> Prediction {
+        Prediction::Classifier {
+            buckets: Buckets {
+                max_len: self.max_len,
+                count: self.buckets,
+            },
+            accuracy: guesses.accuracy,
+            wrong,
+            distance: guesses.distance,
+            seed: self.seed,
         }
     }
 
@@ -95,19 +111,51 @@ impl AtOnce {
     /// An error of ours.
     pub fn serve(
         &self,
-        (machine, model): (&HardwareProfile, &ModelSpec),
+        on: (&HardwareProfile, &ModelSpec),
         system: S3System,
+        room: (Gpus, Bytes),
+    ) -> anyhow::Result<ServeSummary> {
+        self.serve_within(on, system, room, u32::MAX)
+    }
+
+    /// The same with so many sequences in an iteration at most.
+    pub(super) fn serve_within(
+        &self,
+        on: (&HardwareProfile, &ModelSpec),
+        system: S3System,
+        room: (Gpus, Bytes),
+        sequences: u32,
+    ) -> anyhow::Result<ServeSummary> {
+        self.served(on, self.manager(system), room, sequences)
+    }
+
+    /// The same in iterations of any size with a classifier that is wrong either way.
+    pub(super) fn serve_guessing(
+        &self,
+        on: (&HardwareProfile, &ModelSpec),
+        guesses: Guesses,
+        room: (Gpus, Bytes),
+    ) -> anyhow::Result<ServeSummary> {
+        let manager = predicted(self.classifier(guesses, Wrong::Either));
+        self.served(on, manager, room, u32::MAX)
+    }
+
+    fn served(
+        &self,
+        (machine, model): (&HardwareProfile, &ModelSpec),
+        manager: Manager,
         (gpus, kv_bytes): (Gpus, Bytes),
+        sequences: u32,
     ) -> anyhow::Result<ServeSummary> {
         let server = Server {
             profile: machine.clone(),
             model: model.clone(),
             dtype: Dtype::F16,
             gpus,
-            manager: self.manager(system),
+            manager,
             kv_bytes,
             limits: Limits {
-                sequences: u32::MAX,
+                sequences,
                 tokens: u32::MAX,
             },
             clients: None,
@@ -117,6 +165,14 @@ impl AtOnce {
         };
         let requests = exact_trace(&self.lengths, self.answers, self.seed);
         Ok(server.replay(&requests)?.summary)
+    }
+}
+
+/// S3 by its paper: reservations are of the output alone.
+fn predicted(prediction: Prediction) -> Manager {
+    Manager::S3 {
+        prediction,
+        reserve: Reserve::Output,
     }
 }
 
@@ -178,4 +234,27 @@ pub(super) fn evictions(it: &ServeSummary) -> String {
         "{} evictions, largest batch {}",
         it.preemptions, it.largest_batch
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::{find_model, find_profile};
+
+    /// What Table 3's iterations and batches imply: all of ORCA's memory is what the weights leave, 2048 tokens a request.
+    #[test]
+    fn orca_has_room_for_as_many_requests_as_table_3_implies() {
+        let machine = find_profile("a100-s3").unwrap();
+        for (model, seats) in [
+            ("gpt-j-6b", 72),
+            ("llama-13b", 32),
+            ("gpt-neox-20b", 17),
+            ("llama-33b", 4),
+        ] {
+            let model = find_model(model).unwrap().spec;
+            let left = Gpus::One.kv_left(&machine, &model, Dtype::F16).unwrap();
+            let each = model.kv_bytes_per_token(Dtype::F16) * 2048;
+            assert_eq!(left.0 / each.0, seats, "{}", model.name);
+        }
+    }
 }

@@ -65,3 +65,8 @@ impl Online<'_> {
         Ok(server.replay(&self.requests(rate))?.summary)
     }
 }
+
+/// Pie's latency (section 5.1): queueing and compute by tokens of answers.
+pub(super) fn s_per_token(it: &ServeSummary) -> f64 {
+    it.queueing_s_per_token.mean + it.compute_s_per_token.mean
+}

@@ -192,6 +192,8 @@ pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
             Kind::Iterations(iterations) => Outcome::Serving(iterations.table()),
             Kind::Offline(offline) => Outcome::Serving(offline.table()?),
             Kind::Pipelined(pipelined) => Outcome::Serving(pipelined.table()?),
+            Kind::Predictors(predictors) => Outcome::Serving(predictors.table()?),
+            Kind::InTime(in_time) => Outcome::Serving(in_time.table()?),
             Kind::Memory { scene, systems, .. } => {
                 let setting = Setting {
                     profile: &scene.machine,

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::against_flexgen::{AgainstFlexGen, FlexGenCase};
 use super::definition::faulty;
 use super::gains::{GainCase, Gains, OverRates};
-use super::iteration::Iterations;
+use super::iteration::{Iterations, Utilization};
 use super::offline::{AtOnce, Offline, OfflineCase, S3System};
 use super::pipelined::{Pipelined, PipelinedCase};
 use super::sizes::{Sizes, SizesCase};
@@ -38,6 +38,7 @@ struct WrittenGain {
     rates: Vec<f64>,
     kv_gb: f64,
     published: Option<f64>,
+    published_expansion: Option<f64>,
     over_rates: Option<WrittenOverRates>,
 }
 
@@ -60,6 +61,8 @@ pub(super) struct WrittenSizes {
     case: Vec<WrittenSize>,
     #[serde(default)]
     published: Vec<WrittenMost>,
+    latency: Option<f64>,
+    memory: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -158,7 +161,7 @@ struct WrittenCase {
     tokens_per_s: f64,
 }
 
-fn lengths(path: &Path, prompt: &str, output: &str) -> Result<[Lengths; 2], InputError> {
+pub(super) fn lengths(path: &Path, prompt: &str, output: &str) -> Result<[Lengths; 2], InputError> {
     Ok([
         prompt.parse().map_err(faulty::<String>(path, "prompt"))?,
         output.parse().map_err(faulty::<String>(path, "output"))?,
@@ -173,6 +176,15 @@ pub(super) struct WrittenIterations {
     models: Vec<String>,
     batches: Vec<u32>,
     context: u32,
+    utilization: Option<WrittenUtilization>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenUtilization {
+    peak_tflops: f64,
+    least: f64,
+    most: f64,
 }
 
 impl WrittenIterations {
@@ -192,6 +204,10 @@ impl WrittenIterations {
                 .collect::<Result<_, InputError>>()?,
             batches: self.batches.clone(),
             context: self.context,
+            utilization: self.utilization.as_ref().map(|it| Utilization {
+                peak: it.peak_tflops * 1e12,
+                published: [it.least, it.most],
+            }),
         })
     }
 }
@@ -207,6 +223,7 @@ impl WrittenGains {
                 rates: it.rates.clone(),
                 kv_gb: it.kv_gb,
                 published: it.published,
+                published_expansion: it.published_expansion,
                 over_rates: it.over_rates.as_ref().map(|it| OverRates {
                     saturated: it.saturated,
                     gains: it.gains,
@@ -237,6 +254,7 @@ pub(super) struct WrittenAgainst {
     kv_gb: Vec<f64>,
     blocks: Vec<u32>,
     latency: f64,
+    host_gb: Option<f64>,
     requests: usize,
     #[serde(default)]
     seed: u64,
@@ -277,6 +295,7 @@ impl WrittenAgainst {
             kv_gb: self.kv_gb.clone(),
             blocks: self.blocks.clone(),
             latency: self.latency,
+            host_gb: self.host_gb,
             requests: self.requests,
             seed: self.seed,
         })
@@ -305,6 +324,8 @@ impl WrittenSizes {
                 .collect::<Result<_, InputError>>()?,
             kv_gb: self.kv_gb.clone(),
             published: published.map(|it| (it.data.clone(), it.most)).collect(),
+            latency: self.latency,
+            memory: self.memory,
             requests: self.requests,
             seed: self.seed,
         })

@@ -5,7 +5,7 @@ use plimsoll_core::model::ModelSpec;
 use plimsoll_core::serve::pie::Settings;
 use plimsoll_core::serve::{Preemption, ServeSummary};
 
-use super::online::Online;
+use super::online::{Online, s_per_token};
 use super::serving::{LinePicture, ServingRow, ServingTable};
 use crate::parallel::on_all_processors;
 use crate::report::Line;
@@ -23,6 +23,10 @@ pub struct Sizes {
     pub kv_gb: Vec<f64>,
     /// By a data set's name, the most that Pie was published to gain.
     pub published: Vec<(String, f64)>,
+    /// The most that vLLM's latency was published to be over Pie's.
+    pub latency: Option<f64>,
+    /// The most that vLLM's cache on the device was published to be over Pie's with the same throughput.
+    pub memory: Option<f64>,
     /// Requests of each trace.
     pub requests: usize,
     /// Of the traces.
@@ -51,7 +55,7 @@ const HARDLY: f64 = 0.01;
 type AtSize = (f64, [ServeSummary; 2]);
 
 impl Sizes {
-    /// For each case a row a size and system, and one for the gain; for each data set the most and, at the largest size, the
+    /// For each case a row a size and system, and two for what Pie gains; for each data set the most and, at the largest size, the
     /// gain of each case.
     ///
     /// # Errors
@@ -59,6 +63,7 @@ impl Sizes {
     pub fn table(&self) -> anyhow::Result<ServingTable> {
         let mut table = ServingTable::from(Vec::new());
         let mut most = Vec::new();
+        let mut headlines = [Vec::new(), Vec::new()];
         for case in &self.cases {
             let rate = self.rate(case)?;
             let sizes = on_all_processors(self.kv_gb.clone(), &|gb| self.at(case, rate, gb));
@@ -69,6 +74,16 @@ impl Sizes {
             }
             table.rows.extend(meeting(&name, &sizes));
             table.pictures.push(picture(&name, &case.name, &sizes));
+            headlines[0].extend(
+                sizes
+                    .iter()
+                    .map(|at| (latency(at), format!("{name}, {} GB", at.0))),
+            );
+            headlines[1].extend(
+                sizes
+                    .iter()
+                    .filter_map(|at| Some((memory(at, &sizes)?, format!("{name}, {} GB", at.0)))),
+            );
             let best = sizes.iter().map(gain).fold(0.0, f64::max);
             most.push((&case.data, best));
         }
@@ -77,6 +92,16 @@ impl Sizes {
             let best = its.map(|(_, best)| *best).fold(0.0, f64::max);
             let row = ServingRow::new(data, "most of pie over vllm", best, Some(*published));
             table.rows.push(row);
+        }
+        let metrics = [
+            ("most latency of vllm over pie", self.latency),
+            (
+                "most cache of vllm over pie's on the device at equal throughput",
+                self.memory,
+            ),
+        ];
+        for ((metric, published), all) in metrics.into_iter().zip(headlines) {
+            table.rows.extend(headline(metric, published, all));
         }
         Ok(table)
     }
@@ -134,7 +159,46 @@ fn gain((_, [vllm, pie]): &AtSize) -> f64 {
     pie.output_tokens_per_s / vllm.output_tokens_per_s
 }
 
-fn rows(name: &str, size: &AtSize) -> [ServingRow; 3] {
+/// vLLM's latency over Pie's.
+fn latency((_, [vllm, pie]): &AtSize) -> f64 {
+    s_per_token(vllm) / s_per_token(pie)
+}
+
+/// Throughputs that differ by less are equal.
+const EQUAL: f64 = 0.01;
+
+/// The size at which vLLM has the throughput that Pie has at this one, over this one: on a straight line between the sizes that
+/// were tried. None where vLLM has it at none of them.
+fn memory((gb, [_, pie]): &AtSize, sizes: &[AtSize]) -> Option<f64> {
+    let enough = (1.0 - EQUAL) * pie.output_tokens_per_s;
+    let vllm = sizes
+        .iter()
+        .map(|(gb, [vllm, _])| (*gb, vllm.output_tokens_per_s));
+    let vllm: Vec<(f64, f64)> = vllm.collect();
+    let at = vllm.iter().position(|(_, rate)| *rate >= enough)?;
+    let size = match at.checked_sub(1).map(|before| vllm[before]) {
+        None => vllm[at].0,
+        Some((size, rate)) => {
+            let share = (enough - rate) / (vllm[at].1 - rate);
+            size + share * (vllm[at].0 - size)
+        }
+    };
+    Some(size.max(*gb) / gb)
+}
+
+/// The most of all, and where that is.
+fn headline(
+    metric: &'static str,
+    published: Option<f64>,
+    all: Vec<(f64, String)>,
+) -> Option<ServingRow> {
+    let published = published?;
+    let (most, at) = all.into_iter().max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    let row = ServingRow::new("all cases", metric, most, Some(published));
+    Some(row.noted(at))
+}
+
+fn rows(name: &str, size: &AtSize) -> [ServingRow; 4] {
     let (gb, [vllm, pie]) = size;
     let name = format!("{name}, {gb} GB");
     let note = |it: &ServeSummary| {
@@ -149,6 +213,11 @@ fn rows(name: &str, size: &AtSize) -> [ServingRow; 3] {
         row("vllm, tokens/s", vllm.output_tokens_per_s).noted(note(vllm)),
         row("pie, tokens/s", pie.output_tokens_per_s).noted(note(pie)),
         row("pie over vllm", gain(size)),
+        row("latency of vllm over pie", latency(size)).noted(format!(
+            "{:.3} and {:.3} s a token",
+            s_per_token(vllm),
+            s_per_token(pie)
+        )),
     ]
 }
 

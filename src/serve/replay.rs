@@ -85,6 +85,8 @@ pub enum Prediction {
         accuracy: f64,
         /// Which way the others are wrong.
         wrong: Wrong,
+        /// By how many buckets, on average.
+        distance: f64,
         /// Of its mistakes.
         seed: u64,
     },
@@ -105,11 +107,13 @@ impl Prediction {
                 buckets,
                 accuracy,
                 wrong,
+                distance,
                 seed,
             } => Box::new(Classifier {
                 buckets,
                 accuracy,
                 wrong,
+                distance,
                 seed,
             }),
             Prediction::Learner {
@@ -253,9 +257,26 @@ impl Manager {
                 ..
             } => "s3 (oracle)".to_owned(),
             Manager::S3 {
-                prediction: Prediction::Classifier { accuracy, .. },
+                prediction:
+                    Prediction::Classifier {
+                        accuracy,
+                        distance,
+                        wrong,
+                        ..
+                    },
                 ..
-            } => format!("s3 (accuracy {accuracy})"),
+            } => {
+                let far = match *distance == 1.0 {
+                    true => String::new(),
+                    false => format!(", wrong by {distance} buckets"),
+                };
+                let way = match wrong {
+                    Wrong::Either => "",
+                    Wrong::Short => ", always short",
+                    Wrong::Long => ", always long",
+                };
+                format!("s3 (accuracy {accuracy}{far}{way})")
+            }
             Manager::Pie(Expansion::Auto(settings)) => format!(
                 "pie (adaptive expansion, tried again after {} iterations)",
                 settings.probe_after

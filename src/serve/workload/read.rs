@@ -11,7 +11,9 @@ use serde_json::Value;
 use crate::files::{InputError, read_text};
 
 /// What the three columns are called: arrival, tokens of the prompt, tokens of the answer.
-const NAMES: [[&str; 3]; 4] = [
+const NAMES: [[&str; 3]; 5] = [
+    // BurstGPT's, which has others beside them.
+    ["Timestamp", "Request tokens", "Response tokens"],
     ["arrived_at", "num_prefill_tokens", "num_decode_tokens"],
     ["TIMESTAMP", "ContextTokens", "GeneratedTokens"],
     ["timestamp", "input_length", "output_length"],

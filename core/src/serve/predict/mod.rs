@@ -60,8 +60,8 @@ impl Buckets {
     }
 }
 
-/// A classifier that is right as often as it is said, and wrong by a bucket otherwise (Table 5: accuracies; wrong by 1.03
-/// buckets on average). Which answers it is wrong about is drawn from their numbers.
+/// A classifier that is right as often as it is said, and wrong by some buckets otherwise (Table 5: accuracies; wrong by 1.03
+/// buckets on average). Which answers it is wrong about, and how far, is drawn from their numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct Classifier {
     /// Its classes.
@@ -70,6 +70,8 @@ pub struct Classifier {
     pub accuracy: f64,
     /// Which way it is wrong.
     pub wrong: Wrong,
+    /// Buckets by which it is wrong on average: at least 1. Each mistake is of the whole number below or above.
+    pub distance: f64,
     /// Another seed, other mistakes.
     pub seed: u64,
 }
@@ -77,9 +79,9 @@ pub struct Classifier {
 /// Which way a classifier is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrong {
-    /// A bucket short: then only answers above the first bucket can be wrong, and the accuracy is theirs.
+    /// Short: then only answers above the first bucket can be wrong, and the accuracy is theirs.
     Short,
-    /// A bucket long.
+    /// Long.
     Long,
     /// Either, by chance.
     Either,
@@ -98,15 +100,24 @@ impl Predictor for Classifier {
             // The rest of the interval, cut in half.
             Wrong::Either => drawn < self.accuracy + (1.0 - self.accuracy) / 2.0,
         };
+        let off = self.off_by(id);
         let bucket = match (short, right) {
-            (true, 1..) => right - 1,
+            (true, 1..) => right.saturating_sub(off),
             (true, 0) if self.wrong == Wrong::Short => right,
-            _ => (right + 1).min(self.buckets.count - 1),
+            _ => right.saturating_add(off).min(self.buckets.count - 1),
         };
         self.buckets.room(bucket)
     }
 
     fn learn(&mut self, _: u32, _: &Request) {}
+}
+
+impl Classifier {
+    /// By how many buckets it is wrong about a request.
+    fn off_by(&self, id: u32) -> u32 {
+        let further = drawn(!self.seed, id) < self.distance.fract();
+        self.distance as u32 + u32::from(further)
+    }
 }
 
 /// A number from 0 up to 1 for a seed and a request (the finaliser of splitmix64).
@@ -155,6 +166,7 @@ mod tests {
                 buckets,
                 accuracy: 0.9,
                 wrong,
+                distance: 1.0,
                 seed: 5,
             };
             let rooms = (0..10_000).map(|id| classifier.room(id, &request(900)));
@@ -164,5 +176,28 @@ mod tests {
             assert!(off.iter().all(|off| *off == 0 || *off == sign));
         }
         assert_eq!(Oracle.room(0, &request(77)), 77);
+    }
+
+    #[test]
+    fn a_classifier_is_as_far_off_as_it_is_said() {
+        let buckets = Buckets {
+            max_len: 2048,
+            count: 10,
+        };
+        for distance in [1.0, 1.03, 2.5] {
+            let mut classifier = Classifier {
+                buckets,
+                accuracy: 0.0,
+                wrong: Wrong::Either,
+                distance,
+                seed: 5,
+            };
+            let rooms = (0..10_000).map(|id| classifier.room(id, &request(900)));
+            let off: Vec<i64> = rooms.map(|room| i64::from(buckets.of(room)) - 4).collect();
+            let mean = off.iter().map(|off| off.abs() as f64).sum::<f64>() / 10_000.0;
+            assert!((mean - distance).abs() < 0.02, "{mean} {distance}");
+            let short = off.iter().filter(|off| **off < 0).count();
+            assert!((4800..5200).contains(&short), "{short}");
+        }
     }
 }
