@@ -195,3 +195,25 @@ fn padding_costs_flexgen_what_it_adds() {
         assert!(said.contains(file) && place.path(&format!("exp/results/{file}")).is_file());
     }
 }
+
+/// Tables that take seconds are as they were recorded.
+#[test]
+fn recorded_tables_are_what_this_version_gives() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
+    for (folder, tables, published) in [
+        ("pie", &["stalls"][..], None),
+        ("s3", &["iterations", "figure-2", "tables-2-3"], None),
+        ("hetegen", &["table-2"], Some("table-2.csv")),
+    ] {
+        let place = Place::new();
+        std::fs::create_dir_all(place.path("exp/results")).unwrap();
+        let each = tables
+            .iter()
+            .flat_map(|table| [format!("{table}.toml"), format!("results/{table}.csv")]);
+        for file in each.chain(published.map(str::to_owned)) {
+            let text = std::fs::read_to_string(root.join(folder).join(&file)).unwrap();
+            place.write(&format!("exp/{file}"), &text);
+        }
+        place.text("experiment exp --check");
+    }
+}
