@@ -212,7 +212,13 @@ fn a_trace_is_served_for_real_as_it_was_predicted() {
         ],
     ] {
         let (code, out, said) = execute(manager);
-        assert_eq!((code, said.as_str()), (0, ""), "{manager:?}");
+        // A T4's profile says nothing of this machine.
+        let warning = "warning: t4 is not of a machine with this device";
+        assert_eq!(code, 0, "{manager:?}: {said}");
+        assert!(
+            said.starts_with(warning) && said.lines().count() == 1,
+            "{said}"
+        );
         let out = json(&out);
         let measured = &out["measured"];
         for figure in ["completed", "output_tokens"] {

@@ -98,7 +98,10 @@ impl ExecuteArgs {
                 "warning: {} is not of a machine with this device, and nothing that it predicts is of this run; give what \
                  `plimsoll profile --backend {}` wrote here as --hw",
                 profile.name,
-                self.backend.word()
+                match self.backend {
+                    Backend::Cpu => "cpu",
+                    Backend::Cuda => "cuda",
+                }
             ));
         }
         let threads = self.threads.beside(self.backend, Some(profile));
