@@ -20,9 +20,9 @@ fn pipelined(place: &Place, cases: &str) {
     place.write(
         "exp/pipes.toml",
         &format!(
-            "kind = \"pipelined\"\ntitle = \"Pipes\"\nhw = \"t4x4\"\nmodel = \"opt-13b\"\nprompt = \"constant:20\"\n\
-             output = \"exponential:60\"\nrequests = 200\noutput_tokens = 12000\nlongest = 300\nmax_len = 1000\n\
-             buckets = 10\naccuracy_above_first = 0.5\norca_over_s3 = 1.1\ns3_batch_over_orca = 2\n{cases}"
+            "kind = \"pipelined\"\ntitle = \"Pipes\"\nhw = \"t4x4\"\nmodel = \"opt-13b\"\norca_over_s3 = 1.1\n\
+             s3_batch_over_orca = 2\n{cases}[asked]\nprompt = \"constant:20\"\noutput = \"exponential:60\"\nrequests = 200\n\
+             output_tokens = 12000\nlongest = 300\nmax_len = 1000\nbuckets = 10\naccuracy_above_first = 0.5\n"
         ),
     );
 }

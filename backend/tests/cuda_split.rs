@@ -11,7 +11,7 @@ mod cuda {
 
 use std::sync::Arc;
 
-use common::{Outcome, execute, model, plan, splits};
+use common::{Outcome, execute, model, plan, splits, uneven_bands};
 use cuda::card::{Call, FakeCard, Fault, Order};
 use cuda::runs::{
     beside_launches, early, off_by, on_card_with, said, subject, ties, uneven, unordered, workload,
@@ -164,16 +164,9 @@ fn every_kind_of_model_is_split() {
         norm_position: NormPosition::After,
         ..opt()
     };
-    // Bands of 4-bit groups that a split falls between, and a last one that is not full.
     let wide = ModelSpec {
-        hidden_size: 160,
-        intermediate_size: 416,
-        num_attention_heads: 5,
-        num_key_value_heads: 5,
-        head_dim: 32,
-        embedding_size: 160,
         num_hidden_layers: 1,
-        ..opt()
+        ..uneven_bands()
     };
     for subject in [
         of("tiny-opt-projected", Dtype::F16, WHOLE),

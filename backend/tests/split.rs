@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Outcome, checkpoint, execute, model, plan, prompts, splits};
+use common::{Outcome, checkpoint, execute, model, plan, prompts, splits, uneven_bands};
 use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::weights::{Safetensors, Synthetic};
 use plimsoll_core::Dtype;
@@ -104,17 +104,11 @@ fn grouped_queries_and_a_gate() {
 fn weights_in_4_bits_in_whole_bands() {
     fixture_is_the_same("tiny-opt", Dtype::F32, PACKED);
     fixture_is_the_same("tiny-llama-3", Dtype::F16, PACKED);
-    // Bands that a split falls between, and a last one that is not full.
-    let wide = ModelSpec {
-        hidden_size: 160,
-        intermediate_size: 416,
-        num_attention_heads: 5,
-        num_key_value_heads: 5,
-        head_dim: 32,
-        embedding_size: 160,
-        ..model("tiny-opt")
-    };
-    splits_change_nothing((&wide, &Synthetic { seed: 3 }), Dtype::F32, PACKED);
+    splits_change_nothing(
+        (&uneven_bands(), &Synthetic { seed: 3 }),
+        Dtype::F32,
+        PACKED,
+    );
 }
 
 #[test]

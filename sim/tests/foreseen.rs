@@ -1,5 +1,8 @@
 //! Iterations of swapped layers that are foreseen are those that are simulated layer by layer.
 
+#[path = "common/requests.rs"]
+mod requests;
+
 use plimsoll_core::Dtype;
 use plimsoll_core::control::follow;
 use plimsoll_core::executor::Executor;
@@ -11,9 +14,10 @@ use plimsoll_core::serve::{
     IterationRow, Limits, Preemption, Request, Scheduler, ServeSummary, Shape, Vllm,
 };
 use plimsoll_core::traffic::Background;
-use plimsoll_core::units::{Bytes, Seconds};
+use plimsoll_core::units::Bytes;
 use plimsoll_sim::{CostModel, Simulator};
 use proptest::prelude::*;
+use requests::requests;
 
 /// A machine, a model, the layers off the GPU (none: found), gigabytes of cache.
 #[derive(Debug, Clone, Copy)]
@@ -66,16 +70,6 @@ fn served(
     follow(&mut scheduler, &mut simulator).expect("modelled time does not fail");
     let iterations = scheduler.iterations().to_vec();
     (scheduler.summary(0.1875), iterations, simulator.num_tasks())
-}
-
-fn requests(lengths: &[(u32, u32)], gap: f64) -> Vec<Request> {
-    let each = lengths.iter().enumerate();
-    each.map(|(index, (prompt_len, output_len))| Request {
-        arrival: Seconds(index as f64 * gap),
-        prompt_len: *prompt_len,
-        output_len: *output_len,
-    })
-    .collect()
 }
 
 proptest! {

@@ -1,5 +1,8 @@
 //! Batches in flight through the stages of a pipeline, in modelled time.
 
+#[path = "common/requests.rs"]
+mod requests;
+
 use plimsoll_core::Dtype;
 use plimsoll_core::control::follow;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
@@ -11,9 +14,9 @@ use plimsoll_core::serve::{
     InFlight, KvManager, Limits, Orca, Preemption, Request, Reserve, S3, Scheduler, Shape, Stages,
     State, Vllm,
 };
-use plimsoll_core::units::Seconds;
 use plimsoll_sim::{CostModel, Simulator};
 use proptest::prelude::*;
+use requests::requests as trace;
 
 const LIMITS: Limits = Limits {
     sequences: 64,
@@ -57,16 +60,6 @@ fn served(
 
 fn seats(count: u64) -> Box<dyn KvManager> {
     Box::new(Orca::new(count * 512, 512))
-}
-
-fn trace(lengths: &[(u32, u32)], gap: f64) -> Vec<Request> {
-    let each = lengths.iter().enumerate();
-    each.map(|(index, (prompt_len, output_len))| Request {
-        arrival: Seconds(index as f64 * gap),
-        prompt_len: *prompt_len,
-        output_len: *output_len,
-    })
-    .collect()
 }
 
 #[test]

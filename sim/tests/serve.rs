@@ -1,5 +1,8 @@
 //! Serving in modelled time: the sums that the scheduler keeps are those of loops over all requests.
 
+#[path = "common/requests.rs"]
+mod requests;
+
 use std::collections::VecDeque;
 
 use plimsoll_core::Dtype;
@@ -17,6 +20,7 @@ use plimsoll_core::traffic::{Background, Traffic, Ways};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_sim::{CostModel, Simulator};
 use proptest::prelude::*;
+use requests::requests as trace;
 
 const LIMITS: Limits = Limits {
     sequences: 64,
@@ -110,16 +114,6 @@ fn naive(requests: &[Request], blocks: u64) -> Naive {
         running.retain(|one| one.made < one.request.output_len);
     }
     found
-}
-
-fn trace(lengths: &[(u32, u32)], gap: f64) -> Vec<Request> {
-    let each = lengths.iter().enumerate();
-    each.map(|(index, (prompt_len, output_len))| Request {
-        arrival: Seconds(index as f64 * gap),
-        prompt_len: *prompt_len,
-        output_len: *output_len,
-    })
-    .collect()
 }
 
 proptest! {

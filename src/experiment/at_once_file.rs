@@ -1,4 +1,4 @@
-//! What the TOML files of S3's tables about predictors and limits on latency say.
+//! What the TOML files of S3's tables say of requests that all come at once; and all of those about predictors and limits on latency.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::files::{InputError, find_model, find_profile};
 /// Requests that all come at once.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenAsked {
+pub(super) struct WrittenAsked {
     prompt: String,
     output: String,
     requests: usize,
@@ -72,7 +72,7 @@ pub(super) struct WrittenInTime {
 }
 
 impl WrittenAsked {
-    fn found(&self, path: &Path) -> Result<AtOnce, InputError> {
+    pub(super) fn found(&self, path: &Path) -> Result<AtOnce, InputError> {
         Ok(AtOnce {
             answers: (self.requests, self.output_tokens, self.longest),
             lengths: lengths(path, &self.prompt, &self.output)?,
@@ -84,7 +84,8 @@ impl WrittenAsked {
     }
 }
 
-fn models(path: &Path, names: &[String]) -> Result<Vec<ModelSpec>, InputError> {
+/// Models by their names.
+pub(super) fn models(path: &Path, names: &[String]) -> Result<Vec<ModelSpec>, InputError> {
     let found = names
         .iter()
         .map(|name| find_model(name).map(|model| model.spec));

@@ -7,10 +7,11 @@ use plimsoll_core::model::ModelSpec;
 use serde::Deserialize;
 
 use super::against_flexgen::{AgainstFlexGen, FlexGenCase};
+use super::at_once_file::{WrittenAsked, models};
 use super::definition::faulty;
 use super::gains::{GainCase, Gains, OverRates};
 use super::iteration::{Iterations, Utilization};
-use super::offline::{AtOnce, Offline, OfflineCase, S3System};
+use super::offline::{Offline, OfflineCase, S3System};
 use super::pipelined::{Pipelined, PipelinedCase};
 use super::sizes::{Sizes, SizesCase};
 use crate::files::{InputError, find_model, find_profile};
@@ -96,16 +97,7 @@ pub(super) struct WrittenStalls {
 pub(super) struct WrittenOffline {
     pub title: String,
     hw: String,
-    prompt: String,
-    output: String,
-    requests: usize,
-    output_tokens: u64,
-    longest: u32,
-    max_len: u32,
-    buckets: u32,
-    accuracy_above_first: f64,
-    #[serde(default)]
-    seed: u64,
+    asked: WrittenAsked,
     case: Vec<WrittenCase>,
 }
 
@@ -115,16 +107,7 @@ pub(super) struct WrittenPipelined {
     pub title: String,
     hw: String,
     model: String,
-    prompt: String,
-    output: String,
-    requests: usize,
-    output_tokens: u64,
-    longest: u32,
-    max_len: u32,
-    buckets: u32,
-    accuracy_above_first: f64,
-    #[serde(default)]
-    seed: u64,
+    asked: WrittenAsked,
     orca_over_s3: f64,
     s3_batch_over_orca: f64,
     case: Vec<WrittenStages>,
@@ -194,14 +177,9 @@ impl WrittenIterations {
             let remedy = "give at least 1";
             return Err(InputError::bad_file(path, "batches", "0 is none", remedy));
         }
-        let model = |name: &String| Ok(find_model(name).map_err(faulty(path, "models"))?.spec);
         Ok(Iterations {
             machine: find_profile(&self.hw).map_err(faulty(path, "hw"))?,
-            models: self
-                .models
-                .iter()
-                .map(model)
-                .collect::<Result<_, InputError>>()?,
+            models: models(path, &self.models)?,
             batches: self.batches.clone(),
             context: self.context,
             utilization: self.utilization.as_ref().map(|it| Utilization {
@@ -351,14 +329,7 @@ impl WrittenOffline {
                 .iter()
                 .map(case)
                 .collect::<Result<_, InputError>>()?,
-            asked: AtOnce {
-                answers: (self.requests, self.output_tokens, self.longest),
-                lengths: lengths(path, &self.prompt, &self.output)?,
-                max_len: self.max_len,
-                buckets: self.buckets,
-                accuracy: self.accuracy_above_first,
-                seed: self.seed,
-            },
+            asked: self.asked.found(path)?,
         })
     }
 }
@@ -385,14 +356,7 @@ impl WrittenPipelined {
             machine,
             model: model.spec,
             cases,
-            asked: AtOnce {
-                answers: (self.requests, self.output_tokens, self.longest),
-                lengths: lengths(path, &self.prompt, &self.output)?,
-                max_len: self.max_len,
-                buckets: self.buckets,
-                accuracy: self.accuracy_above_first,
-                seed: self.seed,
-            },
+            asked: self.asked.found(path)?,
             published: self
                 .published
                 .iter()

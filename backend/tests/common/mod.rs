@@ -21,6 +21,19 @@ pub fn fixture(name: &str) -> PathBuf {
         .join(name)
 }
 
+/// A model whose matrices have bands of 4-bit groups that a split falls between, and a last one that is not full.
+pub fn uneven_bands() -> ModelSpec {
+    ModelSpec {
+        hidden_size: 160,
+        intermediate_size: 416,
+        num_attention_heads: 5,
+        num_key_value_heads: 5,
+        head_dim: 32,
+        embedding_size: 160,
+        ..model("tiny-opt")
+    }
+}
+
 /// The model of a fixture.
 pub fn model(name: &str) -> ModelSpec {
     let path = fixture(name).join("config.json");
