@@ -592,13 +592,13 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
     #[inline(always)]
     fn put<L: Lanes>(&mut self, lanes: L, block: Block, (sums, columns): (&[Line], usize)) {
         let vectors = block.rows.div_ceil(LANES);
-        for first in (0..columns).step_by(LANES) {
-            for vector in 0..vectors {
-                let mut square = [lanes.zero(); LANES];
+        for vector in 0..vectors {
+            for first in (0..columns).step_by(LANES) {
+                let mut square = [&[0.0; LANES]; LANES];
                 for i in 0..LANES {
-                    square[i] = lanes.load(&sums[(first + i) * vectors + vector].0);
+                    square[i] = &sums[(first + i) * vectors + vector].0;
                 }
-                let square = lanes.transpose(square);
+                let square = lanes.transpose_from(square);
                 for i in 0..LANES {
                     let row = vector * LANES + i;
                     if row < block.rows {

@@ -55,11 +55,19 @@ pub fn pack_input<'x, L: Lanes, const V: usize>(
             some[i] = row((vector * LANES + i).min(rows - 1)).upto(length);
         }
         for step in 0..steps {
-            let mut square = [lanes.zero(); LANES];
-            for i in 0..LANES {
-                square[i] = padded(lanes, some[i], step, length);
-            }
-            let columns = lanes.transpose(square);
+            let columns = if step < length / LANES {
+                let mut square = [&[0.0; LANES]; LANES];
+                for i in 0..LANES {
+                    square[i] = &some[i].as_chunks().0[step];
+                }
+                lanes.transpose_from(square)
+            } else {
+                let mut square = [lanes.zero(); LANES];
+                for i in 0..LANES {
+                    square[i] = some[i].rest(lanes, length);
+                }
+                lanes.transpose(square)
+            };
             for place in 0..LANES {
                 let at = (place * stride(steps) + step) * width + vector - first;
                 lanes.store(columns[TREE[place]], &mut into[at].0);

@@ -27,7 +27,7 @@ use super::KernelError;
 use super::error::expect;
 use super::simd::{InstructionSet, Kernel, Lanes, dispatch_to};
 use super::storage::{brains, halves, singles};
-use super::tile::DOT_PIECE;
+use super::tile::{DOT_PIECE, Line};
 use stored::Unit;
 
 /// The shape of one attention over one layer's cache.
@@ -124,6 +124,10 @@ pub struct AttentionScratch {
     scores: Vec<f32>,
     keys: Vec<f32>,
     values: Vec<f32>,
+    /// Those keys, side by side.
+    panels: Vec<Line>,
+    /// A tile of queries, where they do not fill vectors.
+    queries: Vec<Line>,
     picks: Picks,
     order: Vec<(f32, u32)>,
 }

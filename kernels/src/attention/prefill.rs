@@ -1,25 +1,48 @@
 //! Many queries a sequence: bound by arithmetic, so a row's keys and values are gathered and widened
-//! (or unpacked) once, and a block of queries goes over them in register tiles.
+//! (or unpacked) once, and a block of queries goes over them in register tiles: for the scores, tiles in which
+//! keys lie side by side.
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "constant bounds over several arrays keep a tile in registers"
+)]
 
 use std::ops::Range;
 
 use super::stored::Unit;
 use super::weighted::{Span, add_weighted};
 use super::{Attention, AttentionScratch, AttentionSpec, Cache, Strided};
+use crate::many::{self, Waiting, lines_of_vector};
 use crate::row::widen;
-use crate::simd::Lanes;
+use crate::simd::{LANES, Lanes};
 use crate::softmax::softmax;
-use crate::tile::dots;
+use crate::tile::Line;
 
 /// Queries whose scores are held at once.
 const QUERIES: usize = 32;
 /// Positions of values that stay in the first cache while the queries of a block pass.
 const POSITIONS: usize = 64;
-/// Queries in a register tile.
+/// Queries in a register tile of weighted sums.
 const TILE: usize = 4;
 
 #[inline(always)]
 pub fn run<L: Lanes, U: Unit>(lanes: L, attention: Attention<'_>, cache: Cache<'_, U>) {
+    match L::TILE_OF_MANY {
+        (4, 6) => rows_of::<L, U, 2, 6>(lanes, attention, cache),
+        (1, 6) => rows_of::<L, U, 1, 6>(lanes, attention, cache),
+        (1, 2) => rows_of::<L, U, 1, 2>(lanes, attention, cache),
+        tile => unreachable!("no tile of {tile:?} is compiled"),
+    }
+}
+
+/// Row by row; scores in tiles of `V` vectors of keys, fewer than a product has since a query sees no key behind it,
+/// and `N` queries.
+#[inline(always)]
+fn rows_of<L: Lanes, U: Unit, const V: usize, const N: usize>(
+    lanes: L,
+    attention: Attention<'_>,
+    cache: Cache<'_, U>,
+) {
     let Attention {
         spec,
         rows,
@@ -28,22 +51,24 @@ pub fn run<L: Lanes, U: Unit>(lanes: L, attention: Attention<'_>, cache: Cache<'
         scratch,
         ..
     } = attention;
-    let panel = spec.context_len * spec.head_dim;
-    scratch
-        .scores
-        .resize(scratch.scores.len().max(QUERIES * spec.context_len), 0.0);
-    scratch.keys.resize(scratch.keys.len().max(panel), 0.0);
-    scratch.values.resize(scratch.values.len().max(panel), 0.0);
+    let (context, width) = (spec.context_len, spec.head_dim);
+    let vectors = context.div_ceil(LANES);
+    grow(&mut scratch.scores, QUERIES * vectors * LANES, 0.0);
+    grow(&mut scratch.keys, context * width, 0.0);
+    grow(&mut scratch.values, context * width, 0.0);
+    let lines = vectors * lines_of_vector(width.div_ceil(LANES));
+    grow(&mut scratch.panels, lines, Line::ZERO);
+    grow(&mut scratch.queries, N * width.div_ceil(LANES), Line::ZERO);
     for row in rows {
         for page in cache.pages {
-            let part = page.start * spec.head_dim..page.end * spec.head_dim;
-            gather(
-                lanes,
-                cache.keys(page, row),
-                &mut scratch.keys[part.clone()],
-            );
-            gather(lanes, cache.values(page, row), &mut scratch.values[part]);
+            let part = page.start * width..page.end * width;
+            let (keys, values) = (cache.keys(page, row), cache.values(page, row));
+            gather(lanes, keys, &mut scratch.keys[part.clone()]);
+            gather(lanes, values, &mut scratch.values[part]);
         }
+        let keys = &scratch.keys;
+        let key = |position: usize| &keys[position * width..(position + 1) * width];
+        many::pack_input::<L, V>(lanes, context, key, width, &mut scratch.panels);
         let queries = spec.query_len * spec.group();
         for start in (0..queries).step_by(QUERIES) {
             let block = Block {
@@ -52,9 +77,13 @@ pub fn run<L: Lanes, U: Unit>(lanes: L, attention: Attention<'_>, cache: Cache<'
                 queries: start..queries.min(start + QUERIES),
                 q,
             };
-            block.run(lanes, scratch, out);
+            block.run::<L, V, N>(lanes, scratch, out);
         }
     }
+}
+
+fn grow<T: Copy>(buffer: &mut Vec<T>, count: usize, zero: T) {
+    buffer.resize(buffer.len().max(count), zero);
 }
 
 #[inline(always)]
@@ -95,27 +124,31 @@ impl Block<'_> {
         self.seen(self.queries.start).start..self.seen(self.queries.end - 1).end
     }
 
+    /// From one query's scores to the next's.
     #[inline(always)]
-    fn run<L: Lanes>(&self, lanes: L, scratch: &mut AttentionScratch, out: &mut [f32]) {
+    fn stride(&self) -> usize {
+        self.spec.context_len.next_multiple_of(LANES)
+    }
+
+    #[inline(always)]
+    fn run<L: Lanes, const V: usize, const N: usize>(
+        &self,
+        lanes: L,
+        scratch: &mut AttentionScratch,
+        out: &mut [f32],
+    ) {
         let spec = self.spec;
-        let panel = spec.context_len * spec.head_dim;
-        let strided = |units| Strided {
-            units,
+        let values = Strided {
+            units: &scratch.values[..spec.context_len * spec.head_dim],
             first: 0,
             start: 0,
             stride: spec.head_dim,
             width: spec.head_dim,
         };
-        let keys = strided(&scratch.keys[..panel]);
-        let values = strided(&scratch.values[..panel]);
-        let scores = &mut scratch.scores[..self.queries.len() * spec.context_len];
-        self.score(lanes, keys, scores);
+        let scores = &mut scratch.scores[..self.queries.len() * self.stride()];
+        self.score::<L, V, N>(lanes, &scratch.panels, &mut scratch.queries, scores);
         let all = self.all_seen();
-        for (query, scores) in self
-            .queries
-            .clone()
-            .zip(scores.chunks_mut(spec.context_len))
-        {
+        for (query, scores) in self.queries.clone().zip(scores.chunks_mut(self.stride())) {
             let seen = self.seen(query);
             softmax(lanes, &mut scores[seen.clone()], spec.scale);
             scores[all.start..seen.start].fill(0.0);
@@ -126,70 +159,66 @@ impl Block<'_> {
         self.weigh(lanes, values, scores, out);
     }
 
+    /// Scores of all positions that some of the queries see, and of those beside them in a tile.
     #[inline(always)]
-    fn score<L: Lanes>(&self, lanes: L, keys: Strided<'_, f32>, scores: &mut [f32]) {
+    fn score<L: Lanes, const V: usize, const N: usize>(
+        &self,
+        lanes: L,
+        panels: &[Line],
+        packed: &mut [Line],
+        scores: &mut [f32],
+    ) {
         let all = self.all_seen();
-        let (mut position, furthest) = (all.start, all.end);
-        while L::TILE_N >= 4 && position + 4 <= furthest {
-            let tile = [
-                keys.at(position),
-                keys.at(position + 1),
-                keys.at(position + 2),
-                keys.at(position + 3),
-            ];
-            self.score_tile(lanes, tile, position, scores);
-            position += 4;
-        }
-        while position + 2 <= furthest {
-            let tile = [keys.at(position), keys.at(position + 1)];
-            self.score_tile(lanes, tile, position, scores);
-            position += 2;
-        }
-        if position < furthest {
-            self.score_tile(lanes, [keys.at(position)], position, scores);
+        let vectors = self.stride() / LANES;
+        let each = lines_of_vector(self.spec.head_dim.div_ceil(LANES));
+        let packed = packed.as_chunks_mut::<N>().0;
+        let (mut wide, mut narrow) = (many::waiting(lanes), many::waiting(lanes));
+        for first in (all.start / LANES / V * V..all.end.div_ceil(LANES)).step_by(V) {
+            let keys = &panels[first * each..];
+            for query in self.queries.clone().step_by(N) {
+                let last = (query + N).min(self.queries.end) - 1;
+                let seen = self.seen(query).start..self.seen(last).end;
+                if seen.end <= first * LANES || seen.start >= (first + V) * LANES {
+                    continue;
+                }
+                let into = (&mut *scores, first, query..last + 1);
+                match vectors - first {
+                    1 if V > 1 => {
+                        self.score_tile::<L, 1, N>(lanes, keys, (packed, &mut narrow), into);
+                    }
+                    _ => self.score_tile::<L, V, N>(lanes, keys, (packed, &mut wide), into),
+                }
+            }
         }
     }
 
-    /// Scores of `N` positions for the queries of the block that see the first of them, or later ones.
+    /// Scores of some queries, at most `N`, for the keys of `V` vectors.
     #[inline(always)]
-    fn score_tile<L: Lanes, const N: usize>(
+    fn score_tile<L: Lanes, const V: usize, const N: usize>(
         &self,
         lanes: L,
-        keys: [&[f32]; N],
-        position: usize,
-        scores: &mut [f32],
+        keys: &[Line],
+        (packed, waiting): (&mut [[Line; N]], &mut Waiting<L, V, N>),
+        (scores, first, queries): (&mut [f32], usize, Range<usize>),
     ) {
-        let (width, context) = (self.spec.head_dim, self.spec.context_len);
-        let query_of = |query| &self.q[self.place(query)..self.place(query) + width];
-        let Range {
-            start: mut query,
-            mut end,
-        } = self.queries;
-        while query < end && self.seen(query).end <= position {
-            query += 1;
+        let width = self.spec.head_dim;
+        let mut rows: [&[f32]; N] = [&[]; N];
+        for n in 0..N {
+            let place = self.place((queries.start + n).min(queries.end - 1));
+            rows[n] = &self.q[place..place + width];
         }
-        while query < end && position + N <= self.seen(end - 1).start {
-            end -= 1;
-        }
-        while L::TILE_M >= TILE && query + TILE <= end {
-            let tile = [
-                query_of(query),
-                query_of(query + 1),
-                query_of(query + 2),
-                query_of(query + 3),
-            ];
-            let sums = dots::<L, &[f32], TILE, N>(lanes, tile, keys, width, |_| ());
-            for (i, sums) in sums.iter().enumerate() {
-                let at = (query - self.queries.start + i) * context + position;
-                scores[at..at + N].copy_from_slice(sums);
+        let sums = if let Some(rows) = many::as_they_lie(&rows) {
+            many::sums(lanes, keys, rows, waiting, || ())
+        } else {
+            many::pack_weight(lanes, rows, width, packed);
+            many::sums(lanes, keys, &*packed, waiting, || ())
+        };
+        for n in 0..queries.len() {
+            let at = (queries.start - self.queries.start + n) * self.stride() + first * LANES;
+            let into = scores[at..at + V * LANES].as_chunks_mut().0;
+            for v in 0..V {
+                lanes.store(sums[n][v], &mut into[v]);
             }
-            query += TILE;
-        }
-        while query < end {
-            let sums = dots::<L, &[f32], 1, N>(lanes, [query_of(query)], keys, width, |_| ());
-            let at = (query - self.queries.start) * context + position;
-            scores[at..at + N].copy_from_slice(&sums[0]);
-            query += 1;
         }
     }
 
@@ -201,10 +230,9 @@ impl Block<'_> {
         weights: &[f32],
         out: &mut [f32],
     ) {
-        let context = self.spec.context_len;
         let weights_of = |query: usize| {
-            let at = (query - self.queries.start) * context;
-            &weights[at..at + context]
+            let at = (query - self.queries.start) * self.stride();
+            &weights[at..at + self.spec.context_len]
         };
         for from in self.all_seen().step_by(POSITIONS) {
             // Those of the positions from here that some of the queries see.

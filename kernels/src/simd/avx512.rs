@@ -189,6 +189,41 @@ impl Lanes for Avx512 {
         }
         columns
     }
+
+    #[inline(always)]
+    fn transpose_from(self, rows: [&[f32; LANES]; LANES]) -> [__m512; LANES] {
+        let mut columns = [self.zero(); LANES];
+        for quarter in 0..LANES / 4 {
+            // Loops and no closures: these would be compiled without the instructions.
+            let mut four = [self.zero(); 4];
+            for (row, into) in four.iter_mut().enumerate() {
+                // SAFETY: `self` proves AVX-512.
+                *into = unsafe { quarters_of(&rows, row, 4 * quarter) };
+            }
+            // SAFETY: the same.
+            let four = unsafe { transpose_four(four) };
+            columns[4 * quarter..4 * (quarter + 1)].copy_from_slice(&four);
+        }
+        columns
+    }
+}
+
+/// Four elements, from one on, of each fourth row, put together by loads: they leave the shuffles' port to others.
+///
+/// # Safety
+/// The processor has AVX-512 F, and the four elements lie in a row.
+#[inline(always)]
+unsafe fn quarters_of(rows: &[&[f32; LANES]; LANES], row: usize, first: usize) -> __m512 {
+    // SAFETY: the caller knows that there is AVX-512, and that each load is within its row.
+    unsafe {
+        let all = _mm512_castps128_ps512(_mm_loadu_ps(rows[row].as_ptr().add(first)));
+        let next = _mm_loadu_ps(rows[row + 4].as_ptr().add(first));
+        let all = _mm512_mask_broadcast_f32x4(all, 0x00f0, next);
+        let next = _mm_loadu_ps(rows[row + 8].as_ptr().add(first));
+        let all = _mm512_mask_broadcast_f32x4(all, 0x0f00, next);
+        let next = _mm_loadu_ps(rows[row + 12].as_ptr().add(first));
+        _mm512_mask_broadcast_f32x4(all, 0xf000, next)
+    }
 }
 
 /// Four rows from one on: lanes i, i + 4, i + 8 and i + 12 of all four, for each i below 4.
@@ -197,12 +232,23 @@ impl Lanes for Avx512 {
 /// The processor has AVX-512 F.
 #[inline(always)]
 unsafe fn transpose_quarters(rows: &[__m512; LANES], first: usize) -> [__m512; 4] {
-    let (a, b, c, d) = (
-        rows[first],
-        rows[first + 1],
-        rows[first + 2],
-        rows[first + 3],
-    );
+    // SAFETY: the caller knows that there is AVX-512.
+    unsafe {
+        transpose_four([
+            rows[first],
+            rows[first + 1],
+            rows[first + 2],
+            rows[first + 3],
+        ])
+    }
+}
+
+/// In each quarter of four registers by itself: for each lane, what the four have there.
+///
+/// # Safety
+/// The processor has AVX-512 F.
+#[inline(always)]
+unsafe fn transpose_four([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
     // SAFETY: the caller knows that there is AVX-512.
     unsafe {
         let (ab, ab2) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));

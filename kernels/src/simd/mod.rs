@@ -69,6 +69,15 @@ pub trait Lanes: Copy {
     fn sum_four(self, values: [Self::V; 4]) -> [f32; 4];
     /// For each lane, what sixteen vectors have there.
     fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES];
+    /// [`Lanes::transpose`] of vectors in memory.
+    #[inline(always)]
+    fn transpose_from(self, rows: [&[f32; LANES]; LANES]) -> [Self::V; LANES] {
+        let mut loaded = [self.zero(); LANES];
+        for i in 0..LANES {
+            loaded[i] = self.load(rows[i]);
+        }
+        self.transpose(loaded)
+    }
 }
 
 /// What a value is stored as in an operand.
