@@ -3,7 +3,7 @@
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
     Curve, CurveError, DeviceKind, Engine, GemmCurve, HardwareProfile, Inflections, ProductCurves,
-    ProfileError, Quantity, Residuals, SourceKind, embedded,
+    ProfileError, Quantity, Residuals, Slowness, SourceKind, WeightRead, embedded,
 };
 use plimsoll_core::term::Term;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
@@ -172,7 +172,14 @@ fn round_trip_keeps_every_optional_part() {
         flat: None,
         conventional: rate(&[(6.0, 9e9), (128.0, 1e10)]),
     }];
-    profile.compute.weight_read = Some(rate(&[(2e8, 20e9), (8e8, 13e9)]));
+    let read = |dtype, points: &[(f64, f64)]| WeightRead {
+        dtype,
+        rate: rate(points),
+    };
+    profile.compute.weight_read = vec![
+        read(Dtype::F16, &[(2e8, 20e9), (8e8, 13e9)]),
+        read(Dtype::F32, &[(2e8, 25e9)]),
+    ];
     profile.compute.gemm[0].n = Some(4096);
     profile.compute.gemm[0].k = Some(1024);
     profile.compute.gemm[0].stage = Some(plimsoll_core::program::Stage::Finish);
@@ -613,6 +620,68 @@ fn a_lookup_table_that_is_wrong_is_refused() {
     }
     let twice = format!("{MINIMAL}{PRODUCTS}{PRODUCTS}");
     refuses_text(&twice, "x.toml", "compute.products[1]", &["second time"]);
+}
+
+/// A curve of how fast weights are read for each of two types.
+const WEIGHT_READS: &str = r#"
+[[compute.weight_read]]
+dtype = "f16"
+bytes_per_s = { points = [[1e8, 12e9], [8e8, 9e9]], source = "lab", spread = 0.1 }
+[[compute.weight_read]]
+dtype = "f32"
+bytes_per_s = { points = [[1e8, 15e9]], source = "lab" }
+"#;
+
+/// What profiles said that knew no types.
+const READ_OF_ANY_TYPE: &str =
+    "weight_read_bytes_per_s = { points = [[1e8, 7e9]], source = \"lab\" }";
+
+#[test]
+fn weights_are_read_at_a_rate_for_each_type() {
+    let profile = parse(&format!("{MINIMAL}{WEIGHT_READS}")).unwrap();
+    let rate = |profile: &HardwareProfile, dtype| {
+        let read = profile.compute.weight_read_of(dtype)?;
+        Some(read.rate.at(1e8))
+    };
+    let rates = |profile: &HardwareProfile| Dtype::ALL.map(|dtype| rate(profile, dtype));
+    assert_eq!(rates(&profile), [Some(15e9), Some(12e9), None]);
+    assert_eq!(parse(&profile.to_toml()).unwrap(), profile);
+    let slower = profile.at_pace(&Slowness {
+        few_tokens: 2.0,
+        many_tokens: 5.0,
+        copy: 7.0,
+    });
+    assert_eq!(rates(&slower), [Some(7.5e9), Some(6e9), None]);
+}
+
+#[test]
+fn a_rate_of_reading_that_is_wrong_is_refused() {
+    let key = "compute.weight_read";
+    for (from, to, at, word) in [
+        ("\"f32\"", "\"f16\"", "[1]", "has f16 for the second time"),
+        ("\"f32\"", "\"f64\"", "[1].dtype", "f32, f16, bf16"),
+        ("dtype = \"f32\"\n", "", "[1].dtype", "is missing"),
+        ("bytes_per_s", "rate", "[0].rate", "dtype, bytes_per_s"),
+        ("\"lab\" }", "\"lap\" }", "[1].bytes_per_s.source", "`lab`?"),
+    ] {
+        let text = format!("{MINIMAL}{}", WEIGHT_READS.replacen(from, to, 1));
+        refuses_text(&text, "x.toml", &format!("{key}{at}"), &[word]);
+    }
+}
+
+#[test]
+fn a_rate_of_reading_without_a_type_is_that_of_all() {
+    let launch = "cpu_launch_s = ";
+    let text = MINIMAL.replacen(launch, &format!("{READ_OF_ANY_TYPE}\n{launch}"), 1);
+    let profile = parse(&text).unwrap();
+    for dtype in Dtype::ALL {
+        let read = profile.compute.weight_read_of(dtype).expect("a curve");
+        assert_eq!(read.rate.points(), [(1e8, 7e9)], "{dtype:?}");
+    }
+    assert_eq!(parse(&profile.to_toml()).unwrap(), profile);
+    let key = "compute.weight_read_bytes_per_s";
+    let both = format!("{text}{WEIGHT_READS}");
+    refuses_text(&both, "x.toml", key, &["for each type", "profile again"]);
 }
 
 #[test]

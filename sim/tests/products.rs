@@ -1,7 +1,10 @@
 //! What a profile's lookup table of products does to predictions.
 
 use plimsoll_core::Dtype;
-use plimsoll_core::hardware::{Curve, GemmCurve, HardwareProfile, ProductCurves, embedded};
+use plimsoll_core::compression::{Compression, GROUP_BYTES, GROUP_ELEMENTS};
+use plimsoll_core::hardware::{
+    Curve, GemmCurve, HardwareProfile, ProductCurves, WeightRead, embedded,
+};
 use plimsoll_core::model::registry;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::Policy;
@@ -167,18 +170,25 @@ fn packed_weights_have_their_unpacking_added() {
     assert!((packed - whole - unpacking).abs() < 1e-12 * packed);
 }
 
-/// What a cache keeps of a small model it does not keep of a large one; a product of many rows has time to wait for it.
-#[test]
-fn a_model_of_more_weights_than_a_cache_holds_is_read_as_fast_as_memory() {
+/// A T4 that reads f32 weights, of models that no cache holds, three times as fast as f16 ones.
+fn reading_weights() -> HardwareProfile {
     let mut profile = embedded::profile("t4").expect("embedded");
     let source = profile.sources.keys().next().expect("a source").clone();
-    let points = vec![(2e9, 2e9), (8e9, 1e9)];
-    profile.compute.weight_read = Some(Curve::new(points, source, None).expect("a curve"));
-    let launch = profile.compute.launch.value.0;
-    let plan = |model: &str| Plan {
+    let read = |dtype, slow: f64| WeightRead {
+        dtype,
+        rate: Curve::new(vec![(2e9, 2.0 * slow), (8e9, slow)], &*source, None).expect("a curve"),
+    };
+    profile.compute.weight_read = vec![read(Dtype::F32, 3e9), read(Dtype::F16, 1e9)];
+    profile.validate().expect("a curve for each");
+    profile
+}
+
+/// A registered model with all of it on the device.
+fn on_device(model: &str, dtype: Dtype) -> Plan {
+    Plan {
         schema_version: PLAN_SCHEMA_VERSION,
         model: registry::find(model).expect("registered"),
-        dtype: Dtype::F16,
+        dtype,
         workload: Workload {
             prompt_len: 8,
             gen_len: 4,
@@ -193,9 +203,16 @@ fn a_model_of_more_weights_than_a_cache_holds_is_read_as_fast_as_memory() {
             chosen_by: ChosenBy::Given,
             plimsoll_version: "test".into(),
         },
-    };
+    }
+}
+
+/// What a cache keeps of a small model it does not keep of a large one; a product of many rows has time to wait for it.
+#[test]
+fn a_model_of_more_weights_than_a_cache_holds_is_read_as_fast_as_memory() {
+    let profile = reading_weights();
+    let launch = profile.compute.launch.value.0;
     let of = |model: &str, op: &Op| {
-        let cost = CostModel::of_plan(&profile, &plan(model));
+        let cost = CostModel::of_plan(&profile, &on_device(model, Dtype::F16));
         cost.seconds(ResourceKind::Gpu, op).0
     };
     let one = product(1, [4096, 4096], false);
@@ -216,4 +233,66 @@ fn a_model_of_more_weights_than_a_cache_holds_is_read_as_fast_as_memory() {
         *reused = true;
     }
     assert_eq!(of("opt-6.7b", &again), seconds(&profile, &again));
+}
+
+/// Types that are widened on the way are read more slowly, so a plan goes by the curve of its own.
+#[test]
+fn weights_are_read_as_fast_as_weights_of_their_type() {
+    let profile = reading_weights();
+    let launch = profile.compute.launch.value.0;
+    let one = product(1, [4096, 4096], false);
+    for (dtype, rate) in [(Dtype::F32, 3e9), (Dtype::F16, 1e9)] {
+        let read = 4096.0 * 4096.0 * dtype.size_bytes() as f64 / rate;
+        let plan = on_device("opt-6.7b", dtype);
+        let planned = CostModel::of_plan(&profile, &plan);
+        let served = CostModel::of_model(&profile, &plan.model, dtype);
+        for cost in [planned, served] {
+            let found = cost.seconds(ResourceKind::Gpu, &one).0 - launch;
+            assert!((found / read - 1.0).abs() < 1e-9, "{dtype:?}: {found}");
+        }
+    }
+}
+
+#[test]
+fn weights_of_a_type_that_was_not_read_wait_for_nothing() {
+    let plan = on_device("opt-6.7b", Dtype::Bf16);
+    let of = |profile: &HardwareProfile, cost: fn(&HardwareProfile, &Plan) -> CostModel| {
+        let one = product(1, [4096, 4096], false);
+        cost(profile, &plan).seconds(ResourceKind::Gpu, &one)
+    };
+    let planned = CostModel::of_plan;
+    let served = |profile: &HardwareProfile, plan: &Plan| {
+        CostModel::of_model(profile, &plan.model, plan.dtype)
+    };
+    let mut knowing = reading_weights();
+    let none = embedded::profile("t4").expect("embedded");
+    assert_eq!(of(&knowing, planned), of(&none, planned));
+    assert_eq!(of(&knowing, served), of(&none, served));
+    // It is the type alone that was missing.
+    knowing.compute.weight_read[0].dtype = Dtype::Bf16;
+    assert!(of(&knowing, planned) > of(&none, planned));
+    assert!(of(&knowing, served) > of(&none, served));
+}
+
+/// What is read of weights in 4 bits are their codes, at the rate of the type that they are computed in.
+#[test]
+fn packed_weights_are_read_as_they_are_stored() {
+    let profile = reading_weights();
+    let op = product(1, [4096, 4096], true);
+    let bytes = 4096.0 * 4096.0 * GROUP_BYTES as f64 / GROUP_ELEMENTS as f64;
+    for (dtype, rate) in [(Dtype::F32, 3e9), (Dtype::F16, 1e9)] {
+        // In 4 bits as well there are more of them than the curve's last point has.
+        let mut plan = on_device("opt-30b", dtype);
+        plan.policy.compression = Compression::of(true, false);
+        let reading = CostModel::of_plan(&profile, &plan);
+        let mut found = 0.0;
+        reading.parts(ResourceKind::Gpu, &op, &mut |part| {
+            let is_of_product = !part.number.contains("unpack") && !part.number.contains("launch");
+            found += if is_of_product { part.seconds.0 } else { 0.0 };
+        });
+        assert!(
+            (found * rate / bytes - 1.0).abs() < 1e-9,
+            "{dtype:?}: {found}"
+        );
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
     Compute, CopyLink, Curve, DEVICE_THREADS_MAX, DeviceKind, DiskLink, GemmCurve, HardwareProfile,
-    Links, Pace, ProductCurves, Quantity, Source, SourceKind, Tiers,
+    Links, Pace, ProductCurves, Quantity, Source, SourceKind, Tiers, WeightRead,
 };
 use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
@@ -221,24 +221,27 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         sequence_layer: None,
         cpu_gemm: cpu_gemm_curves(options, measured),
         unpack: (!unpack.is_empty()).then(|| curve(&thin(unpack))),
-        weight_read: weight_read(options, measured),
+        weight_read: weight_reads(&measured.weight_reads),
     }
 }
 
-/// Bytes of weights that products of one row read a second, by the bytes of all.
-fn weight_read(options: &ProbeOptions, measured: &Measured) -> Option<Curve> {
-    let dtype = options.dtypes[0];
-    let mut rates = Rates::new();
-    for (all, task) in &measured.weight_reads {
+/// Bytes of weights that products of one row read a second, by type and by the bytes of all.
+fn weight_reads(reads: &[(Dtype, Bytes, Timed)]) -> Vec<WeightRead> {
+    let mut by_type = BTreeMap::<Dtype, Rates>::new();
+    for (dtype, all, task) in reads {
         let Op::Linear { gemms, .. } = task.op else {
             continue;
         };
         let elements: u64 = gemms.iter().map(|g| u64::from(g.n) * u64::from(g.k)).sum();
         let bytes = (elements * dtype.size_bytes()) as f64;
-        let rates = rates.entry(all.0).or_default();
+        let rates = by_type.entry(*dtype).or_default().entry(all.0).or_default();
         rates.push(bytes / task.seconds());
     }
-    (!rates.is_empty()).then(|| curve(&rates))
+    let of = |(dtype, rates)| WeightRead {
+        dtype,
+        rate: curve(&rates),
+    };
+    by_type.into_iter().map(of).collect()
 }
 
 /// The reference work at the pace that all rates are for; the spread is that of the moments.
@@ -330,4 +333,51 @@ fn curves_of(dtype: Dtype, tasks: &[(Dtype, Timed)], packed: bool) -> Vec<GemmCu
         }
     };
     matrices.into_iter().map(of_matrix).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_core::program::{Gemm, Gemms, Stage};
+    use plimsoll_core::trace::Span;
+
+    /// A product with weights of a million elements that took so long.
+    fn read(seconds: f64) -> Timed {
+        Timed {
+            kind: ResourceKind::Gpu,
+            op: Op::Linear {
+                stage: Stage::Finish,
+                m: 1,
+                gemms: Gemms::new(&[Gemm { n: 1000, k: 600 }, Gemm { n: 400, k: 1000 }]),
+                position: 0,
+                reused: false,
+                compressed: false,
+                packed_elements: 0,
+            },
+            span: Span {
+                start: Seconds::ZERO,
+                end: Seconds(seconds),
+            },
+            pace: 2.0,
+        }
+    }
+
+    #[test]
+    fn weights_are_read_at_the_rate_of_their_own_type() {
+        let [small, large] = [Bytes(50), Bytes(800)];
+        let reads = weight_reads(&[
+            (Dtype::F16, large, read(4e-3)),
+            (Dtype::F32, large, read(4e-3)),
+            (Dtype::F16, small, read(2e-3)),
+            (Dtype::F16, large, read(16e-3)),
+            (Dtype::F16, large, read(8e-3)),
+        ]);
+        // At the base's pace each took half of its time.
+        let points: Vec<_> = reads.iter().map(|r| (r.dtype, r.rate.points())).collect();
+        let f16: &[(f64, f64)] = &[(50.0, 2e9), (800.0, 0.5e9)];
+        assert_eq!(
+            points,
+            [(Dtype::F32, &[(800.0, 2e9)][..]), (Dtype::F16, f16)]
+        );
+    }
 }

@@ -48,8 +48,19 @@ pub(super) const LARGE_MODELS: [Bytes; 5] = [
     Bytes(800 << 20),
 ];
 
-/// About how many bytes of weights are read of each.
-pub(super) const READ_OF_EACH: Bytes = Bytes(3 << 30);
+/// About how many bytes of weights are read of each, in all types together.
+const READ_OF_EACH: Bytes = Bytes(3 << 30);
+
+/// How many tokens are computed of a model of so many bytes, one of so many types. The first is the prompt's and tells nothing.
+pub(super) fn tokens_of_read(bytes: Bytes, quick: bool, types: usize) -> u32 {
+    let types = types as u32;
+    let least = match quick {
+        true => (4 / types).max(2),
+        false => 10,
+    };
+    // Small models are soon read: as much of them as of the large ones.
+    least.max((READ_OF_EACH.0 / bytes.0) as u32 / types)
+}
 
 /// A model of the middle width of [`SHAPES`] with layers of about so many bytes.
 pub(super) fn of_bytes(bytes: Bytes, dtype: Dtype) -> Shape {
@@ -265,5 +276,26 @@ pub(super) fn prefill_attention(task: &Timed) -> Option<(u32, f64)> {
             ..
         } if query_len > 1 => Some((context_len, task.op.attention_flops()?.0)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_types_share_the_time_of_one() {
+        let read = |types: usize| -> u64 {
+            let of = |bytes: &Bytes| u64::from(tokens_of_read(*bytes, true, types)) * bytes.0;
+            LARGE_MODELS.iter().map(of).sum::<u64>() * types as u64
+        };
+        for types in 2..=Dtype::ALL.len() {
+            let longer = read(types) as f64 / read(1) as f64;
+            assert!((0.9..1.25).contains(&longer), "{types}: {longer}");
+        }
+        for bytes in LARGE_MODELS {
+            let fewest = tokens_of_read(bytes, true, Dtype::ALL.len());
+            assert!(fewest > 1, "{bytes}: nothing is timed");
+        }
     }
 }

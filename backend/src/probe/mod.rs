@@ -124,8 +124,8 @@ struct Measured {
     packed_weights: Vec<(Dtype, Timed)>,
     /// And with the cache in 4 bits.
     packed_caches: Vec<(Dtype, Timed)>,
-    /// Products of one row, by the bytes of all weights.
-    weight_reads: Vec<(Bytes, Timed)>,
+    /// Products of one row, with the bytes of all weights.
+    weight_reads: Vec<(Dtype, Bytes, Timed)>,
     /// The CPU's products, nothing beside them.
     cpu_products: Vec<(Dtype, Timed)>,
     gaps: Vec<f64>,
@@ -226,7 +226,9 @@ pub fn measure(
     // The models above are larger than a GPU's caches.
     if options.cpu.card.is_none() {
         progress("models that no cache holds", 0.68);
-        measure_weight_reads(options, &mut measured)?;
+        for dtype in &options.dtypes {
+            measure_weight_reads(options, *dtype, &mut measured)?;
+        }
     }
     progress("attention on the CPU", 0.7);
     for dtype in &options.dtypes {
@@ -420,19 +422,22 @@ fn measure_compute(
 }
 
 /// Tokens of one sequence of models that are larger and larger than those of the curves.
-fn measure_weight_reads(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
-    let least = if options.quick { 4 } else { 10 };
-    let dtype = options.dtypes[0];
+fn measure_weight_reads(
+    options: &ProbeOptions,
+    dtype: Dtype,
+    measured: &mut Measured,
+) -> Result<(), ProbeError> {
+    // Those of all types together would take too much memory.
+    let weights_of_type = Remembered::new(Synthetic { seed: 0 });
     for bytes in compute::LARGE_MODELS {
-        // Small models are soon read: as much of them as of the large ones.
-        let gen_len = least.max((compute::READ_OF_EACH.0 / bytes.0) as u32);
+        let gen_len = compute::tokens_of_read(bytes, options.quick, options.dtypes.len());
         let shape = compute::of_bytes(bytes, dtype);
         let plan = compute::plan(shape, (1, 4), gen_len, dtype, Kind::OnDevice)?;
         let lowering = Lowering::new(&plan)?;
-        let weights = lowering.placement().bytes().device;
-        let (_, tasks) = measured.run(|source| run_plan(options, &plan, source))?;
+        let all = lowering.placement().bytes().device;
+        let (_, tasks) = measured.run(|_| run_plan(options, &plan, &weights_of_type))?;
         let read = tasks.into_iter().filter(compute::is_read_of_weights);
-        let read = read.map(|task| (weights, task));
+        let read = read.map(|task| (dtype, all, task));
         measured.weight_reads.extend(read);
     }
     Ok(())

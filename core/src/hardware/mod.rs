@@ -25,7 +25,7 @@ pub use pace::{Pace, Slowness};
 pub use products::{Implementation, Inflections, ProductCurves};
 pub use profile::{
     Cluster, Compute, CopyLink, DEVICE_THREADS_MAX, DeviceKind, DiskLink, GemmCurve,
-    HardwareProfile, Links, PeerLink, Tiers,
+    HardwareProfile, Links, PeerLink, Tiers, WeightRead,
 };
 pub use provenance::{Quantity, Source, SourceKind};
 pub use residuals::Residuals;

@@ -90,8 +90,8 @@ impl HardwareProfile {
         if let Some(unpack) = &mut compute.unpack {
             by(unpack, slowness.few_tokens);
         }
-        if let Some(read) = &mut compute.weight_read {
-            by(read, slowness.few_tokens);
+        for read in &mut compute.weight_read {
+            by(&mut read.rate, slowness.few_tokens);
         }
         by(&mut compute.cpu_attention, slowness.copy);
         let bandwidth = &mut changed.tiers.device_bandwidth.value;

@@ -200,11 +200,8 @@ pub struct Compute {
     /// Unpacking, or packing, 4-bit groups on the device, elements/s over elements; none where nobody
     /// knows, and then device memory bounds it.
     pub unpack: Option<Curve>,
-    /// How fast products of few rows read weights, bytes/s over the bytes of all weights of a model: what a last cache keeps of
-    /// a small one from one token to the next it does not keep of a large one. (Where a CPU plays the device, host and device
-    /// share that cache, so it counts all weights, wherever they live.) Bounds products besides, from the first point on; none
-    /// where nobody knows.
-    pub weight_read: Option<Curve>,
+    /// How fast products of few rows read weights, by type; of a type without a curve nobody knows.
+    pub weight_read: Vec<WeightRead>,
     /// Fixed time of one CPU task.
     pub cpu_launch: Quantity<Seconds>,
     /// Matrix products on the CPU, likewise; [`Tiers::host_bandwidth`] bounds them besides, and alone where
@@ -239,6 +236,24 @@ pub struct GemmCurve {
     pub packed: bool,
     /// FLOP/s over M, the rows (tokens in the batch).
     pub rate: Curve,
+}
+
+/// How fast products of few rows read weights: what a last cache keeps of a small model from one token to the next it does not
+/// keep of a large one. (Where a CPU plays the device, host and device share that cache, so it counts all weights, wherever they
+/// live.) Bounds products besides, from the first point on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WeightRead {
+    /// The type that they are computed in: those that are widened on the way are read more slowly than those that are not.
+    pub dtype: Dtype,
+    /// Bytes/s over the bytes of all weights of a model.
+    pub rate: Curve,
+}
+
+impl Compute {
+    /// How fast weights of a type are read; none where nobody knows.
+    pub fn weight_read_of(&self, dtype: Dtype) -> Option<&WeightRead> {
+        self.weight_read.iter().find(|read| read.dtype == dtype)
+    }
 }
 
 impl HardwareProfile {

@@ -12,7 +12,7 @@ use super::pace::Pace;
 use super::products::{PRODUCT_CURVES, ProductCurves};
 use super::profile::{
     Cluster, Compute, CopyLink, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, PeerLink,
-    Tiers,
+    Tiers, WeightRead,
 };
 use super::provenance::{Quantity, Source, SourceKind};
 use super::reader::Reader;
@@ -77,7 +77,8 @@ const COMPUTE: &[&str] = &[
     "attention_prefill_flops_per_s",
     "attention_decode_bytes_per_s",
     "unpack_elements_per_s",
-    "weight_read_bytes_per_s",
+    "weight_read",
+    READ_OF_ANY_TYPE,
     "cpu_launch_s",
     "cpu_gemm",
     "cpu_attention_bytes_per_s",
@@ -104,6 +105,9 @@ const PRODUCTS: &[&str] = &[
     PRODUCT_CURVES[1],
     PRODUCT_CURVES[2],
 ];
+const WEIGHT_READ: &[&str] = &["dtype", "bytes_per_s"];
+/// Where profiles that know no types have the one curve of theirs.
+const READ_OF_ANY_TYPE: &str = "weight_read_bytes_per_s";
 const CONTENTION: &[&str] = &["victim", "beside", "rate"];
 const RESIDUALS: &[&str] = &[
     "median_log_error",
@@ -279,7 +283,7 @@ fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
         attention_prefill: reader.curve("attention_prefill_flops_per_s")?,
         attention_decode: reader.curve("attention_decode_bytes_per_s")?,
         unpack: reader.maybe_curve("unpack_elements_per_s")?,
-        weight_read: reader.maybe_curve("weight_read_bytes_per_s")?,
+        weight_read: read_weight_reads(reader)?,
         cpu_launch: reader.seconds("cpu_launch_s")?,
         cpu_gemm: read_gemms(reader, "cpu_gemm")?,
         cpu_attention: reader.curve("cpu_attention_bytes_per_s")?,
@@ -340,6 +344,32 @@ fn read_product(reader: &Reader<'_>) -> Result<ProductCurves, Fault> {
         }
     }
     Ok(product)
+}
+
+/// By type, or as it was before: one for all of them.
+fn read_weight_reads(reader: &Reader<'_>) -> Result<Vec<WeightRead>, Fault> {
+    let by_type = reader.tables("weight_read", WEIGHT_READ)?;
+    let Some(rate) = reader.maybe_curve(READ_OF_ANY_TYPE)? else {
+        return by_type.iter().map(read_weight_read).collect();
+    };
+    if !by_type.is_empty() {
+        let key = format!("compute.{READ_OF_ANY_TYPE}");
+        let problem = "stands beside [[compute.weight_read]], which has a curve for each type";
+        return Err(Fault::new(key, problem, "leave it out, or profile again"));
+    }
+    let of = |dtype| WeightRead {
+        dtype,
+        rate: rate.clone(),
+    };
+    Ok(Dtype::ALL.map(of).into())
+}
+
+fn read_weight_read(reader: &Reader<'_>) -> Result<WeightRead, Fault> {
+    let dtypes = Dtype::ALL.map(|dtype| (dtype.name(), dtype));
+    Ok(WeightRead {
+        dtype: reader.word("dtype", &dtypes)?,
+        rate: reader.curve("bytes_per_s")?,
+    })
 }
 
 fn read_contention(reader: &Reader<'_>) -> Result<Contention, Fault> {
@@ -504,9 +534,18 @@ fn write_gemm(gemm: &GemmCurve) -> Value {
     ])
 }
 
+fn write_weight_read(read: &WeightRead) -> Value {
+    record([
+        ("dtype", Some(read.dtype.name().into())),
+        ("bytes_per_s", curve(&read.rate)),
+    ])
+}
+
 fn write_compute(compute: &Compute) -> Value {
     let products = compute.products.iter().map(write_product).collect();
     let products = (!compute.products.is_empty()).then_some(Value::Array(products));
+    let reads = compute.weight_read.iter().map(write_weight_read).collect();
+    let reads = (!compute.weight_read.is_empty()).then_some(Value::Array(reads));
     let gemms = |curves: &[GemmCurve]| Value::Array(curves.iter().map(write_gemm).collect());
     let on_cpu = (!compute.cpu_gemm.is_empty()).then(|| gemms(&compute.cpu_gemm));
     let cpu_prefill = compute.cpu_attention_prefill.as_ref();
@@ -547,10 +586,7 @@ fn write_compute(compute: &Compute) -> Value {
             "unpack_elements_per_s",
             compute.unpack.as_ref().and_then(curve),
         ),
-        (
-            "weight_read_bytes_per_s",
-            compute.weight_read.as_ref().and_then(curve),
-        ),
+        ("weight_read", reads),
         ("cpu_launch_s", seconds(&compute.cpu_launch)),
         ("cpu_gemm", on_cpu),
         ("cpu_attention_bytes_per_s", curve(&compute.cpu_attention)),

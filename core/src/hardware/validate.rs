@@ -43,6 +43,7 @@ impl HardwareProfile {
         self.check_device_threads()?;
         self.check_gemm()?;
         self.check_products()?;
+        self.check_weight_reads()?;
         self.check_contention()?;
         self.check_residuals()
     }
@@ -102,6 +103,19 @@ impl HardwareProfile {
                     let remedy = "write whole numbers of rows";
                     return Err(Fault::new(format!("{key}.{curve}"), problem, remedy));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// A type has one curve.
+    fn check_weight_reads(&self) -> Result<(), Fault> {
+        let mut known = BTreeSet::new();
+        for (index, read) in self.compute.weight_read.iter().enumerate() {
+            if !known.insert(read.dtype) {
+                let key = format!("compute.weight_read[{index}]");
+                let problem = format!("has {} for the second time", read.dtype.name());
+                return Err(Fault::new(key, problem, "keep one"));
             }
         }
         Ok(())
@@ -358,6 +372,10 @@ impl HardwareProfile {
             let key = |curve| format!("compute.products[{index}].{curve}");
             all.extend(product.curves().map(|(name, c)| curve(key(name), c)));
         }
+        for (index, read) in compute.weight_read.iter().enumerate() {
+            let key = format!("compute.weight_read[{index}].bytes_per_s");
+            all.push(curve(key, &read.rate));
+        }
         for (key, c) in [
             (
                 "attention_prefill_flops_per_s",
@@ -368,7 +386,6 @@ impl HardwareProfile {
                 Some(&compute.attention_decode),
             ),
             ("unpack_elements_per_s", compute.unpack.as_ref()),
-            ("weight_read_bytes_per_s", compute.weight_read.as_ref()),
             ("cpu_attention_bytes_per_s", Some(&compute.cpu_attention)),
             (
                 "cpu_attention_prefill_flops_per_s",

@@ -7,6 +7,7 @@ use plimsoll_core::program::Stage;
 use plimsoll_core::units::Seconds;
 
 use super::part::{Asked, Part};
+use super::{PRODUCTS, of_type};
 
 /// Curves over M by the elements of the weight matrix (none: for all sizes), ascending.
 type BySize = Vec<(Option<f64>, Curve)>;
@@ -111,18 +112,13 @@ struct Neighbours<'a> {
 impl GemmRates {
     /// Rates of a processor's products for tensors of a type; `numbers` are their keys in the profile, by type.
     pub(super) fn new(curves: &[GemmCurve], dtype: Dtype, numbers: [&'static str; 3]) -> GemmRates {
-        let [f32, f16, bf16] = numbers;
         let known = stand_ins(dtype)
             .into_iter()
             .find(|known| Curves::new(curves, *known, false).is_some());
         let known = known.unwrap_or(dtype);
         let packed = stand_ins(dtype).into_iter();
         GemmRates {
-            number: match known {
-                Dtype::F32 => f32,
-                Dtype::F16 => f16,
-                Dtype::Bf16 => bf16,
-            },
+            number: of_type(numbers, known),
             stand_in: (known != dtype).then_some(known),
             whole: Curves::new(curves, known, false).unwrap_or_default(),
             // Codes are the same beside every type, and so is most of the time.
@@ -164,11 +160,7 @@ impl GemmRates {
         let curve = known.of(points.choose(product.m))?;
         let m = f64::from(product.m);
         Some(Part {
-            number: match known.dtype {
-                Dtype::F32 => "compute.products.f32",
-                Dtype::F16 => "compute.products.f16",
-                Dtype::Bf16 => "compute.products.bf16",
-            },
+            number: of_type(PRODUCTS, known.dtype),
             seconds: Seconds(2.0 * m * product.elements() / curve.at(m)),
             spread: curve.spread,
             asked: Some(Asked::of(curve, m, SizeUnit::Tokens)),

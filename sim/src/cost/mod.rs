@@ -12,7 +12,7 @@ mod span;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::extrapolation::SizeUnit;
-use plimsoll_core::hardware::{CopyLink, Curve, HardwareProfile, Quantity};
+use plimsoll_core::hardware::{CopyLink, Curve, HardwareProfile, Quantity, WeightRead};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
@@ -30,6 +30,8 @@ pub struct CostModel {
     gemm: GemmRates,
     cpu_gemm: GemmRates,
     element_bytes: u64,
+    /// How fast weights of that type are read that no cache holds; none where nobody knows.
+    weight_read: Option<WeightRead>,
     /// Bytes of all weights; none where that is not known.
     weights: Option<f64>,
 }
@@ -37,7 +39,7 @@ pub struct CostModel {
 impl CostModel {
     /// The costs of a plan's tasks.
     pub fn of_plan(profile: &HardwareProfile, plan: &Plan) -> CostModel {
-        let known = profile.compute.weight_read.as_ref();
+        let known = profile.compute.weight_read_of(plan.dtype);
         let weights = known.map(|_| {
             let placement = WeightPlacement::new(&plan.model, plan.dtype, &plan.policy);
             let PerTier { device, host, disk } = placement.bytes();
@@ -67,6 +69,7 @@ impl CostModel {
             cpu_gemm: GemmRates::new(&profile.compute.cpu_gemm, dtype, CPU_GEMM),
             profile: profile.clone(),
             element_bytes: dtype.size_bytes(),
+            weight_read: profile.compute.weight_read_of(dtype).cloned(),
             weights: None,
         }
     }
@@ -326,14 +329,11 @@ impl CostModel {
 
     /// Reading a product's weights, where there are more of them than caches hold.
     fn read_of_weights(&self, product: Product) -> Option<Part> {
-        let curve = self.profile.compute.weight_read.as_ref()?;
+        let WeightRead { dtype, rate } = self.weight_read.as_ref()?;
         let weights = self.weights.filter(|_| !product.reused)?;
         let bytes = product.elements() * self.stored_bytes(product);
-        let read = Part::rated(
-            "compute.weight_read",
-            bytes,
-            (curve, weights, SizeUnit::Bytes),
-        );
+        let number = of_type(WEIGHT_READ, *dtype);
+        let read = Part::rated(number, bytes, (rate, weights, SizeUnit::Bytes));
         let is_small = read.asked.is_some_and(|asked| asked.size < asked.first);
         // Beyond the last point memory is no slower.
         (!is_small).then_some(Part {
@@ -434,13 +434,32 @@ fn total(parts: &[Option<Part>]) -> Seconds {
     parts.iter().flatten().map(|part| part.seconds).sum()
 }
 
-/// The keys of matrix products, by type: f32, f16, bf16.
+/// The keys of matrix products and of reading their weights, by type: f32, f16, bf16.
 const GEMM: [&str; 3] = ["compute.gemm.f32", "compute.gemm.f16", "compute.gemm.bf16"];
 const CPU_GEMM: [&str; 3] = [
     "compute.cpu_gemm.f32",
     "compute.cpu_gemm.f16",
     "compute.cpu_gemm.bf16",
 ];
+const PRODUCTS: [&str; 3] = [
+    "compute.products.f32",
+    "compute.products.f16",
+    "compute.products.bf16",
+];
+const WEIGHT_READ: [&str; 3] = [
+    "compute.weight_read.f32",
+    "compute.weight_read.f16",
+    "compute.weight_read.bf16",
+];
+
+/// The key of a type's number.
+const fn of_type([f32, f16, bf16]: [&'static str; 3], dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F32 => f32,
+        Dtype::F16 => f16,
+        Dtype::Bf16 => bf16,
+    }
+}
 
 const HOST_BANDWIDTH: &str = "tiers.host_bandwidth";
 

@@ -120,12 +120,12 @@ impl KvManager for S3 {
 
     fn admit(&mut self, running: &Running, tokens_max: u32) -> Option<u32> {
         // Decreasing first fit: the longest that fits, and of those as long the one that came first.
-        let fits = |(Reverse(taken), ids): &(&Reverse<u32>, &VecDeque<u32>)| {
+        let free = u32::try_from(self.free.min(i64::from(u32::MAX))).ok()?;
+        let is_computed = |(_, ids): &(&Reverse<u32>, &VecDeque<u32>)| {
             let first = ids.front().map(|id| running.sequence(*id));
-            let computed = first.map_or(0, |sequence| sequence.to_compute());
-            i64::from(*taken) <= self.free && computed <= tokens_max
+            first.map_or(0, |sequence| sequence.to_compute()) <= tokens_max
         };
-        let key = *self.pool.iter().find(fits)?.0;
+        let key = *self.pool.range(Reverse(free)..).find(is_computed)?.0;
         let ids = self.pool.get_mut(&key)?;
         let id = ids.pop_front()?;
         if ids.is_empty() {
@@ -174,5 +174,54 @@ impl KvManager for S3 {
 
     fn prediction_score(&self) -> Option<Score> {
         self.predictor.tally().and_then(Tally::score)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::predict::Oracle;
+    use super::super::super::sequence::Sequence;
+    use super::*;
+    use crate::units::Seconds;
+
+    /// Requests of these prompts and answers, all of which wait for a cache of so many tokens.
+    fn waiting(tokens: u64, lengths: &[(u32, u32)]) -> (S3, Running) {
+        let sequence = |(prompt_len, output_len): &(u32, u32)| {
+            Sequence::new(Request {
+                arrival: Seconds::ZERO,
+                prompt_len: *prompt_len,
+                output_len: *output_len,
+            })
+        };
+        let running = Running::new(lengths.iter().map(sequence).collect());
+        let mut s3 = S3::new(tokens, Reserve::Output, Box::new(Oracle));
+        for id in 0..lengths.len() as u32 {
+            s3.enqueue(id, &running);
+        }
+        (s3, running)
+    }
+
+    #[test]
+    fn the_longest_that_fits_is_admitted_and_of_those_as_long_who_came_first() {
+        let lengths = [(1, 30), (1, 80), (9, 50), (1, 50), (1, 120)];
+        let (mut s3, running) = waiting(200, &lengths);
+        let mut admitted = |tokens_max| s3.admit(&running, tokens_max);
+        assert_eq!([admitted(9), admitted(9)], [Some(4), Some(1)]);
+        assert_eq!(admitted(9), None);
+        // A smaller cache has less than nothing left.
+        s3.resize(150);
+        assert_eq!(s3.admit(&running, 9), None);
+        s3.resize(400);
+        let mut admitted = |tokens_max| s3.admit(&running, tokens_max);
+        // Who came first of the longest has a prompt that is too long this time.
+        assert_eq!(admitted(8), Some(0));
+        assert_eq!([admitted(9), admitted(9)], [Some(2), Some(3)]);
+    }
+
+    #[test]
+    fn a_cache_of_more_tokens_than_anyone_asks_for_admits_all() {
+        let (mut s3, running) = waiting(1 << 40, &[(1, 5), (1, u32::MAX / 2)]);
+        let admitted = [(); 3].map(|()| s3.admit(&running, u32::MAX));
+        assert_eq!(admitted, [Some(1), Some(0), None]);
     }
 }
