@@ -4,6 +4,7 @@
 //! moves of many sizes, small models run whole with nothing beside them, and the same with overlap.
 //! The models (`compute::SHAPES`) are not those that validation uses.
 
+mod alike;
 mod alpha;
 mod assemble;
 mod bandwidth;
@@ -39,6 +40,7 @@ use crate::dispatch::{Dispatch, Weights};
 use crate::kernels::KernelError;
 use crate::tiers::free_bytes;
 use crate::weights::{Remembered, Synthetic, WeightSource};
+use alike::AlikeLayers;
 pub use alpha::{PartOptions, PartTimes, Parts, measure_parts};
 pub(crate) use assemble::MEASURED;
 pub use bandwidth::host_read_rates;
@@ -427,15 +429,16 @@ fn measure_weight_reads(
     dtype: Dtype,
     measured: &mut Measured,
 ) -> Result<(), ProbeError> {
-    // Those of all types together would take too much memory.
-    let weights_of_type = Remembered::new(Synthetic { seed: 0 });
     for bytes in compute::LARGE_MODELS {
         let gen_len = compute::tokens_of_read(bytes, options.quick, options.dtypes.len());
         let shape = compute::of_bytes(bytes, dtype);
         let plan = compute::plan(shape, (1, 4), gen_len, dtype, Kind::OnDevice)?;
         let lowering = Lowering::new(&plan)?;
         let all = lowering.placement().bytes().device;
-        let (_, tasks) = measured.run(|_| run_plan(options, &plan, &weights_of_type))?;
+        let (_, tasks) = measured.run(|source| {
+            let source = AlikeLayers::of(&plan.model, source);
+            run_plan(options, &plan, &source)
+        })?;
         let read = tasks.into_iter().filter(compute::is_read_of_weights);
         let read = read.map(|task| (dtype, all, task));
         measured.weight_reads.extend(read);
