@@ -79,6 +79,36 @@ fn what_is_generated_is_read_and_served() {
 }
 
 #[test]
+fn numbers_as_times_are_seconds_but_milliseconds_in_mooncakes_traces() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = |time: u32, more: &str| {
+        format!("{{\"timestamp\": {time}, \"input_length\": 10, \"output_length\": 20{more}}}\n")
+    };
+    let rows = |more: &str| row(27482, more) + &row(30535, more);
+    let hashed = ", \"hash_ids\": [46, 47]";
+    for (more, flags, seconds) in [
+        (hashed, &[][..], 3.053),
+        ("", &[], 3053.0),
+        ("", &["--time-unit", "ms"], 3.053),
+        (hashed, &["--time-unit", "s"], 3053.0),
+    ] {
+        written(&folder, "m.jsonl", &rows(more));
+        let describe = ["workload", "describe", "m.jsonl", "--format", "json"];
+        let (code, out, said) = plimsoll(folder.path(), &[&describe[..], flags].concat());
+        assert_eq!(code, 0, "{said}");
+        let found = json(&out)["duration_s"].as_f64().expect("a time");
+        assert!((found - seconds).abs() < 1e-9, "{more} {flags:?}: {found}");
+    }
+    written(
+        &folder,
+        "m.jsonl",
+        "{\"timestamp\": 1, \"input_length\": 10}\n",
+    );
+    let (code, _, said) = plimsoll(folder.path(), &["workload", "describe", "m.jsonl"]);
+    assert!(code == 4 && said.contains("lacks output_length"), "{said}");
+}
+
+#[test]
 fn traces_are_known_by_their_header() {
     let folder = tempfile::tempdir().unwrap();
     let texts = [

@@ -147,7 +147,7 @@ fn a_sweep_has_a_row_and_a_point_for_each_value() {
         let (code, out, said) = replay(&folder, &[&flags[..], &files].concat());
         assert_eq!((code, said.as_str()), (0, ""), "{what}");
         let csv = read("s.csv");
-        assert_eq!(column(&csv, "value"), values, "{what}");
+        assert_eq!(column(&csv, &what.replace('-', "_")), values, "{what}");
         assert_eq!(column(&csv, "completed"), [300.0; 3], "{what}");
         let figures = column(&csv, rising);
         assert!(figures.is_sorted_by(|a, b| a < b), "{what}: {figures:?}");
@@ -182,6 +182,10 @@ fn a_sweep_that_changes_nothing_is_refused() {
         (
             &["--sweep", "rate=1", "--per-request", "r.csv"],
             "--per-request",
+        ),
+        (
+            &["--sweep", "kv-gb=1,2", "--kv-gb", "2"],
+            "--kv-gb is what --sweep changes",
         ),
     ] {
         let (code, out, said) = replay(&folder, flags);
@@ -241,7 +245,9 @@ fn where_nothing_is_served_a_sweep_knows_no_times() {
     write_trace(&folder, |_| None);
     let sweep = ["--sweep", "kv-gb=0.00001,1"];
     let (code, out, _) = replay(&folder, &[&sweep[..], &["--format", "json"]].concat());
-    let rows = json(&out);
+    let (said, rows) = (json(&out), json(&out)["rows"].clone());
+    let about = ["hardware", "model", "manager", "swept"].map(|key| said[key].clone());
+    assert_eq!(about, ["gh200", "opt-13b", "vllm", "kv-gb"]);
     assert_eq!((code, rows[0]["completed"].as_u64()), (0, Some(0)));
     assert_eq!(rows[0]["ttft_s_mean"], Value::Null);
     assert!(rows[1]["ttft_s_mean"].as_f64().expect("a time") > 0.0);

@@ -19,6 +19,7 @@ use thiserror::Error;
 use super::output;
 use crate::files::{InputError, Unwritten};
 use crate::perplexity::NoRoom;
+use crate::serve::execute::ExecuteError;
 
 /// What the process says to its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,6 +154,13 @@ fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     }
     // A transparent error hides what it holds from the chain.
     match cause.downcast_ref() {
+        Some(ExecuteError::Cpu(error)) => return exit_of_backend(error),
+        Some(ExecuteError::Drive(DriveError::Execution(error))) => {
+            return exit_of_execution(error);
+        }
+        _ => {}
+    }
+    match cause.downcast_ref() {
         Some(ProbeError::Cpu(error)) => return exit_of_backend(error),
         Some(ProbeError::Execution(error) | ProbeError::Drive(DriveError::Execution(error))) => {
             return exit_of_execution(error);
@@ -232,6 +240,8 @@ fn in_one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_core::units::Bytes;
+
     use super::*;
 
     #[test]
@@ -250,6 +260,13 @@ mod tests {
         assert_eq!(exit_of(&error), Exit::BadInput);
         let error = anyhow::Error::from(DriveError::Execution(ExecutionError::Interrupted));
         assert_eq!(exit_of(&error), Exit::Interrupted);
+        let error = anyhow::Error::from(ExecuteError::Cpu(CpuError::Tier(
+            TierError::TooMuchMemory {
+                needed: Bytes(2),
+                available: Bytes(1),
+            },
+        )));
+        assert_eq!(exit_of(&error), Exit::BackendUnavailable);
         assert_eq!(exit_of(&anyhow::anyhow!("x")), Exit::Other);
     }
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::exit::{Exit, Failure};
 use super::options::Format;
-use super::output::{print, print_json};
+use super::output::{complain, print, print_json};
 use crate::files::{PlanFile, plan_json, write_text};
 use crate::padding::{Batches, Totals};
 use crate::report::plan::{duration, policy_in_short};
@@ -59,6 +59,13 @@ pub(super) fn report(
 ) -> anyhow::Result<()> {
     // A file that cannot be written does not cost the answer.
     let written = output.map_or(Ok(Vec::new()), |path| write(batches, path));
+    let several = written.as_ref().is_ok_and(|files| files.len() > 1);
+    if let Some(path) = output.filter(|path| several && path.exists()) {
+        complain(&format!(
+            "note: {} was there before and is not of these plans, which have a file each",
+            path.display()
+        ));
+    }
     let totals = batches.totals();
     let printed = match format {
         Format::Text => {

@@ -12,6 +12,7 @@ use plimsoll_core::term::Term;
 use plimsoll_core::workload::Workload;
 
 use crate::flexgen;
+use crate::serve::workload::TimeUnit;
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -66,6 +67,24 @@ impl From<DtypeName> for Dtype {
             DtypeName::F16 => Dtype::F16,
             DtypeName::Bf16 => Dtype::Bf16,
             DtypeName::F32 => Dtype::F32,
+        }
+    }
+}
+
+/// What a trace's times count, where they are numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TimeUnitName {
+    /// Seconds.
+    S,
+    /// Milliseconds.
+    Ms,
+}
+
+impl From<TimeUnitName> for TimeUnit {
+    fn from(name: TimeUnitName) -> TimeUnit {
+        match name {
+            TimeUnitName::S => TimeUnit::Seconds,
+            TimeUnitName::Ms => TimeUnit::Milliseconds,
         }
     }
 }

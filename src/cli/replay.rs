@@ -20,7 +20,7 @@ use plimsoll_core::units::Bytes;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
-use super::options::{DtypeName, Format, positive};
+use super::options::{DtypeName, Format, TimeUnitName, positive};
 use super::output::{check_apart, check_output, check_spared, complain, print, print_json};
 use super::pareto::Kind;
 use crate::files::{find_model, find_profile, write_atomically, write_text};
@@ -28,7 +28,7 @@ use crate::report::serve::{prediction_text, serve_text, sweep_text, traffic_text
 use crate::report::{Line, Lines, picture_svg, to_csv, write_picture_png};
 use crate::serve::gpus::Gpus;
 use crate::serve::replay::{Expansion, Manager, Replayed, RequestRow, Server};
-use crate::serve::sweep::{Sweep, Swept};
+use crate::serve::sweep::{Sweep, SweepRow, Swept};
 use crate::serve::workload::read_trace;
 use execute::{ExecuteArgs, Measured};
 use predict::PredictArgs;
@@ -47,6 +47,9 @@ pub struct Args {
     /// BurstGPT's Timestamp,...,Request tokens,Response tokens,...) or JSON lines (timestamp, input_length, output_length, and the prompt if there is one: a text or token ids)
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
+    /// What the trace's times count that are numbers [default: s, and ms where rows have Mooncake's hash_ids]
+    #[arg(long, value_enum, value_name = "UNIT")]
+    time_unit: Option<TimeUnitName>,
     /// Who gives room in the KV cache
     #[arg(long, value_enum, default_value_t = ManagerName::Vllm)]
     manager: ManagerName,
@@ -181,6 +184,17 @@ struct Report<'a> {
 }
 
 #[derive(Serialize)]
+struct SweepReport<'a> {
+    hardware: &'a str,
+    model: &'a str,
+    dtype: &'a str,
+    manager: &'a str,
+    /// What `value` is of: rate, kv-gb or expansion.
+    swept: &'static str,
+    rows: &'a [SweepRow],
+}
+
+#[derive(Serialize)]
 struct InTraffic {
     from_s: f64,
     to_s: f64,
@@ -233,10 +247,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .check_traffic()
         .map_err(|why| Failure::new(Exit::Usage, format!("--traffic: {why}")))?;
     args.execute.check(&server)?;
-    let trace = read_trace(&args.trace)?;
+    let trace = read_trace(&args.trace, args.time_unit.map(Into::into))?;
     server.manager.knows(trace.features);
     let requests = trace.requests;
     if let Some(sweep) = &args.sweep {
+        let given = match sweep.what {
+            Swept::KvGb => args.kv_gb.map(|_| "--kv-gb"),
+            Swept::Expansion => args.expansion.map(|_| "--expansion"),
+            Swept::Rate => None,
+        };
+        if let Some(flag) = given {
+            let line = format!("{flag} is what --sweep changes; leave one of them out");
+            return Err(Failure::new(Exit::Usage, line).into());
+        }
         let files = args.output.iter().map(PathBuf::as_path).zip(outputs);
         return swept(args.format, (&server, &requests), sweep, files.collect());
     }
@@ -359,7 +382,14 @@ fn swept(
         lines: &[line],
     };
     match format {
-        Format::Json => print_json(&rows)?,
+        Format::Json => print_json(&SweepReport {
+            hardware,
+            model,
+            dtype: server.dtype.name(),
+            manager: &manager,
+            swept: sweep.what.name(),
+            rows: &rows,
+        })?,
         Format::Text => print(&sweep_text(&title, sweep.what.axis(), &rows))?,
     }
     for (path, kind) in files {
@@ -368,7 +398,13 @@ fn swept(
             Kind::Png => write_picture_png(path, &picture)?,
             Kind::Csv => {
                 let csv = to_csv(&rows)?;
-                write_atomically(path, |out| out.write_all(&csv))?;
+                // The first column is what was changed.
+                let name = sweep.what.name().replace('-', "_");
+                let rest = csv.strip_prefix(b"value").unwrap_or(&csv);
+                write_atomically(path, |out| {
+                    out.write_all(name.as_bytes())?;
+                    out.write_all(rest)
+                })?;
             }
         }
     }

@@ -6,7 +6,7 @@ use clap::{Subcommand, ValueEnum};
 use plimsoll_core::serve::{Distribution, Request};
 
 use super::exit::{Exit, Failure};
-use super::options::{Format, positive};
+use super::options::{Format, TimeUnitName, positive};
 use super::output::{check_output, print, print_json};
 use crate::files::write_text;
 use crate::report::serve::prediction_text;
@@ -22,10 +22,13 @@ pub enum Action {
     Generate(Generate),
     /// A trace in a few numbers
     Describe {
-        /// CSV (arrived_at,num_prefill_tokens,num_decode_tokens; TIMESTAMP,ContextTokens,GeneratedTokens) or JSON
-        /// lines (timestamp, input_length, output_length, and the prompt if there is one: a text or token ids)
+        /// CSV (arrived_at,num_prefill_tokens,num_decode_tokens; TIMESTAMP,ContextTokens,GeneratedTokens; BurstGPT's
+        /// Timestamp,...,Request tokens,Response tokens,...) or JSON lines (timestamp, input_length, output_length, and the prompt if there is one: a text or token ids)
         #[arg(value_name = "FILE")]
         trace: PathBuf,
+        /// What times count that are numbers [default: s, and ms where rows have Mooncake's hash_ids]
+        #[arg(long, value_enum, value_name = "UNIT")]
+        time_unit: Option<TimeUnitName>,
         /// Buckets that the longest answer is cut into, to say how well answers are predicted
         #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         buckets: u32,
@@ -118,10 +121,12 @@ pub fn run(action: &Action) -> anyhow::Result<()> {
         Action::Generate(args) => generate(args),
         Action::Describe {
             trace,
+            time_unit,
             buckets,
             format,
         } => {
-            let description = Description::of_trace(&read_trace(trace)?, *buckets);
+            let trace = read_trace(trace, time_unit.map(Into::into))?;
+            let description = Description::of_trace(&trace, *buckets);
             match format {
                 Format::Json => print_json(&description),
                 Format::Text => print(&description_text(&description)),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use plimsoll_core::Dtype;
 use plimsoll_core::extrapolation::{Extrapolation, SizeUnit};
 use plimsoll_core::interval::{Interval, Range};
 use plimsoll_core::plan::Plan;
@@ -15,6 +16,9 @@ const SHOWN: usize = 3;
 
 /// Curves that decide less of the time than this are not worth a line.
 const WORTH_A_LINE: f64 = 0.01;
+
+/// Where curves decide more of the time than this outside their points, an interval knows less than it says.
+const MUCH_OUTSIDE: f64 = 0.5;
 
 /// `90%: 7.90 to 9.40; `, to stand in front of what else a line says; nothing where there is no interval.
 pub(super) fn ninety_percent(ends: Option<String>) -> String {
@@ -58,6 +62,9 @@ pub(super) fn certainty_text(prediction: &Summary) -> String {
     for line in curves.iter().take(SHOWN) {
         let _ = writeln!(text, "beyond     {}", beyond(line));
     }
+    if let Some(line) = less_sure(prediction) {
+        let _ = writeln!(text, "           {line}");
+    }
     if curves.len() > SHOWN {
         let _ = writeln!(
             text,
@@ -74,16 +81,32 @@ pub fn extrapolation_text(prediction: &Summary) -> Option<String> {
     let worth = worth.filter(|e| !e.is_constant() && e.busy_fraction >= WORTH_A_LINE);
     let all: Vec<String> = worth.map(beyond).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
-    (!all.is_empty()).then(|| in_a_line(&all))
+    let less_sure = less_sure(prediction).map_or(String::new(), |line| format!("; {line}"));
+    (!all.is_empty()).then(|| in_a_line(&all) + &less_sure)
+}
+
+/// That the interval is of machines' errors where they were measured, and this is elsewhere.
+fn less_sure(prediction: &Summary) -> Option<&'static str> {
+    let outside = prediction.extrapolates.iter().filter(|e| !e.is_constant());
+    let outside: f64 = outside.map(|e| e.busy_fraction).sum();
+    (prediction.interval.is_some() && outside > MUCH_OUTSIDE).then_some(
+        "most of the time is asked outside what was measured, so the interval is less sure than it says",
+    )
 }
 
 /// That matrix products have another type's rates, where the profile has none of the plan's.
 pub fn rates_text(plan: &Plan) -> Option<String> {
     let known = plan.prediction.as_ref()?.rates_of?.name();
     let (wanted, profile) = (plan.dtype.name(), &plan.provenance.hardware);
+    let slower = match plan.dtype {
+        Dtype::Bf16 => {
+            ", which is far too fast where the device has no bf16 (GPUs before Ampere: T4, V100)"
+        }
+        _ => "",
+    };
     Some(format!(
-        "{profile} has no rates of matrix products in {wanted}: predicted with those in {known}; give a profile \
-         that has them (of this machine: plimsoll profile --dtype {wanted}), or --dtype {known}"
+        "{profile} has no rates of matrix products in {wanted}: predicted with those in {known}{slower}; give \
+         --dtype {known}, or a profile that has them (of this machine: plimsoll profile --dtype {wanted})"
     ))
 }
 

@@ -128,14 +128,16 @@ pub fn sweep_text(title: &str, axis: &str, rows: &[SweepRow]) -> String {
 }
 
 /// Figures of a trace that was really served, beside what was predicted: as the machine was profiled and, where that is known, at
-/// the pace that it had; with the signed error of the latter.
+/// the pace that it had; with the signed error of the latter. Alone where nothing was predicted of this machine.
 pub fn serve_comparison(
-    (predicted, at_pace): (&ServeSummary, Option<&ServeSummary>),
+    (predicted, at_pace): (Option<&ServeSummary>, Option<&ServeSummary>),
     measured: &ServeSummary,
 ) -> Table {
-    let mut columns = vec![("", Align::Left), ("predicted", Align::Right)];
+    let mut columns = vec![("", Align::Left)];
+    columns.extend(predicted.map(|_| ("predicted", Align::Right)));
     columns.extend(at_pace.map(|_| ("at this pace", Align::Right)));
-    columns.extend([("measured", Align::Right), ("error", Align::Right)]);
+    columns.push(("measured", Align::Right));
+    columns.extend(predicted.map(|_| ("error", Align::Right)));
     let mut table = Table::new(&columns);
     type Value = fn(&ServeSummary) -> f64;
     let stalled: Value = |s| s.layers.as_ref().map_or(0.0, |layers| layers.stalled_s);
@@ -160,14 +162,14 @@ pub fn serve_comparison(
         ("waiting for layers, s", stalled),
     ];
     for (name, value) in lines {
-        let (first, real) = (value(predicted), value(measured));
-        let at_pace = at_pace.map(value);
-        let error = match real {
+        let real = value(measured);
+        let (first, at_pace) = (predicted.map(value), at_pace.map(value));
+        let error = at_pace.or(first).map(|predicted| match real {
             0.0 => String::new(),
-            real => signed_percent(at_pace.unwrap_or(first) / real - 1.0),
-        };
-        let said = std::iter::once(first).chain(at_pace).chain([real]);
-        let figures = said.map(three_digits).chain([error]);
+            real => signed_percent(predicted / real - 1.0),
+        });
+        let said = first.into_iter().chain(at_pace).chain([real]);
+        let figures = said.map(three_digits).chain(error);
         table.row([name.to_owned()].into_iter().chain(figures));
     }
     table

@@ -31,6 +31,15 @@ pub enum Swept {
 }
 
 impl Swept {
+    /// As in the flag.
+    pub fn name(self) -> &'static str {
+        match self {
+            Swept::Rate => "rate",
+            Swept::KvGb => "kv-gb",
+            Swept::Expansion => "expansion",
+        }
+    }
+
     /// Below a picture.
     pub fn axis(self) -> &'static str {
         match self {
@@ -87,8 +96,20 @@ pub struct SweepRow {
     pub output_tokens_per_s: f64,
     /// Mean time to the first token; none, as those after it, where nothing was completed.
     pub ttft_s_mean: Option<f64>,
+    /// Its median.
+    pub ttft_s_p50: Option<f64>,
+    /// Its 99th percentile.
+    pub ttft_s_p99: Option<f64>,
+    /// Mean time of a token after the first.
+    pub tpot_s_mean: Option<f64>,
+    /// Its 99th percentile.
+    pub tpot_s_p99: Option<f64>,
     /// 99th percentile of the time between tokens.
     pub itl_s_p99: Option<f64>,
+    /// Mean time of a whole request.
+    pub e2e_s_mean: Option<f64>,
+    /// Its 99th percentile.
+    pub e2e_s_p99: Option<f64>,
     /// Mean queueing by tokens of answers.
     pub queueing_s_per_token: Option<f64>,
     /// Mean compute by tokens of answers.
@@ -111,7 +132,13 @@ impl SweepRow {
             requests_per_s: it.requests_per_s,
             output_tokens_per_s: it.output_tokens_per_s,
             ttft_s_mean: of_answers(it.ttft_s.mean),
+            ttft_s_p50: of_answers(it.ttft_s.p50),
+            ttft_s_p99: of_answers(it.ttft_s.p99),
+            tpot_s_mean: of_answers(it.tpot_s.mean),
+            tpot_s_p99: of_answers(it.tpot_s.p99),
             itl_s_p99: of_answers(it.itl_s.p99),
+            e2e_s_mean: of_answers(it.e2e_s.mean),
+            e2e_s_p99: of_answers(it.e2e_s.p99),
             queueing_s_per_token: of_answers(it.queueing_s_per_token.mean),
             compute_s_per_token: of_answers(it.compute_s_per_token.mean),
             goodput_per_s: it.goodput_per_s,

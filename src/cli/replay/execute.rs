@@ -49,6 +49,8 @@ pub(super) struct ExecuteArgs {
 pub(super) struct Measured {
     /// What served.
     backend: Backend,
+    /// Whether predictions were of another machine.
+    foreign: bool,
     pub replayed: Replayed,
     /// What of the traffic was carried.
     pub carried: Bytes,
@@ -93,7 +95,8 @@ impl ExecuteArgs {
         if !self.execute {
             return Ok(None);
         }
-        if profile.kind != self.backend.kind() {
+        let foreign = profile.kind != self.backend.kind();
+        if foreign {
             complain(&format!(
                 "warning: {} is not of a machine with this device, and nothing that it predicts is of this run; give what \
                  `plimsoll profile --backend {}` wrote here as --hw",
@@ -139,6 +142,7 @@ impl ExecuteArgs {
         });
         Ok(Some(Measured {
             backend: self.backend,
+            foreign,
             replayed: executed.replayed,
             carried: executed.carried,
             pace: pace.map(|pace| pace.few_tokens),
@@ -197,9 +201,12 @@ impl ExecuteArgs {
 impl Measured {
     /// Beside what was predicted.
     pub fn text(&self, predicted: &ServeSummary) -> String {
-        let at_pace = self.at_pace.as_ref().map(|it| &it.summary);
+        let predicted = (!self.foreign).then_some(predicted);
+        let at_pace = self.at_pace.as_ref().filter(|_| !self.foreign);
+        let at_pace = at_pace.map(|it| &it.summary);
         let table = serve_comparison((predicted, at_pace), &self.replayed.summary);
-        let pace = self.pace.map_or(String::new(), |pace| {
+        let pace = self.pace.filter(|_| !self.foreign);
+        let pace = pace.map_or(String::new(), |pace| {
             format!(
                 "pace: around it, reference work took {pace:.2} times as long as when this machine was profiled; errors are of \
                  the prediction at this pace, with requests at their own times\n"

@@ -52,7 +52,9 @@ fn keep_tokens(
     answers.take_rest(|prompt| tokens[prompt].clone());
     let kept = match (answers.tokens(), is_file(path)) {
         (0, _) => format!("none of {count} tokens could be kept in {file}"),
-        (kept, true) => format!("{kept} tokens are kept in {file}; --resume goes on"),
+        (kept, true) => format!(
+            "{kept} tokens are kept in {file}; --resume goes on, and makes unfinished answers again"
+        ),
         (kept, false) => format!("{kept} tokens were written to {file}"),
     };
     match answers.failure_after(tried) {

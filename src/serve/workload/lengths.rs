@@ -93,7 +93,7 @@ impl FromStr for Lengths {
         let known = || {
             let tables: Vec<&str> = Lengths::tables().collect();
             format!(
-                "`{text}` is no distribution of lengths; give constant:N, uniform:LOW,HIGH, exponential:MEAN, \
+                "`{text}` is no distribution of lengths; give constant:N (1 or more), uniform:LOW,HIGH (in this order), exponential:MEAN, \
                  lognormal:MU,SIGMA, gamma:SHAPE,SCALE, weibull:SHAPE,SCALE, or one of {}",
                 tables.join(", ")
             )

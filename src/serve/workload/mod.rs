@@ -9,5 +9,5 @@ mod write;
 pub use describe::Description;
 pub use generate::{Arrivals, Generator, exact_trace};
 pub use lengths::Lengths;
-pub use read::{TraceRead, read_trace};
+pub use read::{TimeUnit, TraceRead, read_trace};
 pub use write::{trace_csv, trace_jsonl};

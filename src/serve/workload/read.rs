@@ -20,6 +20,21 @@ const NAMES: [[&str; 3]; 5] = [
     ["arrival_s", "prompt_len", "output_len"],
 ];
 
+/// What Mooncake's rows have beside them: its times are in milliseconds.
+const MOONCAKE: &str = "hash_ids";
+
+/// What a number as a time counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeUnit {
+    /// Seconds.
+    Seconds,
+    /// Thousandths of them.
+    Milliseconds,
+}
+
+/// Centuries: what is later is no time but a mistake.
+const LATEST_S: f64 = 1e11;
+
 const REMEDY: &str =
     "give a time not before the one above, and whole numbers of tokens, at least 1";
 
@@ -43,17 +58,18 @@ struct Row {
     prompt: Option<Box<[u32]>>,
 }
 
-/// Reads a trace: requests in the order in which they come. Times are seconds, or dates with times, which count
-/// from the first. JSON lines may have the `prompt` itself, a text or a list of token ids.
+/// Reads a trace: requests in the order in which they come. Times are numbers, or dates with times, which count
+/// from the first. Numbers are seconds, or of rows that have Mooncake's `hash_ids` milliseconds, unless `unit` says
+/// otherwise. JSON lines may have the `prompt` itself, a text or a list of token ids.
 ///
 /// # Errors
 /// What is wrong, with its line: no requests, unknown columns, times that are negative or run back, lengths of 0.
-pub fn read_trace(path: &Path) -> Result<TraceRead, InputError> {
+pub fn read_trace(path: &Path, unit: Option<TimeUnit>) -> Result<TraceRead, InputError> {
     let text = read_text(path)?;
     let first = text.lines().find(|line| !line.trim().is_empty());
     let rows = match first.is_some_and(|line| line.trim_start().starts_with('{')) {
-        true => json_rows(path, &text)?,
-        false => csv_rows(path, &text)?,
+        true => json_rows(path, &text, unit)?,
+        false => csv_rows(path, &text, unit)?,
     };
     if rows.is_empty() {
         let remedy =
@@ -93,7 +109,7 @@ pub fn read_trace(path: &Path) -> Result<TraceRead, InputError> {
     })
 }
 
-fn csv_rows(path: &Path, text: &str) -> Result<Vec<Row>, InputError> {
+fn csv_rows(path: &Path, text: &str, unit: Option<TimeUnit>) -> Result<Vec<Row>, InputError> {
     let mut reader = csv::ReaderBuilder::new()
         .trim(csv::Trim::All)
         .comment(Some(b'#'))
@@ -117,7 +133,10 @@ fn csv_rows(path: &Path, text: &str) -> Result<Vec<Row>, InputError> {
         let problem = "its columns are not those of a known trace";
         return Err(InputError::bad_file(path, "line 1", problem, remedy));
     };
-    let mut clock = Clock::default();
+    let mut clock = Clock::of(unit.unwrap_or(match place(MOONCAKE) {
+        Some(_) => TimeUnit::Milliseconds,
+        None => TimeUnit::Seconds,
+    }));
     let mut rows = Vec::new();
     for record in reader.records() {
         let record = record.map_err(|e| broken("a line".into(), e.to_string()))?;
@@ -132,8 +151,8 @@ fn csv_rows(path: &Path, text: &str) -> Result<Vec<Row>, InputError> {
     Ok(rows)
 }
 
-fn json_rows(path: &Path, text: &str) -> Result<Vec<Row>, InputError> {
-    let mut clock = Clock::default();
+fn json_rows(path: &Path, text: &str, unit: Option<TimeUnit>) -> Result<Vec<Row>, InputError> {
+    let mut clock = None;
     let mut rows = Vec::new();
     for (index, line) in text.lines().enumerate() {
         if line.trim().is_empty() {
@@ -144,7 +163,13 @@ fn json_rows(path: &Path, text: &str) -> Result<Vec<Row>, InputError> {
         };
         let object: Value = serde_json::from_str(line)
             .map_err(|e| wrong(format!("is no JSON object: {e}"), REMEDY))?;
-        let row = json_row(index + 1, &object, &mut clock).map_err(|p| wrong(p, REMEDY))?;
+        let clock = clock.get_or_insert_with(|| {
+            Clock::of(unit.unwrap_or(match object.get(MOONCAKE) {
+                Some(_) => TimeUnit::Milliseconds,
+                None => TimeUnit::Seconds,
+            }))
+        });
+        let row = json_row(index + 1, &object, clock).map_err(|p| wrong(p, REMEDY))?;
         let prompt = object.get("prompt").map(prompt_features).transpose();
         let prompt = prompt.map_err(|problem| wrong(problem, PROMPT_REMEDY))?;
         rows.push(Row { prompt, ..row });
@@ -157,8 +182,18 @@ fn json_row(line: usize, object: &Value, clock: &mut Clock) -> Result<Row, Strin
         .iter()
         .find(|names| names.iter().all(|name| object.get(name).is_some()));
     let names = names.ok_or_else(|| {
-        let known: Vec<String> = NAMES.iter().map(|names| names.join(", ")).collect();
-        format!("has none of the known sets of keys: {}", known.join("; "))
+        let lacking = |names: &[&'static str; 3]| {
+            let lacking = names.iter().filter(|name| object.get(name).is_none());
+            lacking.copied().collect::<Vec<_>>()
+        };
+        let nearest = NAMES.iter().map(lacking).min_by_key(Vec::len);
+        match nearest.filter(|lacking| lacking.len() < 3) {
+            Some(lacking) => format!("lacks {}", lacking.join(" and ")),
+            None => {
+                let known: Vec<String> = NAMES.iter().map(|names| names.join(", ")).collect();
+                format!("has none of the known sets of keys: {}", known.join("; "))
+            }
+        }
     })?;
     let word = |name: &str| match &object[name] {
         Value::String(text) => text.clone(),
@@ -206,15 +241,23 @@ impl Row {
 }
 
 /// Times as written; dates count from the first.
-#[derive(Default)]
 struct Clock {
+    unit: TimeUnit,
     first: Option<DateTime>,
 }
 
 impl Clock {
+    fn of(unit: TimeUnit) -> Clock {
+        Clock { unit, first: None }
+    }
+
     fn seconds(&mut self, text: &str) -> Result<f64, String> {
-        if let Ok(seconds) = text.parse::<f64>() {
-            return match seconds >= 0.0 && seconds.is_finite() {
+        if let Ok(number) = text.parse::<f64>() {
+            let seconds = match self.unit {
+                TimeUnit::Seconds => number,
+                TimeUnit::Milliseconds => number / 1e3,
+            };
+            return match (0.0..=LATEST_S).contains(&seconds) {
                 true => Ok(seconds),
                 false => Err(format!("`{text}` is no time")),
             };
