@@ -250,6 +250,7 @@ fn a_trace_is_served_for_real_as_it_was_predicted() {
             "{said}"
         );
         let out = json(&out);
+        assert!(out.get("pace").is_none() && out.get("predicted_at_pace").is_none());
         let measured = &out["measured"];
         for figure in ["completed", "output_tokens"] {
             assert_eq!(out[figure], measured[figure], "{manager:?}, {figure}");

@@ -187,6 +187,17 @@ fn a_sweep_that_changes_nothing_is_refused() {
             &["--sweep", "kv-gb=1,2", "--kv-gb", "2"],
             "--kv-gb is what --sweep changes",
         ),
+        (
+            &[
+                "--sweep",
+                "expansion=1,2",
+                "--expansion",
+                "2",
+                "--manager",
+                "pie",
+            ],
+            "--expansion is what --sweep changes",
+        ),
     ] {
         let (code, out, said) = replay(&folder, flags);
         assert_eq!((code, out.as_str()), (2, ""), "{flags:?}");
@@ -247,7 +258,7 @@ fn where_nothing_is_served_a_sweep_knows_no_times() {
     let (code, out, _) = replay(&folder, &[&sweep[..], &["--format", "json"]].concat());
     let (said, rows) = (json(&out), json(&out)["rows"].clone());
     let about = ["hardware", "model", "manager", "swept"].map(|key| said[key].clone());
-    assert_eq!(about, ["gh200", "opt-13b", "vllm", "kv-gb"]);
+    assert_eq!(about, ["gh200", "opt-13b", "vllm (recompute)", "kv-gb"]);
     assert_eq!((code, rows[0]["completed"].as_u64()), (0, Some(0)));
     assert_eq!(rows[0]["ttft_s_mean"], Value::Null);
     assert!(rows[1]["ttft_s_mean"].as_f64().expect("a time") > 0.0);

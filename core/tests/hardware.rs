@@ -644,14 +644,17 @@ fn weights_are_read_at_a_rate_for_each_type() {
         Some(read.rate.at(1e8))
     };
     let rates = |profile: &HardwareProfile| Dtype::ALL.map(|dtype| rate(profile, dtype));
-    assert_eq!(rates(&profile), [Some(15e9), Some(12e9), None]);
+    // Nobody measured bf16, which is widened as f16 is.
+    assert_eq!(rates(&profile), [Some(15e9), Some(12e9), Some(12e9)]);
     assert_eq!(parse(&profile.to_toml()).unwrap(), profile);
     let slower = profile.at_pace(&Slowness {
         few_tokens: 2.0,
         many_tokens: 5.0,
         copy: 7.0,
     });
-    assert_eq!(rates(&slower), [Some(7.5e9), Some(6e9), None]);
+    assert_eq!(rates(&slower), [Some(7.5e9), Some(6e9), Some(6e9)]);
+    let one = parse(&(MINIMAL.to_owned() + &WEIGHT_READS.replacen("f32", "bf16", 1))).unwrap();
+    assert_eq!(rates(&one)[0], None);
 }
 
 #[test]
@@ -682,6 +685,22 @@ fn a_rate_of_reading_without_a_type_is_that_of_all() {
     let key = "compute.weight_read_bytes_per_s";
     let both = format!("{text}{WEIGHT_READS}");
     refuses_text(&both, "x.toml", key, &["for each type", "profile again"]);
+    // What a child measured replaces what its parent knew, whichever way each is written.
+    let ways = [
+        (text.as_str(), WEIGHT_READS.to_owned(), 15e9),
+        (
+            &(MINIMAL.to_owned() + WEIGHT_READS),
+            format!("[compute]\n{READ_OF_ANY_TYPE}\n"),
+            7e9,
+        ),
+    ];
+    for (parent, more, rate) in ways {
+        let child = format!("name = \"child\"\nextends = \"parent\"\n{more}");
+        let of_parent = |_: &str| Ok(parent.to_owned());
+        let profile = HardwareProfile::parse(&child, "x.toml", &of_parent).unwrap();
+        let read = profile.compute.weight_read_of(Dtype::F32).expect("a curve");
+        assert_eq!(read.rate.at(1e8), rate);
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::many::{self, Waiting, lines_of_vector};
 use super::matrix::{Rows, WholeRows};
 use super::row::Row;
 use super::simd::{InstructionSet, Kernel, LANES, Lanes, dispatch_to};
-use super::tile::{AT_ONCE, DOT_PIECE, Line, Operand, dots, lines, pack, packed_dots};
+use super::tile::{AT_ONCE, DOT_PIECE, Line, Operand, dots, lines, pack, packed_dots, room};
 use super::{Elements, KernelError, Matrix};
 
 /// Rows of input for which one pass over the weight is made.
@@ -823,12 +823,6 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
             *y = before + sum;
         }
     }
-}
-
-/// The first so many of a buffer that grows.
-fn room<T: Copy>(buffer: &mut Vec<T>, count: usize, zero: T) -> &mut [T] {
-    buffer.resize(buffer.len().max(count), zero);
-    &mut buffer[..count]
 }
 
 /// The naive form in f64, for tests of this and other layers.

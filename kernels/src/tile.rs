@@ -258,6 +258,12 @@ impl Line {
     pub const ZERO: Line = Line([0.0; LANES]);
 }
 
+/// The first so many of a buffer that grows.
+pub fn room<T: Copy>(buffer: &mut Vec<T>, count: usize, zero: T) -> &mut [T] {
+    buffer.resize(buffer.len().max(count), zero);
+    &mut buffer[..count]
+}
+
 /// How many lines of [`pack`] a row of so many elements takes.
 pub fn lines<L: Lanes>(length: usize) -> usize {
     length.div_ceil(LANES).next_multiple_of(L::PARTS)

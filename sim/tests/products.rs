@@ -241,7 +241,8 @@ fn weights_are_read_as_fast_as_weights_of_their_type() {
     let profile = reading_weights();
     let launch = profile.compute.launch.value.0;
     let one = product(1, [4096, 4096], false);
-    for (dtype, rate) in [(Dtype::F32, 3e9), (Dtype::F16, 1e9)] {
+    // Nobody measured bf16, which is widened as f16 is.
+    for (dtype, rate) in [(Dtype::F32, 3e9), (Dtype::F16, 1e9), (Dtype::Bf16, 1e9)] {
         let read = 4096.0 * 4096.0 * dtype.size_bytes() as f64 / rate;
         let plan = on_device("opt-6.7b", dtype);
         let planned = CostModel::of_plan(&profile, &plan);
@@ -255,7 +256,7 @@ fn weights_are_read_as_fast_as_weights_of_their_type() {
 
 #[test]
 fn weights_of_a_type_that_was_not_read_wait_for_nothing() {
-    let plan = on_device("opt-6.7b", Dtype::Bf16);
+    let plan = on_device("opt-6.7b", Dtype::F32);
     let of = |profile: &HardwareProfile, cost: fn(&HardwareProfile, &Plan) -> CostModel| {
         let one = product(1, [4096, 4096], false);
         cost(profile, &plan).seconds(ResourceKind::Gpu, &one)
@@ -265,11 +266,12 @@ fn weights_of_a_type_that_was_not_read_wait_for_nothing() {
         CostModel::of_model(profile, &plan.model, plan.dtype)
     };
     let mut knowing = reading_weights();
+    knowing.compute.weight_read.remove(0);
     let none = embedded::profile("t4").expect("embedded");
     assert_eq!(of(&knowing, planned), of(&none, planned));
     assert_eq!(of(&knowing, served), of(&none, served));
     // It is the type alone that was missing.
-    knowing.compute.weight_read[0].dtype = Dtype::Bf16;
+    knowing.compute.weight_read[0].dtype = Dtype::F32;
     assert!(of(&knowing, planned) > of(&none, planned));
     assert!(of(&knowing, served) > of(&none, served));
 }

@@ -193,7 +193,9 @@ fn exit_of_execution(error: &ExecutionError) -> Option<Exit> {
 
 fn exit_of_backend(error: &CpuError) -> Option<Exit> {
     match error {
-        CpuError::Tier(_) | CpuError::Decoder(_) => Some(Exit::BackendUnavailable),
+        CpuError::Tier(_) | CpuError::Decoder(_) | CpuError::Cuda(_) => {
+            Some(Exit::BackendUnavailable)
+        }
         CpuError::Weights(_) | CpuError::Prompts { .. } => Some(Exit::BadInput),
         CpuError::TooSmall { .. } | CpuError::Lower(LowerError::DoesNotFit { .. }) => {
             Some(Exit::Infeasible)

@@ -241,6 +241,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let outputs = args.output.iter().map(|path| Kind::of(path));
     let outputs = outputs.collect::<Result<Vec<Kind>, Failure>>()?;
+    check_swept(args)?;
     let profile = find_profile(&args.hw)?;
     let mut server = server(args, &profile)?;
     server
@@ -251,15 +252,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     server.manager.knows(trace.features);
     let requests = trace.requests;
     if let Some(sweep) = &args.sweep {
-        let given = match sweep.what {
-            Swept::KvGb => args.kv_gb.map(|_| "--kv-gb"),
-            Swept::Expansion => args.expansion.map(|_| "--expansion"),
-            Swept::Rate => None,
-        };
-        if let Some(flag) = given {
-            let line = format!("{flag} is what --sweep changes; leave one of them out");
-            return Err(Failure::new(Exit::Usage, line).into());
-        }
         let files = args.output.iter().map(PathBuf::as_path).zip(outputs);
         return swept(args.format, (&server, &requests), sweep, files.collect());
     }
@@ -400,7 +392,7 @@ fn swept(
                 let csv = to_csv(&rows)?;
                 // The first column is what was changed.
                 let name = sweep.what.name().replace('-', "_");
-                let rest = csv.strip_prefix(b"value").unwrap_or(&csv);
+                let rest = csv.strip_prefix(b"value").expect("its header");
                 write_atomically(path, |out| {
                     out.write_all(name.as_bytes())?;
                     out.write_all(rest)
@@ -488,6 +480,20 @@ fn kv_bytes(
         return Err(Failure::new(Exit::Infeasible, line));
     }
     Ok(asked)
+}
+
+/// Refuses a value of what a sweep changes.
+fn check_swept(args: &Args) -> Result<(), Failure> {
+    let flag = match args.sweep.as_ref().map(|sweep| sweep.what) {
+        Some(Swept::KvGb) => args.kv_gb.map(|_| "--kv-gb"),
+        Some(Swept::Expansion) => args.expansion.map(|_| "--expansion"),
+        Some(Swept::Rate) | None => None,
+    };
+    let Some(flag) = flag else {
+        return Ok(());
+    };
+    let line = format!("{flag} is what --sweep changes; leave one of them out");
+    Err(Failure::new(Exit::Usage, line))
 }
 
 /// Refuses what only other managers go by.

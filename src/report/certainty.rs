@@ -62,15 +62,15 @@ pub(super) fn certainty_text(prediction: &Summary) -> String {
     for line in curves.iter().take(SHOWN) {
         let _ = writeln!(text, "beyond     {}", beyond(line));
     }
-    if let Some(line) = less_sure(prediction) {
-        let _ = writeln!(text, "           {line}");
-    }
     if curves.len() > SHOWN {
         let _ = writeln!(
             text,
             "beyond     and {} curves more (--format json)",
             curves.len() - SHOWN
         );
+    }
+    if let Some(line) = less_sure(prediction) {
+        let _ = writeln!(text, "           {line}");
     }
     text
 }
@@ -88,7 +88,8 @@ pub fn extrapolation_text(prediction: &Summary) -> Option<String> {
 /// That the interval is of machines' errors where they were measured, and this is elsewhere.
 fn less_sure(prediction: &Summary) -> Option<&'static str> {
     let outside = prediction.extrapolates.iter().filter(|e| !e.is_constant());
-    let outside: f64 = outside.map(|e| e.busy_fraction).sum();
+    // The largest, since resources are busy side by side.
+    let outside = outside.map(|e| e.busy_fraction).fold(0.0, f64::max);
     (prediction.interval.is_some() && outside > MUCH_OUTSIDE).then_some(
         "most of the time is asked outside what was measured, so the interval is less sure than it says",
     )

@@ -145,7 +145,15 @@ fn is_leaf(table: &Table) -> bool {
     residuals || own.iter().any(|key| table.contains_key(*key))
 }
 
+/// Two ways to write the same: a younger layer's replaces the other.
+const OF_ONE: [&str; 2] = ["weight_read", "weight_read_bytes_per_s"];
+
 fn merge(into: &mut Table, from: Table) {
+    for [one, other] in [OF_ONE, [OF_ONE[1], OF_ONE[0]]] {
+        if from.contains_key(one) && !from.contains_key(other) {
+            into.remove(other);
+        }
+    }
     for (key, value) in from {
         match (into.get_mut(&key), value) {
             (Some(Value::Table(old)), Value::Table(new)) if !is_leaf(&new) && !is_leaf(old) => {

@@ -250,9 +250,15 @@ pub struct WeightRead {
 }
 
 impl Compute {
-    /// How fast weights of a type are read; none where nobody knows.
+    /// How fast weights of a type are read; none where nobody knows. Types of 16 bits, which are widened alike, stand for
+    /// each other.
     pub fn weight_read_of(&self, dtype: Dtype) -> Option<&WeightRead> {
-        self.weight_read.iter().find(|read| read.dtype == dtype)
+        let of = |dtype| self.weight_read.iter().find(|read| read.dtype == dtype);
+        of(dtype).or_else(|| match dtype {
+            Dtype::F16 => of(Dtype::Bf16),
+            Dtype::Bf16 => of(Dtype::F16),
+            Dtype::F32 => None,
+        })
     }
 }
 

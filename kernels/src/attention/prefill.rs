@@ -16,10 +16,11 @@ use crate::many::{self, Waiting, lines_of_vector};
 use crate::row::widen;
 use crate::simd::{LANES, Lanes};
 use crate::softmax::softmax;
-use crate::tile::Line;
+use crate::tile::{Line, room};
 
 /// Queries whose scores are held at once.
-const QUERIES: usize = 32;
+/// Tiles of all widths fill them.
+const QUERIES: usize = 36;
 /// Positions of values that stay in the first cache while the queries of a block pass.
 const POSITIONS: usize = 64;
 /// Queries in a register tile of weighted sums.
@@ -53,12 +54,22 @@ fn rows_of<L: Lanes, U: Unit, const V: usize, const N: usize>(
     } = attention;
     let (context, width) = (spec.context_len, spec.head_dim);
     let vectors = context.div_ceil(LANES);
-    grow(&mut scratch.scores, QUERIES * vectors * LANES, 0.0);
-    grow(&mut scratch.keys, context * width, 0.0);
-    grow(&mut scratch.values, context * width, 0.0);
-    let lines = vectors * lines_of_vector(width.div_ceil(LANES));
-    grow(&mut scratch.panels, lines, Line::ZERO);
-    grow(&mut scratch.queries, N * width.div_ceil(LANES), Line::ZERO);
+    const {
+        assert!(
+            V <= 2,
+            "of more vectors, all that are left would need a tile"
+        )
+    };
+    let steps = width.div_ceil(LANES);
+    room(&mut scratch.scores, QUERIES * vectors * LANES, 0.0);
+    room(&mut scratch.keys, context * width, 0.0);
+    room(&mut scratch.values, context * width, 0.0);
+    room(
+        &mut scratch.panels,
+        vectors * lines_of_vector(steps),
+        Line::ZERO,
+    );
+    room(&mut scratch.queries, N * steps, Line::ZERO);
     for row in rows {
         for page in cache.pages {
             let part = page.start * width..page.end * width;
@@ -80,10 +91,6 @@ fn rows_of<L: Lanes, U: Unit, const V: usize, const N: usize>(
             block.run::<L, V, N>(lanes, scratch, out);
         }
     }
-}
-
-fn grow<T: Copy>(buffer: &mut Vec<T>, count: usize, zero: T) {
-    buffer.resize(buffer.len().max(count), zero);
 }
 
 #[inline(always)]
@@ -146,7 +153,9 @@ impl Block<'_> {
             width: spec.head_dim,
         };
         let scores = &mut scratch.scores[..self.queries.len() * self.stride()];
-        self.score::<L, V, N>(lanes, &scratch.panels, &mut scratch.queries, scores);
+        // Another model may have left more.
+        let packed = &mut scratch.queries[..N * spec.head_dim.div_ceil(LANES)];
+        self.score::<L, V, N>(lanes, &scratch.panels, packed, scores);
         let all = self.all_seen();
         for (query, scores) in self.queries.clone().zip(scores.chunks_mut(self.stride())) {
             let seen = self.seen(query);

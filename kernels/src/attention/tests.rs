@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::groups;
+use crate::simd::LANES;
 use crate::storage::ElementsMut;
 
 fn values(count: usize, seed: u64) -> Vec<f32> {
@@ -82,7 +83,7 @@ impl Stored {
         (first, further): (usize, usize),
     ) -> Vec<f32> {
         let mut out = vec![f32::NAN; q.len()];
-        let mut scratch = AttentionScratch::default();
+        let mut scratch = left_by_others();
         for index in 0..self.buffers.len() {
             let record_bytes = self.record(index);
             let bytes: &[u8] = bytemuck::cast_slice(&self.buffers[index]);
@@ -114,6 +115,19 @@ impl Stored {
             attention.run(set, &segment).unwrap();
         }
         out
+    }
+}
+
+/// What a larger model left.
+fn left_by_others() -> AttentionScratch {
+    let line = Line([f32::NAN; LANES]);
+    AttentionScratch {
+        scores: vec![f32::NAN; 5000],
+        keys: vec![f32::NAN; 5000],
+        values: vec![f32::NAN; 5000],
+        panels: vec![line; 5000],
+        queries: vec![line; 500],
+        ..AttentionScratch::default()
     }
 }
 

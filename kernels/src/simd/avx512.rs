@@ -208,10 +208,11 @@ impl Lanes for Avx512 {
     }
 }
 
-/// Four elements, from one on, of each fourth row, put together by loads: they leave the shuffles' port to others.
+/// Elements `first..first + 4` of rows `row`, `row + 4`, `row + 8` and `row + 12`, a quarter each, put together by loads: they leave
+/// the shuffles' port to others.
 ///
 /// # Safety
-/// The processor has AVX-512 F, and the four elements lie in a row.
+/// The processor has AVX-512 F; `row` is below 4 and `first` at most 12.
 #[inline(always)]
 unsafe fn quarters_of(rows: &[&[f32; LANES]; LANES], row: usize, first: usize) -> __m512 {
     // SAFETY: the caller knows that there is AVX-512, and that each load is within its row.

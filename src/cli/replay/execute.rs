@@ -49,8 +49,8 @@ pub(super) struct ExecuteArgs {
 pub(super) struct Measured {
     /// What served.
     backend: Backend,
-    /// Whether predictions were of another machine.
-    foreign: bool,
+    /// Whether predictions were of another machine, and nothing is to be compared with them.
+    pub foreign: bool,
     pub replayed: Replayed,
     /// What of the traffic was carried.
     pub carried: Bytes,
@@ -119,7 +119,7 @@ impl ExecuteArgs {
             Some(folder) => Box::new(Safetensors::open(folder, &server.model)?),
             None => Box::new(Synthetic { seed: self.seed }),
         };
-        let around = Around::begin(Some(profile), &options);
+        let around = Around::begin(Some(profile).filter(|_| !foreign), &options);
         let executed = server.execute(requests, (&*source, self.seed), &options);
         let executed =
             executed.map_err(|error| match options.interrupt.load(Ordering::Relaxed) {
@@ -202,11 +202,9 @@ impl Measured {
     /// Beside what was predicted.
     pub fn text(&self, predicted: &ServeSummary) -> String {
         let predicted = (!self.foreign).then_some(predicted);
-        let at_pace = self.at_pace.as_ref().filter(|_| !self.foreign);
-        let at_pace = at_pace.map(|it| &it.summary);
+        let at_pace = self.at_pace.as_ref().map(|it| &it.summary);
         let table = serve_comparison((predicted, at_pace), &self.replayed.summary);
-        let pace = self.pace.filter(|_| !self.foreign);
-        let pace = pace.map_or(String::new(), |pace| {
+        let pace = self.pace.map_or(String::new(), |pace| {
             format!(
                 "pace: around it, reference work took {pace:.2} times as long as when this machine was profiled; errors are of \
                  the prediction at this pace, with requests at their own times\n"

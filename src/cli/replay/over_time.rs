@@ -12,12 +12,15 @@ use crate::report::{OverTime, picture_svg, to_csv, write_picture_png};
 use crate::serve::over_time::{panels, rows, shaded};
 
 /// Runs by name with their iterations: predicted as the machine was profiled and, where it was really served, as fast as the
-/// machine went, and measured.
+/// machine went, and measured. Alone where predictions were of another machine.
 fn runs<'a>(
     replayed: &'a Replayed,
     measured: Option<&'a Measured>,
 ) -> Vec<(&'static str, &'a [IterationRow])> {
-    let mut runs = vec![("predicted", &*replayed.iterations)];
+    let mut runs = Vec::new();
+    if measured.is_none_or(|it| !it.foreign) {
+        runs.push(("predicted", &*replayed.iterations));
+    }
     if let Some(it) = measured {
         let at_pace = it.at_pace.as_ref();
         runs.extend(at_pace.map(|it| ("predicted at this pace", &*it.iterations)));

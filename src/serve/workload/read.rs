@@ -32,7 +32,7 @@ pub enum TimeUnit {
     Milliseconds,
 }
 
-/// Centuries: what is later is no time but a mistake.
+/// Millennia: what is later was counted in something smaller.
 const LATEST_S: f64 = 1e11;
 
 const REMEDY: &str =
@@ -59,7 +59,7 @@ struct Row {
 }
 
 /// Reads a trace: requests in the order in which they come. Times are numbers, or dates with times, which count
-/// from the first. Numbers are seconds, or of rows that have Mooncake's `hash_ids` milliseconds, unless `unit` says
+/// from the first. Numbers are seconds, or where the first row has Mooncake's `hash_ids` milliseconds, unless `unit` says
 /// otherwise. JSON lines may have the `prompt` itself, a text or a list of token ids.
 ///
 /// # Errors
@@ -259,6 +259,13 @@ impl Clock {
             };
             return match (0.0..=LATEST_S).contains(&seconds) {
                 true => Ok(seconds),
+                false if seconds > LATEST_S => Err(format!(
+                    "`{text}` is no time in {}; if it is in milliseconds, --time-unit ms says so",
+                    match self.unit {
+                        TimeUnit::Seconds => "seconds",
+                        TimeUnit::Milliseconds => "milliseconds",
+                    }
+                )),
                 false => Err(format!("`{text}` is no time")),
             };
         }
