@@ -58,14 +58,19 @@ pub(super) fn tokens_of_read(bytes: Bytes, quick: bool, types: usize) -> u32 {
     least.max((READ_OF_EACH.0 / bytes.0) as u32 / types as u32)
 }
 
-/// A model of the middle width of [`SHAPES`] with layers of about so many bytes.
+/// A model with layers of about so many bytes, as wide as the widest of [`SHAPES`] of which there are several: of narrow layers
+/// threads spend as long handing over as reading, and large models are wide.
 pub(super) fn of_bytes(bytes: Bytes, dtype: Dtype) -> Shape {
-    let middle = SHAPES[1];
-    let width = u64::from(middle.hidden_size);
-    let of_layer = 12 * width * width * dtype.size_bytes();
+    let layers_of = |shape: Shape| {
+        let width = u64::from(shape.hidden_size);
+        let of_layer = 12 * width * width * dtype.size_bytes();
+        (bytes.0 + of_layer / 2) / of_layer
+    };
+    let several = |shape: &Shape| layers_of(*shape) > 1;
+    let shape = SHAPES.into_iter().rev().find(several).unwrap_or(SHAPES[0]);
     Shape {
-        num_hidden_layers: ((bytes.0 + of_layer / 2) / of_layer).max(1) as u32,
-        ..middle
+        num_hidden_layers: layers_of(shape).max(1) as u32,
+        ..shape
     }
 }
 
