@@ -16,6 +16,7 @@ const MACHINES: &[(&str, &str)] = profiles![
     "a100x12-s3",
     "gh200",
     "gh200-vllm",
+    "gh200-vllm-both-ways",
     "h100",
     "h200",
     "rtx3090",

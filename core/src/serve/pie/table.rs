@@ -88,8 +88,8 @@ impl MappingTable {
     }
 
     /// What begins to move when a layer's computation begins, or waits for its cache: the layer on the GPU that
-    /// is used last goes out, unless all on the host are used later still; of those on the host the one that is used
-    /// first comes, if the GPU has room.
+    /// is used last goes out, unless all on the host are used later still or there is room already; of those on the host the
+    /// one that is used first comes, if the GPU has room.
     pub fn swaps(&mut self, computing: u16) -> Swaps {
         if self.moving.out.is_some() && self.moving.back.is_some() {
             return Swaps::default();
@@ -101,18 +101,18 @@ impl MappingTable {
         };
         let taken = layers - self.on_host.count();
         let hottest = self.on_host.first_from(computing);
+        // While caches get smaller, those that are still large leave no room for as many.
+        let has_room = taken < self.slots && self.moving.back.is_none() && self.fits();
+        let back = hottest.filter(|_| has_room);
+        // Room that waits for the way back is not made twice: where that is the slower way, the GPU would run empty.
+        let has_more_room = self.is_settled() && taken + u16::from(back.is_some()) < self.slots;
         let out = self.coldest(computing).filter(|coldest| {
             // A cache that has lost a slot has no choice.
             let withheld = hottest.is_none_or(|hottest| steps(hottest) > steps(*coldest))
                 && taken <= self.slots;
-            !withheld && self.may_go(*coldest, computing)
+            !withheld && !has_more_room && self.may_go(*coldest, computing)
         });
-        // While caches get smaller, those that are still large leave no room for as many.
-        let has_room = taken < self.slots && self.moving.back.is_none() && self.fits();
-        let swaps = Swaps {
-            out,
-            back: hottest.filter(|_| has_room),
-        };
+        let swaps = Swaps { out, back };
         if let Some(layer) = swaps.out {
             self.on_gpu.set(layer, false);
             self.moving.out = Some(layer);
@@ -214,27 +214,32 @@ impl MappingTable {
 mod tests {
     use super::*;
 
-    /// Layers of which some are off the GPU, computed in turn, a step each; a move takes `swap` of them.
+    /// Layers of which some are off the GPU, computed in turn, a step each; a move takes some of them.
     struct Turns {
         table: MappingTable,
-        swap: u32,
+        /// Out, and back.
+        swaps: [u32; 2],
         /// Who moves out and back, and for how many steps yet.
         moving: [Option<(u16, u32)>; 2],
     }
 
     impl Turns {
-        fn pass(&mut self, layers: u16) {
+        /// How many steps it waited.
+        fn pass(&mut self, layers: u16) -> u32 {
+            let mut all = 0;
             for layer in 0..layers {
                 let mut waited = 0;
                 while !self.step(layer) {
                     waited += 1;
                     assert!(
-                        waited <= u32::from(layers) * self.swap,
+                        waited <= u32::from(layers) * self.swaps[0].max(self.swaps[1]),
                         "{layer} never comes: {:?}",
                         self.table
                     );
                 }
+                all += waited;
             }
+            all
         }
 
         /// False where the layer is not there yet.
@@ -248,8 +253,8 @@ mod tests {
                 table.come(come);
             }
             let began = table.swaps(layer);
-            *out = out.or(began.out.map(|layer| (layer, self.swap)));
-            *back = back.or(began.back.map(|layer| (layer, self.swap)));
+            *out = out.or(began.out.map(|layer| (layer, self.swaps[0])));
+            *back = back.or(began.back.map(|layer| (layer, self.swaps[1])));
             assert!(
                 table.used() <= 1.0 + ROUNDING,
                 "more than there is: {table:?}"
@@ -264,17 +269,53 @@ mod tests {
     fn a_change(layers: u16, before: u16, after: u16, swap: u32) {
         let mut turns = Turns {
             table: MappingTable::new(layers, before),
-            swap,
+            swaps: [swap; 2],
             moving: [None, None],
         };
-        (0..3).for_each(|_| turns.pass(layers));
+        let passes = |turns: &mut Turns, count| {
+            (0..count).for_each(|_| {
+                turns.pass(layers);
+            });
+        };
+        passes(&mut turns, 3);
         turns.table.resize(after);
         assert!(!turns.table.is_settled());
-        (0..3 * layers).for_each(|_| turns.pass(layers));
+        passes(&mut turns, 3 * layers);
         let table = turns.table;
         assert!(table.is_settled(), "{before} {after} {swap}: {table:?}");
         let all_there = table.at(Place::Gpu).count() == usize::from(layers);
         assert_eq!(all_there, after == layers, "{table:?}");
+    }
+
+    /// Steps that the tenth pass waits, of so many slots, where moves out and back take so many steps.
+    fn waits(layers: u16, slots: u16, swaps: [u32; 2]) -> u32 {
+        let mut turns = Turns {
+            table: MappingTable::new(layers, slots),
+            swaps,
+            moving: [None, None],
+        };
+        (0..10).map(|_| turns.pass(layers)).last().expect("ten")
+    }
+
+    #[test]
+    fn a_faster_way_out_makes_nobody_wait() {
+        let mut hidden = 0;
+        for layers in [9, 12, 40] {
+            for slots in layers / 2..layers {
+                for back in 2..5 {
+                    let alike = waits(layers, slots, [back; 2]);
+                    for out in 1..back {
+                        let faster = waits(layers, slots, [out, back]);
+                        assert!(
+                            faster <= alike,
+                            "{layers} {slots} {out} {back}: {faster} for {alike}"
+                        );
+                    }
+                    hidden += u32::from(alike == 0);
+                }
+            }
+        }
+        assert!(hidden > 30, "{hidden}");
     }
 
     #[test]
