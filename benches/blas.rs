@@ -1,12 +1,13 @@
 //! A prompt's products in f32 on two threads beside those of a BLAS library of the machine's (MKL, OpenBLAS). Run with
 //! `cargo bench --bench blas -- PATH` of a library that has `cblas_sgemm`. How many threads it has, and that they sleep when
-//! they have nothing to do, is said by its own environment variables (experiments/cpu-speed/README.md).
+//! they have nothing to do, is said by its own environment variables (experiments/cpu-speed/README.md). Its integers are of 32
+//! bits (LP64), as libraries have them that are not asked for others.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use libloading::{Library, Symbol};
@@ -17,6 +18,8 @@ use plimsoll_backend::probe::fma_flops_per_s;
 
 const THREADS: usize = 2;
 const REPEATS: usize = 15;
+/// Longer than a library's threads look for more before they sleep.
+const PAUSE: Duration = Duration::from_millis(20);
 /// Elements of all weights of a shape together: no cache holds them, as none holds a model's.
 const ELEMENTS: usize = 100 << 20;
 /// Tokens of one and of eight prompts, and the weights of the two models that `cargo bench --bench speed` runs.
@@ -62,7 +65,7 @@ impl Blas {
     }
 
     fn sgemm(&self) -> anyhow::Result<Symbol<'_, Sgemm>> {
-        // SAFETY: the name has had this signature since CBLAS began.
+        // SAFETY: the name has had this signature since CBLAS began, with integers of 32 bits unless a library is asked for others.
         let sgemm = unsafe { self.0.get(b"cblas_sgemm\0") };
         sgemm.context("the library has no cblas_sgemm")
     }
@@ -103,9 +106,12 @@ impl Blas {
 /// Ours with all weights of a shape, one after another: each thread some rows, as a decoder's threads have them, and they meet
 /// after each product.
 fn multiply_all(shape: LinearShape, x: &[f32], weights: &[f32], y: &mut [f32]) {
-    let rows = shape.m.div_ceil(THREADS);
-    let done = AtomicUsize::new(0);
-    let done = &done;
+    assert!(
+        shape.m.is_multiple_of(THREADS),
+        "each thread has as many rows"
+    );
+    let rows = shape.m / THREADS;
+    let done = &AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for (x, y) in x.chunks(rows * shape.k).zip(y.chunks_mut(rows * shape.n)) {
             scope.spawn(move || {
@@ -158,23 +164,36 @@ fn main() -> anyhow::Result<()> {
         let (x, mut y, mut theirs) = (values(m * k), vec![0.0; m * n], vec![0.0; m * n]);
         let flops = shape.flops() as f64 * weights.chunks_exact(n * k).len() as f64;
         let (mut of_ours, mut of_theirs) = (Vec::new(), Vec::new());
-        for _ in 0..REPEATS {
-            let before = fma_flops_per_s(THREADS);
+        let mut run = |ours: bool| -> anyhow::Result<f64> {
+            // Threads of the other one have gone to sleep.
+            std::thread::sleep(PAUSE);
             let start = Instant::now();
-            multiply_all(shape, &x, &weights, &mut y);
-            let own_s = start.elapsed().as_secs_f64();
-            let start = Instant::now();
-            for w in weights.chunks_exact(n * k) {
-                blas.multiply(shape, &x, w, &mut theirs)?;
+            if ours {
+                multiply_all(shape, &x, &weights, &mut y);
+            } else {
+                for w in weights.chunks_exact(n * k) {
+                    blas.multiply(shape, &x, w, &mut theirs)?;
+                }
             }
-            let library_s = start.elapsed().as_secs_f64();
+            Ok(start.elapsed().as_secs_f64())
+        };
+        // The first of each is to warm up.
+        for repeat in 0..=REPEATS {
+            let before = fma_flops_per_s(THREADS);
+            let first_is_ours = repeat % 2 == 0;
+            let mut seconds = [run(first_is_ours)?, run(!first_is_ours)?];
+            if !first_is_ours {
+                seconds.reverse();
+            }
+            std::thread::sleep(PAUSE);
             let peak = (before + fma_flops_per_s(THREADS)) / 2.0;
-            of_ours.push(flops / own_s / peak);
-            of_theirs.push(flops / library_s / peak);
+            if repeat > 0 {
+                of_ours.push(flops / seconds[0] / peak);
+                of_theirs.push(flops / seconds[1] / peak);
+            }
         }
-        let apart = y.iter().zip(&theirs).map(|(a, b)| (a - b).abs());
-        let apart = apart.fold(0.0, f32::max);
-        anyhow::ensure!(apart < 1e-2, "the library's product is {apart} off");
+        let alike = y.iter().zip(&theirs).all(|(a, b)| (a - b).abs() < 1e-2);
+        anyhow::ensure!(alike, "the library's product is another one");
         let over: Vec<f64> = of_ours.iter().zip(&of_theirs).map(|(a, b)| a / b).collect();
         println!(
             "| {m} | {n} | {k} | {} | {} | {:.2} |",

@@ -251,6 +251,17 @@ fn an_expansion_that_cannot_be_had_is_refused_with_the_largest() {
 }
 
 #[test]
+fn a_cache_that_the_weights_leave_no_room_for_is_refused_swept_or_not() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |_| None);
+    for flags in [["--kv-gb", "300"], ["--sweep", "kv-gb=3,300"]] {
+        let (code, out, said) = replay(&folder, &flags);
+        assert_eq!((code, out.as_str()), (3, ""), "{said}");
+        assert!(said.contains("300: the weights leave"), "{said}");
+    }
+}
+
+#[test]
 fn where_nothing_is_served_a_sweep_knows_no_times() {
     let folder = tempfile::tempdir().unwrap();
     write_trace(&folder, |_| None);

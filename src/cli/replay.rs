@@ -424,7 +424,15 @@ fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
     let model = model.spec;
     let gpus = args.stages.gpus(&profile, &model)?;
-    let kv_bytes = kv_bytes(args.kv_gb, (&gpus, &profile), (&model, dtype))?;
+    let left = kv_left((&gpus, &profile), (&model, dtype))?;
+    let kv_bytes = match args.kv_gb {
+        Some(gb) => kv_within(left, ("--kv-gb", gb), (&gpus, &model))?,
+        None => left,
+    };
+    if let Some(sweep) = args.sweep.as_ref().filter(|it| it.what == Swept::KvGb) {
+        let largest = sweep.values.iter().copied().fold(0.0, f64::max);
+        kv_within(left, ("--sweep kv-gb:", largest), (&gpus, &model))?;
+    }
     let positions = model.max_position_embeddings;
     let manager = manager(args, positions)?;
     if let Manager::Pie(Expansion::Fixed(expansion)) = manager {
@@ -453,13 +461,12 @@ fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
     })
 }
 
-/// Memory for the cache, as asked for or as the weights leave it.
-fn kv_bytes(
-    asked_gb: Option<f64>,
+/// Memory that the weights leave for the cache.
+fn kv_left(
     (gpus, profile): (&Gpus, &HardwareProfile),
     (model, dtype): (&ModelSpec, Dtype),
 ) -> Result<Bytes, Failure> {
-    let Some(left) = gpus.kv_left(profile, model, dtype) else {
+    gpus.kv_left(profile, model, dtype).ok_or_else(|| {
         let (weights, usable) = (model.weight_bytes(dtype), profile.tiers.device_usable());
         let line = format!(
             "{} in {} has {weights} of weights, and tensors may fill {usable} of {}'s device memory{}; take a smaller \
@@ -469,14 +476,19 @@ fn kv_bytes(
             profile.name,
             stages::text(gpus)
         );
-        return Err(Failure::new(Exit::Infeasible, line));
-    };
-    let Some(gb) = asked_gb else {
-        return Ok(left);
-    };
+        Failure::new(Exit::Infeasible, line)
+    })
+}
+
+/// What a flag gives the cache of what is left for it.
+fn kv_within(
+    left: Bytes,
+    (flag, gb): (&str, f64),
+    (gpus, model): (&Gpus, &ModelSpec),
+) -> Result<Bytes, Failure> {
     let asked = gpus.kv_of(Bytes((gb * 1e9) as u64), model);
     if asked > left {
-        let line = format!("--kv-gb {gb}: the weights leave {left} in all; give less");
+        let line = format!("{flag} {gb}: the weights leave {left} in all; give less");
         return Err(Failure::new(Exit::Infeasible, line));
     }
     Ok(asked)

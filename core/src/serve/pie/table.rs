@@ -88,8 +88,8 @@ impl MappingTable {
     }
 
     /// What begins to move when a layer's computation begins, or waits for its cache: the layer on the GPU that
-    /// is used last goes out, unless all on the host are used later still or there is room already; of those on the host the
-    /// one that is used first comes, if the GPU has room.
+    /// is used last goes out, unless all on the host are used later still or, once all have their size, there is room already;
+    /// of those on the host the one that is used first comes, if the GPU has room.
     pub fn swaps(&mut self, computing: u16) -> Swaps {
         if self.moving.out.is_some() && self.moving.back.is_some() {
             return Swaps::default();
@@ -104,7 +104,8 @@ impl MappingTable {
         // While caches get smaller, those that are still large leave no room for as many.
         let has_room = taken < self.slots && self.moving.back.is_none() && self.fits();
         let back = hottest.filter(|_| has_room);
-        // Room that waits for the way back is not made twice: where that is the slower way, the GPU would run empty.
+        // Room that waits for the way back is not made twice: where that is the slower way, the GPU would run empty. While
+        // caches change their size, they have to move to get it.
         let has_more_room = self.is_settled() && taken + u16::from(back.is_some()) < self.slots;
         let out = self.coldest(computing).filter(|coldest| {
             // A cache that has lost a slot has no choice.
@@ -266,10 +267,10 @@ mod tests {
         }
     }
 
-    fn a_change(layers: u16, before: u16, after: u16, swap: u32) {
+    fn a_change(layers: u16, before: u16, after: u16, swaps: [u32; 2]) {
         let mut turns = Turns {
             table: MappingTable::new(layers, before),
-            swaps: [swap; 2],
+            swaps,
             moving: [None, None],
         };
         let passes = |turns: &mut Turns, count| {
@@ -282,7 +283,7 @@ mod tests {
         assert!(!turns.table.is_settled());
         passes(&mut turns, 3 * layers);
         let table = turns.table;
-        assert!(table.is_settled(), "{before} {after} {swap}: {table:?}");
+        assert!(table.is_settled(), "{before} {after} {swaps:?}: {table:?}");
         let all_there = table.at(Place::Gpu).count() == usize::from(layers);
         assert_eq!(all_there, after == layers, "{table:?}");
     }
@@ -321,10 +322,10 @@ mod tests {
     #[test]
     fn a_cache_that_changes_its_size_never_takes_more_than_there_is_and_always_settles() {
         for layers in [6, 9, 12, 24] {
-            for swap in 1..4 {
+            for swaps in [[1; 2], [2; 2], [3; 2], [1, 3], [3, 1]] {
                 for before in 3..=layers {
                     for after in (3..=layers).filter(|after| *after != before) {
-                        a_change(layers, before, after, swap);
+                        a_change(layers, before, after, swaps);
                     }
                 }
             }
