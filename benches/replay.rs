@@ -95,7 +95,7 @@ fn requests(data: &str, rate: f64) -> Vec<Request> {
         requests: REQUESTS,
         seed: 0,
     };
-    generator.requests()
+    generator.requests().expect("lengths that fit")
 }
 
 fn count(name: &str, server: &Server, (data, rate): (&str, f64)) {

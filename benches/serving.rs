@@ -146,7 +146,7 @@ fn requests() -> anyhow::Result<Vec<Request>> {
         requests: REQUESTS,
         seed: SEED,
     }
-    .requests())
+    .requests()?)
 }
 
 impl Bench {

@@ -308,7 +308,7 @@ fn flexgen_rules(compression: Compression) -> Result<Rules, PolicyError> {
         .to_vec();
     choices.retain(|policy| policy.validate().is_ok());
     Ok(Rules {
-        choices,
+        choices: vec![choices],
         granularities: vec![Granularity::Layer],
         settle: |profile: &HardwareProfile, plan: &mut Plan| {
             plan.policy.page_locked =

@@ -38,6 +38,9 @@ pub struct MemoryPoint {
     pub needed_bytes: Option<u64>,
     /// The plan in a line.
     pub policy: Option<String>,
+    /// Whether the CPU and the device compute linear layers together.
+    #[serde(skip)]
+    pub is_split: bool,
 }
 
 /// The device memory with which a system runs.
@@ -114,6 +117,7 @@ fn point(setting: Setting<'_>, system: System, size: Bytes) -> Result<MemoryPoin
         exceeds: None,
         needed_bytes: None,
         policy: None,
+        is_split: false,
     };
     match &outcome {
         Outcome::Fits(block) => point.set(block)?,
@@ -133,6 +137,7 @@ impl MemoryPoint {
         self.low_tok_s = range.map(|range| range.low);
         self.high_tok_s = range.map(|range| range.high);
         self.latency_s = Some(block.latency_s.0);
+        self.is_split = block.plan.policy.split.is_some();
         // CSV is read by many who know no quotes.
         self.policy = Some(policy_in_short(&block.plan).replace(',', ";"));
         Ok(())

@@ -39,6 +39,26 @@ fn pareto_draws_each_system_and_says_what_does_not_fit() {
     assert_eq!(report["points"][0]["wc"], 0.0);
 }
 
+/// As `plan` does, of the machine and not of the plan.
+#[test]
+fn split_layers_on_a_cpu_of_unknown_speed_are_said_to_be_an_upper_bound() {
+    let place = Place::new();
+    let line = "--model opt-125m --prompt-len 16 --gen-len 3";
+    for (flags, is_said) in [
+        ("--hw t4 --x device-memory --systems hetegen", true),
+        ("--hw t4 --systems hetegen --batches 1", true),
+        ("--hw t4 --systems flexgen --batches 1", false),
+        ("--hw a10 --x device-memory --systems hetegen", false),
+    ] {
+        let said = place.text(&format!("pareto {line} {flags}"));
+        assert_eq!(
+            said.contains("compute.cpu_gemm"),
+            is_said,
+            "{flags}: {said}"
+        );
+    }
+}
+
 #[test]
 fn points_of_a_frontier_can_be_simulated_again() {
     let place = Place::new();

@@ -210,6 +210,35 @@ fn a_device_of_one_gigabyte_is_infeasible_and_named() {
     assert!(matches!(answer, Ok(Answer::Plan(_))), "{answer:?}");
 }
 
+/// What one sequence takes on the device is then mostly the weights of the layers at hand.
+#[test]
+fn a_device_too_small_for_whole_layers_takes_half_layers() {
+    let opt = model("opt-30b");
+    let workload = Workload {
+        num_prompts: Some(1),
+        ..FLEXGEN
+    };
+    let bytes = |gb: f64| Some(Bytes((gb * 1e9) as u64));
+    let small = embedded::profile("a10").expect("embedded");
+    let small = small.with_capacities(bytes(2.5), None, None);
+    let found = planned(&small, &opt, &request(workload));
+    assert_fits(&found.plan);
+    assert!(found.plan.policy.halves_layers(), "{:?}", found.plan.policy);
+    // Nor is it refused for a frontier, or slower there than a system that always takes them.
+    for (name, gb) in [("opt-30b", 2.5), ("opt-13b", 2.0)] {
+        let opt = model(name);
+        let small = small.with_capacities(bytes(gb), None, None);
+        let [ours, flexgen] = [System::Plimsoll, System::FlexGen].map(|system| {
+            let blocks = Baseline::new(system, &small, &opt, workload).expect("a workload");
+            match blocks.block(1).expect("a block") {
+                Outcome::Fits(block) => block.throughput_tok_s,
+                Outcome::DoesNotFit(excess) => panic!("{name}: {excess:?}"),
+            }
+        });
+        assert!(ours > flexgen, "{name}: {ours} beside {flexgen}");
+    }
+}
+
 /// Where the tiers hold little more than the weights, whole tensors leave room for small blocks only.
 #[test]
 fn a_machine_that_is_barely_large_enough_has_a_plan() {

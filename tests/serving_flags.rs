@@ -173,11 +173,18 @@ fn a_sweep_that_changes_nothing_is_refused() {
             "give a trace with times",
         ),
         (&["--sweep", "kv-gb=1,x"], "numbers with commas"),
-        (&["--sweep", "kv-gb=-1"], "numbers with commas"),
+        (
+            &["--sweep", "kv-gb=-1"],
+            "give numbers above 0, such as kv-gb=",
+        ),
+        (
+            &["--sweep", "rate=1,0"],
+            "give numbers above 0, such as rate=",
+        ),
         (&["--sweep", "size=1"], "rate, kv-gb or expansion"),
         (
             &["--sweep", "expansion=0.5", "--manager", "pie"],
-            "numbers with commas",
+            "expansions of at least 1",
         ),
         (
             &["--sweep", "rate=1", "--per-request", "r.csv"],
@@ -258,7 +265,41 @@ fn a_cache_that_the_weights_leave_no_room_for_is_refused_swept_or_not() {
         let (code, out, said) = replay(&folder, &flags);
         assert_eq!((code, out.as_str()), (3, ""), "{said}");
         assert!(said.contains("300: the weights leave"), "{said}");
+        let (code, out, _) = replay(&folder, &[&flags[..], &["--format", "json"]].concat());
+        let why = json(&out)["infeasible"]["why"].to_string();
+        assert!(code == 3 && why.contains("300: the weights leave"), "{out}");
     }
+}
+
+/// 0.82 MB a token: 245 fit into 0.2 GB, and 280 into the half more that the host has.
+#[test]
+fn a_stated_expansion_serves_what_the_gpus_part_alone_could_not_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |_| None);
+    let served = |expansion: &str| {
+        let pie = ["--manager", "pie", "--kv-gb", "0.2", "--format", "json"];
+        let (code, out, said) = replay(&folder, &[&pie[..], &["--expansion", expansion]].concat());
+        assert_eq!(code, 0, "{said}");
+        json(&out)["completed"].as_u64().expect("a number")
+    };
+    assert_eq!(
+        (served("1"), served("1.6"), served("auto")),
+        (150, 300, 150)
+    );
+}
+
+#[test]
+fn a_model_in_a_type_without_rates_is_said_to_have_anothers() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |_| None);
+    let (_, out, said) = replay(&folder, &["--dtype", "bf16", "--format", "json"]);
+    assert!(
+        said.contains("has no rates of matrix products in bf16: predicted with those in f16"),
+        "{said}"
+    );
+    assert_eq!(json(&out)["rates_of"], "f16");
+    let (_, out, said) = replay(&folder, &["--format", "json"]);
+    assert_eq!((said.as_str(), json(&out).get("rates_of")), ("", None));
 }
 
 #[test]
@@ -273,8 +314,67 @@ fn where_nothing_is_served_a_sweep_knows_no_times() {
     assert_eq!((code, rows[0]["completed"].as_u64()), (0, Some(0)));
     assert_eq!(rows[0]["ttft_s_mean"], Value::Null);
     assert!(rows[1]["ttft_s_mean"].as_f64().expect("a time") > 0.0);
-    let (_, out, _) = replay(&folder, &sweep);
+    let (_, out, said) = replay(&folder, &sweep);
     assert!(out.lines().any(|line| line.contains(" - ")), "{out}");
+    assert!(
+        said.starts_with("kv-gb 0.00001: no request can be served: the first needs"),
+        "{said}"
+    );
+    // And where that is all, it is an answer as that of one replay.
+    let (code, out, said) = replay(&folder, &["--sweep", "kv-gb=0.00001,0.00002"]);
+    assert_eq!((code, out.lines().count()), (3, 5), "{out}");
+    assert!(
+        said.lines()
+            .any(|line| line.starts_with("error: no request can be served: the first needs")),
+        "{said}"
+    );
+}
+
+/// What cannot be drawn is not cut, nor is written what nothing reads.
+#[test]
+fn traces_that_there_are_not_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let generate = ["workload", "generate", "-o", "t.csv", "--requests", "3"];
+    for (flags, words) in [
+        (
+            &[
+                "--arrivals",
+                "at-once",
+                "--prompt",
+                "constant:100",
+                "--total-max",
+                "50",
+            ][..],
+            "--total-max: of 1000 draws",
+        ),
+        (&["--rate", "1e-300"], "give a higher rate"),
+    ] {
+        let (code, _, said) = plimsoll(folder.path(), &[&generate[..], flags].concat());
+        assert!(code == 2 && said.contains(words), "{said}");
+        assert!(!folder.path().join("t.csv").exists());
+    }
+    // As a flag too, as replay has it.
+    write_trace(&folder, |_| None);
+    let (code, out, said) = plimsoll(
+        folder.path(),
+        &["workload", "describe", "--trace", "t.jsonl"],
+    );
+    assert_eq!(code, 0, "{said}");
+    assert!(out.starts_with("300 requests"), "{out}");
+    for (text, words) in [
+        (
+            "{\"timestamp\": 0, \"input_length\": 1, \"output_length\": 1}\n{\"timestamp\": 1",
+            "line 2: is no JSON object: EOF while parsing an object at column 15",
+        ),
+        (
+            "arrived_at,num_prefill_tokens,num_decode_tokens\ninf,1,1\n",
+            "line 2: `inf` is no time; give a time",
+        ),
+    ] {
+        fs::write(folder.path().join("t"), text).expect("written");
+        let (_, _, said) = plimsoll(folder.path(), &["workload", "describe", "t"]);
+        assert!(said.contains(words), "{said}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::options::Format;
 use super::output::{check_apart, check_output, check_spared, print, print_json};
-use super::plan::refused;
+use super::plan::{at_most, refused};
 use crate::baseline::System;
 use crate::files::{find_model, find_profile, write_atomically, write_text};
 use crate::pareto::{Point, Setting, points};
@@ -171,10 +171,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             points: &points,
         }),
         Format::Text => print(&format!(
-            "{title}\n\n{}\n{}{}{} points in {computed_in_s:.2} s\n",
+            "{title}\n\n{}\n{}{}{}{} points in {computed_in_s:.2} s\n",
             frontier_table(&points),
             one_of(&profile),
             steady(&points),
+            split(&points, &profile),
             points.len()
         )),
     }
@@ -191,6 +192,14 @@ fn steady(points: &[Point]) -> &'static str {
         }
         false => "",
     }
+}
+
+/// Says that nobody knows how fast the CPU multiplies, which split linear layers rest on.
+fn split(points: &[Point], profile: &HardwareProfile) -> String {
+    let mut split = points.iter().filter(|p| p.system == System::HeteGen.name());
+    let any_fits = split.any(|point| point.throughput_tok_s.is_some());
+    let said = at_most(any_fits, profile);
+    said.map_or(String::new(), |said| format!("hetegen: {said}.\n"))
 }
 
 /// Says that a machine of several GPUs is not used whole.

@@ -402,14 +402,19 @@ fn modules(loss: Option<GreedysLoss>) -> String {
 
 /// Says that nobody knows how fast the CPU multiplies.
 fn cpu_products(plan: &Plan, profile: &HardwareProfile) -> String {
-    match plan.policy.split.is_some() && profile.compute.cpu_gemm.is_empty() {
-        true => format!(
-            "note       {} does not say how fast its CPU multiplies (compute.cpu_gemm), so host memory alone bounds \
-             it and the throughput is at most this; on the machine itself `plimsoll profile` measures it\n",
+    let said = at_most(plan.policy.split.is_some(), profile);
+    said.map_or(String::new(), |said| format!("note       {said}\n"))
+}
+
+/// That what is predicted of plans, some of them split, is an upper bound, and why; none where it is not.
+pub(super) fn at_most(any_split: bool, profile: &HardwareProfile) -> Option<String> {
+    (any_split && profile.compute.cpu_gemm.is_empty()).then(|| {
+        format!(
+            "{} does not say how fast its CPU multiplies (compute.cpu_gemm), so host memory alone bounds it and the \
+             throughput is at most this; on the machine itself `plimsoll profile` measures it",
             profile.name
-        ),
-        false => String::new(),
-    }
+        )
+    })
 }
 
 /// Says that a schedule leaves GPUs of the machine idle.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use plimsoll_core::Dtype;
-use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::serve::pie::{Settings, with_buffers};
 use plimsoll_core::serve::predict::Score;
@@ -18,6 +18,7 @@ use plimsoll_core::serve::{Limits, Preemption, Refusal, Request, Reserve, ServeS
 use plimsoll_core::traffic::{Background, Traffic};
 use plimsoll_core::units::Bytes;
 use serde::Serialize;
+use serde_json::json;
 
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, TimeUnitName, positive};
@@ -25,7 +26,7 @@ use super::output::{check_apart, check_output, check_spared, complain, print, pr
 use super::pareto::Kind;
 use crate::files::{find_model, find_profile, write_atomically, write_text};
 use crate::report::serve::{prediction_text, serve_text, sweep_text, traffic_text};
-use crate::report::{Line, Lines, picture_svg, to_csv, write_picture_png};
+use crate::report::{Line, Lines, picture_svg, stand_in_text, to_csv, write_picture_png};
 use crate::serve::gpus::Gpus;
 use crate::serve::replay::{Expansion, Manager, Replayed, RequestRow, Server};
 use crate::serve::sweep::{Sweep, SweepRow, Swept};
@@ -66,7 +67,7 @@ pub struct Args {
     #[arg(long, value_enum)]
     reserve: Option<ReserveName>,
     /// pie: the cache over the GPU's part of it, buffers counted, as near as whole layers come; or auto, which finds it
-    /// while requests are served [default: auto]
+    /// while requests are served, and refuses what the GPU's part alone could not hold [default: auto]
     #[arg(long, value_name = "auto|X", value_parser = expansion)]
     expansion: Option<Expansion>,
     /// pie: iterations after which adaptive expansion tries again what it gave up [default: 2000]
@@ -153,6 +154,9 @@ struct Report<'a> {
     hardware: &'a str,
     model: &'a str,
     dtype: &'a str,
+    /// The type whose rates stand for its own, where the profile has none of these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rates_of: Option<Dtype>,
     manager: String,
     /// GPUs that the model is spread over, and batches that follow each other through them; none where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -180,7 +184,7 @@ struct Report<'a> {
     predicted_at_pace: Option<&'a ServeSummary>,
     /// How much longer reference work took around that than when the machine was profiled, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pace: Option<f64>,
+    pace: Option<Slowness>,
 }
 
 #[derive(Serialize)]
@@ -243,13 +247,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let outputs = outputs.collect::<Result<Vec<Kind>, Failure>>()?;
     check_swept(args)?;
     let profile = find_profile(&args.hw)?;
-    let mut server = server(args, &profile)?;
+    let told = |failure: &anyhow::Error| tell_infeasible(args.format, failure);
+    let mut server = server(args, &profile).inspect_err(told)?;
     server
         .check_traffic()
         .map_err(|why| Failure::new(Exit::Usage, format!("--traffic: {why}")))?;
     args.execute.check(&server)?;
     let trace = read_trace(&args.trace, args.time_unit.map(Into::into))?;
     server.manager.knows(trace.features);
+    if let Some(known) = server.rates_of() {
+        complain(&stand_in_text(&profile.name, server.dtype, known));
+    }
     let requests = trace.requests;
     if let Some(sweep) = &args.sweep {
         let files = args.output.iter().map(PathBuf::as_path).zip(outputs);
@@ -258,9 +266,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let replayed = server.replay(&requests)?;
     complain_of(&replayed.refusals);
     if replayed.summary.completed == 0 {
-        let why = &replayed.refusals[0].why;
-        let line = format!("no request can be served: the first {why}");
-        return Err(Failure::new(Exit::Infeasible, line).into());
+        return Err(none_served(&replayed.refusals[0].why)).inspect_err(told);
     }
     let on = (&server, &profile);
     let measured = args.execute.run(on, &args.model, &requests)?;
@@ -274,6 +280,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let table = args.per_iteration.iter().map(|file| (file, Kind::Csv));
     let files = args.output.iter().zip(outputs).chain(table);
     over_time::write(&server, (&replayed, measured.as_ref()), files)
+}
+
+fn none_served(why: &str) -> anyhow::Error {
+    let line = format!("no request can be served: the first {why}");
+    Failure::new(Exit::Infeasible, line).into()
+}
+
+/// That nothing can be served, for programs, as a plan says that none fits.
+fn tell_infeasible(format: Format, failure: &anyhow::Error) {
+    let failure = failure.downcast_ref::<Failure>();
+    let line = failure.filter(|it| it.exit == Exit::Infeasible);
+    if let (Format::Json, Some(line)) = (format, line) {
+        // Whether it can be printed or not, the exit code says it.
+        let _ = print_json(&json!({ "infeasible": { "why": line.to_string() } }));
+    }
 }
 
 fn print_replayed(
@@ -310,6 +331,7 @@ fn print_replayed(
             hardware: &server.profile.name,
             model: &server.model.name,
             dtype: server.dtype.name(),
+            rates_of: server.rates_of(),
             manager,
             stages: pipeline.map(|of| of.stages),
             micro_batches: pipeline.map(|of| of.micro_batches),
@@ -384,6 +406,15 @@ fn swept(
         })?,
         Format::Text => print(&sweep_text(&title, sweep.what.axis(), &rows))?,
     }
+    for row in &rows {
+        if let Some(why) = &row.refusal {
+            let what = sweep.what.name();
+            complain(&format!(
+                "{what} {}: no request can be served: the first {why}",
+                row.value
+            ));
+        }
+    }
     for (path, kind) in files {
         match kind {
             Kind::Svg => write_text(path, &picture_svg(&picture)?)?,
@@ -400,7 +431,11 @@ fn swept(
             }
         }
     }
-    Ok(())
+    let all: Option<Vec<&String>> = rows.iter().map(|row| row.refusal.as_ref()).collect();
+    match all {
+        Some(why) => Err(none_served(why[0])),
+        None => Ok(()),
+    }
 }
 
 /// Refusals that are told one by one.

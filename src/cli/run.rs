@@ -240,7 +240,7 @@ fn execute(
     match watched.follow(Flow::new(plan, lowering)) {
         Ok((measured, pieces)) => Ok(Done {
             measured,
-            pace: around.and_then(Around::end).map(|pace| pace.few_tokens),
+            pace: around.and_then(Around::end),
             run: args.trace.is_some().then(|| Run {
                 machine: plan.machine(),
                 pieces,

@@ -12,7 +12,7 @@ use crate::files::write_text;
 use crate::report::serve::prediction_text;
 use crate::report::{Align, Table, three_digits};
 use crate::serve::workload::{
-    Arrivals, Description, Generator, Lengths, read_trace, trace_csv, trace_jsonl,
+    Arrivals, Description, GenerateError, Generator, Lengths, read_trace, trace_csv, trace_jsonl,
 };
 
 /// What to do with traces.
@@ -24,8 +24,16 @@ pub enum Action {
     Describe {
         /// CSV (arrived_at,num_prefill_tokens,num_decode_tokens; TIMESTAMP,ContextTokens,GeneratedTokens; BurstGPT's
         /// Timestamp,...,Request tokens,Response tokens,...) or JSON lines (timestamp, input_length, output_length, and the prompt if there is one: a text or token ids)
-        #[arg(value_name = "FILE")]
-        trace: PathBuf,
+        #[arg(value_name = "FILE", required_unless_present = "same")]
+        trace: Option<PathBuf>,
+        /// The same, as `replay` has it
+        #[arg(
+            long = "trace",
+            value_name = "FILE",
+            conflicts_with = "trace",
+            id = "same"
+        )]
+        same: Option<PathBuf>,
         /// What times count that are numbers [default: s, and ms where rows have Mooncake's hash_ids]
         #[arg(long, value_enum, value_name = "UNIT")]
         time_unit: Option<TimeUnitName>,
@@ -121,10 +129,12 @@ pub fn run(action: &Action) -> anyhow::Result<()> {
         Action::Generate(args) => generate(args),
         Action::Describe {
             trace,
+            same,
             time_unit,
             buckets,
             format,
         } => {
+            let trace = trace.iter().chain(same).next().expect("one is required");
             let trace = read_trace(trace, time_unit.map(Into::into))?;
             let description = Description::of_trace(&trace, *buckets);
             match format {
@@ -161,7 +171,16 @@ fn generate(args: &Generate) -> anyhow::Result<()> {
         requests: args.requests as usize,
         seed: args.seed,
     };
-    let requests = generator.requests();
+    let refused = |error: GenerateError| {
+        let line = match error {
+            GenerateError::TooLong { .. } => {
+                format!("--total-max: {error}; give more, or shorter lengths")
+            }
+            GenerateError::TooLate { .. } => format!("--rate: {error}; give a higher rate"),
+        };
+        Failure::new(Exit::Usage, line)
+    };
+    let requests = generator.requests().map_err(refused)?;
     match &args.output {
         Some(path) => Ok(write_text(
             path,

@@ -161,7 +161,7 @@ impl AgainstFlexGen {
         };
         let pie = Manager::Pie(Expansion::Auto(Settings::default()));
         // Lengths are the same at every rate.
-        let requests = online.requests(1.0);
+        let requests = online.requests(1.0)?;
         let block = |padding| self.block(padding, gb, &requests);
         let [padded, mean] = Padding::ALL.map(block);
         let served = case.rates.iter().map(|rate| {

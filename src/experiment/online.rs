@@ -9,7 +9,7 @@ use plimsoll_core::units::Bytes;
 
 use crate::serve::gpus::Gpus;
 use crate::serve::replay::{Manager, Server};
-use crate::serve::workload::{Arrivals, Generator, Lengths};
+use crate::serve::workload::{Arrivals, GenerateError, Generator, Lengths};
 
 /// A machine and a model with what is asked of them.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +28,10 @@ pub(super) struct Online<'a> {
 
 impl Online<'_> {
     /// The trace at a rate, in requests a second.
-    pub fn requests(&self, rate: f64) -> Vec<Request> {
+    ///
+    /// # Errors
+    /// Lengths that the model has no positions for.
+    pub fn requests(&self, rate: f64) -> Result<Vec<Request>, GenerateError> {
         let [prompt, output] = self.lengths.clone();
         Generator {
             arrivals: Arrivals::Poisson { rate },
@@ -62,7 +65,7 @@ impl Online<'_> {
             traffic: Background::default(),
             logged: false,
         };
-        Ok(server.replay(&self.requests(rate))?.summary)
+        Ok(server.replay(&self.requests(rate)?)?.summary)
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn best(
 ) -> Result<Option<Advice>, PlanError> {
     let policies = policies(proposals, plan);
     // The same schedule on another machine.
-    let mut open = search.open();
+    let mut open = search.open.clone();
     open.retain(|choice| choice.schedule == plan.policy.schedule);
     let now = least_score(&search.forms, &open, &policies, search.maker.room())?;
     let scored = on_all_processors(changes(search.profile), &|(change, profile)| {

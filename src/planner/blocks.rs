@@ -25,8 +25,9 @@ const PROPOSED: usize = 8;
 /// What a system may decide.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// Its discrete choices; batches and shares are open.
-    pub choices: Vec<Policy>,
+    /// Its discrete choices; batches and shares are open. Later ones are for where nothing
+    /// fits of those before, or not much.
+    pub choices: Vec<Vec<Policy>>,
     /// Its ways to make shares of weights whole.
     pub granularities: Vec<Granularity>,
     /// What follows once a plan is whole.
@@ -40,8 +41,10 @@ impl Rules {
             compression,
             ..Allowed::default()
         };
+        let whole = space::choices(&allowed, Pipeline::default());
+        let halves = space::in_halves(&whole);
         Rules {
-            choices: space::choices(&allowed, Pipeline::default()),
+            choices: vec![whole, halves],
             granularities: vec![Granularity::Spread, Granularity::Layer],
             settle: |_, _| {},
         }
@@ -184,8 +187,28 @@ impl<'a> Blocks<'a> {
     /// # Errors
     /// An error of ours in solving or simulating.
     pub fn best(&self, rules: &Rules, sequences: u32) -> Result<Outcome, PlanError> {
+        let (mut plans, mut nearest) = (Vec::new(), Vec::new());
+        for choices in &rules.choices {
+            let open = open(choices, sequences);
+            plans.extend(self.made(rules, &open)?);
+            let is_tight = space::are_tight(&self.forms, choices, self.maker.room());
+            if !plans.is_empty() && !is_tight {
+                break;
+            }
+            if plans.is_empty() {
+                nearest.extend(self.nearest(&open));
+            }
+        }
+        if !plans.is_empty() {
+            return self.judged(plans);
+        }
+        // What is nearest may fit after all: whole tensors may take less than their share.
+        self.outcome(nearest)
+    }
+
+    /// The best plans that fit of some policies whose shares are open.
+    fn made(&self, rules: &Rules, open: &[Policy]) -> Result<Vec<Plan>, PlanError> {
         let room = self.maker.room();
-        let open = open(rules, sequences);
         let may_fit = |policy: &Policy| Shape::that_may_fit(&self.forms, *policy, room);
         let shapes: Vec<Shape> = open.iter().filter_map(may_fit).collect();
         let mut plans: Vec<Plan> = Vec::new();
@@ -212,10 +235,7 @@ impl<'a> Blocks<'a> {
                 }
             }
         }
-        if plans.is_empty() {
-            return self.nearest(&open);
-        }
-        self.judged(plans)
+        Ok(plans)
     }
 
     /// The best split plan (HeteGen) of a block of so many sequences, of those policies that `wanted` says.
@@ -252,18 +272,18 @@ impl<'a> Blocks<'a> {
         self.outcome(policies.to_vec())
     }
 
-    /// What the placement that exceeds the machine by least asks too much.
-    fn nearest(&self, open: &[Policy]) -> Result<Outcome, PlanError> {
+    /// The placements that exceed the machine by least.
+    fn nearest(&self, open: &[Policy]) -> Vec<Policy> {
         let mut policies = Vec::new();
         for &policy in open {
             let form = self.forms.form(&policy);
             let shape = Shape { policy, form };
-            policies.extend(lp::place_with_least_excess(&shape, self.maker.room())?);
+            policies.extend(lp::place_with_least_excess(&shape, self.maker.room()));
         }
-        self.outcome(policies)
+        policies
     }
 
-    /// What is nearest may fit after all: whole tensors may take less than their share.
+    /// The plan of the policy that exceeds the machine by least if it fits, else what it asks too much.
     fn outcome(&self, policies: Vec<Policy>) -> Result<Outcome, PlanError> {
         match self.excess(policies)? {
             (_, Some(excess)) => Ok(Outcome::DoesNotFit(excess)),
@@ -298,10 +318,9 @@ impl<'a> Blocks<'a> {
 }
 
 /// Every way to make a block under some rules; shares are open.
-fn open(rules: &Rules, sequences: u32) -> Vec<Policy> {
+fn open(choices: &[Policy], sequences: u32) -> Vec<Policy> {
     let sized = |(gpu_batch_size, num_gpu_batches)| {
-        let choices = rules.choices.iter();
-        choices.map(move |choice| Policy {
+        choices.iter().map(move |choice| Policy {
             gpu_batch_size,
             num_gpu_batches,
             ..*choice

@@ -71,7 +71,7 @@ impl fmt::Display for Infeasible {
 
 /// The plan of one sequence that exceeds the machine by least.
 pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
-    let policies = smallest(search)?;
+    let policies = smallest(search);
     let mut nearest = least_of(&search.maker, policies.clone())?;
     if nearest.needed > nearest.capacity {
         nearest.fits_in_4_bits = fits_in_4_bits(search, &policies)?;
@@ -158,12 +158,12 @@ pub(super) fn binding(plan: &Plan, needs: &PerTier<Bytes>) -> Tier {
 }
 
 /// Policies of one sequence: those that a linear program finds nearest, and all pure placements.
-fn smallest(search: &Search<'_>) -> Result<Vec<Policy>, PlanError> {
+fn smallest(search: &Search<'_>) -> Vec<Policy> {
     let mut policies = Vec::new();
-    for policy in search.open() {
+    for &policy in &search.open {
         let form = search.forms.form(&policy);
         let shape = Shape { policy, form };
-        policies.extend(lp::place_with_least_excess(&shape, search.maker.room())?);
+        policies.extend(lp::place_with_least_excess(&shape, search.maker.room()));
         let all = |tier| PerTier::from_fn(|t| if t == tier { 1.0 } else { 0.0 });
         for weights in Tier::ALL.map(all) {
             for cache in Tier::ALL.map(all) {
@@ -176,7 +176,7 @@ fn smallest(search: &Search<'_>) -> Result<Vec<Policy>, PlanError> {
             }
         }
     }
-    Ok(policies)
+    policies
 }
 
 /// How much of a tier's size is missing.

@@ -62,16 +62,15 @@ fn place_weighing(
     Ok(placed.filter(|policy| fits(form, policy, room)))
 }
 
-/// The placement of a shape that exceeds the tiers by least, each relative to its size.
-pub(super) fn place_with_least_excess(
-    shape: &Shape,
-    room: &PerTier<f64>,
-) -> Result<Option<Policy>, PlanError> {
+/// The placement of a shape that exceeds the tiers by least, each relative to its size; none where the solver has none, which
+/// at times ends on a singular basis. Other shapes are near.
+pub(super) fn place_with_least_excess(shape: &Shape, room: &PerTier<f64>) -> Option<Policy> {
     let mut program = Program::new();
     let excess = PerTier::from_fn(|_| program.variables.add(variable().min(0.0)));
     program.fit(shape.form.memory(), room, Some(&excess));
-    let solved = program.minimise(excess.device + excess.host + excess.disk)?;
-    Ok(solved.map(|shares| shares.write(shape.policy)))
+    let solved = program.minimise(excess.device + excess.host + excess.disk);
+    let shares = solved.ok().flatten()?;
+    Some(shares.write(shape.policy))
 }
 
 /// The constraints once more, as they were before they were scaled.

@@ -300,7 +300,14 @@ fn answer(
     for (done, pipeline) in (1..).zip(pipelines) {
         let search = Search::new(profile, model, dtype, request, pipeline)?;
         let found = search.found(request)?;
+        let fits = matches!(found.verdict, Fit::Plans(_));
+        let is_tight = !fits || space::are_tight(&search.forms, &search.open, search.maker.room());
+        let halves = is_tight.then(|| search.in_halves());
         pool.add(search, found);
+        if let Some(halves) = halves {
+            let found = halves.found(request)?;
+            pool.add(halves, found);
+        }
         watch(done, steps);
     }
     pool.answer(verdict)
@@ -391,10 +398,12 @@ pub fn propose(
 }
 
 /// What all parts of one search share.
+#[derive(Clone)]
 struct Search<'a> {
     profile: &'a HardwareProfile,
-    pipeline: Pipeline,
     forms: ClosedForms,
+    /// The discrete choices besides sizes.
+    open: Vec<Policy>,
     allowed: Allowed,
     maker: Maker,
 }
@@ -434,7 +443,7 @@ impl<'a> Search<'a> {
         let approximations = (compressions.as_slice(), allowed.sparse_attention);
         Ok(Search {
             profile,
-            pipeline,
+            open: space::choices(&allowed, pipeline),
             forms: ClosedForms::new(profile, &stage, dtype, workload, approximations)?,
             allowed,
             maker: Maker::new(profile, model, dtype, workload),
@@ -460,14 +469,17 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The discrete choices besides sizes.
-    fn open(&self) -> Vec<Policy> {
-        space::choices(&self.allowed, self.pipeline)
+    /// The same of plans that need less of the device.
+    fn in_halves(&self) -> Search<'a> {
+        Search {
+            open: space::in_halves(&self.open),
+            ..self.clone()
+        }
     }
 
     fn shapes(&self) -> Vec<Shape> {
-        let open = self.open();
-        space::shapes(&self.forms, &open, self.maker.workload(), self.maker.room())
+        let (asked, room) = (self.maker.workload(), self.maker.room());
+        space::shapes(&self.forms, &self.open, asked, room)
     }
 
     /// Plans that fit, best by the closed form first, and the proposals that they come from.
@@ -534,8 +546,8 @@ impl<'a> Search<'a> {
                     Ok(None) | Err(_) => Vec::new(),
                 };
                 if plans.is_empty() {
-                    let nearest = lp::place_with_least_excess(shape, room).into_iter();
-                    plans.extend(nearest.flatten().map(|policy| self.maker.plan(policy)));
+                    let nearest = lp::place_with_least_excess(shape, room);
+                    plans.extend(nearest.map(|policy| self.maker.plan(policy)));
                     plans.retain(Maker::fits);
                 }
                 made.append(&mut plans);
@@ -567,7 +579,7 @@ impl<'a> Search<'a> {
     /// Each kind of plan that may be chosen.
     fn kinds(&self) -> Vec<Kind> {
         let mut kinds: Vec<Kind> = Vec::new();
-        for kind in self.open().iter().map(Kind::of) {
+        for kind in self.open.iter().map(Kind::of) {
             if !kinds.contains(&kind) {
                 kinds.push(kind);
             }

@@ -107,6 +107,27 @@ pub(super) fn choices(allowed: &Allowed, pipeline: Pipeline) -> Vec<Policy> {
     choices
 }
 
+/// Where what must be on the device takes more of it, steps of half a layer, which need less, are searched as well.
+const TIGHT: f64 = 0.5;
+
+/// Whether one sequence with all else elsewhere takes most of the device, be it for the weights of the layers at hand.
+pub(super) fn are_tight(forms: &ClosedForms, choices: &[Policy], room: &PerTier<f64>) -> bool {
+    let least = |choice: &Policy| forms.form(choice).memory().device.lowest();
+    let least = choices.iter().map(least).fold(f64::INFINITY, f64::min);
+    least > TIGHT * room.device
+}
+
+/// The same choices with attention and MLP as steps of their own, as FlexGen's are, so that the device has room for the weights
+/// of half a layer at a time.
+pub(super) fn in_halves(choices: &[Policy]) -> Vec<Policy> {
+    let halved = |choice: &Policy| Policy {
+        half_layers: true,
+        barrier: choice.overlap,
+        ..*choice
+    };
+    choices.iter().map(halved).collect()
+}
+
 /// Shapes that may fit.
 pub(super) fn shapes(
     forms: &ClosedForms,
@@ -202,7 +223,10 @@ fn pairs(workload: &Workload) -> Vec<(u32, u32)> {
     pairs
 }
 
-/// The `count` best proposals of the linear programs, best first.
+/// The `count` best proposals of the linear programs, best first. What the solver cannot place is left to the other shapes.
+///
+/// # Errors
+/// The solver's, where it has no answer for any shape.
 pub(super) fn scan(
     shapes: &[&Shape],
     room: &PerTier<f64>,
@@ -214,7 +238,7 @@ pub(super) fn scan(
     let mut order: Vec<(f64, &Shape)> = shapes.iter().map(|s| (bound(s), *s)).collect();
     order.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut best: Vec<Proposal> = Vec::new();
-    let mut failed = None;
+    let (mut failed, mut is_answered) = (None, false);
     for some in order.chunks(AT_ONCE) {
         let some = match best.get(count - 1) {
             Some(last) => &some[..some.partition_point(|(bound, _)| *bound < last.score)],
@@ -228,7 +252,7 @@ pub(super) fn scan(
                     best.insert(at, proposal);
                     best.truncate(count);
                 }
-                Ok(None) => {}
+                Ok(None) => is_answered = true,
                 Err(error) => failed = Some(error),
             }
         }
@@ -237,7 +261,7 @@ pub(super) fn scan(
         }
     }
     match failed {
-        Some(error) if best.is_empty() => Err(error),
+        Some(error) if best.is_empty() && !is_answered => Err(error),
         _ => Ok(best),
     }
 }

@@ -97,18 +97,24 @@ fn less_sure(prediction: &Summary) -> Option<&'static str> {
 
 /// That matrix products have another type's rates, where the profile has none of the plan's.
 pub fn rates_text(plan: &Plan) -> Option<String> {
-    let known = plan.prediction.as_ref()?.rates_of?.name();
-    let (wanted, profile) = (plan.dtype.name(), &plan.provenance.hardware);
-    let slower = match plan.dtype {
+    let known = plan.prediction.as_ref()?.rates_of?;
+    let profile = &plan.provenance.hardware;
+    Some(stand_in_text(profile, plan.dtype, known))
+}
+
+/// That products in one type are predicted with the rates that a profile knows of another.
+pub fn stand_in_text(profile: &str, wanted: Dtype, known: Dtype) -> String {
+    let slower = match wanted {
         Dtype::Bf16 => {
             ", which is far too fast where the device has no bf16 (GPUs before Ampere: T4, V100)"
         }
         _ => "",
     };
-    Some(format!(
+    let (wanted, known) = (wanted.name(), known.name());
+    format!(
         "{profile} has no rates of matrix products in {wanted}: predicted with those in {known}{slower}; give \
          --dtype {known}, or a profile that has them (of this machine: plimsoll profile --dtype {wanted})"
-    ))
+    )
 }
 
 fn where_from(interval: Option<&Interval>) -> &'static str {

@@ -111,7 +111,7 @@ fn placement(plan: &Plan) -> Table {
     let weights = bytes.map(|bytes| bytes / all.max(1.0));
     let asked = Tier::ALL.map(|tier| percent(policy.weights[tier]));
     let real = Tier::ALL.map(|tier| percent(weights[tier]));
-    let note = match asked == real {
+    let note = match asked == real || policy.split.is_some() {
         true => String::new(),
         false => format!("(whole tensors, for {})", asked.join("/")),
     };
@@ -160,7 +160,7 @@ fn decisions(plan: &Plan) -> String {
     };
     format!(
         "batch      {} x {}{} = {} a block\n\
-         schedule   {}, overlap {}, barrier {}, attention on the CPU {}\n\
+         schedule   {}{}, overlap {}, barrier {}, attention on the CPU {}\n\
          tensors    made whole {granularity}, page-locked on the host: {}, in 4 bits: {}\n{}{sparse}",
         policy.gpu_batch_size,
         policy.num_gpu_batches,
@@ -170,6 +170,7 @@ fn decisions(plan: &Plan) -> String {
         },
         count(policy.block_size(), "sequence"),
         schedule(policy.schedule),
+        in_steps(policy),
         switch(policy.overlap),
         switch(policy.barrier),
         switch(policy.cpu_attention),
@@ -306,6 +307,14 @@ fn schedule(schedule: Schedule) -> &'static str {
     }
 }
 
+/// What is a step, where that is not a layer.
+fn in_steps(policy: &Policy) -> &'static str {
+    match policy.halves_layers() {
+        true => " in half layers",
+        false => "",
+    }
+}
+
 /// Whose shares those of the weights are.
 pub fn but_split(policy: &Policy) -> &'static str {
     match policy.split {
@@ -334,7 +343,7 @@ pub fn policy_in_short(plan: &Plan) -> String {
     let policy = &plan.policy;
     let shares = |s: &PerTier<f64>| Tier::ALL.map(|t| percent(s[t])).join("/");
     format!(
-        "{} x {}{} {}, weights{} {}, cache {}, activations {} on device/host/disk{}{}{}{}",
+        "{} x {}{} {}{}, weights{} {}, cache {}, activations {} on device/host/disk{}{}{}{}",
         policy.gpu_batch_size,
         policy.num_gpu_batches,
         match policy.pipeline {
@@ -342,6 +351,7 @@ pub fn policy_in_short(plan: &Plan) -> String {
             it => format!(" x {} over {} stages", it.micro_batches, it.stages),
         },
         schedule(policy.schedule),
+        in_steps(policy),
         but_split(policy),
         shares(&policy.weights),
         shares(&policy.cache),

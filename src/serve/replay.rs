@@ -161,6 +161,11 @@ impl Server {
         self.serve(requests, &mut simulator, false)
     }
 
+    /// The type whose rates of matrix products are taken, where the profile has none of this model's own.
+    pub fn rates_of(&self) -> Option<Dtype> {
+        CostModel::of_model(&self.profile, &self.model, self.dtype).stand_in()
+    }
+
     /// Whether the traffic leaves something of each link.
     ///
     /// # Errors
@@ -219,9 +224,11 @@ impl Server {
     /// One that has the cache to itself, or shares it with others.
     fn scheduler(&self, requests: &[Request], (sharing, described): (u32, bool)) -> Scheduler {
         let (machine, shape) = (self.machine(), Shape::of(&self.model, self.dtype));
-        let capacity = self.kv_bytes.0 / shape.bytes_per_token().0 / u64::from(sharing);
-        let manager = self.manager.of(capacity);
         let pie = self.manager.layers(&machine, self.kv_bytes, &shape);
+        let whole = self.kv_bytes.0 / shape.bytes_per_token().0 / u64::from(sharing);
+        // What a stated expansion holds is never taken away.
+        let capacity = pie.as_ref().map_or(whole, Pie::capacity_tokens);
+        let manager = self.manager.of(capacity);
         let stages = self.gpus.stages(&machine, self.model.num_hidden_layers);
         let mut scheduler = Scheduler::new(machine, shape, self.limits, manager, requests);
         scheduler = scheduler.over(stages);

@@ -2,11 +2,11 @@
 
 use std::str::FromStr;
 
-use plimsoll_core::serve::{Request, ServeSummary};
+use plimsoll_core::serve::Request;
 use plimsoll_core::units::{Bytes, Seconds};
 use serde::Serialize;
 
-use super::replay::{Expansion, Manager, Server};
+use super::replay::{Expansion, Manager, Replayed, Server};
 use super::workload::Description;
 use crate::parallel::on_all_processors;
 
@@ -73,10 +73,21 @@ impl FromStr for Sweep {
         let values = values
             .split(',')
             .map(|value| value.trim().parse::<f64>().ok());
-        let values: Option<Vec<f64>> = values
-            .map(|value| value.filter(|value| *value >= least && value.is_finite()))
-            .collect();
+        let values: Option<Vec<f64>> = values.collect();
         let values = values.ok_or_else(wrong)?;
+        if values
+            .iter()
+            .any(|value| !(*value >= least && value.is_finite()))
+        {
+            return Err(match what {
+                Swept::Expansion => {
+                    "give expansions of at least 1, such as expansion=1,1.4".to_owned()
+                }
+                Swept::Rate | Swept::KvGb => {
+                    format!("give numbers above 0, such as {}=3,5,7", what.name())
+                }
+            });
+        }
         Ok(Sweep { what, values })
     }
 }
@@ -120,10 +131,15 @@ pub struct SweepRow {
     pub average_batch: f64,
     /// How often requests had to leave.
     pub preemptions: u64,
+    /// Why nothing was served, where nothing was: what the first request did.
+    #[serde(skip)]
+    pub refusal: Option<String>,
 }
 
 impl SweepRow {
-    fn of(value: f64, it: &ServeSummary) -> SweepRow {
+    fn of(value: f64, replayed: &Replayed) -> SweepRow {
+        let it = &replayed.summary;
+        let first = replayed.refusals.first().filter(|_| it.completed == 0);
         let of_answers = |seconds: f64| (it.completed > 0).then_some(seconds);
         SweepRow {
             value,
@@ -144,6 +160,7 @@ impl SweepRow {
             goodput_per_s: it.goodput_per_s,
             average_batch: it.average_batch,
             preemptions: it.preemptions,
+            refusal: first.map(|refusal| refusal.why.clone()),
         }
     }
 }
@@ -156,7 +173,7 @@ impl Sweep {
     pub fn rows(&self, server: &Server, requests: &[Request]) -> anyhow::Result<Vec<SweepRow>> {
         let row = |value: f64| {
             let (server, requests) = self.with(value, server, requests);
-            Ok(SweepRow::of(value, &server.replay(&requests)?.summary))
+            Ok(SweepRow::of(value, &server.replay(&requests)?))
         };
         on_all_processors(self.values.clone(), &row)
             .into_iter()

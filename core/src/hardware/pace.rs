@@ -4,6 +4,10 @@
 //! goes down). Reference work, timed when the profile is measured and again around a run, tells such a
 //! moment from a wrong model.
 
+use std::fmt;
+
+use serde::Serialize;
+
 use super::curve::Curve;
 use super::profile::{CopyLink, HardwareProfile};
 use super::provenance::Quantity;
@@ -22,7 +26,7 @@ pub struct Pace {
 }
 
 /// How much longer the reference work takes now than then; 1 is the profile's own pace.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Slowness {
     /// Matrix products of few tokens.
     pub few_tokens: f64,
@@ -59,6 +63,21 @@ impl Slowness {
             (_, Op::Attention { query_len, .. }) if *query_len > 1 => self.many_tokens,
             _ => self.few_tokens,
         }
+    }
+}
+
+impl fmt::Display for Slowness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Slowness {
+            few_tokens,
+            many_tokens,
+            copy,
+        } = self;
+        write!(
+            f,
+            "reference work took {few_tokens:.2} (products of few tokens), {many_tokens:.2} (of many) and {copy:.2} (copies) \
+             times as long as when this machine was profiled"
+        )
     }
 }
 

@@ -22,8 +22,8 @@ const SEQUENCES: u32 = 16;
 pub(super) struct Memory {
     /// Where a layer is a step.
     whole: Vec<(Kept, Rows)>,
-    /// Where FlexGen's steps are taken, which few ask for.
-    halves: OnceLock<Vec<(Kept, Rows)>>,
+    /// Where steps are FlexGen's, which few ask for: without a copy of the cache for the CPU, and with.
+    stepped: [OnceLock<Vec<(Kept, Rows)>>; 2],
     measured: Measured,
     text_bytes: f64,
     /// Of one block.
@@ -77,7 +77,7 @@ impl Memory {
         let ids = f64::from(workload.prompt_len) + f64::from(workload.gen_len);
         Ok(Memory {
             whole: measured.all_rows(base)?,
-            halves: OnceLock::new(),
+            stepped: Default::default(),
             measured,
             text_bytes: 4.0 * ids,
             workload: endless,
@@ -93,8 +93,9 @@ impl Memory {
         asked: u64,
     ) -> PerTier<Linear> {
         let key = (policy.compression, policy.cpu_attention);
-        let rows = match policy.halves_layers() || policy.copies_cache() {
-            true => self.halves.get_or_init(|| self.measured.of_halves()),
+        let copies = policy.copies_cache();
+        let rows = match policy.halves_layers() || copies {
+            true => self.stepped[usize::from(copies)].get_or_init(|| self.measured.stepped(copies)),
             false => &self.whole,
         };
         let rows = rows.iter().find(|(known, _)| *known == key);
@@ -141,11 +142,11 @@ struct Measured {
 
 impl Measured {
     /// In FlexGen's steps; what lowers in whole layers does in halves.
-    fn of_halves(&self) -> Vec<(Kept, Rows)> {
+    fn stepped(&self, cache_workspace: bool) -> Vec<(Kept, Rows)> {
         let flexgen = Policy {
             barrier: true,
             half_layers: true,
-            cache_workspace: true,
+            cache_workspace,
             ..self.base
         };
         self.all_rows(flexgen).expect("as of whole layers")

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::super::exit::{Exit, Failure};
 use super::super::options::Format;
 use super::super::output::{print, print_json};
-use super::super::plan::refused;
+use super::super::plan::{at_most, refused};
 use super::{Args, Kind, title};
 use crate::baseline::System;
 use crate::memory::{points, ranges, sizes};
@@ -45,6 +45,11 @@ pub(super) fn run(
         kind.write(path, &picture, &points)?;
     }
     let ranges = ranges(&points);
+    let any_split = points.iter().any(|point| point.is_split);
+    let at_most = at_most(any_split, setting.profile);
+    let note = at_most.map_or(String::new(), |said| {
+        format!("Where linear layers are split: {said}.\n")
+    });
     match args.format {
         Format::Json => print_json(&json!({
             "hardware": setting.profile.name,
@@ -56,7 +61,7 @@ pub(super) fn run(
             "points": points,
         })),
         Format::Text => print(&format!(
-            "{title}\ntokens a second, by device memory\n\n{}\n{}\n{} points in {computed_in_s:.2} s\n",
+            "{title}\ntokens a second, by device memory\n\n{}\n{}\n{note}{} points in {computed_in_s:.2} s\n",
             memory_table(&points),
             ranges_table(&ranges),
             points.len()

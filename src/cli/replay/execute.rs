@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use plimsoll_backend::cpu::{CpuOptions, Throttles};
 use plimsoll_backend::weights::{Safetensors, Synthetic, WeightSource};
-use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::program::ResourceKind;
 use plimsoll_core::serve::{Request, Reserve, ServeSummary};
 use plimsoll_core::traffic::Traffic;
@@ -55,7 +55,7 @@ pub(super) struct Measured {
     /// What of the traffic was carried.
     pub carried: Bytes,
     /// How much longer reference work took around it than when the machine was profiled, where that is known.
-    pub pace: Option<f64>,
+    pub pace: Option<Slowness>,
     /// The prediction of a machine that goes at that pace. Requests come as they do: their times are not the machine's.
     pub at_pace: Option<Replayed>,
 }
@@ -145,7 +145,7 @@ impl ExecuteArgs {
             foreign,
             replayed: executed.replayed,
             carried: executed.carried,
-            pace: pace.map(|pace| pace.few_tokens),
+            pace,
             at_pace: at_pace.transpose()?,
         }))
     }
@@ -206,8 +206,7 @@ impl Measured {
         let table = serve_comparison((predicted, at_pace), &self.replayed.summary);
         let pace = self.pace.map_or(String::new(), |pace| {
             format!(
-                "pace: around it, reference work took {pace:.2} times as long as when this machine was profiled; errors are of \
-                 the prediction at this pace, with requests at their own times\n"
+                "pace: around it, {pace}; errors are of the prediction at this pace, with requests at their own times\n"
             )
         });
         let carried = match self.carried {

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use plimsoll_core::control::Run;
+use plimsoll_core::hardware::Slowness;
 use plimsoll_core::summary::Summary;
 use serde::Serialize;
 use serde_json::json;
@@ -24,7 +25,7 @@ use crate::trace_file::{Process, write_run, write_side_by_side};
 pub(super) struct Done {
     pub measured: Summary,
     /// How much longer reference work took around the run than when the machine was profiled, where that is known.
-    pub pace: Option<f64>,
+    pub pace: Option<Slowness>,
     /// All of it, where a trace was asked for.
     pub run: Option<Run>,
     /// Of the first prompts, as many as are [`shown`].
@@ -47,7 +48,7 @@ struct Report<'a> {
     /// Why there is no prediction, where one could have been made.
     prediction_left_out: Option<&'a str>,
     measured: &'a Summary,
-    pace: Option<f64>,
+    pace: Option<Slowness>,
     outputs: Vec<Answer<'a>>,
 }
 
@@ -187,9 +188,7 @@ fn figures(prepared: &Prepared, done: &Done) -> String {
         ));
     }
     if let Some(pace) = done.pace {
-        text.push_str(&format!(
-            "pace: around the run, reference work took {pace:.2} times as long as when this machine was profiled\n"
-        ));
+        text.push_str(&format!("pace: around the run, {pace}\n"));
     }
     if let Some(said) = predicted.and_then(extrapolation_text) {
         text.push_str(&format!(

@@ -5,6 +5,7 @@ use plimsoll_core::units::Seconds;
 use statrs::distribution::{ContinuousCDF, Gamma};
 
 use super::lengths::Lengths;
+use super::read::LATEST_S;
 use crate::files::split_mix;
 
 /// When requests come.
@@ -35,7 +36,7 @@ pub struct Generator {
     pub prompt: Lengths,
     /// Tokens of answers, drawn without regard to the prompt.
     pub output: Lengths,
-    /// Tokens of both at most: what is longer is drawn again, or cut where that does not help.
+    /// Tokens of both at most: what is longer is drawn again.
     pub total_max: Option<u32>,
     /// How many.
     pub requests: usize,
@@ -43,8 +44,31 @@ pub struct Generator {
     pub seed: u64,
 }
 
-/// How often what is too long is drawn again before it is cut.
+/// How often what is too long is drawn again before there is no such trace.
 const DRAWS_MAX: usize = 1000;
+
+/// Why there is no such trace.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum GenerateError {
+    /// What was drawn was always too long.
+    #[error(
+        "of {DRAWS_MAX} draws none has at most {most} tokens of prompt and answer, and the shortest {shortest}"
+    )]
+    TooLong {
+        /// Allowed.
+        most: u32,
+        /// Drawn.
+        shortest: u32,
+    },
+    /// Requests come too far apart.
+    #[error(
+        "the last request comes after {seconds:e} s, and no trace has times after {LATEST_S:e} s"
+    )]
+    TooLate {
+        /// When it comes.
+        seconds: f64,
+    },
+}
 
 /// Numbers of one kind, independent of those of other kinds with the same seed.
 struct Draws(u64);
@@ -63,38 +87,46 @@ impl Draws {
 
 impl Generator {
     /// The requests, in the order in which they come.
-    pub fn requests(&self) -> Vec<Request> {
+    ///
+    /// # Errors
+    /// Lengths that are hardly ever so short; requests so far apart that nothing would read the trace.
+    pub fn requests(&self) -> Result<Vec<Request>, GenerateError> {
         let mut gaps = Draws::new(self.seed, 1);
         let (mut prompts, mut outputs) = (Draws::new(self.seed, 2), Draws::new(self.seed, 3));
         let mut now = 0.0;
         let gap = Gap::of(self.arrivals);
-        (0..self.requests)
-            .map(|_| {
-                now += gap.at(&mut gaps);
-                let (prompt_len, output_len) = self.lengths(&mut prompts, &mut outputs);
-                Request {
-                    arrival: Seconds(now),
-                    prompt_len,
-                    output_len,
-                }
-            })
-            .collect()
+        let mut requests = Vec::with_capacity(self.requests);
+        for _ in 0..self.requests {
+            now += gap.at(&mut gaps);
+            let (prompt_len, output_len) = self.lengths(&mut prompts, &mut outputs)?;
+            requests.push(Request {
+                arrival: Seconds(now),
+                prompt_len,
+                output_len,
+            });
+        }
+        match now <= LATEST_S {
+            true => Ok(requests),
+            false => Err(GenerateError::TooLate { seconds: now }),
+        }
     }
 
-    fn lengths(&self, prompts: &mut Draws, outputs: &mut Draws) -> (u32, u32) {
-        let most = self.total_max.unwrap_or(u32::MAX).max(2);
-        let mut drawn = (1, 1);
+    fn lengths(
+        &self,
+        prompts: &mut Draws,
+        outputs: &mut Draws,
+    ) -> Result<(u32, u32), GenerateError> {
+        let most = self.total_max.unwrap_or(u32::MAX);
+        let mut shortest = u32::MAX;
         for _ in 0..DRAWS_MAX {
-            drawn = (
-                self.prompt.quantile(prompts.next()),
-                self.output.quantile(outputs.next()),
-            );
-            if drawn.0 + drawn.1 <= most {
-                return drawn;
+            let prompt = self.prompt.quantile(prompts.next());
+            let output = self.output.quantile(outputs.next());
+            if prompt + output <= most {
+                return Ok((prompt, output));
             }
+            shortest = shortest.min(prompt + output);
         }
-        let prompt = drawn.0.min(most - 1);
-        (prompt, drawn.1.min(most - prompt))
+        Err(GenerateError::TooLong { most, shortest })
     }
 }
 
@@ -184,7 +216,7 @@ mod tests {
             (Arrivals::Poisson { rate: 5.0 }, 5.0, 1.0),
             (Arrivals::Gamma { rate: 2.0, cv: 3.0 }, 2.0, 3.0),
         ] {
-            let trace = generator(arrivals).requests();
+            let trace = generator(arrivals).requests().unwrap();
             let gaps: Vec<f64> = trace
                 .windows(2)
                 .map(|two| two[1].arrival.0 - two[0].arrival.0)
@@ -208,11 +240,27 @@ mod tests {
     }
 
     #[test]
+    fn lengths_that_are_never_so_short_and_rates_that_no_trace_holds_are_refused() {
+        let too_long = Generator {
+            prompt: "constant:100".parse().unwrap(),
+            output: "uniform:220,230".parse().unwrap(),
+            ..generator(Arrivals::AtOnce)
+        };
+        let Err(GenerateError::TooLong { most, shortest }) = too_long.requests() else {
+            panic!("it is at least 320")
+        };
+        assert!(most == 300 && (320..330).contains(&shortest), "{shortest}");
+        let rare = generator(Arrivals::Poisson { rate: 1e-9 }).requests();
+        assert!(matches!(rare, Err(GenerateError::TooLate { .. })));
+    }
+
+    #[test]
     fn a_seed_decides_all_and_nothing_is_too_long() {
         let all = generator(Arrivals::AtOnce);
-        let trace = all.requests();
-        assert_eq!(trace, all.requests());
-        assert_ne!(trace, Generator { seed: 4, ..all }.requests());
+        let trace = all.requests().unwrap();
+        assert_eq!(Ok(&trace), all.requests().as_ref());
+        let other = Generator { seed: 4, ..all }.requests();
+        assert_ne!(Ok(&trace), other.as_ref());
         assert!(
             trace
                 .iter()

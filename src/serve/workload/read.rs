@@ -33,7 +33,7 @@ pub enum TimeUnit {
 }
 
 /// Millennia: what is later was counted in something smaller.
-const LATEST_S: f64 = 1e11;
+pub(super) const LATEST_S: f64 = 1e11;
 
 const REMEDY: &str =
     "give a time not before the one above, and whole numbers of tokens, at least 1";
@@ -162,7 +162,7 @@ fn json_rows(path: &Path, text: &str, unit: Option<TimeUnit>) -> Result<Vec<Row>
             InputError::bad_file(path, format!("line {}", index + 1), problem, remedy)
         };
         let object: Value = serde_json::from_str(line)
-            .map_err(|e| wrong(format!("is no JSON object: {e}"), REMEDY))?;
+            .map_err(|e| wrong(not_json(&e), "give one JSON object a line"))?;
         let clock = clock.get_or_insert_with(|| {
             Clock::of(unit.unwrap_or(match object.get(MOONCAKE) {
                 Some(_) => TimeUnit::Milliseconds,
@@ -175,6 +175,13 @@ fn json_rows(path: &Path, text: &str, unit: Option<TimeUnit>) -> Result<Vec<Row>
         rows.push(Row { prompt, ..row });
     }
     Ok(rows)
+}
+
+/// What is wrong with a line, without the number that it has by itself.
+fn not_json(error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    let what = said.split(" at line ").next().unwrap_or(&said);
+    format!("is no JSON object: {what} at column {}", error.column())
 }
 
 fn json_row(line: usize, object: &Value, clock: &mut Clock) -> Result<Row, String> {
@@ -259,7 +266,7 @@ impl Clock {
             };
             return match (0.0..=LATEST_S).contains(&seconds) {
                 true => Ok(seconds),
-                false if seconds > LATEST_S => Err(format!(
+                false if seconds > LATEST_S && seconds.is_finite() => Err(format!(
                     "`{text}` is no time in {}; if it is in milliseconds, --time-unit ms says so",
                     match self.unit {
                         TimeUnit::Seconds => "seconds",
