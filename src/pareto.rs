@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
+use plimsoll_core::term::Term;
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
@@ -71,6 +72,8 @@ pub struct Point {
     pub granularity: Option<Granularity>,
     /// Which host memory is page-locked.
     pub page_lock: Option<&'static str>,
+    /// What of FlexGen's steps the policy does without, of those that its barrier would bring.
+    pub without: Option<String>,
     /// Whether weights are kept in 4 bits.
     pub compress_weight: Option<bool>,
     /// Whether the cache is.
@@ -230,6 +233,7 @@ impl Point {
             barrier: None,
             granularity: None,
             page_lock: None,
+            without: None,
             compress_weight: None,
             compress_cache: None,
             exceeds: None,
@@ -276,6 +280,18 @@ impl Point {
             PageLocked::NONE => "none",
             _ => "flexgen",
         });
+        let without: Vec<&str> = [
+            (Term::HalfLayers, policy.halves_layers()),
+            (
+                Term::CacheWorkspace,
+                !policy.cpu_attention || policy.copies_cache(),
+            ),
+        ]
+        .into_iter()
+        .filter(|(_, is_there)| policy.loads_weights_at_once() && !is_there)
+        .map(|(term, _)| term.name())
+        .collect();
+        self.without = (!without.is_empty()).then(|| without.join(","));
         self.compress_weight = Some(policy.compression.weights);
         self.compress_cache = Some(policy.compression.cache);
     }

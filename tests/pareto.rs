@@ -27,7 +27,7 @@ fn pareto_draws_each_system_and_says_what_does_not_fit() {
     let csv = std::fs::read_to_string(place.path("p.csv")).unwrap();
     let header = "system,effective_batch,latency_s,throughput_tok_s,low_tok_s,high_tok_s,on_frontier,\
                   gpu_batch_size,num_gpu_batches,wg,wc,cg,cc,hg,hc,cpu_compute,schedule,overlap,barrier,\
-                  granularity,page_lock,compress_weight,compress_cache,exceeds,needed_bytes,capacity_bytes";
+                  granularity,page_lock,without,compress_weight,compress_cache,exceeds,needed_bytes,capacity_bytes";
     assert_eq!(csv.lines().next(), Some(header));
     assert_eq!(csv.lines().count(), 1 + 3 * 3);
     let svg = std::fs::read_to_string(place.path("p.svg")).unwrap();
@@ -62,9 +62,26 @@ fn split_layers_on_a_cpu_of_unknown_speed_are_said_to_be_an_upper_bound() {
 #[test]
 fn points_of_a_frontier_can_be_simulated_again() {
     let place = Place::new();
-    let asked = "--hw t4 --model opt-30b --prompt-len 64 --gen-len 8";
-    let points = "--systems plimsoll,flexgen --batches 64 --format json";
-    let report = place.json(&format!("pareto {asked} {points}"));
+    place.write(
+        "small.toml",
+        "name = \"small\"\nextends = \"a10\"\n[sources.cut]\nkind = \"datasheet\"\nfrom = \"a test\"\ndate = \"2026\"\n\
+         [tiers]\ndevice_capacity_bytes = { value = 2e9, source = \"cut\" }\n",
+    );
+    let again = |asked: &str, points: &str| again(&place, asked, points);
+    again(
+        "--hw t4 --model opt-30b --prompt-len 64 --gen-len 8",
+        "--systems plimsoll,flexgen --batches 64",
+    );
+    // A plan of half layers whose CPU attends to the cache itself, and not to a copy as FlexGen's does.
+    let small = "--hw small.toml --model opt-13b --prompt-len 512 --gen-len 8";
+    let without = again(small, "--systems plimsoll,flexgen --batches 1");
+    assert_eq!(without, ["cache-workspace", "null"]);
+}
+
+/// What the points are without, of FlexGen's steps; their throughput is as when they are simulated.
+fn again(place: &Place, asked: &str, points: &str) -> Vec<String> {
+    let report = place.json(&format!("pareto {asked} {points} --format json"));
+    let mut all_without = Vec::new();
     for point in report["points"].as_array().unwrap() {
         let word = |key: &str| point[key].to_string().replace('"', "");
         let switch = |key: &str| if point[key] == true { "on" } else { "off" };
@@ -81,6 +98,11 @@ fn points_of_a_frontier_can_be_simulated_again() {
         ] {
             line += &format!(" {flag} {}", word(key));
         }
+        let without = word("without");
+        for term in without.split(',').filter(|term| *term != "null") {
+            line += &format!(" --without {term}");
+        }
+        all_without.push(without);
         assert_eq!(point["overlap"], true);
         assert_eq!(point["compress_weight"], false);
         let again = place.json(&format!("{line} --format json"));
@@ -92,6 +114,7 @@ fn points_of_a_frontier_can_be_simulated_again() {
             "{line}: {again}, not {there}"
         );
     }
+    all_without
 }
 
 #[test]

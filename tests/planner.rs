@@ -224,7 +224,19 @@ fn a_device_too_small_for_whole_layers_takes_half_layers() {
     let found = planned(&small, &opt, &request(workload));
     assert_fits(&found.plan);
     assert!(found.plan.policy.halves_layers(), "{:?}", found.plan.policy);
-    // Nor is it refused for a frontier, or slower there than a system that always takes them.
+    let one_after_another = Request {
+        allowed: Allowed {
+            overlap: false,
+            ..Allowed::default()
+        },
+        ..request(workload)
+    };
+    let found = planned(&small, &opt, &one_after_another);
+    assert!(found.plan.policy.halves_layers(), "{:?}", found.plan.policy);
+    let endless = Baseline::new(System::Plimsoll, &small, &opt, FLEXGEN).expect("a workload");
+    assert!(endless.favourite().expect("a search").is_some());
+    // Nor is it refused for a frontier, or slower there than a system that always takes them; where whole layers have room
+    // as well, the plan is the better of both.
     for (name, gb) in [("opt-30b", 2.5), ("opt-13b", 2.0)] {
         let opt = model(name);
         let small = small.with_capacities(bytes(gb), None, None);
@@ -236,6 +248,10 @@ fn a_device_too_small_for_whole_layers_takes_half_layers() {
             }
         });
         assert!(ours > flexgen, "{name}: {ours} beside {flexgen}");
+        let found = planned(&small, &opt, &request(workload));
+        let policy = &found.plan.policy;
+        assert!(policy.halves_layers(), "{name}: {policy:?}");
+        assert!(throughput(&found.plan) > flexgen, "{name}: {policy:?}");
     }
 }
 

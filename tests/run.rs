@@ -51,6 +51,16 @@ fn a_run_gives_tokens_and_the_measured_figures() {
     ));
     assert!(text.contains("emulated"), "{text}");
     assert!(text.contains("pace: around the run, "), "{text}");
+    for work in ["few tokens", "many", "copies"] {
+        assert!(text.contains(work), "no {work} in\n{text}");
+    }
+    let json = place.json(&format!(
+        "run --plan plan.json --model {} --hw small.toml --format json",
+        tiny_opt()
+    ));
+    for work in ["few_tokens", "many_tokens", "copy"] {
+        assert!(json["pace"][work].as_f64().is_some_and(|it| it > 0.0));
+    }
 }
 
 #[test]

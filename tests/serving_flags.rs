@@ -175,11 +175,11 @@ fn a_sweep_that_changes_nothing_is_refused() {
         (&["--sweep", "kv-gb=1,x"], "numbers with commas"),
         (
             &["--sweep", "kv-gb=-1"],
-            "give numbers above 0, such as kv-gb=",
+            "give finite numbers above 0, such as kv-gb=",
         ),
         (
             &["--sweep", "rate=1,0"],
-            "give numbers above 0, such as rate=",
+            "give finite numbers above 0, such as rate=",
         ),
         (&["--sweep", "size=1"], "rate, kv-gb or expansion"),
         (
@@ -313,6 +313,13 @@ fn where_nothing_is_served_a_sweep_knows_no_times() {
     assert_eq!(about, ["gh200", "opt-13b", "vllm (recompute)", "kv-gb"]);
     assert_eq!((code, rows[0]["completed"].as_u64()), (0, Some(0)));
     assert_eq!(rows[0]["ttft_s_mean"], Value::Null);
+    assert!(
+        rows[0]["refusal"]
+            .as_str()
+            .is_some_and(|why| why.contains("needs")),
+        "{out}"
+    );
+    assert_eq!(rows[1]["refusal"], Value::Null);
     assert!(rows[1]["ttft_s_mean"].as_f64().expect("a time") > 0.0);
     let (_, out, said) = replay(&folder, &sweep);
     assert!(out.lines().any(|line| line.contains(" - ")), "{out}");
@@ -324,8 +331,7 @@ fn where_nothing_is_served_a_sweep_knows_no_times() {
     let (code, out, said) = replay(&folder, &["--sweep", "kv-gb=0.00001,0.00002"]);
     assert_eq!((code, out.lines().count()), (3, 5), "{out}");
     assert!(
-        said.lines()
-            .any(|line| line.starts_with("error: no request can be served: the first needs")),
+        said.starts_with("error: no request can be served: the first needs"),
         "{said}"
     );
 }

@@ -250,6 +250,14 @@ impl Policy {
         self.half_layers && self.loads_weights_at_once()
     }
 
+    /// What is a step, where that is not a layer.
+    pub fn steps_in_words(&self) -> &'static str {
+        match self.halves_layers() {
+            true => " in half layers",
+            false => "",
+        }
+    }
+
     /// Whether the CPU attends to a copy of the cache: only where steps meet, so that one thread makes the copy
     /// and then begins the computation.
     pub fn copies_cache(&self) -> bool {

@@ -263,7 +263,7 @@ fn without_overlap_moves_wait_for_computation() {
 }
 
 /// With a barrier, a step waits for the longest of its chains, which shares do not decide linearly: the
-/// closed form is then no better than a quarter. The planner's own plans have no barrier.
+/// closed form is then no better than a quarter. The planner's own plans have a barrier in half layers only.
 #[test]
 fn with_a_barrier_it_is_within_a_quarter() {
     for (name, size, batches, percent, cpu_attention) in CASES {
@@ -310,14 +310,22 @@ fn memory_is_close_to_the_footprint_and_exact_for_pure_placements() {
             0.05,
         ),
     ];
+    // Dense, with sparse attention, and in half layers with FlexGen's workspaces and without.
+    let variants = [
+        (1.0, false, true),
+        (0.1, false, true),
+        (1.0, true, true),
+        (1.0, true, false),
+    ];
     let variants = cases
         .into_iter()
-        .flat_map(|case| [(1.0, false), (0.1, false), (1.0, true)].map(|variant| (case, variant)));
-    for (((name, size, batches, percent, cpu_attention), tolerance), (share, barrier)) in variants {
+        .flat_map(|case| variants.map(|variant| (case, variant)));
+    for (((name, size, batches, percent, cpu_attention), tolerance), variant) in variants {
+        let (sparse_attention, barrier, cache_workspace) = variant;
         let policy = Policy {
-            sparse_attention: share,
-            // With FlexGen's half layers and workspaces.
+            sparse_attention,
             barrier,
+            cache_workspace,
             ..policy(size, batches, percent, cpu_attention)
         };
         let forms = ClosedForms::new(

@@ -406,36 +406,44 @@ fn swept(
         })?,
         Format::Text => print(&sweep_text(&title, sweep.what.axis(), &rows))?,
     }
-    for row in &rows {
-        if let Some(why) = &row.refusal {
-            let what = sweep.what.name();
-            complain(&format!(
-                "{what} {}: no request can be served: the first {why}",
-                row.value
-            ));
-        }
-    }
     for (path, kind) in files {
         match kind {
             Kind::Svg => write_text(path, &picture_svg(&picture)?)?,
             Kind::Png => write_picture_png(path, &picture)?,
-            Kind::Csv => {
-                let csv = to_csv(&rows)?;
-                // The first column is what was changed.
-                let name = sweep.what.name().replace('-', "_");
-                let rest = csv.strip_prefix(b"value").expect("its header");
-                write_atomically(path, |out| {
-                    out.write_all(name.as_bytes())?;
-                    out.write_all(rest)
-                })?;
-            }
+            Kind::Csv => write_rows(path, sweep.what, &rows)?,
         }
     }
-    let all: Option<Vec<&String>> = rows.iter().map(|row| row.refusal.as_ref()).collect();
-    match all {
-        Some(why) => Err(none_served(why[0])),
-        None => Ok(()),
+    any_served(sweep.what, &rows)
+}
+
+fn write_rows(path: &Path, what: Swept, rows: &[SweepRow]) -> anyhow::Result<()> {
+    let csv = to_csv(rows)?;
+    // The first column is what was changed.
+    let name = what.name().replace('-', "_");
+    let rest = csv.strip_prefix(b"value").expect("its header");
+    write_atomically(path, |out| {
+        out.write_all(name.as_bytes())?;
+        out.write_all(rest)
+    })?;
+    Ok(())
+}
+
+/// Says with which values nothing was served; that is an error where it is so with all.
+fn any_served(what: Swept, rows: &[SweepRow]) -> anyhow::Result<()> {
+    let refused = rows
+        .iter()
+        .filter_map(|row| Some((row.value, row.refusal.as_ref()?)));
+    let refused: Vec<(f64, &String)> = refused.collect();
+    if let (true, Some((_, why))) = (refused.len() == rows.len(), refused.first()) {
+        return Err(none_served(why));
     }
+    for (value, why) in refused {
+        let what = what.name();
+        complain(&format!(
+            "{what} {value}: no request can be served: the first {why}"
+        ));
+    }
+    Ok(())
 }
 
 /// Refusals that are told one by one.

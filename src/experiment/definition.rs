@@ -359,7 +359,7 @@ impl Placed {
         Ok(Schedules {
             machine: find_profile(&self.hw).map_err(faulty(path, "hw"))?,
             model: find_model(&self.model).map_err(faulty(path, "model"))?.spec,
-            // As the planner's own plans are.
+            // As the planner's own plans of whole layers are.
             policy: Policy {
                 barrier: false,
                 granularity: Granularity::Spread,

@@ -30,15 +30,15 @@ pub struct Advice {
     pub gain: f64,
 }
 
-/// The change that helps most of those tried; none where none helps.
+/// The change that helps a plan most of those tried, with all that was `open` to it; none where none helps.
 pub(super) fn best(
-    search: &Search<'_>,
+    (search, open): (&Search<'_>, &[Policy]),
     proposals: &[Proposal],
     plan: &Plan,
 ) -> Result<Option<Advice>, PlanError> {
     let policies = policies(proposals, plan);
     // The same schedule on another machine.
-    let mut open = search.open.clone();
+    let mut open = open.to_vec();
     open.retain(|choice| choice.schedule == plan.policy.schedule);
     let now = least_score(&search.forms, &open, &policies, search.maker.room())?;
     let scored = on_all_processors(changes(search.profile), &|(change, profile)| {

@@ -17,7 +17,7 @@ use plimsoll_sim::closed_form::ClosedForms;
 use super::judge::{self, Judged};
 use super::space::{self, Shape};
 use super::whole::Maker;
-use super::{Allowed, Objective, PlanError, Request, Search, infeasible, lp, split};
+use super::{Allowed, Objective, PlanError, Request, Search, infeasible, split};
 
 /// How many proposals of a block are made whole and judged, best first.
 const PROPOSED: usize = 8;
@@ -41,10 +41,9 @@ impl Rules {
             compression,
             ..Allowed::default()
         };
-        let whole = space::choices(&allowed, Pipeline::default());
-        let halves = space::in_halves(&whole);
+        let choices = space::choices(&allowed, Pipeline::default());
         Rules {
-            choices: vec![whole, halves],
+            choices: space::also_in_halves(choices),
             granularities: vec![Granularity::Spread, Granularity::Layer],
             settle: |_, _| {},
         }
@@ -176,9 +175,14 @@ impl<'a> Blocks<'a> {
             },
         };
         let one_gpu = Pipeline::default();
-        let search = Search::new(self.profile, &model, dtype, &request, one_gpu)?;
-        let ranked = search.best(&search.shapes(), request.objective)?;
-        let best = ranked.and_then(|(plans, _)| plans.into_iter().next());
+        let base = Search::new(self.profile, &model, dtype, &request, one_gpu)?;
+        let ranked = base.in_turn(
+            |search| search.best(&search.shapes(), request.objective),
+            Option::is_some,
+        )?;
+        let plans = ranked.into_iter().filter_map(|(_, ranked)| ranked);
+        let plans = plans.flat_map(|(plans, _)| plans).collect();
+        let best = judge::sorted(plans, request.objective).into_iter().next();
         Ok(best.and_then(|best| u32::try_from(best.plan().policy.block_size()).ok()))
     }
 
@@ -187,23 +191,26 @@ impl<'a> Blocks<'a> {
     /// # Errors
     /// An error of ours in solving or simulating.
     pub fn best(&self, rules: &Rules, sequences: u32) -> Result<Outcome, PlanError> {
-        let (mut plans, mut nearest) = (Vec::new(), Vec::new());
-        for choices in &rules.choices {
+        let machine = (&self.forms, self.maker.room());
+        let find = |choices: &[Policy]| {
             let open = open(choices, sequences);
-            plans.extend(self.made(rules, &open)?);
-            let is_tight = space::are_tight(&self.forms, choices, self.maker.room());
-            if !plans.is_empty() && !is_tight {
-                break;
-            }
-            if plans.is_empty() {
-                nearest.extend(self.nearest(&open));
-            }
-        }
+            let plans = self.made(rules, &open)?;
+            Ok((open, plans))
+        };
+        let tried = space::in_turn(&rules.choices, machine, find, |(_, plans)| {
+            !plans.is_empty()
+        })?;
+        let (open, plans): (Vec<_>, Vec<_>) = tried.into_iter().unzip();
+        let plans = plans.concat();
         if !plans.is_empty() {
             return self.judged(plans);
         }
         // What is nearest may fit after all: whole tensors may take less than their share.
-        self.outcome(nearest)
+        self.outcome(infeasible::smallest(
+            &self.forms,
+            &self.maker,
+            &open.concat(),
+        ))
     }
 
     /// The best plans that fit of some policies whose shares are open.
@@ -270,17 +277,6 @@ impl<'a> Blocks<'a> {
             }
         }
         self.outcome(policies.to_vec())
-    }
-
-    /// The placements that exceed the machine by least.
-    fn nearest(&self, open: &[Policy]) -> Vec<Policy> {
-        let mut policies = Vec::new();
-        for &policy in open {
-            let form = self.forms.form(&policy);
-            let shape = Shape { policy, form };
-            policies.extend(lp::place_with_least_excess(&shape, self.maker.room()));
-        }
-        policies
     }
 
     /// The plan of the policy that exceeds the machine by least if it fits, else what it asks too much.

@@ -8,6 +8,7 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
+use plimsoll_sim::closed_form::ClosedForms;
 
 use super::space::Shape;
 use super::whole::Maker;
@@ -71,7 +72,7 @@ impl fmt::Display for Infeasible {
 
 /// The plan of one sequence that exceeds the machine by least.
 pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
-    let policies = smallest(search);
+    let policies = smallest(&search.forms, &search.maker, &search.open);
     let mut nearest = least_of(&search.maker, policies.clone())?;
     if nearest.needed > nearest.capacity {
         nearest.fits_in_4_bits = fits_in_4_bits(search, &policies)?;
@@ -157,13 +158,13 @@ pub(super) fn binding(plan: &Plan, needs: &PerTier<Bytes>) -> Tier {
     most.unwrap_or(Tier::Device)
 }
 
-/// Policies of one sequence: those that a linear program finds nearest, and all pure placements.
-fn smallest(search: &Search<'_>) -> Vec<Policy> {
+/// Placements of policies whose shares are open: those that a linear program finds nearest, and all pure ones.
+pub(super) fn smallest(forms: &ClosedForms, maker: &Maker, open: &[Policy]) -> Vec<Policy> {
     let mut policies = Vec::new();
-    for &policy in &search.open {
-        let form = search.forms.form(&policy);
+    for &policy in open {
+        let form = forms.form(&policy);
         let shape = Shape { policy, form };
-        policies.extend(lp::place_with_least_excess(&shape, search.maker.room()));
+        policies.extend(lp::place_with_least_excess(&shape, maker.room()));
         let all = |tier| PerTier::from_fn(|t| if t == tier { 1.0 } else { 0.0 });
         for weights in Tier::ALL.map(all) {
             for cache in Tier::ALL.map(all) {
@@ -198,8 +199,9 @@ fn describe(plan: &Plan, needs: &PerTier<Bytes>) -> String {
         1 => String::new(),
         stages => format!(" over {stages} stages"),
     };
+    let steps = policy.steps_in_words();
     format!(
-        "one sequence at a time{stages}, {}, {}, {}: needs {} of device, {} of host and {} of disk",
+        "one sequence at a time{stages}{steps}, {}, {}, {}: needs {} of device, {} of host and {} of disk",
         match policy.split {
             Some(_) => "all weights but split linear layers on the device".to_owned(),
             None => shares("weights", &policy.weights),

@@ -2,12 +2,14 @@
 
 use plimsoll_core::policy::{Policy, Schedule};
 
-/// The order of computation, where attention runs, over how many GPUs, whether linear layers are split: plans that differ in one of these
-/// are of different kinds. Simulations of a part, and the closed form, err alike on plans of one kind.
+/// The order of computation and its steps, where attention runs, over how many GPUs, whether linear layers are split: plans that differ
+/// in one of these are of different kinds. Simulations of a part, and the closed form, err alike on plans of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
     /// The order of computation.
     pub schedule: Schedule,
+    /// Whether attention and MLP are steps of their own.
+    pub half_layers: bool,
     /// Whether the CPU attends to cache that is not on the device.
     pub cpu_attention: bool,
     /// GPUs that the model is spread over.
@@ -21,6 +23,7 @@ impl Kind {
     pub fn of(policy: &Policy) -> Kind {
         Kind {
             schedule: policy.schedule,
+            half_layers: policy.halves_layers(),
             cpu_attention: policy.cpu_attention,
             stages: policy.pipeline.stages,
             split: policy.split.is_some(),

@@ -3,6 +3,7 @@
 //! `space` enumerates GPU batch sizes, GPU batches a block and where attention runs. For each, a
 //! linear program (`lp`) over the closed form places weights, cache and activations; the best are
 //! made whole so that they really fit (`whole`); the simulator says which is best (`judge`).
+//! Where layers take most of the device, or nothing fits, it is done again for steps of half a layer.
 //! Where there are several GPUs, that is done for each pipeline (`pipelines`). Of what all of them found the
 //! best few are simulated in full, and the best one is taken (`pool`). Where the time of a block is limited,
 //! shapes are tried as what was learned from others says (`within`).
@@ -298,15 +299,10 @@ fn answer(
     let mut pool = Pool::new(profile, request);
     watch(0, steps);
     for (done, pipeline) in (1..).zip(pipelines) {
-        let search = Search::new(profile, model, dtype, request, pipeline)?;
-        let found = search.found(request)?;
-        let fits = matches!(found.verdict, Fit::Plans(_));
-        let is_tight = !fits || space::are_tight(&search.forms, &search.open, search.maker.room());
-        let halves = is_tight.then(|| search.in_halves());
-        pool.add(search, found);
-        if let Some(halves) = halves {
-            let found = halves.found(request)?;
-            pool.add(halves, found);
+        let base = Search::new(profile, model, dtype, request, pipeline)?;
+        let fits = |found: &Found| matches!(found.verdict, Fit::Plans(_));
+        for (search, found) in base.in_turn(|search| search.found(request), fits)? {
+            pool.add(search, found);
         }
         watch(done, steps);
     }
@@ -391,10 +387,12 @@ pub fn propose(
     dtype: Dtype,
     request: &Request,
 ) -> Result<Vec<Plan>, PlanError> {
-    let search = Search::new(profile, model, dtype, request, Pipeline::default())?;
-    let shapes = search.shapes();
-    let (plans, _) = search.propose(&shapes, request.objective)?;
-    Ok(plans)
+    let base = Search::new(profile, model, dtype, request, Pipeline::default())?;
+    let proposed = base.in_turn(
+        |search| Ok(search.propose(&search.shapes(), request.objective)?.0),
+        |plans: &Vec<Plan>| !plans.is_empty(),
+    )?;
+    Ok(proposed.into_iter().flat_map(|(_, plans)| plans).collect())
 }
 
 /// What all parts of one search share.
@@ -469,12 +467,23 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The same of plans that need less of the device.
-    fn in_halves(&self) -> Search<'a> {
-        Search {
-            open: space::in_halves(&self.open),
-            ..self.clone()
-        }
+    /// What is found by this search and, where the device is small, by that of half layers; with the searches.
+    fn in_turn<T>(
+        &self,
+        find: impl Fn(&Search<'a>) -> Result<T, PlanError>,
+        fits: impl Fn(&T) -> bool,
+    ) -> Result<Vec<(Search<'a>, T)>, PlanError> {
+        let lists = space::also_in_halves(self.open.clone());
+        let searched = |choices: &[Policy]| {
+            let search = Search {
+                open: choices.to_vec(),
+                ..self.clone()
+            };
+            let found = find(&search)?;
+            Ok((search, found))
+        };
+        let machine = (&self.forms, self.maker.room());
+        space::in_turn(&lists, machine, searched, |(_, found)| fits(found))
     }
 
     fn shapes(&self) -> Vec<Shape> {

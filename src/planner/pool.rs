@@ -2,6 +2,7 @@
 
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::Policy;
 use plimsoll_core::units::Seconds;
 
 use super::judge::{self, Judged, Verdict};
@@ -167,10 +168,14 @@ impl<'a> Pool<'a> {
         let winner = winner.judged;
         let (latency_s, throughput_tok_s) = (winner.latency_s(), winner.throughput_tok_s());
         let plan = winner.into_plan();
+        // Another machine may have room for what does not fit, or is slower, on this one.
+        let open = self.searches.iter().flat_map(|(search, _)| &search.open);
+        let open = open.filter(|choice| choice.pipeline == plan.policy.pipeline);
+        let open: Vec<Policy> = open.copied().collect();
         let second = plans.next().filter(|second| second.kind() != kind);
         Ok(Box::new(Planned {
             not_split: None,
-            advice: advice::best(search, proposals, &plan)?,
+            advice: advice::best((search, &open), proposals, &plan)?,
             runner_up: second.map(|second| second.judged.into_plan()),
             considered: self.considered,
             latency_s,

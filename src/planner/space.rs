@@ -107,25 +107,47 @@ pub(super) fn choices(allowed: &Allowed, pipeline: Pipeline) -> Vec<Policy> {
     choices
 }
 
-/// Where what must be on the device takes more of it, steps of half a layer, which need less, are searched as well.
+/// Where what must be on the device takes more of it, choices that need less are searched as well.
 const TIGHT: f64 = 0.5;
 
-/// Whether one sequence with all else elsewhere takes most of the device, be it for the weights of the layers at hand.
-pub(super) fn are_tight(forms: &ClosedForms, choices: &[Policy], room: &PerTier<f64>) -> bool {
-    let least = |choice: &Policy| forms.form(choice).memory().device.lowest();
-    let least = choices.iter().map(least).fold(f64::INFINITY, f64::min);
-    least > TIGHT * room.device
+/// What is found under lists of choices, in turn: under a later one where nothing fits under those before, or one sequence with
+/// all else elsewhere takes most of the device, and only if it needs less of it.
+pub(super) fn in_turn<T>(
+    lists: &[Vec<Policy>],
+    (forms, room): (&ClosedForms, &PerTier<f64>),
+    mut find: impl FnMut(&[Policy]) -> Result<T, PlanError>,
+    fits: impl Fn(&T) -> bool,
+) -> Result<Vec<T>, PlanError> {
+    let of_one = |choice: &Policy| forms.form(choice).memory().device.lowest();
+    let mut found: Vec<T> = Vec::new();
+    let mut least = f64::INFINITY;
+    for choices in lists {
+        let needed = choices.iter().map(of_one).fold(f64::INFINITY, f64::min);
+        let is_answered = found.iter().any(&fits);
+        let is_tight = least > TIGHT * room.device;
+        if !found.is_empty() && (needed >= least || (is_answered && !is_tight)) {
+            continue;
+        }
+        match find(choices) {
+            // What fits is an answer.
+            Err(PlanError::Solver(_)) if is_answered => {}
+            found_here => found.push(found_here?),
+        }
+        least = least.min(needed);
+    }
+    Ok(found)
 }
 
-/// The same choices with attention and MLP as steps of their own, as FlexGen's are, so that the device has room for the weights
-/// of half a layer at a time.
-pub(super) fn in_halves(choices: &[Policy]) -> Vec<Policy> {
+/// The choices and, for where these need too much of the device, the same with attention and MLP as steps of their own, as
+/// FlexGen's are: the weights of half a layer at a time.
+pub(super) fn also_in_halves(choices: Vec<Policy>) -> Vec<Vec<Policy>> {
     let halved = |choice: &Policy| Policy {
         half_layers: true,
         barrier: choice.overlap,
         ..*choice
     };
-    choices.iter().map(halved).collect()
+    let halves = choices.iter().map(halved).collect();
+    vec![choices, halves]
 }
 
 /// Shapes that may fit.
@@ -313,4 +335,55 @@ fn least_disk_share(device: &Linear, host: &Linear, room: &PerTier<f64>) -> f64 
     }
     let share = |row: &Linear, room: f64, whole: f64| (room - row.lowest()).max(0.0) / whole;
     (1.0 - share(device, room.device, on_device) - share(host, room.host, on_host)).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_core::Dtype;
+    use plimsoll_core::hardware::embedded;
+    use plimsoll_core::model::registry;
+    use plimsoll_core::units::Bytes;
+
+    /// Which lists are searched, of a model in so many bytes of a T4, where the first finds something and the second fails.
+    fn searched(model: &str, gb: f64) -> Vec<bool> {
+        let t4 = embedded::profile("t4").unwrap();
+        let t4 = t4.with_capacities(Some(Bytes((gb * 1e9) as u64)), None, None);
+        let workload = Workload {
+            prompt_len: 512,
+            gen_len: 32,
+            num_prompts: Some(1),
+        };
+        let model = registry::find(model).unwrap();
+        let forms = ClosedForms::new(
+            &t4,
+            &model,
+            Dtype::F16,
+            workload,
+            (&Compression::ALL, DENSE),
+        );
+        let lists = also_in_halves(choices(&Allowed::default(), Pipeline::default()));
+        let room = t4.usable().map(Bytes::as_f64);
+        let mut asked = Vec::new();
+        let find = |choices: &[Policy]| {
+            let halves = choices[0].half_layers;
+            asked.push(halves);
+            match halves {
+                true => Err(PlanError::Solver("a test".to_owned())),
+                false => Ok(()),
+            }
+        };
+        let found = in_turn(&lists, (&forms.unwrap(), &room), find, |()| true);
+        assert_eq!(found.unwrap().len(), 1);
+        asked
+    }
+
+    #[test]
+    fn half_layers_are_searched_where_whole_ones_take_most_of_the_device() {
+        assert_eq!(searched("opt-30b", 16.0), [false]);
+        // What they find is not needed.
+        assert_eq!(searched("opt-30b", 4.0), [false, true]);
+        // Its embedding takes more than a layer, and is one piece.
+        assert_eq!(searched("bloom-176b", 16.0), [false]);
+    }
 }

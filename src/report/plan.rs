@@ -69,6 +69,10 @@ fn another_kind(winner: &Policy, policy: &Policy) -> String {
         let (was, is) = (schedule(was.schedule), schedule(is.schedule));
         said.push(format!("{is} instead of {was}"));
     }
+    if was.half_layers != is.half_layers {
+        let layers = if is.half_layers { "half" } else { "whole" };
+        said.push(format!("in {layers} layers"));
+    }
     if was.cpu_attention != is.cpu_attention {
         let with = if is.cpu_attention { "with" } else { "without" };
         said.push(format!("{with} attention on the CPU"));
@@ -170,7 +174,7 @@ fn decisions(plan: &Plan) -> String {
         },
         count(policy.block_size(), "sequence"),
         schedule(policy.schedule),
-        in_steps(policy),
+        policy.steps_in_words(),
         switch(policy.overlap),
         switch(policy.barrier),
         switch(policy.cpu_attention),
@@ -307,14 +311,6 @@ fn schedule(schedule: Schedule) -> &'static str {
     }
 }
 
-/// What is a step, where that is not a layer.
-fn in_steps(policy: &Policy) -> &'static str {
-    match policy.halves_layers() {
-        true => " in half layers",
-        false => "",
-    }
-}
-
 /// Whose shares those of the weights are.
 pub fn but_split(policy: &Policy) -> &'static str {
     match policy.split {
@@ -351,7 +347,7 @@ pub fn policy_in_short(plan: &Plan) -> String {
             it => format!(" x {} over {} stages", it.micro_batches, it.stages),
         },
         schedule(policy.schedule),
-        in_steps(policy),
+        policy.steps_in_words(),
         but_split(policy),
         shares(&policy.weights),
         shares(&policy.cache),

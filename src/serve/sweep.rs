@@ -81,10 +81,10 @@ impl FromStr for Sweep {
         {
             return Err(match what {
                 Swept::Expansion => {
-                    "give expansions of at least 1, such as expansion=1,1.4".to_owned()
+                    "give finite expansions of at least 1, such as expansion=1,1.4".to_owned()
                 }
                 Swept::Rate | Swept::KvGb => {
-                    format!("give numbers above 0, such as {}=3,5,7", what.name())
+                    format!("give finite numbers above 0, such as {}=3,5,7", what.name())
                 }
             });
         }
@@ -132,7 +132,6 @@ pub struct SweepRow {
     /// How often requests had to leave.
     pub preemptions: u64,
     /// Why nothing was served, where nothing was: what the first request did.
-    #[serde(skip)]
     pub refusal: Option<String>,
 }
 
