@@ -127,6 +127,7 @@ fn profiles_of_recorded_experiments_are_read() {
         "hetegen-cpu/profile.toml",
         "pie-cpu/profile.toml",
         "cpu-overlap/2026-11-24/profile.toml",
+        "cpu-validation/2026-11-25/profile.toml",
         "cpu-validation/2026-11-24/profile.toml",
         "cpu-validation/2026-11-24/large-profile.toml",
         "cpu-validation/2026-11-23/profile.toml",
