@@ -2,7 +2,7 @@
 
 use plimsoll::baseline::{Baseline, System};
 use plimsoll::planner::{
-    Allowed, Answer, Kind, Objective, Outcome, Planned, Request, choose, search,
+    Allowed, Answer, Kind, Objective, Outcome, Planned, Request, Strategy, choose, search,
 };
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
@@ -235,6 +235,13 @@ fn a_device_too_small_for_whole_layers_takes_half_layers() {
     assert!(found.plan.policy.halves_layers(), "{:?}", found.plan.policy);
     let endless = Baseline::new(System::Plimsoll, &small, &opt, FLEXGEN).expect("a workload");
     assert!(endless.favourite().expect("a search").is_some());
+    // Three sequences at a time fit, and four do not.
+    let found = planned(&small, &opt, &request(FLEXGEN));
+    assert_eq!(
+        found.plan.policy.gpu_batch_size, 3,
+        "{:?}",
+        found.plan.policy
+    );
     // Nor is it refused for a frontier, or slower there than a system that always takes them; where whole layers have room
     // as well, the plan is the better of both.
     for (name, gb) in [("opt-30b", 2.5), ("opt-13b", 2.0)] {
@@ -253,6 +260,33 @@ fn a_device_too_small_for_whole_layers_takes_half_layers() {
         assert!(policy.halves_layers(), "{name}: {policy:?}");
         assert!(throughput(&found.plan) > flexgen, "{name}: {policy:?}");
     }
+}
+
+/// Not that of the strategy that lacks more.
+#[test]
+fn of_both_strategies_the_nearest_plan_is_named() {
+    let small = embedded::profile("a10").expect("embedded");
+    let small = small.with_capacities(Some(Bytes(2_500_000_000)), None, None);
+    let workload = Workload {
+        num_prompts: Some(1),
+        ..FLEXGEN
+    };
+    let strategies = [Strategy::FlexGen, Strategy::HeteGen, Strategy::Auto];
+    let [whole, split, auto] = strategies.map(|strategy| {
+        let asked = Request {
+            allowed: Allowed {
+                strategy,
+                ..Allowed::default()
+            },
+            ..request(workload)
+        };
+        match search(&small, &model("llama-2-70b"), Dtype::F16, &asked).expect("a request") {
+            Answer::Infeasible(why) => why.needed,
+            other => panic!("it cannot fit: {other:?}"),
+        }
+    });
+    assert!(split < whole, "{split} {whole}");
+    assert_eq!(auto, split);
 }
 
 /// Where the tiers hold little more than the weights, whole tensors leave room for small blocks only.

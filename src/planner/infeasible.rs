@@ -35,6 +35,22 @@ pub struct Infeasible {
 }
 
 impl Infeasible {
+    /// What the tier that binds lacks.
+    pub(super) fn lacks(&self) -> Bytes {
+        self.needed.saturating_sub(self.capacity)
+    }
+
+    /// The nearer of two answers; what 4 bits would do is known of the first.
+    pub(super) fn or_nearer(self, other: Infeasible) -> Infeasible {
+        if self.lacks() <= other.lacks() {
+            return self;
+        }
+        Infeasible {
+            fits_in_4_bits: self.fits_in_4_bits,
+            ..other
+        }
+    }
+
     /// What lets a plan fit.
     pub fn remedy(&self) -> String {
         let kept = self.fits_in_4_bits;
@@ -60,8 +76,7 @@ impl fmt::Display for Infeasible {
             description,
             ..
         } = self;
-        let remedy = self.remedy();
-        let lacks = needed.saturating_sub(*capacity);
+        let (remedy, lacks) = (self.remedy(), self.lacks());
         write!(
             f,
             "no plan fits: the {tier} tier needs {needed} and has {capacity}, {lacks} too little; \

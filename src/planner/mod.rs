@@ -215,7 +215,12 @@ pub fn search_watched(
         Strategy::Auto => {
             let whole = search_unsplit(machine, request, watch)?;
             match split::answer(machine, request) {
-                Ok(Answer::Infeasible(why)) => Ok(not_split(whole, why.to_string())),
+                Ok(Answer::Infeasible(why)) => Ok(match whole {
+                    Answer::Infeasible(whole) => {
+                        Answer::Infeasible(Box::new(whole.or_nearer(*why)))
+                    }
+                    whole => not_split(whole, why.to_string()),
+                }),
                 Ok(split) => Ok(better(whole, split, request.objective)),
                 // Not with this model, or not with what was asked for.
                 Err(PlanError::Request(error)) => Ok(not_split(whole, error.to_string())),

@@ -107,8 +107,8 @@ impl<'a> Pool<'a> {
 
     /// Why there is none.
     fn lacking(self) -> Result<Answer, PlanError> {
-        let lacks = |why: &Infeasible| why.needed.saturating_sub(why.capacity);
-        let nearest = self.infeasible.into_iter().min_by_key(lacks).map(Box::new);
+        let nearest = self.infeasible.into_iter().min_by_key(Infeasible::lacks);
+        let nearest = nearest.map(Box::new);
         let none = || PlanError::Solver("no pipeline was searched".to_owned());
         nearest.map(Answer::Infeasible).ok_or_else(none)
     }

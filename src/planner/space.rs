@@ -197,14 +197,14 @@ fn overlaps(policy: &Policy, workload: &Workload) -> bool {
     policy.num_gpu_batches > 1 && workload.gen_len > 1 && workload.num_prompts.is_none_or(more)
 }
 
-/// GPU batch sizes: 1, 2, then multiples of 4, sparser as they grow.
+/// GPU batch sizes: all that a small device has room for, then multiples of 4, sparser as they grow.
 fn sizes() -> impl Iterator<Item = u32> {
-    let steps = (4..=64)
+    let steps = (12..=64)
         .step_by(4)
         .chain((80..=256).step_by(16))
         .chain((320..=1024).step_by(64));
-    [1, 2]
-        .into_iter()
+    (1..=8)
+        .chain([10])
         .chain(steps)
         .chain([1536, 2048, 3072, 4096])
 }
