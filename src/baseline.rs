@@ -323,6 +323,7 @@ mod tests {
     use plimsoll_core::hardware::embedded;
     use plimsoll_core::model::registry;
     use plimsoll_core::tier::PerTier;
+    use plimsoll_core::units::Bytes;
 
     const WORKLOAD: Workload = Workload {
         prompt_len: 512,
@@ -394,6 +395,28 @@ mod tests {
             assert_eq!(policy.compression, Compression::of(compressed, compressed));
             assert!(!(compressed && policy.cpu_attention));
         }
+    }
+
+    /// Its six percentages are then none of the linear program's.
+    #[test]
+    fn what_fits_because_tensors_are_whole_keeps_to_its_rules_too() {
+        let profile = embedded::profile("t4").unwrap();
+        let profile = profile.with_capacities(Some(Bytes(6_000_000_000)), None, None);
+        let model = registry::find("opt-175b").unwrap();
+        let baseline = Baseline::new(System::FlexGen4Bit, &profile, &model, WORKLOAD).unwrap();
+        let Outcome::Fits(block) = baseline.block(256).unwrap() else {
+            panic!("it does not fit");
+        };
+        let Plan {
+            model,
+            dtype,
+            policy,
+            ..
+        } = &block.plan;
+        let rule = flexgen::page_locked(&profile, model, *dtype, policy);
+        assert_eq!(policy.page_locked, rule);
+        // The machine cannot lock as much, so that this is not what any policy begins with.
+        assert!(!rule.weights);
     }
 
     #[test]

@@ -206,11 +206,8 @@ impl<'a> Blocks<'a> {
             return self.judged(plans);
         }
         // What is nearest may fit after all: whole tensors may take less than their share.
-        self.outcome(infeasible::smallest(
-            &self.forms,
-            &self.maker,
-            &open.concat(),
-        ))
+        let nearest = infeasible::smallest(&self.forms, &self.maker, &open.concat());
+        self.outcome(nearest, rules.settle)
     }
 
     /// The best plans that fit of some policies whose shares are open.
@@ -261,7 +258,7 @@ impl<'a> Blocks<'a> {
         judged.sort_by(|a, b| judge::better_first(a, b, Objective::Throughput));
         match judged.into_iter().next() {
             Some(best) => Ok(Outcome::Fits(Box::new(best.into()))),
-            None => self.outcome(split::without_modules(machine, open).collect()),
+            None => self.outcome(split::without_modules(machine, open).collect(), |_, _| {}),
         }
     }
 
@@ -276,14 +273,21 @@ impl<'a> Blocks<'a> {
                 return self.judged(vec![plan]);
             }
         }
-        self.outcome(policies.to_vec())
+        self.outcome(policies.to_vec(), |_, _| {})
     }
 
     /// The plan of the policy that exceeds the machine by least if it fits, else what it asks too much.
-    fn outcome(&self, policies: Vec<Policy>) -> Result<Outcome, PlanError> {
+    fn outcome(
+        &self,
+        policies: Vec<Policy>,
+        settle: fn(&HardwareProfile, &mut Plan),
+    ) -> Result<Outcome, PlanError> {
         match self.excess(policies)? {
             (_, Some(excess)) => Ok(Outcome::DoesNotFit(excess)),
-            (plan, None) => self.judged(vec![plan]),
+            (mut plan, None) => {
+                settle(self.profile, &mut plan);
+                self.judged(vec![plan])
+            }
         }
     }
 
