@@ -381,7 +381,7 @@ pub fn choose(
 }
 
 /// The first half of [`search`]: the plans that linear programs propose, made whole so that they fit,
-/// best by the closed form first, on one GPU, but for those that whole tensors put far from what was proposed. Nothing
+/// best by the closed form first (of whole layers, then of half layers), on one GPU, but for those that whole tensors put far from what was proposed. Nothing
 /// is simulated, so none has a prediction.
 ///
 /// # Errors
