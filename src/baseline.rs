@@ -309,6 +309,7 @@ fn flexgen_rules(compression: Compression) -> Result<Rules, PolicyError> {
     choices.retain(|policy| policy.validate().is_ok());
     Ok(Rules {
         choices: vec![choices],
+        batches_max: flexgen::BATCHES_MAX,
         granularities: vec![Granularity::Layer],
         settle: |profile: &HardwareProfile, plan: &mut Plan| {
             plan.policy.page_locked =

@@ -9,6 +9,9 @@ use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::policy::{PageLocked, Policy};
 use plimsoll_core::units::Bytes;
 
+/// GPU batches a block, at most (section 4.3: "less than 20").
+pub const BATCHES_MAX: u32 = 20;
+
 /// On each host, the cache is pageable, activations are page-locked, and so are weights as far as the machine lets
 /// them: FlexGen's scripts turn that off (`--pin-weight 0`) for OPT-175B.
 pub fn page_locked(

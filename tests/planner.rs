@@ -1,6 +1,7 @@
 //! The planner's promises: its plans fit, beat given ones, keep limits, and say no with a reason.
 
 use plimsoll::baseline::{Baseline, System};
+use plimsoll::flexgen::BATCHES_MAX;
 use plimsoll::planner::{
     Allowed, Answer, Kind, Objective, Outcome, Planned, Request, Strategy, choose, search,
 };
@@ -263,6 +264,45 @@ fn a_device_too_small_for_whole_layers_takes_half_layers() {
 }
 
 /// Not that of the strategy that lacks more.
+/// Of a block whose GPU batches are three sequences, weights are read once for all of them.
+#[test]
+fn a_small_device_takes_more_gpu_batches_than_flexgen_would() {
+    let opt = model("opt-30b");
+    let small = embedded::profile("a10").expect("embedded");
+    let small = small.with_capacities(Some(Bytes(2_500_000_000)), None, None);
+    let found = planned(&small, &opt, &request(FLEXGEN));
+    let policy = &found.plan.policy;
+    assert!(policy.num_gpu_batches > BATCHES_MAX, "{policy:?}");
+    let mut fewer = found.plan.clone();
+    fewer.policy.num_gpu_batches = BATCHES_MAX;
+    let fewer = predict(&fewer, &small).expect("a plan").throughput_tok_s;
+    assert!(throughput(&found.plan) > 1.2 * fewer, "{fewer}");
+    let flexgen = Baseline::new(System::FlexGen, &small, &opt, FLEXGEN).expect("a workload");
+    for block in [20, 60] {
+        let Outcome::Fits(block) = flexgen.block(block).expect("a block") else {
+            panic!("{block} does not fit");
+        };
+        assert!(block.plan.policy.num_gpu_batches <= BATCHES_MAX);
+    }
+}
+
+/// Whole layers have room in 4 bits, half layers as they are.
+#[test]
+fn what_may_be_compressed_makes_no_block_slower() {
+    let small = t4().with_capacities(Some(Bytes(4_000_000_000)), None, None);
+    let llama = model("llama-2-70b");
+    for sequences in [5, 40, 80] {
+        let [whole, packed] = [System::Plimsoll, System::Plimsoll4Bit].map(|system| {
+            let blocks = Baseline::new(system, &small, &llama, FLEXGEN).expect("a workload");
+            match blocks.block(sequences).expect("a block") {
+                Outcome::Fits(block) => block.throughput_tok_s,
+                Outcome::DoesNotFit(excess) => panic!("{sequences}: {excess:?}"),
+            }
+        });
+        assert!(packed >= whole, "{sequences}: {packed} beside {whole}");
+    }
+}
+
 #[test]
 fn of_both_strategies_the_nearest_plan_is_named() {
     let small = embedded::profile("a10").expect("embedded");

@@ -246,11 +246,20 @@ fn device_threads_are_those_of_what_is_executed() {
 fn an_expansion_that_cannot_be_had_is_refused_with_the_largest() {
     let folder = tempfile::tempdir().unwrap();
     write_trace(&folder, |_| None);
-    for flags in [["--expansion", "22.1"], ["--sweep", "expansion=1,22.1"]] {
-        let (code, _, said) = replay(&folder, &[&["--manager", "pie"], &flags[..]].concat());
-        // 40 layers: 44 / 2.
-        assert!(code == 2 && said.contains("it is 22;"), "{said}");
-    }
+    let pie = ["--manager", "pie"];
+    let (code, _, said) = replay(&folder, &[&pie[..], &["--expansion", "22.1"]].concat());
+    // 40 layers: 44 / 2.
+    assert!(code == 2 && said.contains("it is 22;"), "{said}");
+    // Of a sweep, the other values are served.
+    let (code, out, said) = replay(
+        &folder,
+        &[&pie[..], &["--sweep", "expansion=1,22.1"]].concat(),
+    );
+    assert_eq!((code, out.lines().count()), (0, 5), "{out}");
+    assert!(
+        said.starts_with("expansion 22.1: no request can be served: with the caches"),
+        "{said}"
+    );
     let swept = ["--manager", "pie", "--sweep", "expansion=22"];
     let (code, out, said) = replay(&folder, &swept);
     assert_eq!(code, 0, "{said}");
@@ -261,14 +270,41 @@ fn an_expansion_that_cannot_be_had_is_refused_with_the_largest() {
 fn a_cache_that_the_weights_leave_no_room_for_is_refused_swept_or_not() {
     let folder = tempfile::tempdir().unwrap();
     write_trace(&folder, |_| None);
-    for flags in [["--kv-gb", "300"], ["--sweep", "kv-gb=3,300"]] {
-        let (code, out, said) = replay(&folder, &flags);
-        assert_eq!((code, out.as_str()), (3, ""), "{said}");
-        assert!(said.contains("300: the weights leave"), "{said}");
-        let (code, out, _) = replay(&folder, &[&flags[..], &["--format", "json"]].concat());
-        let why = json(&out)["infeasible"]["why"].to_string();
-        assert!(code == 3 && why.contains("300: the weights leave"), "{out}");
-    }
+    let (code, out, said) = replay(&folder, &["--kv-gb", "300"]);
+    assert_eq!((code, out.as_str()), (3, ""), "{said}");
+    assert!(said.contains("300: the weights leave"), "{said}");
+    let (code, out, _) = replay(&folder, &["--kv-gb", "300", "--format", "json"]);
+    let why = json(&out)["infeasible"]["why"].to_string();
+    assert!(code == 3 && why.contains("300: the weights leave"), "{out}");
+    let swept = ["--sweep", "kv-gb=3,300", "--format", "json"];
+    let (code, out, said) = replay(&folder, &swept);
+    assert!(
+        code == 0 && said.contains("kv-gb 300: no request can be served: the weights leave"),
+        "{said}"
+    );
+    let rows = json(&out)["rows"].clone();
+    assert_eq!(rows[0]["refusal"], Value::Null);
+    assert_eq!(rows[1]["completed"].as_u64(), Some(0));
+    assert_eq!(rows[1]["refused"], rows[0]["completed"]);
+}
+
+/// A request of some thousand tokens has no room where shorter ones have.
+#[test]
+fn a_sweep_says_why_some_were_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |_| None);
+    let trace = folder.path().join("t.jsonl");
+    let long = "{\"timestamp\": 150, \"input_length\": 1900, \"output_length\": 100}\n";
+    let all = fs::read_to_string(&trace).expect("read") + long;
+    fs::write(trace, all).expect("written");
+    let swept = ["--sweep", "kv-gb=0.5,3"];
+    let (code, _, said) = replay(&folder, &swept);
+    assert_eq!(code, 0, "{said}");
+    assert!(
+        said.starts_with("kv-gb 0.5: 1 refused: the first needs"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 /// 0.82 MB a token: 245 fit into 0.2 GB, and 280 into the half more that the host has.

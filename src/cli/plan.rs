@@ -280,11 +280,7 @@ fn too_slow(planned: &Planned) -> Refusal {
     let line = format!(
         "no plan is fast enough: the fastest that was found takes {}: {}; \
          allow a longer --max-latency-s or ask for less",
-        latency.map_or("too long".to_owned(), |s| format!(
-            "{} ({:.1} s)",
-            duration(s),
-            s.0
-        )),
+        latency.map_or("too long".to_owned(), in_words),
         bottleneck
     );
     let json = json!({ "infeasible": {
@@ -293,6 +289,15 @@ fn too_slow(planned: &Planned) -> Refusal {
         "nearest": planned.plan,
     }});
     Refusal { line, json }
+}
+
+/// A time as people say it, and in the flag's seconds where that is something else.
+fn in_words(time: Seconds) -> String {
+    let (said, seconds) = (duration(time), format!("{:.1} s", time.0));
+    match said == seconds {
+        true => said,
+        false => format!("{said} ({seconds})"),
+    }
 }
 
 /// `compared` is with `args.against`, whose policy may not fit.

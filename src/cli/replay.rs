@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::serve::pie::{Settings, with_buffers};
+use plimsoll_core::serve::pie::Settings;
 use plimsoll_core::serve::predict::Score;
 use plimsoll_core::serve::{Limits, Preemption, Refusal, Request, Reserve, ServeSummary};
 use plimsoll_core::traffic::{Background, Traffic};
@@ -28,7 +28,7 @@ use crate::files::{find_model, find_profile, write_atomically, write_text};
 use crate::report::serve::{prediction_text, serve_text, sweep_text, traffic_text};
 use crate::report::{Line, Lines, picture_svg, stand_in_text, to_csv, write_picture_png};
 use crate::serve::gpus::Gpus;
-use crate::serve::replay::{Expansion, Manager, Replayed, RequestRow, Server};
+use crate::serve::replay::{Expansion, Manager, Replayed, RequestRow, Server, check_expansion};
 use crate::serve::sweep::{Sweep, SweepRow, Swept};
 use crate::serve::workload::read_trace;
 use execute::{ExecuteArgs, Measured};
@@ -266,7 +266,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let replayed = server.replay(&requests)?;
     complain_of(&replayed.refusals);
     if replayed.summary.completed == 0 {
-        return Err(none_served(&replayed.refusals[0].why)).inspect_err(told);
+        let why = format!("the first {}", replayed.refusals[0].why);
+        return Err(none_served(&why)).inspect_err(told);
     }
     let on = (&server, &profile);
     let measured = args.execute.run(on, &args.model, &requests)?;
@@ -283,7 +284,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn none_served(why: &str) -> anyhow::Error {
-    let line = format!("no request can be served: the first {why}");
+    let line = format!("no request can be served: {why}");
     Failure::new(Exit::Infeasible, line).into()
 }
 
@@ -428,20 +429,22 @@ fn write_rows(path: &Path, what: Swept, rows: &[SweepRow]) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Says with which values nothing was served; that is an error where it is so with all.
+/// Says with which values requests were refused; that is an error where nothing was served with any.
 fn any_served(what: Swept, rows: &[SweepRow]) -> anyhow::Result<()> {
     let refused = rows
         .iter()
-        .filter_map(|row| Some((row.value, row.refusal.as_ref()?)));
-    let refused: Vec<(f64, &String)> = refused.collect();
-    if let (true, Some((_, why))) = (refused.len() == rows.len(), refused.first()) {
+        .filter_map(|row| Some((row, row.refusal.as_ref()?)));
+    let refused: Vec<(&SweepRow, &String)> = refused.collect();
+    let none = rows.iter().all(|row| row.completed == 0);
+    if let (true, Some((_, why))) = (none, refused.first()) {
         return Err(none_served(why));
     }
-    for (value, why) in refused {
-        let what = what.name();
-        complain(&format!(
-            "{what} {value}: no request can be served: the first {why}"
-        ));
+    for (row, why) in refused {
+        let (what, value) = (what.name(), row.value);
+        complain(&match row.completed {
+            0 => format!("{what} {value}: no request can be served: {why}"),
+            _ => format!("{what} {value}: {} refused: {why}", row.refused),
+        });
     }
     Ok(())
 }
@@ -469,21 +472,17 @@ fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
     let gpus = args.stages.gpus(&profile, &model)?;
     let left = kv_left((&gpus, &profile), (&model, dtype))?;
     let kv_bytes = match args.kv_gb {
-        Some(gb) => kv_within(left, ("--kv-gb", gb), (&gpus, &model))?,
+        Some(gb) => {
+            let within = gpus.kv_within(left, gb, &model);
+            within.map_err(|why| Failure::new(Exit::Infeasible, format!("--kv-gb {gb}: {why}")))?
+        }
         None => left,
     };
-    if let Some(sweep) = args.sweep.as_ref().filter(|it| it.what == Swept::KvGb) {
-        let largest = sweep.values.iter().copied().fold(0.0, f64::max);
-        kv_within(left, ("--sweep kv-gb:", largest), (&gpus, &model))?;
-    }
     let positions = model.max_position_embeddings;
     let manager = manager(args, positions)?;
     if let Manager::Pie(Expansion::Fixed(expansion)) = manager {
-        check_expansion("--expansion", expansion, &model)?;
-    }
-    if let Some(sweep) = args.sweep.as_ref().filter(|it| it.what == Swept::Expansion) {
-        let largest = sweep.values.iter().copied().fold(1.0, f64::max);
-        check_expansion("--sweep expansion:", largest, &model)?;
+        check_expansion(expansion, &model)
+            .map_err(|why| Failure::new(Exit::Usage, format!("--expansion {expansion}: {why}")))?;
     }
     stages::check(args, &gpus, &manager)?;
     Ok(Server {
@@ -521,20 +520,6 @@ fn kv_left(
         );
         Failure::new(Exit::Infeasible, line)
     })
-}
-
-/// What a flag gives the cache of what is left for it.
-fn kv_within(
-    left: Bytes,
-    (flag, gb): (&str, f64),
-    (gpus, model): (&Gpus, &ModelSpec),
-) -> Result<Bytes, Failure> {
-    let asked = gpus.kv_of(Bytes((gb * 1e9) as u64), model);
-    if asked > left {
-        let line = format!("{flag} {gb}: the weights leave {left} in all; give less");
-        return Err(Failure::new(Exit::Infeasible, line));
-    }
-    Ok(asked)
 }
 
 /// Refuses a value of what a sweep changes.
@@ -577,20 +562,6 @@ fn check_flags(args: &Args) -> Result<(), Failure> {
         "{flag} is of --manager {}, and {} does not go by it; leave it out",
         whose.join(" or "),
         name(args.manager)
-    );
-    Err(Failure::new(Exit::Usage, line))
-}
-
-/// Refuses an expansion that no number of layers off the GPU gives.
-fn check_expansion(flag: &str, expansion: f64, model: &ModelSpec) -> Result<(), Failure> {
-    let layers = model.num_hidden_layers as u16;
-    let most = with_buffers(layers, layers);
-    if expansion <= most {
-        return Ok(());
-    }
-    let line = format!(
-        "{flag} {expansion}: with the caches of all {layers} layers of {} off the GPU, but buffers, it is {most}; give at most that",
-        model.name
     );
     Err(Failure::new(Exit::Usage, line))
 }

@@ -28,6 +28,8 @@ pub struct Rules {
     /// Its discrete choices; batches and shares are open. Later ones are for where nothing
     /// fits of those before, or not much.
     pub choices: Vec<Vec<Policy>>,
+    /// GPU batches a block, at most.
+    pub batches_max: u32,
     /// Its ways to make shares of weights whole.
     pub granularities: Vec<Granularity>,
     /// What follows once a plan is whole.
@@ -44,6 +46,7 @@ impl Rules {
         let choices = space::choices(&allowed, Pipeline::default());
         Rules {
             choices: space::also_in_halves(choices),
+            batches_max: u32::MAX,
             granularities: vec![Granularity::Spread, Granularity::Layer],
             settle: |_, _| {},
         }
@@ -193,7 +196,7 @@ impl<'a> Blocks<'a> {
     pub fn best(&self, rules: &Rules, sequences: u32) -> Result<Outcome, PlanError> {
         let machine = (&self.forms, self.maker.room());
         let find = |choices: &[Policy]| {
-            let open = open(choices, sequences);
+            let open = open(choices, (sequences, rules.batches_max));
             let plans = self.made(rules, &open)?;
             Ok((open, plans))
         };
@@ -216,13 +219,12 @@ impl<'a> Blocks<'a> {
         let may_fit = |policy: &Policy| Shape::that_may_fit(&self.forms, *policy, room);
         let shapes: Vec<Shape> = open.iter().filter_map(may_fit).collect();
         let mut plans: Vec<Plan> = Vec::new();
-        let mut proposals = Vec::new();
-        // As in the search, each schedule has its candidates.
-        for schedule in [Schedule::Row, Schedule::ZigZag, Schedule::Diagonal] {
-            let of_it = |shape: &&Shape| shape.policy.schedule == schedule;
-            let shapes: Vec<&Shape> = shapes.iter().filter(of_it).collect();
-            proposals.extend(space::scan(&shapes, room, Objective::Throughput, PROPOSED)?);
-        }
+        // The closed form errs otherwise on each schedule, and on what is compressed, so each has its candidates.
+        let alike = |policy: &Policy| (policy.schedule, policy.compression);
+        let most = (room, Objective::Throughput, PROPOSED);
+        let proposals = space::scan_each(&shapes, alike, most)?
+            .into_iter()
+            .flatten();
         for proposal in proposals {
             for &granularity in &rules.granularities {
                 let policy = Policy {
@@ -318,7 +320,7 @@ impl<'a> Blocks<'a> {
 }
 
 /// Every way to make a block under some rules; shares are open.
-fn open(choices: &[Policy], sequences: u32) -> Vec<Policy> {
+fn open(choices: &[Policy], (sequences, batches_max): (u32, u32)) -> Vec<Policy> {
     let sized = |(gpu_batch_size, num_gpu_batches)| {
         choices.iter().map(move |choice| Policy {
             gpu_batch_size,
@@ -326,7 +328,7 @@ fn open(choices: &[Policy], sequences: u32) -> Vec<Policy> {
             ..*choice
         })
     };
-    let all = space::pairs_of_block(sequences).flat_map(sized);
+    let all = space::pairs_of_block(sequences, batches_max).flat_map(sized);
     // One batch at a time has nobody to be beside.
     all.filter(|p| p.schedule != Schedule::Diagonal || p.num_gpu_batches > 1)
         .collect()

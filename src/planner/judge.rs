@@ -18,7 +18,7 @@ use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForms, Estimate, stage_model};
 use plimsoll_sim::{predict, time};
 
-use super::kind::Kind;
+use super::kind::{self, Alike};
 use super::{Objective, PlanError};
 use crate::parallel::on_all_processors;
 
@@ -246,16 +246,18 @@ pub(super) fn by_samples(
     })
 }
 
-/// Of plans, best first: the best of each kind, of the best kind of diagonals so many, and as many of the others as are
+/// Of plans, best first: the best of those that are alike, of the best diagonals with usual blocks, and with others, so many, and as many of the others as are
 /// simulated without a thought.
 fn finalists(judged: Vec<Judged>, diagonals: usize) -> Vec<Plan> {
-    let mut kinds: Vec<Kind> = Vec::new();
+    let mut seen: Vec<Alike> = Vec::new();
     let is_first = |plan: &Plan| {
-        let kind = Kind::of(&plan.policy);
-        let before = kinds.iter().filter(|known| **known == kind).count();
-        kinds.push(kind);
-        let mut of_diagonals = kinds.iter().filter(|k| k.schedule == Schedule::Diagonal);
-        let best = of_diagonals.next() == Some(&kind);
+        let way = kind::alike(&plan.policy);
+        let before = seen.iter().filter(|known| **known == way).count();
+        seen.push(way);
+        let mut of_diagonals = seen
+            .iter()
+            .filter(|(kind, usual)| kind.schedule == Schedule::Diagonal && *usual == way.1);
+        let best = of_diagonals.next() == Some(&way);
         before < if best { diagonals } else { 1 }
     };
     let plans = judged.into_iter().map(Judged::into_plan);

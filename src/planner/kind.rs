@@ -2,8 +2,10 @@
 
 use plimsoll_core::policy::{Policy, Schedule};
 
+use crate::flexgen;
+
 /// The order of computation and its steps, where attention runs, over how many GPUs, whether linear layers are split: plans that differ
-/// in one of these are of different kinds. Simulations of a part, and the closed form, err alike on plans of one kind.
+/// in one of these are of different kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
     /// The order of computation.
@@ -29,6 +31,20 @@ impl Kind {
             split: policy.split.is_some(),
         }
     }
+}
+
+/// Plans on which simulations of a part, and the closed form, err alike: of a kind, and of blocks with or without more GPU batches
+/// than are usual.
+pub(super) type Alike = (Kind, bool);
+
+/// What a policy's plan errs alike with.
+pub(super) fn alike(policy: &Policy) -> Alike {
+    (Kind::of(policy), has_usual_batches(policy))
+}
+
+/// Whether a block has no more GPU batches than FlexGen tries.
+pub(super) fn has_usual_batches(policy: &Policy) -> bool {
+    policy.num_gpu_batches <= flexgen::BATCHES_MAX
 }
 
 /// The first of each kind in front, in their order, then the others; and how many kinds there are.

@@ -508,8 +508,7 @@ impl<'a> Search<'a> {
             let mut unlikely = Vec::new();
             let mut proposals = Vec::new();
             // The closed form errs differently on plans of different kinds, so each has its candidates.
-            for kind in self.kinds() {
-                let best = space::scan(&of_kind(shapes, kind), room, objective, count)?;
+            for best in space::scan_each(shapes, Kind::of, (room, objective, count))? {
                 let before = plans.len();
                 for proposal in unlike_first(&best) {
                     // Of small plans, more are judged in the same time.

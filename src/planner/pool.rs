@@ -6,7 +6,7 @@ use plimsoll_core::policy::Policy;
 use plimsoll_core::units::Seconds;
 
 use super::judge::{self, Judged, Verdict};
-use super::kind::{Kind, first_of_each};
+use super::kind::{self, Kind, first_of_each};
 use super::neighbour::{Neighbour, ratio};
 use super::within::SLACK;
 use super::{
@@ -206,14 +206,14 @@ fn finalists(plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {
     let Some(best) = plans.first() else {
         return plans;
     };
-    let (kind, close) = (best.kind(), CLOSE * best.judged.cost(objective));
+    let (kind_of_best, close) = (best.kind(), CLOSE * best.judged.cost(objective));
     let mut seen = Vec::new();
     let mut others = 0;
     let mut finalists = Vec::new();
     for candidate in plans {
         let policy = &candidate.plan().policy;
-        let way = (candidate.kind(), policy.pipeline.micro_batches);
-        let another_kind = candidate.kind() != kind;
+        let way = (kind::alike(policy), policy.pipeline.micro_batches);
+        let another_kind = candidate.kind() != kind_of_best;
         let is_close = candidate.judged.cost(objective) <= close
             && !seen.contains(&way)
             && seen.len() < FINALISTS_MAX;

@@ -11,11 +11,18 @@ use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForm, ClosedForms, Linear};
 
+use super::kind::has_usual_batches;
 use super::{Allowed, Objective, PlanError, lp};
 use crate::parallel::on_all_processors;
 
-/// GPU batches a block: FlexGen's "less than 20", thinned.
-const BATCHES: [u32; 13] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20];
+/// GPU batches a block, thinned: a device with room for a sequence or two takes many to read weights seldom.
+const BATCHES: [u32; 21] = [
+    1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 48, 64, 80, 96,
+];
+
+/// By what factor more GPU batches a block than are usual must be better by the closed form, which knows nothing of what each
+/// of them takes beside its work.
+const WORTH_MORE_BATCHES: f64 = 0.9;
 
 /// Shapes that are placed between two looks at which can still be among the best.
 pub(super) const AT_ONCE: usize = 32;
@@ -110,8 +117,9 @@ pub(super) fn choices(allowed: &Allowed, pipeline: Pipeline) -> Vec<Policy> {
 /// Where what must be on the device takes more of it, choices that need less are searched as well.
 const TIGHT: f64 = 0.5;
 
-/// What is found under lists of choices, in turn: under a later one where nothing fits under those before, or one sequence with
-/// all else elsewhere takes most of the device, and only if it needs less of it.
+/// What is found under lists of choices, in turn. Those of a later list stand for those of the first, in their order: each is searched if
+/// it needs less of the device, and either nothing fits under the lists before, or one sequence with all else elsewhere takes most of
+/// the device under the one that it stands for.
 pub(super) fn in_turn<T>(
     lists: &[Vec<Policy>],
     (forms, room): (&ClosedForms, &PerTier<f64>),
@@ -120,20 +128,24 @@ pub(super) fn in_turn<T>(
 ) -> Result<Vec<T>, PlanError> {
     let of_one = |choice: &Policy| forms.form(choice).memory().device.lowest();
     let mut found: Vec<T> = Vec::new();
-    let mut least = f64::INFINITY;
     for choices in lists {
-        let needed = choices.iter().map(of_one).fold(f64::INFINITY, f64::min);
         let is_answered = found.iter().any(&fits);
-        let is_tight = least > TIGHT * room.device;
-        if !found.is_empty() && (needed >= least || (is_answered && !is_tight)) {
+        let is_wanted = |(choice, first): &(&Policy, &Policy)| {
+            let is_tight = of_one(first) > TIGHT * room.device;
+            of_one(choice) < of_one(first) && (is_tight || !is_answered)
+        };
+        let first = found.is_empty();
+        let pairs = choices.iter().zip(&lists[0]);
+        let wanted = pairs.filter(|pair| first || is_wanted(pair));
+        let wanted: Vec<Policy> = wanted.map(|(choice, _)| *choice).collect();
+        if wanted.is_empty() {
             continue;
         }
-        match find(choices) {
+        match find(&wanted) {
             // What fits is an answer.
             Err(PlanError::Solver(_)) if is_answered => {}
             found_here => found.push(found_here?),
         }
-        least = least.min(needed);
     }
     Ok(found)
 }
@@ -209,9 +221,11 @@ fn sizes() -> impl Iterator<Item = u32> {
         .chain([1536, 2048, 3072, 4096])
 }
 
-/// The ways to make a block of so many sequences of full GPU batches.
-pub(super) fn pairs_of_block(sequences: u32) -> impl Iterator<Item = (u32, u32)> {
-    let batches = BATCHES.into_iter();
+/// The ways to make a block of so many sequences of full GPU batches, at most so many.
+pub(super) fn pairs_of_block(sequences: u32, most: u32) -> impl Iterator<Item = (u32, u32)> {
+    let batches = BATCHES
+        .into_iter()
+        .take_while(move |batches| *batches <= most);
     let whole = batches.filter(move |batches| sequences.is_multiple_of(*batches));
     whole.map(move |batches| (sequences / batches, batches))
 }
@@ -286,6 +300,34 @@ pub(super) fn scan(
         Some(error) if best.is_empty() && !is_answered => Err(error),
         _ => Ok(best),
     }
+}
+
+/// [`scan`] of shapes that have something in common, and of those of them that have more GPU batches a block than are usual by
+/// themselves, where these are worth it.
+pub(super) fn scan_each<K: PartialEq>(
+    shapes: &[Shape],
+    key: impl Fn(&Policy) -> K,
+    (room, objective, count): (&PerTier<f64>, Objective, usize),
+) -> Result<Vec<Vec<Proposal>>, PlanError> {
+    let mut keys: Vec<K> = Vec::new();
+    let mut found = Vec::new();
+    for shape in shapes {
+        let key_here = key(&shape.policy);
+        if keys.contains(&key_here) {
+            continue;
+        }
+        let alike = shapes.iter().filter(|shape| key(&shape.policy) == key_here);
+        let (usual, more): (Vec<_>, Vec<_>) =
+            alike.partition(|shape| has_usual_batches(&shape.policy));
+        let usual = scan(&usual, room, objective, count)?;
+        let more = scan(&more, room, objective, count)?;
+        let score = |found: &[Proposal]| found.first().map_or(f64::INFINITY, |best| best.score);
+        let is_worth_it = score(&more) < score(&usual) * WORTH_MORE_BATCHES;
+        found.push(usual);
+        found.extend(is_worth_it.then_some(more));
+        keys.push(key_here);
+    }
+    Ok(found)
 }
 
 /// What the linear programs propose for each shape, in the order of the shapes; none where there is no room.

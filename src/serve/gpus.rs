@@ -59,8 +59,9 @@ impl Gpus {
         }
     }
 
-    /// The whole cache where each GPU has so much room for its layers' part of it.
-    pub fn kv_of(&self, each: Bytes, model: &ModelSpec) -> Bytes {
+    /// The whole cache where each GPU has so many GB of 10^9 bytes for its layers' part of it.
+    pub fn kv_of(&self, each_gb: f64, model: &ModelSpec) -> Bytes {
+        let each = Bytes((each_gb * 1e9) as u64);
         match self {
             Gpus::One => each,
             Gpus::Pipeline(of) => {
@@ -68,6 +69,18 @@ impl Gpus {
                 share_of_all(each, layers.into_iter().max().unwrap_or(1), model)
             }
             Gpus::StageForAll { layers, .. } => share_of_all(each, *layers, model),
+        }
+    }
+
+    /// [`Gpus::kv_of`], of what is left.
+    ///
+    /// # Errors
+    /// That it is less, in words.
+    pub fn kv_within(&self, left: Bytes, each_gb: f64, model: &ModelSpec) -> Result<Bytes, String> {
+        let asked = self.kv_of(each_gb, model);
+        match asked <= left {
+            true => Ok(asked),
+            false => Err(format!("the weights leave {left} in all; give less")),
         }
     }
 
@@ -161,7 +174,7 @@ mod tests {
     #[test]
     fn room_on_each_gpu_is_cut_by_the_stage_of_the_most_layers() {
         let (_, model, gpus) = gpt3(10, Some(6));
-        assert_eq!(gpus.kv_of(Bytes(10_000), &model), Bytes(96_000));
-        assert_eq!(Gpus::One.kv_of(Bytes(10_000), &model), Bytes(10_000));
+        assert_eq!(gpus.kv_of(10e-6, &model), Bytes(96_000));
+        assert_eq!(Gpus::One.kv_of(10e-6, &model), Bytes(10_000));
     }
 }

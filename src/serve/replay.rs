@@ -6,7 +6,7 @@ use plimsoll_core::executor::Executor;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::machine::{Machine, ResourceKind};
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::serve::pie::{Adaptive, Lanes, Pie, Settings, layers_off};
+use plimsoll_core::serve::pie::{Adaptive, Lanes, Pie, Settings, layers_off, with_buffers};
 use plimsoll_core::serve::predict::{
     Buckets, Classifier, Features, Learner, Oracle, Predictor, Score, Wrong,
 };
@@ -70,6 +70,22 @@ pub enum Manager {
     },
     /// The same blocks over a cache whose layers are swapped; who has to leave is computed again.
     Pie(Expansion),
+}
+
+/// Whether some number of layers off the GPU gives so much expansion.
+///
+/// # Errors
+/// That none does, in words.
+pub fn check_expansion(expansion: f64, model: &ModelSpec) -> Result<(), String> {
+    let layers = model.num_hidden_layers as u16;
+    let most = with_buffers(layers, layers);
+    match expansion <= most {
+        true => Ok(()),
+        false => Err(format!(
+            "with the caches of all {layers} layers of {} off the GPU, but buffers, it is {most}; give at most that",
+            model.name
+        )),
+    }
 }
 
 /// Who predicts lengths of answers.

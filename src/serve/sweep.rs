@@ -3,10 +3,10 @@
 use std::str::FromStr;
 
 use plimsoll_core::serve::Request;
-use plimsoll_core::units::{Bytes, Seconds};
+use plimsoll_core::units::Seconds;
 use serde::Serialize;
 
-use super::replay::{Expansion, Manager, Replayed, Server};
+use super::replay::{Expansion, Manager, Replayed, Server, check_expansion};
 use super::workload::Description;
 use crate::parallel::on_all_processors;
 
@@ -131,14 +131,14 @@ pub struct SweepRow {
     pub average_batch: f64,
     /// How often requests had to leave.
     pub preemptions: u64,
-    /// Why nothing was served, where nothing was: what the first request did.
+    /// Why requests were refused, where some were: what the first of them did, or that there is no room for the value.
     pub refusal: Option<String>,
 }
 
 impl SweepRow {
     fn of(value: f64, replayed: &Replayed) -> SweepRow {
         let it = &replayed.summary;
-        let first = replayed.refusals.first().filter(|_| it.completed == 0);
+        let refusal = replayed.refusals.first();
         let of_answers = |seconds: f64| (it.completed > 0).then_some(seconds);
         SweepRow {
             value,
@@ -159,7 +159,32 @@ impl SweepRow {
             goodput_per_s: it.goodput_per_s,
             average_batch: it.average_batch,
             preemptions: it.preemptions,
-            refusal: first.map(|refusal| refusal.why.clone()),
+            refusal: refusal.map(|refusal| format!("the first {}", refusal.why)),
+        }
+    }
+
+    /// A value for which the machine has no room, and why.
+    fn refused(value: f64, requests: &[Request], why: String) -> SweepRow {
+        SweepRow {
+            value,
+            completed: 0,
+            refused: requests.len() as u64,
+            requests_per_s: 0.0,
+            output_tokens_per_s: 0.0,
+            ttft_s_mean: None,
+            ttft_s_p50: None,
+            ttft_s_p99: None,
+            tpot_s_mean: None,
+            tpot_s_p99: None,
+            itl_s_p99: None,
+            e2e_s_mean: None,
+            e2e_s_p99: None,
+            queueing_s_per_token: None,
+            compute_s_per_token: None,
+            goodput_per_s: 0.0,
+            average_batch: 0.0,
+            preemptions: 0,
+            refusal: Some(why),
         }
     }
 }
@@ -171,6 +196,9 @@ impl Sweep {
     /// A trace without a rate, a server without an expansion; an error of ours.
     pub fn rows(&self, server: &Server, requests: &[Request]) -> anyhow::Result<Vec<SweepRow>> {
         let row = |value: f64| {
+            if let Err(why) = self.has_room(value, server) {
+                return Ok(SweepRow::refused(value, requests, why));
+            }
             let (server, requests) = self.with(value, server, requests);
             Ok(SweepRow::of(value, &server.replay(&requests)?))
         };
@@ -195,6 +223,25 @@ impl Sweep {
         }
     }
 
+    /// Whether the machine has room for a value; else what it has.
+    fn has_room(&self, value: f64, server: &Server) -> Result<(), String> {
+        let Server {
+            gpus,
+            profile,
+            model,
+            dtype,
+            ..
+        } = server;
+        match self.what {
+            Swept::Rate => Ok(()),
+            Swept::KvGb => {
+                let left = gpus.kv_left(profile, model, *dtype).unwrap_or_default();
+                gpus.kv_within(left, value, model).map(|_| ())
+            }
+            Swept::Expansion => check_expansion(value, model),
+        }
+    }
+
     fn with(&self, value: f64, server: &Server, requests: &[Request]) -> (Server, Vec<Request>) {
         let (mut server, mut requests) = (server.clone(), requests.to_vec());
         match self.what {
@@ -205,8 +252,7 @@ impl Sweep {
                 requests.iter_mut().for_each(stretch);
             }
             Swept::KvGb => {
-                let each = Bytes((value * 1e9) as u64);
-                server.kv_bytes = server.gpus.kv_of(each, &server.model);
+                server.kv_bytes = server.gpus.kv_of(value, &server.model);
             }
             Swept::Expansion => server.manager = Manager::Pie(Expansion::Fixed(value)),
         }
