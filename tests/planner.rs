@@ -263,7 +263,6 @@ fn a_device_too_small_for_whole_layers_takes_half_layers() {
     }
 }
 
-/// Not that of the strategy that lacks more.
 /// Of a block whose GPU batches are three sequences, weights are read once for all of them.
 #[test]
 fn a_small_device_takes_more_gpu_batches_than_flexgen_would() {
@@ -303,6 +302,7 @@ fn what_may_be_compressed_makes_no_block_slower() {
     }
 }
 
+/// Not that of the strategy that lacks more.
 #[test]
 fn of_both_strategies_the_nearest_plan_is_named() {
     let small = embedded::profile("a10").expect("embedded");

@@ -436,14 +436,14 @@ fn any_served(what: Swept, rows: &[SweepRow]) -> anyhow::Result<()> {
         .filter_map(|row| Some((row, row.refusal.as_ref()?)));
     let refused: Vec<(&SweepRow, &String)> = refused.collect();
     let none = rows.iter().all(|row| row.completed == 0);
-    if let (true, Some((_, why))) = (none, refused.first()) {
-        return Err(none_served(why));
+    let with = |row: &SweepRow| format!("{} {}", what.name(), row.value);
+    if let (true, Some((row, why))) = (none, refused.first()) {
+        return Err(none_served(&format!("with {} {why}", with(row))));
     }
     for (row, why) in refused {
-        let (what, value) = (what.name(), row.value);
         complain(&match row.completed {
-            0 => format!("{what} {value}: no request can be served: {why}"),
-            _ => format!("{what} {value}: {} refused: {why}", row.refused),
+            0 => format!("{}: no request can be served: {why}", with(row)),
+            _ => format!("{}: {} refused: {why}", with(row), row.refused),
         });
     }
     Ok(())

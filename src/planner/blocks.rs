@@ -25,8 +25,8 @@ const PROPOSED: usize = 8;
 /// What a system may decide.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// Its discrete choices; batches and shares are open. Later ones are for where nothing
-    /// fits of those before, or not much.
+    /// Its discrete choices; batches and shares are open. Later lists stand for the first, choice by choice, where nothing fits, or
+    /// not much.
     pub choices: Vec<Vec<Policy>>,
     /// GPU batches a block, at most.
     pub batches_max: u32,

@@ -209,9 +209,9 @@ impl Off {
     }
 }
 
-/// Simulates plans and sorts them, best first; of many the finalists come back, the best of each kind and so many
-/// diagonals of their best kind, which a short simulation may misjudge by a tenth either way. Only small plans have
-/// predictions.
+/// Simulates plans and sorts them, best first; of many the finalists come back, the best of those that are alike and so many
+/// diagonals of the best kind of these, of usual blocks and of others, which a short simulation may misjudge by a tenth either way.
+/// Only small plans have predictions.
 pub(super) fn judge(
     plans: Vec<Plan>,
     profile: &HardwareProfile,

@@ -304,13 +304,25 @@ pub(super) fn scan(
 
 /// [`scan`] of shapes that have something in common, and of those of them that have more GPU batches a block than are usual by
 /// themselves, where these are worth it.
+///
+/// # Errors
+/// The solver's, where it has no answer for any of them.
 pub(super) fn scan_each<K: PartialEq>(
     shapes: &[Shape],
     key: impl Fn(&Policy) -> K,
     (room, objective, count): (&PerTier<f64>, Objective, usize),
 ) -> Result<Vec<Vec<Proposal>>, PlanError> {
     let mut keys: Vec<K> = Vec::new();
-    let mut found = Vec::new();
+    let mut found: Vec<Vec<Proposal>> = Vec::new();
+    let mut failed = None;
+    // What the solver cannot place of some is left to the others.
+    let mut scanned = |shapes: Vec<&Shape>| match scan(&shapes, room, objective, count) {
+        Ok(best) => best,
+        Err(error) => {
+            failed = Some(error);
+            Vec::new()
+        }
+    };
     for shape in shapes {
         let key_here = key(&shape.policy);
         if keys.contains(&key_here) {
@@ -319,15 +331,17 @@ pub(super) fn scan_each<K: PartialEq>(
         let alike = shapes.iter().filter(|shape| key(&shape.policy) == key_here);
         let (usual, more): (Vec<_>, Vec<_>) =
             alike.partition(|shape| has_usual_batches(&shape.policy));
-        let usual = scan(&usual, room, objective, count)?;
-        let more = scan(&more, room, objective, count)?;
+        let (usual, more) = (scanned(usual), scanned(more));
         let score = |found: &[Proposal]| found.first().map_or(f64::INFINITY, |best| best.score);
         let is_worth_it = score(&more) < score(&usual) * WORTH_MORE_BATCHES;
         found.push(usual);
         found.extend(is_worth_it.then_some(more));
         keys.push(key_here);
     }
-    Ok(found)
+    match failed {
+        Some(error) if found.iter().all(Vec::is_empty) => Err(error),
+        _ => Ok(found),
+    }
 }
 
 /// What the linear programs propose for each shape, in the order of the shapes; none where there is no room.

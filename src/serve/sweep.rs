@@ -131,7 +131,7 @@ pub struct SweepRow {
     pub average_batch: f64,
     /// How often requests had to leave.
     pub preemptions: u64,
-    /// Why requests were refused, where some were: what the first of them did, or that there is no room for the value.
+    /// Why requests were refused, where some were: what the first of them did, or what the machine and the model have less of.
     pub refusal: Option<String>,
 }
 
@@ -163,7 +163,7 @@ impl SweepRow {
         }
     }
 
-    /// A value for which the machine has no room, and why.
+    /// A value that cannot be had, and why.
     fn refused(value: f64, requests: &[Request], why: String) -> SweepRow {
         SweepRow {
             value,
@@ -196,7 +196,7 @@ impl Sweep {
     /// A trace without a rate, a server without an expansion; an error of ours.
     pub fn rows(&self, server: &Server, requests: &[Request]) -> anyhow::Result<Vec<SweepRow>> {
         let row = |value: f64| {
-            if let Err(why) = self.has_room(value, server) {
+            if let Err(why) = self.can_be(value, server) {
                 return Ok(SweepRow::refused(value, requests, why));
             }
             let (server, requests) = self.with(value, server, requests);
@@ -223,8 +223,8 @@ impl Sweep {
         }
     }
 
-    /// Whether the machine has room for a value; else what it has.
-    fn has_room(&self, value: f64, server: &Server) -> Result<(), String> {
+    /// Whether the machine has the memory, or the model the layers, for a value; else what there is.
+    fn can_be(&self, value: f64, server: &Server) -> Result<(), String> {
         let Server {
             gpus,
             profile,
