@@ -367,7 +367,7 @@ fn where_nothing_is_served_a_sweep_knows_no_times() {
     let (code, out, said) = replay(&folder, &["--sweep", "kv-gb=0.00001,0.00002"]);
     assert_eq!((code, out.lines().count()), (3, 5), "{out}");
     assert!(
-        said.starts_with("error: no request can be served: with kv-gb 0.00001 the first needs"),
+        said.starts_with("error: kv-gb 0.00001: no request can be served: the first needs"),
         "{said}"
     );
 }

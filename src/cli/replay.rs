@@ -267,7 +267,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     complain_of(&replayed.refusals);
     if replayed.summary.completed == 0 {
         let why = format!("the first {}", replayed.refusals[0].why);
-        return Err(none_served(&why)).inspect_err(told);
+        return Err(none_served("", &why)).inspect_err(told);
     }
     let on = (&server, &profile);
     let measured = args.execute.run(on, &args.model, &requests)?;
@@ -283,8 +283,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     over_time::write(&server, (&replayed, measured.as_ref()), files)
 }
 
-fn none_served(why: &str) -> anyhow::Error {
-    let line = format!("no request can be served: {why}");
+const NONE_SERVED: &str = "no request can be served";
+
+/// With what, and why.
+fn none_served(with: &str, why: &str) -> anyhow::Error {
+    let line = format!("{with}{NONE_SERVED}: {why}");
     Failure::new(Exit::Infeasible, line).into()
 }
 
@@ -438,11 +441,11 @@ fn any_served(what: Swept, rows: &[SweepRow]) -> anyhow::Result<()> {
     let none = rows.iter().all(|row| row.completed == 0);
     let with = |row: &SweepRow| format!("{} {}", what.name(), row.value);
     if let (true, Some((row, why))) = (none, refused.first()) {
-        return Err(none_served(&format!("with {} {why}", with(row))));
+        return Err(none_served(&format!("{}: ", with(row)), why));
     }
     for (row, why) in refused {
         complain(&match row.completed {
-            0 => format!("{}: no request can be served: {why}", with(row)),
+            0 => format!("{}: {NONE_SERVED}: {why}", with(row)),
             _ => format!("{}: {} refused: {why}", with(row), row.refused),
         });
     }

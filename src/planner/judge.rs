@@ -246,8 +246,8 @@ pub(super) fn by_samples(
     })
 }
 
-/// Of plans, best first: the best of those that are alike, of the best diagonals with usual blocks, and with others, so many, and as many of the others as are
-/// simulated without a thought.
+/// Of plans, best first: the best of those that are alike, of the best diagonals with usual blocks, and with others, so many, and as
+/// many of the rest as are simulated without a thought.
 fn finalists(judged: Vec<Judged>, diagonals: usize) -> Vec<Plan> {
     let mut seen: Vec<Alike> = Vec::new();
     let is_first = |plan: &Plan| {

@@ -589,17 +589,6 @@ impl<'a> Search<'a> {
         best.is_none_or(|best| self.score(plan, objective) <= best.score * CLOSED_FORM_OFF)
     }
 
-    /// Each kind of plan that may be chosen.
-    fn kinds(&self) -> Vec<Kind> {
-        let mut kinds: Vec<Kind> = Vec::new();
-        for kind in self.open.iter().map(Kind::of) {
-            if !kinds.contains(&kind) {
-                kinds.push(kind);
-            }
-        }
-        kinds
-    }
-
     /// The best, ranked, or none where nothing fits.
     fn best(&self, shapes: &[Shape], objective: Objective) -> Result<Option<Ranked>, PlanError> {
         let (plans, proposals) = self.propose(shapes, objective)?;
@@ -631,9 +620,4 @@ fn unlike_first(proposals: &[Proposal]) -> Vec<&Proposal> {
     };
     let (first, rest): (Vec<_>, Vec<_>) = others.iter().partition(is_first);
     best.iter().chain(first).chain(rest).collect()
-}
-
-fn of_kind(shapes: &[Shape], kind: Kind) -> Vec<&Shape> {
-    let of_it = |shape: &&Shape| Kind::of(&shape.policy) == kind;
-    shapes.iter().filter(of_it).collect()
 }

@@ -302,8 +302,24 @@ pub(super) fn scan(
     }
 }
 
-/// [`scan`] of shapes that have something in common, and of those of them that have more GPU batches a block than are usual by
-/// themselves, where these are worth it.
+/// Shapes by what their policies have in common, in the order of the first of each.
+pub(super) fn grouped<K: PartialEq>(
+    shapes: &[Shape],
+    key: impl Fn(&Policy) -> K,
+) -> Vec<Vec<&Shape>> {
+    let mut groups: Vec<(K, Vec<&Shape>)> = Vec::new();
+    for shape in shapes {
+        let key = key(&shape.policy);
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, group)) => group.push(shape),
+            None => groups.push((key, vec![shape])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+/// [`scan`] of each group of shapes, and of those in it that have more GPU batches a block than are usual by themselves, where these
+/// are worth it.
 ///
 /// # Errors
 /// The solver's, where it has no answer for any of them.
@@ -312,31 +328,24 @@ pub(super) fn scan_each<K: PartialEq>(
     key: impl Fn(&Policy) -> K,
     (room, objective, count): (&PerTier<f64>, Objective, usize),
 ) -> Result<Vec<Vec<Proposal>>, PlanError> {
-    let mut keys: Vec<K> = Vec::new();
     let mut found: Vec<Vec<Proposal>> = Vec::new();
     let mut failed = None;
     // What the solver cannot place of some is left to the others.
-    let mut scanned = |shapes: Vec<&Shape>| match scan(&shapes, room, objective, count) {
-        Ok(best) => best,
-        Err(error) => {
+    let mut scanned = |shapes: Vec<&Shape>| {
+        let best = scan(&shapes, room, objective, count);
+        best.unwrap_or_else(|error| {
             failed = Some(error);
             Vec::new()
-        }
+        })
     };
-    for shape in shapes {
-        let key_here = key(&shape.policy);
-        if keys.contains(&key_here) {
-            continue;
-        }
-        let alike = shapes.iter().filter(|shape| key(&shape.policy) == key_here);
-        let (usual, more): (Vec<_>, Vec<_>) =
-            alike.partition(|shape| has_usual_batches(&shape.policy));
+    for group in grouped(shapes, key) {
+        let is_usual = |shape: &&Shape| has_usual_batches(&shape.policy);
+        let (usual, more) = group.into_iter().partition(is_usual);
         let (usual, more) = (scanned(usual), scanned(more));
         let score = |found: &[Proposal]| found.first().map_or(f64::INFINITY, |best| best.score);
         let is_worth_it = score(&more) < score(&usual) * WORTH_MORE_BATCHES;
         found.push(usual);
         found.extend(is_worth_it.then_some(more));
-        keys.push(key_here);
     }
     match failed {
         Some(error) if found.iter().all(Vec::is_empty) => Err(error),

@@ -8,9 +8,10 @@ use plimsoll_core::policy::Schedule;
 use plimsoll_core::units::Seconds;
 
 use super::judge::{self, Judged, Length};
+use super::kind::Kind;
 use super::neighbour::{Neighbour, ratio};
 use super::space::{self, Proposal, Shape};
-use super::{Objective, PlanError, Ranked, Search, of_kind};
+use super::{Objective, PlanError, Ranked, Search};
 
 /// How many shapes are judged before the others are looked at again.
 const AT_ONCE: usize = 4;
@@ -41,8 +42,8 @@ impl Search<'_> {
         }
         let mut in_time = plans;
         in_time.retain(|plan| plan.latency_s() <= limit * SLACK);
-        for kind in self.kinds() {
-            in_time.extend(self.within_of(&of_kind(shapes, kind), limit)?);
+        for of_kind in space::grouped(shapes, Kind::of) {
+            in_time.extend(self.within_of(&of_kind, limit)?);
         }
         if in_time.is_empty() {
             return self.best(shapes, Objective::Latency);

@@ -93,7 +93,7 @@ impl FromStr for Sweep {
 }
 
 /// A value, and what comes of the trace with it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct SweepRow {
     /// The value.
     pub value: f64,
@@ -167,24 +167,9 @@ impl SweepRow {
     fn refused(value: f64, requests: &[Request], why: String) -> SweepRow {
         SweepRow {
             value,
-            completed: 0,
             refused: requests.len() as u64,
-            requests_per_s: 0.0,
-            output_tokens_per_s: 0.0,
-            ttft_s_mean: None,
-            ttft_s_p50: None,
-            ttft_s_p99: None,
-            tpot_s_mean: None,
-            tpot_s_p99: None,
-            itl_s_p99: None,
-            e2e_s_mean: None,
-            e2e_s_p99: None,
-            queueing_s_per_token: None,
-            compute_s_per_token: None,
-            goodput_per_s: 0.0,
-            average_batch: 0.0,
-            preemptions: 0,
             refusal: Some(why),
+            ..SweepRow::default()
         }
     }
 }
