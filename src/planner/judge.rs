@@ -40,27 +40,28 @@ impl Sample {
     }
 }
 
-/// What is simulated to compare plans of one kind, and then the best of each. In a diagonal
-/// schedule some passes prefill and most do not, so that many tokens are needed, and few layers have
-/// to do. What a pass begins and ends with weighs more in those, as one over their number: two
-/// samples say how much.
+/// Squares of the larger sample of whole answers at most: a tenth of a second or two.
+const SAMPLED_SQUARES: u32 = 60_000;
+
+/// What is simulated to compare plans of one kind, and then the best of each. What a pass begins and ends with
+/// weighs more in few layers, as one over their number: two samples say how much.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Length {
+    /// A few passes.
     Short,
+    /// Answers from end to end, unless they are very long: what binds the first tokens need not bind the last.
     Longer,
 }
 
 impl Length {
-    fn samples(self, schedule: Schedule) -> &'static [Sample] {
-        const SHORT: [Sample; 1] = [Sample::new(12, 3)];
-        const LONGER: [Sample; 1] = [Sample::new(32, 3)];
-        const SHORT_DIAGONAL: [Sample; 1] = [Sample::new(2, 24)];
-        const LONGER_DIAGONAL: [Sample; 2] = [Sample::new(2, 32), Sample::new(5, 32)];
-        match (self, schedule) {
-            (Length::Short, Schedule::Diagonal) => &SHORT_DIAGONAL,
-            (Length::Longer, Schedule::Diagonal) => &LONGER_DIAGONAL,
-            (Length::Short, _) => &SHORT,
-            (Length::Longer, _) => &LONGER,
+    fn samples(self, policy: &Policy) -> Vec<Sample> {
+        let of_both = |tokens| [2, 5].map(|layers| Sample::new(layers, tokens)).into();
+        let batches = policy.num_gpu_batches;
+        match (self, policy.schedule) {
+            // Some passes prefill one GPU batch, as in long answers, and some none.
+            (Length::Short, Schedule::Diagonal) => of_both((batches * 3 / 2).clamp(24, 60)),
+            (Length::Short, Schedule::Row | Schedule::ZigZag) => vec![Sample::new(12, 3)],
+            (Length::Longer, _) => of_both((SAMPLED_SQUARES / (7 * batches)).max(32)),
         }
     }
 }
@@ -135,17 +136,12 @@ impl Judged {
         length: Length,
     ) -> Result<Judged, PlanError> {
         let mut offs = Vec::new();
-        for sample in length.samples(plan.policy.schedule) {
-            offs.push(Off::of(&plan, *sample, profile)?);
+        for sample in length.samples(&plan.policy) {
+            offs.push(Off::of(&plan, sample, profile)?);
         }
         let off = Off::at(plan.model.num_hidden_layers, &offs);
         let whole = estimate(&plan, forms);
-        let latency_s = if plan.policy.schedule == Schedule::Diagonal {
-            // Prefill and decode share passes.
-            whole.latency_s * off.latency
-        } else {
-            whole.prefill_s * off.prefill + whole.decode_s * off.decode
-        };
+        let latency_s = whole.prefill_s * off.prefill + whole.decode_s * off.decode;
         let tokens = whole.throughput_tok_s * whole.latency_s.0;
         Ok(Judged {
             plan,
@@ -155,13 +151,12 @@ impl Judged {
     }
 }
 
-/// How much longer a simulated part takes than its closed form says.
+/// How much longer a simulated part takes than its closed form says: passes that prefill, and those that only decode.
 #[derive(Debug, Clone, Copy)]
 struct Off {
     layers: f64,
     prefill: f64,
     decode: f64,
-    latency: f64,
 }
 
 impl Off {
@@ -176,16 +171,17 @@ impl Off {
             (&[short.policy.compression], short.policy.sparse_attention),
         )?;
         let expected = estimate(&short, &forms);
-        let off = |simulated: Seconds, expected: Seconds| match expected.0 > 0.0 {
-            true => simulated.0 / expected.0,
-            false => 1.0,
+        let prefilled = simulated.prefill_s * prefills_timed(&short);
+        let decoded = simulated.latency_s - prefilled;
+        let prefill = prefilled.0 / expected.prefill_s.0;
+        let decode = match expected.decode_s.0 > 0.0 {
+            true => decoded.0 / expected.decode_s.0,
+            false => prefill,
         };
-        let decoded = simulated.decode_s().unwrap_or(Seconds::ZERO);
         Ok(Off {
             layers: f64::from(short.model.num_hidden_layers),
-            prefill: off(simulated.prefill_s, expected.prefill_s),
-            decode: off(decoded, expected.decode_s),
-            latency: off(simulated.latency_s, expected.latency_s),
+            prefill,
+            decode,
         })
     }
 
@@ -204,8 +200,16 @@ impl Off {
             layers,
             prefill: on_line(|off| off.prefill),
             decode: on_line(|off| off.decode),
-            latency: on_line(|off| off.latency),
         }
+    }
+}
+
+/// How often what is timed has its [`prefill_s`](plimsoll_core::timing::Timing::prefill_s): that of a steady state is a pass
+/// that admits GPU batches.
+fn prefills_timed(plan: &Plan) -> f64 {
+    match plan.policy.schedule {
+        Schedule::Diagonal => f64::from(plan.policy.num_gpu_batches.min(plan.workload.gen_len)),
+        Schedule::Row | Schedule::ZigZag => 1.0,
     }
 }
 

@@ -58,6 +58,9 @@ const PROPOSED_AT_MOST: usize = 100;
 /// whole counted.
 const JUDGED: usize = 6;
 
+/// How many diagonals of a kind a short simulation leaves to a longer one: it may misjudge one beside another by a twentieth.
+const DIAGONALS: usize = 4;
+
 /// How many of the best proposals are made whole before those that are unlike them.
 const BEST: usize = 2;
 
@@ -592,7 +595,7 @@ impl<'a> Search<'a> {
     /// The best, ranked, or none where nothing fits.
     fn best(&self, shapes: &[Shape], objective: Objective) -> Result<Option<Ranked>, PlanError> {
         let (plans, proposals) = self.propose(shapes, objective)?;
-        let plans = judge::judge(plans, self.profile, &self.forms, (objective, 2))?;
+        let plans = judge::judge(plans, self.profile, &self.forms, (objective, DIAGONALS))?;
         Ok((!plans.is_empty()).then_some((plans, proposals)))
     }
 

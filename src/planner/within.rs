@@ -4,7 +4,6 @@
 //! all overlaps, tells shapes apart worst. So shapes are judged a few at a time, those that look best by what
 //! was learned from the ones before: by how much their neighbours took longer than the closed form says.
 
-use plimsoll_core::policy::Schedule;
 use plimsoll_core::units::Seconds;
 
 use super::judge::{self, Judged, Length};
@@ -89,15 +88,7 @@ impl Search<'_> {
         }
         plans
             .retain(|plan| judge::estimate(plan, &self.forms).latency_s <= limit * CLOSED_FORM_OFF);
-        // Few layers are too unlike many for a diagonal schedule.
-        let (diagonal, others): (Vec<_>, Vec<_>) = plans
-            .into_iter()
-            .partition(|plan| plan.policy.schedule == Schedule::Diagonal);
-        let by_samples =
-            |plans, length| judge::by_samples(plans, self.profile, &self.forms, length);
-        let mut judged = by_samples(diagonal, Length::Longer)?;
-        judged.extend(by_samples(others, Length::Short)?);
-        Ok(judged)
+        judge::by_samples(plans, self.profile, &self.forms, Length::Longer)
     }
 
     /// What the closed form says of the shares that were asked for, as it does of the proposals.
