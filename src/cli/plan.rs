@@ -9,9 +9,10 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::{LowerError, footprint, fullest_stages};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::Schedule;
+use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::units::{Bytes, Seconds};
+use plimsoll_sim::predict;
 use serde_json::json;
 
 use super::against::{self, against};
@@ -26,6 +27,7 @@ use crate::compare::Comparison;
 use crate::files::{
     PlanFile, SearchNote, find_model, find_profile, plan_json, read_lengths, write_text,
 };
+use crate::flexgen;
 use crate::padding::plan_lengths;
 use crate::planner::split::{GreedysLoss, loss_of};
 use crate::planner::{
@@ -277,9 +279,13 @@ fn too_slow(planned: &Planned) -> Refusal {
     let prediction = planned.plan.prediction.as_ref();
     let latency = prediction.map(|summary| summary.latency_s);
     let bottleneck = prediction.map_or(String::new(), bottleneck_text);
+    let packed = match planned.plan.policy.compression.weights {
+        true => "",
+        false => ", try --compress-weight (4 bits)",
+    };
     let line = format!(
         "no plan is fast enough: the fastest that was found takes {}: {}; \
-         allow a longer --max-latency-s or ask for less",
+         allow a longer --max-latency-s{packed} or ask for less",
         latency.map_or("too long".to_owned(), in_words),
         bottleneck
     );
@@ -433,24 +439,49 @@ fn one_of(args: &Args, profile: &HardwareProfile) -> String {
     }
 }
 
-/// Says that more host memory is page-locked than the machine is known to let.
+/// Says that more host memory is page-locked than the machine is known to let, and what the plan is with pageable memory.
 fn page_locks(plan: &Plan, profile: &HardwareProfile) -> String {
     // A plan of ours has all of its host memory locked.
     let locked = footprint(plan).map_or(Bytes::ZERO, |needs| needs.host);
-    match &profile.tiers.page_lockable_bytes {
-        Some(most) if locked > most.value => format!(
-            "note       page-locks {locked} of host memory; {} is what this machine is known to allow (`simulate \
-             --page-lock flexgen` says what pageable memory costs)\n",
-            most.value
-        ),
-        _ => String::new(),
-    }
+    let most = match &profile.tiers.page_lockable_bytes {
+        Some(most) if locked > most.value => most.value,
+        _ => return String::new(),
+    };
+    let page_locked = flexgen::page_locked(profile, &plan.model, plan.dtype, &plan.policy);
+    let policy = Policy {
+        page_locked,
+        ..plan.policy
+    };
+    let pageable = predict(
+        &Plan {
+            policy,
+            prediction: None,
+            ..plan.clone()
+        },
+        profile,
+    );
+    let what = match page_locked.weights {
+        true => "the cache",
+        false => "weights and cache",
+    };
+    let pageable = pageable.map_or(String::new(), |summary| {
+        let rate = three_digits(summary.throughput_tok_s);
+        format!(": with {what} pageable this plan makes {rate} tok/s")
+    });
+    format!(
+        "note       page-locks {locked} of host memory; {most} is what this machine is known to allow{pageable} \
+         (`simulate --plan FILE --page-lock flexgen`)\n"
+    )
 }
 
 fn advice(planned: &Planned) -> Vec<String> {
     let helps = planned.advice.as_ref().map(|advice| {
         let (change, gain) = (&advice.change, advice.gain);
-        format!("{change} would give {gain:.1}x the throughput")
+        let by = match planned.plan.policy.split {
+            Some(_) => "",
+            None => " by the closed form",
+        };
+        format!("{change} would give {gain:.1}x the throughput{by}")
     });
     let helps = helps.unwrap_or_else(|| "no single change that was tried helps".to_owned());
     let prediction = planned.plan.prediction.as_ref();

@@ -76,9 +76,9 @@ pub struct Args {
     /// How percentages of weights become whole tensors
     #[arg(long, value_enum, default_value_t = GranularityName::Layer)]
     granularity: GranularityName,
-    /// Which host memory is page-locked
-    #[arg(long, value_enum, default_value_t = PageLockName::Flexgen)]
-    page_lock: PageLockName,
+    /// Which host memory is page-locked [default: flexgen; of a plan what it says]
+    #[arg(long, value_enum)]
+    page_lock: Option<PageLockName>,
     /// Keep weights in 4 bits an element, in groups of 64
     #[arg(long)]
     compress_weight: bool,
@@ -108,7 +108,7 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-const POLICY_FLAGS: [&str; 21] = [
+const POLICY_FLAGS: [&str; 20] = [
     "model",
     "prompt_len",
     "gen_len",
@@ -125,7 +125,6 @@ const POLICY_FLAGS: [&str; 21] = [
     "schedule",
     "barrier",
     "granularity",
-    "page_lock",
     "compress_weight",
     "compress_cache",
     "sparse_attention",
@@ -240,6 +239,10 @@ fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
         plan.capacity_bytes = profile.usable();
         plan.provenance.hardware.clone_from(&profile.name);
     }
+    if let Some(page_lock) = args.page_lock {
+        let policy = &plan.policy;
+        plan.policy.page_locked = page_lock.resolve(&profile, &plan.model, plan.dtype, policy);
+    }
     check_gpus(
         &plan.policy.pipeline,
         &profile,
@@ -256,7 +259,8 @@ fn from_flags(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     let model = model.spec;
     let mut policy = policy(args, &profile)?;
     let workload = args.workload.into();
-    policy.page_locked = args.page_lock.resolve(&profile, &model, dtype, &policy);
+    let page_lock = args.page_lock.unwrap_or(PageLockName::Flexgen);
+    policy.page_locked = page_lock.resolve(&profile, &model, dtype, &policy);
     let plan = given::plan(&profile, model, dtype, workload, policy);
     check_plan(&plan, None)?;
     check_gpus(&plan.policy.pipeline, &profile, None)?;

@@ -3,7 +3,7 @@
 //! Simulating a large plan takes longer than finding it, so where there is much to simulate, plans
 //! are first compared by a short simulation of a model of fewer layers and tokens: by how much it
 //! takes longer than its closed form says is by how much the whole plan would. The best of each kind are then
-//! compared by a longer one. (What is simulated in full besides is the pool's.)
+//! compared by whole answers over few layers. (What is simulated in full besides is the pool's.)
 
 use std::cmp::Ordering;
 
@@ -13,6 +13,7 @@ use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::timing::Part;
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForms, Estimate, stage_model};
@@ -27,27 +28,26 @@ use crate::parallel::on_all_processors;
 const FEW_SQUARES: u64 = 20_000;
 
 /// A part of a simulation that stands for the whole.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Sample {
+    /// Of each stage.
     layers: u32,
     /// Prefill, then one decode pass a token.
     tokens: u32,
 }
 
-impl Sample {
-    const fn new(layers: u32, tokens: u32) -> Sample {
-        Sample { layers, tokens }
-    }
-}
+/// Layers of samples. What a pass begins and ends with weighs more in few, as one over their number: two samples say how
+/// much.
+const FEW_LAYERS: [u32; 2] = [2, 5];
 
-/// Squares of the larger sample of whole answers at most: a tenth of a second or two.
-const SAMPLED_SQUARES: u32 = 60_000;
+/// So many squares of whole answers are simulated to compare plans, or twice as many where the schedule is diagonal: a tenth
+/// of a second or two.
+const SAMPLED_SQUARES: u64 = 60_000;
 
-/// What is simulated to compare plans of one kind, and then the best of each. What a pass begins and ends with
-/// weighs more in few layers, as one over their number: two samples say how much.
+/// What is simulated to compare plans of one kind, and then the best of each.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Length {
-    /// A few passes.
+    /// A prefill and two passes; of a diagonal schedule as many as show passes of all sorts.
     Short,
     /// Answers from end to end, unless they are very long: what binds the first tokens need not bind the last.
     Longer,
@@ -55,15 +55,30 @@ pub(super) enum Length {
 
 impl Length {
     fn samples(self, policy: &Policy) -> Vec<Sample> {
-        let of_both = |tokens| [2, 5].map(|layers| Sample::new(layers, tokens)).into();
-        let batches = policy.num_gpu_batches;
-        match (self, policy.schedule) {
-            // Some passes prefill one GPU batch, as in long answers, and some none.
-            (Length::Short, Schedule::Diagonal) => of_both((batches * 3 / 2).clamp(24, 60)),
-            (Length::Short, Schedule::Row | Schedule::ZigZag) => vec![Sample::new(12, 3)],
-            (Length::Longer, _) => of_both((SAMPLED_SQUARES / (7 * batches)).max(32)),
+        let diagonal = policy.schedule == Schedule::Diagonal;
+        let least = match diagonal {
+            true => all_sorts(policy.num_gpu_batches),
+            false => 3,
+        };
+        let of_few = |tokens| FEW_LAYERS.map(|layers| Sample { layers, tokens }).into();
+        match self {
+            Length::Short if diagonal => of_few(least),
+            Length::Short => vec![Sample {
+                layers: 12_u32.div_ceil(policy.pipeline.stages),
+                tokens: least,
+            }],
+            Length::Longer => {
+                let blocks = u64::from(FEW_LAYERS[1] * policy.pipeline.stages + 2);
+                let tokens = SAMPLED_SQUARES / (blocks * policy.batches_in_block());
+                of_few(least.max(tokens as u32))
+            }
         }
     }
+}
+
+/// Tokens of answers of which some passes admit one of so many GPU batches, and some none, as those of long ones do.
+fn all_sorts(batches: u32) -> u32 {
+    24.max(batches + (batches / 2).min(20))
 }
 
 /// How many plans at least are compared by more than a short simulation.
@@ -139,7 +154,7 @@ impl Judged {
         for sample in length.samples(&plan.policy) {
             offs.push(Off::of(&plan, sample, profile)?);
         }
-        let off = Off::at(plan.model.num_hidden_layers, &offs);
+        let off = Off::at(layers_of_stage(&plan), &offs);
         let whole = estimate(&plan, forms);
         let latency_s = whole.prefill_s * off.prefill + whole.decode_s * off.decode;
         let tokens = whole.throughput_tok_s * whole.latency_s.0;
@@ -171,7 +186,7 @@ impl Off {
             (&[short.policy.compression], short.policy.sparse_attention),
         )?;
         let expected = estimate(&short, &forms);
-        let prefilled = simulated.prefill_s * prefills_timed(&short);
+        let prefilled = simulated.prefill_s * admitting_passes(&short);
         let decoded = simulated.latency_s - prefilled;
         let prefill = prefilled.0 / expected.prefill_s.0;
         let decode = match expected.decode_s.0 > 0.0 {
@@ -179,22 +194,23 @@ impl Off {
             false => prefill,
         };
         Ok(Off {
-            layers: f64::from(short.model.num_hidden_layers),
+            layers: layers_of_stage(&short),
             prefill,
             decode,
         })
     }
 
-    /// That of so many layers, on the line through the first and the last sample over one over their layers.
-    fn at(layers: u32, samples: &[Off]) -> Off {
+    /// That of so many layers a stage, on the line through the first and the last sample over one over their layers.
+    fn at(layers: f64, samples: &[Off]) -> Off {
         let (few, more) = (samples[0], samples[samples.len() - 1]);
-        let layers = f64::from(layers);
         let on_line = |of: fn(&Off) -> f64| {
             if few.layers == more.layers {
                 return of(&more);
             }
             let slope = (of(&few) - of(&more)) / (1.0 / few.layers - 1.0 / more.layers);
-            of(&more) + slope * (1.0 / layers - 1.0 / more.layers)
+            let there = of(&more) + slope * (1.0 / layers - 1.0 / more.layers);
+            // Few passes of a sort are no reason to believe in next to no time.
+            there.max(0.5 * of(&more))
         };
         Off {
             layers,
@@ -204,17 +220,21 @@ impl Off {
     }
 }
 
-/// How often what is timed has its [`prefill_s`](plimsoll_core::timing::Timing::prefill_s): that of a steady state is a pass
-/// that admits GPU batches.
-fn prefills_timed(plan: &Plan) -> f64 {
-    match plan.policy.schedule {
-        Schedule::Diagonal => f64::from(plan.policy.num_gpu_batches.min(plan.workload.gen_len)),
-        Schedule::Row | Schedule::ZigZag => 1.0,
+fn layers_of_stage(plan: &Plan) -> f64 {
+    f64::from(plan.model.num_hidden_layers) / f64::from(plan.policy.pipeline.stages)
+}
+
+/// Passes that admit GPU batches in what is timed, where each takes [`prefill_s`](plimsoll_core::timing::Timing::prefill_s); 1
+/// where that is all of prefill.
+fn admitting_passes(plan: &Plan) -> f64 {
+    match Part::of(plan) {
+        Part::Passes { .. } => f64::from(plan.policy.num_gpu_batches.min(plan.workload.gen_len)),
+        Part::Whole => 1.0,
     }
 }
 
 /// Simulates plans and sorts them, best first; of many the finalists come back, the best of those that are alike and so many
-/// diagonals of the best kind of these, of usual blocks and of others, which a short simulation may misjudge by a tenth either way.
+/// diagonals of the best kind of these, of usual blocks and of others, which a short simulation may misjudge by some percent.
 /// Only small plans have predictions.
 pub(super) fn judge(
     plans: Vec<Plan>,
@@ -328,7 +348,7 @@ fn shortened(plan: &Plan, sample: Sample) -> Result<Plan, PlanError> {
             num_hidden_layers: plan
                 .model
                 .num_hidden_layers
-                .min(sample.layers.max(plan.policy.pipeline.stages)),
+                .min(sample.layers * plan.policy.pipeline.stages),
             ..plan.model.clone()
         },
         workload: Workload {
@@ -347,4 +367,128 @@ fn shortened(plan: &Plan, sample: Sample) -> Result<Plan, PlanError> {
     // A smaller model's tensors may round up where the whole one's do not.
     short.capacity_bytes = footprint(&short)?;
     Ok(short)
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::Dtype;
+    use plimsoll_core::compression::Compression;
+    use plimsoll_core::hardware::embedded;
+    use plimsoll_core::lower::schedule::Passes;
+    use plimsoll_core::model::registry;
+    use plimsoll_core::pipeline::Pipeline;
+    use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Provenance};
+    use plimsoll_core::sparse::DENSE;
+    use plimsoll_core::tier::PerTier;
+
+    use super::*;
+
+    fn policy(batches: u32, schedule: Schedule, cpu_attention: bool) -> Policy {
+        let percent = [30.0, 70.0, 0.0, 100.0, 0.0, 100.0];
+        Policy {
+            schedule,
+            cpu_attention,
+            barrier: false,
+            ..Policy::from_percent(20, batches, percent).expect("a policy")
+        }
+    }
+
+    fn plan(policy: Policy, gen_len: u32) -> Plan {
+        Plan {
+            schema_version: PLAN_SCHEMA_VERSION,
+            model: registry::find("opt-13b").expect("registered"),
+            dtype: Dtype::F16,
+            workload: Workload {
+                prompt_len: 64,
+                gen_len,
+                num_prompts: None,
+            },
+            policy,
+            capacity_bytes: PerTier::from_fn(|_| Bytes(1 << 50)),
+            prediction: None,
+            provenance: Provenance {
+                hardware: "t4x4".into(),
+                device_threads: None,
+                chosen_by: ChosenBy::Given,
+                plimsoll_version: "0".into(),
+            },
+        }
+    }
+
+    /// What samples say of a plan's time, over the time of the whole.
+    fn over_whole(plan: &Plan, length: Length) -> f64 {
+        let profile = embedded::profile("t4x4").expect("embedded");
+        let model = stage_model(&plan.model, &plan.policy.pipeline);
+        let only = (&[Compression::default()][..], DENSE);
+        let forms = ClosedForms::new(&profile, &model, plan.dtype, plan.workload, only);
+        let forms = forms.expect("a workload");
+        let part = Judged::by_sample(plan.clone(), &profile, &forms, length).expect("fits");
+        let whole = Judged::in_full(plan.clone(), &profile).expect("fits");
+        part.latency_s().0 / whole.latency_s().0
+    }
+
+    /// Attention on the CPU binds a long answer's last tokens and not its first.
+    #[test]
+    fn whole_answers_over_few_layers_tell_the_time_of_all() {
+        for (schedule, cpu_attention) in [
+            (Schedule::ZigZag, true),
+            (Schedule::Diagonal, true),
+            (Schedule::Diagonal, false),
+        ] {
+            let plan = plan(policy(10, schedule, cpu_attention), 256);
+            let over = over_whole(&plan, Length::Longer);
+            assert!((over - 1.0).abs() < 0.03, "{:?}: {over}", plan.policy);
+        }
+    }
+
+    /// Of a sample's 24 passes 10 admit a GPU batch, and of the whole's 256 too.
+    #[test]
+    fn a_few_passes_tell_the_time_of_another_mixture() {
+        let plan = plan(policy(10, Schedule::Diagonal, false), 256);
+        let over = over_whole(&plan, Length::Short);
+        assert!((over - 1.0).abs() < 0.05, "{over}");
+    }
+
+    #[test]
+    fn few_layers_of_each_stage_tell_the_time_of_a_pipeline() {
+        for (stages, micro_batches) in [(2, 2), (4, 4), (4, 16)] {
+            let pipeline = Pipeline {
+                stages,
+                micro_batches,
+                ..Pipeline::default()
+            };
+            let base = policy(1, Schedule::ZigZag, false);
+            let plan = plan(Policy { pipeline, ..base }, 8);
+            for length in [Length::Short, Length::Longer] {
+                let over = over_whole(&plan, length);
+                assert!((over - 1.0).abs() < 0.1, "{pipeline:?} {length:?}: {over}");
+            }
+        }
+    }
+
+    #[test]
+    fn samples_of_diagonals_have_passes_of_all_sorts() {
+        for batches in [2, 20, 64, 96] {
+            let diagonal = policy(batches, Schedule::Diagonal, false);
+            for sample in [Length::Short, Length::Longer].map(|length| length.samples(&diagonal)) {
+                assert!(sample.iter().all(|s| s.tokens > batches), "{sample:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn passes_that_admit_are_counted_in_what_is_timed() {
+        for (batches, gen_len) in [(3, 8), (8, 8), (12, 8), (5, 1)] {
+            let plan = plan(policy(batches, Schedule::Diagonal, false), gen_len);
+            let passes = Passes::new(&plan.policy, &plan.workload);
+            let stay = u64::from(gen_len);
+            let admits = |pass: &u64| passes.turns(*pass).iter().any(|turn| turn.token == 0);
+            let counted = (stay..2 * stay).filter(admits).count();
+            assert_eq!(
+                admitting_passes(&plan),
+                counted as f64,
+                "{batches} {gen_len}"
+            );
+        }
+    }
 }

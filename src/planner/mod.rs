@@ -58,7 +58,8 @@ const PROPOSED_AT_MOST: usize = 100;
 /// whole counted.
 const JUDGED: usize = 6;
 
-/// How many diagonals of a kind a short simulation leaves to a longer one: it may misjudge one beside another by a twentieth.
+/// How many of the best diagonals with usual blocks, and how many of the best with others, a short simulation leaves to a
+/// longer one.
 const DIAGONALS: usize = 4;
 
 /// How many of the best proposals are made whole before those that are unlike them.

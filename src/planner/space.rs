@@ -21,7 +21,7 @@ const BATCHES: [u32; 21] = [
 ];
 
 /// By what factor more GPU batches a block than are usual must be better by the closed form, which knows nothing of what each
-/// of them takes beside its work.
+/// of them takes beside its work: fewer have what is about as good, and the simulator decides the rest.
 const WORTH_MORE_BATCHES: f64 = 0.98;
 
 /// Shapes that are placed between two looks at which can still be among the best.

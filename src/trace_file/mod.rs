@@ -12,6 +12,7 @@ use std::io::{self, Write};
 use plimsoll_core::control::Run;
 use plimsoll_core::program::{Content, Program, TaskId};
 use plimsoll_core::trace::Span;
+use plimsoll_core::units::Seconds;
 
 use event::{Event, Events, Memory, Name, Phase, TaskArgs};
 use words::{op_in_words, task_name};
@@ -145,14 +146,16 @@ impl View<'_> {
         let source = piece.args_at(index).first();
         let content = source.and_then(|arg| self.contents.get(arg.buffer.0 as usize).copied());
         let resource = &self.run.machine.resources[task.resource.0 as usize];
-        let micros = |span: Span| span.duration().0 * MICROSECONDS;
+        // Whoever reads the file takes what begins before another ended, by a rounded digit, for nested.
+        let ticks = |seconds: Seconds| (seconds.0 * MICROSECONDS * 1e3).round();
+        let micros = |span: Span| (ticks(span.end) - ticks(span.start)) / 1e3;
         events.write(&Event {
             ph: Phase::Complete,
             pid: self.first_pid + u32::from(resource.gpu),
             tid: u32::from(task.resource.0) + 1,
             name: &task_name(op, content, task.cell, self.last_block),
             cat: Some(resource.kind.name()),
-            ts: Some(span.start.0 * MICROSECONDS),
+            ts: Some(ticks(span.start) / 1e3),
             dur: Some(micros(span)),
             args: TaskArgs {
                 task: id.0,

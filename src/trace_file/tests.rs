@@ -163,3 +163,24 @@ fn two_runs_of_one_program_are_joined_by_task() {
     );
     assert_eq!(copies[0]["args"]["other_dur_us"], copies[1]["dur"]);
 }
+
+/// A reader that sees one begin a nanosecond before another ended drops it.
+#[test]
+fn events_of_a_track_do_not_overlap_by_a_rounded_digit() {
+    for copy_s in (1..50_u32).map(|i| f64::from(i).sqrt()) {
+        let run = run(copy_s);
+        let mut out = Vec::new();
+        let process = Process {
+            name: "predicted",
+            run: &run,
+        };
+        write_run(&mut out, process).unwrap();
+        let events = events(&out);
+        let nanoseconds = |value: &Value| (value.as_f64().unwrap() * 1e3).round() as u64;
+        let of_task = |task: u64| events.iter().find(|e| e["args"]["task"] == task).unwrap();
+        let (first, second) = (of_task(1), of_task(2));
+        assert_eq!(first["tid"], second["tid"]);
+        let ended = nanoseconds(&first["ts"]) + nanoseconds(&first["dur"]);
+        assert_eq!(ended, nanoseconds(&second["ts"]), "{copy_s}");
+    }
+}
