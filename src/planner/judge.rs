@@ -40,16 +40,21 @@ struct Sample {
 /// much.
 const FEW_LAYERS: [u32; 2] = [2, 5];
 
+/// The same where whole tensors are to lie much as those of all layers do.
+const SOME_LAYERS: [u32; 2] = [4, 12];
+
 /// So many squares of whole answers are simulated to compare plans, or twice as many where the schedule is diagonal: a tenth
 /// of a second or two.
-const SAMPLED_SQUARES: u64 = 60_000;
+const SAMPLED_SQUARES: u64 = 100_000;
 
-/// What is simulated to compare plans of one kind, and then the best of each.
+/// What is simulated to compare plans.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Length {
     /// A prefill and two passes; of a diagonal schedule as many as show passes of all sorts.
     Short,
     /// Answers from end to end, unless they are very long: what binds the first tokens need not bind the last.
+    Long,
+    /// The same of more layers.
     Longer,
 }
 
@@ -60,19 +65,20 @@ impl Length {
             true => all_sorts(policy.num_gpu_batches),
             false => 3,
         };
-        let of_few = |tokens| FEW_LAYERS.map(|layers| Sample { layers, tokens }).into();
-        match self {
-            Length::Short if diagonal => of_few(least),
-            Length::Short => vec![Sample {
-                layers: 12_u32.div_ceil(policy.pipeline.stages),
-                tokens: least,
-            }],
-            Length::Longer => {
-                let blocks = u64::from(FEW_LAYERS[1] * policy.pipeline.stages + 2);
-                let tokens = SAMPLED_SQUARES / (blocks * policy.batches_in_block());
-                of_few(least.max(tokens as u32))
-            }
-        }
+        let whole_answers = |layers: [u32; 2]| {
+            let blocks = u64::from(layers[1] * policy.pipeline.stages + 2);
+            let tokens = SAMPLED_SQUARES / (blocks * policy.batches_in_block());
+            (layers, least.max(tokens as u32))
+        };
+        let (layers, tokens) = match self {
+            Length::Short if diagonal => (FEW_LAYERS, least),
+            Length::Short => ([12_u32.div_ceil(policy.pipeline.stages); 2], least),
+            Length::Long => whole_answers(FEW_LAYERS),
+            Length::Longer => whole_answers(SOME_LAYERS),
+        };
+        let mut samples = layers.map(|layers| Sample { layers, tokens }).to_vec();
+        samples.dedup();
+        samples
     }
 }
 
@@ -436,8 +442,10 @@ mod tests {
             (Schedule::Diagonal, false),
         ] {
             let plan = plan(policy(10, schedule, cpu_attention), 256);
-            let over = over_whole(&plan, Length::Longer);
-            assert!((over - 1.0).abs() < 0.03, "{:?}: {over}", plan.policy);
+            for length in [Length::Long, Length::Longer] {
+                let over = over_whole(&plan, length);
+                assert!((over - 1.0).abs() < 0.03, "{:?}: {over}", plan.policy);
+            }
         }
     }
 
@@ -459,7 +467,7 @@ mod tests {
             };
             let base = policy(1, Schedule::ZigZag, false);
             let plan = plan(Policy { pipeline, ..base }, 8);
-            for length in [Length::Short, Length::Longer] {
+            for length in [Length::Short, Length::Long, Length::Longer] {
                 let over = over_whole(&plan, length);
                 assert!((over - 1.0).abs() < 0.1, "{pipeline:?} {length:?}: {over}");
             }
@@ -470,7 +478,8 @@ mod tests {
     fn samples_of_diagonals_have_passes_of_all_sorts() {
         for batches in [2, 20, 64, 96] {
             let diagonal = policy(batches, Schedule::Diagonal, false);
-            for sample in [Length::Short, Length::Longer].map(|length| length.samples(&diagonal)) {
+            let lengths = [Length::Short, Length::Long, Length::Longer];
+            for sample in lengths.map(|length| length.samples(&diagonal)) {
                 assert!(sample.iter().all(|s| s.tokens > batches), "{sample:?}");
             }
         }

@@ -88,7 +88,7 @@ impl Search<'_> {
         }
         plans
             .retain(|plan| judge::estimate(plan, &self.forms).latency_s <= limit * CLOSED_FORM_OFF);
-        judge::by_samples(plans, self.profile, &self.forms, Length::Longer)
+        judge::by_samples(plans, self.profile, &self.forms, Length::Long)
     }
 
     /// What the closed form says of the shares that were asked for, as it does of the proposals.
