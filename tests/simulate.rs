@@ -134,3 +134,24 @@ fn many_rounds_are_simulated_as_they_are_planned() {
         again["prediction"]["latency_s"]
     );
 }
+
+#[test]
+fn a_plan_file_is_simulated_with_other_memory_page_locked() {
+    let place = Place::new();
+    let throughput = |args: &str| {
+        let plan = place.json(&format!("simulate --hw t4.toml {args} --format json"));
+        let cache = plan["policy"]["page_locked"]["cache"].as_bool().unwrap();
+        (
+            cache,
+            plan["prediction"]["throughput_tok_s"].as_f64().unwrap(),
+        )
+    };
+    let locked = throughput(
+        "--model opt-30b --prompt-len 512 --gen-len 4 --gpu-batch-size 48 --num-gpu-batches 3 \
+         --percent 20 80 0 100 0 100 --page-lock all -o plan.json",
+    );
+    assert_eq!(throughput("--plan plan.json"), locked);
+    let pageable = throughput("--plan plan.json --page-lock flexgen");
+    assert!(locked.0 && !pageable.0);
+    assert!(pageable.1 < locked.1, "{pageable:?} beside {locked:?}");
+}

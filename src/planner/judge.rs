@@ -28,7 +28,7 @@ use crate::parallel::on_all_processors;
 const FEW_SQUARES: u64 = 20_000;
 
 /// A part of a simulation that stands for the whole.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 struct Sample {
     /// Of each stage.
     layers: u32,
@@ -43,8 +43,8 @@ const FEW_LAYERS: [u32; 2] = [2, 5];
 /// The same where whole tensors are to lie much as those of all layers do.
 const SOME_LAYERS: [u32; 2] = [4, 12];
 
-/// So many squares of whole answers are simulated to compare plans, or twice as many where the schedule is diagonal: a tenth
-/// of a second or two.
+/// So many squares of whole answers are simulated to compare plans, or twice as many where the schedule is diagonal (more
+/// where it takes more to show passes of all sorts): some tenths of a second.
 const SAMPLED_SQUARES: u64 = 100_000;
 
 /// What is simulated to compare plans.
@@ -65,20 +65,23 @@ impl Length {
             true => all_sorts(policy.num_gpu_batches),
             false => 3,
         };
-        let whole_answers = |layers: [u32; 2]| {
+        let whole_answers = |layers: &[u32; 2]| {
             let blocks = u64::from(layers[1] * policy.pipeline.stages + 2);
             let tokens = SAMPLED_SQUARES / (blocks * policy.batches_in_block());
-            (layers, least.max(tokens as u32))
+            least.max(tokens as u32)
         };
-        let (layers, tokens) = match self {
-            Length::Short if diagonal => (FEW_LAYERS, least),
-            Length::Short => ([12_u32.div_ceil(policy.pipeline.stages); 2], least),
-            Length::Long => whole_answers(FEW_LAYERS),
-            Length::Longer => whole_answers(SOME_LAYERS),
+        let some = [12_u32.div_ceil(policy.pipeline.stages)];
+        let (layers, tokens): (&[u32], u32) = match self {
+            Length::Short if diagonal => (&FEW_LAYERS, least),
+            Length::Short => (&some, least),
+            Length::Long => (&FEW_LAYERS, whole_answers(&FEW_LAYERS)),
+            Length::Longer => (&SOME_LAYERS, whole_answers(&SOME_LAYERS)),
         };
-        let mut samples = layers.map(|layers| Sample { layers, tokens }).to_vec();
-        samples.dedup();
-        samples
+        let of = |layers: &u32| Sample {
+            layers: *layers,
+            tokens,
+        };
+        layers.iter().map(of).collect()
     }
 }
 
@@ -383,11 +386,11 @@ mod tests {
     use plimsoll_core::lower::schedule::Passes;
     use plimsoll_core::model::registry;
     use plimsoll_core::pipeline::Pipeline;
-    use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Provenance};
     use plimsoll_core::sparse::DENSE;
     use plimsoll_core::tier::PerTier;
 
     use super::*;
+    use crate::given;
 
     fn policy(batches: u32, schedule: Schedule, cpu_attention: bool) -> Policy {
         let percent = [30.0, 70.0, 0.0, 100.0, 0.0, 100.0];
@@ -399,31 +402,26 @@ mod tests {
         }
     }
 
+    fn profile() -> HardwareProfile {
+        embedded::profile("t4x4").expect("embedded")
+    }
+
     fn plan(policy: Policy, gen_len: u32) -> Plan {
+        let model = registry::find("opt-13b").expect("registered");
+        let workload = Workload {
+            prompt_len: 64,
+            gen_len,
+            num_prompts: None,
+        };
         Plan {
-            schema_version: PLAN_SCHEMA_VERSION,
-            model: registry::find("opt-13b").expect("registered"),
-            dtype: Dtype::F16,
-            workload: Workload {
-                prompt_len: 64,
-                gen_len,
-                num_prompts: None,
-            },
-            policy,
             capacity_bytes: PerTier::from_fn(|_| Bytes(1 << 50)),
-            prediction: None,
-            provenance: Provenance {
-                hardware: "t4x4".into(),
-                device_threads: None,
-                chosen_by: ChosenBy::Given,
-                plimsoll_version: "0".into(),
-            },
+            ..given::plan(&profile(), model, Dtype::F16, workload, policy)
         }
     }
 
     /// What samples say of a plan's time, over the time of the whole.
     fn over_whole(plan: &Plan, length: Length) -> f64 {
-        let profile = embedded::profile("t4x4").expect("embedded");
+        let profile = profile();
         let model = stage_model(&plan.model, &plan.policy.pipeline);
         let only = (&[Compression::default()][..], DENSE);
         let forms = ClosedForms::new(&profile, &model, plan.dtype, plan.workload, only);
