@@ -311,10 +311,9 @@ fn flexgen_rules(compression: Compression) -> Result<Rules, PolicyError> {
         choices: vec![choices],
         batches_max: flexgen::BATCHES_MAX,
         granularities: vec![Granularity::Layer],
-        settle: |profile: &HardwareProfile, plan: &mut Plan| {
-            plan.policy.page_locked =
-                flexgen::page_locked(profile, &plan.model, plan.dtype, &plan.policy);
-        },
+        page_locks: Some(|profile: &HardwareProfile, plan: &Plan| {
+            flexgen::page_locked(profile, &plan.model, plan.dtype, &plan.policy)
+        }),
     })
 }
 

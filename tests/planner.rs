@@ -7,10 +7,10 @@ use plimsoll::planner::{
 };
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
-use plimsoll_core::lower::footprint;
+use plimsoll_core::lower::{footprint, page_locked_bytes};
 use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::plan::{ChosenBy, Plan};
-use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::policy::{PageLocked, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, Seconds};
@@ -125,8 +125,60 @@ fn opt_175b_uses_the_disk_and_beats_flexgen_s_published_policy() {
     );
     let published = baselines(&found, 32, 8, [0.0, 50.0, 0.0, 0.0, 0.0, 100.0], false);
     assert_not_worse(&profile, &found, &published);
-    let advice = found.advice.expect("something helps");
-    assert!(advice.gain > 1.0, "{advice:?}");
+}
+
+/// What is promised is there, and little more.
+#[test]
+fn advice_is_what_a_plan_on_the_changed_machine_gains() {
+    let found = planned(&t4(), &model("opt-175b"), &request(FLEXGEN));
+    let advice = found.advice.as_ref().expect("something helps");
+    assert_eq!(advice.change, "a disk of twice the rate");
+    let mut faster = t4();
+    for link in [&mut faster.links.disk_read, &mut faster.links.disk_write] {
+        link.rate = link.rate.slower(|_| 0.5);
+    }
+    let there = planned(&faster, &model("opt-175b"), &request(FLEXGEN));
+    let gain = throughput(&there.plan) / throughput(&found.plan);
+    assert!(
+        (advice.gain / gain - 1.0).abs() < 0.1,
+        "{advice:?}: {gain:.3}"
+    );
+}
+
+fn t4_locking(most: Option<u64>) -> HardwareProfile {
+    let mut profile = t4();
+    let lockable = &mut profile.tiers.page_lockable_bytes;
+    match most {
+        Some(bytes) => lockable.as_mut().expect("known").value = Bytes(bytes),
+        None => *lockable = None,
+    }
+    profile
+}
+
+#[test]
+fn plans_page_lock_no_more_than_the_machine_is_known_to_let() {
+    let found = |most: Option<u64>| {
+        let profile = t4_locking(most);
+        let found = planned(&profile, &model("opt-30b"), &request(FLEXGEN));
+        assert_fits(&found.plan);
+        let plan = found.plan;
+        let locked = page_locked_bytes(&plan).expect("a plan").0;
+        (throughput(&plan), plan.policy.page_locked, locked)
+    };
+    let (all, locked, bytes) = found(None);
+    assert_eq!(locked, PageLocked::ALL);
+    assert!(bytes > 200_000_000_000, "{bytes}");
+    // Weights, and not the cache, to which the CPU attends.
+    let (some, locked, bytes) = found(Some(64_000_000_000));
+    assert_eq!(locked, PageLocked::FLEXGEN);
+    assert!(bytes <= 64_000_000_000, "{bytes}");
+    let (few, locked, bytes) = found(Some(20_000_000_000));
+    assert!(!locked.weights || !locked.cache);
+    assert!(bytes <= 20_000_000_000, "{bytes}");
+    // Slots are there whatever may be locked, and a plan fits.
+    let (none, locked, _) = found(Some(0));
+    assert_eq!(locked, PageLocked::NONE);
+    assert!(all >= some && some > few && few > none, "{all} {some} {few} {none}");
 }
 
 /// Where weights come from the disk, a larger block is worth most (FlexGen appendix A.2.1).

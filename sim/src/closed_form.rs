@@ -55,6 +55,7 @@ pub struct ClosedForm {
     rounds: f64,
     tokens: f64,
     memory: PerTier<Linear>,
+    page_locked: Linear,
 }
 
 /// What the closed form expects of a policy.
@@ -175,15 +176,17 @@ impl ClosedForms {
             let last = (asked.div_ceil(u64::from(sequences)) - 1) as f64;
             rounds = last / batches as f64 + 1.0;
         }
+        let memory = self
+            .memory
+            .of_block(policy, sequences, batches * micro_batches as u64, asked);
         ClosedForm {
             prefill,
             decode,
             decode_passes,
             rounds,
             tokens: asked as f64 * f64::from(gen_len),
-            memory: self
-                .memory
-                .of_block(policy, sequences, batches * micro_batches as u64, asked),
+            page_locked: memory.host.locked_part(policy.page_locked),
+            memory,
         }
     }
 }
@@ -234,6 +237,11 @@ impl ClosedForm {
     /// [`footprint`](plimsoll_core::lower::footprint) decides.
     pub fn memory(&self) -> &PerTier<Linear> {
         &self.memory
+    }
+
+    /// What is page-locked of a host's memory, in bytes, as close.
+    pub fn page_locked(&self) -> &Linear {
+        &self.page_locked
     }
 
     /// Seconds that no shares can beat: what must be spent wherever tensors live.

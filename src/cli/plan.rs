@@ -6,13 +6,12 @@ use clap::ValueEnum;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::lower::{LowerError, footprint, fullest_stages};
+use plimsoll_core::lower::{LowerError, fullest_stages};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::policy::Schedule;
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::units::{Bytes, Seconds};
-use plimsoll_sim::predict;
 use serde_json::json;
 
 use super::against::{self, against};
@@ -27,7 +26,6 @@ use crate::compare::Comparison;
 use crate::files::{
     PlanFile, SearchNote, find_model, find_profile, plan_json, read_lengths, write_text,
 };
-use crate::flexgen;
 use crate::padding::plan_lengths;
 use crate::planner::split::{GreedysLoss, loss_of};
 use crate::planner::{
@@ -347,7 +345,6 @@ fn report(
                 modules(greedys_loss),
                 cpu_products(&planned.plan, profile),
                 one_of(args, profile),
-                page_locks(&planned.plan, profile),
             ];
             let machine = machine.concat();
             let file = args.output.as_deref().filter(|_| written.is_ok());
@@ -439,49 +436,10 @@ fn one_of(args: &Args, profile: &HardwareProfile) -> String {
     }
 }
 
-/// Says that more host memory is page-locked than the machine is known to let, and what the plan is with pageable memory.
-fn page_locks(plan: &Plan, profile: &HardwareProfile) -> String {
-    // A plan of ours has all of its host memory locked.
-    let locked = footprint(plan).map_or(Bytes::ZERO, |needs| needs.host);
-    let most = match &profile.tiers.page_lockable_bytes {
-        Some(most) if locked > most.value => most.value,
-        _ => return String::new(),
-    };
-    let page_locked = flexgen::page_locked(profile, &plan.model, plan.dtype, &plan.policy);
-    let policy = Policy {
-        page_locked,
-        ..plan.policy
-    };
-    let pageable = predict(
-        &Plan {
-            policy,
-            prediction: None,
-            ..plan.clone()
-        },
-        profile,
-    );
-    let what = match page_locked.weights {
-        true => "the cache",
-        false => "weights and cache",
-    };
-    let pageable = pageable.map_or(String::new(), |summary| {
-        let rate = three_digits(summary.throughput_tok_s);
-        format!(": with {what} pageable this plan makes {rate} tok/s")
-    });
-    format!(
-        "note       page-locks {locked} of host memory; {most} is what this machine is known to allow{pageable} \
-         (`simulate --plan FILE --page-lock flexgen`)\n"
-    )
-}
-
 fn advice(planned: &Planned) -> Vec<String> {
     let helps = planned.advice.as_ref().map(|advice| {
         let (change, gain) = (&advice.change, advice.gain);
-        let by = match planned.plan.policy.split {
-            Some(_) => "",
-            None => " by the closed form",
-        };
-        format!("{change} would give {gain:.1}x the throughput{by}")
+        format!("{change} would give {gain:.1}x the throughput")
     });
     let helps = helps.unwrap_or_else(|| "no single change that was tried helps".to_owned());
     let prediction = planned.plan.prediction.as_ref();

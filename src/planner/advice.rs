@@ -1,32 +1,40 @@
-//! What would help a plan: the search's closed form on a changed machine.
+//! What would help a plan: the search's closed form on changed machines, and simulations of a part of the best that it finds there.
 
 use std::collections::HashSet;
 
 use plimsoll_core::hardware::{Curve, HardwareProfile};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
-use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::{Bytes, BytesPerSecond};
 use plimsoll_sim::closed_form::ClosedForms;
 use plimsoll_sim::predict;
 
-use super::space::{Proposal, Shape, lowest_latency_s};
+use super::judge::{self, Judged, Length};
+use super::room::Room;
+use super::space::{self, Proposal, Shape};
 use super::split::{self, Prompts, Scheduler};
-use super::{PlanError, Search, lp};
+use super::whole::Maker;
+use super::{Objective, PlanError, Search};
 use crate::parallel::on_all_processors;
 
 /// Proposals of the search whose shapes are tried on a changed machine.
 const SHAPES_TRIED: usize = 3;
 
-/// Gains below this are within the closed form's own error.
+/// Smaller gains are not worth a word.
 const GAIN_MIN: f64 = 1.05;
+
+/// Changes that are simulated, those that help most by the closed form first.
+const SIMULATED: usize = 4;
+
+/// Placements on each changed machine that are.
+const PLACEMENTS: usize = 2;
 
 /// A change of the machine and what it brings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Advice {
     /// The change, as in "16 GB more host memory".
     pub change: String,
-    /// Tokens a second with it over those without, both by the closed form at its best placement.
+    /// Tokens a second with it, by simulations of a part, over those without.
     pub gain: f64,
 }
 
@@ -34,21 +42,58 @@ pub struct Advice {
 pub(super) fn best(
     (search, open): (&Search<'_>, &[Policy]),
     proposals: &[Proposal],
-    plan: &Plan,
+    (plan, throughput_tok_s): (&Plan, f64),
 ) -> Result<Option<Advice>, PlanError> {
     let policies = policies(proposals, plan);
     // The same schedule on another machine.
     let mut open = open.to_vec();
     open.retain(|choice| choice.schedule == plan.policy.schedule);
-    let now = least_score(&search.forms, &open, &policies, search.maker.room())?;
-    let scored = on_all_processors(changes(search.profile), &|(change, profile)| {
-        let room = profile.usable().map(Bytes::as_f64);
-        let then = least_score(&search.forms.on(&profile), &open, &policies, &room);
-        then.map(|then| (change, now / then))
+    let placed = |profile: &HardwareProfile| {
+        let (forms, room) = (search.forms.on(profile), Room::of(profile));
+        placements(&forms, (&open, &policies), &room)
+    };
+    let score = |placed: &[Proposal]| placed.first().map_or(f64::INFINITY, |best| best.score);
+    let now = score(&placed(search.profile));
+    let then = on_all_processors(changes(search.profile), &|(change, profile)| {
+        let placed = placed(&profile);
+        (change, profile, placed)
     });
+    let mut then: Vec<_> = then
+        .into_iter()
+        .filter(|(_, _, placed)| now / score(placed) >= GAIN_MIN)
+        .collect();
+    then.sort_by(|(_, _, a), (_, _, b)| score(a).total_cmp(&score(b)));
+    then.truncate(SIMULATED);
+    let gains = then.into_iter().map(|(change, profile, placed)| {
+        let rate = simulated(&placed, (plan, &search.forms), &profile)?;
+        Ok((change, rate / throughput_tok_s))
+    });
+    most(gains)
+}
+
+/// Tokens a second of the best of some placements on a machine; 0 where none can be made whole.
+fn simulated(
+    placed: &[Proposal],
+    (plan, forms): (&Plan, &ClosedForms),
+    profile: &HardwareProfile,
+) -> Result<f64, PlanError> {
+    let maker = Maker::new(profile, &plan.model, plan.dtype, plan.workload);
+    let mut plans = Vec::new();
+    for proposal in placed {
+        plans.extend(maker.make(proposal)?.into_iter().next());
+    }
+    let judged = judge::by_samples(plans, profile, &forms.on(profile), Length::Long)?;
+    let rates = judged.iter().map(Judged::throughput_tok_s);
+    Ok(rates.fold(0.0, f64::max))
+}
+
+/// The change with the most gain, if it is worth a word.
+fn most(
+    gains: impl Iterator<Item = Result<(String, f64), PlanError>>,
+) -> Result<Option<Advice>, PlanError> {
     let mut best: Option<Advice> = None;
-    for scored in scored {
-        let (change, gain) = scored?;
+    for gain in gains {
+        let (change, gain) = gain?;
         if gain >= best.as_ref().map_or(GAIN_MIN, |advice| advice.gain) {
             best = Some(Advice { change, gain });
         }
@@ -76,17 +121,10 @@ pub(super) fn of_split(
     let Some(now) = rate(profile)? else {
         return Ok(None);
     };
-    let scored = on_all_processors(changes(profile), &|(change, profile)| {
+    let gains = on_all_processors(changes(profile), &|(change, profile)| {
         rate(&profile).map(|then| (change, then.unwrap_or(0.0) / now))
     });
-    let mut best: Option<Advice> = None;
-    for scored in scored {
-        let (change, gain) = scored?;
-        if gain >= best.as_ref().map_or(GAIN_MIN, |advice| advice.gain) {
-            best = Some(Advice { change, gain });
-        }
-    }
-    Ok(best)
+    most(gains.into_iter())
 }
 
 /// (GPU batch size, GPU batches) near the best, the plan's own first: as proposed, and larger. Without
@@ -108,33 +146,24 @@ fn policies(proposals: &[Proposal], plan: &Plan) -> Vec<(u32, u32)> {
     pairs
 }
 
-/// Seconds a token of the best placement of any of the shapes.
-fn least_score(
+/// The best placements of any of the shapes, best by the closed form first.
+fn placements(
     forms: &ClosedForms,
-    choices: &[Policy],
-    pairs: &[(u32, u32)],
-    room: &PerTier<f64>,
-) -> Result<f64, PlanError> {
-    let mut least = f64::INFINITY;
-    for (size, batches) in pairs {
-        for choice in choices {
-            let policy = Policy {
-                gpu_batch_size: *size,
-                num_gpu_batches: *batches,
-                ..*choice
-            };
-            let form = forms.form(&policy);
-            if lowest_latency_s(&form, room).0 / form.tokens() >= least {
-                continue;
-            }
-            let shape = Shape { policy, form };
-            if let Ok(Some(policy)) = lp::place(&shape, room) {
-                let latency = shape.form.evaluate(&policy).latency_s;
-                least = least.min(latency.0 / shape.form.tokens());
-            }
-        }
-    }
-    Ok(least)
+    (choices, pairs): (&[Policy], &[(u32, u32)]),
+    room: &Room,
+) -> Vec<Proposal> {
+    let sized = pairs.iter().flat_map(|(size, batches)| {
+        choices.iter().map(|choice| Policy {
+            gpu_batch_size: *size,
+            num_gpu_batches: *batches,
+            ..*choice
+        })
+    });
+    let shapes = sized.filter_map(|policy| Shape::that_may_fit(forms, policy, room));
+    let shapes: Vec<Shape> = shapes.collect();
+    let shapes = shapes.iter().collect::<Vec<_>>();
+    // What the solver cannot place is left to the others.
+    space::scan(&shapes, room, Objective::Throughput, PLACEMENTS).unwrap_or_default()
 }
 
 /// Machines that are one thing better.
@@ -157,6 +186,7 @@ fn changes(profile: &HardwareProfile) -> Vec<(String, HardwareProfile)> {
             "8 GB more device memory",
             profile.with_capacities(device, None, None),
         ),
+        ("page-locking all of the host's memory", changed(&all_lockable)),
         ("a disk of twice the rate", changed(&faster_disk)),
         ("a link of twice the rate", changed(&faster_link)),
         ("a GPU of twice the rate", changed(&faster_gpu)),
@@ -181,6 +211,10 @@ fn double(curve: &mut Curve) {
     if let Ok(doubled) = Curve::new(points, curve.source.clone(), curve.spread) {
         *curve = doubled;
     }
+}
+
+fn all_lockable(profile: &mut HardwareProfile) {
+    profile.tiers.page_lockable_bytes = None;
 }
 
 fn faster_disk(profile: &mut HardwareProfile) {

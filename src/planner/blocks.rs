@@ -7,7 +7,7 @@ use plimsoll_core::interval::Interval;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::{Granularity, Policy, Schedule};
+use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, Seconds};
@@ -32,8 +32,8 @@ pub struct Rules {
     pub batches_max: u32,
     /// Its ways to make shares of weights whole.
     pub granularities: Vec<Granularity>,
-    /// What follows once a plan is whole.
-    pub settle: fn(&HardwareProfile, &mut Plan),
+    /// What it page-locks once a plan is whole, where its search knows nothing of that; none: as much as the machine is known to let.
+    pub page_locks: Option<fn(&HardwareProfile, &Plan) -> PageLocked>,
 }
 
 impl Rules {
@@ -48,7 +48,30 @@ impl Rules {
             choices: space::also_in_halves(choices),
             batches_max: u32::MAX,
             granularities: vec![Granularity::Spread, Granularity::Layer],
-            settle: |_, _| {},
+            page_locks: None,
+        }
+    }
+
+    /// Who makes its plans.
+    fn maker(&self, maker: &Maker) -> Maker {
+        match self.page_locks {
+            None => maker.clone(),
+            Some(_) => maker.locking_anything(),
+        }
+    }
+
+    /// A plan that fits with what is page-locked of it.
+    fn settled(
+        &self,
+        mut plan: Plan,
+        (maker, profile): (&Maker, &HardwareProfile),
+    ) -> Result<Plan, PlanError> {
+        match self.page_locks {
+            None => Ok(maker.room().locking_less(plan)?),
+            Some(page_locks) => {
+                plan.policy.page_locked = page_locks(profile, &plan);
+                Ok(plan)
+            }
         }
     }
 }
@@ -194,10 +217,11 @@ impl<'a> Blocks<'a> {
     /// # Errors
     /// An error of ours in solving or simulating.
     pub fn best(&self, rules: &Rules, sequences: u32) -> Result<Outcome, PlanError> {
-        let machine = (&self.forms, self.maker.room());
+        let maker = rules.maker(&self.maker);
+        let machine = (&self.forms, maker.room());
         let find = |choices: &[Policy]| {
             let open = open(choices, (sequences, rules.batches_max));
-            let plans = self.made(rules, &open)?;
+            let plans = self.made((rules, &maker), &open)?;
             Ok((open, plans))
         };
         let tried = space::in_turn(&rules.choices, machine, find, |(_, plans)| {
@@ -209,13 +233,17 @@ impl<'a> Blocks<'a> {
             return self.judged(plans);
         }
         // What is nearest may fit after all: whole tensors may take less than their share.
-        let nearest = infeasible::smallest(&self.forms, &self.maker, &open.concat());
-        self.outcome(nearest, rules.settle)
+        let nearest = infeasible::smallest(&self.forms, &maker, &open.concat());
+        self.outcome(nearest, |plan| rules.settled(plan, (&maker, self.profile)))
     }
 
     /// The best plans that fit of some policies whose shares are open.
-    fn made(&self, rules: &Rules, open: &[Policy]) -> Result<Vec<Plan>, PlanError> {
-        let room = self.maker.room();
+    fn made(
+        &self,
+        (rules, maker): (&Rules, &Maker),
+        open: &[Policy],
+    ) -> Result<Vec<Plan>, PlanError> {
+        let room = maker.room();
         let may_fit = |policy: &Policy| Shape::that_may_fit(&self.forms, *policy, room);
         let shapes: Vec<Shape> = open.iter().filter_map(may_fit).collect();
         let mut plans: Vec<Plan> = Vec::new();
@@ -231,11 +259,11 @@ impl<'a> Blocks<'a> {
                     granularity,
                     ..proposal.policy
                 };
-                let form = proposal.form.clone();
-                let Some(mut plan) = self.maker.fitting(&Shape { policy, form })? else {
+                let shape = Shape::settled(policy, &proposal.form);
+                let Some(plan) = maker.fitting(&shape)? else {
                     continue;
                 };
-                (rules.settle)(self.profile, &mut plan);
+                let plan = rules.settled(plan, (maker, self.profile))?;
                 if !plans.contains(&plan) {
                     plans.push(plan);
                 }
@@ -260,7 +288,7 @@ impl<'a> Blocks<'a> {
         judged.sort_by(|a, b| judge::better_first(a, b, Objective::Throughput));
         match judged.into_iter().next() {
             Some(best) => Ok(Outcome::Fits(Box::new(best.into()))),
-            None => self.outcome(split::without_modules(machine, open).collect(), |_, _| {}),
+            None => self.outcome(split::without_modules(machine, open).collect(), Ok),
         }
     }
 
@@ -275,21 +303,18 @@ impl<'a> Blocks<'a> {
                 return self.judged(vec![plan]);
             }
         }
-        self.outcome(policies.to_vec(), |_, _| {})
+        self.outcome(policies.to_vec(), Ok)
     }
 
     /// The plan of the policy that exceeds the machine by least if it fits, else what it asks too much.
     fn outcome(
         &self,
         policies: Vec<Policy>,
-        settle: fn(&HardwareProfile, &mut Plan),
+        settled: impl Fn(Plan) -> Result<Plan, PlanError>,
     ) -> Result<Outcome, PlanError> {
         match self.excess(policies)? {
             (_, Some(excess)) => Ok(Outcome::DoesNotFit(excess)),
-            (mut plan, None) => {
-                settle(self.profile, &mut plan);
-                self.judged(vec![plan])
-            }
+            (plan, None) => self.judged(vec![settled(plan)?]),
         }
     }
 

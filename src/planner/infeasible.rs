@@ -177,8 +177,7 @@ pub(super) fn binding(plan: &Plan, needs: &PerTier<Bytes>) -> Tier {
 pub(super) fn smallest(forms: &ClosedForms, maker: &Maker, open: &[Policy]) -> Vec<Policy> {
     let mut policies = Vec::new();
     for &policy in open {
-        let form = forms.form(&policy);
-        let shape = Shape { policy, form };
+        let shape = Shape::settled(policy, &forms.form(&policy));
         policies.extend(lp::place_with_least_excess(&shape, maker.room()));
         let all = |tier| PerTier::from_fn(|t| if t == tier { 1.0 } else { 0.0 });
         for weights in Tier::ALL.map(all) {

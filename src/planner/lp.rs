@@ -8,11 +8,12 @@ use good_lp::{
     Expression, ProblemVariables, ResolutionError, Solution, SolverModel, Variable, constraint,
     microlp, variable,
 };
-use plimsoll_core::policy::{Fractions, Policy};
+use plimsoll_core::policy::{Fractions, PageLocked, Policy};
 use plimsoll_core::tier::{PerTier, Tier};
-use plimsoll_sim::closed_form::{ClosedForm, Linear, Phase};
+use plimsoll_sim::closed_form::{Linear, Phase};
 
 use super::PlanError;
+use super::room::Room;
 use super::space::Shape;
 
 /// Beside the time, a little of all terms: of equally fast placements the one with the least traffic.
@@ -25,12 +26,53 @@ const SHARE_MIN: f64 = 1e-6;
 /// What a solution may be over a tier, of the tier: a solver's tolerance.
 const OVER_MAX: f64 = 1e-6;
 
-/// The fastest placement of a shape within `room` bytes a tier; none where there is none.
+/// The fastest placement of a shape within its room, with the shape, or that of those that lock less whose it is; none where there
+/// is none.
 ///
 /// # Errors
 /// The solver's, whichever way it takes: it at times ends on a singular basis. Other shapes are near, so
 /// one shape's must not end a search that places any.
-pub(super) fn place(shape: &Shape, room: &PerTier<f64>) -> Result<Option<Policy>, PlanError> {
+pub(super) fn place<'s>(
+    shape: &'s Shape,
+    room: &Room,
+) -> Result<Option<(Policy, &'s Shape)>, PlanError> {
+    let Some(policy) = place_any_way(shape, &room.locking_anything())? else {
+        return Ok(None);
+    };
+    if !locks_too_much(shape, &policy, room) {
+        return Ok(Some((policy, shape)));
+    }
+    let latency = |(policy, shape): &(Policy, &Shape)| shape.form.evaluate(policy).latency_s.0;
+    let (mut best, mut failed) = (None, None);
+    for shape in std::iter::once(shape).chain(&shape.less_locked) {
+        // The last locks nothing: it is for where even what is few is more than may be locked.
+        if best.is_some() && shape.policy.page_locked == PageLocked::NONE {
+            break;
+        }
+        match place_any_way(shape, room) {
+            Ok(Some(policy)) => {
+                let placed = (policy, shape);
+                if best.as_ref().is_none_or(|best| latency(&placed) < latency(best)) {
+                    best = Some(placed);
+                }
+            }
+            Ok(None) => {}
+            Err(error) => failed = Some(error),
+        }
+    }
+    match (best, failed) {
+        (None, Some(error)) => Err(error),
+        (best, _) => Ok(best),
+    }
+}
+
+/// Whether a placement page-locks more than may be; what locks no homes has slots only, and nothing locks less.
+fn locks_too_much(shape: &Shape, policy: &Policy, room: &Room) -> bool {
+    policy.page_locked != PageLocked::NONE
+        && shape.form.page_locked().at(policy) > room.page_locked * (1.0 + OVER_MAX)
+}
+
+fn place_any_way(shape: &Shape, room: &Room) -> Result<Option<Policy>, PlanError> {
     let mut result = Ok(None);
     for weight in TRAFFIC_WEIGHTS {
         result = place_weighing(shape, room, weight);
@@ -43,7 +85,7 @@ pub(super) fn place(shape: &Shape, room: &PerTier<f64>) -> Result<Option<Policy>
 
 fn place_weighing(
     shape: &Shape,
-    room: &PerTier<f64>,
+    room: &Room,
     traffic_weight: f64,
 ) -> Result<Option<Policy>, PlanError> {
     let form = &shape.form;
@@ -56,27 +98,38 @@ fn place_weighing(
     let latency = shares[0] * prefill.variable + shares[1] * decode.variable;
     let traffic = program.traffic(form.prefill(), shares[0] / prefill.unit_s)
         + program.traffic(form.decode(), shares[1] / decode.unit_s);
-    program.fit(form.memory(), room, None);
+    for tier in Tier::ALL {
+        program.fit(&form.memory()[tier], room[tier], None);
+    }
+    if shape.policy.page_locked != PageLocked::NONE {
+        program.fit(form.page_locked(), room.page_locked, None);
+    }
     let solved = program.minimise(latency + traffic_weight * traffic)?;
     let placed = solved.map(|shares| shares.write(shape.policy));
-    Ok(placed.filter(|policy| fits(form, policy, room)))
+    Ok(placed.filter(|policy| fits(shape, policy, room)))
 }
 
 /// The placement of a shape that exceeds the tiers by least, each relative to its size; none where the solver has none, which
 /// at times ends on a singular basis. Other shapes are near.
-pub(super) fn place_with_least_excess(shape: &Shape, room: &PerTier<f64>) -> Option<Policy> {
+pub(super) fn place_with_least_excess(shape: &Shape, room: &Room) -> Option<Policy> {
     let mut program = Program::new();
     let excess = PerTier::from_fn(|_| program.variables.add(variable().min(0.0)));
-    program.fit(shape.form.memory(), room, Some(&excess));
+    for tier in Tier::ALL {
+        program.fit(&shape.form.memory()[tier], room[tier], Some(excess[tier]));
+    }
     let solved = program.minimise(excess.device + excess.host + excess.disk);
     let shares = solved.ok().flatten()?;
     Some(shares.write(shape.policy))
 }
 
 /// The constraints once more, as they were before they were scaled.
-fn fits(form: &ClosedForm, policy: &Policy, room: &PerTier<f64>) -> bool {
-    let within = |tier| form.memory()[tier].at(policy) <= room[tier] * (1.0 + OVER_MAX) + 1.0;
-    policy.validate().is_ok() && Tier::ALL.into_iter().all(within)
+fn fits(shape: &Shape, policy: &Policy, room: &Room) -> bool {
+    let within = |tier| {
+        shape.form.memory()[tier].at(policy) <= room[tier] * (1.0 + OVER_MAX) + 1.0
+    };
+    policy.validate().is_ok()
+        && Tier::ALL.into_iter().all(within)
+        && !locks_too_much(shape, policy, room)
 }
 
 /// Shares that are free: on the host and on disk.
@@ -176,26 +229,19 @@ impl Program {
     }
 
     /// Memory within `room` bytes, or above it by `excess` of it.
-    fn fit(
-        &mut self,
-        memory: &PerTier<Linear>,
-        room: &PerTier<f64>,
-        excess: Option<&PerTier<Variable>>,
-    ) {
-        for tier in Tier::ALL {
-            if excess.is_none() && memory[tier].highest() <= room[tier] {
-                continue;
-            }
-            let unit = room[tier].max(1.0);
-            let (expression, constant, largest) = self.row(&memory[tier], unit);
-            let expression = match excess {
-                Some(excess) => expression - excess[tier],
-                None => expression,
-            };
-            let scale = 1.0 / largest.max(1.0);
-            self.rows
-                .push((expression * scale, (room[tier] / unit - constant) * scale));
+    fn fit(&mut self, memory: &Linear, room: f64, excess: Option<Variable>) {
+        if excess.is_none() && memory.highest() <= room {
+            return;
         }
+        let unit = room.max(1.0);
+        let (expression, constant, largest) = self.row(memory, unit);
+        let expression = match excess {
+            Some(excess) => expression - excess,
+            None => expression,
+        };
+        let scale = 1.0 / largest.max(1.0);
+        self.rows
+            .push((expression * scale, (room / unit - constant) * scale));
     }
 
     /// The least shares, or none where no shares satisfy all rows.

@@ -19,6 +19,7 @@ mod lp;
 mod neighbour;
 mod pipelines;
 mod pool;
+mod room;
 mod space;
 pub mod split;
 mod whole;
@@ -564,8 +565,9 @@ impl<'a> Search<'a> {
                 };
                 if plans.is_empty() {
                     let nearest = lp::place_with_least_excess(shape, room);
-                    plans.extend(nearest.map(|policy| self.maker.plan(policy)));
-                    plans.retain(Maker::fits);
+                    let nearest = nearest.map(|policy| room.locking_less(self.maker.plan(policy)));
+                    plans.extend(nearest.transpose()?);
+                    plans.retain(|plan| self.maker.fits(plan));
                 }
                 made.append(&mut plans);
             }
@@ -606,7 +608,8 @@ impl<'a> Search<'a> {
         if nearest.needed > nearest.capacity {
             return Ok(Fit::Infeasible(Box::new(nearest)));
         }
-        let plan = Judged::in_full(nearest.nearest, self.profile)?;
+        let nearest = self.maker.room().locking_less(nearest.nearest)?;
+        let plan = Judged::in_full(nearest, self.profile)?;
         Ok(Fit::Plans(vec![plan]))
     }
 }

@@ -8,6 +8,7 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_sim::predict;
 
+use super::room::Room;
 use super::{PlanError, Planned, Request, workload_of};
 
 /// Micro-batches for each stage: as many keep all stages busy while tokens are chosen; more make the
@@ -70,7 +71,7 @@ pub(super) fn with_lighter_end(
             policy,
             ..planned.plan.clone()
         };
-        if check_fits(&plan).is_err() {
+        if check_fits(&plan).is_err() || Room::of(profile).over_locked(&plan)? > 0.0 {
             break;
         }
         let prediction = predict(&plan, profile)?;

@@ -175,7 +175,7 @@ impl<'a> Pool<'a> {
         let second = plans.next().filter(|second| second.kind() != kind);
         Ok(Box::new(Planned {
             not_split: None,
-            advice: advice::best((search, &open), proposals, &plan)?,
+            advice: advice::best((search, &open), proposals, (&plan, throughput_tok_s))?,
             runner_up: second.map(|second| second.judged.into_plan()),
             considered: self.considered,
             latency_s,

@@ -12,6 +12,7 @@ use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForm, ClosedForms, Linear};
 
 use super::kind::has_usual_batches;
+use super::room::{Room, less_locked};
 use super::{Allowed, Objective, PlanError, lp};
 use crate::parallel::on_all_processors;
 
@@ -33,19 +34,43 @@ pub(super) struct Shape {
     /// Shares are not decided.
     pub policy: Policy,
     pub form: ClosedForm,
+    /// The same with less page-locked, most first, where not all may be.
+    pub less_locked: Vec<Shape>,
 }
 
 impl Shape {
+    /// The shape of a policy.
+    pub(super) fn new(forms: &ClosedForms, policy: Policy, room: &Room) -> Shape {
+        let form = forms.form(&policy);
+        let may_be_over = form.page_locked().highest() > room.page_locked;
+        let less = less_locked(policy).filter(|_| may_be_over);
+        Shape {
+            less_locked: less
+                .map(|policy| Shape::settled(policy, &forms.form(&policy)))
+                .collect(),
+            ..Shape::settled(policy, &form)
+        }
+    }
+
+    /// That of a policy of which it is decided what is page-locked.
+    pub(super) fn settled(policy: Policy, form: &ClosedForm) -> Shape {
+        Shape {
+            policy,
+            form: form.clone(),
+            less_locked: Vec::new(),
+        }
+    }
+
     /// The shape of a policy, unless what does not depend on shares exceeds a tier.
     pub(super) fn that_may_fit(
         forms: &ClosedForms,
         policy: Policy,
-        room: &PerTier<f64>,
+        room: &Room,
     ) -> Option<Shape> {
-        let form = forms.form(&policy);
-        let may_fit = |tier| form.memory()[tier].lowest() <= room[tier];
+        let shape = Shape::new(forms, policy, room);
+        let may_fit = |tier| shape.form.memory()[tier].lowest() <= room[tier];
         let fits = Tier::ALL.into_iter().all(may_fit);
-        fits.then_some(Shape { policy, form })
+        fits.then_some(shape)
     }
 }
 
@@ -122,7 +147,7 @@ const TIGHT: f64 = 0.5;
 /// the device under the one that it stands for.
 pub(super) fn in_turn<T>(
     lists: &[Vec<Policy>],
-    (forms, room): (&ClosedForms, &PerTier<f64>),
+    (forms, room): (&ClosedForms, &Room),
     mut find: impl FnMut(&[Policy]) -> Result<T, PlanError>,
     fits: impl Fn(&T) -> bool,
 ) -> Result<Vec<T>, PlanError> {
@@ -131,7 +156,7 @@ pub(super) fn in_turn<T>(
     for choices in lists {
         let is_answered = found.iter().any(&fits);
         let is_wanted = |(choice, first): &(&Policy, &Policy)| {
-            let is_tight = of_one(first) > TIGHT * room.device;
+            let is_tight = of_one(first) > TIGHT * room[Tier::Device];
             of_one(choice) < of_one(first) && (is_tight || !is_answered)
         };
         let first = found.is_empty();
@@ -167,7 +192,7 @@ pub(super) fn shapes(
     forms: &ClosedForms,
     choices: &[Policy],
     workload: &Workload,
-    room: &PerTier<f64>,
+    room: &Room,
 ) -> Vec<Shape> {
     let mut shapes = Vec::new();
     for (gpu_batch_size, num_gpu_batches) in pairs(workload) {
@@ -265,7 +290,7 @@ fn pairs(workload: &Workload) -> Vec<(u32, u32)> {
 /// The solver's, where it has no answer for any shape.
 pub(super) fn scan(
     shapes: &[&Shape],
-    room: &PerTier<f64>,
+    room: &Room,
     objective: Objective,
     count: usize,
 ) -> Result<Vec<Proposal>, PlanError> {
@@ -326,7 +351,7 @@ pub(super) fn grouped<K: PartialEq>(
 pub(super) fn scan_each<K: PartialEq>(
     shapes: &[Shape],
     key: impl Fn(&Policy) -> K,
-    (room, objective, count): (&PerTier<f64>, Objective, usize),
+    (room, objective, count): (&Room, Objective, usize),
 ) -> Result<Vec<Vec<Proposal>>, PlanError> {
     let mut found: Vec<Vec<Proposal>> = Vec::new();
     let mut failed = None;
@@ -356,12 +381,12 @@ pub(super) fn scan_each<K: PartialEq>(
 /// What the linear programs propose for each shape, in the order of the shapes; none where there is no room.
 pub(super) fn place_all(
     shapes: Vec<&Shape>,
-    room: &PerTier<f64>,
+    room: &Room,
     objective: Objective,
 ) -> Vec<Result<Option<Proposal>, PlanError>> {
     on_all_processors(shapes, &|shape| {
         let placed = lp::place(shape, room)?;
-        Ok(placed.map(|policy| {
+        Ok(placed.map(|(policy, shape)| {
             let form = shape.form.clone();
             let latency = form.evaluate(&policy).latency_s;
             Proposal {
@@ -375,7 +400,7 @@ pub(super) fn place_all(
 
 /// No placement is faster: each term at its least, and weights that neither the device nor the host
 /// can hold read from disk in each pass.
-pub(super) fn lowest_latency_s(form: &ClosedForm, room: &PerTier<f64>) -> Seconds {
+pub(super) fn lowest_latency_s(form: &ClosedForm, room: &Room) -> Seconds {
     let disk = least_disk_share(&form.memory().device, &form.memory().host, room);
     let reads = |terms: [(_, &Linear); 6]| {
         let on_disk = |row: &Linear| row.constant + row.weights.disk * disk;
@@ -392,14 +417,14 @@ pub(super) fn lowest_latency_s(form: &ClosedForm, room: &PerTier<f64>) -> Second
 
 /// The share of weights that must be on disk whatever else is where. Memory rows count from all
 /// weights on the device.
-fn least_disk_share(device: &Linear, host: &Linear, room: &PerTier<f64>) -> f64 {
+fn least_disk_share(device: &Linear, host: &Linear, room: &Room) -> f64 {
     let on_device = -device.weights.host.min(device.weights.disk);
     let on_host = host.weights.host;
     if on_device <= 0.0 || on_host <= 0.0 {
         return 0.0;
     }
     let share = |row: &Linear, room: f64, whole: f64| (room - row.lowest()).max(0.0) / whole;
-    (1.0 - share(device, room.device, on_device) - share(host, room.host, on_host)).max(0.0)
+    (1.0 - share(device, room[Tier::Device], on_device) - share(host, room[Tier::Host], on_host)).max(0.0)
 }
 
 #[cfg(test)]
@@ -428,7 +453,7 @@ mod tests {
             (&Compression::ALL, DENSE),
         );
         let lists = also_in_halves(choices(&Allowed::default(), Pipeline::default()));
-        let room = t4.usable().map(Bytes::as_f64);
+        let room = Room::of(&t4);
         let mut asked = Vec::new();
         let find = |choices: &[Policy]| {
             let halves = choices[0].half_layers;

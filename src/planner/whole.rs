@@ -11,6 +11,7 @@ use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
+use super::room::Room;
 use super::space::{Proposal, Shape};
 use super::{PlanError, lp};
 
@@ -21,7 +22,7 @@ const TRIES: i32 = 8;
 #[derive(Debug, Clone)]
 pub(super) struct Maker {
     blank: Plan,
-    room: PerTier<f64>,
+    room: Room,
 }
 
 impl Maker {
@@ -42,14 +43,22 @@ impl Maker {
             provenance: Provenance::of(profile, ChosenBy::Planner, env!("CARGO_PKG_VERSION")),
         };
         Maker {
-            room: blank.capacity_bytes.map(Bytes::as_f64),
+            room: Room::of(profile),
             blank,
         }
     }
 
-    /// What tensors may fill in each tier, in bytes.
-    pub(super) fn room(&self) -> &PerTier<f64> {
+    /// What tensors may fill.
+    pub(super) fn room(&self) -> &Room {
         &self.room
+    }
+
+    /// The same for whom what is page-locked counts for nothing.
+    pub(super) fn locking_anything(&self) -> Maker {
+        Maker {
+            room: self.room.locking_anything(),
+            ..self.clone()
+        }
     }
 
     /// What is asked.
@@ -65,13 +74,13 @@ impl Maker {
         }
     }
 
-    /// Whether a plan's tensors have room.
-    pub(super) fn fits(plan: &Plan) -> bool {
+    /// Whether a plan's tensors have room, and what it page-locks may be.
+    pub(super) fn fits(&self, plan: &Plan) -> bool {
         let within = |needs: PerTier<Bytes>| {
             let mut tiers = Tier::ALL.into_iter();
             tiers.all(|tier| needs[tier] <= plan.capacity_bytes[tier])
         };
-        footprint(plan).is_ok_and(within)
+        footprint(plan).is_ok_and(within) && self.room.over_locked(plan).is_ok_and(|over| over == 0.0)
     }
 
     /// Plans of a proposal that fit: with rounding errors carried through the model, and with each
@@ -87,8 +96,7 @@ impl Maker {
                     granularity,
                     ..proposal.policy
                 };
-                let form = proposal.form.clone();
-                plans.extend(self.fitting(&Shape { policy, form })?);
+                plans.extend(self.fitting(&Shape::settled(policy, &proposal.form))?);
             }
         }
         Ok(plans)
@@ -102,16 +110,21 @@ impl Maker {
         for tried in 0..TRIES {
             let needed = footprint(&plan)?;
             let over = PerTier::from_fn(|t| needed[t].saturating_sub(plan.capacity_bytes[t]));
-            if Tier::ALL.into_iter().all(|t| over[t] == Bytes::ZERO) {
+            let over_locked = self.room.over_locked(&plan)?;
+            if Tier::ALL.into_iter().all(|t| over[t] == Bytes::ZERO) && over_locked == 0.0 {
                 return Ok(Some(plan));
             }
+            // A little less room need not move a tensor, so each try takes more.
+            let less = |over: f64| (over + PAGE_BYTES as f64) * 2f64.powi(tried);
             for tier in Tier::ALL.into_iter().filter(|t| over[*t] > Bytes::ZERO) {
-                // A little less room need not move a tensor, so each try takes more.
-                room[tier] -= (over[tier] + Bytes(PAGE_BYTES)).as_f64() * 2f64.powi(tried);
+                room.take(tier, less(over[tier].as_f64()));
+            }
+            if over_locked > 0.0 {
+                room.page_locked -= less(over_locked);
             }
             // What the solver cannot place again is left to the other proposals.
             match lp::place(shape, &room) {
-                Ok(Some(policy)) => plan.policy = policy,
+                Ok(Some((policy, _))) => plan.policy = policy,
                 Ok(None) | Err(_) => return Ok(None),
             }
         }

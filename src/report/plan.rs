@@ -4,11 +4,11 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use plimsoll_core::interval;
-use plimsoll_core::lower::footprint;
+use plimsoll_core::lower::{footprint, page_locked_bytes};
 use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
+use plimsoll_core::policy::{Granularity, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::split::{Module, SplitLinears};
 use plimsoll_core::summary::{BusyFraction, Summary};
@@ -178,7 +178,7 @@ fn decisions(plan: &Plan) -> String {
         switch(policy.overlap),
         switch(policy.barrier),
         switch(policy.cpu_attention),
-        page_locked(policy.page_locked).unwrap_or(NOTHING.to_owned()),
+        page_locked(plan).unwrap_or(NOTHING.to_owned()),
         policy.compression.words().unwrap_or(NOTHING),
         policy
             .split
@@ -292,15 +292,17 @@ fn holds(blocks: Range<u32>, num_layers: u32) -> String {
 
 const NOTHING: &str = "nothing";
 
-/// What is page-locked, if anything.
-fn page_locked(locked: PageLocked) -> Option<String> {
+/// What is page-locked, and how much that is with slots, if anything.
+fn page_locked(plan: &Plan) -> Option<String> {
+    let locked = plan.policy.page_locked;
     let all = [
         ("weights", locked.weights),
         ("cache", locked.cache),
         ("activations", locked.activations),
     ];
     let names: Vec<&str> = all.iter().filter(|(_, is)| *is).map(|(n, _)| *n).collect();
-    (!names.is_empty()).then(|| names.join(", "))
+    let bytes = page_locked_bytes(plan).ok()?;
+    (!names.is_empty()).then(|| format!("{} ({bytes})", names.join(", ")))
 }
 
 fn schedule(schedule: Schedule) -> &'static str {

@@ -3,6 +3,7 @@
 //! Offsets are decided once. What the tiers must hold (FlexGen A.3's peak memory constraints) is
 //! then known before anything runs, and no executor allocates while it runs.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::pages::Cut;
@@ -15,7 +16,7 @@ use crate::model::ModelSpec;
 use crate::pipeline::Comm;
 use crate::placement::{BlockWeights, LayerPart, PAGE_BYTES, WeightPlacement, split_whole};
 use crate::plan::Plan;
-use crate::policy::Policy;
+use crate::policy::{PageLocked, Policy};
 use crate::sparse::Picked;
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
@@ -94,6 +95,8 @@ pub(super) struct Layout {
     pub weights: Arc<WeightPlacement>,
     /// By tier, the slab of each of the stage's blocks.
     pub weight_homes: PerTier<Vec<Bytes>>,
+    /// All of the host's.
+    weights_on_host: Range<Bytes>,
     pub weight_slots: Ring,
     pub weight_staging: Ring,
     /// The first pages of the cache.
@@ -127,11 +130,16 @@ pub(super) struct Layout {
 pub(super) struct Homes {
     start: Bytes,
     stride: Bytes,
+    count: u64,
 }
 
 impl Homes {
     pub(super) fn at(&self, index: u64) -> Bytes {
         self.start + self.stride * index
+    }
+
+    fn region(&self) -> Range<Bytes> {
+        self.start..self.at(self.count)
     }
 }
 
@@ -158,7 +166,11 @@ impl Bump {
     fn homes(&mut self, tier: Tier, count: u64, bytes: Bytes) -> Homes {
         let stride = bytes.align_up(PAGE_BYTES);
         let start = self.region(tier, stride * count);
-        Homes { start, stride }
+        Homes {
+            start,
+            stride,
+            count,
+        }
     }
 
     pub(super) fn ring(&mut self, tier: Tier, count: usize, bytes: Bytes) -> Ring {
@@ -174,23 +186,21 @@ impl Layout {
         weights: Arc<WeightPlacement>,
         (stage, taken): (&StageBlocks, PerTier<Bytes>),
     ) -> Layout {
-        let (model, policy, workload) = (&plan.model, &plan.policy, &plan.workload);
-        let element = plan.dtype.size_bytes();
+        let (policy, workload) = (&plan.policy, &plan.workload);
         let shape = BatchShape::most(plan, passes.rounds());
         let num_batches = super::most_batches(passes.rounds()) as u64;
         let cut = Cut::new(policy, workload);
         let num_cache_pages = passes.most_pages(cut);
         let prompt_len = u64::from(workload.prompt_len);
         let positions = u64::from(workload.cache_len());
-        let hidden = prompt_len * u64::from(model.hidden_size) * element;
-        let hidden = |sequences: u32| Bytes(u64::from(sequences) * hidden).align_up(PAGE_BYTES);
+        let hidden = |sequences: u32| hidden_bytes(plan, sequences);
         let largest = |tiers: &[Tier]| largest_load(stage, &weights, tiers);
         let (layers, mid) = (u64::from(stage.num_layers()), mid_bytes(plan, &shape));
         let mut bump = Bump { end: taken };
         let weight_homes = bump.slabs(&weights.blocks[stage.as_range()]);
+        let weights_on_host = taken.host..bump.end.host;
         let tokens = Bytes(u64::from(shape.sequences) * 4);
-        let workspace =
-            workspace_bytes(model, element, shape.sequences, prompt_len) + unpacked_bytes(plan);
+        let workspace = workspace_bytes(plan, shape.sequences) + unpacked_bytes(plan);
         Layout {
             weight_slots: bump.ring(Tier::Device, 2, largest(streamed(policy))),
             weight_staging: bump.ring(Tier::Host, 2, largest(&[Tier::Disk])),
@@ -234,10 +244,32 @@ impl Layout {
             workspace: (bump.region(Tier::Device, workspace), workspace),
             split: Room::of(plan, &shape, &mut bump),
             weight_homes,
+            weights_on_host,
             weights,
             end: bump.end,
         }
     }
+
+    /// Where on the host the homes lie that are not page-locked. Slots are few, and always are.
+    pub(super) fn pageable(&self, locked: PageLocked) -> Vec<Range<Bytes>> {
+        let homes = [
+            (locked.weights, self.weights_on_host.clone()),
+            (locked.cache, self.cache_homes.host.region()),
+            (locked.cache, self.cache_pages.host.region()),
+            (locked.activations, self.hidden_homes.host.region()),
+        ];
+        let pageable = homes
+            .into_iter()
+            .filter(|(locked, homes)| !locked && !homes.is_empty());
+        pageable.map(|(_, homes)| homes).collect()
+    }
+}
+
+/// Room for the activations of so many prompts.
+fn hidden_bytes(plan: &Plan, sequences: u32) -> Bytes {
+    let tokens = u64::from(sequences) * u64::from(plan.workload.prompt_len);
+    let bytes = tokens * u64::from(plan.model.hidden_size) * plan.dtype.size_bytes();
+    Bytes(bytes).align_up(PAGE_BYTES)
 }
 
 /// The tiers whose weights come layer by layer: where linear layers are split, none.
@@ -374,12 +406,13 @@ fn unpacked_bytes(plan: &Plan) -> Bytes {
 /// Scratch of the kernels in prefill, the larger of the two phases (FlexGen A.3, `gpu_w` less what
 /// has buffers of its own): new queries, keys and values with their input; attention scores; the
 /// MLP's input and inner activations.
-fn workspace_bytes(model: &ModelSpec, element: u64, batch: u32, prompt_len: u64) -> Bytes {
+fn workspace_bytes(plan: &Plan, batch: u32) -> Bytes {
+    let (model, prompt_len) = (&plan.model, u64::from(plan.workload.prompt_len));
     let tokens = u64::from(batch) * prompt_len;
     let hidden = u64::from(model.hidden_size);
     let halves = if model.gated_mlp { 2 } else { 1 };
     let project = tokens * (hidden + model.q_size() + 2 * model.kv_size());
     let scores = u64::from(batch) * u64::from(model.num_attention_heads) * prompt_len * prompt_len;
     let mlp = tokens * (hidden + halves * u64::from(model.intermediate_size));
-    Bytes(project.max(scores).max(mlp) * element)
+    Bytes(project.max(scores).max(mlp) * plan.dtype.size_bytes())
 }

@@ -21,6 +21,7 @@ mod unit;
 mod weights;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -181,17 +182,56 @@ pub fn footprint(plan: &Plan) -> Result<PerTier<Bytes>, LowerError> {
 /// # Errors
 /// A workload or policy that means nothing.
 pub fn arena_footprints(plan: &Plan) -> Result<Vec<Bytes>, LowerError> {
+    Ok(laid_out(plan)?.ends)
+}
+
+/// Where in each arena of a plan's machine, by [`ArenaId`](crate::machine::ArenaId), homes lie that it does not page-lock.
+///
+/// # Errors
+/// A workload or policy that means nothing.
+pub fn pageable_homes(plan: &Plan) -> Result<Vec<Vec<Range<Bytes>>>, LowerError> {
+    Ok(pageable(plan, &laid_out(plan)?))
+}
+
+fn pageable(plan: &Plan, laid: &Layouts) -> Vec<Vec<Range<Bytes>>> {
+    let machine = plan.machine();
+    let mut homes = vec![Vec::new(); machine.arenas.len()];
+    for (gpu, layout) in laid.stages.iter().enumerate() {
+        let arena = arena_of(&machine, Tier::Host, gpu);
+        homes[arena].extend(layout.pageable(plan.policy.page_locked));
+    }
+    homes
+}
+
+/// What a plan page-locks of host memory: of several hosts, the most.
+///
+/// # Errors
+/// A workload or policy that means nothing.
+pub fn page_locked_bytes(plan: &Plan) -> Result<Bytes, LowerError> {
+    let laid = laid_out(plan)?;
+    let sizes = laid.ends.iter().zip(pageable(plan, &laid));
+    let arenas = plan.machine().arenas.into_iter().zip(sizes);
+    let on_host = arenas.filter(|(arena, _)| arena.tier == Tier::Host);
+    let locked = on_host.map(|(_, (bytes, pageable))| {
+        let pageable: Bytes = pageable.iter().map(|home| home.end - home.start).sum();
+        *bytes - pageable
+    });
+    Ok(locked.max().unwrap_or_default())
+}
+
+/// A plan's stages, with prompts and results at the ends of their arenas.
+fn laid_out(plan: &Plan) -> Result<Layouts, LowerError> {
     check(plan)?;
     let machine = plan.machine();
     let passes = Passes::new(&plan.policy, &plan.workload);
-    let mut ends = Layouts::new(plan, &machine, &passes).ends;
+    let mut laid = Layouts::new(plan, &machine, &passes);
     let [prompts, results] = text_arenas(&machine);
     for batch in passes.rounds().iter().flat_map(|r| &r.batches) {
         let (prompt, generated) = text_bytes(plan, *batch);
-        ends[prompts] += prompt;
-        ends[results] += generated;
+        laid.ends[prompts] += prompt;
+        laid.ends[results] += generated;
     }
-    Ok(ends)
+    Ok(laid)
 }
 
 /// The arenas that prompts and results are in: the first stage's host and the last one's.

@@ -2,7 +2,7 @@
 
 use std::ops::{Add, AddAssign, Mul};
 
-use plimsoll_core::policy::Policy;
+use plimsoll_core::policy::{PageLocked, Policy};
 use plimsoll_core::tier::{PerTier, Tier};
 
 /// A constant and a slope for each share: seconds or bytes, as its owner says.
@@ -50,6 +50,20 @@ impl Linear {
         Linear {
             weights: self.weights,
             ..Linear::default()
+        }
+    }
+
+    /// Of the host's memory, all but homes that are not page-locked.
+    pub(super) fn locked_part(&self, locked: PageLocked) -> Linear {
+        let homes = |locked: bool, slopes: PerTier<f64>| PerTier {
+            host: if locked { slopes.host } else { 0.0 },
+            ..slopes
+        };
+        Linear {
+            constant: self.constant,
+            weights: homes(locked.weights, self.weights),
+            cache: homes(locked.cache, self.cache),
+            activations: homes(locked.activations, self.activations),
         }
     }
 

@@ -111,6 +111,7 @@ pub(super) fn judged(
 ) -> Result<Vec<Judged>, PlanError> {
     let judged = |(policy, prompts)| -> Result<Option<Judged>, PlanError> {
         let plan = by_law(maker.plan(policy), prompts, profile);
+        let plan = maker.room().locking_less(plan)?;
         let plan = scheduled(plan, profile, Scheduler::Greedy)?;
         plan.map(|plan| Judged::in_full(plan, profile)).transpose()
     };
