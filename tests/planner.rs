@@ -178,7 +178,10 @@ fn plans_page_lock_no_more_than_the_machine_is_known_to_let() {
     // Slots are there whatever may be locked, and a plan fits.
     let (none, locked, _) = found(Some(0));
     assert_eq!(locked, PageLocked::NONE);
-    assert!(all >= some && some > few && few > none, "{all} {some} {few} {none}");
+    assert!(
+        all >= some && some > few && few > none,
+        "{all} {some} {few} {none}"
+    );
 }
 
 /// Where weights come from the disk, a larger block is worth most (FlexGen appendix A.2.1).

@@ -18,13 +18,14 @@ use cuda::runs::{
 };
 use plimsoll_backend::cpu::{CpuExecutor, CpuOptions};
 use plimsoll_backend::dispatch::{Dispatch, Weights};
+use plimsoll_backend::probe::{ProbeOptions, pageable_copies};
 use plimsoll_backend::weights::{Synthetic, WeightError, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{Implementation, Inflections};
-use plimsoll_core::lower::Lowering;
+use plimsoll_core::lower::{Lowering, page_locked_bytes};
 use plimsoll_core::model::{ModelSpec, TensorRole, TensorSpec};
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::policy::{PageLocked, Policy, Schedule};
 use plimsoll_core::program::ResourceKind;
 
 const DEVICE: [f64; 6] = [100.0, 0.0, 100.0, 0.0, 100.0, 0.0];
@@ -393,6 +394,92 @@ fn what_is_no_number_is_an_error_and_never_a_token() {
 }
 
 /// What a plan is refused with before anything runs.
+/// What a plan has pageable stays so, and all else on the host is page-locked: no copy but of the former comes from or goes to memory
+/// that is not.
+#[test]
+fn homes_are_page_locked_as_the_plan_says() {
+    let Some(card) = FakeCard::new(Order::Random(16)) else {
+        return;
+    };
+    let (model, source) = subject("tiny-llama");
+    let prompts = uneven(4, 6, &model);
+    let run = |weights, cache, activations| {
+        let page_locked = PageLocked {
+            weights,
+            cache,
+            activations,
+        };
+        let own = Policy {
+            page_locked,
+            ..policy((2, 2), [30.0, 40.0, 25.0, 40.0, 0.0, 100.0], "free")
+        };
+        let plan = plan(&model, Dtype::F16, own, workload(6, 4, 4));
+        let found = on_card(&plan, &*source, &prompts, (&card, Dispatch::default()));
+        let tokens = found.unwrap_or_else(|error| panic!("{error}")).tokens;
+        let copied = [ResourceKind::H2d, ResourceKind::D2h].map(|kind| {
+            let stream = plan.machine().resource(kind, 0).expect("a link").0;
+            card.page_locked(usize::from(stream)).1
+        });
+        let h2d = plan
+            .machine()
+            .resource(ResourceKind::H2d, 0)
+            .expect("a link");
+        let locked = card.page_locked(usize::from(h2d.0)).0;
+        let said = page_locked_bytes(&plan).expect("a plan").0 as usize;
+        assert_eq!(locked, said, "{page_locked:?}");
+        (tokens, locked, copied)
+    };
+    let (tokens, all, copied) = run(true, true, true);
+    assert_eq!(copied, [0, 0]);
+    // Weights come only; the cache and activations come and go.
+    let mut less = Vec::new();
+    for (weights, cache, activations) in [
+        (false, true, true),
+        (true, false, true),
+        (true, true, false),
+    ] {
+        let (found, locked, [up, down]) = run(weights, cache, activations);
+        assert_eq!(found, tokens);
+        assert!(
+            up > 0 && (down > 0) == weights,
+            "{weights} {cache} {up} {down}"
+        );
+        less.push(all - locked);
+    }
+    let (found, locked, _) = run(false, false, false);
+    assert_eq!(found, tokens);
+    assert_eq!(all - locked, less.iter().sum::<usize>());
+}
+
+/// The probe's copies are what it says: each from or to memory that is not page-locked.
+#[test]
+fn pageable_copies_are_measured_as_such() {
+    let Some(card) = FakeCard::new(Order::Random(17)) else {
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = ProbeOptions {
+        cpu: CpuOptions {
+            card: Some(Arc::clone(&card) as _),
+            ..CpuOptions::new(dir.path())
+        },
+        quick: true,
+        dtypes: vec![Dtype::F16],
+        models: Vec::new(),
+        name: "a test".to_owned(),
+        date: "2026-11-25".to_owned(),
+    };
+    let run = pageable_copies(&options).expect("a card");
+    for kind in [ResourceKind::H2d, ResourceKind::D2h] {
+        let stream = run.machine.resource(kind, 0).expect("a link");
+        let on_it = |task: &plimsoll_core::program::Task| task.resource == stream;
+        let tasks = run.pieces[0].tasks().iter();
+        let copies = tasks.filter(|task| on_it(task)).count();
+        assert!(copies > 30, "{copies}");
+        assert_eq!(card.page_locked(usize::from(stream.0)).1, copies);
+    }
+}
+
 fn refused(model: &ModelSpec, dtype: Dtype, policy: Policy) -> String {
     let Some(card) = FakeCard::new(Order::Random(4)) else {
         return String::new();

@@ -24,11 +24,12 @@ use plimsoll_core::compression::Compression;
 use plimsoll_core::control::DriveError;
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::{ModelSpec, NormPosition};
-use plimsoll_core::placement::WeightPlacement;
+use plimsoll_core::placement::{PAGE_BYTES, WeightPlacement};
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::Policy;
+use plimsoll_core::policy::{PageLocked, Policy};
 use plimsoll_core::program::{Op, ResourceKind, Stage};
 use plimsoll_core::split::{PerModule, Route, SplitLinears};
+use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
 const DEVICE: [f64; 6] = [100.0, 0.0, 100.0, 0.0, 100.0, 0.0];
@@ -361,7 +362,10 @@ fn rows_come_from_page_locked_staging() {
     let h2d = usize::from(h2d.expect("a link").0);
     let run = |route, weights| {
         let mut plan = plan.clone();
-        plan.policy.page_locked.weights = weights;
+        plan.policy.page_locked = PageLocked {
+            weights,
+            ..PageLocked::ALL
+        };
         let split = plan.policy.split.as_mut().expect("a split");
         split.route = route;
         plan.capacity_bytes = footprint(&plan).expect("a policy");
@@ -374,7 +378,11 @@ fn rows_come_from_page_locked_staging() {
         )
     };
     let homes = WeightPlacement::new(&plan.model, plan.dtype, &plan.policy);
-    let homes = homes.bytes().host.0 as usize;
+    let homes = homes
+        .blocks
+        .iter()
+        .map(|b| b.slab.host.align_up(PAGE_BYTES));
+    let homes = homes.sum::<Bytes>().0 as usize;
     assert!(homes > 0);
     let (tokens, unlocked, pageable) = run(Route::Ahead, false);
     assert_eq!((unlocked, pageable), (homes, 0));

@@ -186,7 +186,10 @@ fn changes(profile: &HardwareProfile) -> Vec<(String, HardwareProfile)> {
             "8 GB more device memory",
             profile.with_capacities(device, None, None),
         ),
-        ("page-locking all of the host's memory", changed(&all_lockable)),
+        (
+            "page-locking all of the host's memory",
+            changed(&all_lockable),
+        ),
         ("a disk of twice the rate", changed(&faster_disk)),
         ("a link of twice the rate", changed(&faster_link)),
         ("a GPU of twice the rate", changed(&faster_gpu)),

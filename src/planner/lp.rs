@@ -52,7 +52,10 @@ pub(super) fn place<'s>(
         match place_any_way(shape, room) {
             Ok(Some(policy)) => {
                 let placed = (policy, shape);
-                if best.as_ref().is_none_or(|best| latency(&placed) < latency(best)) {
+                if best
+                    .as_ref()
+                    .is_none_or(|best| latency(&placed) < latency(best))
+                {
                     best = Some(placed);
                 }
             }
@@ -124,9 +127,7 @@ pub(super) fn place_with_least_excess(shape: &Shape, room: &Room) -> Option<Poli
 
 /// The constraints once more, as they were before they were scaled.
 fn fits(shape: &Shape, policy: &Policy, room: &Room) -> bool {
-    let within = |tier| {
-        shape.form.memory()[tier].at(policy) <= room[tier] * (1.0 + OVER_MAX) + 1.0
-    };
+    let within = |tier| shape.form.memory()[tier].at(policy) <= room[tier] * (1.0 + OVER_MAX) + 1.0;
     policy.validate().is_ok()
         && Tier::ALL.into_iter().all(within)
         && !locks_too_much(shape, policy, room)

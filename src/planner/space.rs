@@ -62,11 +62,7 @@ impl Shape {
     }
 
     /// The shape of a policy, unless what does not depend on shares exceeds a tier.
-    pub(super) fn that_may_fit(
-        forms: &ClosedForms,
-        policy: Policy,
-        room: &Room,
-    ) -> Option<Shape> {
+    pub(super) fn that_may_fit(forms: &ClosedForms, policy: Policy, room: &Room) -> Option<Shape> {
         let shape = Shape::new(forms, policy, room);
         let may_fit = |tier| shape.form.memory()[tier].lowest() <= room[tier];
         let fits = Tier::ALL.into_iter().all(may_fit);
@@ -424,7 +420,8 @@ fn least_disk_share(device: &Linear, host: &Linear, room: &Room) -> f64 {
         return 0.0;
     }
     let share = |row: &Linear, room: f64, whole: f64| (room - row.lowest()).max(0.0) / whole;
-    (1.0 - share(device, room[Tier::Device], on_device) - share(host, room[Tier::Host], on_host)).max(0.0)
+    (1.0 - share(device, room[Tier::Device], on_device) - share(host, room[Tier::Host], on_host))
+        .max(0.0)
 }
 
 #[cfg(test)]

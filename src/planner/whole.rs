@@ -80,7 +80,8 @@ impl Maker {
             let mut tiers = Tier::ALL.into_iter();
             tiers.all(|tier| needs[tier] <= plan.capacity_bytes[tier])
         };
-        footprint(plan).is_ok_and(within) && self.room.over_locked(plan).is_ok_and(|over| over == 0.0)
+        footprint(plan).is_ok_and(within)
+            && self.room.over_locked(plan).is_ok_and(|over| over == 0.0)
     }
 
     /// Plans of a proposal that fit: with rounding errors carried through the model, and with each

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use plimsoll_core::machine::Machine;
 use plimsoll_core::program::{Access, ArenaId, Arg, Buffer, BufferId, Content};
@@ -118,31 +119,44 @@ impl Place {
     }
 }
 
+/// What lies between some ranges, in order, of so many bytes.
+fn between(ranges: &[Range<Bytes>], bytes: Bytes) -> impl Iterator<Item = Range<Bytes>> {
+    let starts = std::iter::once(Bytes::ZERO).chain(ranges.iter().map(|range| range.end));
+    let ends = ranges.iter().map(|range| range.start);
+    let ends = ends.chain(std::iter::once(bytes));
+    let between = starts.zip(ends).map(|(start, end)| start..end);
+    between.filter(|range| !range.is_empty())
+}
+
 impl Memory {
-    /// The arenas of a machine, of these sizes; with a GPU, the device's is its own, and the host's is page-locked behind what
-    /// is pageable.
+    /// The arenas of a machine, of these sizes; with a GPU, the device's is its own, and the host's is page-locked but for
+    /// what is pageable: homes, by arena, in their order.
     pub(super) fn new(
         machine: &Machine,
-        (sizes, pageable): (&[Bytes], Bytes),
+        (sizes, pageable): (&[Bytes], &[Vec<Range<Bytes>>]),
         disk_dir: &std::path::Path,
         card: Option<&dyn Card>,
     ) -> Result<Memory, CpuError> {
-        let place = |(arena, bytes): (&plimsoll_core::machine::Arena, &Bytes)| {
-            Ok(match (arena.tier, *bytes, card) {
-                (Tier::Disk, Bytes::ZERO, _) => Place::Disk(None),
-                (Tier::Disk, bytes, _) => Place::Disk(Some(DiskTier::create(disk_dir, bytes)?)),
-                (Tier::Device, bytes, Some(card)) => Place::Card(card.take(bytes.0 as usize)?),
-                (tier, bytes, card) => {
-                    let arena = Arena::new(tier.name(), bytes)?;
-                    if let Some(card) = card.filter(|_| pageable < bytes) {
-                        let locked = (bytes - pageable).0 as usize;
-                        card.lock_pages(arena.address() + pageable.0, locked)?;
+        let place =
+            |((arena, bytes), pageable): ((&plimsoll_core::machine::Arena, &Bytes), &Vec<_>)| {
+                Ok(match (arena.tier, *bytes, card) {
+                    (Tier::Disk, Bytes::ZERO, _) => Place::Disk(None),
+                    (Tier::Disk, bytes, _) => Place::Disk(Some(DiskTier::create(disk_dir, bytes)?)),
+                    (Tier::Device, bytes, Some(card)) => Place::Card(card.take(bytes.0 as usize)?),
+                    (tier, bytes, card) => {
+                        let arena = Arena::new(tier.name(), bytes)?;
+                        if let Some(card) = card {
+                            for locked in between(pageable, bytes) {
+                                let bytes = (locked.end - locked.start).0 as usize;
+                                card.lock_pages(arena.address() + locked.start.0, bytes)?;
+                            }
+                        }
+                        Place::Memory(tier, arena)
                     }
-                    Place::Memory(tier, arena)
-                }
-            })
-        };
-        let places = machine.arenas.iter().zip(sizes).map(place);
+                })
+            };
+        let arenas = machine.arenas.iter().zip(sizes).zip(pageable);
+        let places = arenas.map(place);
         Ok(Memory {
             places: places.collect::<Result<_, CpuError>>()?,
         })

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
-use plimsoll_core::lower::{arena_footprints, schedule};
+use plimsoll_core::lower::{arena_footprints, pageable_homes, schedule};
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::program::{Access, Arg, BufferId, Cell, Machine, Program, ResourceKind};
@@ -165,8 +165,7 @@ impl<'s> CpuExecutor<'s> {
     /// which may be less than the plan's capacity. Weights are loaded with the first piece, before the
     /// clock starts.
     ///
-    /// On a GPU the device's tier is its own memory, and the host's is page-locked, homes that a plan has pageable
-    /// among it, unless its linear layers are split: then rows pass through page-locked memory, and their homes need not be it.
+    /// On a GPU the device's tier is its own memory, and the host's is page-locked but for homes that the plan has pageable.
     ///
     /// # Errors
     /// A model that cannot be computed; a tier that is too small, or cannot be had; what the GPU says;
@@ -213,7 +212,7 @@ impl<'s> CpuExecutor<'s> {
         let engine = Arc::new(Engine {
             memory: Memory::new(
                 &machine,
-                (&sizes, pageable(plan, placement)),
+                (&sizes, &pageable_homes(plan)?),
                 &options.disk_dir,
                 on_card,
             )?,
@@ -368,15 +367,6 @@ impl<'s> CpuExecutor<'s> {
             }
         }
         Ok(())
-    }
-}
-
-/// Bytes at the beginning of the host's memory that no GPU locks: homes of split linear layers, if the plan has them pageable.
-/// Homes of weights lie before all else.
-fn pageable(plan: &Plan, placement: &WeightPlacement) -> Bytes {
-    match plan.policy.split {
-        Some(_) if !plan.policy.page_locked.weights => placement.bytes().host,
-        _ => Bytes::ZERO,
     }
 }
 

@@ -146,8 +146,8 @@ fn system_memory() -> u64 {
 }
 
 fn links(measured: &Measured) -> Links {
-    let moved = |kind: ResourceKind| -> Rates {
-        let by_size = durations(&measured.moves, |task| match task.op {
+    let rates = |tasks: &[Timed], kind: ResourceKind| -> Rates {
+        let by_size = durations(tasks, |task| match task.op {
             Op::Move { bytes, .. } if task.kind == kind => Some(bytes.0),
             _ => None,
         });
@@ -157,10 +157,12 @@ fn links(measured: &Measured) -> Links {
             .map(|(size, times)| (size, rate(size, times)))
             .collect()
     };
+    let moved = |kind| rates(&measured.moves, kind);
+    let pageable = |kind| rates(&measured.pageable, kind);
     let copy = |kind| CopyLink {
         latency: quantity(&measured.gaps, GAPS),
         page_locked: curve(&moved(kind)),
-        pageable: None,
+        pageable: (!measured.pageable.is_empty()).then(|| curve(&pageable(kind))),
     };
     let disk = |kind| DiskLink {
         latency: quantity(&measured.gaps, GAPS),

@@ -12,6 +12,7 @@ mod compute;
 mod contention;
 mod moves;
 mod pace;
+mod pageable;
 mod peak;
 pub(crate) mod products;
 mod samples;
@@ -47,8 +48,9 @@ pub use bandwidth::host_read_rates;
 pub(crate) use bandwidth::read_rate;
 use compute::Kind;
 use contention::{Losses, ROUNDS};
-use moves::Moves;
+use moves::{MOVERS, Moves, REGION, SIZES};
 pub use pace::{Moment, PaceMeter, Paced};
+pub use pageable::pageable_copies;
 pub use peak::fma_flops_per_s;
 use samples::{Timed, timed};
 pub(crate) use stats::{median, spread};
@@ -121,6 +123,8 @@ struct Measured {
     base: Moment,
     moments: Vec<Moment>,
     moves: Vec<Timed>,
+    /// Copies from and to memory that is not page-locked, where there is a GPU to which that matters.
+    pageable: Vec<Timed>,
     compute: Vec<(Dtype, Timed)>,
     /// Some of the tasks of `compute` again, with weights in 4 bits.
     packed_weights: Vec<(Dtype, Timed)>,
@@ -148,6 +152,7 @@ impl Measured {
             weights: Remembered::new(Synthetic { seed: 0 }),
             moments: Vec::new(),
             moves: Vec::new(),
+            pageable: Vec::new(),
             compute: Vec::new(),
             packed_weights: Vec::new(),
             packed_caches: Vec::new(),
@@ -208,6 +213,10 @@ pub fn measure(
     progress("copies and disk", 0.0);
     measure_host_reads(options, &mut measured)?;
     measure_moves(options, &mut measured)?;
+    if options.cpu.card.is_some() {
+        let (_, tasks) = measured.run(|_| pageable_copies(options))?;
+        measured.pageable = tasks;
+    }
     progress("implementations of products", 0.17);
     measure_products(options, &mut measured)?;
     let all = options.shapes().len() * options.dtypes.len();
@@ -269,16 +278,6 @@ fn measure_host_reads(options: &ProbeOptions, measured: &mut Measured) -> Result
 }
 
 fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
-    let sizes: &[u64] = &[
-        16 << 10,
-        64 << 10,
-        256 << 10,
-        1 << 20,
-        4 << 20,
-        16 << 20,
-        48 << 20,
-    ];
-    let region = Bytes(128 << 20);
     let (repeats, turns) = if options.quick { (5, 1) } else { (7, 2) };
     let mut plan = compute::plan(
         options.shapes()[0],
@@ -288,17 +287,17 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
         Kind::OnDevice,
     )?;
     let behind = footprint(&plan)?;
-    plan.capacity_bytes = Moves::room(region, behind);
+    plan.capacity_bytes = Moves::room(&MOVERS, REGION, behind);
     let machine = Machine::single_gpu(plan.capacity_bytes);
-    let mut moves = Moves::new(Program::new(), &machine, region, behind);
+    let mut moves = Moves::new(Program::new(), &machine, (&MOVERS, true), (REGION, behind));
     moves.prepare();
     let rounds: Vec<_> = (0..ROUNDS)
         .map(|_| {
             let begin = moves.program.tasks().len();
-            moves.one_by_one(sizes, repeats, turns);
+            moves.one_by_one(SIZES, repeats, turns);
             let alone = moves.program.tasks().len();
-            for first in 0..moves::MOVERS.len() {
-                for second in first + 1..moves::MOVERS.len() {
+            for first in 0..MOVERS.len() {
+                for second in first + 1..MOVERS.len() {
                     moves.together([first, second], 4 << 20, 256 << 20);
                 }
             }
@@ -314,7 +313,7 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
     }
     measured
         .gaps
-        .extend(samples::gaps_on_one_engine(&run, moves::MOVERS[0]));
+        .extend(samples::gaps_on_one_engine(&run, MOVERS[0]));
     measured.handoffs.extend(samples::handoffs(&run));
     Ok(())
 }

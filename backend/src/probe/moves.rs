@@ -16,13 +16,29 @@ pub(super) const MOVERS: [ResourceKind; 5] = [
     ResourceKind::Pin,
 ];
 
+/// Bytes of moves.
+pub(super) const SIZES: &[u64] = &[
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+    16 << 20,
+    48 << 20,
+];
+
+/// Room for two of the largest, and more for what is read on and on.
+pub(super) const REGION: Bytes = Bytes(128 << 20);
+
 /// A program of moves, with a region of its own for each engine's source and destination.
 pub(super) struct Moves {
     pub program: Program,
     machine: Machine,
-    regions: [(BufferId, BufferId); MOVERS.len()],
+    movers: Vec<ResourceKind>,
+    page_locked: bool,
+    regions: Vec<(BufferId, BufferId)>,
     region: u64,
-    moved: [u64; MOVERS.len()],
+    moved: Vec<u64>,
     last: Option<TaskId>,
 }
 
@@ -38,23 +54,27 @@ fn ends(kind: ResourceKind) -> (Tier, Tier) {
 }
 
 impl Moves {
-    /// What each tier must hold besides `behind`, with regions of this many bytes.
-    pub(super) fn room(region: Bytes, behind: PerTier<Bytes>) -> PerTier<Bytes> {
+    /// What each tier must hold besides `behind`, with regions of this many bytes for each engine.
+    pub(super) fn room(
+        movers: &[ResourceKind],
+        region: Bytes,
+        behind: PerTier<Bytes>,
+    ) -> PerTier<Bytes> {
         PerTier::from_fn(|tier| {
-            let ends = MOVERS.map(|kind| {
-                let (from, to) = ends(kind);
+            let ends = movers.iter().map(|kind| {
+                let (from, to) = ends(*kind);
                 u64::from(from == tier) + u64::from(to == tier)
             });
-            behind[tier] + region * ends.iter().sum()
+            behind[tier] + region * ends.sum()
         })
     }
 
-    /// Adds regions to a program behind what its tiers hold already.
+    /// Adds regions of engines, which are page-locked on the host or not, to a program behind what its tiers hold already.
     pub(super) fn new(
         mut program: Program,
         machine: &Machine,
-        region: Bytes,
-        behind: PerTier<Bytes>,
+        (movers, page_locked): (&[ResourceKind], bool),
+        (region, behind): (Bytes, PerTier<Bytes>),
     ) -> Moves {
         let mut end = behind;
         let mut declare = |tier: Tier| {
@@ -71,16 +91,19 @@ impl Moves {
                 resident: true,
             })
         };
-        let regions = MOVERS.map(|kind| {
-            let (from, to) = ends(kind);
+        let regions = movers.iter().map(|kind| {
+            let (from, to) = ends(*kind);
             (declare(from), declare(to))
         });
+        let regions = regions.collect();
         Moves {
             program,
             machine: machine.clone(),
+            movers: movers.to_vec(),
+            page_locked,
             regions,
             region: region.0,
-            moved: [0; MOVERS.len()],
+            moved: vec![0; movers.len()],
             last: None,
         }
     }
@@ -93,7 +116,7 @@ impl Moves {
         self.moved[mover] += 1;
         let (from, to) = (place(count), place(count % 2));
         // A disk that is written like a cache is written on and on, not in two places.
-        let to = if MOVERS[mover] == ResourceKind::DiskWrite {
+        let to = if self.movers[mover] == ResourceKind::DiskWrite {
             from
         } else {
             to
@@ -102,12 +125,12 @@ impl Moves {
             bytes: Bytes(bytes),
             from,
             to,
-            page_locked: true,
+            page_locked: self.page_locked,
         });
         let (source, destination) = self.regions[mover];
         let resource = self
             .machine
-            .resource(MOVERS[mover], 0)
+            .resource(self.movers[mover], 0)
             .expect("all movers are there");
         let task = self.program.push(NewTask {
             op,
@@ -135,8 +158,8 @@ impl Moves {
     /// reading them would time nothing.
     pub(super) fn prepare(&mut self) {
         const PART: u64 = 16 << 20;
-        let writer = MOVERS.iter().position(|m| *m == ResourceKind::DiskWrite);
-        let reader = MOVERS.iter().position(|m| *m == ResourceKind::DiskRead);
+        let of = |kind: ResourceKind| self.movers.iter().position(|m| *m == kind);
+        let (writer, reader) = (of(ResourceKind::DiskWrite), of(ResourceKind::DiskRead));
         let (Some(writer), Some(reader)) = (writer, reader) else {
             return;
         };
@@ -156,7 +179,7 @@ impl Moves {
     /// beside it; all of that `turns` times. The first task of an engine's turn waits for the engine before.
     pub(super) fn one_by_one(&mut self, sizes: &[u64], repeats: u32, turns: u32) {
         for _ in 0..turns {
-            for mover in 0..MOVERS.len() {
+            for mover in 0..self.movers.len() {
                 let mut before: Vec<TaskId> = self.last.into_iter().collect();
                 for bytes in sizes {
                     for _ in 0..repeats {
