@@ -769,14 +769,15 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
         after
     }
 
-    /// What a row or two ask for where rows of weight are short: not where the next ones begin, since these are read
-    /// soon, but what lies behind them.
+    /// What a row or two ask for: not where the next rows of weight begin, since these are read soon, but what lies behind
+    /// them, or where rows are longer what is as far into the next ones.
     #[inline(always)]
     fn beyond<const N: usize>(&self, block: Block) -> Option<Ahead> {
         let LinearShape { n, k, .. } = self.shape;
-        let row = block.first_column + 2 * N;
-        (W::NARROW && k <= DOT_PIECE && row < n).then(|| Ahead {
-            from: self.w.piece(row, 0..k).place(0),
+        let rows = if k <= DOT_PIECE { 2 * N } else { N };
+        let row = block.first_column + rows;
+        (row < n).then(|| Ahead {
+            from: self.w.piece(row, 0..k).place(N * (block.k_start / LANES)),
             bytes_a_step: N * W::Row::STEP_BYTES,
             steps: 1,
         })
