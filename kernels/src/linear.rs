@@ -769,14 +769,16 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
         after
     }
 
-    /// What a row or two ask for: not where the next rows of weight begin, since these are read soon, but what lies behind
-    /// them, or where rows are longer what is as far into the next ones.
+    /// What a row or two ask for where rows of weight are short: not where the next ones begin, since these are read
+    /// soon, but what lies behind them. Where the last piece of rows is a short one, that does not last for the next rows:
+    /// what lies as far into these.
     #[inline(always)]
     fn beyond<const N: usize>(&self, block: Block) -> Option<Ahead> {
         let LinearShape { n, k, .. } = self.shape;
-        let rows = if k <= DOT_PIECE { 2 * N } else { N };
-        let row = block.first_column + rows;
-        (row < n).then(|| Ahead {
+        let (is_short, is_uneven) = (k <= DOT_PIECE, !k.is_multiple_of(DOT_PIECE));
+        let row = block.first_column + if is_short { 2 * N } else { N };
+        let asks = if is_short { W::NARROW } else { is_uneven };
+        (asks && row < n).then(|| Ahead {
             from: self.w.piece(row, 0..k).place(N * (block.k_start / LANES)),
             bytes_a_step: N * W::Row::STEP_BYTES,
             steps: 1,
