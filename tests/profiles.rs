@@ -9,7 +9,8 @@ fn both_spellings_of_a_profile_are_the_same() {
     let place = Place::new();
     let line = |hw: &str| format!("simulate --hw {hw} --model opt-1.3b {POLICY} --format json");
     assert_eq!(place.json(&line("t4")), place.json(&line("t4.toml")));
-    place.text("hw show a10");
+    let shown = place.text("hw show a10");
+    assert_eq!(place.text("hw show A10"), shown);
     place.refused(&line("t5"), 2, &["--hw t5", "did you mean `t4"]);
     place.refused(&line("t5.toml"), 4, &["t5.toml"]);
     place.refused(

@@ -34,7 +34,7 @@ pub struct Args {
     /// What throughput is held against
     #[arg(long, value_enum, default_value_t = Against::Latency)]
     x: Against,
-    /// plimsoll, plimsoll-4bit, flexgen, flexgen-4bit, deepspeed, accelerate, hetegen [default: all but plimsoll-4bit and
+    /// plimsoll, plimsoll-4bit, flexgen, flexgen-4bit, deepspeed, accelerate, hetegen [default: all but
     /// hetegen; over device memory plimsoll, hetegen, flexgen, deepspeed, accelerate]
     #[arg(long, value_name = "NAME", value_delimiter = ',', long_help = rules())]
     systems: Option<Vec<String>>,
@@ -67,7 +67,7 @@ enum Against {
 impl Against {
     fn systems(self) -> &'static str {
         match self {
-            Against::Latency => "plimsoll,flexgen,flexgen-4bit,deepspeed,accelerate",
+            Against::Latency => "plimsoll,plimsoll-4bit,flexgen,flexgen-4bit,deepspeed,accelerate",
             Against::DeviceMemory => "plimsoll,hetegen,flexgen,deepspeed,accelerate",
         }
     }

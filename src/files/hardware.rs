@@ -34,12 +34,14 @@ pub fn find_profile(wanted: &str) -> Result<HardwareProfile, InputError> {
     if is_plain(name) && in_folder.is_file() {
         return read_profile(&in_folder);
     }
-    if let Some(text) = embedded::text(name) {
+    // As vendors write them: T4, RTX3090.
+    let name = name.to_lowercase();
+    if let Some(text) = embedded::text(&name) {
         let origin = format!("{name}.toml");
         let parent = |wanted: &str| parent_text(Path::new(FOLDER), wanted);
         return Ok(HardwareProfile::parse(text, &origin, &parent)?);
     }
-    Err(not_found(wanted, name))
+    Err(not_found(wanted, &name))
 }
 
 /// All profiles that have a name: those of the folder hide embedded ones of the same name.
