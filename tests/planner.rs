@@ -175,9 +175,14 @@ fn plans_page_lock_no_more_than_the_machine_is_known_to_let() {
     let (few, locked, bytes) = found(Some(20_000_000_000));
     assert!(!locked.weights || !locked.cache);
     assert!(bytes <= 20_000_000_000, "{bytes}");
-    // Slots are there whatever may be locked, and a plan fits.
-    let (none, locked, _) = found(Some(0));
+    // Slots for what is on the disk are more than the activations that they displace.
+    let (little, _, bytes) = found(Some(2_000_000_000));
+    assert!(bytes <= 2_000_000_000, "{bytes}");
+    assert!(few > little, "{few} {little}");
+    // Buffers are there whatever may be locked, and a plan fits: what exceeds least.
+    let (none, locked, bytes) = found(Some(0));
     assert_eq!(locked, PageLocked::NONE);
+    assert!(bytes > 0 && bytes < 500_000_000, "{bytes}");
     assert!(
         all >= some && some > few && few > none,
         "{all} {some} {few} {none}"
@@ -637,6 +642,51 @@ proptest! {
                 assert!(why.needed > why.capacity, "{}", why.description);
             }
             Answer::TooSlow(_) => panic!("no limit was given"),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(16) })]
+
+    /// Where even the least locks more, the least it is.
+    #[test]
+    fn no_plan_page_locks_more_than_may_be(
+        lockable_mib in 1u64..600,
+        device_mib in 200u64..800,
+        host_mib in 100u64..3000,
+        (prompt_len, gen_len) in (1u32..300, 1u32..20),
+        num_prompts in proptest::option::of(1u64..60),
+        (in_pipeline, latency_s) in (any::<bool>(), proptest::option::of(1.0f64..30.0)),
+    ) {
+        let mut t4 = embedded::profile(if in_pipeline { "t4x4" } else { "t4" }).expect("embedded");
+        t4.tiers.page_lockable_bytes.as_mut().expect("known").value = Bytes(lockable_mib << 20);
+        let reserved = [&t4.tiers.device_reserved_bytes, &t4.tiers.host_reserved_bytes];
+        let [device, host] = [(device_mib, reserved[0]), (host_mib, reserved[1])]
+            .map(|(mib, reserved)| Some(Bytes(mib << 20) + reserved.value));
+        let profile = t4.with_capacities(device, host, Some(Bytes(4 << 30)));
+        let asked = Request {
+            max_latency_s: latency_s.map(Seconds),
+            allowed: Allowed { strategy: Strategy::Auto, ..Allowed::default() },
+            ..request(Workload { prompt_len, gen_len, num_prompts })
+        };
+        let opt = model("opt-125m");
+        let mut plans = Vec::new();
+        if let Answer::Plan(found) | Answer::TooSlow(found) = search(&profile, &opt, Dtype::F16, &asked).expect("a request") {
+            plans.extend(found.runner_up);
+            plans.push(found.plan);
+        }
+        let endless = Workload { num_prompts: None, ..asked.workload };
+        let blocks = Baseline::new(System::Plimsoll, &profile, &opt, endless).expect("a workload");
+        if let Outcome::Fits(block) = blocks.block_or_split(4).expect("a block") {
+            plans.push(block.plan);
+        }
+        for plan in plans {
+            assert_fits(&plan);
+            let locked = page_locked_bytes(&plan).expect("a plan");
+            let (policy, most) = (&plan.policy, Bytes(lockable_mib << 20));
+            let is_least = policy.page_locked == PageLocked::NONE && policy.gpu_batch_size == 1;
+            prop_assert!(locked <= most || is_least, "{locked} of {most}: {policy:?}");
         }
     }
 }

@@ -69,7 +69,7 @@ pub struct Policy {
     pub cache_workspace: bool,
     /// Whether decode attention over cache that is not on the device runs on the CPU beside it.
     pub cpu_attention: bool,
-    /// Which host buffers that the device copies from and to are page-locked.
+    /// Which homes on the host are page-locked.
     pub page_locked: PageLocked,
     /// What is kept in 4 bits an element.
     #[serde(default)]
@@ -98,7 +98,8 @@ fn is_dense(share: &f64) -> bool {
     *share == sparse::DENSE
 }
 
-/// Which host buffers are page-locked. Copies from and to the others take the pageable rate.
+/// Which homes on the host are page-locked. Copies from and to the others take the pageable rate. All else there always is: slots, prompts
+/// and results, which are few.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PageLocked {
@@ -106,7 +107,7 @@ pub struct PageLocked {
     pub weights: bool,
     /// Those of the KV cache.
     pub cache: bool,
-    /// Those of activations, prompts and results.
+    /// Those of activations.
     pub activations: bool,
 }
 

@@ -30,7 +30,7 @@ use crate::files::{
     write_text,
 };
 use crate::given;
-use crate::report::plan::plan_text;
+use crate::report::plan::{locks_too_much, plan_text};
 use crate::trace_file::{Process, write_run};
 
 /// A plan, or what makes one.
@@ -178,7 +178,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let written = written.map(|(file, done)| file.as_deref().filter(|_| done.is_ok()));
     let written: String = written.into_iter().flatten().map(written_to).collect();
     let printed = match args.format {
-        Format::Text => print(&(without_text(&args.without) + &plan_text(&plan) + &written)),
+        Format::Text => {
+            let locks = locks_too_much(&plan, &profile);
+            print(&(without_text(&args.without) + &plan_text(&plan) + &locks + &written))
+        }
         Format::Json => print(&json),
     };
     output.and(trace)?;

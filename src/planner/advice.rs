@@ -12,7 +12,7 @@ use plimsoll_sim::predict;
 use super::judge::{self, Judged, Length};
 use super::room::Room;
 use super::space::{self, Proposal, Shape};
-use super::split::{self, Prompts, Scheduler};
+use super::split::{self, Prompts};
 use super::whole::Maker;
 use super::{Objective, PlanError, Search};
 use crate::parallel::on_all_processors;
@@ -53,7 +53,8 @@ pub(super) fn best(
         placements(&forms, (&open, &policies), &room)
     };
     let score = |placed: &[Proposal]| placed.first().map_or(f64::INFINITY, |best| best.score);
-    let now = score(&placed(search.profile));
+    let here = placed(search.profile);
+    let now = score(&here);
     let then = on_all_processors(changes(search.profile), &|(change, profile)| {
         let placed = placed(&profile);
         (change, profile, placed)
@@ -64,10 +65,17 @@ pub(super) fn best(
         .collect();
     then.sort_by(|(_, _, a), (_, _, b)| score(a).total_cmp(&score(b)));
     then.truncate(SIMULATED);
-    let gains = then.into_iter().map(|(change, profile, placed)| {
-        let rate = simulated(&placed, (plan, &search.forms), &profile)?;
-        Ok((change, rate / throughput_tok_s))
-    });
+    let rate = |placed: &[Proposal], profile: &HardwareProfile| {
+        simulated(placed, (plan, &search.forms), profile)
+    };
+    // What is tried elsewhere may be better here as well, where the plan was not chosen for throughput.
+    let now = match then.is_empty() {
+        true => throughput_tok_s,
+        false => throughput_tok_s.max(rate(&here, search.profile)?),
+    };
+    let gains = then
+        .into_iter()
+        .map(|(change, profile, placed)| Ok((change, rate(&placed, &profile)? / now)));
     most(gains)
 }
 
@@ -109,12 +117,12 @@ pub(super) fn of_split(
     profile: &HardwareProfile,
 ) -> Result<Option<Advice>, PlanError> {
     let rate = |profile: &HardwareProfile| -> Result<Option<f64>, PlanError> {
-        let changed = Plan {
+        let mut open = Plan {
             capacity_bytes: profile.usable(),
             ..plan.clone()
         };
-        let open = split::by_law(changed, prompts, profile);
-        let plan = split::scheduled(open, profile, Scheduler::Greedy)?;
+        open.policy.page_locked = split::blank().page_locked;
+        let plan = split::whole(open, prompts, profile)?;
         let rate = |plan| Ok(predict(&plan, profile)?.throughput_tok_s);
         plan.map(rate).transpose()
     };

@@ -129,6 +129,7 @@ pub(super) fn least_of(
     policies: impl IntoIterator<Item = Policy>,
 ) -> Result<Infeasible, PlanError> {
     let (plan, needs) = least_lacking(maker, policies)?;
+    let plan = maker.room().locking_less(plan)?;
     let tier = binding(&plan, &needs);
     Ok(Infeasible {
         tier,

@@ -8,7 +8,7 @@ use good_lp::{
     Expression, ProblemVariables, ResolutionError, Solution, SolverModel, Variable, constraint,
     microlp, variable,
 };
-use plimsoll_core::policy::{Fractions, PageLocked, Policy};
+use plimsoll_core::policy::{Fractions, Policy};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_sim::closed_form::{Linear, Phase};
 
@@ -36,43 +36,33 @@ pub(super) fn place<'s>(
     shape: &'s Shape,
     room: &Room,
 ) -> Result<Option<(Policy, &'s Shape)>, PlanError> {
-    let Some(policy) = place_any_way(shape, &room.locking_anything())? else {
-        return Ok(None);
+    let within = |shape: &'s Shape, room: &Room| -> Result<Option<_>, PlanError> {
+        Ok(place_any_way(shape, room)?.map(|policy| (policy, shape)))
     };
-    if !locks_too_much(shape, &policy, room) {
-        return Ok(Some((policy, shape)));
+    if shape.less_locked.is_empty() {
+        return within(shape, room);
     }
+    // Nothing that locks less is faster.
+    let free = within(shape, &room.locking_anything())?;
+    if free.is_none_or(|(policy, shape)| !locks_too_much(shape, &policy, room)) {
+        return Ok(free);
+    }
+    let shapes = std::iter::once(shape).chain(&shape.less_locked);
+    let placed: Vec<_> = shapes.map(|shape| within(shape, room)).collect();
     let latency = |(policy, shape): &(Policy, &Shape)| shape.form.evaluate(policy).latency_s.0;
-    let (mut best, mut failed) = (None, None);
-    for shape in std::iter::once(shape).chain(&shape.less_locked) {
-        // The last locks nothing: it is for where even what is few is more than may be locked.
-        if best.is_some() && shape.policy.page_locked == PageLocked::NONE {
-            break;
-        }
-        match place_any_way(shape, room) {
-            Ok(Some(policy)) => {
-                let placed = (policy, shape);
-                if best
-                    .as_ref()
-                    .is_none_or(|best| latency(&placed) < latency(best))
-                {
-                    best = Some(placed);
-                }
-            }
-            Ok(None) => {}
-            Err(error) => failed = Some(error),
-        }
-    }
-    match (best, failed) {
-        (None, Some(error)) => Err(error),
-        (best, _) => Ok(best),
+    let found = placed.iter().flatten().flatten();
+    match found.min_by(|a, b| latency(a).total_cmp(&latency(b))) {
+        Some(best) => Ok(Some(*best)),
+        None => placed
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()
+            .map(|_| None),
     }
 }
 
-/// Whether a placement page-locks more than may be; what locks no homes has slots only, and nothing locks less.
+/// Whether a placement page-locks more than may be.
 fn locks_too_much(shape: &Shape, policy: &Policy, room: &Room) -> bool {
-    policy.page_locked != PageLocked::NONE
-        && shape.form.page_locked().at(policy) > room.page_locked * (1.0 + OVER_MAX)
+    shape.form.page_locked().at(policy) > room.page_locked * (1.0 + OVER_MAX)
 }
 
 fn place_any_way(shape: &Shape, room: &Room) -> Result<Option<Policy>, PlanError> {
@@ -104,9 +94,7 @@ fn place_weighing(
     for tier in Tier::ALL {
         program.fit(&form.memory()[tier], room[tier], None);
     }
-    if shape.policy.page_locked != PageLocked::NONE {
-        program.fit(form.page_locked(), room.page_locked, None);
-    }
+    program.fit(form.page_locked(), room.page_locked, None);
     let solved = program.minimise(latency + traffic_weight * traffic)?;
     let placed = solved.map(|shares| shares.write(shape.policy));
     Ok(placed.filter(|policy| fits(shape, policy, room)))

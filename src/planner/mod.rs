@@ -608,8 +608,7 @@ impl<'a> Search<'a> {
         if nearest.needed > nearest.capacity {
             return Ok(Fit::Infeasible(Box::new(nearest)));
         }
-        let nearest = self.maker.room().locking_less(nearest.nearest)?;
-        let plan = Judged::in_full(nearest, self.profile)?;
+        let plan = Judged::in_full(nearest.nearest, self.profile)?;
         Ok(Fit::Plans(vec![plan]))
     }
 }

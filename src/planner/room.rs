@@ -9,8 +9,7 @@ use plimsoll_core::policy::{PageLocked, Policy};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 
-/// What is tried where not all of the host may be page-locked, most first: which copies gain most from it differs. The last is for
-/// where even activations, which are few, are more.
+/// What is tried where not all of the host may be page-locked: which copies gain most from it differs.
 const LESS: [PageLocked; 4] = [
     PageLocked {
         cache: false,
@@ -27,7 +26,7 @@ const LESS: [PageLocked; 4] = [
     PageLocked::NONE,
 ];
 
-/// The same policy with less page-locked, most first.
+/// The same policy with less page-locked, and last with the least.
 pub(super) fn less_locked(policy: Policy) -> impl Iterator<Item = Policy> {
     let all = policy.page_locked;
     let less = LESS.map(|less| PageLocked {
@@ -76,25 +75,23 @@ impl Room {
         self.tiers[tier] -= bytes;
     }
 
-    /// By how many bytes a plan page-locks too much. What locks no homes does not: it has slots only, and nothing locks less.
+    /// By how many bytes a plan page-locks too much.
     pub(super) fn over_locked(&self, plan: &Plan) -> Result<f64, LowerError> {
-        if self.page_locked.is_infinite() || plan.policy.page_locked == PageLocked::NONE {
+        if self.page_locked.is_infinite() {
             return Ok(0.0);
         }
         let locked = page_locked_bytes(plan)?.as_f64();
         Ok((locked - self.page_locked).max(0.0))
     }
 
-    /// The plan, or the same with the most page-locked that may be.
-    pub(super) fn locking_less(&self, plan: Plan) -> Result<Plan, LowerError> {
-        for policy in std::iter::once(plan.policy).chain(less_locked(plan.policy)) {
-            let less = Plan {
-                policy,
-                ..plan.clone()
-            };
-            if self.over_locked(&less)? == 0.0 {
-                return Ok(less);
+    /// The plan if it may page-lock what it does, else the first that may of the same with less; where even slots alone are more
+    /// than may be, with these alone.
+    pub(super) fn locking_less(&self, mut plan: Plan) -> Result<Plan, LowerError> {
+        for policy in less_locked(plan.policy) {
+            if self.over_locked(&plan)? == 0.0 {
+                break;
             }
+            plan.policy = policy;
         }
         Ok(plan)
     }

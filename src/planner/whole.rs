@@ -104,16 +104,20 @@ impl Maker {
     }
 
     /// Where whole tensors are more than their share, what is over is taken from the tier's room and
-    /// the shape is placed again.
+    /// the shape is placed again. Where only what is page-locked remains over, less is.
     pub(super) fn fitting(&self, shape: &Shape) -> Result<Option<Plan>, PlanError> {
         let mut plan = self.plan(shape.policy);
+        let mut locks_too_much = None;
         let mut room = self.room;
         for tried in 0..TRIES {
             let needed = footprint(&plan)?;
             let over = PerTier::from_fn(|t| needed[t].saturating_sub(plan.capacity_bytes[t]));
             let over_locked = self.room.over_locked(&plan)?;
-            if Tier::ALL.into_iter().all(|t| over[t] == Bytes::ZERO) && over_locked == 0.0 {
-                return Ok(Some(plan));
+            if Tier::ALL.into_iter().all(|t| over[t] == Bytes::ZERO) {
+                if over_locked == 0.0 {
+                    return Ok(Some(plan));
+                }
+                locks_too_much.get_or_insert_with(|| plan.clone());
             }
             // A little less room need not move a tensor, so each try takes more.
             let less = |over: f64| (over + PAGE_BYTES as f64) * 2f64.powi(tried);
@@ -126,9 +130,10 @@ impl Maker {
             // What the solver cannot place again is left to the other proposals.
             match lp::place(shape, &room) {
                 Ok(Some((policy, _))) => plan.policy = policy,
-                Ok(None) | Err(_) => return Ok(None),
+                Ok(None) | Err(_) => break,
             }
         }
-        Ok(None)
+        let settled = locks_too_much.map(|plan| self.room.locking_less(plan));
+        Ok(settled.transpose()?.filter(|plan| self.fits(plan)))
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::ops::Range;
 
+use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::interval;
 use plimsoll_core::lower::{footprint, page_locked_bytes};
 use plimsoll_core::pipeline::{Comm, Pipeline};
@@ -292,17 +293,41 @@ fn holds(blocks: Range<u32>, num_layers: u32) -> String {
 
 const NOTHING: &str = "nothing";
 
-/// What is page-locked, and how much that is with slots, if anything.
+/// What is page-locked of the homes on the host, and how much that is with slots, prompts and results.
 fn page_locked(plan: &Plan) -> Option<String> {
-    let locked = plan.policy.page_locked;
+    let policy = &plan.policy;
+    let locked = policy.page_locked;
+    // The linear layers that are split are on the host.
+    let weights = policy.weights.host > 0.0 || policy.split.is_some();
     let all = [
-        ("weights", locked.weights),
-        ("cache", locked.cache),
-        ("activations", locked.activations),
+        ("weights", locked.weights && weights),
+        ("cache", locked.cache && policy.cache.host > 0.0),
+        (
+            "activations",
+            locked.activations && policy.activations.host > 0.0,
+        ),
     ];
     let names: Vec<&str> = all.iter().filter(|(_, is)| *is).map(|(n, _)| *n).collect();
+    let names = match names.is_empty() {
+        true => "buffers alone".to_owned(),
+        false => names.join(", "),
+    };
     let bytes = page_locked_bytes(plan).ok()?;
-    (!names.is_empty()).then(|| format!("{} ({bytes})", names.join(", ")))
+    (bytes > Bytes::ZERO).then(|| format!("{names} ({bytes})"))
+}
+
+/// Says that a plan page-locks more than its machine is known to allow.
+pub fn locks_too_much(plan: &Plan, profile: &HardwareProfile) -> String {
+    let most = profile.tiers.page_lockable_bytes.as_ref();
+    let most = most.map(|most| most.value);
+    let locked = page_locked_bytes(plan).unwrap_or_default();
+    let over = most.filter(|most| locked > *most);
+    over.map_or(String::new(), |most| {
+        format!(
+            "note       {locked} of the host are page-locked, and {} is known to allow {most}\n",
+            profile.name
+        )
+    })
 }
 
 fn schedule(schedule: Schedule) -> &'static str {

@@ -119,8 +119,9 @@ impl Place {
     }
 }
 
-/// What lies between some ranges, in order, of so many bytes.
+/// What lies between some ranges, which ascend and have nothing in common, of so many bytes.
 fn between(ranges: &[Range<Bytes>], bytes: Bytes) -> impl Iterator<Item = Range<Bytes>> {
+    debug_assert!(ranges.windows(2).all(|two| two[0].end <= two[1].start));
     let starts = std::iter::once(Bytes::ZERO).chain(ranges.iter().map(|range| range.end));
     let ends = ranges.iter().map(|range| range.start);
     let ends = ends.chain(std::iter::once(bytes));

@@ -64,7 +64,12 @@ impl Lowering {
     fn hand_over_directly(&mut self, (from, to): (usize, usize), unit: &Unit, tier: Tier) {
         let hidden = &mut self.stages[from].hidden;
         let (home, written) = hidden.leave(unit, tier);
-        let op = self.move_whole(self.stages[from].hidden.bytes(unit, tier));
+        let locked = tier != Tier::Host || self.plan.policy.page_locked.activations;
+        let op = move_at(
+            self.stages[from].hidden.bytes(unit, tier),
+            Bytes::ZERO,
+            locked,
+        );
         let link = Draft::new(ResourceKind::PeerLink, op, unit.cell)
             .with(Access::Read, [home])
             .giving([home])
@@ -94,8 +99,8 @@ impl Lowering {
         let place = (Tier::Host, lease.offset);
         let staging = self.emitter.declare(place, room, content);
         let op = match tier {
-            Tier::Disk => page_aligned(self.move_whole(bytes)),
-            Tier::Device | Tier::Host => self.move_whole(bytes),
+            Tier::Disk => page_aligned(move_whole(bytes)),
+            Tier::Device | Tier::Host => move_whole(bytes),
         };
         let lifted = Draft::new(down, op, unit.cell)
             .with(Access::Read, [home])
@@ -128,7 +133,7 @@ impl Lowering {
         let (from, to) = (self.stages.len() - 1, 0);
         let chosen = self.stages[from].tokens[batch];
         let bytes = token_bytes(unit);
-        let op = self.move_whole(bytes);
+        let op = move_whole(bytes);
         self.emitter.turn_to(to);
         let known = self.stages[to].tokens[batch].buffer;
         let tokens = known.unwrap_or_else(|| {
@@ -182,7 +187,7 @@ impl Lowering {
             bytes: parcel.bytes,
             from: parcel.from,
             to: Bytes::ZERO,
-            page_locked: self.plan.policy.page_locked.activations,
+            page_locked: true,
         };
         let source = Some(parcel.buffer);
         let link = Draft::new(ResourceKind::PeerLink, op, unit.cell)
@@ -219,9 +224,9 @@ impl Lowering {
         let (emitter, layout) = (&mut self.emitter, &stage.layout);
         stage.hidden.attach_home(emitter, layout, draft, home)
     }
+}
 
-    fn move_whole(&self, bytes: Bytes) -> Op {
-        let page_locked = self.plan.policy.page_locked.activations;
-        move_at(bytes, Bytes::ZERO, page_locked)
-    }
+/// To or from a slot, and these are page-locked.
+fn move_whole(bytes: Bytes) -> Op {
+    move_at(bytes, Bytes::ZERO, true)
 }

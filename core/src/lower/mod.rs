@@ -185,7 +185,8 @@ pub fn arena_footprints(plan: &Plan) -> Result<Vec<Bytes>, LowerError> {
     Ok(laid_out(plan)?.ends)
 }
 
-/// Where in each arena of a plan's machine, by [`ArenaId`](crate::machine::ArenaId), homes lie that it does not page-lock.
+/// Where in each arena of a plan's machine, by [`ArenaId`](crate::machine::ArenaId), homes lie that it does not page-lock: ranges
+/// that ascend and have nothing in common.
 ///
 /// # Errors
 /// A workload or policy that means nothing.

@@ -45,7 +45,7 @@ impl StageLowering {
             bytes: picked.positions_bytes(),
             from: layout::queries_bytes(&self.plan, picked.rows),
             to: Bytes::ZERO,
-            page_locked: self.plan.policy.page_locked.activations,
+            page_locked: true,
         };
         let copy = Draft::new(ResourceKind::D2h, op, unit.cell)
             .with(Access::Read, [mid.off_device])
@@ -107,7 +107,7 @@ impl StageLowering {
                     start: part,
                     stride: unit.shape.record[tier],
                 },
-                page_locked: self.plan.policy.page_locked.activations,
+                page_locked: true,
             };
             start += part * u64::from(picked.picks);
             let is_last = tier == Tier::Disk || staged.device.disk.is_none();

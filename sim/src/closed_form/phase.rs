@@ -441,7 +441,7 @@ impl Pass<'_> {
         both.cache.disk += handed;
         for (kind, bytes) in [(ResourceKind::D2h, there), (ResourceKind::H2d, back)] {
             let bytes = u64::from(self.sequences) * bytes;
-            let seconds = self.moves(kind, bytes, self.policy.page_locked.activations);
+            let seconds = self.moves(kind, bytes, true);
             for cache in [&mut terms.on(kind).cache, &mut both.cache] {
                 cache.host += seconds;
                 cache.disk += seconds;
@@ -489,7 +489,6 @@ impl Pass<'_> {
     /// The embedding and the head, which A.3 leaves out.
     fn ends(&self) -> Terms {
         let mut terms = Terms::default();
-        let locked = self.policy.page_locked.activations;
         self.weights(&mut terms, self.slabs().embedding);
         self.weights(&mut terms, self.slabs().head);
         let tokens = self.sequences * self.query_len;
@@ -502,10 +501,10 @@ impl Pass<'_> {
         let head = self.linear(Stage::Head, self.sequences, self.forms.gemms.head);
         terms.on(ResourceKind::Gpu).constant += embed + head;
         if self.is_prefill() {
-            let prompt = self.moves(ResourceKind::H2d, u64::from(tokens) * 4, locked);
+            let prompt = self.moves(ResourceKind::H2d, u64::from(tokens) * 4, true);
             terms.on(ResourceKind::H2d).constant += prompt;
         }
-        let ids = self.moves(ResourceKind::D2h, u64::from(self.sequences) * 4, locked);
+        let ids = self.moves(ResourceKind::D2h, u64::from(self.sequences) * 4, true);
         terms.on(ResourceKind::D2h).constant += ids;
         terms
     }

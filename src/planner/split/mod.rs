@@ -17,6 +17,7 @@ use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
 use super::judge::{Judged, better_first};
+use super::room::Room;
 use super::whole::Maker;
 use super::{Allowed, Answer, PlanError, Planned, Request, advice, infeasible, workload_of};
 use crate::parallel::on_all_processors;
@@ -110,14 +111,22 @@ pub(super) fn judged(
     policies: Vec<(Policy, Prompts)>,
 ) -> Result<Vec<Judged>, PlanError> {
     let judged = |(policy, prompts)| -> Result<Option<Judged>, PlanError> {
-        let plan = by_law(maker.plan(policy), prompts, profile);
-        let plan = maker.room().locking_less(plan)?;
-        let plan = scheduled(plan, profile, Scheduler::Greedy)?;
+        let plan = whole(maker.plan(policy), prompts, profile)?;
         plan.map(|plan| Judged::in_full(plan, profile)).transpose()
     };
     let found = on_all_processors(policies, &judged).into_iter();
     let found: Result<Vec<Option<Judged>>, PlanError> = found.collect();
     Ok(found?.into_iter().flatten().collect())
+}
+
+/// An open plan with the law's shares, what may be page-locked, and modules on the device; none where it has no room.
+pub(super) fn whole(
+    open: Plan,
+    prompts: Prompts,
+    profile: &HardwareProfile,
+) -> Result<Option<Plan>, PlanError> {
+    let plan = Room::of(profile).locking_less(by_law(open, prompts, profile))?;
+    scheduled(plan, profile, Scheduler::Greedy)
 }
 
 /// The policies with the law's shares and no module on the device: the least that they can be.

@@ -356,12 +356,11 @@ impl StageLowering {
     fn bring_outputs(&mut self, out: &mut Emitter, unit: &Unit, begun: &Begun) -> Option<TaskId> {
         let (_, _, computed) = begun.by_cpu.last()?;
         self.send_ahead(out, unit, begun.step);
-        let locked = self.plan.policy.page_locked.activations;
         let copies = begun
             .by_cpu
             .iter()
             .map(|(bytes, [host, device], computed)| {
-                let copy = move_at(*bytes, Bytes::ZERO, locked);
+                let copy = move_at(*bytes, Bytes::ZERO, true);
                 let copy = Draft::new(ResourceKind::H2d, copy, unit.cell)
                     .with(Access::Read, [Some(*host)])
                     .with(Access::Write, [Some(*device)])
@@ -437,10 +436,9 @@ impl StageLowering {
         let lease = room(&mut self.layout).inputs_host.lease();
         let bytes = self.input_bytes(unit, begun.step);
         let host = out.declare((Tier::Host, lease.offset), bytes, input_of(unit));
-        let locked = self.plan.policy.page_locked.activations;
         let copy = Draft::new(
             ResourceKind::D2h,
-            move_at(bytes, Bytes::ZERO, locked),
+            move_at(bytes, Bytes::ZERO, true),
             unit.cell,
         )
         .with(Access::Read, [Some(begun.input)])
