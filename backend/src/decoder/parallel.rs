@@ -5,7 +5,7 @@
 //! so the result is the same on any number of threads.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,9 @@ const FLOPS_MIN: u64 = 500_000;
 
 /// How long a thread that has done its part looks for more.
 const IDLE: Duration = Duration::from_micros(200);
+
+/// How often a thread looks while another's work that is done becomes known.
+const ENDING: usize = 64;
 
 /// The threads of a decoder: the one that calls, and others that wait for it.
 #[derive(Debug, Clone)]
@@ -157,13 +160,19 @@ impl Team {
         if let Some((own, others)) = shares.split_first_mut() {
             match others {
                 [] => work(own),
-                others => self.awake()?.in_place_scope(|scope| {
-                    let work = &work;
-                    for share in others {
-                        scope.spawn(move |_| work(share));
-                    }
-                    work(own);
-                }),
+                others => {
+                    let (work, at_work) = (&work, &AtomicUsize::new(others.len()));
+                    self.awake()?.in_place_scope(|scope| {
+                        for share in others {
+                            scope.spawn(move |_| {
+                                work(share);
+                                at_work.fetch_sub(1, Relaxed);
+                            });
+                        }
+                        work(own);
+                        look_until_done(at_work);
+                    });
+                }
             }
         }
         let done = shares.into_iter();
@@ -289,6 +298,18 @@ fn take_first<'a>(slice: &mut &'a mut [f32], count: usize) -> &'a mut [f32] {
     let (first, rest) = std::mem::take(slice).split_at_mut(count);
     *slice = rest;
     first
+}
+
+/// Keeps the thread that calls from sleeping until the others have ended, for as long as [`IDLE`]: being woken takes as long as a small product.
+fn look_until_done(at_work: &AtomicUsize) {
+    let start = Instant::now();
+    while at_work.load(Relaxed) > 0 && start.elapsed() < IDLE {
+        std::hint::spin_loop();
+    }
+    // What they do after their work for the scope to end.
+    for _ in 0..ENDING {
+        std::hint::spin_loop();
+    }
 }
 
 /// Keeps a thread of a pool from sleeping until it has found nothing to do for [`IDLE`]: the threads of a
