@@ -374,7 +374,7 @@ mod tests {
             let Outcome::DoesNotFit(excess) = baseline.block(8).unwrap() else {
                 panic!("{} fits", system.name());
             };
-            assert_eq!(excess.tier, plimsoll_core::tier::Tier::Device);
+            assert_eq!(excess.bound.tier(), Some(plimsoll_core::tier::Tier::Device));
             assert!(excess.needed > excess.capacity);
         }
     }

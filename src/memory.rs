@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::baseline::{Baseline, System};
 use crate::parallel::on_all_processors;
 use crate::pareto::Setting;
-use crate::planner::{Block, Outcome, PlanError};
+use crate::planner::{Block, Bound, Outcome, PlanError};
 use crate::report::plan::policy_in_short;
 
 /// Sizes of device memory that are tried, evenly up to all of it.
@@ -32,8 +32,8 @@ pub struct MemoryPoint {
     pub high_tok_s: Option<f64>,
     /// From the prompt to the last token.
     pub latency_s: Option<f64>,
-    /// Out of memory: the tier that binds.
-    pub exceeds: Option<Tier>,
+    /// Out of memory: what binds.
+    pub exceeds: Option<Bound>,
     /// What the nearest plan asks of it.
     pub needed_bytes: Option<u64>,
     /// The plan in a line.
@@ -122,7 +122,7 @@ fn point(setting: Setting<'_>, system: System, size: Bytes) -> Result<MemoryPoin
     match &outcome {
         Outcome::Fits(block) => point.set(block)?,
         Outcome::DoesNotFit(excess) => {
-            point.exceeds = Some(excess.tier);
+            point.exceeds = Some(excess.bound);
             point.needed_bytes = Some(excess.needed.0);
         }
     }
@@ -156,7 +156,9 @@ pub fn ranges(points: &[MemoryPoint]) -> Vec<MemoryRange> {
         let fitting: Vec<(f64, f64)> = points.iter().filter_map(MemoryPoint::place).collect();
         let least = fitting.iter().map(|(bytes, _)| *bytes as u64).min()?;
         // What does not fit says what would: its nearest plan is the smallest.
-        let on_device = points.iter().filter(|p| p.exceeds == Some(Tier::Device));
+        let on_device = points
+            .iter()
+            .filter(|p| p.exceeds == Some(Bound::Tier(Tier::Device)));
         let needed = on_device.filter_map(|p| p.needed_bytes).min();
         Some(MemoryRange {
             system: points[0].system,

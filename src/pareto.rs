@@ -6,14 +6,13 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::term::Term;
-use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 use serde::Serialize;
 
 use crate::baseline::{Baseline, System};
 use crate::parallel::on_all_processors;
-use crate::planner::{Outcome, PlanError};
+use crate::planner::{Bound, Outcome, PlanError};
 
 /// Where doubling ends at the latest.
 const EFFECTIVE_BATCH_MAX: u32 = 4096;
@@ -79,7 +78,7 @@ pub struct Point {
     /// Whether the cache is.
     pub compress_cache: Option<bool>,
     /// Out of memory: the tier that binds.
-    pub exceeds: Option<Tier>,
+    pub exceeds: Option<Bound>,
     /// What the nearest plan asks of it.
     pub needed_bytes: Option<u64>,
     /// What it has.
@@ -251,7 +250,7 @@ impl Point {
                 point.set_policy(policy);
             }
             Outcome::DoesNotFit(excess) => {
-                point.exceeds = Some(excess.tier);
+                point.exceeds = Some(excess.bound);
                 point.needed_bytes = Some(excess.needed.0);
                 point.capacity_bytes = Some(excess.capacity.0);
             }
@@ -301,8 +300,8 @@ impl Point {
         self.latency_s.zip(self.throughput_tok_s)
     }
 
-    /// What does not fit: the tier, asked, there.
-    pub fn out_of_memory(&self) -> Option<(Tier, Bytes, Bytes)> {
+    /// What does not fit: of what, asked, there.
+    pub fn out_of_memory(&self) -> Option<(Bound, Bytes, Bytes)> {
         let (needed, capacity) = self.needed_bytes.zip(self.capacity_bytes)?;
         Some((self.exceeds?, Bytes(needed), Bytes(capacity)))
     }
@@ -326,6 +325,7 @@ mod tests {
     use super::*;
     use plimsoll_core::hardware::embedded;
     use plimsoll_core::model::registry;
+    use plimsoll_core::tier::Tier;
 
     #[test]
     fn sizes_double_until_memory_ends_and_the_frontier_ascends() {
@@ -344,7 +344,10 @@ mod tests {
         let points = points(setting, &systems, None).unwrap();
         let of = |system: System| points.iter().filter(move |p| p.system == system.name());
         let deepspeed: Vec<&Point> = of(System::DeepSpeed).collect();
-        assert_eq!(deepspeed.last().unwrap().exceeds, Some(Tier::Device));
+        assert_eq!(
+            deepspeed.last().unwrap().exceeds,
+            Some(Bound::Tier(Tier::Device))
+        );
         assert!(deepspeed.len() <= 4);
         let frontier: Vec<_> = of(System::FlexGen).filter(|p| p.on_frontier).collect();
         assert!(frontier.len() >= 3);

@@ -121,7 +121,7 @@ fn what_cannot_be_is_said() {
     let Answer::Infeasible(infeasible) = answer(&tiny, "opt-30b", Strategy::HeteGen) else {
         panic!("a plan of 30 billion in a gigabyte");
     };
-    assert_eq!(infeasible.tier, Tier::Device);
+    assert_eq!(infeasible.bound.tier(), Some(Tier::Device));
     assert!(infeasible.needed > infeasible.capacity);
     let fused = model("gpt-neox-20b");
     let profile = a10();

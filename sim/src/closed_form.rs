@@ -176,16 +176,16 @@ impl ClosedForms {
             let last = (asked.div_ceil(u64::from(sequences)) - 1) as f64;
             rounds = last / batches as f64 + 1.0;
         }
-        let memory = self
-            .memory
-            .of_block(policy, sequences, batches * micro_batches as u64, asked);
+        let (memory, homes) =
+            self.memory
+                .of_block(policy, sequences, batches * micro_batches as u64, asked);
         ClosedForm {
             prefill,
             decode,
             decode_passes,
             rounds,
             tokens: asked as f64 * f64::from(gen_len),
-            page_locked: memory.host.locked_part(policy.page_locked),
+            page_locked: memory.host.less_pageable(&homes, policy.page_locked),
             memory,
         }
     }

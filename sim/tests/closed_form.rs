@@ -5,8 +5,10 @@ mod common;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
+use plimsoll_core::lower::page_locked_bytes;
 use plimsoll_core::model::{ModelSpec, registry};
-use plimsoll_core::policy::{Granularity, Policy, Schedule};
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::program::ResourceKind;
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::tier::Tier;
@@ -335,14 +337,48 @@ fn memory_is_close_to_the_footprint_and_exact_for_pure_placements() {
             WORKLOAD,
             (&Compression::ALL, policy.sparse_attention),
         );
-        let form = forms.expect("a workload").form(&policy);
-        let footprint = plan(model(name), WORKLOAD, policy).capacity_bytes;
+        let forms = forms.expect("a workload");
+        let form = forms.form(&policy);
+        let plan = plan(model(name), WORKLOAD, policy);
+        let footprint = plan.capacity_bytes;
         for tier in Tier::ALL {
             let (expected, needed) = (form.memory()[tier].at(&policy), footprint[tier].as_f64());
             // A few pages of the smallest buffers are nobody's concern.
             let close = (expected - needed).abs() < tolerance * needed + 1e6;
             assert!(close, "{name} {percent:?} {tier}: {expected} for {needed}");
         }
+        assert_locks_as_much(&forms, &plan, tolerance);
+    }
+}
+
+/// Whichever homes are page-locked: what is left are slots, which count as well.
+fn assert_locks_as_much(forms: &ClosedForms, plan: &Plan, tolerance: f64) {
+    for bits in 0..8 {
+        let page_locked = PageLocked {
+            weights: bits & 1 > 0,
+            cache: bits & 2 > 0,
+            activations: bits & 4 > 0,
+        };
+        let policy = Policy {
+            page_locked,
+            ..plan.policy
+        };
+        let plan = Plan {
+            policy,
+            ..plan.clone()
+        };
+        let (expected, locked) = (
+            forms.form(&policy).page_locked().at(&policy),
+            page_locked_bytes(&plan).expect("a plan").as_f64(),
+        );
+        // A share of the host's that is rounded to rows is off by as much, whatever of it is locked.
+        let host = plan.capacity_bytes.host.as_f64();
+        let close = (expected - locked).abs() < tolerance * host.min(20.0 * locked) + 1e6;
+        assert!(
+            close,
+            "{} {policy:?}: {expected} for {locked}",
+            plan.model.name
+        );
     }
 }
 
@@ -379,12 +415,15 @@ fn memory_of_a_diagonal_is_that_of_its_footprint() {
             workload,
             (&compressions, DENSE),
         );
-        let form = forms.expect("a workload").form(&policy);
-        let footprint = plan(model(name), workload, policy).capacity_bytes;
+        let forms = forms.expect("a workload");
+        let form = forms.form(&policy);
+        let plan = plan(model(name), workload, policy);
+        let footprint = plan.capacity_bytes;
         for tier in Tier::ALL {
             let (expected, needed) = (form.memory()[tier].at(&policy), footprint[tier].as_f64());
             let close = (expected - needed).abs() < 1e-3 * needed + 1e6;
             assert!(close, "{name} {percent:?} {tier}: {expected} for {needed}");
         }
+        assert_locks_as_much(&forms, &plan, 1e-3);
     }
 }

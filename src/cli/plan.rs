@@ -11,6 +11,7 @@ use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Schedule;
 use plimsoll_core::sparse::DENSE;
+use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, Seconds};
 use serde_json::json;
 
@@ -244,25 +245,24 @@ pub(super) fn found(answer: Answer) -> Result<Box<Planned>, Refusal> {
 
 fn does_not_fit(infeasible: &Infeasible) -> Refusal {
     let Infeasible {
-        tier,
+        bound,
         needed,
         capacity,
         ..
     } = infeasible;
     let short = Bytes(needed.0.saturating_sub(capacity.0));
-    let stages = fullest_stages(&infeasible.nearest, *tier).ok().flatten();
+    let tier = bound.tier().unwrap_or(Tier::Host);
+    let stages = fullest_stages(&infeasible.nearest, tier).ok().flatten();
     let of_stages = stages.map_or(String::new(), |stages| format!(" in {stages}"));
     let line = format!(
-        "no plan fits: the {tier} tier holds {} and the nearest plan needs {}{of_stages}, {} too much; \
+        "no plan fits: {} and the nearest plan needs {needed}{of_stages}, {short} too much; \
          that plan: {}; {}",
-        capacity,
-        needed,
-        short,
+        bound.holds(*capacity),
         infeasible.description,
         infeasible.remedy()
     );
     let json = json!({ "infeasible": {
-        "tier": tier,
+        "tier": bound,
         "capacity_bytes": capacity,
         "needed_bytes": needed,
         "missing_bytes": short,

@@ -326,7 +326,7 @@ fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanErr
         out_of_memory_agreed: predicted.is_none().then_some(false),
         note: match &planned {
             Planned::Fits(block) => tuple_with_cpu(&block.plan.policy),
-            Planned::DoesNotFit(excess) => format!("{} too small", excess.tier),
+            Planned::DoesNotFit(excess) => format!("{} too small", excess.bound),
         },
     })
 }

@@ -42,7 +42,7 @@ pub struct Advice {
 pub(super) fn best(
     (search, open): (&Search<'_>, &[Policy]),
     proposals: &[Proposal],
-    (plan, throughput_tok_s): (&Plan, f64),
+    plan: &Plan,
 ) -> Result<Option<Advice>, PlanError> {
     let policies = policies(proposals, plan);
     // The same schedule on another machine.
@@ -65,28 +65,29 @@ pub(super) fn best(
         .collect();
     then.sort_by(|(_, _, a), (_, _, b)| score(a).total_cmp(&score(b)));
     then.truncate(SIMULATED);
-    let rate = |placed: &[Proposal], profile: &HardwareProfile| {
-        simulated(placed, (plan, &search.forms), profile)
+    if then.is_empty() {
+        return Ok(None);
+    }
+    let sampled = |placed: &[Proposal], profile: &HardwareProfile, others: Vec<Plan>| {
+        simulated(placed, (plan, others), (profile, &search.forms))
     };
-    // What is tried elsewhere may be better here as well, where the plan was not chosen for throughput.
-    let now = match then.is_empty() {
-        true => throughput_tok_s,
-        false => throughput_tok_s.max(rate(&here, search.profile)?),
-    };
-    let gains = then
-        .into_iter()
-        .map(|(change, profile, placed)| Ok((change, rate(&placed, &profile)? / now)));
+    // Of the same blocks, and the plan itself, on the machine as it is.
+    let now = sampled(&here, search.profile, vec![plan.clone()])?;
+    let gains = then.into_iter().map(|(change, profile, placed)| {
+        let rate = sampled(&placed, &profile, Vec::new())?;
+        Ok((change, rate / now))
+    });
     most(gains)
 }
 
-/// Tokens a second of the best of some placements on a machine; 0 where none can be made whole.
+/// Tokens a second of the best of some placements, and others, on a machine; 0 where none can be made whole.
 fn simulated(
     placed: &[Proposal],
-    (plan, forms): (&Plan, &ClosedForms),
-    profile: &HardwareProfile,
+    (plan, others): (&Plan, Vec<Plan>),
+    (profile, forms): (&HardwareProfile, &ClosedForms),
 ) -> Result<f64, PlanError> {
     let maker = Maker::new(profile, &plan.model, plan.dtype, plan.workload);
-    let mut plans = Vec::new();
+    let mut plans = others;
     for proposal in placed {
         plans.extend(maker.make(proposal)?.into_iter().next());
     }

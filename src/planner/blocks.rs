@@ -9,11 +9,11 @@ use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
-use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::ClosedForms;
 
+use super::bound::Bound;
 use super::judge::{self, Judged};
 use super::space::{self, Shape};
 use super::whole::Maker;
@@ -61,18 +61,11 @@ impl Rules {
     }
 
     /// A plan that fits with what is page-locked of it.
-    fn settled(
-        &self,
-        mut plan: Plan,
-        (maker, profile): (&Maker, &HardwareProfile),
-    ) -> Result<Plan, PlanError> {
-        match self.page_locks {
-            None => Ok(maker.room().locking_less(plan)?),
-            Some(page_locks) => {
-                plan.policy.page_locked = page_locks(profile, &plan);
-                Ok(plan)
-            }
+    fn settled(&self, mut plan: Plan, profile: &HardwareProfile) -> Plan {
+        if let Some(page_locks) = self.page_locks {
+            plan.policy.page_locked = page_locks(profile, &plan);
         }
+        plan
     }
 }
 
@@ -115,14 +108,14 @@ impl Block {
     }
 }
 
-/// What the nearest plan asks of the tier that binds.
+/// What the nearest plan asks of what binds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Excess {
-    /// The tier.
-    pub tier: Tier,
+    /// What binds.
+    pub bound: Bound,
     /// Asked.
     pub needed: Bytes,
-    /// What it has.
+    /// What there is.
     pub capacity: Bytes,
 }
 
@@ -234,7 +227,11 @@ impl<'a> Blocks<'a> {
         }
         // What is nearest may fit after all: whole tensors may take less than their share.
         let nearest = infeasible::smallest(&self.forms, &maker, &open.concat());
-        self.outcome(nearest, |plan| rules.settled(plan, (&maker, self.profile)))
+        self.outcome(
+            &maker,
+            nearest,
+            |plan| Ok(rules.settled(plan, self.profile)),
+        )
     }
 
     /// The best plans that fit of some policies whose shares are open.
@@ -263,7 +260,7 @@ impl<'a> Blocks<'a> {
                 let Some(plan) = maker.fitting(&shape)? else {
                     continue;
                 };
-                let plan = rules.settled(plan, (maker, self.profile))?;
+                let plan = rules.settled(plan, self.profile);
                 if !plans.contains(&plan) {
                     plans.push(plan);
                 }
@@ -288,49 +285,36 @@ impl<'a> Blocks<'a> {
         judged.sort_by(|a, b| judge::better_first(a, b, Objective::Throughput));
         match judged.into_iter().next() {
             Some(best) => Ok(Outcome::Fits(Box::new(best.into()))),
-            None => self.outcome(split::without_modules(machine, open).collect(), Ok),
+            None => self.outcome(&self.maker, split::nearest(machine, open), Ok),
         }
     }
 
-    /// The first policy that fits, in the order that a system tries them.
+    /// The first policy that fits, in the order that a system tries them, whatever may be page-locked.
     ///
     /// # Errors
     /// An error of ours in simulating.
     pub fn first_that_fits(&self, policies: &[Policy]) -> Result<Outcome, PlanError> {
+        let maker = self.maker.locking_anything();
         for policy in policies {
-            let (plan, excess) = self.excess([*policy])?;
+            let (plan, excess) = excess(&maker, [*policy])?;
             if excess.is_none() {
                 return self.judged(vec![plan]);
             }
         }
-        self.outcome(policies.to_vec(), Ok)
+        self.outcome(&maker, policies.to_vec(), Ok)
     }
 
     /// The plan of the policy that exceeds the machine by least if it fits, else what it asks too much.
     fn outcome(
         &self,
+        maker: &Maker,
         policies: Vec<Policy>,
         settled: impl Fn(Plan) -> Result<Plan, PlanError>,
     ) -> Result<Outcome, PlanError> {
-        match self.excess(policies)? {
+        match excess(maker, policies)? {
             (_, Some(excess)) => Ok(Outcome::DoesNotFit(excess)),
             (plan, None) => self.judged(vec![settled(plan)?]),
         }
-    }
-
-    fn excess(
-        &self,
-        policies: impl IntoIterator<Item = Policy>,
-    ) -> Result<(Plan, Option<Excess>), PlanError> {
-        let (plan, needs) = infeasible::least_lacking(&self.maker, policies)?;
-        let tier = infeasible::binding(&plan, &needs);
-        let (needed, capacity) = (needs[tier], plan.capacity_bytes[tier]);
-        let excess = Excess {
-            tier,
-            needed,
-            capacity,
-        };
-        Ok((plan, (needed > capacity).then_some(excess)))
     }
 
     fn judged(&self, plans: Vec<Plan>) -> Result<Outcome, PlanError> {
@@ -342,6 +326,22 @@ impl<'a> Blocks<'a> {
         };
         Ok(Outcome::Fits(Box::new(best.into())))
     }
+}
+
+/// The plan of some policies that exceeds the machine by least, and what it asks too much, if anything.
+fn excess(
+    maker: &Maker,
+    policies: impl IntoIterator<Item = Policy>,
+) -> Result<(Plan, Option<Excess>), PlanError> {
+    let (plan, needs) = infeasible::least_lacking(maker, policies)?;
+    let bound = infeasible::binding(maker.room(), &needs);
+    let (needed, capacity) = (needs[bound], Bytes(maker.room()[bound] as u64));
+    let excess = Excess {
+        bound,
+        needed,
+        capacity,
+    };
+    Ok((plan, (needed > capacity).then_some(excess)))
 }
 
 /// Every way to make a block under some rules; shares are open.

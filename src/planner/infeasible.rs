@@ -1,15 +1,16 @@
-//! The answer where nothing fits: which tier binds, by how much, and what would fit.
+//! The answer where nothing fits: what binds, by how much, and what would fit.
 
 use std::fmt;
 
 use plimsoll_core::compression::Compression;
-use plimsoll_core::lower::footprint;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 use plimsoll_sim::closed_form::ClosedForms;
 
+use super::bound::Bound;
+use super::room::{Needs, Room};
 use super::space::Shape;
 use super::whole::Maker;
 use super::{PlanError, Search, lp};
@@ -17,13 +18,13 @@ use super::{PlanError, Search, lp};
 /// No plan fits: of the smallest plans, one sequence at a time, even the nearest is too large.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Infeasible {
-    /// The tier that binds: of those that are too small, the one that lacks most of its size.
-    pub tier: Tier,
+    /// What binds: of that of which there is too little, the one that lacks most of its size.
+    pub bound: Bound,
     /// What the nearest plan asks of it.
     pub needed: Bytes,
-    /// What it has for tensors.
+    /// What there is of it.
     pub capacity: Bytes,
-    /// The plan that lacks least; it fits a machine whose tiers hold `nearest_needs`.
+    /// The plan that lacks least; it fits a machine whose tiers hold `nearest_needs`, if that may be page-locked.
     pub nearest: Plan,
     /// What the nearest plan asks of each tier.
     pub nearest_needs: PerTier<Bytes>,
@@ -59,10 +60,17 @@ impl Infeasible {
             (true, false) => "--compress-weight",
             (false, _) => "--compress-cache",
         });
-        match flags {
-            Some(flags) => format!("a plan with {flags} fits"),
-            None => "give the machine that much more, or take a smaller model or shorter sequences"
-                .to_owned(),
+        match (flags, self.bound) {
+            (Some(flags), _) => format!("a plan with {flags} fits"),
+            (None, Bound::Tier(_)) => {
+                "give the machine that much more, or take a smaller model or shorter sequences"
+                    .to_owned()
+            }
+            (None, Bound::PageLocked) => {
+                "where the machine allows more, say so (`page_lockable_bytes` under `[tiers]` in a profile that \
+                 extends this one), or take a smaller model or shorter sequences"
+                    .to_owned()
+            }
         }
     }
 }
@@ -70,17 +78,16 @@ impl Infeasible {
 impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Infeasible {
-            tier,
             needed,
-            capacity,
             description,
             ..
         } = self;
+        let holds = self.bound.holds(self.capacity);
         let (remedy, lacks) = (self.remedy(), self.lacks());
         write!(
             f,
-            "no plan fits: the {tier} tier needs {needed} and has {capacity}, {lacks} too little; \
-             the nearest plan is {description}; {remedy}"
+            "no plan fits: {holds} and the nearest plan needs {needed}, {lacks} too much; \
+             that plan: {description}; {remedy}"
         )
     }
 }
@@ -129,14 +136,13 @@ pub(super) fn least_of(
     policies: impl IntoIterator<Item = Policy>,
 ) -> Result<Infeasible, PlanError> {
     let (plan, needs) = least_lacking(maker, policies)?;
-    let plan = maker.room().locking_less(plan)?;
-    let tier = binding(&plan, &needs);
+    let bound = binding(maker.room(), &needs);
     Ok(Infeasible {
-        tier,
-        needed: needs[tier],
-        capacity: plan.capacity_bytes[tier],
-        description: describe(&plan, &needs),
-        nearest_needs: needs,
+        bound,
+        needed: needs[bound],
+        capacity: Bytes(maker.room()[bound] as u64),
+        description: describe(&plan, &needs.tiers),
+        nearest_needs: needs.tiers,
         nearest: plan,
         fits_in_4_bits: None,
     })
@@ -146,15 +152,13 @@ pub(super) fn least_of(
 pub(super) fn least_lacking(
     maker: &Maker,
     policies: impl IntoIterator<Item = Policy>,
-) -> Result<(Plan, PerTier<Bytes>), PlanError> {
-    let mut nearest: Option<(f64, Plan, PerTier<Bytes>)> = None;
+) -> Result<(Plan, Needs), PlanError> {
+    let room = maker.room();
+    let mut nearest: Option<(f64, Plan, Needs)> = None;
     for policy in policies {
-        let plan = maker.plan(policy);
-        let needs = footprint(&plan)?;
-        let lacks = Tier::ALL
-            .into_iter()
-            .map(|tier| lack(&plan, &needs, tier))
-            .sum();
+        let plan = room.locking_less(maker.plan(policy))?;
+        let needs = room.needs(&plan)?;
+        let lacks = room.exceeded(&needs).map(|it| share(room, it)).sum();
         if nearest.as_ref().is_none_or(|(least, ..)| lacks < *least) {
             nearest = Some((lacks, plan, needs));
         }
@@ -165,21 +169,28 @@ pub(super) fn least_lacking(
     }
 }
 
-/// Of the tiers that are too small, the one that lacks most of its size.
-pub(super) fn binding(plan: &Plan, needs: &PerTier<Bytes>) -> Tier {
-    let lack = |tier: &Tier| lack(plan, needs, *tier);
-    let most = Tier::ALL
-        .into_iter()
+/// Of that of which there is too little, what lacks most of its size.
+pub(super) fn binding(room: &Room, needs: &Needs) -> Bound {
+    let lack = |it: &(Bound, f64)| share(room, *it);
+    let most = room
+        .exceeded(needs)
         .max_by(|a, b| lack(a).total_cmp(&lack(b)));
-    most.unwrap_or(Tier::Device)
+    most.map_or(Bound::Tier(Tier::Device), |(bound, _)| bound)
+}
+
+/// What lacks of its size.
+fn share(room: &Room, (bound, bytes): (Bound, f64)) -> f64 {
+    bytes / room[bound].max(1.0)
 }
 
 /// Placements of policies whose shares are open: those that a linear program finds nearest, and all pure ones.
 pub(super) fn smallest(forms: &ClosedForms, maker: &Maker, open: &[Policy]) -> Vec<Policy> {
     let mut policies = Vec::new();
     for &policy in open {
-        let shape = Shape::settled(policy, &forms.form(&policy));
-        policies.extend(lp::place_with_least_excess(&shape, maker.room()));
+        for policy in maker.room().variants(policy) {
+            let shape = Shape::settled(policy, &forms.form(&policy));
+            policies.extend(lp::place_with_least_excess(&shape, maker.room()));
+        }
         let all = |tier| PerTier::from_fn(|t| if t == tier { 1.0 } else { 0.0 });
         for weights in Tier::ALL.map(all) {
             for cache in Tier::ALL.map(all) {
@@ -193,12 +204,6 @@ pub(super) fn smallest(forms: &ClosedForms, maker: &Maker, open: &[Policy]) -> V
         }
     }
     policies
-}
-
-/// How much of a tier's size is missing.
-fn lack(plan: &Plan, needs: &PerTier<Bytes>, tier: Tier) -> f64 {
-    let capacity = plan.capacity_bytes[tier].as_f64();
-    ((needs[tier].as_f64() - capacity) / capacity.max(1.0)).max(0.0)
 }
 
 fn describe(plan: &Plan, needs: &PerTier<Bytes>) -> String {

@@ -9,7 +9,7 @@ use good_lp::{
     microlp, variable,
 };
 use plimsoll_core::policy::{Fractions, Policy};
-use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::tier::PerTier;
 use plimsoll_sim::closed_form::{Linear, Phase};
 
 use super::PlanError;
@@ -43,9 +43,13 @@ pub(super) fn place<'s>(
         return within(shape, room);
     }
     // Nothing that locks less is faster.
-    let free = within(shape, &room.locking_anything())?;
-    if free.is_none_or(|(policy, shape)| !locks_too_much(shape, &policy, room)) {
-        return Ok(free);
+    match within(shape, &room.locking_anything()) {
+        Ok(None) => return Ok(None),
+        Ok(Some((policy, shape))) if fits(shape, &policy, room) => {
+            return Ok(Some((policy, shape)));
+        }
+        // What is solved with one more row may go well.
+        Ok(Some(_)) | Err(_) => {}
     }
     let shapes = std::iter::once(shape).chain(&shape.less_locked);
     let placed: Vec<_> = shapes.map(|shape| within(shape, room)).collect();
@@ -58,11 +62,6 @@ pub(super) fn place<'s>(
             .collect::<Result<Vec<_>, _>>()
             .map(|_| None),
     }
-}
-
-/// Whether a placement page-locks more than may be.
-fn locks_too_much(shape: &Shape, policy: &Policy, room: &Room) -> bool {
-    shape.form.page_locked().at(policy) > room.page_locked * (1.0 + OVER_MAX)
 }
 
 fn place_any_way(shape: &Shape, room: &Room) -> Result<Option<Policy>, PlanError> {
@@ -91,34 +90,33 @@ fn place_weighing(
     let latency = shares[0] * prefill.variable + shares[1] * decode.variable;
     let traffic = program.traffic(form.prefill(), shares[0] / prefill.unit_s)
         + program.traffic(form.decode(), shares[1] / decode.unit_s);
-    for tier in Tier::ALL {
-        program.fit(&form.memory()[tier], room[tier], None);
+    for (row, most) in room.rows(form) {
+        program.fit(row, most, None);
     }
-    program.fit(form.page_locked(), room.page_locked, None);
     let solved = program.minimise(latency + traffic_weight * traffic)?;
     let placed = solved.map(|shares| shares.write(shape.policy));
     Ok(placed.filter(|policy| fits(shape, policy, room)))
 }
 
-/// The placement of a shape that exceeds the tiers by least, each relative to its size; none where the solver has none, which
+/// The placement of a shape that exceeds its room by least, each part of it relative to its size; none where the solver has none, which
 /// at times ends on a singular basis. Other shapes are near.
 pub(super) fn place_with_least_excess(shape: &Shape, room: &Room) -> Option<Policy> {
     let mut program = Program::new();
-    let excess = PerTier::from_fn(|_| program.variables.add(variable().min(0.0)));
-    for tier in Tier::ALL {
-        program.fit(&shape.form.memory()[tier], room[tier], Some(excess[tier]));
+    let mut excess = Expression::default();
+    for (row, most) in room.rows(&shape.form) {
+        let own = program.variables.add(variable().min(0.0));
+        excess += own;
+        program.fit(row, most, Some(own));
     }
-    let solved = program.minimise(excess.device + excess.host + excess.disk);
-    let shares = solved.ok().flatten()?;
+    let shares = program.minimise(excess).ok().flatten()?;
     Some(shares.write(shape.policy))
 }
 
 /// The constraints once more, as they were before they were scaled.
 fn fits(shape: &Shape, policy: &Policy, room: &Room) -> bool {
-    let within = |tier| shape.form.memory()[tier].at(policy) <= room[tier] * (1.0 + OVER_MAX) + 1.0;
-    policy.validate().is_ok()
-        && Tier::ALL.into_iter().all(within)
-        && !locks_too_much(shape, policy, room)
+    let rows = room.rows(&shape.form);
+    let within = |(row, most): (&Linear, f64)| row.at(policy) <= most * (1.0 + OVER_MAX) + 1.0;
+    policy.validate().is_ok() && rows.into_iter().all(within)
 }
 
 /// Shares that are free: on the host and on disk.
@@ -219,7 +217,7 @@ impl Program {
 
     /// Memory within `room` bytes, or above it by `excess` of it.
     fn fit(&mut self, memory: &Linear, room: f64, excess: Option<Variable>) {
-        if excess.is_none() && memory.highest() <= room {
+        if room.is_infinite() || (excess.is_none() && memory.highest() <= room) {
             return;
         }
         let unit = room.max(1.0);

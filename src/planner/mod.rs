@@ -12,6 +12,7 @@
 
 mod advice;
 mod blocks;
+mod bound;
 mod infeasible;
 mod judge;
 mod kind;
@@ -42,6 +43,7 @@ use thiserror::Error;
 
 pub use advice::Advice;
 pub use blocks::{Block, Blocks, Excess, Outcome, Rules};
+pub use bound::Bound;
 pub use infeasible::Infeasible;
 use judge::{Judged, Verdict};
 pub use kind::Kind;

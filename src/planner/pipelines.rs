@@ -1,7 +1,6 @@
 //! How many stages, and micro-batches through them: a search on one GPU for each (FlexGen section 4.4).
 
 use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::lower::check_fits;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
@@ -71,7 +70,7 @@ pub(super) fn with_lighter_end(
             policy,
             ..planned.plan.clone()
         };
-        if check_fits(&plan).is_err() || Room::of(profile).over_locked(&plan)? > 0.0 {
+        if !Room::of(profile).holds(&plan)? {
             break;
         }
         let prediction = predict(&plan, profile)?;

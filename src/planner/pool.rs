@@ -173,9 +173,12 @@ impl<'a> Pool<'a> {
         let open = open.filter(|choice| choice.pipeline == plan.policy.pipeline);
         let open: Vec<Policy> = open.copied().collect();
         let second = plans.next().filter(|second| second.kind() != kind);
+        // Larger blocks than the plan's would take longer than they may.
+        let near = proposals.iter().filter(|_| self.limit.is_none());
+        let near: Vec<Proposal> = near.cloned().collect();
         Ok(Box::new(Planned {
             not_split: None,
-            advice: advice::best((search, &open), proposals, (&plan, throughput_tok_s))?,
+            advice: advice::best((search, &open), &near, &plan)?,
             runner_up: second.map(|second| second.judged.into_plan()),
             considered: self.considered,
             latency_s,

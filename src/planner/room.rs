@@ -1,13 +1,16 @@
-//! What tensors may fill of a machine, and what of the host's part may be page-locked.
+//! What a plan may take of a machine, and what it takes: of each tier, and of what may be page-locked.
 
 use std::ops::Index;
 
 use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::lower::{LowerError, page_locked_bytes};
+use plimsoll_core::lower::{LowerError, footprint, page_locked_bytes};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{PageLocked, Policy};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
+use plimsoll_sim::closed_form::{ClosedForm, Linear};
+
+use super::bound::Bound;
 
 /// What is tried where not all of the host may be page-locked: which copies gain most from it differs.
 const LESS: [PageLocked; 4] = [
@@ -49,8 +52,16 @@ pub(super) fn less_locked(policy: Policy) -> impl Iterator<Item = Policy> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     tiers: PerTier<f64>,
-    /// Of the host's, what may be page-locked; infinite where nobody asks.
-    pub page_locked: f64,
+    /// Infinite where nobody asks.
+    page_locked: f64,
+}
+
+/// Bytes that a plan takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Needs {
+    pub tiers: PerTier<Bytes>,
+    /// Nothing where nobody asks.
+    page_locked: Bytes,
 }
 
 impl Room {
@@ -70,25 +81,60 @@ impl Room {
         }
     }
 
-    /// With less room in a tier.
-    pub(super) fn take(&mut self, tier: Tier, bytes: f64) {
-        self.tiers[tier] -= bytes;
-    }
-
-    /// By how many bytes a plan page-locks too much.
-    pub(super) fn over_locked(&self, plan: &Plan) -> Result<f64, LowerError> {
-        if self.page_locked.is_infinite() {
-            return Ok(0.0);
+    /// With less of something.
+    pub(super) fn take(&mut self, bound: Bound, bytes: f64) {
+        match bound {
+            Bound::Tier(tier) => self.tiers[tier] -= bytes,
+            Bound::PageLocked => self.page_locked -= bytes,
         }
-        let locked = page_locked_bytes(plan)?.as_f64();
-        Ok((locked - self.page_locked).max(0.0))
     }
 
-    /// The plan if it may page-lock what it does, else the first that may of the same with less; where even slots alone are more
+    /// What a closed form says of each bound, and how much there may be.
+    pub(super) fn rows<'f>(&self, form: &'f ClosedForm) -> [(&'f Linear, f64); 4] {
+        Bound::ALL.map(|bound| {
+            let row = match bound {
+                Bound::Tier(tier) => &form.memory()[tier],
+                Bound::PageLocked => form.page_locked(),
+            };
+            (row, self[bound])
+        })
+    }
+
+    /// A policy, and where less than all may be page-locked, the same with less.
+    pub(super) fn variants(&self, policy: Policy) -> impl Iterator<Item = Policy> {
+        let less = less_locked(policy).filter(|_| self.page_locked.is_finite());
+        std::iter::once(policy).chain(less)
+    }
+
+    /// What a plan takes.
+    pub(super) fn needs(&self, plan: &Plan) -> Result<Needs, LowerError> {
+        Ok(Needs {
+            tiers: footprint(plan)?,
+            page_locked: match self.page_locked.is_finite() {
+                true => page_locked_bytes(plan)?,
+                false => Bytes::ZERO,
+            },
+        })
+    }
+
+    /// What is too much, and by how many bytes.
+    pub(super) fn exceeded(&self, needs: &Needs) -> impl Iterator<Item = (Bound, f64)> {
+        let over = |bound| (bound, needs[bound].as_f64() - self[bound]);
+        let over = Bound::ALL.map(over).into_iter();
+        over.filter(|(_, bytes)| *bytes > 0.0)
+    }
+
+    /// Whether nothing is.
+    pub(super) fn holds(&self, plan: &Plan) -> Result<bool, LowerError> {
+        Ok(self.exceeded(&self.needs(plan)?).next().is_none())
+    }
+
+    /// The plan if it may page-lock what it does, else the first that may of the same with less; where even buffers alone are more
     /// than may be, with these alone.
     pub(super) fn locking_less(&self, mut plan: Plan) -> Result<Plan, LowerError> {
         for policy in less_locked(plan.policy) {
-            if self.over_locked(&plan)? == 0.0 {
+            let locked = self.needs(&plan)?[Bound::PageLocked].as_f64();
+            if locked <= self.page_locked {
                 break;
             }
             plan.policy = policy;
@@ -97,9 +143,29 @@ impl Room {
     }
 }
 
+impl Index<Bound> for Room {
+    type Output = f64;
+    fn index(&self, bound: Bound) -> &f64 {
+        match bound {
+            Bound::Tier(tier) => &self.tiers[tier],
+            Bound::PageLocked => &self.page_locked,
+        }
+    }
+}
+
 impl Index<Tier> for Room {
     type Output = f64;
     fn index(&self, tier: Tier) -> &f64 {
         &self.tiers[tier]
+    }
+}
+
+impl Index<Bound> for Needs {
+    type Output = Bytes;
+    fn index(&self, bound: Bound) -> &Bytes {
+        match bound {
+            Bound::Tier(tier) => &self.tiers[tier],
+            Bound::PageLocked => &self.page_locked,
+        }
     }
 }

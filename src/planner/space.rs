@@ -11,6 +11,7 @@ use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForm, ClosedForms, Linear};
 
+use super::bound::Bound;
 use super::kind::has_usual_batches;
 use super::room::{Room, less_locked};
 use super::{Allowed, Objective, PlanError, lp};
@@ -34,7 +35,7 @@ pub(super) struct Shape {
     /// Shares are not decided.
     pub policy: Policy,
     pub form: ClosedForm,
-    /// The same with less page-locked, most first, where not all may be.
+    /// The same with less page-locked, where not all may be.
     pub less_locked: Vec<Shape>,
 }
 
@@ -42,7 +43,7 @@ impl Shape {
     /// The shape of a policy.
     pub(super) fn new(forms: &ClosedForms, policy: Policy, room: &Room) -> Shape {
         let form = forms.form(&policy);
-        let may_be_over = form.page_locked().highest() > room.page_locked;
+        let may_be_over = form.page_locked().highest() > room[Bound::PageLocked];
         let less = less_locked(policy).filter(|_| may_be_over);
         Shape {
             less_locked: less
@@ -61,11 +62,12 @@ impl Shape {
         }
     }
 
-    /// The shape of a policy, unless what does not depend on shares exceeds a tier.
+    /// The shape of a policy, unless what does not depend on shares is too much.
     pub(super) fn that_may_fit(forms: &ClosedForms, policy: Policy, room: &Room) -> Option<Shape> {
         let shape = Shape::new(forms, policy, room);
-        let may_fit = |tier| shape.form.memory()[tier].lowest() <= room[tier];
-        let fits = Tier::ALL.into_iter().all(may_fit);
+        let within = |(row, most): (&Linear, f64)| row.lowest() <= most;
+        let may_fit = |shape: &Shape| room.rows(&shape.form).into_iter().all(within);
+        let fits = may_fit(&shape) || shape.less_locked.iter().any(may_fit);
         fits.then_some(shape)
     }
 }

@@ -2,15 +2,14 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::lower::footprint;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::PAGE_BYTES;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{Granularity, Policy};
-use plimsoll_core::tier::{PerTier, Tier};
-use plimsoll_core::units::Bytes;
+use plimsoll_core::tier::Tier;
 use plimsoll_core::workload::Workload;
 
+use super::bound::Bound;
 use super::room::Room;
 use super::space::{Proposal, Shape};
 use super::{PlanError, lp};
@@ -74,14 +73,9 @@ impl Maker {
         }
     }
 
-    /// Whether a plan's tensors have room, and what it page-locks may be.
+    /// Whether a plan is within what may be taken.
     pub(super) fn fits(&self, plan: &Plan) -> bool {
-        let within = |needs: PerTier<Bytes>| {
-            let mut tiers = Tier::ALL.into_iter();
-            tiers.all(|tier| needs[tier] <= plan.capacity_bytes[tier])
-        };
-        footprint(plan).is_ok_and(within)
-            && self.room.over_locked(plan).is_ok_and(|over| over == 0.0)
+        self.room.holds(plan).is_ok_and(|holds| holds)
     }
 
     /// Plans of a proposal that fit: with rounding errors carried through the model, and with each
@@ -103,29 +97,25 @@ impl Maker {
         Ok(plans)
     }
 
-    /// Where whole tensors are more than their share, what is over is taken from the tier's room and
+    /// Where whole tensors are more than their share, what is over is taken from the room and
     /// the shape is placed again. Where only what is page-locked remains over, less is.
     pub(super) fn fitting(&self, shape: &Shape) -> Result<Option<Plan>, PlanError> {
         let mut plan = self.plan(shape.policy);
         let mut locks_too_much = None;
         let mut room = self.room;
         for tried in 0..TRIES {
-            let needed = footprint(&plan)?;
-            let over = PerTier::from_fn(|t| needed[t].saturating_sub(plan.capacity_bytes[t]));
-            let over_locked = self.room.over_locked(&plan)?;
-            if Tier::ALL.into_iter().all(|t| over[t] == Bytes::ZERO) {
-                if over_locked == 0.0 {
-                    return Ok(Some(plan));
+            let needs = self.room.needs(&plan)?;
+            let exceeded: Vec<(Bound, f64)> = self.room.exceeded(&needs).collect();
+            match exceeded[..] {
+                [] => return Ok(Some(plan)),
+                [(Bound::PageLocked, _)] => {
+                    locks_too_much.get_or_insert_with(|| plan.clone());
                 }
-                locks_too_much.get_or_insert_with(|| plan.clone());
+                _ => {}
             }
-            // A little less room need not move a tensor, so each try takes more.
-            let less = |over: f64| (over + PAGE_BYTES as f64) * 2f64.powi(tried);
-            for tier in Tier::ALL.into_iter().filter(|t| over[*t] > Bytes::ZERO) {
-                room.take(tier, less(over[tier].as_f64()));
-            }
-            if over_locked > 0.0 {
-                room.page_locked -= less(over_locked);
+            for (bound, bytes) in exceeded {
+                // A little less room need not move a tensor, so each try takes more.
+                room.take(bound, (bytes + PAGE_BYTES as f64) * 2f64.powi(tried));
             }
             // What the solver cannot place again is left to the other proposals.
             match lp::place(shape, &room) {

@@ -53,18 +53,28 @@ impl Linear {
         }
     }
 
-    /// Of the host's memory, all but homes that are not page-locked.
-    pub(super) fn locked_part(&self, locked: PageLocked) -> Linear {
-        let homes = |locked: bool, slopes: PerTier<f64>| PerTier {
-            host: if locked { slopes.host } else { 0.0 },
-            ..slopes
-        };
-        Linear {
-            constant: self.constant,
-            weights: homes(locked.weights, self.weights),
-            cache: homes(locked.cache, self.cache),
-            activations: homes(locked.activations, self.activations),
-        }
+    /// The part that weights on the host make.
+    pub(super) fn host_weights(&self) -> Linear {
+        let mut part = Linear::default();
+        part.weights.host = self.weights.host;
+        part
+    }
+
+    /// The part that the cache and activations on the host make.
+    pub(super) fn host_but_weights(&self) -> Linear {
+        let mut part = Linear::default();
+        part.cache.host = self.cache.host;
+        part.activations.host = self.activations.host;
+        part
+    }
+
+    /// Of the host's memory, all but those of its homes that are not page-locked.
+    pub(super) fn less_pageable(mut self, homes: &Linear, locked: PageLocked) -> Linear {
+        let pageable = |locked: bool, homes: f64| if locked { 0.0 } else { homes };
+        self.weights.host -= pageable(locked.weights, homes.weights.host);
+        self.cache.host -= pageable(locked.cache, homes.cache.host);
+        self.activations.host -= pageable(locked.activations, homes.activations.host);
+        self
     }
 
     /// The part that the disk's shares make.

@@ -84,14 +84,14 @@ impl Memory {
         })
     }
 
-    /// The memory of `batches` GPU batches of `sequences`, for a workload of `asked` prompts.
+    /// The memory of `batches` GPU batches of `sequences`, for a workload of `asked` prompts, and what of the host's is homes.
     pub(super) fn of_block(
         &self,
         policy: &Policy,
         sequences: u32,
         batches: u64,
         asked: u64,
-    ) -> PerTier<Linear> {
+    ) -> (PerTier<Linear>, Linear) {
         let key = (policy.compression, policy.cpu_attention);
         let copies = policy.copies_cache();
         let rows = match policy.halves_layers() || copies {
@@ -105,7 +105,9 @@ impl Memory {
         let cache_share = self.cache_share(policy);
         // Prompts and results of the other rounds wait on the host.
         let waiting = (asked as f64 - block).max(0.0) * self.text_bytes;
-        PerTier::from_fn(|tier| {
+        // A host is its stages'.
+        let stages = f64::from(policy.pipeline.stages_per_host);
+        let memory = PerTier::from_fn(|tier| {
             let mut row = rows.fixed[tier]
                 + rows.per_sequence[tier] * sequences
                 + rows.of_block_sequence(tier, cache_share) * block;
@@ -114,10 +116,13 @@ impl Memory {
             }
             match tier {
                 Tier::Device => row,
-                // A host is its stages'.
-                Tier::Host | Tier::Disk => row * f64::from(policy.pipeline.stages_per_host),
+                Tier::Host | Tier::Disk => row * stages,
             }
-        })
+        });
+        // What grows with GPU batches alone is slots.
+        let of_block = rows.of_block_sequence(Tier::Host, cache_share) * block;
+        let homes = rows.fixed.host.host_weights() + of_block.host_but_weights();
+        (memory, homes * stages)
     }
 
     /// The part of the cache's homes that is set aside: in a diagonal schedule, batches at different

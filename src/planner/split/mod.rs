@@ -70,7 +70,7 @@ pub(super) fn answer(
     }
     let mut found = judged((&maker, profile), policies.clone())?;
     if found.is_empty() {
-        let nearest = infeasible::least_of(&maker, without_modules((&maker, profile), policies))?;
+        let nearest = infeasible::least_of(&maker, nearest((&maker, profile), policies))?;
         return Ok(Answer::Infeasible(Box::new(nearest)));
     }
     found.sort_by(|a, b| better_first(a, b, request.objective));
@@ -125,17 +125,23 @@ pub(super) fn whole(
     prompts: Prompts,
     profile: &HardwareProfile,
 ) -> Result<Option<Plan>, PlanError> {
-    let plan = Room::of(profile).locking_less(by_law(open, prompts, profile))?;
-    scheduled(plan, profile, Scheduler::Greedy)
+    let room = Room::of(profile);
+    let plan = room.locking_less(by_law(open, prompts, profile))?;
+    let plan = scheduled(plan, profile, Scheduler::Greedy)?;
+    Ok(plan.filter(|plan| room.holds(plan).is_ok_and(|holds| holds)))
 }
 
-/// The policies with the law's shares and no module on the device: the least that they can be.
-pub(super) fn without_modules(
+/// The policies with the law's shares, and modules on the device as far as it has memory: the least of the host that they can take.
+pub(super) fn nearest(
     (maker, profile): (&Maker, &HardwareProfile),
     policies: Vec<(Policy, Prompts)>,
-) -> impl Iterator<Item = Policy> {
-    let plan = move |(policy, prompts)| by_law(maker.plan(policy), prompts, profile);
-    policies.into_iter().map(move |open| plan(open).policy)
+) -> Vec<Policy> {
+    let plan = |(policy, prompts)| {
+        let plan = by_law(maker.plan(policy), prompts, profile);
+        // What means nothing is said of the plan without.
+        filled(plan.clone(), profile, Scheduler::Greedy).unwrap_or(plan)
+    };
+    policies.into_iter().map(|open| plan(open).policy).collect()
 }
 
 /// Numbers of sequences that are tried.
@@ -211,7 +217,7 @@ pub fn by_law(mut plan: Plan, prompts: Prompts, profile: &HardwareProfile) -> Pl
     plan
 }
 
-/// A split plan whose modules are on the device as far as it has memory; none where it does not fit without any.
+/// A split plan whose modules are on the device as far as it has memory; none where it does not fit.
 ///
 /// # Errors
 /// A request that means nothing.
@@ -220,18 +226,23 @@ pub fn scheduled(
     profile: &HardwareProfile,
     scheduler: Scheduler,
 ) -> Result<Option<Plan>, PlanError> {
+    let plan = filled(plan, profile, scheduler)?;
     match check_fits(&plan) {
-        Ok(()) => {}
-        Err(LowerError::DoesNotFit { .. }) => return Ok(None),
-        Err(error) => return Err(error.into()),
+        Ok(()) => Ok(Some(plan)),
+        Err(LowerError::DoesNotFit { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
     }
+}
+
+/// A split plan with modules on the device as far as that has memory, whatever the other tiers have: the host has the others.
+fn filled(plan: Plan, profile: &HardwareProfile, scheduler: Scheduler) -> Result<Plan, PlanError> {
     let (candidates, room) = candidates(&plan, profile)?;
     let layers = match scheduler {
         Scheduler::Off => Layers::default(),
         Scheduler::Greedy => greedy(&candidates, room),
         Scheduler::Exact => exact(&candidates, room),
     };
-    Ok(Some(with_layers(plan, layers)))
+    Ok(with_layers(plan, layers)?)
 }
 
 /// The modules of a plan that has none on the device, and the room that it leaves there.
@@ -246,7 +257,7 @@ fn candidates(
 }
 
 /// The plan with these layers on the device, less what whole pages make too much.
-fn with_layers(mut plan: Plan, mut layers: Layers) -> Plan {
+fn with_layers(mut plan: Plan, mut layers: Layers) -> Result<Plan, LowerError> {
     loop {
         if let Some(split) = &mut plan.policy.split {
             split.layers_on_device = layers;
@@ -254,9 +265,10 @@ fn with_layers(mut plan: Plan, mut layers: Layers) -> Plan {
         let largest = plimsoll_core::split::Module::ALL
             .into_iter()
             .max_by_key(|module| layers[*module]);
-        match largest.filter(|module| layers[*module] > 0) {
-            Some(module) if check_fits(&plan).is_err() => layers[module] -= 1,
-            _ => return plan,
+        let is_over = footprint(&plan)?.device > plan.capacity_bytes.device;
+        match largest.filter(|module| is_over && layers[*module] > 0) {
+            Some(module) => layers[module] -= 1,
+            None => return Ok(plan),
         }
     }
 }
