@@ -115,6 +115,22 @@ fn plans_fit_and_more_device_memory_is_never_slower() {
     }
 }
 
+/// The host has room for what the device does not hold, and for no more.
+#[test]
+fn modules_on_the_device_leave_the_host_room() {
+    let profile = embedded::profile("rtx3090").expect("embedded");
+    let found = planned(&profile, "llama-2-70b", Strategy::HeteGen);
+    let needed = footprint(&found.plan).expect("a policy");
+    for tier in Tier::ALL {
+        assert!(needed[tier] <= found.plan.capacity_bytes[tier], "{tier}");
+    }
+    let mut without = found.plan.clone();
+    let split = without.policy.split.as_mut().expect("a split");
+    split.layers_on_device = Default::default();
+    let needed = footprint(&without).expect("a policy").host;
+    assert!(needed > without.capacity_bytes.host, "{needed}");
+}
+
 #[test]
 fn what_cannot_be_is_said() {
     let tiny = with_device(1.5e9);

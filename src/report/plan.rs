@@ -179,7 +179,7 @@ fn decisions(plan: &Plan) -> String {
         switch(policy.overlap),
         switch(policy.barrier),
         switch(policy.cpu_attention),
-        page_locked(plan).unwrap_or(NOTHING.to_owned()),
+        page_locked(plan),
         policy.compression.words().unwrap_or(NOTHING),
         policy
             .split
@@ -293,8 +293,8 @@ fn holds(blocks: Range<u32>, num_layers: u32) -> String {
 
 const NOTHING: &str = "nothing";
 
-/// What is page-locked of the homes on the host, and how much that is with slots, prompts and results.
-fn page_locked(plan: &Plan) -> Option<String> {
+/// What is page-locked of the homes on the host, and how much that is with all else there.
+fn page_locked(plan: &Plan) -> String {
     let policy = &plan.policy;
     let locked = policy.page_locked;
     // The linear layers that are split are on the host.
@@ -308,12 +308,12 @@ fn page_locked(plan: &Plan) -> Option<String> {
         ),
     ];
     let names: Vec<&str> = all.iter().filter(|(_, is)| *is).map(|(n, _)| *n).collect();
-    let names = match names.is_empty() {
-        true => "buffers alone".to_owned(),
-        false => names.join(", "),
-    };
-    let bytes = page_locked_bytes(plan).ok()?;
-    (bytes > Bytes::ZERO).then(|| format!("{names} ({bytes})"))
+    // A plan that is told of has a layout.
+    let bytes = page_locked_bytes(plan).unwrap_or_default();
+    match names.is_empty() {
+        true => format!("buffers alone ({bytes})"),
+        false => format!("{} ({bytes} with buffers)", names.join(", ")),
+    }
 }
 
 /// Says that a plan page-locks more than its machine is known to allow.

@@ -11,9 +11,10 @@ use plimsoll_backend::weights::WeightSource;
 use plimsoll_core::Dtype;
 use plimsoll_core::control::{DriveError, Run, drive};
 use plimsoll_core::lower::Lowering;
+use plimsoll_core::machine::ResourceId;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::program::{ResourceKind, TaskId};
+use plimsoll_core::program::{Op, Program, ResourceKind, TaskId};
 use plimsoll_core::workload::Workload;
 
 use super::card::{Call, FakeCard};
@@ -73,6 +74,19 @@ pub fn on_card_for_its_maximum(
     let mut executor = CpuExecutor::new(plan, &placement, source, &options).expect("a card");
     executor.set_prompts(&texts, prompts).expect("prompts");
     let run = drive(&mut lowering, &mut executor)?;
+    for kind in [ResourceKind::H2d, ResourceKind::D2h] {
+        let streams = (0..plan.machine().num_gpus() as u8)
+            .filter_map(|gpu| plan.machine().resource(kind, gpu));
+        for stream in streams {
+            let copied = card.page_locked(usize::from(stream.0)).1;
+            let said = pageable_moves(&run, stream);
+            assert_eq!(
+                copied, said,
+                "copies of {kind:?} from or to what is not page-locked: {:?}",
+                plan.policy
+            );
+        }
+    }
     let maximum = executor.unified_maximum().expect("its memory is there");
     let outcome = Outcome {
         tokens: executor.generated(&texts),
@@ -80,6 +94,27 @@ pub fn on_card_for_its_maximum(
         run,
     };
     Ok((outcome, maximum.expect("a card")))
+}
+
+/// Copies on a link that are costed as from or to memory that is not page-locked.
+fn pageable_moves(run: &Run, on: ResourceId) -> usize {
+    let pageable = |piece: &Program| {
+        let on_it = piece.tasks().iter().filter(|task| task.resource == on);
+        let is_pageable = |op: &Op| {
+            matches!(
+                op,
+                Op::Move {
+                    page_locked: false,
+                    ..
+                } | Op::MoveParts {
+                    page_locked: false,
+                    ..
+                }
+            )
+        };
+        on_it.filter(|task| is_pageable(piece.op_of(task))).count()
+    };
+    run.pieces.iter().map(|piece| pageable(piece)).sum()
 }
 
 /// What a run promises: each task that waits for another on the device, be it by way of tasks of the host, does so by the

@@ -137,7 +137,7 @@ impl StageLowering {
             batch: unit.cell.batch,
         };
         let ids = out.declare((Tier::Device, lease.offset), bytes, content);
-        let op = super::unit::move_at(bytes, Bytes::ZERO, true);
+        let op = super::unit::move_whole(bytes);
         let (prompt, _) = self.texts[unit.cell.round as usize][unit.cell.batch as usize];
         let copy = Draft::new(ResourceKind::H2d, op, unit.cell)
             .with(Access::Read, [Some(prompt)])
@@ -265,7 +265,7 @@ impl StageLowering {
         let row = (u64::from(group(model)) + 2) * u64::from(model.head_dim);
         let elements = u64::from(unit.shape.rows_off_device()) * row;
         let bytes = Bytes(elements * self.plan.dtype.size_bytes());
-        let op = super::unit::move_at(bytes, Bytes::ZERO, true);
+        let op = super::unit::move_whole(bytes);
         let copy = Draft::new(ResourceKind::D2h, op, unit.cell)
             .with(Access::Read, [mid.off_device])
             .with(Access::Write, [Some(host)])
@@ -310,7 +310,7 @@ impl StageLowering {
             let row = u64::from(group(model)) * u64::from(model.head_dim);
             let elements = u64::from(unit.shape.rows_off_device()) * row;
             let bytes = Bytes(elements * self.plan.dtype.size_bytes());
-            let op = super::unit::move_at(bytes, Bytes::ZERO, true);
+            let op = super::unit::move_whole(bytes);
             let copy = Draft::new(ResourceKind::H2d, op, unit.cell)
                 .with(Access::Read, [Some(host)])
                 .with(Access::Write, [pending.mid.off_device])

@@ -7,7 +7,7 @@ use super::Lowering;
 use super::compute::token_bytes;
 use super::emit::Draft;
 use super::hidden::{HiddenStream, page_aligned};
-use super::unit::{Unit, move_at};
+use super::unit::{Unit, locked, move_at, move_whole};
 use crate::pipeline::Comm;
 use crate::program::{Access, BufferId, Content, Op, ResourceKind, TaskId};
 use crate::tier::Tier;
@@ -64,7 +64,7 @@ impl Lowering {
     fn hand_over_directly(&mut self, (from, to): (usize, usize), unit: &Unit, tier: Tier) {
         let hidden = &mut self.stages[from].hidden;
         let (home, written) = hidden.leave(unit, tier);
-        let locked = tier != Tier::Host || self.plan.policy.page_locked.activations;
+        let locked = locked(self.plan.policy.page_locked.activations, tier);
         let op = move_at(
             self.stages[from].hidden.bytes(unit, tier),
             Bytes::ZERO,
@@ -224,9 +224,4 @@ impl Lowering {
         let (emitter, layout) = (&mut self.emitter, &stage.layout);
         stage.hidden.attach_home(emitter, layout, draft, home)
     }
-}
-
-/// To or from a slot, and these are page-locked.
-fn move_whole(bytes: Bytes) -> Op {
-    move_at(bytes, Bytes::ZERO, true)
 }

@@ -51,10 +51,14 @@ impl Unit {
     }
 }
 
-/// Whether the host side of a copy is page-locked: staging slots of what lives on disk are few, and
-/// always are.
+/// Whether the host side of a copy is page-locked: all is that is no home there.
 pub(super) fn locked(homes: bool, home: Tier) -> bool {
-    homes || home == Tier::Disk
+    homes || home != Tier::Host
+}
+
+/// A move of all of a buffer to or from a slot, a prompt or results on the host, which are page-locked.
+pub(super) fn move_whole(bytes: Bytes) -> Op {
+    move_at(bytes, Bytes::ZERO, true)
 }
 
 /// A move of `bytes` between equal places of two buffers.

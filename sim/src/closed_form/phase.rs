@@ -464,7 +464,7 @@ impl Pass<'_> {
         let h2d = &mut terms.on(ResourceKind::H2d).weights;
         h2d.host += copies(locked);
         h2d.disk += copies(true);
-        let reads = chunks as f64 * self.copy(ResourceKind::DiskRead, chunk, locked);
+        let reads = chunks as f64 * self.copy(ResourceKind::DiskRead, chunk, true);
         terms.on(ResourceKind::DiskRead).weights.disk += reads;
     }
 

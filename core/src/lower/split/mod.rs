@@ -17,7 +17,7 @@ use super::hidden::Work;
 use super::layout::Layout;
 use super::ring::Lease;
 use super::stage::StageLowering;
-use super::unit::{Unit, move_at};
+use super::unit::{Unit, move_whole};
 use crate::model::{ModelSpec, QkvLayout, TensorSpec};
 use crate::program::{Access, BufferId, Content, Gemm, Gemms, Op, ResourceKind, Stage, TaskId};
 use crate::split::{Module, PerModule, RowSplit};
@@ -360,7 +360,7 @@ impl StageLowering {
             .by_cpu
             .iter()
             .map(|(bytes, [host, device], computed)| {
-                let copy = move_at(*bytes, Bytes::ZERO, true);
+                let copy = move_whole(*bytes);
                 let copy = Draft::new(ResourceKind::H2d, copy, unit.cell)
                     .with(Access::Read, [Some(*host)])
                     .with(Access::Write, [Some(*device)])
@@ -436,16 +436,12 @@ impl StageLowering {
         let lease = room(&mut self.layout).inputs_host.lease();
         let bytes = self.input_bytes(unit, begun.step);
         let host = out.declare((Tier::Host, lease.offset), bytes, input_of(unit));
-        let copy = Draft::new(
-            ResourceKind::D2h,
-            move_at(bytes, Bytes::ZERO, true),
-            unit.cell,
-        )
-        .with(Access::Read, [Some(begun.input)])
-        .with(Access::Write, [Some(host)])
-        .taking([Some(host)])
-        .after([Some(begun.made)])
-        .after(lease.free_after);
+        let copy = Draft::new(ResourceKind::D2h, move_whole(bytes), unit.cell)
+            .with(Access::Read, [Some(begun.input)])
+            .with(Access::Write, [Some(host)])
+            .taking([Some(host)])
+            .after([Some(begun.made)])
+            .after(lease.free_after);
         let copied = (lease, host, out.emit(copy));
         begun.host = Some(copied);
         copied
