@@ -28,6 +28,7 @@ const DECISIONS: [Decision; 10] = [
             (policy.overlap, policy.barrier) = (other.overlap, other.barrier);
             policy.half_layers = other.half_layers;
             policy.cache_workspace = other.cache_workspace;
+            policy.stored_scores = other.stored_scores;
         },
     },
     Decision {

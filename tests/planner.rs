@@ -242,6 +242,32 @@ fn split_plans_page_lock_no_more_either() {
     }
 }
 
+/// FlexGen's code would need 85 GB for them.
+#[test]
+fn a_long_prompt_needs_no_room_for_all_its_scores() {
+    let long = Workload {
+        prompt_len: 32_000,
+        gen_len: 100,
+        num_prompts: Some(1),
+    };
+    let profile = embedded::profile("h100").expect("embedded");
+    let found = planned(&profile, &model("mistral-7b"), &request(long));
+    assert_fits(&found.plan);
+    assert_eq!(found.plan.policy.weights.device, 1.0);
+    let stored = Policy {
+        stored_scores: true,
+        barrier: true,
+        ..found.plan.policy
+    };
+    let plan = Plan {
+        policy: stored,
+        ..found.plan
+    };
+    let needed = footprint(&plan).expect("a policy").device;
+    // 32 heads, each with a score in 2 bytes of each token to each.
+    assert!(needed.as_f64() > 32.0 * 32_000f64.powi(2) * 2.0, "{needed}");
+}
+
 /// Where weights come from the disk, a larger block is worth most (FlexGen appendix A.2.1).
 #[test]
 fn where_memory_binds_a_diagonal_holds_what_a_zigzag_cannot() {

@@ -67,6 +67,10 @@ pub struct Policy {
     /// released code (its attention workspace); see [`Policy::copies_cache`].
     #[serde(default, skip_serializing_if = "is_not")]
     pub cache_workspace: bool,
+    /// Whether a prompt's attention scores lie on the device all at once, as in FlexGen's released code (its appendix A.3),
+    /// and not some at a time; see [`Policy::stores_scores`].
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub stored_scores: bool,
     /// Whether decode attention over cache that is not on the device runs on the CPU beside it.
     pub cpu_attention: bool,
     /// Which homes on the host are page-locked.
@@ -219,6 +223,7 @@ impl Policy {
             barrier: true,
             half_layers: true,
             cache_workspace: true,
+            stored_scores: true,
             cpu_attention: false,
             page_locked: PageLocked::FLEXGEN,
             compression: Compression::default(),
@@ -249,6 +254,12 @@ impl Policy {
     /// Whether a step is half a layer: only where steps load weights at once, since nothing else has steps.
     pub fn halves_layers(&self) -> bool {
         self.half_layers && self.loads_weights_at_once()
+    }
+
+    /// Whether a prompt's scores have room on the device all at once: only where there are steps as in code of their time. No executor
+    /// here needs it.
+    pub fn stores_scores(&self) -> bool {
+        self.stored_scores && self.loads_weights_at_once()
     }
 
     /// What is a step, where that is not a layer.

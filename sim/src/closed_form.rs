@@ -303,6 +303,7 @@ fn reference_plan(
         policy: Policy {
             half_layers: false,
             cache_workspace: false,
+            stored_scores: false,
             ..Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0])?
         },
         capacity_bytes: PerTier::default(),

@@ -314,20 +314,22 @@ fn memory_is_close_to_the_footprint_and_exact_for_pure_placements() {
     ];
     // Dense, with sparse attention, and in half layers with FlexGen's workspaces and without.
     let variants = [
-        (1.0, false, true),
-        (0.1, false, true),
-        (1.0, true, true),
-        (1.0, true, false),
+        (1.0, false, true, true),
+        (0.1, false, true, true),
+        (1.0, true, true, true),
+        (1.0, true, false, true),
+        (1.0, true, false, false),
     ];
     let variants = cases
         .into_iter()
         .flat_map(|case| variants.map(|variant| (case, variant)));
     for (((name, size, batches, percent, cpu_attention), tolerance), variant) in variants {
-        let (sparse_attention, barrier, cache_workspace) = variant;
+        let (sparse_attention, barrier, cache_workspace, stored_scores) = variant;
         let policy = Policy {
             sparse_attention,
             barrier,
             cache_workspace,
+            stored_scores,
             ..policy(size, batches, percent, cpu_attention)
         };
         let forms = ClosedForms::new(

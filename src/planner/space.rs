@@ -100,6 +100,7 @@ pub(super) fn blank() -> Policy {
         barrier: false,
         half_layers: false,
         cache_workspace: false,
+        stored_scores: false,
         cpu_attention: false,
         page_locked: PageLocked::ALL,
         compression: Compression::default(),

@@ -404,7 +404,7 @@ fn unpacked_bytes(plan: &Plan) -> Bytes {
 }
 
 /// Scratch of the kernels in prefill, the larger of the two phases (FlexGen A.3, `gpu_w` less what
-/// has buffers of its own): new queries, keys and values with their input; attention scores; the
+/// has buffers of its own): new queries, keys and values with their input; attention scores, where these are stored; the
 /// MLP's input and inner activations.
 fn workspace_bytes(plan: &Plan, batch: u32) -> Bytes {
     let (model, prompt_len) = (&plan.model, u64::from(plan.workload.prompt_len));
@@ -412,7 +412,10 @@ fn workspace_bytes(plan: &Plan, batch: u32) -> Bytes {
     let hidden = u64::from(model.hidden_size);
     let halves = if model.gated_mlp { 2 } else { 1 };
     let project = tokens * (hidden + model.q_size() + 2 * model.kv_size());
-    let scores = u64::from(batch) * u64::from(model.num_attention_heads) * prompt_len * prompt_len;
+    let scores = match plan.policy.stores_scores() {
+        true => tokens * prompt_len * u64::from(model.num_attention_heads),
+        false => 0,
+    };
     let mlp = tokens * (hidden + halves * u64::from(model.intermediate_size));
     Bytes(project.max(scores).max(mlp) * plan.dtype.size_bytes())
 }

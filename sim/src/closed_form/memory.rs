@@ -20,14 +20,40 @@ const SEQUENCES: u32 = 16;
 /// sequence of a block takes (homes). All in bytes, by tier.
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
-    /// Where a layer is a step.
-    whole: Vec<(Kept, Rows)>,
-    /// Where steps are FlexGen's, which few ask for: without a copy of the cache for the CPU, and with.
-    stepped: [OnceLock<Vec<(Kept, Rows)>>; 2],
+    /// By [`Steps`]; but for the planner's own few ask for any.
+    rows: [OnceLock<Vec<(Kept, Rows)>>; Steps::COUNT],
     measured: Measured,
     text_bytes: f64,
     /// Of one block.
     workload: Workload,
+}
+
+/// What of FlexGen's released code a policy does, and memory depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Steps {
+    half_layers: bool,
+    cache_workspace: bool,
+    stored_scores: bool,
+}
+
+impl Steps {
+    const COUNT: usize = 8;
+
+    fn of(policy: &Policy) -> Steps {
+        Steps {
+            half_layers: policy.halves_layers(),
+            cache_workspace: policy.copies_cache(),
+            stored_scores: policy.stores_scores(),
+        }
+    }
+
+    /// Below [`Steps::COUNT`].
+    fn index(self) -> usize {
+        let flags = [self.half_layers, self.cache_workspace, self.stored_scores];
+        flags
+            .into_iter()
+            .fold(0, |index, flag| 2 * index + usize::from(flag))
+    }
 }
 
 /// What is compressed, and whether the CPU attends.
@@ -75,9 +101,12 @@ impl Memory {
             compressions: compressions.to_vec(),
         };
         let ids = f64::from(workload.prompt_len) + f64::from(workload.gen_len);
+        let rows: [OnceLock<_>; Steps::COUNT] = Default::default();
+        // What means nothing is said at once.
+        let ours = measured.all_rows(base)?;
+        rows[Steps::of(&base).index()].get_or_init(|| ours);
         Ok(Memory {
-            whole: measured.all_rows(base)?,
-            stepped: Default::default(),
+            rows,
             measured,
             text_bytes: 4.0 * ids,
             workload: endless,
@@ -93,11 +122,8 @@ impl Memory {
         asked: u64,
     ) -> (PerTier<Linear>, Linear) {
         let key = (policy.compression, policy.cpu_attention);
-        let copies = policy.copies_cache();
-        let rows = match policy.halves_layers() || copies {
-            true => self.stepped[usize::from(copies)].get_or_init(|| self.measured.stepped(copies)),
-            false => &self.whole,
-        };
+        let steps = Steps::of(policy);
+        let rows = self.rows[steps.index()].get_or_init(|| self.measured.stepped(steps));
         let rows = rows.iter().find(|(known, _)| *known == key);
         let (_, rows) = rows.expect("forms are made for the compressions that are asked for");
         let sequences = f64::from(sequences);
@@ -146,15 +172,16 @@ struct Measured {
 }
 
 impl Measured {
-    /// In FlexGen's steps; what lowers in whole layers does in halves.
-    fn stepped(&self, cache_workspace: bool) -> Vec<(Kept, Rows)> {
-        let flexgen = Policy {
+    /// In such steps; what lowers in whole layers does in any.
+    fn stepped(&self, steps: Steps) -> Vec<(Kept, Rows)> {
+        let policy = Policy {
             barrier: true,
-            half_layers: true,
-            cache_workspace,
+            half_layers: steps.half_layers,
+            cache_workspace: steps.cache_workspace,
+            stored_scores: steps.stored_scores,
             ..self.base
         };
-        self.all_rows(flexgen).expect("as of whole layers")
+        self.all_rows(policy).expect("as of whole layers")
     }
 
     fn all_rows(&self, base: Policy) -> Result<Vec<(Kept, Rows)>, LowerError> {
