@@ -89,6 +89,15 @@ impl Room {
         }
     }
 
+    /// Between this and other room.
+    pub(super) fn half_way(&self, other: &Room) -> Room {
+        let half = |a: f64, b: f64| a / 2.0 + b / 2.0;
+        Room {
+            tiers: PerTier::from_fn(|tier| half(self.tiers[tier], other.tiers[tier])),
+            page_locked: half(self.page_locked, other.page_locked),
+        }
+    }
+
     /// What a closed form says of each bound, and how much there may be.
     pub(super) fn rows<'f>(&self, form: &'f ClosedForm) -> [(&'f Linear, f64); 4] {
         Bound::ALL.map(|bound| {

@@ -17,6 +17,9 @@ use super::{PlanError, lp};
 /// How often a proposal is placed again in less room before it is given up.
 const TRIES: i32 = 8;
 
+/// How often what was taken too much of is halved then.
+const HALVINGS: usize = 4;
+
 /// Makes plans of policies.
 #[derive(Debug, Clone)]
 pub(super) struct Maker {
@@ -102,17 +105,18 @@ impl Maker {
     pub(super) fn fitting(&self, shape: &Shape) -> Result<Option<Plan>, PlanError> {
         let mut plan = self.plan(shape.policy);
         let mut locks_too_much = None;
-        let mut room = self.room;
+        let (mut room, mut too_much) = (self.room, None);
         for tried in 0..TRIES {
             let needs = self.room.needs(&plan)?;
             let exceeded: Vec<(Bound, f64)> = self.room.exceeded(&needs).collect();
             match exceeded[..] {
-                [] => return Ok(Some(plan)),
+                [] => return self.closer(shape, plan, (room, too_much)).map(Some),
                 [(Bound::PageLocked, _)] => {
                     locks_too_much.get_or_insert_with(|| plan.clone());
                 }
                 _ => {}
             }
+            too_much = Some(room);
             for (bound, bytes) in exceeded {
                 // A little less room need not move a tensor, so each try takes more.
                 room.take(bound, (bytes + PAGE_BYTES as f64) * 2f64.powi(tried));
@@ -125,5 +129,27 @@ impl Maker {
         }
         let settled = locks_too_much.map(|plan| self.room.locking_less(plan));
         Ok(settled.transpose()?.filter(|plan| self.fits(plan)))
+    }
+
+    /// A plan that fits, or the same shape placed in more room, between that plan's and one that was too much.
+    fn closer(
+        &self,
+        shape: &Shape,
+        mut plan: Plan,
+        (mut room, too_much): (Room, Option<Room>),
+    ) -> Result<Plan, PlanError> {
+        let Some(mut too_much) = too_much else {
+            return Ok(plan);
+        };
+        for _ in 0..HALVINGS {
+            let between = room.half_way(&too_much);
+            let placed = lp::place(shape, &between);
+            let closer = placed.ok().flatten().map(|(policy, _)| self.plan(policy));
+            match closer.filter(|plan| self.fits(plan)) {
+                Some(closer) => (plan, room) = (closer, between),
+                None => too_much = between,
+            }
+        }
+        Ok(plan)
     }
 }
