@@ -61,6 +61,9 @@ const PROPOSED_AT_MOST: usize = 100;
 /// whole counted.
 const JUDGED: usize = 6;
 
+/// How many more where prompts come to an end: blocks of other numbers of rounds.
+const JUDGED_OF_ROUNDS: usize = 4;
+
 /// How many of the best diagonals with usual blocks, and how many of the best with others, a short simulation leaves to a
 /// longer one.
 const DIAGONALS: usize = 4;
@@ -509,6 +512,10 @@ impl<'a> Search<'a> {
         shapes: &[Shape],
         objective: Objective,
     ) -> Result<(Vec<Plan>, Vec<Proposal>), PlanError> {
+        let enough = match self.maker.workload().num_prompts {
+            None => JUDGED,
+            Some(_) => JUDGED + JUDGED_OF_ROUNDS,
+        };
         for count in [PROPOSED, PROPOSED_AT_MOST] {
             let room = self.maker.room();
             let mut plans = Vec::new();
@@ -519,7 +526,7 @@ impl<'a> Search<'a> {
                 let before = plans.len();
                 for proposal in unlike_first(&best) {
                     // Of small plans, more are judged in the same time.
-                    if plans.len() < before + JUDGED || judge::are_few(&plans[before..]) {
+                    if plans.len() < before + enough || judge::are_few(&plans[before..]) {
                         let made = self.maker.make(proposal)?;
                         let may_win = |plan: &Plan| self.may_win(plan, &best, objective);
                         let (likely, others): (Vec<_>, Vec<_>) =
@@ -615,17 +622,32 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The very best, then the best of each other GPU batch size, then the others: the closed form errs much
-/// alike on shapes that are.
+/// The very best, then the best of each other number of rounds (endless prompts have one), then of each other GPU batch size, then
+/// the others: the closed form errs much alike on shapes that are, and knows nothing of how a round begins and ends.
 fn unlike_first(proposals: &[Proposal]) -> Vec<&Proposal> {
     let (best, others) = proposals.split_at(proposals.len().min(BEST));
-    let size = |proposal: &Proposal| proposal.policy.gpu_batch_size;
-    let mut sizes: Vec<u32> = best.iter().map(size).collect();
+    let best: Vec<&Proposal> = best.iter().collect();
+    let rounds = |proposal: &Proposal| proposal.form.rounds().ceil() as u64;
+    let (best, others) = first_of_each(best, others.iter().collect(), rounds);
+    let (mut best, others) = first_of_each(best, others, |p| p.policy.gpu_batch_size.into());
+    best.extend(others);
+    best
+}
+
+/// Some, and of others the first of each that none before is like; and what is left.
+fn first_of_each<'p>(
+    mut some: Vec<&'p Proposal>,
+    others: Vec<&'p Proposal>,
+    key: impl Fn(&Proposal) -> u64,
+) -> (Vec<&'p Proposal>, Vec<&'p Proposal>) {
+    let mut known: Vec<u64> = some.iter().map(|proposal| key(proposal)).collect();
     let is_first = |proposal: &&Proposal| {
-        let first = !sizes.contains(&size(proposal));
-        sizes.push(size(proposal));
+        let key = key(proposal);
+        let first = !known.contains(&key);
+        known.push(key);
         first
     };
-    let (first, rest): (Vec<_>, Vec<_>) = others.iter().partition(is_first);
-    best.iter().chain(first).chain(rest).collect()
+    let (first, rest): (Vec<_>, Vec<_>) = others.into_iter().partition(is_first);
+    some.extend(first);
+    (some, rest)
 }
