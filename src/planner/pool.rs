@@ -19,7 +19,10 @@ use crate::parallel::on_all_processors;
 const CLOSE: f64 = 1.1;
 
 /// How many plans are simulated in full at most, where that is much work.
-const FINALISTS_MAX: usize = 3;
+const FINALISTS_MAX: usize = 5;
+
+/// How many of these are of the best one's way.
+const OF_BEST: usize = 3;
 
 /// With so many simulated in full, and one of them in time, no other kind of plan is waited for.
 const PREDICTED_MAX: usize = 9;
@@ -203,7 +206,7 @@ fn are_enough(judged: &[Candidate], rest: &[Candidate], limit: Seconds) -> bool 
     judged.len() >= PREDICTED_MAX || in_time.any(another) || !rest.iter().any(another)
 }
 
-/// The best, those that come close to it in another way, and at least one of another kind; besides all
+/// The best, some that are alike and those that come close to it in another way, and at least one of another kind; besides all
 /// that have a prediction already. Plans are in the objective's order.
 fn finalists(plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {
     let Some(best) = plans.first() else {
@@ -217,8 +220,10 @@ fn finalists(plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {
         let policy = &candidate.plan().policy;
         let way = (kind::alike(policy), policy.pipeline.micro_batches);
         let another_kind = candidate.kind() != kind_of_best;
+        let before = seen.iter().filter(|known| **known == way).count();
+        let of_best = seen.first().is_none_or(|best| *best == way);
         let is_close = candidate.judged.cost(objective) <= close
-            && !seen.contains(&way)
+            && before < if of_best { OF_BEST } else { 1 }
             && seen.len() < FINALISTS_MAX;
         if is_close || (another_kind && others == 0) {
             seen.push(way);
