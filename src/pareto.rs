@@ -160,8 +160,9 @@ fn curve(
         })
     };
     let Some(batches) = batches else {
-        let mut blocks = doubling(&best)?;
-        if let Some(size) = baseline.favourite()?
+        let favourite = baseline.favourite()?;
+        let mut blocks = doubling(&best, favourite)?;
+        if let Some(size) = favourite
             && blocks.iter().all(|block| block.sequences != size)
         {
             blocks.push(best(size)?);
@@ -173,9 +174,10 @@ fn curve(
     all.into_iter().collect()
 }
 
-/// Blocks of sizes that double, until more are of no use.
+/// Blocks of sizes that double, past the favourite one, until more are of no use.
 fn doubling(
     best: &(dyn Fn(u32) -> Result<Best, PlanError> + Sync),
+    favourite: Option<u32>,
 ) -> Result<Vec<Best>, PlanError> {
     let sizes = std::iter::successors(Some(1), |size| Some(size * 2));
     let sizes: Vec<u32> = sizes
@@ -185,7 +187,8 @@ fn doubling(
     for some in sizes.chunks(AT_ONCE) {
         for block in on_all_processors(some.to_vec(), &best) {
             blocks.push(block?);
-            if are_enough(&blocks) {
+            let is_past = |best: &Best| favourite.is_none_or(|size| best.sequences >= size);
+            if are_enough(&blocks, blocks.last().is_none_or(is_past)) {
                 return Ok(blocks);
             }
         }
@@ -193,8 +196,8 @@ fn doubling(
     Ok(blocks)
 }
 
-/// Whether larger blocks do not fit, or the last ones were of no use.
-fn are_enough(blocks: &[Best]) -> bool {
+/// Whether larger blocks do not fit, or the last ones, past the favourite one, were of no use.
+fn are_enough(blocks: &[Best], are_past: bool) -> bool {
     let rate = |best: &Best| match &best.outcome {
         Outcome::Fits(block) => Some(block.throughput_tok_s),
         Outcome::DoesNotFit(_) => None,
@@ -205,7 +208,7 @@ fn are_enough(blocks: &[Best]) -> bool {
     };
     let (before, last) = rates.split_at(rates.len().saturating_sub(IDLE_SIZES_MAX));
     let best = |rates: &[f64]| rates.iter().copied().fold(0.0, f64::max);
-    !before.is_empty() && best(last) <= best(before) * (1.0 + GAIN_MIN)
+    are_past && !before.is_empty() && best(last) <= best(before) * (1.0 + GAIN_MIN)
 }
 
 impl Point {

@@ -45,6 +45,9 @@ pub struct Args {
     format: Format,
 }
 
+/// A constant that runs say nothing of stays, but for this.
+const MOVED: f64 = 0.01;
+
 /// Where this share of a constant's spread is left, the runs say nothing of it.
 const SAYS_NOTHING: f64 = 0.9;
 
@@ -252,8 +255,10 @@ impl Report {
                 "determined"
             } else if row.spread_left < SAYS_NOTHING {
                 "partly; held by the profile"
-            } else {
+            } else if (row.factor - 1.0).abs() < MOVED {
                 "nothing; as in the profile"
+            } else {
+                "hardly anything, and yet moved it: look at the runs' errors"
             };
             constants.row([
                 row.constant.to_owned(),

@@ -86,6 +86,7 @@ fn embedded_below(path: &Path, wanted: &str) -> Option<&'static str> {
 /// The text of the profile that another extends: a neighbour, one of the folder, or an embedded one.
 fn parent_text(neighbours: &Path, name: &str) -> Result<String, ProfileError> {
     let name = name.strip_suffix(".toml").unwrap_or(name);
+    let name = name.strip_prefix("./").unwrap_or(name);
     if is_plain(name) {
         for folder in [neighbours, Path::new(FOLDER)] {
             let path = folder.join(format!("{name}.toml"));
