@@ -96,6 +96,39 @@ fn a_plan_for_latency_says_for_how_many_prompts() {
 }
 
 #[test]
+fn other_memory_is_asked_for_without_a_profile() {
+    let place = Place::new();
+    let plan = "--model opt-6.7b --gen-len 4 --format json";
+    let more = "extends = \"t4\"\nname = \"more\"\ndescription = \"more\"\n\
+        [sources.asked]\nkind = \"published\"\nfrom = \"a test\"\ndate = \"2026\"\n\
+        [tiers]\nhost_capacity_bytes = { value = 48e9, source = \"asked\" }\n\
+        device_capacity_bytes = { value = 8e9, source = \"asked\" }\n";
+    place.write("more.toml", more);
+    let stated = place.json(&format!("plan --hw t4 --host-gb 48 --device-gb 8 {plan}"));
+    let written = place.json(&format!("plan --hw more.toml {plan}"));
+    assert_eq!(stated["policy"], written["policy"]);
+    assert_eq!(stated["capacity_bytes"], written["capacity_bytes"]);
+    assert_eq!(stated["prediction"], written["prediction"]);
+    assert_ne!(
+        stated["policy"],
+        place.json(&format!("plan --hw t4 {plan}"))["policy"]
+    );
+    // A plan goes with the memory that it was made for, or with other.
+    place.text("plan --hw t4 --host-gb 48 --device-gb 8 --model opt-6.7b --gen-len 4 -o plan.json");
+    let said = place.text("simulate --plan plan.json --device-gb 9");
+    assert!(
+        said.contains("t4 if it had 9.00 GB of device memory"),
+        "{said}"
+    );
+    place.refused("simulate --plan plan.json --device-gb 4", 3, &["device"]);
+    place.refused(
+        "plan --hw t4 --model opt-6.7b --host-gb 0",
+        2,
+        &["--host-gb"],
+    );
+}
+
+#[test]
 fn a_damaged_plan_is_refused_by_key() {
     let place = Place::new();
     tiny_plan(&place);

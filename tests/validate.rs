@@ -249,14 +249,14 @@ fn a_case_that_fits_nowhere_is_infeasible() {
     Place::new(&small).refused(
         hw,
         3,
-        &["case `tiny / host", "device tier needs", "too little"],
+        &["case `tiny / host", "device tier holds", "too much"],
     );
     let planned = small.replace("percent = [0, 100, 0, 100, 100, 0]", "");
     let words = [
         "case `tiny / host",
         "no plan fits",
-        "the device tier needs",
-        "too little",
+        "the device tier holds",
+        "too much",
     ];
     Place::new(&planned).refused(hw, 3, &words);
 }

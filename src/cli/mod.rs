@@ -29,6 +29,7 @@ pub mod score;
 pub mod simulate;
 mod threads;
 pub mod validate;
+mod what_if;
 pub mod workload;
 
 use std::ffi::OsString;

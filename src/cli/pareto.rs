@@ -16,6 +16,7 @@ use super::exit::{Exit, Failure};
 use super::options::Format;
 use super::output::{check_apart, check_output, check_spared, print, print_json};
 use super::plan::{at_most, refused};
+use super::what_if::WhatIf;
 use crate::baseline::System;
 use crate::files::{find_model, find_profile, write_atomically, write_text};
 use crate::pareto::{Point, Setting, points};
@@ -28,6 +29,8 @@ pub struct Args {
     /// The machine: a path, a name in hw-profiles/, or an embedded profile
     #[arg(long, value_name = "PROFILE")]
     hw: String,
+    #[command(flatten)]
+    what_if: WhatIf,
     /// The model: a name, a config.json of Hugging Face, or a folder that holds one
     #[arg(long)]
     model: String,
@@ -127,7 +130,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         check_apart(&output, &[("--published", args.published.as_deref())])?;
         check_spared(&output, Some(&args.hw), Some(&args.model))?;
     }
-    let profile = find_profile(&args.hw)?;
+    let profile = args.what_if.of(find_profile(&args.hw)?);
     let model = find_model(&args.model)?.spec;
     let workload = Workload {
         prompt_len: args.workload.prompt_len,

@@ -23,6 +23,7 @@ use super::options::{
 };
 use super::output::{check_apart, check_output, check_spared, print, print_json, written_to};
 use super::progress::Progress;
+use super::what_if::WhatIf;
 use crate::compare::Comparison;
 use crate::files::{
     PlanFile, SearchNote, find_model, find_profile, plan_json, read_lengths, write_text,
@@ -41,6 +42,8 @@ pub struct Args {
     /// The machine: a path, a name in hw-profiles/ of the current directory, or an embedded profile
     #[arg(long, value_name = "PROFILE")]
     hw: String,
+    #[command(flatten)]
+    what_if: WhatIf,
     /// The model: a name, a config.json of Hugging Face, or a folder that holds one
     #[arg(long)]
     model: String,
@@ -177,7 +180,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ],
     )?;
     check_spared(&[("--output", output)], Some(&args.hw), Some(&args.model))?;
-    let profile = find_profile(&args.hw)?;
+    let profile = args.what_if.of(find_profile(&args.hw)?);
     let model = find_model(&args.model)?;
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
     let machine = (&profile, &model.spec, dtype);
@@ -341,6 +344,7 @@ fn report(
             let assumed = args.wish.assumed(args.workload);
             let assumed = assumed.map_or(String::new(), |what| format!("planned    for {what}\n"));
             let machine = [
+                args.what_if.note(profile),
                 strategies(args, planned),
                 modules(greedys_loss),
                 cpu_products(&planned.plan, profile),

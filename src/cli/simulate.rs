@@ -25,6 +25,7 @@ use super::options::{
 };
 use super::output::{check_apart, check_outputs, check_spared, print, written_to};
 use super::score::without_text;
+use super::what_if::WhatIf;
 use crate::files::{
     InputError, PlanFile, find_model, find_profile, plan_json, read_plan, write_atomically,
     write_text,
@@ -39,6 +40,8 @@ pub struct Args {
     /// The machine: a path, a name in hw-profiles/, or an embedded profile [default: the plan's]
     #[arg(long, value_name = "PROFILE", required_unless_present = "plan")]
     hw: Option<String>,
+    #[command(flatten)]
+    what_if: WhatIf,
     /// A plan to simulate, instead of a policy
     #[arg(long, value_name = "FILE", conflicts_with_all = POLICY_FLAGS)]
     plan: Option<PathBuf>,
@@ -179,8 +182,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let written: String = written.into_iter().flatten().map(written_to).collect();
     let printed = match args.format {
         Format::Text => {
-            let locks = locks_too_much(&plan, &profile);
-            print(&(without_text(&args.without) + &plan_text(&plan) + &locks + &written))
+            let machine = args.what_if.note(&profile) + &locks_too_much(&plan, &profile);
+            print(&(without_text(&args.without) + &plan_text(&plan) + &machine + &written))
         }
         Format::Json => print(&json),
     };
@@ -237,7 +240,8 @@ fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
             format!("{file}: provenance.hardware is not known here; give it with --hw")
         })?,
     };
-    if args.hw.is_some() {
+    let profile = args.what_if.of(profile);
+    if args.hw.is_some() || args.what_if.is_stated() {
         // The same plan on the machine that was named.
         plan.capacity_bytes = profile.usable();
         plan.provenance.hardware.clone_from(&profile.name);
@@ -256,7 +260,9 @@ fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
 
 fn from_flags(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     let given = "clap has asked for it";
-    let profile = find_profile(args.hw.as_deref().expect(given))?;
+    let profile = args
+        .what_if
+        .of(find_profile(args.hw.as_deref().expect(given))?);
     let model = find_model(args.model.as_deref().expect(given))?;
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
     let model = model.spec;

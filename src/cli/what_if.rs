@@ -1,0 +1,61 @@
+//! A machine with other memory than its profile says.
+
+use clap::Args;
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::units::Bytes;
+
+use super::options::positive;
+
+/// Memory of the machine, as stated: all there is, with what others use.
+#[derive(Debug, Clone, Copy, PartialEq, Args)]
+pub(super) struct WhatIf {
+    /// What if the device had so much memory, in GB
+    #[arg(long, value_name = "GB", value_parser = positive, allow_negative_numbers = true)]
+    device_gb: Option<f64>,
+    /// What if the host had
+    #[arg(long, value_name = "GB", value_parser = positive, allow_negative_numbers = true)]
+    host_gb: Option<f64>,
+    /// What if the disk had
+    #[arg(long, value_name = "GB", value_parser = positive, allow_negative_numbers = true)]
+    disk_gb: Option<f64>,
+}
+
+impl WhatIf {
+    /// The machine with what is stated.
+    pub(super) fn of(self, profile: HardwareProfile) -> HardwareProfile {
+        let [device, host, disk] = self.stated().map(|(_, bytes)| bytes);
+        match self.is_stated() {
+            true => profile.with_capacities(device, host, disk),
+            false => profile,
+        }
+    }
+
+    /// Whether anything is.
+    pub(super) fn is_stated(self) -> bool {
+        self.stated().iter().any(|(_, bytes)| bytes.is_some())
+    }
+
+    /// A line that says what is.
+    pub(super) fn note(self, profile: &HardwareProfile) -> String {
+        let said = self.stated().into_iter();
+        let said = said.filter_map(|(name, bytes)| Some(format!("{} of {name}", bytes?)));
+        let said: Vec<String> = said.collect();
+        match said.is_empty() {
+            true => String::new(),
+            false => format!(
+                "machine    {} if it had {}\n",
+                profile.name,
+                said.join(", ")
+            ),
+        }
+    }
+
+    fn stated(self) -> [(&'static str, Option<Bytes>); 3] {
+        let bytes = |gb: f64| Bytes((gb * 1e9).round() as u64);
+        [
+            ("device memory", self.device_gb.map(bytes)),
+            ("host memory", self.host_gb.map(bytes)),
+            ("disk", self.disk_gb.map(bytes)),
+        ]
+    }
+}
