@@ -209,7 +209,7 @@ impl<'a> Baseline<'a> {
             (_, Outcome::Fits(_)) => split,
             (Outcome::Fits(_), _) => whole,
             (Outcome::DoesNotFit(a), Outcome::DoesNotFit(b)) => {
-                Outcome::DoesNotFit(if a.needed <= b.needed { *a } else { *b })
+                Outcome::DoesNotFit(if a.lack <= b.lack { *a } else { *b })
             }
         })
     }

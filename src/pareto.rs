@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
+use plimsoll_core::policy::{Granularity, Policy, Schedule};
 use plimsoll_core::term::Term;
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
@@ -69,15 +69,17 @@ pub struct Point {
     pub barrier: Option<bool>,
     /// How percentages of weights become whole tensors.
     pub granularity: Option<Granularity>,
-    /// Which host memory is page-locked.
-    pub page_lock: Option<&'static str>,
+    /// Whether a prompt's scores lie on the device all at once.
+    pub stored_scores: Option<bool>,
+    /// What is page-locked on the host.
+    pub page_lock: Option<String>,
     /// What of FlexGen's steps the policy does without, of those that its barrier would bring.
     pub without: Option<String>,
     /// Whether weights are kept in 4 bits.
     pub compress_weight: Option<bool>,
     /// Whether the cache is.
     pub compress_cache: Option<bool>,
-    /// Out of memory: the tier that binds.
+    /// Out of memory: what binds.
     pub exceeds: Option<Bound>,
     /// What the nearest plan asks of it.
     pub needed_bytes: Option<u64>,
@@ -235,6 +237,7 @@ impl Point {
             barrier: None,
             granularity: None,
             page_lock: None,
+            stored_scores: None,
             without: None,
             compress_weight: None,
             compress_cache: None,
@@ -277,11 +280,8 @@ impl Point {
         self.overlap = Some(policy.overlap);
         self.barrier = Some(policy.barrier);
         self.granularity = Some(policy.granularity);
-        self.page_lock = Some(match policy.page_locked {
-            PageLocked::ALL => "all",
-            PageLocked::NONE => "none",
-            _ => "flexgen",
-        });
+        self.page_lock = Some(policy.page_locked.name());
+        self.stored_scores = Some(policy.stores_scores());
         let without: Vec<&str> = [
             (Term::HalfLayers, policy.halves_layers()),
             (

@@ -76,6 +76,21 @@ fn points_of_a_frontier_can_be_simulated_again() {
     let small = "--hw small.toml --model opt-13b --prompt-len 512 --gen-len 8";
     let without = again(small, "--systems plimsoll,flexgen --batches 1");
     assert_eq!(without, ["cache-workspace", "null"]);
+    // Half layers whose scores are not stored, and would have no room.
+    again(
+        "--hw small.toml --model opt-13b --prompt-len 1400 --gen-len 8",
+        "--systems plimsoll --batches 1",
+    );
+    // Some of the host page-locked.
+    place.write(
+        "locks.toml",
+        "name = \"locks\"\nextends = \"t4\"\n[sources.cut]\nkind = \"datasheet\"\nfrom = \"a test\"\ndate = \"2026\"\n\
+         [tiers]\npage_lockable_bytes = { value = 40e9, source = \"cut\" }\n",
+    );
+    again(
+        "--hw locks.toml --model opt-30b --prompt-len 512 --gen-len 8",
+        "--systems plimsoll,flexgen --batches 64",
+    );
 }
 
 /// What the points are without, of FlexGen's steps; their throughput is as when they are simulated.
@@ -86,9 +101,14 @@ fn again(place: &Place, asked: &str, points: &str) -> Vec<String> {
         let word = |key: &str| point[key].to_string().replace('"', "");
         let switch = |key: &str| if point[key] == true { "on" } else { "off" };
         let percent = ["wg", "wc", "cg", "cc", "hg", "hc"].map(word).join(" ");
-        let (cpu, barrier) = (switch("cpu_compute"), switch("barrier"));
-        let mut line =
-            format!("simulate {asked} --percent {percent} --cpu-compute {cpu} --barrier {barrier}");
+        let mut line = format!("simulate {asked} --percent {percent}");
+        for (flag, key) in [
+            ("--cpu-compute", "cpu_compute"),
+            ("--barrier", "barrier"),
+            ("--stored-scores", "stored_scores"),
+        ] {
+            line += &format!(" {flag} {}", switch(key));
+        }
         for (flag, key) in [
             ("--gpu-batch-size", "gpu_batch_size"),
             ("--num-gpu-batches", "num_gpu_batches"),

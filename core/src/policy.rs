@@ -130,6 +130,38 @@ impl PageLocked {
         activations: false,
     };
 
+    /// "all", "none", or what is, as in "weights+activations".
+    pub fn name(self) -> String {
+        match self {
+            PageLocked::ALL => "all".to_owned(),
+            PageLocked::NONE => "none".to_owned(),
+            some => {
+                let is = [some.weights, some.cache, some.activations];
+                let kinds = PageLocked::KINDS.into_iter().zip(is);
+                let names: Vec<&str> = kinds.filter(|(_, is)| *is).map(|(kind, _)| kind).collect();
+                names.join("+")
+            }
+        }
+    }
+
+    /// What has such a name.
+    pub fn named(name: &str) -> Option<PageLocked> {
+        let given: Vec<&str> = match name {
+            "all" => return Some(PageLocked::ALL),
+            "none" => return Some(PageLocked::NONE),
+            some => some.split('+').collect(),
+        };
+        let [weights, cache, activations] = PageLocked::KINDS.map(|kind| given.contains(&kind));
+        let known = given.iter().all(|kind| PageLocked::KINDS.contains(kind));
+        known.then_some(PageLocked {
+            weights,
+            cache,
+            activations,
+        })
+    }
+
+    const KINDS: [&str; 3] = ["weights", "cache", "activations"];
+
     /// As FlexGen's released code does: not the cache, since its allocator would take too much.
     pub const FLEXGEN: PageLocked = PageLocked {
         cache: false,
@@ -235,12 +267,14 @@ impl Policy {
         Ok(policy)
     }
 
-    /// The same without the steps of FlexGen's released code: a layer is one, and the CPU attends where the cache is.
+    /// The same without the steps of FlexGen's released code: a layer is one, the CPU attends where the cache is, and scores are used
+    /// some at a time.
     #[must_use]
     pub fn in_whole_layers(self) -> Policy {
         Policy {
             half_layers: false,
             cache_workspace: false,
+            stored_scores: false,
             ..self
         }
     }

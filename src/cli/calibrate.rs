@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for fitted in found
         .constants
         .iter()
-        .filter(|c| c.spread_left < SAYS_NOTHING)
+        .filter(|c| c.spread_left < SAYS_NOTHING || (c.factor - 1.0).abs() >= MOVED)
     {
         fitted.constant.mark(&mut found.profile, &from, &today());
     }

@@ -128,15 +128,26 @@ impl From<GranularityName> for Granularity {
     }
 }
 
-/// Which host memory is page-locked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// Which homes on the host are page-locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PageLockName {
     /// As FlexGen's released code does: weights as far as the machine lets them, activations, not the cache.
     Flexgen,
-    /// All.
-    All,
-    /// None.
-    None,
+    /// These.
+    Stated(PageLocked),
+}
+
+/// Reads "flexgen", or what [`PageLocked::name`] writes.
+pub(super) fn page_lock(text: &str) -> Result<PageLockName, String> {
+    match text {
+        "flexgen" => Ok(PageLockName::Flexgen),
+        _ => PageLocked::named(text)
+            .map(PageLockName::Stated)
+            .ok_or_else(|| {
+                "give flexgen, all, none, or some of weights, cache and activations with + between"
+                    .to_owned()
+            }),
+    }
 }
 
 impl PageLockName {
@@ -149,8 +160,7 @@ impl PageLockName {
         policy: &Policy,
     ) -> PageLocked {
         match self {
-            PageLockName::All => PageLocked::ALL,
-            PageLockName::None => PageLocked::NONE,
+            PageLockName::Stated(stated) => stated,
             PageLockName::Flexgen => flexgen::page_locked(profile, model, dtype, policy),
         }
     }

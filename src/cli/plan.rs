@@ -33,7 +33,7 @@ use crate::planner::split::{GreedysLoss, loss_of};
 use crate::planner::{
     Allowed, Answer, Infeasible, Objective, PlanError, Planned, Request, Strategy, search_watched,
 };
-use crate::report::plan::{bottleneck_text, duration, locks_too_much, plan_text, search_text};
+use crate::report::plan::{bottleneck_text, duration, plan_text, search_text};
 use crate::report::three_digits;
 
 /// What to plan.
@@ -348,7 +348,6 @@ fn report(
                 strategies(args, planned),
                 modules(greedys_loss),
                 cpu_products(&planned.plan, profile),
-                locks_too_much(&planned.plan, profile),
                 one_of(args, profile),
             ];
             let machine = machine.concat();

@@ -21,7 +21,7 @@ use super::exit::{Exit, Failure};
 use super::input::{check_gpus, check_plan};
 use super::options::{
     DtypeName, Format, GranularityName, PageLockName, PipelineArgs, ScheduleName, Switch,
-    WorkloadArgs, share_of_values, term,
+    WorkloadArgs, page_lock, share_of_values, term,
 };
 use super::output::{check_apart, check_outputs, check_spared, print, written_to};
 use super::score::without_text;
@@ -79,8 +79,13 @@ pub struct Args {
     /// How percentages of weights become whole tensors
     #[arg(long, value_enum, default_value_t = GranularityName::Layer)]
     granularity: GranularityName,
-    /// Which host memory is page-locked [default: flexgen; of a plan what it says]
-    #[arg(long, value_enum)]
+    /// Whether a prompt's attention scores lie on the device all at once where steps meet (with the barrier or --no-overlap), as in
+    /// FlexGen's released code
+    #[arg(long, value_enum, default_value_t = Switch::On)]
+    stored_scores: Switch,
+    /// What on the host is page-locked: flexgen (as its code does), all, none, or some of weights, cache and activations with +
+    /// between [default: flexgen; of a plan what it says]
+    #[arg(long, value_name = "WHAT", value_parser = page_lock)]
     page_lock: Option<PageLockName>,
     /// Keep weights in 4 bits an element, in groups of 64
     #[arg(long)]
@@ -111,7 +116,7 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-const POLICY_FLAGS: [&str; 20] = [
+const POLICY_FLAGS: [&str; 21] = [
     "model",
     "prompt_len",
     "gen_len",
@@ -127,6 +132,7 @@ const POLICY_FLAGS: [&str; 20] = [
     "cpu_compute",
     "schedule",
     "barrier",
+    "stored_scores",
     "granularity",
     "compress_weight",
     "compress_cache",
@@ -288,6 +294,7 @@ fn policy(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Policy> {
         schedule: args.schedule.into(),
         overlap: !args.no_overlap,
         barrier: args.barrier.is_on(),
+        stored_scores: args.stored_scores.is_on(),
         cpu_attention: args.cpu_compute.is_on(),
         compression: Compression::of(args.compress_weight, args.compress_cache),
         sparse_attention: args.sparse_attention,

@@ -71,10 +71,14 @@ pub(super) fn best(
     let sampled = |placed: &[Proposal], profile: &HardwareProfile, others: Vec<Plan>| {
         simulated(placed, (plan, others), (profile, &search.forms))
     };
-    // Of the same blocks, and the plan itself, on the machine as it is.
-    let now = sampled(&here, search.profile, vec![plan.clone()])?;
+    // The plan fits a machine that is better.
+    let own = |profile: &HardwareProfile| Plan {
+        capacity_bytes: profile.usable(),
+        ..plan.clone()
+    };
+    let now = sampled(&here, search.profile, vec![own(search.profile)])?;
     let gains = then.into_iter().map(|(change, profile, placed)| {
-        let rate = sampled(&placed, &profile, Vec::new())?;
+        let rate = sampled(&placed, &profile, vec![own(&profile)])?;
         Ok((change, rate / now))
     });
     most(gains)

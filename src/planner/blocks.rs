@@ -109,7 +109,7 @@ impl Block {
 }
 
 /// What the nearest plan asks of what binds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Excess {
     /// What binds.
     pub bound: Bound,
@@ -117,6 +117,8 @@ pub struct Excess {
     pub needed: Bytes,
     /// What there is.
     pub capacity: Bytes,
+    /// What the nearest plan lacks of all, each as a share of its size.
+    pub lack: f64,
 }
 
 /// A block size's plan, or why it has none. Plans are ranked by simulations of a part.
@@ -227,11 +229,7 @@ impl<'a> Blocks<'a> {
         }
         // What is nearest may fit after all: whole tensors may take less than their share.
         let nearest = infeasible::smallest(&self.forms, &maker, &open.concat());
-        self.outcome(
-            &maker,
-            nearest,
-            |plan| Ok(rules.settled(plan, self.profile)),
-        )
+        self.outcome(&maker, nearest, |plan| rules.settled(plan, self.profile))
     }
 
     /// The best plans that fit of some policies whose shares are open.
@@ -285,7 +283,7 @@ impl<'a> Blocks<'a> {
         judged.sort_by(|a, b| judge::better_first(a, b, Objective::Throughput));
         match judged.into_iter().next() {
             Some(best) => Ok(Outcome::Fits(Box::new(best.into()))),
-            None => self.outcome(&self.maker, split::nearest(machine, open), Ok),
+            None => self.outcome(&self.maker, split::nearest(machine, open), |plan| plan),
         }
     }
 
@@ -301,7 +299,7 @@ impl<'a> Blocks<'a> {
                 return self.judged(vec![plan]);
             }
         }
-        self.outcome(&maker, policies.to_vec(), Ok)
+        self.outcome(&maker, policies.to_vec(), |plan| plan)
     }
 
     /// The plan of the policy that exceeds the machine by least if it fits, else what it asks too much.
@@ -309,11 +307,11 @@ impl<'a> Blocks<'a> {
         &self,
         maker: &Maker,
         policies: Vec<Policy>,
-        settled: impl Fn(Plan) -> Result<Plan, PlanError>,
+        settled: impl Fn(Plan) -> Plan,
     ) -> Result<Outcome, PlanError> {
         match excess(maker, policies)? {
             (_, Some(excess)) => Ok(Outcome::DoesNotFit(excess)),
-            (plan, None) => self.judged(vec![settled(plan)?]),
+            (plan, None) => self.judged(vec![settled(plan)]),
         }
     }
 
@@ -333,13 +331,14 @@ fn excess(
     maker: &Maker,
     policies: impl IntoIterator<Item = Policy>,
 ) -> Result<(Plan, Option<Excess>), PlanError> {
-    let (plan, needs) = infeasible::least_lacking(maker, policies)?;
+    let (plan, needs, lack) = infeasible::least_lacking(maker, policies)?;
     let bound = infeasible::binding(maker.room(), &needs);
     let (needed, capacity) = (needs[bound], Bytes(maker.room()[bound] as u64));
     let excess = Excess {
         bound,
         needed,
         capacity,
+        lack,
     };
     Ok((plan, (needed > capacity).then_some(excess)))
 }

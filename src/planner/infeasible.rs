@@ -24,6 +24,8 @@ pub struct Infeasible {
     pub needed: Bytes,
     /// What there is of it.
     pub capacity: Bytes,
+    /// What the nearest plan lacks of all, each as a share of its size.
+    pub(super) lack: f64,
     /// The plan that lacks least; it fits a machine whose tiers hold `nearest_needs`, if that may be page-locked.
     pub nearest: Plan,
     /// What the nearest plan asks of each tier.
@@ -36,14 +38,14 @@ pub struct Infeasible {
 }
 
 impl Infeasible {
-    /// What the tier that binds lacks.
-    pub(super) fn lacks(&self) -> Bytes {
+    /// What lacks of what binds.
+    fn lacks(&self) -> Bytes {
         self.needed.saturating_sub(self.capacity)
     }
 
     /// The nearer of two answers; what 4 bits would do is known of the first.
     pub(super) fn or_nearer(self, other: Infeasible) -> Infeasible {
-        if self.lacks() <= other.lacks() {
+        if self.lack <= other.lack {
             return self;
         }
         Infeasible {
@@ -135,11 +137,12 @@ pub(super) fn least_of(
     maker: &Maker,
     policies: impl IntoIterator<Item = Policy>,
 ) -> Result<Infeasible, PlanError> {
-    let (plan, needs) = least_lacking(maker, policies)?;
+    let (plan, needs, lack) = least_lacking(maker, policies)?;
     let bound = binding(maker.room(), &needs);
     Ok(Infeasible {
         bound,
         needed: needs[bound],
+        lack,
         capacity: Bytes(maker.room()[bound] as u64),
         description: describe(&plan, &needs.tiers),
         nearest_needs: needs.tiers,
@@ -148,11 +151,11 @@ pub(super) fn least_of(
     })
 }
 
-/// Of some policies the plan that exceeds the machine by least, and what it needs.
+/// Of some policies the plan that exceeds the machine by least, what it needs, and what it lacks of all as shares of their sizes.
 pub(super) fn least_lacking(
     maker: &Maker,
     policies: impl IntoIterator<Item = Policy>,
-) -> Result<(Plan, Needs), PlanError> {
+) -> Result<(Plan, Needs, f64), PlanError> {
     let room = maker.room();
     let mut nearest: Option<(f64, Plan, Needs)> = None;
     for policy in policies {
@@ -164,7 +167,7 @@ pub(super) fn least_lacking(
         }
     }
     match nearest {
-        Some((_, plan, needs)) => Ok((plan, needs)),
+        Some((lacks, plan, needs)) => Ok((plan, needs, lacks)),
         None => Err(PlanError::Solver("not even with room to spare".to_owned())),
     }
 }
@@ -178,9 +181,10 @@ pub(super) fn binding(room: &Room, needs: &Needs) -> Bound {
     most.map_or(Bound::Tier(Tier::Device), |(bound, _)| bound)
 }
 
-/// What lacks of its size.
+/// What lacks of its size. What is next to nothing counts as the device's size: else little that lacks there would be more than all of
+/// the model elsewhere.
 fn share(room: &Room, (bound, bytes): (Bound, f64)) -> f64 {
-    bytes / room[bound].max(1.0)
+    bytes / room[bound].max(room[Tier::Device]).max(1.0)
 }
 
 /// Placements of policies whose shares are open: those that a linear program finds nearest, and all pure ones.

@@ -20,56 +20,63 @@ use super::space::Shape;
 /// The solver at times ends on a singular basis; with another weight it takes another way.
 const TRAFFIC_WEIGHTS: [f64; 3] = [1e-3, 1.1e-3, 2e-3];
 
+/// And with a little less room it goes by other corners.
+const A_LITTLE_LESS: f64 = 0.9999;
+
 /// A share below this is nothing; solvers leave such crumbs.
 const SHARE_MIN: f64 = 1e-6;
 
 /// What a solution may be over a tier, of the tier: a solver's tolerance.
 const OVER_MAX: f64 = 1e-6;
 
-/// The fastest placement of a shape within its room, with the shape, or that of those that lock less whose it is; none where there
-/// is none.
+/// The fastest placement of a shape within its room and, where less than it may be page-locked, of each of those that lock less, with
+/// the shape whose it is; none where there is none.
+///
+/// # Errors
+/// As [`place`], where it has no answer for any.
+pub(super) fn place_each<'s>(
+    shape: &'s Shape,
+    room: &Room,
+) -> Result<Vec<(Policy, &'s Shape)>, PlanError> {
+    if shape.less_locked.is_empty() {
+        return Ok(place(shape, room)?
+            .map(|policy| (policy, shape))
+            .into_iter()
+            .collect());
+    }
+    // Nothing that locks less is faster.
+    match place(shape, &room.locking_anything()) {
+        Ok(None) => return Ok(Vec::new()),
+        Ok(Some(policy)) if fits(shape, &policy, room) => return Ok(vec![(policy, shape)]),
+        // What is solved with one more row may go well.
+        Ok(Some(_)) | Err(_) => {}
+    }
+    let (mut placed, mut failed) = (Vec::new(), None);
+    for shape in std::iter::once(shape).chain(&shape.less_locked) {
+        match place(shape, room) {
+            Ok(found) => placed.extend(found.map(|policy| (policy, shape))),
+            Err(error) => failed = Some(error),
+        }
+    }
+    match failed {
+        Some(error) if placed.is_empty() => Err(error),
+        _ => Ok(placed),
+    }
+}
+
+/// The fastest placement of a shape within its room; none where there is none.
 ///
 /// # Errors
 /// The solver's, whichever way it takes: it at times ends on a singular basis. Other shapes are near, so
 /// one shape's must not end a search that places any.
-pub(super) fn place<'s>(
-    shape: &'s Shape,
-    room: &Room,
-) -> Result<Option<(Policy, &'s Shape)>, PlanError> {
-    let within = |shape: &'s Shape, room: &Room| -> Result<Option<_>, PlanError> {
-        Ok(place_any_way(shape, room)?.map(|policy| (policy, shape)))
-    };
-    if shape.less_locked.is_empty() {
-        return within(shape, room);
-    }
-    // Nothing that locks less is faster.
-    match within(shape, &room.locking_anything()) {
-        Ok(None) => return Ok(None),
-        Ok(Some((policy, shape))) if fits(shape, &policy, room) => {
-            return Ok(Some((policy, shape)));
-        }
-        // What is solved with one more row may go well.
-        Ok(Some(_)) | Err(_) => {}
-    }
-    let shapes = std::iter::once(shape).chain(&shape.less_locked);
-    let placed: Vec<_> = shapes.map(|shape| within(shape, room)).collect();
-    let latency = |(policy, shape): &(Policy, &Shape)| shape.form.evaluate(policy).latency_s.0;
-    let found = placed.iter().flatten().flatten();
-    match found.min_by(|a, b| latency(a).total_cmp(&latency(b))) {
-        Some(best) => Ok(Some(*best)),
-        None => placed
-            .into_iter()
-            .collect::<Result<Vec<_>, _>>()
-            .map(|_| None),
-    }
-}
-
-fn place_any_way(shape: &Shape, room: &Room) -> Result<Option<Policy>, PlanError> {
+pub(super) fn place(shape: &Shape, room: &Room) -> Result<Option<Policy>, PlanError> {
     let mut result = Ok(None);
-    for weight in TRAFFIC_WEIGHTS {
-        result = place_weighing(shape, room, weight);
-        if result.is_ok() {
-            break;
+    for room in [*room, room.times(A_LITTLE_LESS)] {
+        for weight in TRAFFIC_WEIGHTS {
+            result = place_weighing(shape, &room, weight);
+            if result.is_ok() {
+                return result;
+            }
         }
     }
     result

@@ -64,6 +64,9 @@ const JUDGED: usize = 6;
 /// How many more where prompts come to an end: blocks of other numbers of rounds.
 const JUDGED_OF_ROUNDS: usize = 4;
 
+/// And where less than all may be page-locked: other ways to do that.
+const JUDGED_OF_LOCKS: usize = 6;
+
 /// How many of the best diagonals with usual blocks, and how many of the best with others, a short simulation leaves to a
 /// longer one.
 const DIAGONALS: usize = 4;
@@ -512,9 +515,9 @@ impl<'a> Search<'a> {
         shapes: &[Shape],
         objective: Objective,
     ) -> Result<(Vec<Plan>, Vec<Proposal>), PlanError> {
-        let enough = match self.maker.workload().num_prompts {
-            None => JUDGED,
-            Some(_) => JUDGED + JUDGED_OF_ROUNDS,
+        let more = match self.maker.workload().num_prompts {
+            None => 0,
+            Some(_) => JUDGED_OF_ROUNDS,
         };
         for count in [PROPOSED, PROPOSED_AT_MOST] {
             let room = self.maker.room();
@@ -522,8 +525,17 @@ impl<'a> Search<'a> {
             let mut unlikely = Vec::new();
             let mut proposals = Vec::new();
             // The closed form errs differently on plans of different kinds, so each has its candidates.
-            for best in space::scan_each(shapes, Kind::of, (room, objective, count))? {
+            let scanned = space::scan_each(shapes, Kind::of, (room, objective, count));
+            // What the solver cannot place at all is left to the smallest blocks, and to the nearest plan.
+            for best in scanned.unwrap_or_default() {
                 let before = plans.len();
+                let is_other = |p: &Proposal| p.policy.page_locked != best[0].policy.page_locked;
+                let locks = if best.iter().any(is_other) {
+                    JUDGED_OF_LOCKS
+                } else {
+                    0
+                };
+                let enough = JUDGED + more + locks;
                 for proposal in unlike_first(&best) {
                     // Of small plans, more are judged in the same time.
                     if plans.len() < before + enough || judge::are_few(&plans[before..]) {
@@ -568,14 +580,14 @@ impl<'a> Search<'a> {
             let placed = space::place_all(some.to_vec(), room, objective);
             for (shape, placed) in some.iter().zip(placed) {
                 // What the solver cannot place is left to the other shapes.
-                let mut plans = match placed {
-                    Ok(Some(proposal)) => self.maker.make(&proposal)?,
-                    Ok(None) | Err(_) => Vec::new(),
-                };
+                let mut plans = Vec::new();
+                for proposal in placed.unwrap_or_default() {
+                    plans.extend(self.maker.make(&proposal)?);
+                }
                 if plans.is_empty() {
-                    let nearest = lp::place_with_least_excess(shape, room);
-                    let nearest = nearest.map(|policy| room.locking_less(self.maker.plan(policy)));
-                    plans.extend(nearest.transpose()?);
+                    let shapes = std::iter::once(*shape).chain(&shape.less_locked);
+                    let nearest = shapes.filter_map(|s| lp::place_with_least_excess(s, room));
+                    plans.extend(nearest.map(|policy| self.maker.plan(policy)));
                     plans.retain(|plan| self.maker.fits(plan));
                 }
                 made.append(&mut plans);
@@ -622,25 +634,25 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The very best, then the best of each other number of rounds (endless prompts have one), then of each other GPU batch size, then
-/// the others: the closed form errs much alike on shapes that are, and knows nothing of how a round begins and ends.
+/// The very best, then the best of each other way to page-lock, of each other number of rounds (endless prompts have one), of each other
+/// GPU batch size, then the others: the closed form errs much alike on shapes that are, and knows nothing of how a round begins and ends.
 fn unlike_first(proposals: &[Proposal]) -> Vec<&Proposal> {
     let (best, others) = proposals.split_at(proposals.len().min(BEST));
-    let best: Vec<&Proposal> = best.iter().collect();
-    let rounds = |proposal: &Proposal| proposal.form.rounds().ceil() as u64;
-    let (best, others) = first_of_each(best, others.iter().collect(), rounds);
-    let (mut best, others) = first_of_each(best, others, |p| p.policy.gpu_batch_size.into());
+    let (best, others) = (best.iter().collect(), others.iter().collect());
+    let (best, others) = with_unlike(best, others, |p| p.policy.page_locked);
+    let (best, others) = with_unlike(best, others, |p| p.form.rounds().ceil() as u64);
+    let (mut best, others) = with_unlike(best, others, |p| p.policy.gpu_batch_size);
     best.extend(others);
     best
 }
 
 /// Some, and of others the first of each that none before is like; and what is left.
-fn first_of_each<'p>(
+fn with_unlike<'p, K: PartialEq>(
     mut some: Vec<&'p Proposal>,
     others: Vec<&'p Proposal>,
-    key: impl Fn(&Proposal) -> u64,
+    key: impl Fn(&Proposal) -> K,
 ) -> (Vec<&'p Proposal>, Vec<&'p Proposal>) {
-    let mut known: Vec<u64> = some.iter().map(|proposal| key(proposal)).collect();
+    let mut known: Vec<K> = some.iter().map(|proposal| key(proposal)).collect();
     let is_first = |proposal: &&Proposal| {
         let key = key(proposal);
         let first = !known.contains(&key);

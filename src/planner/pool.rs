@@ -110,7 +110,10 @@ impl<'a> Pool<'a> {
 
     /// Why there is none.
     fn lacking(self) -> Result<Answer, PlanError> {
-        let nearest = self.infeasible.into_iter().min_by_key(Infeasible::lacks);
+        let nearest = self
+            .infeasible
+            .into_iter()
+            .min_by(|a, b| a.lack.total_cmp(&b.lack));
         let nearest = nearest.map(Box::new);
         let none = || PlanError::Solver("no pipeline was searched".to_owned());
         nearest.map(Answer::Infeasible).ok_or_else(none)

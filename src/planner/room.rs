@@ -89,6 +89,14 @@ impl Room {
         }
     }
 
+    /// So many times as much.
+    pub(super) fn times(&self, factor: f64) -> Room {
+        Room {
+            tiers: self.tiers.map(|bytes| factor * bytes),
+            page_locked: factor * self.page_locked,
+        }
+    }
+
     /// Between this and other room.
     pub(super) fn half_way(&self, other: &Room) -> Room {
         let half = |a: f64, b: f64| a / 2.0 + b / 2.0;

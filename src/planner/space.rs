@@ -283,7 +283,7 @@ fn pairs(workload: &Workload) -> Vec<(u32, u32)> {
     pairs
 }
 
-/// The `count` best proposals of the linear programs, best first. What the solver cannot place is left to the other shapes.
+/// The `count` best proposals of the linear programs of each way to page-lock, best first. What the solver cannot place is left to the other shapes.
 ///
 /// # Errors
 /// The solver's, where it has no answer for any shape.
@@ -307,12 +307,12 @@ pub(super) fn scan(
         let shapes = some.iter().map(|(_, shape)| *shape).collect();
         for placed in place_all(shapes, room, objective) {
             match placed {
-                Ok(Some(proposal)) => {
-                    let at = best.partition_point(|p| p.score <= proposal.score);
-                    best.insert(at, proposal);
-                    best.truncate(count);
+                Ok(proposals) => {
+                    is_answered = true;
+                    for proposal in proposals {
+                        insert(&mut best, proposal, count);
+                    }
                 }
-                Ok(None) => is_answered = true,
                 Err(error) => failed = Some(error),
             }
         }
@@ -323,6 +323,19 @@ pub(super) fn scan(
     match failed {
         Some(error) if best.is_empty() && !is_answered => Err(error),
         _ => Ok(best),
+    }
+}
+
+/// Keeps the best of each way to page-lock in order, so many.
+fn insert(best: &mut Vec<Proposal>, proposal: Proposal, count: usize) {
+    let way = proposal.policy.page_locked;
+    let at = best.partition_point(|p| p.score <= proposal.score);
+    best.insert(at, proposal);
+    let alike = best.iter().filter(|p| p.policy.page_locked == way);
+    if alike.count() > count
+        && let Some(last) = best.iter().rposition(|p| p.policy.page_locked == way)
+    {
+        best.remove(last);
     }
 }
 
@@ -377,15 +390,15 @@ pub(super) fn scan_each<K: PartialEq>(
     }
 }
 
-/// What the linear programs propose for each shape, in the order of the shapes; none where there is no room.
+/// What the linear programs propose for each shape, in the order of the shapes: best first, and nothing where there is no room.
 pub(super) fn place_all(
     shapes: Vec<&Shape>,
     room: &Room,
     objective: Objective,
-) -> Vec<Result<Option<Proposal>, PlanError>> {
+) -> Vec<Result<Vec<Proposal>, PlanError>> {
     on_all_processors(shapes, &|shape| {
-        let placed = lp::place(shape, room)?;
-        Ok(placed.map(|(policy, shape)| {
+        let placed = lp::place_each(shape, room)?.into_iter();
+        let proposed = placed.map(|(policy, shape)| {
             let form = shape.form.clone();
             let latency = form.evaluate(&policy).latency_s;
             Proposal {
@@ -393,7 +406,10 @@ pub(super) fn place_all(
                 policy,
                 form,
             }
-        }))
+        });
+        let mut proposed: Vec<Proposal> = proposed.collect();
+        proposed.sort_by(|a, b| a.score.total_cmp(&b.score));
+        Ok(proposed)
     })
 }
 

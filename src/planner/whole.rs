@@ -106,7 +106,7 @@ impl Maker {
         let mut plan = self.plan(shape.policy);
         let mut locks_too_much = None;
         let (mut room, mut too_much) = (self.room, None);
-        for tried in 0..TRIES {
+        for tried in 0..=TRIES {
             let needs = self.room.needs(&plan)?;
             let exceeded: Vec<(Bound, f64)> = self.room.exceeded(&needs).collect();
             match exceeded[..] {
@@ -116,6 +116,9 @@ impl Maker {
                 }
                 _ => {}
             }
+            if tried == TRIES {
+                break;
+            }
             too_much = Some(room);
             for (bound, bytes) in exceeded {
                 // A little less room need not move a tensor, so each try takes more.
@@ -123,7 +126,7 @@ impl Maker {
             }
             // What the solver cannot place again is left to the other proposals.
             match lp::place(shape, &room) {
-                Ok(Some((policy, _))) => plan.policy = policy,
+                Ok(Some(policy)) => plan.policy = policy,
                 Ok(None) | Err(_) => break,
             }
         }
@@ -144,7 +147,7 @@ impl Maker {
         for _ in 0..HALVINGS {
             let between = room.half_way(&too_much);
             let placed = lp::place(shape, &between);
-            let closer = placed.ok().flatten().map(|(policy, _)| self.plan(policy));
+            let closer = placed.ok().flatten().map(|policy| self.plan(policy));
             match closer.filter(|plan| self.fits(plan)) {
                 Some(closer) => (plan, room) = (closer, between),
                 None => too_much = between,

@@ -58,8 +58,7 @@ impl Search<'_> {
         let shapes = shapes.iter().copied().filter(may_be).collect();
         let placed = space::place_all(shapes, room, Objective::Throughput).into_iter();
         // What the solver cannot place is left to the other shapes.
-        let mut untried: Vec<Proposal> =
-            placed.filter_map(|placed| placed.ok().flatten()).collect();
+        let mut untried: Vec<Proposal> = placed.flatten().flatten().collect();
         let mut known = Vec::new();
         let mut in_time: Vec<Judged> = Vec::new();
         for _ in 0..LOOKS {

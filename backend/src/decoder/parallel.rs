@@ -302,8 +302,14 @@ fn take_first<'a>(slice: &mut &'a mut [f32], count: usize) -> &'a mut [f32] {
 
 /// Keeps the thread that calls from sleeping until the others have ended, for as long as [`IDLE`]: being woken takes as long as a small product.
 fn look_until_done(at_work: &AtomicUsize) {
+    if at_work.load(Relaxed) == 0 {
+        return;
+    }
     let start = Instant::now();
-    while at_work.load(Relaxed) > 0 && start.elapsed() < IDLE {
+    while at_work.load(Relaxed) > 0 {
+        if start.elapsed() > IDLE {
+            return;
+        }
         std::hint::spin_loop();
     }
     // What they do after their work for the scope to end.

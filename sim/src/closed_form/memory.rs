@@ -145,7 +145,7 @@ impl Memory {
                 Tier::Host | Tier::Disk => row * stages,
             }
         });
-        // What grows with GPU batches alone is slots.
+        // What grows with the size of a GPU batch alone is slots.
         let of_block = rows.of_block_sequence(Tier::Host, cache_share) * block;
         let homes = rows.fixed.host.host_weights() + of_block.host_but_weights();
         (memory, homes * stages)
