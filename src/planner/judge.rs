@@ -289,7 +289,7 @@ fn finalists(judged: Vec<Judged>, diagonals: usize) -> Vec<Plan> {
         seen.push(way);
         let mut of_diagonals = seen
             .iter()
-            .filter(|(kind, usual)| kind.schedule == Schedule::Diagonal && *usual == way.1);
+            .filter(|(kind, usual, _)| kind.schedule == Schedule::Diagonal && *usual == way.1);
         let best = of_diagonals.next() == Some(&way);
         before < if best { diagonals } else { 1 }
     };

@@ -1,6 +1,6 @@
 //! What tells plans apart that are not merely the same one with other numbers.
 
-use plimsoll_core::policy::{Policy, Schedule};
+use plimsoll_core::policy::{PageLocked, Policy, Schedule};
 
 use crate::flexgen;
 
@@ -33,13 +33,17 @@ impl Kind {
     }
 }
 
-/// Plans on which simulations of a part, and the closed form, err alike: of a kind, and of blocks with or without more GPU batches
-/// than are usual.
-pub(super) type Alike = (Kind, bool);
+/// Plans on which simulations of a part, and the closed form, err alike: of a kind, of blocks with or without more GPU batches
+/// than are usual, and with the same page-locked.
+pub(super) type Alike = (Kind, bool, PageLocked);
 
 /// What a policy's plan errs alike with.
 pub(super) fn alike(policy: &Policy) -> Alike {
-    (Kind::of(policy), has_usual_batches(policy))
+    (
+        Kind::of(policy),
+        has_usual_batches(policy),
+        policy.page_locked,
+    )
 }
 
 /// Whether a block has no more GPU batches than FlexGen tries.
