@@ -27,7 +27,7 @@ fn pareto_draws_each_system_and_says_what_does_not_fit() {
     let csv = std::fs::read_to_string(place.path("p.csv")).unwrap();
     let header = "system,effective_batch,latency_s,throughput_tok_s,low_tok_s,high_tok_s,on_frontier,\
                   gpu_batch_size,num_gpu_batches,wg,wc,cg,cc,hg,hc,cpu_compute,schedule,overlap,barrier,\
-                  granularity,page_lock,without,compress_weight,compress_cache,exceeds,needed_bytes,capacity_bytes";
+                  granularity,stored_scores,page_lock,without,compress_weight,compress_cache,exceeds,needed_bytes,capacity_bytes";
     assert_eq!(csv.lines().next(), Some(header));
     assert_eq!(csv.lines().count(), 1 + 3 * 3);
     let svg = std::fs::read_to_string(place.path("p.svg")).unwrap();
