@@ -249,7 +249,7 @@ fn a_case_that_fits_nowhere_is_infeasible() {
     Place::new(&small).refused(
         hw,
         3,
-        &["case `tiny / host", "device tier holds", "too much"],
+        &["case `tiny / host", "device tier needs", "too little"],
     );
     let planned = small.replace("percent = [0, 100, 0, 100, 100, 0]", "");
     let words = [
