@@ -417,8 +417,7 @@ fn homes_are_page_locked_as_the_plan_says() {
         let tokens = found.unwrap_or_else(|error| panic!("{error}")).tokens;
         let copied = [ResourceKind::H2d, ResourceKind::D2h].map(|kind| {
             let stream = plan.machine().resource(kind, 0).expect("a link");
-            let copied = card.page_locked(usize::from(stream.0)).1;
-            copied
+            card.page_locked(usize::from(stream.0)).1
         });
         let h2d = plan
             .machine()
