@@ -228,6 +228,16 @@ fn split_plans_page_lock_no_more_either() {
         },
         ..request(FLEXGEN)
     };
+    let hetegen = Request {
+        allowed: Allowed {
+            strategy: Strategy::HeteGen,
+            ..Allowed::default()
+        },
+        ..auto
+    };
+    let alone = planned(&t4_locking(Some(520_000_000)), &model("opt-30b"), &hetegen);
+    let locked = page_locked_bytes(&alone.plan).expect("a plan").0;
+    assert!(locked <= 520_000_000, "{locked}");
     for most in [100_000_000, 400_000_000, 1_000_000_000] {
         let answer = search(
             &t4_locking(Some(most)),

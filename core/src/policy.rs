@@ -103,7 +103,7 @@ fn is_dense(share: &f64) -> bool {
 }
 
 /// Which homes on the host are page-locked. Copies from and to the others take the pageable rate. All else there always is: slots, prompts
-/// and results, which are few.
+/// and results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PageLocked {

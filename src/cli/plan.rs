@@ -6,13 +6,12 @@ use clap::ValueEnum;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::lower::{LowerError, fullest_stages};
+use plimsoll_core::lower::LowerError;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Schedule;
 use plimsoll_core::sparse::DENSE;
-use plimsoll_core::tier::Tier;
-use plimsoll_core::units::{Bytes, Seconds};
+use plimsoll_core::units::Seconds;
 use serde_json::json;
 
 use super::against::{self, against};
@@ -247,28 +246,13 @@ pub(super) fn found(answer: Answer) -> Result<Box<Planned>, Refusal> {
 }
 
 fn does_not_fit(infeasible: &Infeasible) -> Refusal {
-    let Infeasible {
-        bound,
-        needed,
-        capacity,
-        ..
-    } = infeasible;
-    let short = Bytes(needed.0.saturating_sub(capacity.0));
-    let tier = bound.tier().unwrap_or(Tier::Host);
-    let stages = fullest_stages(&infeasible.nearest, tier).ok().flatten();
-    let of_stages = stages.map_or(String::new(), |stages| format!(" in {stages}"));
-    let line = format!(
-        "no plan fits: {} and the nearest plan needs {needed}{of_stages}, {short} too much; \
-         that plan: {}; {}",
-        bound.holds(*capacity),
-        infeasible.description,
-        infeasible.remedy()
-    );
+    let line = infeasible.to_string();
     let json = json!({ "infeasible": {
-        "tier": bound,
-        "capacity_bytes": capacity,
-        "needed_bytes": needed,
-        "missing_bytes": short,
+        "tier": infeasible.bound.tier(),
+        "bound": infeasible.bound,
+        "capacity_bytes": infeasible.capacity,
+        "needed_bytes": infeasible.needed,
+        "missing_bytes": infeasible.lacks(),
         "nearest": infeasible.nearest,
         "nearest_needs_bytes": infeasible.nearest_needs,
         "fits_in_4_bits": infeasible.fits_in_4_bits,

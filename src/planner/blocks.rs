@@ -331,16 +331,17 @@ fn excess(
     maker: &Maker,
     policies: impl IntoIterator<Item = Policy>,
 ) -> Result<(Plan, Option<Excess>), PlanError> {
-    let (plan, needs, lack) = infeasible::least_lacking(maker, policies)?;
-    let bound = infeasible::binding(maker.room(), &needs);
-    let (needed, capacity) = (needs[bound], Bytes(maker.room()[bound] as u64));
+    let least = infeasible::least_of(maker, policies)?;
     let excess = Excess {
-        bound,
-        needed,
-        capacity,
-        lack,
+        bound: least.bound,
+        needed: least.needed,
+        capacity: least.capacity,
+        lack: least.lack,
     };
-    Ok((plan, (needed > capacity).then_some(excess)))
+    Ok((
+        least.nearest,
+        (excess.needed > excess.capacity).then_some(excess),
+    ))
 }
 
 /// Every way to make a block under some rules; shares are open.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use plimsoll_core::compression::Compression;
+use plimsoll_core::lower::fullest_stages;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::tier::{PerTier, Tier};
@@ -39,7 +40,7 @@ pub struct Infeasible {
 
 impl Infeasible {
     /// What lacks of what binds.
-    fn lacks(&self) -> Bytes {
+    pub fn lacks(&self) -> Bytes {
         self.needed.saturating_sub(self.capacity)
     }
 
@@ -85,10 +86,13 @@ impl fmt::Display for Infeasible {
             ..
         } = self;
         let holds = self.bound.holds(self.capacity);
+        let tier = self.bound.tier().unwrap_or(Tier::Host);
+        let stages = fullest_stages(&self.nearest, tier).ok().flatten();
+        let of_stages = stages.map_or(String::new(), |stages| format!(" in {stages}"));
         let (remedy, lacks) = (self.remedy(), self.lacks());
         write!(
             f,
-            "no plan fits: {holds} and the nearest plan needs {needed}, {lacks} too much; \
+            "no plan fits: {holds} and the nearest plan needs {needed}{of_stages}, {lacks} too much; \
              that plan: {description}; {remedy}"
         )
     }
@@ -152,7 +156,7 @@ pub(super) fn least_of(
 }
 
 /// Of some policies the plan that exceeds the machine by least, what it needs, and what it lacks of all as shares of their sizes.
-pub(super) fn least_lacking(
+fn least_lacking(
     maker: &Maker,
     policies: impl IntoIterator<Item = Policy>,
 ) -> Result<(Plan, Needs, f64), PlanError> {
@@ -173,7 +177,7 @@ pub(super) fn least_lacking(
 }
 
 /// Of that of which there is too little, what lacks most of its size.
-pub(super) fn binding(room: &Room, needs: &Needs) -> Bound {
+fn binding(room: &Room, needs: &Needs) -> Bound {
     let lack = |it: &(Bound, f64)| share(room, *it);
     let most = room
         .exceeded(needs)

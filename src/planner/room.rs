@@ -48,21 +48,18 @@ pub(super) fn less_locked(policy: Policy) -> impl Iterator<Item = Policy> {
     })
 }
 
-/// Bytes that a plan may take.
+/// Something of each bound.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
-    tiers: PerTier<f64>,
-    /// Infinite where nobody asks.
-    page_locked: f64,
+pub(super) struct PerBound<T> {
+    pub tiers: PerTier<T>,
+    page_locked: T,
 }
 
-/// Bytes that a plan takes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Needs {
-    pub tiers: PerTier<Bytes>,
-    /// Nothing where nobody asks.
-    page_locked: Bytes,
-}
+/// Bytes that a plan may take; what may be page-locked is infinite where nobody asks.
+pub(super) type Room = PerBound<f64>;
+
+/// Bytes that a plan takes; nothing is page-locked where nobody asks.
+pub(super) type Needs = PerBound<Bytes>;
 
 impl Room {
     pub(super) fn of(profile: &HardwareProfile) -> Room {
@@ -136,7 +133,7 @@ impl Room {
 
     /// What is too much, and by how many bytes.
     pub(super) fn exceeded(&self, needs: &Needs) -> impl Iterator<Item = (Bound, f64)> {
-        let over = |bound| (bound, needs[bound].as_f64() - self[bound]);
+        let over = |bound: Bound| (bound, needs[bound].as_f64() - self[bound]);
         let over = Bound::ALL.map(over).into_iter();
         over.filter(|(_, bytes)| *bytes > 0.0)
     }
@@ -149,9 +146,9 @@ impl Room {
     /// The plan if it may page-lock what it does, else the first that may of the same with less; where even buffers alone are more
     /// than may be, with these alone.
     pub(super) fn locking_less(&self, mut plan: Plan) -> Result<Plan, LowerError> {
-        for policy in less_locked(plan.policy) {
-            let locked = self.needs(&plan)?[Bound::PageLocked].as_f64();
-            if locked <= self.page_locked {
+        let asked = self.page_locked.is_finite();
+        for policy in less_locked(plan.policy).filter(|_| asked) {
+            if page_locked_bytes(&plan)?.as_f64() <= self.page_locked {
                 break;
             }
             plan.policy = policy;
@@ -160,9 +157,9 @@ impl Room {
     }
 }
 
-impl Index<Bound> for Room {
-    type Output = f64;
-    fn index(&self, bound: Bound) -> &f64 {
+impl<T> Index<Bound> for PerBound<T> {
+    type Output = T;
+    fn index(&self, bound: Bound) -> &T {
         match bound {
             Bound::Tier(tier) => &self.tiers[tier],
             Bound::PageLocked => &self.page_locked,
@@ -170,19 +167,9 @@ impl Index<Bound> for Room {
     }
 }
 
-impl Index<Tier> for Room {
-    type Output = f64;
-    fn index(&self, tier: Tier) -> &f64 {
+impl<T> Index<Tier> for PerBound<T> {
+    type Output = T;
+    fn index(&self, tier: Tier) -> &T {
         &self.tiers[tier]
-    }
-}
-
-impl Index<Bound> for Needs {
-    type Output = Bytes;
-    fn index(&self, bound: Bound) -> &Bytes {
-        match bound {
-            Bound::Tier(tier) => &self.tiers[tier],
-            Bound::PageLocked => &self.page_locked,
-        }
     }
 }
