@@ -30,6 +30,9 @@ const ALONE: usize = 2;
 pub const PANEL_ROWS_MIN: usize = 12;
 /// Columns whose sums are turned to rows at once: a multiple of [`LANES`] and of the rows of weight of any tile.
 const GROUP: usize = 48;
+/// Elements of a row of input that the first cache keeps while rows of weight pass through it; where it does not,
+/// more of these share each of its reads.
+const SHORT: usize = 2048;
 /// Bytes that memory gives at once.
 const CACHE_LINE: usize = 64;
 
@@ -291,6 +294,8 @@ struct Block {
     first_row: usize,
     rows: usize,
     first_column: usize,
+    /// From one column of a tile to the next.
+    apart: usize,
     k_start: usize,
     k_end: usize,
 }
@@ -380,8 +385,10 @@ impl<W: Rows> NextRows<W> {
 impl<W: Rows> Kernel for Product<'_, '_, W> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let rows = match self.operands.shape.m {
-            1 => L::TILE_N_ALONE,
+        let LinearShape { m, k, .. } = self.operands.shape;
+        let rows = match m {
+            1 if k <= SHORT => L::TILE_N_ALONE,
+            1 => L::TILE_N.max(L::TILE_N_ALONE),
             _ => L::TILE_N,
         };
         match rows {
@@ -473,14 +480,15 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
         (way, packed): (Way, &mut Packed),
     ) {
         let n = self.shape.n;
-        for first_column in (0..n).step_by(N) {
-            if first_column + N <= n {
-                self.columns::<L, N>(lanes, rows.clone(), first_column, (way, packed));
-            } else {
-                for column in first_column..n {
-                    self.columns::<L, 1>(lanes, rows.clone(), column, (way, packed));
-                }
-            }
+        let tiles = n / N;
+        // What is read from end to end, processors ask for by themselves: each row of a tile is of a stream of its own.
+        let is_far = way == Way::Dots && rows.len() == 1 && !W::SHARED;
+        let (apart, step) = if is_far { (tiles, 1) } else { (1, N) };
+        for tile in 0..tiles {
+            self.columns::<L, N>(lanes, rows.clone(), (tile * step, apart), (way, packed));
+        }
+        for column in tiles * N..n {
+            self.columns::<L, 1>(lanes, rows.clone(), (column, 1), (way, packed));
         }
         if let Some(bias) = self.bias {
             self.y[rows].iter_mut().for_each(|y| add_bias(bias, y));
@@ -492,11 +500,14 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
         &mut self,
         lanes: L,
         rows: Range<usize>,
-        first_column: usize,
+        (first_column, apart): (usize, usize),
         (way, packed): (Way, &mut Packed),
     ) {
         for k_start in (0..self.shape.k).step_by(DOT_PIECE) {
-            let block = self.block(&rows, first_column, k_start);
+            let block = Block {
+                apart,
+                ..self.block(&rows, first_column, k_start)
+            };
             self.column_tile::<L, N>(lanes, block, (way, packed));
         }
     }
@@ -662,6 +673,7 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
             first_row: rows.start,
             rows: rows.len(),
             first_column,
+            apart: 1,
             k_start,
             k_end: self.shape.k.min(k_start + DOT_PIECE),
         }
@@ -699,7 +711,11 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
         block: Block,
         (way, packed): (Way, &mut Packed),
     ) {
-        if way == Way::Dots {
+        if block.apart > 1 {
+            let (x, w) = (self.input::<1>(block, 0), self.weight::<N>(block));
+            let sums = dots(lanes, x, w, block.length(), |_| ());
+            self.add(block, 0, &sums);
+        } else if way == Way::Dots {
             let w = self.weight::<N>(block);
             let ahead = self.weight::<N>(self.after::<N>(block));
             let beyond = self.beyond::<N>(block);
@@ -748,7 +764,7 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
         let first = block.first_column.min(self.shape.n - 1);
         let mut w = [self.w.piece(first, piece.clone()); N];
         for n in 1..N {
-            let row = (block.first_column + n).min(self.shape.n - 1);
+            let row = (block.first_column + n * block.apart).min(self.shape.n - 1);
             w[n] = self.w.piece(row, piece.clone());
         }
         w
@@ -821,9 +837,11 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
     #[inline(always)]
     fn add_row(&mut self, block: Block, row: usize, sums: &[f32]) {
         let y = &mut self.y[block.first_row + row][block.first_column..];
-        for (y, sum) in y.iter_mut().zip(sums) {
-            let before = if block.k_start == 0 { 0.0 } else { *y };
-            *y = before + sum;
+        for (n, sum) in sums.iter().enumerate() {
+            if let Some(y) = y.get_mut(n * block.apart) {
+                let before = if block.k_start == 0 { 0.0 } else { *y };
+                *y = before + sum;
+            }
         }
     }
 }

@@ -92,6 +92,8 @@ pub trait Rows: Copy {
     type Row: Row;
     /// Whether who reads a row often had better widen it first.
     const NARROW: bool;
+    /// Whether rows next to each other lie in the same bytes.
+    const SHARED: bool;
     /// Some columns of a row.
     fn piece(self, row: usize, columns: Range<usize>) -> Self::Row;
 }
@@ -108,6 +110,7 @@ pub struct WholeRows<'a, W> {
 impl<'a, W: Stored> Rows for WholeRows<'a, W> {
     type Row = &'a [W];
     const NARROW: bool = W::NARROW;
+    const SHARED: bool = false;
 
     #[inline(always)]
     fn piece(self, row: usize, columns: Range<usize>) -> &'a [W] {
@@ -119,6 +122,7 @@ impl<'a, W: Stored> Rows for WholeRows<'a, W> {
 impl<'a> Rows for PackedMatrix<'a> {
     type Row = PackedRow<'a>;
     const NARROW: bool = true;
+    const SHARED: bool = true;
 
     #[inline(always)]
     fn piece(self, row: usize, columns: Range<usize>) -> PackedRow<'a> {

@@ -43,7 +43,7 @@ impl Lanes for Avx512 {
     const WRITTEN_OUT: bool = true;
     const TILE_M: usize = 4;
     const TILE_N: usize = 6;
-    const TILE_N_ALONE: usize = 6;
+    const TILE_N_ALONE: usize = 4;
     const TILE_OF_MANY: (usize, usize) = (4, 6);
 
     #[inline(always)]
