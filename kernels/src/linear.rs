@@ -417,8 +417,20 @@ macro_rules! for_each_tile {
             } else if $most == 3 || rows == 3 {
                 const $m: usize = 3;
                 $call
-            } else {
+            } else if $most == 4 || rows == 4 {
                 const $m: usize = 4;
+                $call
+            } else if $most == 5 || rows == 5 {
+                const $m: usize = 5;
+                $call
+            } else if $most == 6 || rows == 6 {
+                const $m: usize = 6;
+                $call
+            } else if $most == 7 || rows == 7 {
+                const $m: usize = 7;
+                $call
+            } else {
+                const $m: usize = 8;
                 $call
             }
             $row += rows;
@@ -427,6 +439,17 @@ macro_rules! for_each_tile {
 }
 
 impl<W: Rows> Product<'_, '_, W> {
+    /// Whether so many rows of input are one tile, to which the weight streams as it lies.
+    #[inline(always)]
+    fn is_one_tile<L: Lanes>(way: Way, rows: usize) -> bool {
+        let is_few = match way {
+            Way::Dots => rows == 1,
+            Way::Tile => W::NARROW && rows <= L::TALL,
+            Way::Panels => false,
+        };
+        is_few && !W::SHARED
+    }
+
     #[inline(always)]
     fn blocks<L: Lanes, const N: usize>(self, lanes: L) {
         let Product {
@@ -441,8 +464,18 @@ impl<W: Rows> Product<'_, '_, W> {
                 0 => Way::Dots,
                 _ => ways.of(rows.len()),
             };
+            let x = &mut packed.input;
+            if Self::is_one_tile::<L>(way, rows.len()) {
+                let count = rows.len();
+                for_each_tile!(count, L::TALL, |_row, M| match M {
+                    1 => operands.streams::<L, 1, N>(lanes, rows.clone(), x),
+                    2..=4 => operands.streams::<L, M, 6>(lanes, rows.clone(), x),
+                    _ => operands.streams::<L, M, 3>(lanes, rows.clone(), x),
+                });
+                continue;
+            }
             if way == Way::Tile {
-                operands.pack_input(lanes, rows.clone(), &mut packed.input);
+                operands.pack_input(lanes, rows.clone(), x);
             }
             match (way, L::TILE_OF_MANY) {
                 (Way::Panels, (4, 6)) => operands.many_rows::<L, 4, 6>(lanes, rows, packed),
@@ -471,6 +504,72 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
         }
     }
 
+    /// All `M` rows of input meet each row of weight at once. What is read from end to end, processors ask for by
+    /// themselves: each row of a tile is of a stream of its own.
+    #[inline(always)]
+    fn streams<L: Lanes, const M: usize, const N: usize>(
+        &mut self,
+        lanes: L,
+        rows: Range<usize>,
+        packed: &mut Vec<Line>,
+    ) {
+        if M > 1 {
+            self.pack_tile::<L, M>(lanes, &rows, packed);
+        }
+        let n = self.shape.n;
+        let length = n / N;
+        for column in 0..length {
+            self.stream_tile::<L, M, N>(lanes, &rows, (column, length), packed);
+        }
+        for column in length * N..n {
+            self.stream_tile::<L, M, 1>(lanes, &rows, (column, 1), packed);
+        }
+        if let Some(bias) = self.bias {
+            self.y[rows].iter_mut().for_each(|y| add_bias(bias, y));
+        }
+    }
+
+    /// Packs `M` rows of the input as one tile, piece by piece.
+    #[inline(always)]
+    fn pack_tile<L: Lanes, const M: usize>(
+        &self,
+        lanes: L,
+        rows: &Range<usize>,
+        packed: &mut Vec<Line>,
+    ) {
+        let packed = room(packed, M * lines::<L>(self.shape.k), Line::ZERO);
+        for k_start in (0..self.shape.k).step_by(DOT_PIECE) {
+            let block = self.block(rows, 0, k_start);
+            let into = packed[block.packed_tile::<L, M>(0)].as_chunks_mut().0;
+            pack(lanes, self.input::<M>(block, 0), block.length(), into);
+        }
+    }
+
+    #[inline(always)]
+    fn stream_tile<L: Lanes, const M: usize, const N: usize>(
+        &mut self,
+        lanes: L,
+        rows: &Range<usize>,
+        (first_column, apart): (usize, usize),
+        packed: &[Line],
+    ) {
+        for k_start in (0..self.shape.k).step_by(DOT_PIECE) {
+            let block = Block {
+                apart,
+                ..self.block(rows, first_column, k_start)
+            };
+            let (w, length) = (self.weight::<N>(block), block.length());
+            let sums = match M {
+                1 => dots(lanes, self.input::<M>(block, 0), w, length, |_| ()),
+                _ => {
+                    let x = packed[block.packed_tile::<L, M>(0)].as_chunks::<M>().0;
+                    packed_dots(lanes, x, w, length, |_| ())
+                }
+            };
+            self.add(block, 0, &sums);
+        }
+    }
+
     /// Each few rows of weight are read from end to end before the next, for all rows of the input.
     #[inline(always)]
     fn few_rows<L: Lanes, const N: usize>(
@@ -480,15 +579,14 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
         (way, packed): (Way, &mut Packed),
     ) {
         let n = self.shape.n;
-        let tiles = n / N;
-        // What is read from end to end, processors ask for by themselves: each row of a tile is of a stream of its own.
-        let is_far = way == Way::Dots && rows.len() == 1 && !W::SHARED;
-        let (apart, step) = if is_far { (tiles, 1) } else { (1, N) };
-        for tile in 0..tiles {
-            self.columns::<L, N>(lanes, rows.clone(), (tile * step, apart), (way, packed));
-        }
-        for column in tiles * N..n {
-            self.columns::<L, 1>(lanes, rows.clone(), (column, 1), (way, packed));
+        for first_column in (0..n).step_by(N) {
+            if first_column + N <= n {
+                self.columns::<L, N>(lanes, rows.clone(), first_column, (way, packed));
+            } else {
+                for column in first_column..n {
+                    self.columns::<L, 1>(lanes, rows.clone(), column, (way, packed));
+                }
+            }
         }
         if let Some(bias) = self.bias {
             self.y[rows].iter_mut().for_each(|y| add_bias(bias, y));
@@ -500,14 +598,11 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
         &mut self,
         lanes: L,
         rows: Range<usize>,
-        (first_column, apart): (usize, usize),
+        first_column: usize,
         (way, packed): (Way, &mut Packed),
     ) {
         for k_start in (0..self.shape.k).step_by(DOT_PIECE) {
-            let block = Block {
-                apart,
-                ..self.block(&rows, first_column, k_start)
-            };
+            let block = self.block(&rows, first_column, k_start);
             self.column_tile::<L, N>(lanes, block, (way, packed));
         }
     }
@@ -711,11 +806,7 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
         block: Block,
         (way, packed): (Way, &mut Packed),
     ) {
-        if block.apart > 1 {
-            let (x, w) = (self.input::<1>(block, 0), self.weight::<N>(block));
-            let sums = dots(lanes, x, w, block.length(), |_| ());
-            self.add(block, 0, &sums);
-        } else if way == Way::Dots {
+        if way == Way::Dots {
             let w = self.weight::<N>(block);
             let ahead = self.weight::<N>(self.after::<N>(block));
             let beyond = self.beyond::<N>(block);

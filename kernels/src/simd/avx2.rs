@@ -46,6 +46,7 @@ impl Lanes for Avx2 {
     const TILE_M: usize = 4;
     const TILE_N: usize = 3;
     const TILE_N_ALONE: usize = 4;
+    const TALL: usize = 1;
     const TILE_OF_MANY: (usize, usize) = (1, 6);
 
     #[inline(always)]

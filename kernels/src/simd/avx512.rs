@@ -44,6 +44,7 @@ impl Lanes for Avx512 {
     const TILE_M: usize = 4;
     const TILE_N: usize = 6;
     const TILE_N_ALONE: usize = 4;
+    const TALL: usize = 8;
     const TILE_OF_MANY: (usize, usize) = (4, 6);
 
     #[inline(always)]

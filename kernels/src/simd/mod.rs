@@ -32,6 +32,8 @@ pub trait Lanes: Copy {
     const TILE_N: usize;
     /// The same where the left operand has one row: enough sums to hide how long each takes.
     const TILE_N_ALONE: usize;
+    /// Rows of a left operand that meet the right one as it lies, narrow or not, at once (1 or 8).
+    const TALL: usize;
     /// Vectors of rows of input, 1 to 4, and rows of weight (2 or 6) in a tile of many rows.
     const TILE_OF_MANY: (usize, usize);
 

@@ -16,6 +16,7 @@ impl Lanes for Plain {
     const TILE_M: usize = 1;
     const TILE_N: usize = 2;
     const TILE_N_ALONE: usize = 2;
+    const TALL: usize = 1;
     const TILE_OF_MANY: (usize, usize) = (1, 2);
 
     #[inline(always)]
