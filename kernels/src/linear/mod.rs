@@ -9,10 +9,15 @@
     reason = "constant bounds over several arrays keep a tile in registers"
 )]
 
+mod ahead;
+mod streams;
+
 use std::cell::RefCell;
 use std::ops::Range;
 
 use half::{bf16, f16};
+
+use ahead::{Ahead, CACHE_LINE, NextRows};
 
 use super::error::expect;
 use super::many::{self, Waiting, lines_of_vector};
@@ -33,8 +38,6 @@ const GROUP: usize = 48;
 /// Elements of a row of input that the first cache keeps while rows of weight pass through it; where it does not,
 /// more of these share each of its reads.
 const SHORT: usize = 2048;
-/// Bytes that memory gives at once.
-const CACHE_LINE: usize = 64;
 
 /// A way to compute a linear layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -328,60 +331,6 @@ impl Block {
     }
 }
 
-/// What a tile asks for of the rows of weight that come next, so that memory is busy for as long as the sums
-/// take: bytes in a row, since the loop over a tile has no registers left for more.
-#[derive(Clone, Copy)]
-struct Ahead {
-    from: *const u8,
-    bytes_a_step: usize,
-    /// For how many steps at once.
-    steps: usize,
-}
-
-impl Ahead {
-    /// What is asked for beside some steps at once.
-    #[inline(always)]
-    fn ask<L: Lanes>(self, lanes: L, step: usize) {
-        let from = self.from.wrapping_add(step * self.bytes_a_step);
-        for line in 0..(self.bytes_a_step * self.steps).div_ceil(CACHE_LINE) {
-            lanes.prefetch(from.wrapping_add(line * CACHE_LINE));
-        }
-    }
-}
-
-/// Rows of weight that are asked for some lines at a time, no more than the processor waits for at once.
-struct NextRows<W> {
-    w: W,
-    /// Those that were not begun, and their columns.
-    rows: Range<usize>,
-    columns: Range<usize>,
-    /// Of a row.
-    lines: usize,
-    /// What is left of a row that was.
-    from: *const u8,
-    left: usize,
-    /// Lines at a time.
-    share: usize,
-}
-
-impl<W: Rows> NextRows<W> {
-    #[inline(always)]
-    fn ask<L: Lanes>(&mut self, lanes: L) {
-        for _ in 0..self.share {
-            if self.left == 0 {
-                let Some(row) = self.rows.next() else {
-                    return;
-                };
-                self.from = self.w.piece(row, self.columns.clone()).place(0);
-                self.left = self.lines;
-            }
-            lanes.prefetch(self.from);
-            self.from = self.from.wrapping_add(CACHE_LINE);
-            self.left -= 1;
-        }
-    }
-}
-
 impl<W: Rows> Kernel for Product<'_, '_, W> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
@@ -501,72 +450,6 @@ impl<'a, W: Rows> Operands<'a, '_, W> {
                 let rows = self.input::<M>(block, row);
                 pack(lanes, rows, block.length(), into.as_chunks_mut().0);
             });
-        }
-    }
-
-    /// All `M` rows of input meet each row of weight at once. What is read from end to end, processors ask for by
-    /// themselves: each row of a tile is of a stream of its own.
-    #[inline(always)]
-    fn streams<L: Lanes, const M: usize, const N: usize>(
-        &mut self,
-        lanes: L,
-        rows: Range<usize>,
-        packed: &mut Vec<Line>,
-    ) {
-        if M > 1 {
-            self.pack_tile::<L, M>(lanes, &rows, packed);
-        }
-        let n = self.shape.n;
-        let length = n / N;
-        for column in 0..length {
-            self.stream_tile::<L, M, N>(lanes, &rows, (column, length), packed);
-        }
-        for column in length * N..n {
-            self.stream_tile::<L, M, 1>(lanes, &rows, (column, 1), packed);
-        }
-        if let Some(bias) = self.bias {
-            self.y[rows].iter_mut().for_each(|y| add_bias(bias, y));
-        }
-    }
-
-    /// Packs `M` rows of the input as one tile, piece by piece.
-    #[inline(always)]
-    fn pack_tile<L: Lanes, const M: usize>(
-        &self,
-        lanes: L,
-        rows: &Range<usize>,
-        packed: &mut Vec<Line>,
-    ) {
-        let packed = room(packed, M * lines::<L>(self.shape.k), Line::ZERO);
-        for k_start in (0..self.shape.k).step_by(DOT_PIECE) {
-            let block = self.block(rows, 0, k_start);
-            let into = packed[block.packed_tile::<L, M>(0)].as_chunks_mut().0;
-            pack(lanes, self.input::<M>(block, 0), block.length(), into);
-        }
-    }
-
-    #[inline(always)]
-    fn stream_tile<L: Lanes, const M: usize, const N: usize>(
-        &mut self,
-        lanes: L,
-        rows: &Range<usize>,
-        (first_column, apart): (usize, usize),
-        packed: &[Line],
-    ) {
-        for k_start in (0..self.shape.k).step_by(DOT_PIECE) {
-            let block = Block {
-                apart,
-                ..self.block(rows, first_column, k_start)
-            };
-            let (w, length) = (self.weight::<N>(block), block.length());
-            let sums = match M {
-                1 => dots(lanes, self.input::<M>(block, 0), w, length, |_| ()),
-                _ => {
-                    let x = packed[block.packed_tile::<L, M>(0)].as_chunks::<M>().0;
-                    packed_dots(lanes, x, w, length, |_| ())
-                }
-            };
-            self.add(block, 0, &sums);
         }
     }
 
@@ -963,184 +846,4 @@ pub fn to_brain(values: &[f32]) -> Vec<bf16> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::groups;
-
-    fn values(count: usize, seed: u64) -> Vec<f32> {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut next = || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        };
-        (0..count).map(|_| next()).collect()
-    }
-
-    fn bits(values: &[f32]) -> Vec<u32> {
-        values.iter().map(|value| value.to_bits()).collect()
-    }
-
-    /// What weights are stored as.
-    const SINGLE: usize = 0;
-    const HALF: usize = 1;
-    const BRAIN: usize = 2;
-    const GROUPS: usize = 3;
-
-    fn packed(w: &[f32], n: usize, k: usize) -> Vec<f16> {
-        let mut halves = vec![f16::NAN; n.div_ceil(groups::ELEMENTS) * k * groups::BYTES / 2];
-        let bytes = bytemuck::cast_slice_mut(&mut halves);
-        groups::pack_matrix(Elements::F32(w), k, bytes).unwrap();
-        halves
-    }
-
-    fn check(shape: LinearShape, stored: usize, with_bias: bool, seed: u64) {
-        let LinearShape { m, n, k } = shape;
-        let (x, w) = (values(m * k, seed), values(n * k, seed + 1));
-        let (w16, bias) = (to_half(&w), values(n, seed + 2));
-        let (wb16, w4) = (to_brain(&w), packed(&w, n, k));
-        let weight = LinearWeight {
-            weight: match stored {
-                SINGLE => Elements::F32(&w).into(),
-                HALF => Elements::F16(&w16).into(),
-                BRAIN => Elements::Bf16(&wb16).into(),
-                _ => Matrix::Packed(
-                    groups::PackedMatrix::new(bytemuck::cast_slice(&w4), n, k).unwrap(),
-                ),
-            },
-            bias: with_bias.then_some(Elements::F32(&bias)),
-        };
-        let exact = linear_reference(shape, &x, weight);
-        let mut first: Option<Vec<u32>> = None;
-        for set in InstructionSet::ALL {
-            let mut y = vec![f32::NAN; m * n];
-            let ways = Ways::BUILT_IN;
-            linear_with(How { set, ways }, shape, &x, weight, &mut y).unwrap();
-            for (found, exact) in y.iter().zip(&exact) {
-                let error = (f64::from(*found) - exact).abs();
-                assert!(
-                    error < 1e-6 * (k as f64 + 10.0),
-                    "{set:?} {shape:?}: {found} for {exact}"
-                );
-            }
-            let first = first.get_or_insert_with(|| bits(&y));
-            assert_eq!(*first, bits(&y), "{set:?} {shape:?}");
-        }
-        // So has every way, for whatever rows it is taken.
-        for (tile_from, panels_from) in [(usize::MAX, 1), (1, usize::MAX), (1, 1), (2, 13)] {
-            let ways = Ways {
-                tile_from,
-                panels_from,
-            };
-            let mut y = vec![f32::NAN; m * n];
-            linear_with(How::best(ways), shape, &x, weight, &mut y).unwrap();
-            assert_eq!(first.as_ref(), Some(&bits(&y)), "{ways:?} {shape:?}");
-        }
-        // So have the same weights, widened before.
-        let wide = weight.weight.to_vec(k);
-        let widened = LinearWeight {
-            weight: Elements::F32(&wide).into(),
-            ..weight
-        };
-        let mut y = vec![0.0; m * n];
-        linear(shape, &x, widened, &mut y).unwrap();
-        assert_eq!(bits(&y), *first.as_ref().unwrap());
-        // A row alone, shifted in memory, has the same bits.
-        let row = seed as usize % m;
-        let moved: Vec<f32> = [&[0.0; 3], &x[row * k..(row + 1) * k]].concat();
-        let mut y = vec![0.0; n];
-        linear(LinearShape { m: 1, ..shape }, &moved[3..], weight, &mut y).unwrap();
-        assert_eq!(bits(&y), first.unwrap()[row * n..(row + 1) * n]);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-
-        #[test]
-        fn every_path_agrees_with_the_reference_and_bit_for_bit_with_the_others(
-            m in 1_usize..120, n in 1_usize..120, k in 1_usize..300,
-            stored in 0..=GROUPS, with_bias: bool, seed in 0_u64..1000,
-        ) {
-            check(LinearShape { m, n, k }, stored, with_bias, seed);
-        }
-    }
-
-    #[test]
-    fn several_pieces_and_several_row_blocks_agree_too() {
-        check(
-            LinearShape {
-                m: ROW_BLOCK + 7,
-                n: 13,
-                k: 2 * DOT_PIECE + 37,
-            },
-            HALF,
-            true,
-            5,
-        );
-        check(
-            LinearShape {
-                m: 5,
-                n: 9,
-                k: 3 * DOT_PIECE,
-            },
-            SINGLE,
-            false,
-            6,
-        );
-        check(
-            LinearShape {
-                m: ROW_BLOCK + 1,
-                n: 131,
-                k: DOT_PIECE + 37,
-            },
-            GROUPS,
-            true,
-            7,
-        );
-    }
-
-    #[test]
-    fn a_way_is_taken_from_its_rows_on_and_panels_for_no_fewer_than_they_take() {
-        use Way::{Dots, Panels, Tile};
-        let of = |tile_from, panels_from| {
-            let ways = Ways {
-                tile_from,
-                panels_from,
-            };
-            [1, 2, 3, 5, 11, 12, 13, 128].map(|rows| ways.of(rows))
-        };
-        let built_in = [Dots, Dots, Tile, Tile, Tile, Tile, Panels, Panels];
-        assert_eq!(of(3, 13), built_in);
-        let early = [Tile, Tile, Tile, Tile, Tile, Panels, Panels, Panels];
-        assert_eq!(of(1, 1), early);
-        assert_eq!(of(usize::MAX, 1), [Dots; 8]);
-    }
-
-    #[test]
-    fn no_inputs_give_the_bias() {
-        let weight = LinearWeight {
-            weight: Elements::F32(&[]).into(),
-            bias: Some(Elements::F16(&[f16::ONE, f16::NEG_ONE])),
-        };
-        let mut y = [9.0; 4];
-        linear(LinearShape { m: 2, n: 2, k: 0 }, &[], weight, &mut y).unwrap();
-        assert_eq!(y, [1.0, -1.0, 1.0, -1.0]);
-    }
-
-    #[test]
-    fn a_wrong_length_is_named() {
-        let weight = LinearWeight {
-            weight: Elements::F32(&[0.0; 5]).into(),
-            bias: None,
-        };
-        let shape = LinearShape { m: 1, n: 2, k: 3 };
-        let error = linear(shape, &[0.0; 3], weight, &mut [0.0; 2]).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "the weight of a linear layer: 5 given, 6 needed"
-        );
-    }
-}
+mod tests;
