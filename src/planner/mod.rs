@@ -64,9 +64,6 @@ const JUDGED: usize = 6;
 /// How many more where prompts come to an end: blocks of other numbers of rounds.
 const JUDGED_OF_ROUNDS: usize = 4;
 
-/// And where less than all may be page-locked: other ways to do that.
-const JUDGED_OF_LOCKS: usize = 6;
-
 /// How many of the best diagonals with usual blocks, and how many of the best with others, a short simulation leaves to a
 /// longer one.
 const DIAGONALS: usize = 4;
@@ -528,23 +525,18 @@ impl<'a> Search<'a> {
             let scanned = space::scan_each(shapes, Kind::of, (room, objective, count));
             // What the solver cannot place at all is left to the smallest blocks, and to the nearest plan.
             for best in scanned.unwrap_or_default() {
-                let before = plans.len();
-                let is_other = |p: &Proposal| p.policy.page_locked != best[0].policy.page_locked;
-                let locks = if best.iter().any(is_other) {
-                    JUDGED_OF_LOCKS
-                } else {
-                    0
-                };
-                let enough = JUDGED + more + locks;
-                for proposal in unlike_first(&best) {
-                    // Of small plans, more are judged in the same time.
-                    if plans.len() < before + enough || judge::are_few(&plans[before..]) {
-                        let made = self.maker.make(proposal)?;
-                        let may_win = |plan: &Plan| self.may_win(plan, &best, objective);
-                        let (likely, others): (Vec<_>, Vec<_>) =
-                            made.into_iter().partition(may_win);
-                        plans.extend(likely);
-                        unlikely.extend(others);
+                let may_win = |plan: &Plan| self.may_win(plan, &best, objective);
+                for alike in by_way(&best) {
+                    let before = plans.len();
+                    for proposal in unlike_first(alike) {
+                        // Of small plans, more are judged in the same time.
+                        if plans.len() < before + JUDGED + more || judge::are_few(&plans[before..])
+                        {
+                            let made = self.maker.make(proposal)?.into_iter();
+                            let (likely, others): (Vec<_>, Vec<_>) = made.partition(may_win);
+                            plans.extend(likely);
+                            unlikely.extend(others);
+                        }
                     }
                 }
                 proposals.extend(best);
@@ -634,12 +626,24 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The very best, then the best of each other way to page-lock, of each other number of rounds (endless prompts have one), of each other
+/// The proposals of each way to page-lock, in the order of the first of each: the closed form errs differently on them.
+fn by_way(proposals: &[Proposal]) -> Vec<Vec<&Proposal>> {
+    let mut ways: Vec<Vec<&Proposal>> = Vec::new();
+    for proposal in proposals {
+        let is_alike =
+            |way: &&mut Vec<&Proposal>| way[0].policy.page_locked == proposal.policy.page_locked;
+        match ways.iter_mut().find(is_alike) {
+            Some(way) => way.push(proposal),
+            None => ways.push(vec![proposal]),
+        }
+    }
+    ways
+}
+
+/// The very best, then the best of each other number of rounds (endless prompts have one), of each other
 /// GPU batch size, then the others: the closed form errs much alike on shapes that are, and knows nothing of how a round begins and ends.
-fn unlike_first(proposals: &[Proposal]) -> Vec<&Proposal> {
-    let (best, others) = proposals.split_at(proposals.len().min(BEST));
-    let (best, others) = (best.iter().collect(), others.iter().collect());
-    let (best, others) = with_unlike(best, others, |p| p.policy.page_locked);
+fn unlike_first(mut best: Vec<&Proposal>) -> Vec<&Proposal> {
+    let others = best.split_off(best.len().min(BEST));
     let (best, others) = with_unlike(best, others, |p| p.form.rounds().ceil() as u64);
     let (mut best, others) = with_unlike(best, others, |p| p.policy.gpu_batch_size);
     best.extend(others);

@@ -31,11 +31,11 @@ impl Neighbour {
     }
 }
 
-/// How many times longer than thought a policy may take: as the nearest neighbour of its kind does, and the
+/// How many times longer than thought a policy may take: as the nearest neighbour of its kind with the same page-locked does, and the
 /// less the farther that is, so that what nothing is known of gets a chance.
 pub(super) fn ratio(policy: &Policy, known: &[Neighbour]) -> f64 {
-    let kind = Kind::of(policy);
-    let alike = known.iter().filter(|n| Kind::of(&n.policy) == kind);
+    let way = |policy: &Policy| (Kind::of(policy), policy.page_locked);
+    let alike = known.iter().filter(|n| way(&n.policy) == way(policy));
     let distance = |neighbour: &&Neighbour| neighbour.distance(policy);
     let nearest = alike.min_by(|a, b| distance(a).total_cmp(&distance(b)));
     nearest.map_or(1.0, |nearest| {

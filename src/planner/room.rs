@@ -78,6 +78,12 @@ impl Room {
         }
     }
 
+    /// The same with nothing on disk.
+    pub(super) fn without_disk(mut self) -> Room {
+        self.tiers[Tier::Disk] = 0.0;
+        self
+    }
+
     /// With less of something.
     pub(super) fn take(&mut self, bound: Bound, bytes: f64) {
         match bound {

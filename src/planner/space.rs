@@ -300,10 +300,8 @@ pub(super) fn scan(
     let mut best: Vec<Proposal> = Vec::new();
     let (mut failed, mut is_answered) = (None, false);
     for some in order.chunks(AT_ONCE) {
-        let some = match best.get(count - 1) {
-            Some(last) => &some[..some.partition_point(|(bound, _)| *bound < last.score)],
-            None => some,
-        };
+        let enough = worst_of_many(&best, count);
+        let some = &some[..some.partition_point(|(bound, _)| *bound < enough)];
         let shapes = some.iter().map(|(_, shape)| *shape).collect();
         for placed in place_all(shapes, room, objective) {
             match placed {
@@ -324,6 +322,20 @@ pub(super) fn scan(
         Some(error) if best.is_empty() && !is_answered => Err(error),
         _ => Ok(best),
     }
+}
+
+/// The score beyond which nothing is kept, of each way to page-lock of which there are as many proposals as are; none is kept of
+/// others for this alone, since of some there never are.
+fn worst_of_many(best: &[Proposal], count: usize) -> f64 {
+    let way_of = |index: usize| best[index].policy.page_locked;
+    let is_last = |index: &usize| {
+        let alike = (0..=*index).filter(|before| way_of(*before) == way_of(*index));
+        alike.count() == count
+    };
+    (0..best.len())
+        .rev()
+        .find(is_last)
+        .map_or(f64::INFINITY, |last| best[last].score)
 }
 
 /// Keeps the best of each way to page-lock in order, so many.

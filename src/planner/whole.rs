@@ -125,7 +125,7 @@ impl Maker {
                 room.take(bound, (bytes + PAGE_BYTES as f64) * 2f64.powi(tried));
             }
             // What the solver cannot place again is left to the other proposals.
-            match lp::place(shape, &room) {
+            match lp::place_again(shape, &room) {
                 Ok(Some(policy)) => plan.policy = policy,
                 Ok(None) | Err(_) => break,
             }
@@ -146,7 +146,7 @@ impl Maker {
         };
         for _ in 0..HALVINGS {
             let between = room.half_way(&too_much);
-            let placed = lp::place(shape, &between);
+            let placed = lp::place_again(shape, &between);
             let closer = placed.ok().flatten().map(|policy| self.plan(policy));
             match closer.filter(|plan| self.fits(plan)) {
                 Some(closer) => (plan, room) = (closer, between),

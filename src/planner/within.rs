@@ -4,6 +4,7 @@
 //! all overlaps, tells shapes apart worst. So shapes are judged a few at a time, those that look best by what
 //! was learned from the ones before: by how much their neighbours took longer than the closed form says.
 
+use plimsoll_core::policy::Policy;
 use plimsoll_core::units::Seconds;
 
 use super::judge::{self, Judged, Length};
@@ -16,7 +17,7 @@ use super::{Objective, PlanError, Ranked, Search};
 const AT_ONCE: usize = 4;
 
 /// How often the others are looked at again.
-const LOOKS: usize = 16;
+const LOOKS: usize = 32;
 
 /// A plan that takes so many times the limit by its closed form is not simulated.
 const CLOSED_FORM_OFF: f64 = 1.1;
@@ -97,7 +98,8 @@ impl Search<'_> {
     }
 }
 
-/// Takes those out that look in time and better than what is known to be, best first.
+/// Takes those out that look in time and better than what is known to be, best first, one of a shape: what is found of it says what to
+/// think of the others.
 fn promising(
     untried: &mut Vec<Proposal>,
     known: &[Neighbour],
@@ -117,7 +119,18 @@ fn promising(
         .filter_map(|(index, proposal)| Some((looks(proposal)?, index)))
         .collect();
     order.sort_by(|a, b| a.0.total_cmp(&b.0));
-    order.truncate(AT_ONCE);
+    let mut shapes = Vec::new();
+    order.retain(|(_, index)| {
+        let Policy {
+            gpu_batch_size,
+            num_gpu_batches,
+            ..
+        } = untried[*index].policy;
+        let is_first =
+            !shapes.contains(&(gpu_batch_size, num_gpu_batches)) && shapes.len() < AT_ONCE;
+        shapes.extend(is_first.then_some((gpu_batch_size, num_gpu_batches)));
+        is_first
+    });
     let mut indices: Vec<usize> = order.into_iter().map(|(_, index)| index).collect();
     indices.sort_unstable();
     let taken = indices.into_iter().rev();
