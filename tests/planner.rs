@@ -205,6 +205,24 @@ fn plans_page_lock_no_more_than_the_machine_is_known_to_let() {
     );
 }
 
+/// The first tensor on disk has page-locked buffers to go through, of which the closed form knows a share only.
+#[test]
+fn a_disk_makes_no_plan_worse_where_little_may_be_page_locked() {
+    let asked = request(Workload {
+        num_prompts: Some(16),
+        ..FLEXGEN
+    });
+    for lockable in [1_000_000, 10_000_000] {
+        let profile = t4_locking(Some(lockable));
+        let rate = |profile: &HardwareProfile| {
+            throughput(&planned(profile, &model("opt-30b"), &asked).plan)
+        };
+        let without = profile.with_capacities(None, None, Some(Bytes(1_000_000)));
+        let (with, without) = (rate(&profile), rate(&without));
+        assert!(with >= 0.995 * without, "{with} {without}");
+    }
+}
+
 /// A pass over half a layer needs half of what a whole one's weights need to come from the disk.
 #[test]
 fn half_layers_are_tried_where_whole_ones_page_lock_too_much() {

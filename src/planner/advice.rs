@@ -59,12 +59,18 @@ pub(super) fn best(
         let placed = placed(&profile);
         (change, profile, placed)
     });
-    let mut then: Vec<_> = then
+    // Of ways to page-lock the closed form knows little.
+    let is_open = |profile: &HardwareProfile| {
+        let lockable = |profile: &HardwareProfile| profile.tiers.page_lockable_bytes.is_none();
+        lockable(profile) && !lockable(search.profile)
+    };
+    let (lockable, mut then): (Vec<_>, Vec<_>) = then
         .into_iter()
-        .filter(|(_, _, placed)| now / score(placed) >= GAIN_MIN)
-        .collect();
+        .partition(|(_, profile, _)| is_open(profile));
+    then.retain(|(_, _, placed)| now / score(placed) >= GAIN_MIN);
     then.sort_by(|(_, _, a), (_, _, b)| score(a).total_cmp(&score(b)));
     then.truncate(SIMULATED);
+    then.extend(lockable);
     if then.is_empty() {
         return Ok(None);
     }
@@ -176,7 +182,11 @@ fn placements(
     let shapes: Vec<Shape> = shapes.collect();
     let shapes = shapes.iter().collect::<Vec<_>>();
     // What the solver cannot place is left to the others.
-    space::scan(&shapes, room, Objective::Throughput, PLACEMENTS).unwrap_or_default()
+    let best = space::scan(&shapes, room, Objective::Throughput, PLACEMENTS);
+    let mut best = best.unwrap_or_default();
+    // There are as many of each way to page-lock.
+    best.truncate(PLACEMENTS);
+    best
 }
 
 /// Machines that are one thing better.
