@@ -90,7 +90,10 @@ fn all_sorts(batches: u32) -> u32 {
     24.max(batches + (batches / 2).min(20))
 }
 
-/// How many plans at least are compared by more than a short simulation.
+/// How many of those that are alike are compared by more than a short simulation, which may misjudge them by a percent.
+const ALIKE: usize = 3;
+
+/// How many plans at least are.
 const FINALISTS: usize = 2;
 
 /// How closely the best plans are looked at.
@@ -242,7 +245,7 @@ fn admitting_passes(plan: &Plan) -> f64 {
     }
 }
 
-/// Simulates plans and sorts them, best first; of many the finalists come back, the best of those that are alike and so many
+/// Simulates plans and sorts them, best first; of many the finalists come back, the best few of those that are alike and so many
 /// diagonals of the best kind of these, of usual blocks and of others, which a short simulation may misjudge by some percent.
 /// Only small plans have predictions.
 pub(super) fn judge(
@@ -279,7 +282,7 @@ pub(super) fn by_samples(
     })
 }
 
-/// Of plans, best first: the best of those that are alike, of the best diagonals with usual blocks, and with others, so many, and as
+/// Of plans, best first: the best few of those that are alike, of the best diagonals with usual blocks, and with others, so many, and as
 /// many of the rest as are simulated without a thought.
 fn finalists(judged: Vec<Judged>, diagonals: usize) -> Vec<Plan> {
     let mut seen: Vec<Alike> = Vec::new();
@@ -291,7 +294,7 @@ fn finalists(judged: Vec<Judged>, diagonals: usize) -> Vec<Plan> {
             .iter()
             .filter(|(kind, usual, _)| kind.schedule == Schedule::Diagonal && *usual == way.1);
         let best = of_diagonals.next() == Some(&way);
-        before < if best { diagonals } else { 1 }
+        before < if best { diagonals } else { ALIKE }
     };
     let plans = judged.into_iter().map(Judged::into_plan);
     let (mut finalists, others): (Vec<Plan>, Vec<Plan>) = plans.partition(is_first);

@@ -66,7 +66,7 @@ const JUDGED_OF_ROUNDS: usize = 4;
 
 /// How many of the best diagonals with usual blocks, and how many of the best with others, a short simulation leaves to a
 /// longer one.
-const DIAGONALS: usize = 4;
+const DIAGONALS: usize = 8;
 
 /// How many of the best proposals are made whole before those that are unlike them.
 const BEST: usize = 2;
