@@ -94,6 +94,21 @@ fn a_single_prompt_is_answered_on_standard_output() {
 }
 
 #[test]
+fn rows_on_standard_output_are_alone_there() {
+    let (place, line) = place();
+    place.write("prompts.jsonl", ROWS);
+    let line = format!("{line} --prompts prompts.jsonl");
+    place.text(&format!("{line} -o file.jsonl"));
+    for flags in ["-o -", "-o /dev/stdout", "-o - --format json"] {
+        let (out, err) = worked(run(&place, &format!("{line} {flags}"), &[], ""));
+        assert_eq!(out, place.read("file.jsonl"), "{flags}");
+        let figures = ["weights: the checkpoint", "\"measured\""];
+        assert!(figures.iter().any(|it| err.contains(it)), "{flags}\n{err}");
+    }
+    assert!(!place.path("-").exists());
+}
+
+#[test]
 fn a_prompt_that_cannot_be_run_is_refused_by_its_flag() {
     let (place, line) = place();
     for (last, said) in [

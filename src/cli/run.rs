@@ -26,7 +26,7 @@ use super::output::{check_apart, check_outputs, check_spared};
 use super::pace::Around;
 use super::profile::cpu_options;
 use super::threads::DeviceThreads;
-use crate::files::{input_name, is_being_written, is_standard_input};
+use crate::files::{input_name, is_being_written, is_standard_input, is_standard_output};
 use answers::Answers;
 use choice::ChoiceArgs;
 use prepare::Prepared;
@@ -98,7 +98,8 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// Write each prompt's answer as soon as it has ended, a line each: {"id": 1, "prompt_tokens": 4,
-    /// "generated_token_ids": [5, 7], "text": "upon a", "finish_reason": "length"}
+    /// "generated_token_ids": [5, 7], "text": "upon a", "finish_reason": "length"}; with - on standard output, and the
+    /// figures on standard error
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Go on behind the answers that --output has from a run that was stopped, or killed
@@ -132,6 +133,11 @@ impl Args {
     /// Whether the answer is all that standard output gets.
     fn answers_alone(&self) -> bool {
         self.prompt.is_some() && self.output.is_none() && self.format == Format::Text
+    }
+
+    /// Whether standard output gets rows, and nothing else then.
+    fn rows_are_printed(&self) -> bool {
+        self.output.as_deref().is_some_and(is_standard_output)
     }
 
     fn throttles(&self) -> Throttles {
@@ -170,7 +176,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .on_device(cpu_options(&args.disk_dir, threads)?)?;
     let prepared = Prepared::new(args, &cpu)?;
     if prepared.prompts.is_empty() {
-        return report::print_nothing_left(args.format, prepared.kept.rows());
+        return report::print_nothing_left(args, prepared.kept.rows());
     }
     let cpu = match &prepared.profile {
         Some(profile) => args.backend.choosing_by(cpu, profile),

@@ -32,7 +32,8 @@ pub use rows::{Rows, is_being_written};
 pub use tokenizer::Tokenizer;
 pub use toml_place::TomlText;
 pub use write::{
-    Unwritten, check_writable, is_file, same_file, write_atomically, write_text, write_through_path,
+    Unwritten, check_writable, is_file, is_standard_output, same_file, write_atomically,
+    write_text, write_through_path,
 };
 
 use std::io::{Read, stdin};

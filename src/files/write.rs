@@ -100,6 +100,12 @@ pub fn is_file(path: &Path) -> bool {
     matches!(Place::of(path), Ok(Place::File(_)))
 }
 
+/// Whether what is written to a path goes where the program prints.
+pub fn is_standard_output(path: &Path) -> bool {
+    let is_it = |there: Metadata| is_open_as(&there, &io::stdout());
+    path == Path::new("-") || fs::metadata(path).is_ok_and(is_it)
+}
+
 /// Whether two paths lead to one regular file, there or to be made, so that the second that is written
 /// would take the place of the first.
 pub fn same_file(one: &Path, other: &Path) -> bool {
@@ -134,8 +140,7 @@ pub(super) enum Place {
 impl Place {
     pub(super) fn of(path: &Path) -> io::Result<Place> {
         if path == Path::new("-") {
-            let output = io::stdout().as_fd().try_clone_to_owned()?;
-            return Ok(Place::Stream(output.into()));
+            return copy_of(&io::stdout()).map(Place::Stream);
         }
         let there = match fs::metadata(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -173,12 +178,22 @@ fn end_of_links(path: &Path) -> PathBuf {
 /// write at, so that what is printed would overwrite what is written.
 fn own_output(there: &Metadata) -> Option<File> {
     let (out, err) = (io::stdout(), io::stderr());
-    let copies = [out.as_fd(), err.as_fd()].map(|stream| stream.try_clone_to_owned());
-    let mut files = copies.into_iter().flatten().map(File::from);
-    files.find(|file| {
-        let same = |file: Metadata| (file.dev(), file.ino()) == (there.dev(), there.ino());
-        file.metadata().is_ok_and(same)
-    })
+    let copy = |stream: &dyn AsFd| copy_of(stream).ok();
+    let streams: [&dyn AsFd; 2] = [&out, &err];
+    let mut streams = streams.into_iter();
+    streams
+        .find(|stream| is_open_as(there, *stream))
+        .and_then(copy)
+}
+
+/// Whether a file is what a stream of ours leads to.
+fn is_open_as(there: &Metadata, stream: &dyn AsFd) -> bool {
+    let same = |file: Metadata| (file.dev(), file.ino()) == (there.dev(), there.ino());
+    copy_of(stream).is_ok_and(|file| file.metadata().is_ok_and(same))
+}
+
+fn copy_of(stream: &dyn AsFd) -> io::Result<File> {
+    stream.as_fd().try_clone_to_owned().map(File::from)
 }
 
 fn neighbour(path: &Path, suffix: &str) -> io::Result<tempfile::NamedTempFile> {
@@ -206,6 +221,13 @@ fn settle(temporary: tempfile::NamedTempFile, path: &Path) -> io::Result<()> {
 pub struct Unwritten {
     path: PathBuf,
     error: io::Error,
+}
+
+impl Unwritten {
+    /// Whether it is that nobody reads our own output any more.
+    pub fn has_no_reader(&self) -> bool {
+        self.error.kind() == ErrorKind::BrokenPipe && is_standard_output(&self.path)
+    }
 }
 
 fn remedy(error: &io::Error) -> &'static str {

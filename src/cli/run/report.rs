@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::super::Format;
 use super::super::backend::Backend;
-use super::super::output::{complain, print, print_json};
+use super::super::output::{complain, print};
 use super::Args;
 use super::answers::Answer;
 use super::prepare::Prepared;
@@ -86,10 +86,26 @@ pub(super) fn write_and_print(
 }
 
 /// Of a run that finds all its answers there.
-pub(super) fn print_nothing_left(format: Format, rows: usize) -> anyhow::Result<()> {
-    match format {
-        Format::Json => print_json(&json!({ "answers_kept": rows, "outputs": [] })),
-        Format::Text => print(&format!("all {rows} answers are there already\n")),
+pub(super) fn print_nothing_left(args: &Args, rows: usize) -> anyhow::Result<()> {
+    let text = match args.format {
+        Format::Json => in_json(&json!({ "answers_kept": rows, "outputs": [] }))?,
+        Format::Text => format!("all {rows} answers are there already\n"),
+    };
+    print_beside_rows(args, &text)
+}
+
+fn in_json(value: &impl Serialize) -> serde_json::Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+/// Prints what is said of a run: on standard error where standard output has the rows, which a program reads.
+fn print_beside_rows(args: &Args, text: &str) -> anyhow::Result<()> {
+    match args.rows_are_printed() {
+        true => {
+            complain(text.trim_end());
+            Ok(())
+        }
+        false => print(text),
     }
 }
 
@@ -102,20 +118,23 @@ fn print_result(
 ) -> anyhow::Result<()> {
     let plan = &prepared.plan;
     match args.format {
-        Format::Json => print_json(&Report {
-            device: args.backend.word(),
-            disk: done.disk,
-            model: &plan.model.name,
-            weights: &prepared.weights,
-            dtype: plan.dtype,
-            workload: plan.workload,
-            policy: plan.policy,
-            prediction: plan.prediction.as_ref(),
-            prediction_left_out: prepared.left_out.as_deref(),
-            measured: &done.measured,
-            pace: done.pace,
-            outputs: outputs(prepared, &done.tokens)?,
-        }),
+        Format::Json => {
+            let report = Report {
+                device: args.backend.word(),
+                disk: done.disk,
+                model: &plan.model.name,
+                weights: &prepared.weights,
+                dtype: plan.dtype,
+                workload: plan.workload,
+                policy: plan.policy,
+                prediction: plan.prediction.as_ref(),
+                prediction_left_out: prepared.left_out.as_deref(),
+                measured: &done.measured,
+                pace: done.pace,
+                outputs: outputs(prepared, &done.tokens)?,
+            };
+            print_beside_rows(args, &in_json(&report)?)
+        }
         Format::Text => {
             let answers = outputs(prepared, &done.tokens)?;
             let figures = figures(prepared, done);
@@ -124,6 +143,9 @@ fn print_result(
                 complain(figures.trim_end());
                 let answers: String = answers.iter().map(|a| said(a) + "\n").collect();
                 return print(&answers);
+            }
+            if args.rows_are_printed() {
+                return print_beside_rows(args, &figures);
             }
             let all = where_all_are(output, prepared.prompts.len());
             let answers: String = answers.iter().map(in_a_line).collect();
