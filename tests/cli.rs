@@ -153,6 +153,8 @@ fn a_reader_that_leaves_is_no_error() {
         "man",
         "completions bash",
         "--help",
+        "workload generate --rate 5 --requests 1000 -o -",
+        "workload generate --rate 5 --requests 1000 -o /dev/stdout",
     ] {
         let mut command = common::program();
         command.args(line.split_whitespace());

@@ -109,6 +109,22 @@ fn rows_on_standard_output_are_alone_there() {
 }
 
 #[test]
+fn whoever_leaves_before_the_rows_come_ends_the_run_quietly() {
+    let (place, line) = place();
+    place.write("prompts.jsonl", ROWS);
+    let mut command = program();
+    command.current_dir(place.folder.path());
+    command.args(format!("{line} --prompts prompts.jsonl -o -").split_whitespace());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(!said.contains("error:"), "{said}");
+}
+
+#[test]
 fn a_prompt_that_cannot_be_run_is_refused_by_its_flag() {
     let (place, line) = place();
     for (last, said) in [

@@ -77,6 +77,9 @@ impl Failure {
 
     /// An error with its own code, and in its line what else is to be said.
     pub(super) fn noted(error: &anyhow::Error, note: &str) -> Failure {
+        if has_no_reader(error) {
+            return Failure::nobody_reads();
+        }
         Failure::new(exit_of(error), format!("{}; {note}", in_all(error)))
     }
 
@@ -88,6 +91,11 @@ impl Failure {
 
 /// Prints what went wrong, if anything, as one line, and gives the process's exit code.
 pub fn finish(outcome: anyhow::Result<()>) -> ExitCode {
+    let unread = |error| match has_no_reader(&error) {
+        true => Failure::nobody_reads().into(),
+        false => error,
+    };
+    let outcome = outcome.map_err(unread);
     let exit = match &outcome {
         Ok(()) => Exit::Ok,
         Err(error) => exit_of(error),
@@ -99,6 +107,17 @@ pub fn finish(outcome: anyhow::Result<()>) -> ExitCode {
         }
     }
     ExitCode::from(exit as u8)
+}
+
+/// Whether all that failed is that whoever read a file which is our own output has left.
+fn has_no_reader(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let inner = cause
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        let unwritten = inner.and_then(|inner| inner.downcast_ref::<Unwritten>());
+        unwritten.is_some_and(Unwritten::has_no_reader)
+    })
 }
 
 /// An error and what caused it, in one line; many of our errors state their cause themselves.
