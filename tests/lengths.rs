@@ -22,6 +22,11 @@ fn folder() -> TempDir {
     write("trace.csv", format!("{header}{}\n", rows.join("\n")));
     write("wrong.csv", "prompt_len\n12\nmany\n".to_owned());
     write("unnamed.csv", "words,lines\n12,3\n".to_owned());
+    write(
+        "spaced.csv",
+        "# of a day\n\nprompt_len\n12\n\n\nmany\n".to_owned(),
+    );
+    write("spaced.txt", "\r\n12\r\n# noon\r\n\r\nmany\r\n".to_owned());
     folder
 }
 
@@ -87,6 +92,8 @@ fn wrong_lengths_are_refused_by_line() {
     let folder = folder();
     for (flags, code, word) in [
         ("--prompt-lens wrong.csv", 4, "line 3"),
+        ("--prompt-lens spaced.csv", 4, "line 7"),
+        ("--prompt-lens spaced.txt", 4, "line 5"),
         ("--prompt-lens unnamed.csv", 4, "no column"),
         ("--prompt-lens gone.txt", 4, "gone.txt"),
         (

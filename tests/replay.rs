@@ -151,6 +151,10 @@ fn a_wrong_trace_is_refused_by_its_line() {
         ("0,10\n", "line 2", "at least 1"),
         ("0,10,5.5\n", "line 2", "at least 1"),
         ("", "line 1", "workload generate"),
+        // Lines are those of an editor, empty ones and notes counted.
+        ("1,2,3\n\n\n3,x,3\n", "line 5", "at least 1"),
+        ("1,2,3\r\n\r\n# noon\r\n3,x,3\r\n", "line 5", "at least 1"),
+        ("2,2,3\n\n# noon\n1,2,3\n", "line 5", "sort requests"),
     ] {
         written(&folder, "t.csv", &format!("{header}{rows}"));
         let (code, out, said) = replay(&folder, &["--per-request", "r.csv"]);

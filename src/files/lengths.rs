@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{InputError, read_text};
+use super::{InputError, line_of, read_text};
 use crate::padding::Lengths;
 
 /// What such a column is called: here, and in traces of serving systems.
@@ -20,10 +20,12 @@ const COLUMNS: [&str; 4] = [
 /// What is wrong, with its line.
 pub fn read_lengths(path: &Path) -> Result<Lengths, InputError> {
     let text = read_text(path)?;
-    let first = text.lines().next().unwrap_or_default().trim();
-    let has_header = first.parse::<u32>().is_err();
+    let mut lines = text.lines().map(str::trim);
+    let first = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
+    let has_header = first.unwrap_or_default().parse::<u32>().is_err();
     let mut reader = csv::ReaderBuilder::new()
         .trim(csv::Trim::All)
+        .comment(Some(b'#'))
         .has_headers(has_header)
         .from_reader(text.as_bytes());
     let broken = |place: String, problem: String| {
@@ -46,8 +48,11 @@ pub fn read_lengths(path: &Path) -> Result<Lengths, InputError> {
     }
     let mut lengths = Vec::new();
     for record in reader.records() {
-        let record = record.map_err(|e| broken("a line".into(), e.to_string()))?;
-        let line = record.position().map_or(0, csv::Position::line);
+        let record = record.map_err(|e| {
+            let line = line_of(&text, e.position());
+            broken(format!("line {line}"), e.to_string())
+        })?;
+        let line = line_of(&text, record.position());
         let value = record.get(column).unwrap_or_default();
         let length = value.parse::<u32>().ok().filter(|length| *length > 0);
         let problem = || broken(format!("line {line}"), format!("`{value}` is no length"));

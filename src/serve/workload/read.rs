@@ -8,7 +8,7 @@ use plimsoll_core::serve::predict::Features;
 use plimsoll_core::units::Seconds;
 use serde_json::Value;
 
-use crate::files::{InputError, read_text};
+use crate::files::{InputError, line_of, read_text};
 
 /// What the three columns are called: arrival, tokens of the prompt, tokens of the answer.
 const NAMES: [[&str; 3]; 5] = [
@@ -139,8 +139,11 @@ fn csv_rows(path: &Path, text: &str, unit: Option<TimeUnit>) -> Result<Vec<Row>,
     }));
     let mut rows = Vec::new();
     for record in reader.records() {
-        let record = record.map_err(|e| broken("a line".into(), e.to_string()))?;
-        let line = record.position().map_or(0, |p| p.line() as usize);
+        let record = record.map_err(|e| {
+            let line = line_of(text, e.position());
+            broken(format!("line {line}"), e.to_string())
+        })?;
+        let line = line_of(text, record.position()) as usize;
         let field = |column: usize| record.get(column).unwrap_or_default();
         let row = clock.seconds(field(columns[0])).and_then(|arrival| {
             let lengths = [columns[1], columns[2]].map(|at| (&headers[at], field(at)));
