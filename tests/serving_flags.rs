@@ -434,6 +434,11 @@ fn a_wrong_prompt_is_told_what_a_prompt_is() {
 #[test]
 fn arrivals_with_a_rate_need_one() {
     let folder = tempfile::tempdir().unwrap();
+    let generate = ["workload", "generate", "--rate", "1", "-o", "w.json"];
+    let (code, out, said) = plimsoll(folder.path(), &generate);
+    assert_eq!((code, out.as_str()), (2, ""), "{said}");
+    assert!(said.contains(".csv") && said.contains(".jsonl"), "{said}");
+    assert!(!folder.path().join("w.json").exists());
     let (code, out, said) = plimsoll(folder.path(), &["workload", "generate"]);
     assert_eq!((code, out.as_str()), (2, ""), "{said}");
     assert!(

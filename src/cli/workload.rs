@@ -1,14 +1,14 @@
 //! `plimsoll workload generate|describe`: traces of requests.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
-use plimsoll_core::serve::{Distribution, Request};
+use plimsoll_core::serve::Distribution;
 
 use super::exit::{Exit, Failure};
 use super::options::{Format, TimeUnitName, positive};
 use super::output::{check_output, print, print_json};
-use crate::files::write_text;
+use crate::files::{is_file, is_standard_output, write_text};
 use crate::report::serve::prediction_text;
 use crate::report::{Align, Table, three_digits};
 use crate::serve::workload::{
@@ -77,7 +77,7 @@ pub struct Generate {
     /// The same seed gives the same trace
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Where to write: CSV, or JSON lines where it ends in .jsonl [default: CSV on standard output]
+    /// Where to write: CSV where it ends in .csv, JSON lines where in .jsonl [default: CSV on standard output, as with -]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -147,6 +147,7 @@ pub fn run(action: &Action) -> anyhow::Result<()> {
 
 fn generate(args: &Generate) -> anyhow::Result<()> {
     check_output("--output", args.output.as_deref())?;
+    let kind = kind_of(args.output.as_deref())?;
     let rate = || {
         let line = "--rate: how many requests come a second? give it, or --arrivals at-once";
         args.rate.ok_or_else(|| Failure::new(Exit::Usage, line))
@@ -181,19 +182,39 @@ fn generate(args: &Generate) -> anyhow::Result<()> {
         Failure::new(Exit::Usage, line)
     };
     let requests = generator.requests().map_err(refused)?;
+    let text = match kind {
+        Kind::Csv => trace_csv(&requests),
+        Kind::JsonLines => trace_jsonl(&requests),
+    };
     match &args.output {
-        Some(path) => Ok(write_text(
-            path,
-            &text(&requests, path.extension().is_some_and(|e| e == "jsonl")),
-        )?),
-        None => print(&text(&requests, false)),
+        Some(path) => Ok(write_text(path, &text)?),
+        None => print(&text),
     }
 }
 
-fn text(requests: &[Request], as_jsonl: bool) -> String {
-    match as_jsonl {
-        true => trace_jsonl(requests),
-        false => trace_csv(requests),
+/// How a trace is written.
+#[derive(Clone, Copy)]
+enum Kind {
+    Csv,
+    JsonLines,
+}
+
+/// By the name of the file; what is no file, as our own output, has no such name.
+fn kind_of(output: Option<&Path>) -> Result<Kind, Failure> {
+    let Some(path) = output else {
+        return Ok(Kind::Csv);
+    };
+    match path.extension().and_then(|it| it.to_str()) {
+        Some("csv") => Ok(Kind::Csv),
+        Some("jsonl") => Ok(Kind::JsonLines),
+        _ if !is_file(path) || is_standard_output(path) => Ok(Kind::Csv),
+        _ => {
+            let file = path.display();
+            let line = format!(
+                "--output {file}: its name says no kind of trace; end it in .csv or, for JSON lines, in .jsonl"
+            );
+            Err(Failure::new(Exit::Usage, line))
+        }
     }
 }
 
