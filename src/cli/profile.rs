@@ -112,8 +112,7 @@ pub(super) fn cpu_options(
 pub(super) fn measure_with_progress(options: &ProbeOptions) -> anyhow::Result<HardwareProfile> {
     let progress = Progress::new("measuring", 100);
     let profile = measure(options, &mut |what, share| {
-        progress.say(&format!("measuring {what}"));
-        progress.set((share * 100.0) as u64);
+        progress.begin(&format!("measuring {what}"), (share * 100.0) as u64);
     });
     Ok(profile?)
 }

@@ -1,10 +1,11 @@
 //! Progress of long work, on standard error: a bar where a person looks, else a line now and then.
 
+use std::fmt;
 use std::io::{IsTerminal, stderr};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use plimsoll_core::units::Seconds;
 
 use super::output::complain;
@@ -22,6 +23,35 @@ pub struct Progress {
     bar: ProgressBar,
     /// When the last line was written; none where the bar is seen.
     last_line: Mutex<Option<Instant>>,
+    /// How fast steps are done, which the bar looks at as well.
+    pace: Arc<Mutex<Pace>>,
+}
+
+/// When how many steps were done: first, which is where work begins that is counted, and last.
+#[derive(Debug, Default)]
+struct Pace {
+    first: Option<(Instant, u64)>,
+    last: Option<(Instant, u64)>,
+}
+
+impl Pace {
+    fn set(&mut self, done: u64, now: Instant) {
+        self.first.get_or_insert((now, done));
+        if self.last.is_none_or(|(_, before)| before != done) {
+            self.last = Some((now, done));
+        }
+    }
+
+    /// What the steps that are left take at the pace of all before: steps are not alike, so that the last ones alone
+    /// tell little. None before one is done.
+    fn left(&self, steps: u64, now: Instant) -> Option<Duration> {
+        let ((begun, first), (at, done)) = self.first.zip(self.last)?;
+        let a_step =
+            (at - begun).as_secs_f64() / done.checked_sub(first).filter(|it| *it > 0)? as f64;
+        let left = a_step * steps.saturating_sub(done) as f64;
+        let left = Duration::try_from_secs_f64(left).ok()?;
+        Some(left.saturating_sub(now - at))
+    }
 }
 
 impl Progress {
@@ -29,9 +59,16 @@ impl Progress {
     pub fn new(what: &str, steps: u64) -> Progress {
         // indicatif hides what it draws to a standard error that is no terminal.
         let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
-        let template = "{msg} [{bar:40}] {pos}/{len} {elapsed} ETA {eta}";
+        let template = "{msg} [{bar:40}] {pos}/{len} {elapsed} ETA {left}";
+        let pace = Arc::<Mutex<Pace>>::default();
+        let seen = Arc::clone(&pace);
+        let left = move |state: &ProgressState, out: &mut dyn fmt::Write| {
+            let left = locked(&seen).left(state.len().unwrap_or(0), Instant::now());
+            // A bar that is narrower is drawn none the less.
+            let _ = write!(out, "{}", HumanDuration(left.unwrap_or_default()));
+        };
         if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.progress_chars("=> "));
+            bar.set_style(style.with_key("left", left).progress_chars("=> "));
         }
         bar.set_message(what.to_owned());
         // The clock goes on while a step takes long.
@@ -40,11 +77,13 @@ impl Progress {
         Progress {
             bar,
             last_line: Mutex::new(last_line),
+            pace,
         }
     }
 
     /// How many steps are done.
     pub fn set(&self, done: u64) {
+        locked(&self.pace).set(done, Instant::now());
         self.bar.set_position(done);
         self.log();
     }
@@ -61,18 +100,26 @@ impl Progress {
         self.log();
     }
 
+    /// What is begun, and how many steps are done before it.
+    pub fn begin(&self, what: &str, done: u64) {
+        self.bar.set_message(what.to_owned());
+        self.set(done);
+    }
+
     fn log(&self) {
-        let mut last = self
-            .last_line
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut last = locked(&self.last_line);
         if last.is_some_and(|last| last.elapsed() >= LINE) {
             *last = Some(Instant::now());
             let steps = (self.bar.position(), self.bar.length().unwrap_or(0));
-            let times = (self.bar.elapsed(), self.bar.eta());
+            let left = locked(&self.pace).left(steps.1, Instant::now());
+            let times = (self.bar.elapsed(), left.unwrap_or_default());
             complain(&line(&self.bar.message(), steps, times));
         }
     }
+}
+
+fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a log is told. How long the rest takes is not known before a step is done.
@@ -107,17 +154,23 @@ mod tests {
         assert!(said(2, 900).ends_with("about 15.0 min left"));
     }
 
-    /// The estimate of a bar that nobody sees.
     #[test]
-    fn what_is_left_is_known_without_a_terminal() {
-        let progress = Progress::new("passes", 1000);
-        let until = Instant::now() + Duration::from_secs(20);
-        let mut done = 0;
-        while progress.bar.eta().is_zero() {
-            assert!(Instant::now() < until, "no estimate after {done} steps");
-            std::thread::sleep(Duration::from_millis(50));
-            done += 1;
-            progress.set(done);
-        }
+    fn what_is_left_goes_by_all_steps_and_runs_down() {
+        let begun = Instant::now();
+        let at = |s: u64| begun + Duration::from_secs(s);
+        let mut pace = Pace::default();
+        let left = |pace: &Pace, s| pace.left(100, at(s)).map(|left| left.as_secs());
+        // Weights are loaded before there is a step to count.
+        pace.set(0, at(60));
+        assert_eq!(left(&pace, 65), None);
+        pace.set(20, at(80));
+        assert_eq!(left(&pace, 80), Some(80));
+        // A step that takes long says nothing of the others, nor does a quick one.
+        assert_eq!(left(&pace, 110), Some(50));
+        pace.set(50, at(110));
+        assert_eq!(left(&pace, 110), Some(50));
+        pace.set(90, at(111));
+        assert_eq!(left(&pace, 111), Some(5));
+        assert_eq!(left(&pace, 200), Some(0));
     }
 }

@@ -217,13 +217,13 @@ pub fn measure(
         let (_, tasks) = measured.run(|_| pageable_copies(options))?;
         measured.pageable = tasks;
     }
-    progress("implementations of products", 0.17);
+    progress("implementations of products", 0.04);
     measure_products(options, &mut measured)?;
     let all = options.shapes().len() * options.dtypes.len();
     let mut done = 0;
     for dtype in &options.dtypes {
         for shape in options.shapes() {
-            let share = 0.2 + 0.45 * done as f64 / all as f64;
+            let share = 0.12 + 0.36 * done as f64 / all as f64;
             progress(
                 &format!("{} model of width {}", dtype.name(), shape.hidden_size),
                 share,
@@ -232,23 +232,23 @@ pub fn measure(
             done += 1;
         }
     }
-    progress("weights and cache in 4 bits", 0.65);
+    progress("weights and cache in 4 bits", 0.48);
     measure_unpack(options, &mut measured)?;
     // The models above are larger than a GPU's caches.
     if options.cpu.card.is_none() {
-        progress("models that no cache holds", 0.68);
+        progress("models that no cache holds", 0.62);
         for dtype in &options.dtypes {
             measure_weight_reads(options, *dtype, &mut measured)?;
         }
     }
-    progress("attention on the CPU", 0.7);
+    progress("attention on the CPU", 0.68);
     for dtype in &options.dtypes {
         measure_cpu_attention(options, *dtype, &mut measured)?;
     }
-    progress("engines beside each other", 0.8);
+    progress("engines beside each other", 0.74);
     measure_barriers(options, &mut measured)?;
     measure_contention(options, &mut measured)?;
-    progress("linear layers on the CPU", 0.9);
+    progress("linear layers on the CPU", 0.88);
     split::measure(options, &mut measured)?;
     progress("done", 1.0);
     Ok(assemble::profile(options, &measured))
