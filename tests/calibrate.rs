@@ -251,3 +251,40 @@ fn calibrate_writes_a_profile_that_score_reads() {
     assert_eq!(code, 2);
     assert!(stderr.contains("links.disk_read"), "{stderr}");
 }
+
+/// A run that is bound by the link, twice; in f16, as all runs.
+#[test]
+fn what_runs_do_not_say_is_written_as_it_was() {
+    let run = "opt-1.3b,128,4,4,1,0,100,100,0,100,0,3\n";
+    let (dir, path) = file(&format!("{HEADER},latency_s\n{run}{run}"));
+    let fitted = dir.path().join("mine.toml");
+    let (runs, out) = (path.to_str().unwrap(), fitted.to_str().unwrap());
+    let calibrate = ["calibrate", "--hw", "t4", "--runs", runs, "-o", out];
+    let (code, stdout, stderr) = plimsoll(&calibrate);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains("1 of 2 runs repeat others"), "{stdout}");
+    assert!(stdout.contains("compute.gemm.f16"), "{stdout}");
+    let text = fs::read_to_string(&fitted).expect("written");
+    let parent = |_: &str| unreachable!("it extends nothing");
+    let after = HardwareProfile::parse(&text, "mine.toml", &parent).expect("a profile");
+    let before = t4();
+    // The link is what the run says something of; nothing lies on the disk.
+    let rates = |it: &HardwareProfile| it.links.h2d.page_locked.clone();
+    assert_ne!(rates(&after), rates(&before));
+    assert_eq!(rates(&after).source, "calibrated-2");
+    assert_eq!(after.links.disk_read, before.links.disk_read);
+    assert_eq!(after.compute.barrier, before.compute.barrier);
+    assert_eq!(after.sources["calibrated"], before.sources["calibrated"]);
+    let of_f32 = |it: &HardwareProfile| {
+        let curves = it.compute.gemm.iter();
+        let curves = curves.filter(|gemm| gemm.dtype == plimsoll_core::Dtype::F32);
+        curves.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(of_f32(&after), of_f32(&before));
+    let said = &after.description;
+    assert!(
+        said.contains("of 1 run on t4: fitted are links.h2d.page_locked"),
+        "{said}"
+    );
+    assert!(!said.contains("Tables"), "{said}");
+}

@@ -1,12 +1,25 @@
 //! The constants of a profile that runs can be fitted by, each a factor on numbers of the profile.
 
-use plimsoll_core::hardware::{
-    Contention, Curve, Engine, HardwareProfile, Quantity, Source, SourceKind,
-};
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::{Contention, Curve, Engine, HardwareProfile, Quantity, Source};
 use plimsoll_core::units::{BytesPerSecond, Seconds};
+use plimsoll_sim::CostModel;
 
-/// The source that fitted constants name.
+use super::RecordedRun;
+
+/// Rates of matrix products.
+const GEMM: &str = "compute.gemm";
+
+/// The source that fitted constants name; behind it a number, where the profile has one of that name.
 const FITTED: &str = "calibrated";
+
+/// The name of a profile's next source of fitted constants: those of an earlier fit that stay keep theirs.
+pub fn source_of_fit(profile: &HardwareProfile) -> String {
+    let further = (2..).map(|count| format!("{FITTED}-{count}"));
+    let mut names = std::iter::once(FITTED.to_owned()).chain(further);
+    let free = names.find(|name| !profile.sources.contains_key(name));
+    free.expect("names do not end")
+}
 
 /// What a factor multiplies.
 enum Place<'a> {
@@ -33,7 +46,7 @@ pub const CONSTANTS: [Constant; 17] = [
     Constant("links.disk_write"),
     Constant("compute.launch"),
     Constant("compute.barrier"),
-    Constant("compute.gemm"),
+    Constant(GEMM),
     Constant("compute.attention_prefill"),
     Constant("compute.attention_decode"),
     Constant("compute.unpack"),
@@ -51,6 +64,20 @@ impl Constant {
     /// Its key in the profile.
     pub fn name(self) -> &'static str {
         self.0
+    }
+
+    /// Of a constant that each type of elements has curves of, the type whose curves it is: where runs have their
+    /// rates from. What is known of others, runs do not say.
+    pub fn dtype(self, profile: &HardwareProfile) -> Option<Dtype> {
+        let of = RecordedRun::DTYPE;
+        let known = || CostModel::new(profile, of).stand_in().unwrap_or(of);
+        (self.0 == GEMM).then(known)
+    }
+
+    /// Its key in the profile, and behind it the type.
+    pub fn label(self, profile: &HardwareProfile) -> String {
+        let dtype = self.dtype(profile).map(Dtype::name);
+        dtype.map_or(self.0.to_owned(), |dtype| format!("{}.{dtype}", self.0))
     }
 
     /// Whether a profile states it.
@@ -82,24 +109,20 @@ impl Constant {
         }
     }
 
-    /// Says in the profile that the constant was fitted.
-    pub fn mark(self, profile: &mut HardwareProfile, from: &str, date: &str) {
-        let source = Source {
-            kind: SourceKind::Fitted,
-            from: from.to_owned(),
-            date: date.to_owned(),
-        };
+    /// Says in the profile that the constant was fitted, by the name of the source that says how.
+    pub fn mark(self, profile: &mut HardwareProfile, name: &str, source: &Source) {
         for place in self.places(profile) {
             let said = match place {
                 Place::Rate(curve) => &mut curve.source,
                 Place::Bandwidth(_, said) | Place::Time(_, said) | Place::Kept(_, said) => said,
             };
-            FITTED.clone_into(said);
+            name.clone_into(said);
         }
-        profile.sources.insert(FITTED.to_owned(), source);
+        profile.sources.insert(name.to_owned(), source.clone());
     }
 
     fn places(self, profile: &mut HardwareProfile) -> Vec<Place<'_>> {
+        let dtype = self.dtype(profile);
         let (tiers, links) = (&mut profile.tiers, &mut profile.links);
         let (compute, pairs) = (&mut profile.compute, &mut profile.contention);
         let one = |curve| vec![Place::Rate(curve)];
@@ -117,9 +140,12 @@ impl Constant {
             "links.disk_read.latency" => time(&mut links.disk_read.latency),
             "compute.launch" => time(&mut compute.launch),
             "compute.barrier" => time(&mut compute.barrier),
-            "compute.gemm" => {
-                let curves = compute.gemm.iter_mut().map(|gemm| &mut gemm.rate);
+            GEMM => {
+                let curves = compute.gemm.iter_mut();
+                let curves = curves.filter(|gemm| Some(gemm.dtype) == dtype);
+                let curves = curves.map(|gemm| &mut gemm.rate);
                 let products = compute.products.iter_mut();
+                let products = products.filter(|it| it.packed || Some(it.dtype) == dtype);
                 let products = products.flat_map(|product| product.curves_mut());
                 curves.chain(products).map(Place::Rate).collect()
             }

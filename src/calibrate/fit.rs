@@ -35,6 +35,19 @@ pub struct FittedConstant {
     pub spread_left: f64,
 }
 
+/// Where this share of a constant's spread is left, the runs say nothing of it.
+pub const SAYS_NOTHING: f64 = 0.9;
+
+/// A constant that runs say nothing of stays, but for this.
+const MOVED: f64 = 0.01;
+
+impl FittedConstant {
+    /// Whether it is left as the profile has it, to the last digit: runs say nothing of it.
+    pub fn stays(&self) -> bool {
+        self.spread_left >= SAYS_NOTHING && (self.factor - 1.0).abs() < MOVED
+    }
+}
+
 /// A fitted profile and how well it does.
 #[derive(Debug, Clone)]
 pub struct Fit {
@@ -94,17 +107,18 @@ pub fn fit(
         }
     }
     progress(STEPS, STEPS);
-    let spread = problem.spread_left(&at, &slopes);
-    let constants = options.constants.iter().zip(&x).zip(spread);
+    let mut constants = problem.constants(&x, &problem.spread_left(&at, &slopes));
+    // What stays is as it was in all that is said of the fit, too.
+    for (index, fitted) in constants.iter_mut().enumerate() {
+        if fitted.stays() {
+            (x[index], fitted.factor) = (0.0, 1.0);
+            slopes.column_mut(index).fill(0.0);
+        }
+    }
+    at = problem.residuals(&x)?;
     Ok(Fit {
         profile: problem.profile(&x),
-        constants: constants
-            .map(|((constant, x), spread_left)| FittedConstant {
-                constant: *constant,
-                factor: x.exp(),
-                spread_left,
-            })
-            .collect(),
+        constants,
         left_out: problem.left_out(&x, &at, &slopes)?,
         before: errors(&before),
         after: errors(&at),
@@ -133,10 +147,21 @@ struct Problem<'a> {
 impl Problem<'_> {
     fn profile(&self, x: &[f64]) -> HardwareProfile {
         let mut profile = self.base.clone();
-        for (constant, x) in self.options.constants.iter().zip(x) {
+        let moved = self.options.constants.iter().zip(x);
+        for (constant, x) in moved.filter(|(_, x)| **x != 0.0) {
             constant.scale(&mut profile, x.exp());
         }
         profile
+    }
+
+    fn constants(&self, x: &[f64], spread_left: &[f64]) -> Vec<FittedConstant> {
+        let all = self.options.constants.iter().zip(x).zip(spread_left);
+        all.map(|((constant, x), spread_left)| FittedConstant {
+            constant: *constant,
+            factor: x.exp(),
+            spread_left: *spread_left,
+        })
+        .collect()
     }
 
     /// The logarithm of predicted over measured, of one run.

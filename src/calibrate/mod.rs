@@ -6,8 +6,8 @@ mod machines;
 mod runs;
 mod score;
 
-pub use constants::{CONSTANTS, Constant};
-pub use fit::{Fit, FitOptions, FittedConstant, fit, sizes};
+pub use constants::{CONSTANTS, Constant, source_of_fit};
+pub use fit::{Fit, FitOptions, FittedConstant, SAYS_NOTHING, fit, sizes};
 pub use machines::Machines;
 pub use runs::{Measured, RecordedRun, read_runs};
 pub use score::{RunRow, RunScore, rate_error, score_runs, within};

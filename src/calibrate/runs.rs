@@ -88,6 +88,9 @@ pub struct RecordedRun {
 }
 
 impl RecordedRun {
+    /// What weights, cache and activations were stored in, as in FlexGen.
+    pub const DTYPE: Dtype = Dtype::F16;
+
     /// Whether a number was measured.
     pub fn has_number(&self) -> bool {
         matches!(
@@ -110,11 +113,11 @@ impl RecordedRun {
         let mut policy = self.policy;
         let pipeline = &mut policy.pipeline;
         pipeline.stages_per_host = profile.gpus_per_host().min(pipeline.stages);
-        policy.page_locked = flexgen::page_locked(profile, &self.model, Dtype::F16, &policy);
+        policy.page_locked = flexgen::page_locked(profile, &self.model, Self::DTYPE, &policy);
         given::plan(
             profile,
             self.model.clone(),
-            Dtype::F16,
+            Self::DTYPE,
             self.workload,
             policy,
         )

@@ -1,6 +1,5 @@
 //! How far predictions are from measured runs.
 
-use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::interval::Range;
 use plimsoll_core::lower::footprint;
@@ -118,7 +117,7 @@ fn row(run: &RecordedRun, profile: &HardwareProfile) -> Result<RunRow, SimulateE
         "latency_s" => interval.latency_s,
         _ => interval.throughput_tok_s,
     });
-    debug_assert_eq!(plan.dtype, Dtype::F16);
+    debug_assert_eq!(plan.dtype, RecordedRun::DTYPE);
     Ok(RunRow {
         line: run.line,
         name: run.name.clone(),

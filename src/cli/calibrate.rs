@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, Residuals, Source, SourceKind};
 use serde::Serialize;
 
@@ -11,9 +12,12 @@ use super::options::positive;
 use super::output::{check_apart, check_output, print, print_json};
 use super::profile::today;
 use super::{Format, Progress};
-use crate::calibrate::{CONSTANTS, Constant, Fit, FitOptions, RecordedRun, fit, read_runs, sizes};
+use crate::calibrate::{
+    CONSTANTS, Constant, Fit, FitOptions, RecordedRun, SAYS_NOTHING, fit, read_runs, sizes,
+    source_of_fit,
+};
 use crate::files::{find_profile, write_text};
-use crate::report::{Align, Table, signed_percent, three_digits};
+use crate::report::{Align, Table, count, signed_percent, three_digits};
 use crate::residuals;
 
 /// A machine and runs on it.
@@ -45,12 +49,6 @@ pub struct Args {
     format: Format,
 }
 
-/// A constant that runs say nothing of stays, but for this.
-const MOVED: f64 = 0.01;
-
-/// Where this share of a constant's spread is left, the runs say nothing of it.
-const SAYS_NOTHING: f64 = 0.9;
-
 /// Fits, prints and writes.
 ///
 /// # Errors
@@ -68,7 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     runs.retain(RecordedRun::has_number);
     keep_those_of(&base.name, &mut runs);
-    drop_repeated(&mut runs);
+    let repeats = drop_repeated(&mut runs);
     if runs.is_empty() {
         let line = "--runs: no run with a measured number is on this machine; give some";
         return Err(Failure::new(Exit::BadInput, line.to_owned()).into());
@@ -84,18 +82,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     })?;
     drop(bar);
     let from = format!(
-        "`plimsoll calibrate` of {} runs on {}",
-        runs.len(),
+        "`plimsoll calibrate` of {} on {}",
+        count(runs.len() as u64, "run"),
         base.name
     );
-    // What the runs say nothing of keeps the source that it had.
-    for fitted in found
-        .constants
-        .iter()
-        .filter(|c| c.spread_left < SAYS_NOTHING || (c.factor - 1.0).abs() >= MOVED)
-    {
-        fitted.constant.mark(&mut found.profile, &from, &today());
-    }
+    say_what_moved(&mut found, &from);
     let log_errors: Vec<f64> = found.left_out.iter().map(|error| error.ln_1p()).collect();
     let left_out = Source {
         kind: SourceKind::Fitted,
@@ -104,7 +95,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let kept = residuals::put_into(&mut found.profile, &log_errors, ("left-out", left_out));
     let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
-    let report = Report::of(&base, &found, &names, kept);
+    let report = Report::of(&base, &found, (&names, repeats), kept);
     match args.format {
         Format::Json => print_json(&report)?,
         Format::Text => print(&report.text())?,
@@ -116,8 +107,31 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A run that two tables print is one run.
-fn drop_repeated(runs: &mut Vec<RecordedRun>) {
+/// Says in the fitted profile which constants come from the runs; the others keep the sources that they had.
+fn say_what_moved(found: &mut Fit, from: &str) {
+    let source = Source {
+        kind: SourceKind::Fitted,
+        from: from.to_owned(),
+        date: today(),
+    };
+    let name = source_of_fit(&found.profile);
+    let mut moved = Vec::new();
+    for fitted in found.constants.iter().filter(|c| !c.stays()) {
+        fitted.constant.mark(&mut found.profile, &name, &source);
+        moved.push(fitted.constant.label(&found.profile));
+    }
+    found.profile.description = match moved.as_slice() {
+        [] => format!("{from}, which say nothing of any constant: all are as there"),
+        moved => format!(
+            "{from}: fitted are {}; all else is as there",
+            moved.join(", ")
+        ),
+    };
+}
+
+/// A run that two tables print is one run. How many were such repeats.
+fn drop_repeated(runs: &mut Vec<RecordedRun>) -> usize {
+    let all = runs.len();
     let mut kept: Vec<RecordedRun> = Vec::new();
     for run in runs.drain(..) {
         if !kept.iter().any(|other| other.is_same_run(&run)) {
@@ -125,6 +139,7 @@ fn drop_repeated(runs: &mut Vec<RecordedRun>) {
         }
     }
     *runs = kept;
+    all - runs.len()
 }
 
 /// Leaves out runs on other machines. Where some name this one, only those are surely on it.
@@ -166,6 +181,8 @@ fn constants(args: &Args, base: &HardwareProfile) -> anyhow::Result<Vec<Constant
 struct Report {
     constants: Vec<ConstantRow>,
     runs: Vec<RunRow>,
+    /// Runs that are left out because another is the same with the same result.
+    repeats: usize,
     median_abs_error_before: f64,
     p90_abs_error_before: f64,
     median_abs_error: f64,
@@ -180,11 +197,18 @@ struct Report {
 #[derive(Serialize)]
 struct ConstantRow {
     constant: &'static str,
+    /// The type whose curves it is, where there are some for each: that of the runs.
+    dtype: Option<&'static str>,
+    #[serde(skip)]
+    label: String,
     before: f64,
     after: f64,
     factor: f64,
     spread_left: f64,
     determined: bool,
+    /// Left as the profile has it.
+    #[serde(skip)]
+    stays: bool,
 }
 
 #[derive(Serialize)]
@@ -204,9 +228,17 @@ fn quantiles(residuals: &Residuals) -> [f64; 3] {
 }
 
 impl Report {
-    fn of(base: &HardwareProfile, found: &Fit, names: &[&str], kept: bool) -> Report {
+    fn of(
+        base: &HardwareProfile,
+        found: &Fit,
+        (names, repeats): (&[&str], usize),
+        kept: bool,
+    ) -> Report {
         let constants = found.constants.iter().map(|c| ConstantRow {
             constant: c.constant.name(),
+            dtype: c.constant.dtype(base).map(Dtype::name),
+            label: c.constant.label(base),
+            stays: c.stays(),
             before: c.constant.value(base).unwrap_or(f64::NAN),
             after: c.constant.value(&found.profile).unwrap_or(f64::NAN),
             factor: c.factor,
@@ -227,6 +259,7 @@ impl Report {
         Report {
             constants: constants.collect(),
             runs: runs.collect(),
+            repeats,
             median_abs_error_before: before.0,
             p90_abs_error_before: before.1,
             median_abs_error: after.0,
@@ -242,7 +275,7 @@ impl Report {
         }
     }
 
-    fn text(&self) -> String {
+    fn constants_table(&self) -> Table {
         let mut constants = Table::new(&[
             ("constant", Align::Left),
             ("before", Align::Right),
@@ -255,19 +288,23 @@ impl Report {
                 "determined"
             } else if row.spread_left < SAYS_NOTHING {
                 "partly; held by the profile"
-            } else if (row.factor - 1.0).abs() < MOVED {
+            } else if row.stays {
                 "nothing; as in the profile"
             } else {
                 "hardly anything, and yet moved it: look at the runs' errors"
             };
             constants.row([
-                row.constant.to_owned(),
+                row.label.clone(),
                 format!("{:.3e}", row.before),
                 format!("{:.3e}", row.after),
                 three_digits(row.factor),
                 format!("{said} (spread left {:.0}%)", 100.0 * row.spread_left),
             ]);
         }
+        constants
+    }
+
+    fn runs_table(&self) -> Table {
         let mut runs = Table::new(&[
             ("run", Align::Left),
             ("before", Align::Right),
@@ -282,7 +319,19 @@ impl Report {
                 signed_percent(row.error_left_out),
             ]);
         }
-        let mut text = format!("{constants}\n{runs}");
+        runs
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{}\n{}", self.constants_table(), self.runs_table());
+        if self.repeats > 0 {
+            let all = count((self.runs.len() + self.repeats) as u64, "run");
+            let _ = writeln!(
+                text,
+                "\n{} of {all} repeat others of the same result, and count once with them",
+                self.repeats
+            );
+        }
         let percent = |x: f64| 100.0 * x;
         let _ = writeln!(
             text,
