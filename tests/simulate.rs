@@ -2,8 +2,20 @@
 
 mod common;
 
-use common::{POLICY, Place};
+use common::{POLICY, Place, tiny_plan};
 use serde_json::Value;
+
+#[test]
+fn a_plan_whose_profile_does_not_ship_asks_for_its_file() {
+    let place = Place::new();
+    tiny_plan(&place);
+    let words = [
+        "plan.json: the plan was made for `small`",
+        "give --hw with the file",
+    ];
+    place.refused("simulate --plan plan.json", 2, &words);
+    place.text("simulate --plan plan.json --hw small.toml");
+}
 
 #[test]
 fn simulate_prints_the_keys_that_are_documented() {

@@ -1,9 +1,8 @@
 //! `plimsoll simulate`: a plan, or a policy in FlexGen's terms, in modelled time.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
@@ -241,10 +240,8 @@ fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     check_plan(&plan, Some(&path.display().to_string()))?;
     let profile = match &args.hw {
         Some(hw) => find_profile(hw)?,
-        None => find_profile(&plan.provenance.hardware).with_context(|| {
-            let file = path.display();
-            format!("{file}: provenance.hardware is not known here; give it with --hw")
-        })?,
+        None => find_profile(&plan.provenance.hardware)
+            .map_err(|error| not_shipped(error, path, &plan.provenance.hardware))?,
     };
     let profile = args.what_if.of(profile);
     if args.hw.is_some() || args.what_if.is_stated() {
@@ -262,6 +259,18 @@ fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
         Some(&path.display().to_string()),
     )?;
     Ok((plan, profile))
+}
+
+/// Of a plan, the name of its profile is known and not the file.
+fn not_shipped(error: InputError, plan: &Path, hardware: &str) -> InputError {
+    match error {
+        InputError::UnknownName(_) => InputError::UnknownName(format!(
+            "{}: the plan was made for `{hardware}`, which is no profile that ships or lies in hw-profiles; give --hw \
+             with the file of the profile that it was planned for",
+            plan.display()
+        )),
+        of_a_file => of_a_file,
+    }
 }
 
 fn from_flags(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
