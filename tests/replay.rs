@@ -139,6 +139,23 @@ fn traces_are_known_by_their_header() {
 }
 
 #[test]
+fn a_trace_may_come_on_standard_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,20\n1,10,x\n";
+    let replay = "replay --hw t4 --model opt-1.3b --trace -";
+    for line in ["workload describe -", replay] {
+        for (input, code) in [(&text[..text.len() - 7], 0), (text, 4)] {
+            let mut command = Command::cargo_bin("plimsoll").unwrap();
+            command.current_dir(folder.path()).args(line.split(' '));
+            let output = command.write_stdin(input).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{line}: {said}");
+            assert_eq!(said.contains("standard input: line 3"), code == 4, "{said}");
+        }
+    }
+}
+
+#[test]
 fn a_wrong_trace_is_refused_by_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";

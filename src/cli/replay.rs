@@ -45,7 +45,8 @@ pub struct Args {
     #[arg(long)]
     model: String,
     /// The requests: CSV (arrived_at,num_prefill_tokens,num_decode_tokens; TIMESTAMP,ContextTokens,GeneratedTokens;
-    /// BurstGPT's Timestamp,...,Request tokens,Response tokens,...) or JSON lines (timestamp, input_length, output_length, and the prompt if there is one: a text or token ids)
+    /// BurstGPT's Timestamp,...,Request tokens,Response tokens,...) or JSON lines (timestamp, input_length, output_length, and the prompt if there is one: a text or token ids); - reads standard
+    /// input
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
     /// What the trace's times count that are numbers [default: s, and ms where rows have Mooncake's hash_ids]

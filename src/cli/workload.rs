@@ -23,7 +23,7 @@ pub enum Action {
     /// A trace in a few numbers
     Describe {
         /// CSV (arrived_at,num_prefill_tokens,num_decode_tokens; TIMESTAMP,ContextTokens,GeneratedTokens; BurstGPT's
-        /// Timestamp,...,Request tokens,Response tokens,...) or JSON lines (timestamp, input_length, output_length, and the prompt if there is one: a text or token ids)
+        /// Timestamp,...,Request tokens,Response tokens,...) or JSON lines (timestamp, input_length, output_length, and the prompt if there is one: a text or token ids); - reads standard input
         #[arg(value_name = "FILE", required_unless_present = "same")]
         trace: Option<PathBuf>,
         /// The same, as `replay` has it

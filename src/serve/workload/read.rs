@@ -8,7 +8,7 @@ use plimsoll_core::serve::predict::Features;
 use plimsoll_core::units::Seconds;
 use serde_json::Value;
 
-use crate::files::{InputError, line_of, read_text};
+use crate::files::{InputError, input_name, line_of, read_input};
 
 /// What the three columns are called: arrival, tokens of the prompt, tokens of the answer.
 const NAMES: [[&str; 3]; 5] = [
@@ -60,12 +60,13 @@ struct Row {
 
 /// Reads a trace: requests in the order in which they come. Times are numbers, or dates with times, which count
 /// from the first. Numbers are seconds, or where the first row has Mooncake's `hash_ids` milliseconds, unless `unit` says
-/// otherwise. JSON lines may have the `prompt` itself, a text or a list of token ids.
+/// otherwise. `-` is standard input. JSON lines may have the `prompt` itself, a text or a list of token ids.
 ///
 /// # Errors
 /// What is wrong, with its line: no requests, unknown columns, times that are negative or run back, lengths of 0.
 pub fn read_trace(path: &Path, unit: Option<TimeUnit>) -> Result<TraceRead, InputError> {
-    let text = read_text(path)?;
+    let text = read_input(path)?;
+    let path = input_name(path);
     let first = text.lines().find(|line| !line.trim().is_empty());
     let rows = match first.is_some_and(|line| line.trim_start().starts_with('{')) {
         true => json_rows(path, &text, unit)?,
