@@ -118,6 +118,25 @@ fn what_cannot_be_written_is_refused_before_the_work() {
 }
 
 #[test]
+fn what_a_plan_says_is_planned_again() {
+    let place = Place::new();
+    tiny_plan(&place);
+    for (flags, names) in [
+        ("run --plan plan.json --gen-len 24", "--gen-len"),
+        (
+            "run --plan plan.json --gen-len 24 --dtype f32",
+            "--gen-len and --dtype",
+        ),
+        ("simulate --plan plan.json --num-prompts 7", "--num-prompts"),
+    ] {
+        let remedy = format!("the plan says it; leave {names} out, or plan again with {names}");
+        place.refused(flags, 2, &["--plan", &remedy]);
+    }
+    let both = "run --prompt x --prompts - --hw t4 --model opt-125m";
+    place.refused(both, 2, &["--prompts", "see --help"]);
+}
+
+#[test]
 fn two_outputs_are_two_files() {
     let place = Place::new();
     std::fs::create_dir(place.path("sub")).unwrap();

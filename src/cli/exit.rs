@@ -3,7 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use plimsoll_backend::cpu::CpuError;
 use plimsoll_backend::cuda::CudaError;
 use plimsoll_backend::decoder::DecoderError;
@@ -235,8 +235,35 @@ pub(super) fn usage(error: &clap::Error) -> anyhow::Error {
             output::complain(text.trim_end());
             Failure::new(Exit::Usage, "").into()
         }
-        _ => Failure::new(Exit::Usage, in_one_line(&text)).into(),
+        _ => {
+            let line = in_one_line(&text);
+            let line = match said_by_plan(error) {
+                Some(remedy) => line.replace(SEE_HELP, &remedy),
+                None => line,
+            };
+            Failure::new(Exit::Usage, line).into()
+        }
     }
+}
+
+const SEE_HELP: &str = "see --help";
+
+/// What to do about flags beside --plan: all that it does not go with are of what a plan says.
+fn said_by_plan(error: &clap::Error) -> Option<String> {
+    let named = |kind| match error.get(kind) {
+        Some(ContextValue::String(one)) => vec![one.as_str()],
+        Some(ContextValue::Strings(many)) => many.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let flags = [ContextKind::InvalidArg, ContextKind::PriorArg].map(named);
+    let flags = flags
+        .iter()
+        .flatten()
+        .filter_map(|flag| flag.split(' ').next());
+    let (plan, others): (Vec<_>, Vec<_>) = flags.partition(|flag| *flag == "--plan");
+    let others = others.join(" and ");
+    let conflict = error.kind() == ErrorKind::ArgumentConflict && !plan.is_empty();
+    conflict.then(|| format!("the plan says it; leave {others} out, or plan again with {others}"))
 }
 
 fn in_one_line(text: &str) -> String {
@@ -256,7 +283,7 @@ fn in_one_line(text: &str) -> String {
         said.push_str(separator);
         said.push_str(line);
     }
-    said.replace("For more information, try '--help'.", "see --help")
+    said.replace("For more information, try '--help'.", SEE_HELP)
 }
 
 #[cfg(test)]
