@@ -17,6 +17,9 @@ use plimsoll_core::workload::Workload;
 use crate::flexgen;
 use crate::planner::{Blocks, Outcome, PlanError, Rules};
 
+/// What systems are compared in: what FlexGen and the others store weights, cache and activations in.
+pub const DTYPE: Dtype = Dtype::F16;
+
 /// A system that serves a model from several memory tiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum System {
@@ -159,7 +162,7 @@ impl<'a> Baseline<'a> {
     ) -> Result<Baseline<'a>, PlanError> {
         let compressions = system.compressions();
         Ok(Baseline {
-            blocks: Blocks::new(profile, model, Dtype::F16, workload, &compressions)?,
+            blocks: Blocks::new(profile, model, DTYPE, workload, &compressions)?,
             rules: system
                 .decides()
                 .map_err(plimsoll_core::lower::LowerError::from)?,

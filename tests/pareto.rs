@@ -150,3 +150,30 @@ fn pareto_refuses_what_it_does_not_know() {
     place.refused(&format!("{line} --prompt-len 9000"), 2, &["positions"]);
     place.refused(&format!("{line} --published p.csv"), 4, &["p.csv"]);
 }
+
+#[test]
+fn rates_of_another_type_are_said() {
+    let place = Place::new();
+    let gemm = "[[compute.gemm]]\ndtype = \"f32\"\nflops_per_s = { points = [[512, 8e12]], source = \"stated\" }\n";
+    place.write("my.toml", &(small_machine(SMALL) + gemm));
+    let words = "small has no rates of matrix products in f16: predicted with those in f32";
+    let lengths = "--hw my.toml --model opt-125m --prompt-len 16 --gen-len 4";
+    let all = [
+        format!("pareto {lengths} --systems flexgen --batches 2"),
+        format!("pareto {lengths} --systems flexgen --x device-memory"),
+        "score --hw my.toml --runs runs.csv".to_owned(),
+    ];
+    place.write(
+        "runs.csv",
+        "model,prompt_len,gen_len,gpu_batch_size,num_gpu_batches,wg,wc,cg,cc,hg,hc,latency_s\n\
+         opt-125m,32,4,1,1,100,0,100,0,100,0,1\n",
+    );
+    for line in all {
+        let text = place.text(&line);
+        assert!(text.contains(words), "{line}\n{text}");
+        let json = place.json(&format!("{line} --format json"));
+        assert!(json["rates"].to_string().contains(words), "{line}\n{json}");
+        let known = place.text(&line.replace("my.toml", "t4"));
+        assert!(!known.contains("no rates"), "{known}");
+    }
+}

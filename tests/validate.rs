@@ -379,3 +379,22 @@ fn an_interruption_keeps_what_had_ended() {
         assert!(place.path("out").join(file).exists(), "{file}");
     }
 }
+
+#[test]
+fn what_predictions_rest_on_is_said() {
+    // The profile knows products of up to 64 tokens, in f32.
+    let longer = GRID.replace("prompt_len = 8", "prompt_len = 60");
+    let place = Place::new(&longer.replace("dtype = \"f32\"", "dtype = \"bf16\""));
+    let output = place.run(&LOOSE);
+    assert!(output.status.success(), "{}", errors(&output));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let rates = "has no rates of matrix products in bf16: predicted with those in";
+    let beyond = "predicted beyond what the profile measured: ";
+    let notes = &place.json("out/cases.json")["notes"];
+    for words in [rates, beyond] {
+        assert!(text.contains(words), "{text}");
+        assert!(notes.to_string().contains(words), "{notes}");
+    }
+    // An emulated device computes in bf16 as it can.
+    assert!(!text.contains("Ampere"), "{text}");
+}

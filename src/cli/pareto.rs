@@ -17,11 +17,13 @@ use super::options::Format;
 use super::output::{check_apart, check_output, check_spared, print, print_json};
 use super::plan::{at_most, refused};
 use super::what_if::WhatIf;
-use crate::baseline::System;
+use crate::baseline::{DTYPE, System};
 use crate::files::{find_model, find_profile, write_atomically, write_text};
 use crate::pareto::{Point, Setting, points};
 use crate::published::read_published;
-use crate::report::{Frontier, Picture, frontier_table, picture_svg, to_csv, write_picture_png};
+use crate::report::{
+    Frontier, Picture, frontier_table, picture_svg, rates_note, to_csv, write_picture_png,
+};
 
 /// What is compared.
 #[derive(Debug, clap::Args)]
@@ -108,6 +110,9 @@ struct Report<'a> {
     gpus_used: u32,
     gpus: u32,
     model: &'a str,
+    /// That rates are those of another type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rates: Option<String>,
     prompt_len: u32,
     gen_len: u32,
     computed_in_s: f64,
@@ -168,20 +173,27 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             gpus_used: 1,
             gpus: profile.num_gpus(),
             model: &model.name,
+            rates: rates_note(&profile, DTYPE),
             prompt_len: workload.prompt_len,
             gen_len: workload.gen_len,
             computed_in_s,
             points: &points,
         }),
         Format::Text => print(&format!(
-            "{title}\n\n{}\n{}{}{}{} points in {computed_in_s:.2} s\n",
+            "{title}\n\n{}\n{}{}{}{}{} points in {computed_in_s:.2} s\n",
             frontier_table(&points),
+            rates(&profile),
             one_of(&profile),
             steady(&points),
             split(&points, &profile),
             points.len()
         )),
     }
+}
+
+/// Says that rates are those of another type than the points are of.
+fn rates(profile: &HardwareProfile) -> String {
+    rates_note(profile, DTYPE).map_or(String::new(), |said| format!("Rates: {said}.\n"))
 }
 
 /// Says whose latency the points of one schedule have.

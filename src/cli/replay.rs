@@ -26,7 +26,7 @@ use super::output::{check_apart, check_output, check_spared, complain, print, pr
 use super::pareto::Kind;
 use crate::files::{find_model, find_profile, write_atomically, write_text};
 use crate::report::serve::{prediction_text, serve_text, sweep_text, traffic_text};
-use crate::report::{Line, Lines, picture_svg, stand_in_text, to_csv, write_picture_png};
+use crate::report::{Line, Lines, picture_svg, rates_note, to_csv, write_picture_png};
 use crate::serve::gpus::Gpus;
 use crate::serve::replay::{Expansion, Manager, Replayed, RequestRow, Server, check_expansion};
 use crate::serve::sweep::{Sweep, SweepRow, Swept};
@@ -256,8 +256,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     args.execute.check(&server)?;
     let trace = read_trace(&args.trace, args.time_unit.map(Into::into))?;
     server.manager.knows(trace.features);
-    if let Some(known) = server.rates_of() {
-        complain(&stand_in_text(&profile.name, server.dtype, known));
+    if let Some(said) = rates_note(&profile, server.dtype) {
+        complain(&said);
     }
     let requests = trace.requests;
     if let Some(sweep) = &args.sweep {

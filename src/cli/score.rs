@@ -12,7 +12,7 @@ use super::options::term;
 use super::output::{check_apart, check_output, check_spared, print, print_json};
 use crate::calibrate::{Machines, RecordedRun, RunRow, RunScore, read_runs, score_runs};
 use crate::files::{InputError, write_atomically};
-use crate::report::{Align, Table, signed_percent, three_digits, to_csv};
+use crate::report::{Align, Table, rates_note, signed_percent, three_digits, to_csv};
 
 /// Runs and the machine that they ran on.
 #[derive(Debug, clap::Args)]
@@ -53,6 +53,9 @@ fn check_measured(path: &Path, runs: &[RecordedRun]) -> Result<(), InputError> {
 #[derive(Serialize)]
 struct Report<'a> {
     without: &'a [Term],
+    /// That rates are those of another type, machine by machine.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rates: &'a Vec<String>,
     score: &'a RunScore,
     runs: &'a [RunRow],
 }
@@ -79,14 +82,31 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let csv = to_csv(&rows)?;
         write_atomically(path, |out| std::io::Write::write_all(out, &csv))?;
     }
+    let rates = rates(&runs, &machines);
     match args.format {
         Format::Json => print_json(&Report {
             without: &args.without,
+            rates: &rates,
             score: &score,
             runs: &rows,
         }),
-        Format::Text => print(&(without_text(&args.without) + &text(&rows, &score))),
+        Format::Text => {
+            let rates: String = rates
+                .iter()
+                .map(|said| format!("rates: {said}\n"))
+                .collect();
+            print(&(without_text(&args.without) + &text(&rows, &score) + &rates))
+        }
     }
+}
+
+/// What is to be said of the machines' rates of the runs' type, once each.
+fn rates(runs: &[RecordedRun], machines: &Machines) -> Vec<String> {
+    let said = |run| rates_note(machines.of(run), RecordedRun::DTYPE);
+    let mut all: Vec<String> = runs.iter().filter_map(said).collect();
+    all.sort();
+    all.dedup();
+    all
 }
 
 /// What was switched off, a line each; nothing where nothing was.

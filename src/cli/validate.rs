@@ -106,12 +106,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let asked = validation.coverage().runs_asked as u64;
     let bar = Progress::new("running", asked);
     let tables = validation.run(&mut |so_far| {
-        let report = Report::of(so_far, &setting);
+        let report = Report::of(so_far, &setting, &profile);
         bar.set(report.coverage.runs as u64);
         report::write_tables(&args.output, &report)
     });
     drop(bar);
-    let report = Report::of(&validation, &setting);
+    let report = Report::of(&validation, &setting, &profile);
     let compared = match compared(&profile, &report) {
         Some(compared) => write_text(&profile_file, &compared.to_toml()),
         None => Ok(()),

@@ -4,10 +4,12 @@ use std::fmt::Write as _;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::extrapolation::{Extrapolation, SizeUnit};
+use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
 use plimsoll_core::interval::{Interval, Range};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
 use plimsoll_core::units::Bytes;
+use plimsoll_sim::CostModel;
 
 use super::{percent, three_digits};
 
@@ -98,14 +100,26 @@ fn less_sure(prediction: &Summary) -> Option<&'static str> {
 /// That matrix products have another type's rates, where the profile has none of the plan's.
 pub fn rates_text(plan: &Plan) -> Option<String> {
     let known = plan.prediction.as_ref()?.rates_of?;
-    let profile = &plan.provenance.hardware;
-    Some(stand_in_text(profile, plan.dtype, known))
+    let provenance = &plan.provenance;
+    // Only the profile of an emulated device has threads.
+    let device = match provenance.device_threads {
+        Some(_) => DeviceKind::Emulated,
+        None => DeviceKind::Gpu,
+    };
+    let machine = (provenance.hardware.as_str(), device);
+    Some(stand_in_text(machine, plan.dtype, known))
+}
+
+/// The same of all that is predicted for a machine in a type.
+pub fn rates_note(profile: &HardwareProfile, dtype: Dtype) -> Option<String> {
+    let known = CostModel::new(profile, dtype).stand_in()?;
+    Some(stand_in_text((&profile.name, profile.kind), dtype, known))
 }
 
 /// That products in one type are predicted with the rates that a profile knows of another.
-pub fn stand_in_text(profile: &str, wanted: Dtype, known: Dtype) -> String {
-    let slower = match wanted {
-        Dtype::Bf16 => {
+fn stand_in_text((profile, device): (&str, DeviceKind), wanted: Dtype, known: Dtype) -> String {
+    let slower = match (wanted, device) {
+        (Dtype::Bf16, DeviceKind::Gpu) => {
             ", which is far too fast where the device has no bf16 (GPUs before Ampere: T4, V100)"
         }
         _ => "",
@@ -175,6 +189,21 @@ fn size_text(unit: SizeUnit, value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_core::hardware::embedded;
+
+    #[test]
+    fn only_gpus_may_lack_bf16() {
+        let mut t4 = embedded::profile("t4").expect("embedded");
+        assert_eq!(rates_note(&t4, Dtype::F16), None);
+        let said = rates_note(&t4, Dtype::Bf16).expect("it has none");
+        assert!(said.contains("before Ampere"), "{said}");
+        t4.kind = DeviceKind::Emulated;
+        let said = rates_note(&t4, Dtype::Bf16).expect("it has none");
+        assert!(
+            said.contains("with those in f16; give") && !said.contains("Ampere"),
+            "{said}"
+        );
+    }
 
     fn at(low: f64, high: f64) -> Extrapolation {
         Extrapolation {

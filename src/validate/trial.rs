@@ -4,7 +4,8 @@ use plimsoll_backend::probe::Moment;
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::plan::Plan;
-use plimsoll_sim::simulate;
+use plimsoll_core::summary::Summary;
+use plimsoll_sim::{prediction, simulate};
 
 use super::bench::TimedRun;
 use super::{Case, CaseRow, Why};
@@ -19,6 +20,8 @@ pub struct Trial<'a> {
     pub plan: Plan,
     /// Latency in modelled time at the pace at which the profile was measured, in seconds.
     pub as_profiled_s: f64,
+    /// What is predicted at that pace.
+    pub prediction: Summary,
     /// In the order in which they ended.
     pub runs: Vec<TimedRun>,
     pub(super) failed: bool,
@@ -43,9 +46,11 @@ impl<'a> Trial<'a> {
             Some(policy) => case.plan(policy, &machine.name, machine.usable()),
             None => planned(case, &machine)?,
         };
+        let run = simulate(&plan, &machine)?;
         Ok(Trial {
             case,
-            as_profiled_s: simulate(&plan, &machine)?.trace.makespan().0,
+            as_profiled_s: run.trace.makespan().0,
+            prediction: prediction(&plan, &machine, &run),
             plan,
             runs: Vec::new(),
             failed: false,

@@ -8,11 +8,11 @@ use super::super::exit::{Exit, Failure};
 use super::super::options::Format;
 use super::super::output::{print, print_json};
 use super::super::plan::{at_most, refused};
-use super::{Args, Kind, title};
-use crate::baseline::System;
+use super::{Args, Kind, rates, title};
+use crate::baseline::{DTYPE, System};
 use crate::memory::{points, ranges, sizes};
 use crate::pareto::Setting;
-use crate::report::{MemoryCurves, memory_table, ranges_table};
+use crate::report::{MemoryCurves, memory_table, ranges_table, rates_note};
 
 /// Predicts, draws and prints.
 ///
@@ -50,10 +50,12 @@ pub(super) fn run(
     let note = at_most.map_or(String::new(), |said| {
         format!("Where linear layers are split: {said}.\n")
     });
+    let note = note + &rates(setting.profile);
     match args.format {
         Format::Json => print_json(&json!({
             "hardware": setting.profile.name,
             "model": setting.model.name,
+            "rates": rates_note(setting.profile, DTYPE),
             "prompt_len": setting.workload.prompt_len,
             "gen_len": setting.workload.gen_len,
             "computed_in_s": computed_in_s,

@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use plimsoll_core::hardware::HardwareProfile;
 use serde::Serialize;
 
 use crate::files::{write_atomically, write_text};
 use crate::report::{
-    Align, Point, Scatter, Table, picture_svg, signed_percent, three_digits, to_csv,
-    write_picture_png,
+    Align, Point, Scatter, Table, count, extrapolation_text, picture_svg, rates_note,
+    signed_percent, three_digits, to_csv, write_picture_png,
 };
 use crate::trace_file::{Process, write_side_by_side};
 use crate::validate::{APART_MOST, CaseRow, Coverage, Score, Setting, Trial, Validation, score};
@@ -21,19 +22,57 @@ pub(super) struct Report<'a> {
     pub coverage: Coverage,
     /// None before a run has ended.
     pub score: Option<Score>,
+    /// What is to be known of the predictions: other types' rates, and what lies beyond the profile.
+    pub notes: Vec<String>,
     pub cases: Vec<CaseRow>,
 }
 
 impl<'a> Report<'a> {
-    pub fn of(validation: &Validation<'_>, setting: &'a Setting) -> Report<'a> {
+    pub fn of(
+        validation: &Validation<'_>,
+        setting: &'a Setting,
+        profile: &HardwareProfile,
+    ) -> Report<'a> {
         let cases = validation.rows();
         Report {
             setting,
             coverage: validation.coverage(),
+            notes: notes(validation.trials(), profile),
             score: (!cases.is_empty()).then(|| score(&cases)),
             cases,
         }
     }
+}
+
+/// Once for each type whose rates are another's, and for each case that asks curves outside their points.
+fn notes(trials: &[Trial<'_>], profile: &HardwareProfile) -> Vec<String> {
+    let mut rates: Vec<String> = trials
+        .iter()
+        .filter_map(|trial| rates_note(profile, trial.plan.dtype))
+        .map(|said| format!("rates: {said}"))
+        .collect();
+    rates.sort();
+    rates.dedup();
+    let beyond = trials.iter().filter_map(|trial| {
+        let said = extrapolation_text(&trial.prediction)?;
+        let case = &trial.case.name;
+        Some(format!(
+            "{case}: predicted beyond what the profile measured: {said}"
+        ))
+    });
+    rates.into_iter().chain(beyond).collect()
+}
+
+/// Notes that are printed for people.
+const NOTES_SHOWN: usize = 4;
+
+fn notes_text(notes: &[String]) -> String {
+    let shown = notes.iter().take(NOTES_SHOWN);
+    let mut text: String = shown.map(|note| format!("{note}\n")).collect();
+    if let Some(more @ 1..) = notes.len().checked_sub(NOTES_SHOWN) {
+        let _ = writeln!(text, "and {} (cases.json)", count(more as u64, "more note"));
+    }
+    text
 }
 
 /// Writes `cases.csv` and `cases.json`.
@@ -131,6 +170,7 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
             "pace: not known, since the profile has no compute.pace_few_tokens_s; predictions are at its own"
         ),
     };
+    text.push_str(&notes_text(&report.notes));
     let _ = writeln!(
         text,
         "files in {}: profile.toml, cases.csv, cases.json, scatter.svg, scatter.png, \
