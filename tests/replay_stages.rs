@@ -53,10 +53,27 @@ fn what_does_not_fit_one_gpu_fits_several() {
     trace(&place);
     let all = "replay --hw a100x12-s3 --model gpt-3-175b --trace t.csv";
     place.refused(all, 3, &["gpt-3-175b", "more --stages"]);
+    // Of stages, the one that is short is named, and more of them are where there are GPUs.
+    let opt = "--model opt-30b --trace t.csv";
+    let short = [
+        "stage 1 of 4 has 15.5 GB of opt-30b's weights in f16",
+        " MB too little",
+    ];
+    let all_gpus = place.refused(&format!("replay --hw t4x4 {opt} --stages 4"), 3, &short);
+    let one_gpu = place.refused(
+        &format!("replay --hw t4 {opt}"),
+        3,
+        &["59.9 GB of opt-30b's weights", "44.5 GB too little"],
+    );
+    for said in [all_gpus, one_gpu] {
+        assert!(!said.contains("--stages"), "{said}");
+    }
+    let some = format!("replay --hw t4x4 {opt} --stages 2");
+    place.refused(&some, 3, &["more --stages: t4x4 has 4 GPUs"]);
     place.refused(
         &format!("{all} --stages 4"),
         3,
-        &["in 4 stages", "more --stages"],
+        &["stage 1 of 4", "more --stages"],
     );
     place.refused(
         &format!("{all} --stages 6 --kv-gb 30"),

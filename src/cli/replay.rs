@@ -513,14 +513,18 @@ fn kv_left(
     (model, dtype): (&ModelSpec, Dtype),
 ) -> Result<Bytes, Failure> {
     gpus.kv_left(profile, model, dtype).ok_or_else(|| {
-        let (weights, usable) = (model.weight_bytes(dtype), profile.tiers.device_usable());
+        let usable = profile.tiers.device_usable();
+        let (name, dtype_name) = (&model.name, dtype.name());
+        let (weights, whose) = match gpus.heaviest(model, dtype) {
+            Some((stage, bytes)) => (bytes, format!("stage {stage} of {} has", stages::count(gpus))),
+            None => (model.weight_bytes(dtype), "the GPU has".to_owned()),
+        };
         let line = format!(
-            "{} in {} has {weights} of weights, and tensors may fill {usable} of {}'s device memory{}; take a smaller \
-             model, a larger machine, or more --stages",
-            model.name,
-            dtype.name(),
+            "{whose} {weights} of {name}'s weights in {dtype_name}, and tensors may fill {usable} of {}'s device memory: \
+             {} too little, before any cache; take a smaller model or a larger machine{}",
             profile.name,
-            stages::text(gpus)
+            weights.saturating_sub(usable),
+            stages::more(gpus, profile)
         );
         Failure::new(Exit::Infeasible, line)
     })

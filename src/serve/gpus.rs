@@ -59,6 +59,19 @@ impl Gpus {
         }
     }
 
+    /// Of the GPU that has the most of them, its stage from 1 on and its weights; none where one GPU has all.
+    pub fn heaviest(&self, model: &ModelSpec, dtype: Dtype) -> Option<(usize, Bytes)> {
+        let Gpus::Pipeline(of) = self else {
+            return None;
+        };
+        let stages = of.blocks(model.num_hidden_layers).into_iter();
+        let weights = stages.map(|blocks| weights_of(model, dtype, &blocks));
+        weights
+            .enumerate()
+            .map(|(at, bytes)| (at + 1, bytes))
+            .max_by_key(|(_, bytes)| *bytes)
+    }
+
     /// The whole cache where each GPU has so many GB of 10^9 bytes for its layers' part of it.
     pub fn kv_of(&self, each_gb: f64, model: &ModelSpec) -> Bytes {
         let each = Bytes((each_gb * 1e9) as u64);
@@ -113,6 +126,15 @@ fn share_of_all(of_some: Bytes, layers: u32, model: &ModelSpec) -> Bytes {
     Bytes(of_some.0 / u64::from(layers.max(1)) * u64::from(model.num_hidden_layers))
 }
 
+/// What a GPU stores of the weights of some blocks.
+fn weights_of(model: &ModelSpec, dtype: Dtype, blocks: &Range<u32>) -> Bytes {
+    let tensors = blocks.clone().flat_map(|block| model.tensors(block));
+    // A head that is the embedding once more lies beside it once.
+    let stored = tensors.filter(|it| blocks.start > 0 || !model.is_tied_head(it));
+    let elements: u64 = stored.map(|it| it.elements()).sum();
+    Bytes(elements * dtype.size_bytes())
+}
+
 /// Tokens of which a GPU has room for the keys and values of some blocks' layers, beside these blocks' weights; none where
 /// the weights leave nothing. Block 0 is the embedding, the last the head.
 pub fn tokens_beside(
@@ -121,11 +143,7 @@ pub fn tokens_beside(
     dtype: Dtype,
     blocks: &Range<u32>,
 ) -> Option<u64> {
-    let tensors = blocks.clone().flat_map(|block| model.tensors(block));
-    // A head that is the embedding once more lies beside it once.
-    let stored = tensors.filter(|it| blocks.start > 0 || !model.is_tied_head(it));
-    let elements: u64 = stored.map(|it| it.elements()).sum();
-    let weights = Bytes(elements * dtype.size_bytes());
+    let weights = weights_of(model, dtype, blocks);
     let left = profile.tiers.device_usable().saturating_sub(weights);
     let layers = blocks.clone();
     let layers = layers.filter(|block| (1..=model.num_hidden_layers).contains(block));

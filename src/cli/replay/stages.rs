@@ -96,3 +96,20 @@ pub(super) fn text(gpus: &Gpus) -> String {
         ),
     }
 }
+
+/// Stages that a model is spread over.
+pub(super) fn count(gpus: &Gpus) -> u32 {
+    match gpus {
+        Gpus::Pipeline(of) => of.stages,
+        Gpus::One | Gpus::StageForAll { .. } => 1,
+    }
+}
+
+/// What more stages would be had, behind other remedies; nothing where each GPU has one.
+pub(super) fn more(gpus: &Gpus, profile: &HardwareProfile) -> String {
+    let has = profile.num_gpus();
+    match has > count(gpus) {
+        true => format!(", or give more --stages: {} has {has} GPUs", profile.name),
+        false => String::new(),
+    }
+}
