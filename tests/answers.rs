@@ -341,7 +341,7 @@ fn an_id_is_a_text_or_a_whole_number() {
         refused(&line, &["line 1: id", "no text and no whole number"]);
     }
     let list = r#"[{"id": 2, "prompt_token_ids": [5]}]"#;
-    refused(list, &["line 1", "is a list, and not an object"]);
+    refused(list, &["line 1", "is no object"]);
 }
 
 #[test]

@@ -258,6 +258,35 @@ fn a_tokenizer_of_another_model_is_not_blamed_on_the_prompt() {
 }
 
 #[test]
+fn a_prompt_that_is_no_object_of_known_keys_is_told_them() {
+    let place = Place::new();
+    let all = "known here: id, prompt, prompt_token_ids";
+    for (row, words) in [
+        (
+            "{\"id\": 1, \"max_tokens\": 3}",
+            ["unknown key `max_tokens`", all],
+        ),
+        (
+            "{\"id\": 1, \"promt\": \"x\"}",
+            ["did you mean `prompt`?", all],
+        ),
+        (
+            "[1, \"x\"]",
+            ["line 1: is no object", "{\"id\": 1, \"prompt\": "],
+        ),
+        (
+            "\"x\"",
+            ["line 1: is no object", "{\"id\": 1, \"prompt\": "],
+        ),
+    ] {
+        place.write("p.jsonl", row);
+        let run = "run --hw t4 --model opt-125m --prompts p.jsonl";
+        let said = place.refused(run, 4, &words);
+        assert!(!said.contains("did you mean `prompt_token_ids`"), "{said}");
+    }
+}
+
+#[test]
 fn prompts_of_no_tokens_are_refused() {
     let place = Place::new();
     place.write("small.toml", &small_machine(SMALL));

@@ -3,6 +3,9 @@
 /// Of the longer of two names, the share of letters that must be right.
 const LIKENESS_MIN: f64 = 0.5;
 
+/// Letters that may be wrong at most: of long names, half of them would be another word.
+const WRONG_MAX: usize = 5;
+
 /// The question "did you mean ...?" about the candidate most like `name`, if any is close.
 pub fn did_you_mean<'a>(
     name: &str,
@@ -14,7 +17,9 @@ pub fn did_you_mean<'a>(
             let likeness = strsim::normalized_damerau_levenshtein(name, candidate);
             (likeness, candidate)
         })
-        .filter(|(likeness, _)| *likeness >= LIKENESS_MIN)
+        .filter(|(likeness, candidate)| {
+            *likeness >= LIKENESS_MIN && strsim::damerau_levenshtein(name, candidate) <= WRONG_MAX
+        })
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, candidate)| format!("did you mean `{candidate}`?"))
 }
@@ -36,5 +41,6 @@ mod tests {
         assert_eq!(meant("llama").as_deref(), Some("did you mean `llama-7b`?"));
         assert_eq!(meant("h200"), None);
         assert_eq!(meant(""), None);
+        assert_eq!(did_you_mean("max_tokens", ["prompt_token_ids"]), None);
     }
 }

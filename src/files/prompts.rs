@@ -8,7 +8,7 @@ use plimsoll_core::model::ModelSpec;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::json_place::explain;
+use super::json_place::{Complaint, explain};
 use super::{InputError, Tokenizer, input_name, read_input};
 
 /// One prompt.
@@ -96,8 +96,7 @@ pub fn read_prompts(
             continue;
         }
         let place = format!("line {}", index + 1);
-        let line: Line = serde_json::from_str(line).map_err(|error| {
-            let said = explain(line, &error);
+        let line = read_line(line).map_err(|said| {
             let key = said.key.replacen("line 1", &place, 1);
             InputError::bad_file(path, key, said.problem, said.remedy)
         })?;
@@ -114,10 +113,34 @@ pub fn read_prompts(
         });
     }
     if prompts.is_empty() {
-        let remedy = r#"write lines like {"id": 1, "prompt": "Once upon a time"}"#;
+        let remedy = format!("write lines like {EXAMPLE}");
         return Err(InputError::bad_file(path, "line 1", "no prompts", remedy));
     }
     Ok(prompts)
+}
+
+const EXAMPLE: &str = r#"{"id": 1, "prompt": "Once upon a time"}"#;
+
+/// A line that is an object of the known keys.
+fn read_line(line: &str) -> Result<Line, Complaint> {
+    serde_json::from_str(line).map_err(|error| {
+        let said = explain(line, &error);
+        if serde_json::from_str::<Value>(line).is_ok_and(|value| !value.is_object()) {
+            return Complaint {
+                key: "line 1".to_owned(),
+                problem: "is no object".to_owned(),
+                remedy: format!("it must be one, such as {EXAMPLE}"),
+            };
+        }
+        let all = "known here: id, prompt, prompt_token_ids";
+        match said.problem.starts_with("unknown key") && said.remedy != all {
+            true => Complaint {
+                remedy: format!("{} {all}", said.remedy),
+                ..said
+            },
+            false => said,
+        }
+    })
 }
 
 /// A single prompt, whose id is 1.
