@@ -293,7 +293,7 @@ fn a_wrong_key_is_named_with_its_remedy() {
     assert!(matches!(error, ModelError::Unsupported { .. }));
     wrong(
         json!({"rope_scaling": {"type": "yarn"}}),
-        &["`rope_scaling`", "yarn", "llama3"],
+        &["`rope_scaling.rope_type`", "yarn", "llama3"],
     );
     wrong(
         json!({"model_type": "bert"}),

@@ -93,7 +93,12 @@ impl<'a, 'k> Rope<'a, 'k> {
             })),
             Some(other) => {
                 let supported = "default, linear, llama3".to_owned();
-                Err(self.keys.unsupported(self.key, other, supported))
+                // Written as `type` by older configurations.
+                let key = match self.key {
+                    "rope_parameters" => "rope_parameters.rope_type",
+                    _ => "rope_scaling.rope_type",
+                };
+                Err(self.keys.unsupported(key, other, supported))
             }
         }
     }
