@@ -526,3 +526,17 @@ fn a_machine_that_nothing_is_known_of_is_measured_first() {
     );
     assert!(!place.path("out.jsonl").exists());
 }
+
+#[test]
+fn a_token_outside_of_the_vocabulary_ends_no_answer_and_is_named() {
+    let place = Place::new();
+    let run = rounds_of_four(&place, 4, 2).replace(&tiny_opt(), "model");
+    checkpoint(&place, &json!({ "eos_token_id": 999_999 }));
+    let output = place.run(&run);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("eos_token_id: token 999999 is outside of"),
+        "{said}"
+    );
+}

@@ -84,7 +84,9 @@ impl Prepared {
         };
         let prompts = read(args, &spec, tokenizer.as_ref(), given.as_ref())?;
         args.choice.idle().into_iter().for_each(complain);
-        let choice = args.choice.resolve(args.seed, &generation(folder)?, &spec);
+        let choice = args
+            .choice
+            .resolve(args.seed, &generation(folder, &spec)?, &spec);
         // Before a machine is measured, which takes minutes.
         let (source, weights, identity) = weights(args.seed, &spec, model.as_ref())?;
         let profile = profile(args, known, (&spec, dtype), cpu)?;
@@ -247,12 +249,21 @@ fn gen_len(args: &Args, model: &ModelSpec) -> Result<u32, Failure> {
 }
 
 /// What the checkpoint says of the choice of tokens; what is not applied of it is said.
-fn generation(folder: Option<&Path>) -> Result<GenerationConfig, InputError> {
+fn generation(folder: Option<&Path>, model: &ModelSpec) -> Result<GenerationConfig, InputError> {
     let config = folder.map(GenerationConfig::find).transpose()?;
     let config = config.unwrap_or_default();
     if !config.not_applied.is_empty() {
         let keys = config.not_applied.join(", ");
         complain(&format!("generation_config.json: not applied: {keys}"));
+    }
+    let vocabulary = model.vocab_size;
+    let mut ends = config.eos_token_ids.iter().flatten();
+    if let Some(id) = ends.find(|id| **id >= vocabulary) {
+        let name = &model.name;
+        complain(&format!(
+            "generation_config.json: eos_token_id: token {id} is outside of {name}'s vocabulary, so that no answer ends \
+             with it; give ids below {vocabulary}"
+        ));
     }
     Ok(config)
 }
