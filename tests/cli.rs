@@ -137,6 +137,15 @@ fn what_a_plan_says_is_planned_again() {
 }
 
 #[test]
+fn memory_that_nobody_has_is_refused_with_the_most() {
+    let place = Place::new();
+    for flag in ["--host-gb", "--device-gb", "--disk-gb"] {
+        let line = format!("plan --hw t4 --model opt-125m {flag} 1e30");
+        place.refused(&line, 2, &[flag, "at most 1000000000"]);
+    }
+}
+
+#[test]
 fn two_outputs_are_two_files() {
     let place = Place::new();
     std::fs::create_dir(place.path("sub")).unwrap();

@@ -6,17 +6,25 @@ use plimsoll_core::units::Bytes;
 
 use super::options::positive;
 
+/// More than anybody has, and less than bytes can be counted to.
+const GB_MAX: f64 = 1e9;
+
+fn gigabytes(text: &str) -> Result<f64, String> {
+    let stated = positive(text).ok().filter(|gb| *gb <= GB_MAX);
+    stated.ok_or_else(|| format!("give a number above 0 and at most {GB_MAX}"))
+}
+
 /// Memory of the machine, as stated: all there is, with what others use.
 #[derive(Debug, Clone, Copy, PartialEq, Args)]
 pub(super) struct WhatIf {
     /// What if the device had so much memory, in GB
-    #[arg(long, value_name = "GB", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
     device_gb: Option<f64>,
     /// What if the host had
-    #[arg(long, value_name = "GB", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
     host_gb: Option<f64>,
     /// What if the disk had
-    #[arg(long, value_name = "GB", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
     disk_gb: Option<f64>,
 }
 
