@@ -118,6 +118,13 @@ fn what_cannot_be_written_is_refused_before_the_work() {
 }
 
 #[test]
+fn a_folder_that_is_there_is_not_said_to_be_missing() {
+    let place = Place::new();
+    let said = place.refused("plan --hw t4 --model opt-125m -o /proc/x", 2, &["/proc/x"]);
+    assert!(!said.contains("folder"), "{said}");
+}
+
+#[test]
 fn what_a_plan_says_is_planned_again() {
     let place = Place::new();
     tiny_plan(&place);

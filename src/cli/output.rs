@@ -43,7 +43,9 @@ pub(super) fn check_output(flag: &str, file: Option<&Path>) -> Result<(), Failur
         return Ok(());
     };
     let why = match error.kind() {
-        ErrorKind::NotFound => "its folder is not there; make it, or give another file",
+        ErrorKind::NotFound if !has_folder(file) => {
+            "its folder is not there; make it, or give another file"
+        }
         ErrorKind::NotADirectory => "its folder is a file; give another file",
         ErrorKind::IsADirectory => "is a folder; give a file in it",
         ErrorKind::PermissionDenied => "is not permitted; permit it, or give another file",
@@ -51,6 +53,11 @@ pub(super) fn check_output(flag: &str, file: Option<&Path>) -> Result<(), Failur
     };
     let line = format!("{flag} {}: cannot be written: {why}", file.display());
     Err(Failure::new(Exit::Usage, line))
+}
+
+fn has_folder(file: &Path) -> bool {
+    let folder = file.parent().filter(|folder| *folder != Path::new(""));
+    folder.is_none_or(Path::is_dir)
 }
 
 /// Refuses two files of which the second would take the first one's place, and each that could not be
