@@ -252,12 +252,14 @@ fn an_interrupted_run_keeps_what_it_had() {
 fn a_run_without_a_token_leaves_earlier_files_alone() {
     let place = Place::new();
     place.write("out.jsonl", "earlier");
-    let run = SlowRun::start(&place, "--h2d-gb-s 0.00001 -o out.jsonl --trace t.json");
-    run.tell("kill", &["-INT"]);
-    let said = run.ended(130);
-    assert!(said.contains("out.jsonl is left as it was"), "{said}");
-    let kept = std::fs::read_to_string(place.path("out.jsonl")).unwrap();
-    assert_eq!(kept, "earlier");
+    for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+        let run = SlowRun::start(&place, "--h2d-gb-s 0.00001 -o out.jsonl --trace t.json");
+        run.tell("kill", &[signal]);
+        let said = run.ended(code);
+        assert!(said.contains("out.jsonl is left as it was"), "{said}");
+        let kept = std::fs::read_to_string(place.path("out.jsonl")).unwrap();
+        assert_eq!(kept, "earlier");
+    }
 }
 
 /// Does `harm` to a run on its way, which then says `words` and keeps its tokens.

@@ -16,6 +16,7 @@ use plimsoll_core::lower::LowerError;
 use plimsoll_sim::SimulateError;
 use thiserror::Error;
 
+use super::interrupt::code_of;
 use super::output;
 use crate::files::{InputError, Unwritten};
 use crate::perplexity::NoRoom;
@@ -40,7 +41,7 @@ pub enum Exit {
     BackendUnavailable = 5,
     /// Predictions and measurements are further apart than allowed.
     OutOfTolerance = 6,
-    /// Ctrl-C.
+    /// Ctrl-C; of another signal the process says that one.
     Interrupted = 130,
 }
 
@@ -54,7 +55,7 @@ Exit codes:
   4    bad input: a file is missing, unreadable or wrong
   5    backend unavailable: the machine lacks what the run needs
   6    validation out of tolerance
-  130  interrupted";
+  130  interrupted (143 by SIGTERM, 129 by SIGHUP)";
 
 /// A failure with a code.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -106,7 +107,7 @@ pub fn finish(outcome: anyhow::Result<()>) -> ExitCode {
             output::complain(&format!("error: {line}"));
         }
     }
-    ExitCode::from(exit as u8)
+    ExitCode::from(code_of(exit))
 }
 
 /// Whether all that failed is that whoever read a file which is our own output has left.

@@ -1,21 +1,42 @@
-//! Ctrl-C: the first asks the work to stop at the next task, the second ends the process.
+//! Ctrl-C, and what else asks a process to end: the first asks the work to stop at the next task, the second ends
+//! the process.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use super::exit::Exit;
 
-/// A flag that Ctrl-C sets. For commands that can stop in order; without it Ctrl-C ends at once.
+/// The signal that came; 0 before one has.
+static CAME: AtomicUsize = AtomicUsize::new(0);
+
+/// What shells add to a signal's number.
+const SIGNALLED: u8 = 128;
+
+/// A flag that Ctrl-C, `kill` and a closed terminal set. For commands that can stop in order; without it each ends at
+/// once.
 ///
 /// # Errors
 /// Where the system takes no handler.
 pub fn stop_on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&stop);
-    ctrlc::set_handler(move || {
-        if seen.swap(true, Ordering::SeqCst) {
-            std::process::exit(i32::from(Exit::Interrupted as u8));
-        }
-    })?;
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let second = i32::from(SIGNALLED) + signal;
+        // Before the first is noted, so that only the next one ends the process.
+        flag::register_conditional_shutdown(signal, second, Arc::clone(&stop))?;
+        flag::register_usize(signal, &CAME, signal as usize)?;
+        flag::register(signal, Arc::clone(&stop))?;
+    }
     Ok(stop)
+}
+
+/// The process's exit code: of an interruption, that of the signal which asked for it.
+pub(super) fn code_of(exit: Exit) -> u8 {
+    let came = u8::try_from(CAME.load(Ordering::SeqCst)).unwrap_or(0);
+    match (exit, came) {
+        (Exit::Interrupted, 1..SIGNALLED) => SIGNALLED + came,
+        _ => exit as u8,
+    }
 }
