@@ -18,6 +18,9 @@ use plimsoll_core::workload::Workload;
 use plimsoll_sim::{predict, simulate};
 use proptest::prelude::*;
 
+/// Plans so near to the best are as good to the planner, which takes the quickest of them.
+const EQUAL: f64 = 1.002;
+
 /// FlexGen's main experiment (section 6).
 const FLEXGEN: Workload = Workload {
     prompt_len: 512,
@@ -96,7 +99,11 @@ fn assert_not_worse(profile: &HardwareProfile, planned: &Planned, baselines: &[P
     let best = throughput(&planned.plan);
     for baseline in baselines {
         let theirs = predict(baseline, profile).expect("fits").throughput_tok_s;
-        assert!(best >= theirs, "{best} < {theirs}: {:?}", baseline.policy);
+        assert!(
+            best * EQUAL >= theirs,
+            "{best} < {theirs}: {:?}",
+            baseline.policy
+        );
     }
 }
 
@@ -323,7 +330,7 @@ fn a_runner_up_fits_is_of_another_kind_and_not_better() {
     let found = planned(&t4(), &model("opt-30b"), &request(FLEXGEN));
     let second = found.runner_up.expect("more than one kind fits");
     assert_fits(&second);
-    assert!(throughput(&second) <= throughput(&found.plan));
+    assert!(throughput(&second) <= throughput(&found.plan) * EQUAL);
     assert_ne!(Kind::of(&second.policy), Kind::of(&found.plan.policy));
 }
 
@@ -550,7 +557,7 @@ fn a_latency_limit_is_kept_or_refused() {
     };
     let found = planned(&profile, &model, &hurried);
     assert!(latency(&found.plan) <= limit);
-    assert!(throughput(&found.plan) <= throughput(&free.plan) * 1.001);
+    assert!(throughput(&found.plan) <= throughput(&free.plan) * EQUAL);
     let impossible = Request {
         max_latency_s: Some(Seconds(1e-3)),
         ..request(FLEXGEN)

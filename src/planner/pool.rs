@@ -18,6 +18,9 @@ use crate::parallel::on_all_processors;
 /// A plan that costs more than so many times the best one is not worth a simulation in full.
 const CLOSE: f64 = 1.1;
 
+/// Plans that cost so many times the best one are as good: predictions are not that sure, and larger blocks take longer.
+const EQUAL: f64 = 1.002;
+
 /// How many plans are simulated in full at most, where that is much work.
 const FINALISTS_MAX: usize = 5;
 
@@ -93,10 +96,10 @@ impl<'a> Pool<'a> {
         let plans = sorted(plans, self.objective);
         let judged = match (verdict, self.limit) {
             (Verdict::Ranked, _) => plans,
-            (Verdict::Predicted, None) => sorted(
-                self.predicted(finalists(plans, self.objective))?,
-                self.objective,
-            ),
+            (Verdict::Predicted, None) => {
+                let predicted = self.predicted(finalists(plans, self.objective))?;
+                quickest_of_equals(sorted(predicted, self.objective), self.objective)
+            }
             (Verdict::Predicted, Some(limit)) => self.until_in_time(plans, limit)?,
         };
         let is_in_time = |c: &Candidate| self.limit.is_none_or(|l| c.judged.latency_s() <= l);
@@ -196,6 +199,19 @@ impl<'a> Pool<'a> {
 
 fn sorted(mut plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {
     plans.sort_by(|a, b| judge::better_first(&a.judged, &b.judged, objective));
+    plans
+}
+
+/// Sorted plans with the one in front that takes least time of those as good as the best.
+fn quickest_of_equals(mut plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {
+    let cost = |candidate: &Candidate| candidate.judged.cost(objective);
+    let best = plans.first().map_or(0.0, cost);
+    let equals = plans.partition_point(|candidate| cost(candidate) <= EQUAL * best);
+    let latency = |index: &usize| plans[*index].judged.latency_s();
+    let quickest = (0..equals).min_by(|a, b| latency(a).0.total_cmp(&latency(b).0));
+    if let Some(quickest) = quickest {
+        plans[..=quickest].rotate_right(1);
+    }
     plans
 }
 
