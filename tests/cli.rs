@@ -139,6 +139,9 @@ fn what_a_plan_says_is_planned_again() {
         let remedy = format!("the plan says it; leave {names} out, or plan again with {names}");
         place.refused(flags, 2, &["--plan", &remedy]);
     }
+    let percent = "simulate --plan plan.json --gpu-batch-size 4";
+    let remedy = "leave --gpu-batch-size out, or leave --plan out";
+    place.refused(percent, 2, &["--plan", remedy]);
     let both = "run --prompt x --prompts - --hw t4 --model opt-125m";
     place.refused(both, 2, &["--prompts", "see --help"]);
 }

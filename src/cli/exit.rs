@@ -3,6 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use plimsoll_backend::cpu::CpuError;
 use plimsoll_backend::cuda::CudaError;
@@ -17,7 +18,7 @@ use plimsoll_sim::SimulateError;
 use thiserror::Error;
 
 use super::interrupt::code_of;
-use super::output;
+use super::{Cli, output};
 use crate::files::{InputError, Unwritten};
 use crate::perplexity::NoRoom;
 use crate::serve::execute::ExecuteError;
@@ -262,9 +263,24 @@ fn said_by_plan(error: &clap::Error) -> Option<String> {
         .flatten()
         .filter_map(|flag| flag.split(' ').next());
     let (plan, others): (Vec<_>, Vec<_>) = flags.partition(|flag| *flag == "--plan");
-    let others = others.join(" and ");
     let conflict = error.kind() == ErrorKind::ArgumentConflict && !plan.is_empty();
-    conflict.then(|| format!("the plan says it; leave {others} out, or plan again with {others}"))
+    let planner_has = others.iter().all(|flag| is_flag_of_plan(flag));
+    let others = others.join(" and ");
+    let else_do = match planner_has {
+        true => format!("plan again with {others}"),
+        false => "leave --plan out".to_owned(),
+    };
+    conflict.then(|| format!("the plan says it; leave {others} out, or {else_do}"))
+}
+
+/// Whether `plan` has a flag.
+fn is_flag_of_plan(flag: &str) -> bool {
+    let all = Cli::command();
+    let mut flags = all.find_subcommand("plan").into_iter();
+    flags.any(|plan| {
+        let mut names = plan.get_arguments().filter_map(|flag| flag.get_long());
+        names.any(|name| flag.strip_prefix("--") == Some(name))
+    })
 }
 
 fn in_one_line(text: &str) -> String {

@@ -63,9 +63,11 @@ impl Progress {
         let pace = Arc::<Mutex<Pace>>::default();
         let seen = Arc::clone(&pace);
         let left = move |state: &ProgressState, out: &mut dyn fmt::Write| {
-            let left = locked(&seen).left(state.len().unwrap_or(0), Instant::now());
             // A bar that is narrower is drawn none the less.
-            let _ = write!(out, "{}", HumanDuration(left.unwrap_or_default()));
+            let _ = match locked(&seen).left(state.len().unwrap_or(0), Instant::now()) {
+                Some(left) => write!(out, "{:#}", HumanDuration(left)),
+                None => out.write_str("-"),
+            };
         };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.with_key("left", left).progress_chars("=> "));

@@ -93,7 +93,7 @@ fn all_sorts(batches: u32) -> u32 {
 /// How many of those that are alike are compared by more than a short simulation, which may misjudge them by a percent.
 const ALIKE: usize = 3;
 
-/// How many plans at least are.
+/// How many plans at least are compared by more than a short simulation.
 const FINALISTS: usize = 2;
 
 /// How closely the best plans are looked at.

@@ -42,18 +42,24 @@ pub(super) fn place_each<'s>(
         let placed = place(shape, room)?;
         return Ok(placed.map(|policy| (policy, shape)).into_iter().collect());
     }
-    let all = [shape].into_iter().chain(&shape.less_locked);
     // By the closed form, nothing that locks less is faster.
-    let ways = match place(shape, &room.locking_anything()) {
+    match place(shape, &room.locking_anything()) {
         Ok(None) => return Ok(Vec::new()),
-        Ok(Some(policy)) if fits(shape, &policy, room) => all.take(1),
+        Ok(Some(policy)) if fits(shape, &policy, room) => {
+            let placed = also_without_disk(policy, shape, room);
+            return Ok(placed.map(|policy| (policy, shape)).collect());
+        }
         // What is solved with one more row may go well.
-        Ok(Some(_)) | Err(_) => all.take(usize::MAX),
-    };
+        Ok(Some(_)) | Err(_) => {}
+    }
     let (mut placed, mut failed) = (Vec::new(), None);
-    for shape in ways {
-        match place_twice(shape, room) {
-            Ok(found) => placed.extend(found.map(|policy| (policy, shape))),
+    for shape in [shape].into_iter().chain(&shape.less_locked) {
+        match place(shape, room) {
+            Ok(Some(policy)) => {
+                let found = also_without_disk(policy, shape, room);
+                placed.extend(found.map(|policy| (policy, shape)));
+            }
+            Ok(None) => {}
             Err(error) => failed = Some(error),
         }
     }
@@ -81,16 +87,13 @@ fn uses_disk(policy: &Policy) -> bool {
     placed.iter().any(|shares| shares.disk > 0.0)
 }
 
-/// The fastest placement, and where that uses the disk, the fastest that does not: the first tensor on disk has page-locked buffers
-/// to go through, of which the closed form knows a share only.
-fn place_twice(shape: &Shape, room: &Room) -> Result<impl Iterator<Item = Policy>, PlanError> {
-    let first = place(shape, room)?;
-    let second = match first.as_ref().is_some_and(uses_disk) {
-        // What there is already is an answer.
-        true => place(shape, &room.without_disk()).ok().flatten(),
-        false => None,
-    };
-    Ok(first.into_iter().chain(second))
+/// A placement, and where it uses the disk, the fastest that does not: the first tensor on disk has page-locked buffers to go through,
+/// of which the closed form knows a share only.
+fn also_without_disk(policy: Policy, shape: &Shape, room: &Room) -> impl Iterator<Item = Policy> {
+    let without = uses_disk(&policy).then(|| place(shape, &room.without_disk()));
+    // What there is already is an answer.
+    let without = without.and_then(|placed| placed.ok().flatten());
+    std::iter::once(policy).chain(without)
 }
 
 /// The fastest placement of a shape within its room; none where there is none.

@@ -98,7 +98,9 @@ impl<'a> Pool<'a> {
             (Verdict::Ranked, _) => plans,
             (Verdict::Predicted, None) => {
                 let predicted = self.predicted(finalists(plans, self.objective))?;
-                quickest_of_equals(sorted(predicted, self.objective), self.objective)
+                let plans = sorted(predicted, self.objective);
+                let cost = |candidate: &Candidate| candidate.judged.cost(self.objective);
+                quickest_of_equals(plans, cost, |candidate| candidate.judged.latency_s())
             }
             (Verdict::Predicted, Some(limit)) => self.until_in_time(plans, limit)?,
         };
@@ -202,13 +204,16 @@ fn sorted(mut plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {
     plans
 }
 
-/// Sorted plans with the one in front that takes least time of those as good as the best.
-fn quickest_of_equals(mut plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {
-    let cost = |candidate: &Candidate| candidate.judged.cost(objective);
-    let best = plans.first().map_or(0.0, cost);
-    let equals = plans.partition_point(|candidate| cost(candidate) <= EQUAL * best);
-    let latency = |index: &usize| plans[*index].judged.latency_s();
-    let quickest = (0..equals).min_by(|a, b| latency(a).0.total_cmp(&latency(b).0));
+/// Plans, those of least cost first, with the one in front that takes least time of those as good as the first.
+fn quickest_of_equals<T>(
+    mut plans: Vec<T>,
+    cost: impl Fn(&T) -> f64,
+    latency: impl Fn(&T) -> Seconds,
+) -> Vec<T> {
+    let best = plans.first().map_or(0.0, &cost);
+    let equals = plans.partition_point(|plan| cost(plan) <= EQUAL * best);
+    let latency = |index: &usize| latency(&plans[*index]).0;
+    let quickest = (0..equals).min_by(|a, b| latency(a).total_cmp(&latency(b)));
     if let Some(quickest) = quickest {
         plans[..=quickest].rotate_right(1);
     }
@@ -253,4 +258,17 @@ fn finalists(plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {
         }
     }
     finalists
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_plans_as_good_as_the_best_the_quickest_comes_first() {
+        let plans = vec![(1.0, 900.0), (1.0005, 800.0), (1.001, 850.0), (1.01, 10.0)];
+        let order = quickest_of_equals(plans, |plan| plan.0, |plan| Seconds(plan.1));
+        let latencies: Vec<f64> = order.into_iter().map(|plan| plan.1).collect();
+        assert_eq!(latencies, [800.0, 900.0, 850.0, 10.0]);
+    }
 }

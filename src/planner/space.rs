@@ -324,8 +324,8 @@ pub(super) fn scan(
     }
 }
 
-/// The score beyond which nothing is kept, of each way to page-lock of which there are as many proposals as are; none is kept of
-/// others for this alone, since of some there never are.
+/// The score beyond which no way to page-lock with `count` proposals keeps another; infinite while no way has so many. Ways with
+/// fewer do not keep the scan going, since some never fill.
 fn worst_of_many(best: &[Proposal], count: usize) -> f64 {
     let way_of = |index: usize| best[index].policy.page_locked;
     let is_last = |index: &usize| {
@@ -494,6 +494,51 @@ mod tests {
         let found = in_turn(&lists, (&forms.unwrap(), &room), find, |()| true);
         assert_eq!(found.unwrap().len(), 1);
         asked
+    }
+
+    #[test]
+    fn a_scan_ends_at_the_worst_of_ways_that_are_full() {
+        let t4 = embedded::profile("t4").unwrap();
+        let workload = Workload {
+            prompt_len: 512,
+            gen_len: 32,
+            num_prompts: None,
+        };
+        let model = registry::find("opt-30b").unwrap();
+        let forms = ClosedForms::new(
+            &t4,
+            &model,
+            Dtype::F16,
+            workload,
+            (&[Compression::default()], DENSE),
+        )
+        .unwrap();
+        let form = forms.form(&blank());
+        let mut best = Vec::new();
+        let mut add = |score: f64, page_locked: PageLocked| {
+            let policy = Policy {
+                page_locked,
+                ..blank()
+            };
+            let form = form.clone();
+            insert(
+                &mut best,
+                Proposal {
+                    policy,
+                    form,
+                    score,
+                },
+                2,
+            );
+            worst_of_many(&best, 2)
+        };
+        assert_eq!(add(1.0, PageLocked::ALL), f64::INFINITY);
+        assert_eq!(add(5.0, PageLocked::NONE), f64::INFINITY);
+        assert_eq!(add(3.0, PageLocked::ALL), 3.0);
+        // Better ones displace those of their own way alone.
+        assert_eq!(add(2.0, PageLocked::ALL), 2.0);
+        assert_eq!(add(6.0, PageLocked::NONE), 6.0);
+        assert_eq!(best.len(), 4);
     }
 
     #[test]

@@ -42,10 +42,11 @@ const SHORT: usize = 2048;
 /// A way to compute a linear layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Dot products of input and weight as they lie, a row or two of input at a time.
+    /// Dot products of input and weight as they lie, a row or two of input at a time; where it is one, the rows of weight of a tile
+    /// are streams of their own.
     Dots,
     /// Input is packed, and each weight row is read from end to end before the next; where it is not f32 it is widened
-    /// on the way.
+    /// on the way. Where few rows are one tile, narrow weights stream to it as to [`Way::Dots`].
     Tile,
     /// Input is packed in panels, in whose vectors its rows lie side by side, and meets elements of the weight, which is
     /// read as it lies, or some rows at a time widened where it is not f32. For [`PANEL_ROWS_MIN`] rows or more.

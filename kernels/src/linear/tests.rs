@@ -95,10 +95,24 @@ proptest! {
 
     #[test]
     fn every_path_agrees_with_the_reference_and_bit_for_bit_with_the_others(
-        m in 1_usize..120, n in 1_usize..120, k in 1_usize..300,
+        m in prop_oneof![1_usize..=9, 1_usize..120], n in prop_oneof![1_usize..8, 1_usize..120], k in 1_usize..300,
         stored in 0..=GROUPS, with_bias: bool, seed in 0_u64..1000,
     ) {
         check(LinearShape { m, n, k }, stored, with_bias, seed);
+    }
+}
+
+#[test]
+fn few_rows_to_which_pieces_stream_agree_too() {
+    for (m, n, stored) in [
+        (1, 9, BRAIN),
+        (3, 5, BRAIN),
+        (4, 13, HALF),
+        (8, 2, HALF),
+        (8, 7, BRAIN),
+    ] {
+        let k = 2 * DOT_PIECE + 37;
+        check(LinearShape { m, n, k }, stored, true, 5);
     }
 }
 
