@@ -306,6 +306,33 @@ impl Drop for LockedPages {
     }
 }
 
+/// A copy of rows, with the driver to tell memories apart by their addresses. Every field is stated: zeros are no kind of memory.
+fn rows_of(
+    to: u64,
+    from: u64,
+    [bytes, rows, to_pitch, from_pitch]: [usize; 4],
+) -> sys::CUDA_MEMCPY2D {
+    let unified = sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED;
+    sys::CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: unified,
+        srcHost: ptr::null(),
+        srcDevice: from,
+        srcArray: ptr::null_mut(),
+        srcPitch: from_pitch,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: unified,
+        dstHost: ptr::null_mut(),
+        dstDevice: to,
+        dstArray: ptr::null_mut(),
+        dstPitch: to_pitch,
+        WidthInBytes: bytes,
+        Height: rows,
+    }
+}
+
 /// A queue of work, which the GPU takes in order.
 #[derive(Debug)]
 pub struct Stream {
@@ -390,16 +417,7 @@ impl Stream {
         if rows == 1 || [to_pitch, from_pitch] == [bytes; 2] {
             return call!(cuMemcpyAsync(to, from, bytes * rows, self.stream));
         }
-        // SAFETY: the structure is plain numbers and pointers, of which zeros say nothing.
-        let mut copy: sys::CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
-        copy.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED;
-        copy.srcDevice = from;
-        copy.srcPitch = from_pitch;
-        copy.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED;
-        copy.dstDevice = to;
-        copy.dstPitch = to_pitch;
-        copy.WidthInBytes = bytes;
-        copy.Height = rows;
+        let copy = rows_of(to, from, [bytes, rows, to_pitch, from_pitch]);
         call!(cuMemcpy2DAsync_v2(&raw const copy, self.stream))
     }
 
@@ -629,5 +647,18 @@ impl Drop for Module {
     fn drop(&mut self) {
         let _ = self.device.synchronise();
         let _ = call!(cuModuleUnload(self.module));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_of_rows_says_what_is_asked() {
+        let copy = rows_of(1 << 40, 2 << 40, [8, 3, 16, 24]);
+        assert_eq!([copy.dstDevice, copy.srcDevice], [1 << 40, 2 << 40]);
+        assert_eq!([copy.WidthInBytes, copy.Height], [8, 3]);
+        assert_eq!([copy.dstPitch, copy.srcPitch], [16, 24]);
     }
 }
