@@ -1,6 +1,10 @@
 // The greedy choice of a token: the first column of the largest logit. A block a row.
 #include "reduce.cuh"
 
+#define ARGMAX_THREADS 1024
+// Logits that a thread asks for before it looks at one: a row has one block, so that nothing else covers the way to memory.
+#define ARGMAX_AHEAD 4
+
 // What no vocabulary has: whoever looks it up, or reads it, sees that there was no number.
 #define NO_TOKEN 0xffffffffu
 
@@ -38,9 +42,18 @@ __device__ void choose(const ArgmaxArguments& arguments) {
     const float* row = arguments.logits + (unsigned long long)blockIdx.x * arguments.vocabulary;
     Best best = {-__uint_as_float(0x7f800000u), 0xffffffffu};
     float nans = 0.0f;
-    for (unsigned int i = threadIdx.x; i < arguments.vocabulary; i += blockDim.x) {
-        best = better(best, Best{row[i], i});
-        nans += row[i] != row[i] ? 1.0f : 0.0f;
+    for (unsigned int base = threadIdx.x; base < arguments.vocabulary; base += ARGMAX_AHEAD * blockDim.x) {
+        float ahead[ARGMAX_AHEAD];
+#pragma unroll
+        for (int u = 0; u < ARGMAX_AHEAD; u++) {
+            unsigned int i = base + u * blockDim.x;
+            ahead[u] = i < arguments.vocabulary ? row[i] : -__uint_as_float(0x7f800000u);
+        }
+#pragma unroll
+        for (int u = 0; u < ARGMAX_AHEAD; u++) {
+            best = better(best, Best{ahead[u], base + u * blockDim.x});
+            nans += ahead[u] != ahead[u] ? 1.0f : 0.0f;
+        }
     }
     best = warp_best(best);
     unsigned int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -59,4 +72,4 @@ __device__ void choose(const ArgmaxArguments& arguments) {
     }
 }
 
-KERNEL(argmax, ArgmaxArguments, 256, choose)
+KERNEL(argmax, ArgmaxArguments, ARGMAX_THREADS, choose)

@@ -6,6 +6,9 @@ use super::{launch, named};
 use crate::cuda::arguments::Arguments;
 use crate::cuda::{CudaError, Launch};
 
+/// As in `argmax.cu`.
+const ARGMAX_THREADS: usize = 1024;
+
 const THREADS: usize = 256;
 
 /// Rows of the token table and of that of learned positions.
@@ -170,6 +173,6 @@ pub fn argmax(argmax: &Argmax) -> Launch {
     let arguments = Arguments::new()
         .wides([argmax.logits, argmax.tokens, argmax.not_a_number])
         .counts([argmax.vocabulary]);
-    let shape = ([argmax.rows, 1, 1], THREADS);
+    let shape = ([argmax.rows, 1, 1], ARGMAX_THREADS);
     launch("argmax", "argmax".to_owned(), shape, arguments)
 }
