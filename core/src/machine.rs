@@ -51,6 +51,12 @@ impl ResourceKind {
         ResourceKind::PeerLink,
     ];
 
+    /// Whether its tasks are given to a stream where the device is a GPU; those of others are threads' of the host.
+    pub const fn is_stream(self) -> bool {
+        use ResourceKind::{D2h, Gpu, H2d, Sync};
+        matches!(self, Gpu | H2d | D2h | Sync)
+    }
+
     /// The name used in traces and reports.
     pub const fn name(self) -> &'static str {
         match self {

@@ -175,7 +175,7 @@ impl HardwareProfile {
         compute.sequence_layer = None;
         compute.barrier.value = Seconds::ZERO;
         compute.cpu_launch.value = Seconds::ZERO;
-        compute.handoff = None;
+        (compute.handoff, compute.stream_handoff) = (None, None);
     }
 }
 

@@ -34,7 +34,7 @@ pub struct Simulator {
     delays: Vec<f64>,
     /// For each lane, the lanes that slow it.
     slowed_by: Vec<LaneSet>,
-    handoff: f64,
+    handoff: Handoff,
     traffic: OnLanes,
     running: LaneSet,
     /// For each lane, the first unfinished task that the head of its queue waits for, or [`NOBODY`].
@@ -47,6 +47,25 @@ pub struct Simulator {
     now: f64,
     trace: Trace,
     came_late: bool,
+}
+
+/// What it takes until a lane begins that had to wait for a task of another, in seconds.
+#[derive(Debug, Clone, Copy)]
+struct Handoff {
+    usual: f64,
+    between_streams: f64,
+}
+
+impl Handoff {
+    /// From a lane to another.
+    fn of(&self, from: ResourceKind, to: ResourceKind) -> f64 {
+        match (from.is_stream(), to.is_stream()) {
+            // A barrier takes no engine, and has its own cost only.
+            _ if to == ResourceKind::Sync => 0.0,
+            (true, true) => self.between_streams,
+            _ => self.usual,
+        }
+    }
 }
 
 /// A resource with its queue.
@@ -92,14 +111,15 @@ impl Simulator {
     pub fn new(machine: &Machine, cost: CostModel) -> Simulator {
         let lanes: Vec<Lane> = machine.resources.iter().map(|r| Lane::new(*r)).collect();
         let (delays, slowed_by) = contention(machine, cost.profile());
-        let handoff = cost
-            .profile()
-            .compute
-            .handoff
-            .as_ref()
-            .map_or(0.0, |h| h.value.0);
+        let compute = &cost.profile().compute;
+        let handoff = compute.handoff.as_ref().map_or(0.0, |h| h.value.0);
+        let between_streams = compute.stream_handoff.as_ref();
+        let between_streams = between_streams.map_or(handoff, |h| h.value.0);
         Simulator {
-            handoff,
+            handoff: Handoff {
+                usual: handoff,
+                between_streams,
+            },
             traffic: OnLanes::none(),
             cost,
             lanes,
@@ -136,10 +156,9 @@ impl Simulator {
         self.done.end() as usize
     }
 
-    /// Starts the head of an idle lane's queue, or notes what it waits for. `handed` says that the
-    /// lane stood waiting for what has just ended, which takes the profile's hand-off time; a barrier,
-    /// which takes no engine, has its own cost only.
-    fn start_ready(&mut self, lane: usize, handed: bool) {
+    /// Starts the head of an idle lane's queue, or notes what it waits for. `handed` says on what kind of lane that has just
+    /// ended for which this one stood waiting: that takes the profile's hand-off time.
+    fn start_ready(&mut self, lane: usize, handed: Option<ResourceKind>) {
         let this = &mut self.lanes[lane];
         let Some(&task) = this.queue.get(this.head) else {
             return;
@@ -159,8 +178,8 @@ impl Simulator {
         let seconds = piece.seconds_of(index, (lane, this.resource), &self.cost);
         this.head += 1;
         this.task = task;
-        let woken = handed && this.resource.kind != ResourceKind::Sync;
-        this.start = self.now + if woken { self.handoff } else { 0.0 };
+        let handed = handed.map_or(0.0, |from| self.handoff.of(from, this.resource.kind));
+        this.start = self.now + handed;
         this.finish = this.start + seconds;
         this.rate = 1.0;
         this.beside = LaneSet::default();
@@ -238,21 +257,22 @@ impl Simulator {
         self.trace.record(TaskId(task), span);
         self.done.insert(task);
         self.running.remove(lane);
-        self.start_ready(lane, false);
+        let kind = this.resource.kind;
+        self.start_ready(lane, None);
         let mut freed = LaneSet::default();
         for (other, on) in self.blocked_on.iter().enumerate() {
             if *on == task {
                 freed.insert(other);
             }
         }
-        freed.for_each(|lane| self.start_ready(lane, true));
+        freed.for_each(|lane| self.start_ready(lane, Some(kind)));
         self.retime();
     }
 
     fn start_idle(&mut self) {
         for lane in 0..self.lanes.len() {
             if self.lanes[lane].task == NOBODY && self.blocked_on[lane] == NOBODY {
-                self.start_ready(lane, false);
+                self.start_ready(lane, None);
             }
         }
         self.retime();

@@ -16,6 +16,7 @@ mod texts;
 pub(crate) mod turn;
 pub(crate) mod worker;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -29,6 +30,7 @@ use plimsoll_core::program::{Access, Arg, BufferId, Cell, Machine, Program, Reso
 use plimsoll_core::tier::Tier;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_core::workload::Workload;
 
 use crate::cuda::executor::{self, CardDevice, Issue, Planned};
 use crate::cuda::{Card, UnifiedMaximum};
@@ -200,13 +202,10 @@ impl<'s> CpuExecutor<'s> {
             .with_dispatch(&options.dispatch);
         let machine = plan.machine();
         let sizes = sizes_here(plan, &machine, options)?;
+        let rounds = schedule::rounds(&plan.policy, &plan.workload);
         if let Some(card) = card {
-            CardDevice::open(
-                &**card,
-                &options.dispatch,
-                &machine,
-                (&plan.model, plan.dtype),
-            )?;
+            let of = (&plan.model, plan.dtype, &*rows(&rounds, &plan.workload));
+            CardDevice::open(&**card, &options.dispatch, &machine, of)?;
         }
         let on_card = card.map(|card| &**card);
         let engine = Arc::new(Engine {
@@ -219,7 +218,7 @@ impl<'s> CpuExecutor<'s> {
             decoder,
             plan: plan.clone(),
             placement: placement.clone(),
-            rounds: schedule::rounds(&plan.policy, &plan.workload),
+            rounds,
             throttles: options.throttles,
             draws: options.draws,
             given: options.given.clone(),
@@ -388,6 +387,14 @@ fn sizes_here(
     };
     check_memory(emulated, in_all(Tier::Host))?;
     Ok(sizes)
+}
+
+/// Rows of a plan's products: a token of each of a GPU batch's sequences, or all of its prompts.
+fn rows(rounds: &[schedule::Round], workload: &Workload) -> Vec<usize> {
+    let batches = rounds.iter().flat_map(|round| &round.batches);
+    let both = batches.flat_map(|batch| [1, workload.prompt_len].map(|tokens| batch * tokens));
+    let rows: BTreeSet<u32> = both.collect();
+    rows.into_iter().map(|m| m as usize).collect()
 }
 
 /// Bytes of a machine's arenas, of which none is larger than planned.

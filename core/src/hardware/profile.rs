@@ -182,6 +182,9 @@ pub struct Compute {
     /// From the end of a task until one of another engine that had to wait for it begins; none where
     /// nobody told it from the tasks' own fixed times.
     pub handoff: Option<Quantity<Seconds>>,
+    /// The same between streams of a GPU, where the host has no part in it; none where nobody told it from the others, and then
+    /// theirs.
+    pub stream_handoff: Option<Quantity<Seconds>>,
     /// One synchronisation of all engines: from when the last has come until its end. Those that
     /// waited for it are then handed off to as for any task.
     pub barrier: Quantity<Seconds>,

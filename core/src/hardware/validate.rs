@@ -349,6 +349,8 @@ impl HardwareProfile {
         all.extend(sequence.map(|q| time("compute.sequence_layer_s", q)));
         let handoff = compute.handoff.as_ref();
         all.extend(handoff.map(|q| time("compute.handoff_s", q)));
+        let between_streams = compute.stream_handoff.as_ref();
+        all.extend(between_streams.map(|q| time("compute.stream_handoff_s", q)));
         all.push(time("compute.barrier_s", &compute.barrier));
         all.push(time("compute.cpu_launch_s", &compute.cpu_launch));
         let share = compute.cpu_copy_share.as_ref();

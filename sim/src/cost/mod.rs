@@ -279,8 +279,13 @@ impl CostModel {
                     (rate, size, SizeUnit::Bytes),
                 ));
             }
+            // Read and written.
             ResourceKind::Cpu | ResourceKind::Sync => {
-                each(Part::streamed(HOST_BANDWIDTH, size, &tiers.host_bandwidth));
+                each(Part::streamed(
+                    HOST_BANDWIDTH,
+                    2.0 * size,
+                    &tiers.host_bandwidth,
+                ));
             }
         }
     }

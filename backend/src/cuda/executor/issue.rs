@@ -13,7 +13,7 @@ use plimsoll_core::units::Bytes;
 use super::beside::{Beside, Extent, RANGE_WORDS};
 use super::ground::Ground;
 use super::lanes::{Issue, events, streams_of};
-use super::timing::time;
+use super::timing::{load, time};
 use crate::cpu::CpuError;
 use crate::cpu::engine::Engine;
 use crate::cpu::error::TaskError;
@@ -101,17 +101,18 @@ pub(super) struct Piece {
 }
 
 impl CardDevice {
-    /// Opens the card for a machine's streams, and measures a model's products where that is asked for: before the arena takes
-    /// its memory.
+    /// Opens the card for a machine's streams, measures a model's products where that is asked for, and has those of so many rows
+    /// loaded: before the arena takes its memory.
     pub(crate) fn open(
         card: &dyn Card,
         dispatch: &Dispatch,
         machine: &Machine,
-        (model, dtype): (&ModelSpec, Dtype),
+        (model, dtype, rows): (&ModelSpec, Dtype, &[usize]),
     ) -> Result<(), CpuError> {
         card.open(machine.resources.len(), events(streams_of(machine)))?;
         let shapes = Weights::of_model(model, dtype);
-        Ok(dispatch.learn(shapes, |weights| time(card, weights))?)
+        dispatch.learn(shapes, |weights| time(card, weights))?;
+        Ok(load(card, dispatch, (model, dtype, rows))?)
     }
 
     /// Takes what lies beside the plan's arena on a card that is open.

@@ -23,16 +23,10 @@ const AHEAD: usize = 256;
 /// length are told apart to less than a microsecond.
 const LONG_MS: f32 = 8_000.0;
 
-/// Whether tasks of a kind are given to a stream.
-fn is_stream(kind: ResourceKind) -> bool {
-    use ResourceKind::{D2h, Gpu, H2d, Sync};
-    matches!(kind, Gpu | H2d | D2h | Sync)
-}
-
 /// The resources that are streams, a bit each.
 pub(crate) fn streams_of(machine: &Machine) -> u128 {
     let resources = machine.resources.iter().enumerate();
-    let streams = resources.filter(|(_, resource)| is_stream(resource.kind));
+    let streams = resources.filter(|(_, resource)| resource.kind.is_stream());
     streams.fold(0, |bits, (index, _)| bits | 1 << index)
 }
 

@@ -5,8 +5,11 @@ use std::cell::Cell;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{Implementation, ProductCurves};
+use plimsoll_core::model::ModelSpec;
 
+use super::beside::HEAD_ROWS;
 use super::issue::{CHOICE, ZERO};
+use super::linear::choose;
 use crate::cuda::launches::{self, Product, check_depth};
 use crate::cuda::{Card, CopyRows, CudaError, Launch, raw, tile};
 use crate::dispatch::{Dispatch, Tried, Weights, curves};
@@ -207,6 +210,46 @@ pub(super) fn time(card: &dyn Card, weights: Weights) -> Result<Option<ProductCu
         tried.extend(operands.tried(m, REPEATS)?);
     }
     Ok(curves(weights, &tried))
+}
+
+/// Has the vendor's library load what computes a model's products of so many rows, where it does: the first of each kind would
+/// else take milliseconds longer than those that follow. A card without room for the operands pays for that later.
+pub(super) fn load(
+    card: &dyn Card,
+    dispatch: &Dispatch,
+    (model, dtype, rows): (&ModelSpec, Dtype, &[usize]),
+) -> Result<(), CudaError> {
+    let mut products = Vec::new();
+    for weights in Weights::of_model(model, dtype) {
+        // A head has a row a sequence, some at a time, and its results are as wide as f32.
+        let wide = weights.n == model.vocab_size as usize;
+        let most = if wide { HEAD_ROWS } else { usize::MAX };
+        let vendors = |m: &usize| choose(dispatch, *m, weights) == Implementation::Conventional;
+        let rows = rows.iter().filter(|m| **m <= most && vendors(m));
+        products.extend(rows.map(|m| raw::Product {
+            addresses: [0; 3],
+            shape: [*m, weights.n, weights.k],
+            dtype,
+            wide,
+        }));
+    }
+    for product in &mut products {
+        let [m, n, k] = product.shape;
+        let result = if product.wide { 4 } else { 2 };
+        let mut taken = Taken::new(card);
+        for (address, bytes) in
+            (product.addresses.iter_mut()).zip([2 * m * k, 2 * n * k, result * m * n])
+        {
+            let Ok(room) = taken.room(bytes) else {
+                return Ok(());
+            };
+            *address = room;
+        }
+        card.multiply(0, product)?;
+        card.record(0, CHOICE)?;
+        card.await_event(CHOICE)?;
+    }
+    Ok(())
 }
 
 /// Operands of products with weights of a shape.

@@ -329,6 +329,7 @@ pub(crate) fn open(
     options: &CpuOptions,
 ) -> Result<(), CpuError> {
     super::supported::check_served(served, options)?;
-    let of = (&served.model, served.dtype);
+    // Batches are of any size.
+    let of = (&served.model, served.dtype, &[][..]);
     CardDevice::open(card, &options.dispatch, machine, of)
 }
