@@ -25,7 +25,14 @@ fn run(folder: &Path, arguments: &[&str]) -> Output {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/validate-gpu");
     let mut command = Command::new(script);
     command.current_dir(folder);
-    command.args(["--binary", "./plimsoll", "--output", "out"]);
+    command.args([
+        "--binary",
+        "./plimsoll",
+        "--output",
+        "out",
+        "--checkpoints",
+        "none",
+    ]);
     command.args(arguments).output().expect("bash is there")
 }
 
@@ -43,18 +50,22 @@ fn all_parts_run_in_order_and_leave_what_they_say() {
     let folder = place("none");
     let output = run(folder.path(), &[]);
     assert!(output.status.success(), "{output:?}");
-    let expected = ["doctor", "doctor", "profile", "bench", "validate"];
+    let expected = ["doctor", "doctor", "profile", "bench", "bench", "validate"];
     assert_eq!(calls(folder.path()), expected);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("SKIPPED: tokens"), "{said}");
     let read =
         |file: &str| fs::read_to_string(folder.path().join("out").join(file)).expect("a file");
-    for part in ["doctor", "bench", "validate"] {
-        assert_eq!(read(&format!("{part}.txt")), format!("of {part}\n"));
+    for file in ["doctor", "bench-llama-2-7b", "bench-llama-3-8b", "validate"] {
+        let part = file.split('-').next().unwrap_or(file);
+        assert_eq!(read(&format!("{file}.txt")), format!("of {part}\n"));
     }
     let times = read("times.txt");
-    assert_eq!(times.lines().count(), 4, "{times}");
+    assert_eq!(times.lines().count(), 5, "{times}");
     let called = fs::read_to_string(folder.path().join("calls")).expect("it was called");
     for file in ["json", "csv", "svg", "png"] {
-        assert!(called.contains(&format!("-o out/bench.{file}")), "{called}");
+        let file = format!("-o out/bench-llama-2-7b.{file}");
+        assert!(called.contains(&file), "{called}");
     }
 }
 
@@ -88,4 +99,26 @@ fn what_fails_ends_it() {
     );
     let output = run(folder.path(), &["--only", "bench,all"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+/// With a program that takes the CPU for the GPU: all answers of all checkpoints are the same.
+#[test]
+fn answers_of_both_backends_are_compared() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("plimsoll");
+    let text = format!(
+        "#!/bin/sh\nfor a in \"$@\"; do [ \"$a\" != cuda ] || a=cpu; shift; set -- \"$@\" \"$a\"; done\nexec '{}' \"$@\"\n",
+        env!("CARGO_BIN_EXE_plimsoll")
+    );
+    fs::write(&program, text).expect("a file");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("its mode");
+    let checkpoints = concat!(env!("CARGO_MANIFEST_DIR"), "/backend/tests/fixtures");
+    let output = run(
+        folder.path(),
+        &["--only", "tokens", "--checkpoints", checkpoints],
+    );
+    assert!(output.status.success(), "{output:?}");
+    let tokens = fs::read_to_string(folder.path().join("out/tokens.txt")).expect("a file");
+    let last = tokens.lines().last().expect("a line");
+    assert_eq!(last, "tokens: 160 of 160 answers are the CPU's", "{tokens}");
 }
