@@ -10,9 +10,9 @@ use super::output::complain;
 /// How many there are.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct DeviceThreads {
-    /// Threads that the emulated device computes with, or beside a GPU the CPU with its rows of split linear layers [default:
-    /// as many as the profile was measured with; where none says, all cores but a quarter (1 to 4), which is left to the
-    /// CPU's own work and to copies; beside a GPU 1]
+    /// Threads that the emulated device computes with, or beside a GPU the CPU with attention and its rows of split linear
+    /// layers [default: as many as the profile was measured with; where none says, all cores but a quarter (1 to 4), which is
+    /// left to the CPU's own work and to copies, or to who gives a GPU its work]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(DEVICE_THREADS_MAX)))]
     device_threads: Option<u32>,
 }
@@ -23,7 +23,7 @@ impl DeviceThreads {
         match (backend, self.device_threads) {
             (_, Some(asked)) => asked,
             (Backend::Cpu, None) => stated.unwrap_or_else(own),
-            (Backend::Cuda, None) => 1,
+            (Backend::Cuda, None) => own(),
         }
     }
 
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(of(asked(Some(3)), Some(2)), 3);
         assert_eq!(of(asked(None), Some(2)), 2);
         assert_eq!(of(asked(None), None), own());
-        assert_eq!(asked(None).of(Backend::Cuda, Some(2)), 1);
+        assert_eq!(asked(None).of(Backend::Cuda, Some(2)), own());
         assert_eq!(asked(Some(2)).of(Backend::Cuda, None), 2);
     }
 

@@ -204,7 +204,10 @@ impl Engine {
             bytes, from, to, ..
         } = *op
         {
-            let moved = make_move(&operands, pace, (bytes, from, to))?;
+            // Beside a GPU the CPU's own copies have the threads that would else emulate the device.
+            let with_all = kind == ResourceKind::Cpu && self.on_card && pace.is_none();
+            let team = with_all.then_some(&self.decoder);
+            let moved = make_move(&operands, (pace, team), (bytes, from, to))?;
             self.note_result(args.get(1).map(|arg| arg.buffer), &operands, moved);
             return Ok(());
         }
@@ -235,7 +238,7 @@ impl Engine {
 /// Returns what now is in the second operand, where that is memory.
 fn make_move<'m>(
     operands: &Operands<'m>,
-    pace: Option<&Pace<'_>>,
+    (pace, team): (Option<&Pace<'_>>, Option<&Decoder>),
     (bytes, from, to): (Bytes, Bytes, Bytes),
 ) -> Result<&'m [u8], TaskError> {
     let (source, target) = (operands.get(0)?, operands.get(1)?);
@@ -261,7 +264,10 @@ fn make_move<'m>(
         _ => {
             let from = operands.read_part(0, from, bytes)?;
             let into = operands.write_part(1, to, bytes)?;
-            copy(from, into, pace)?;
+            match team {
+                Some(team) => team.copy(from, into)?,
+                None => copy(from, into, pace)?,
+            }
             Ok(into)
         }
     }
@@ -557,7 +563,8 @@ impl<'a> Turn<'a> {
         let mid = self.operands.write(self.mid_off_device()?)?;
         let mut parts = self.new_cache_parts(sight.context_len - 1)?;
         let decoder = &self.engine.decoder;
-        Ok(decoder.append_and_attend(mid, &mut parts, sight)?)
+        let how = (sight, self.engine.on_card);
+        Ok(decoder.append_and_attend(mid, &mut parts, how)?)
     }
 
     /// Ends a layer, or its attention.

@@ -238,8 +238,8 @@ impl Decoder {
 
     /// A decode step's attention where the cache is: appends the new keys and values that lie behind
     /// the queries in `mid` (`[row][group * head_dim]`, then `[K|V][row][head_dim]`) to the parts, then
-    /// attends; the result takes the queries' place. The thread that calls does all of it: the team's others
-    /// are the device's, which computes meanwhile.
+    /// attends; the result takes the queries' place. The thread that calls does all of it where the team's others are the
+    /// device's, which computes meanwhile; beside a GPU it has them all.
     ///
     /// # Errors
     /// Where operands do not fit each other.
@@ -247,7 +247,7 @@ impl Decoder {
         &self,
         mid: &mut [u8],
         parts: &mut [NewCachePart<'_>],
-        sight: Sight<'_>,
+        (sight, with_all): (Sight<'_>, bool),
     ) -> Result<(), DecoderError> {
         let head_bytes = self.head_dim() * self.dtype.size_bytes() as usize;
         let rows: usize = parts.iter().map(|part| part.rows.len()).sum();
@@ -268,7 +268,20 @@ impl Decoder {
         let parts: Vec<CachePart<'_>> = parts.iter().map(NewCachePart::as_part).collect();
         let mut split = SplitMut::default();
         split.push(queries, rows * self.group() * self.head_dim(), self.dtype)?;
-        self.attend_step_on(&self.team.alone(), &mut split, &parts, sight)
+        match with_all {
+            true => self.attend_step(&mut split, &parts, sight),
+            false => self.attend_step_on(&self.team.alone(), &mut split, &parts, sight),
+        }
+    }
+}
+
+impl Decoder {
+    /// Copies bytes with all threads; both are equally many.
+    ///
+    /// # Errors
+    /// [`DecoderError::Threads`].
+    pub fn copy(&self, from: &[u8], into: &mut [u8]) -> Result<(), DecoderError> {
+        self.team.copy(from, into)
     }
 }
 

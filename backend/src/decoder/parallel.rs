@@ -22,6 +22,9 @@ use crate::pin;
 /// Less work than this is not worth another thread: waking one takes microseconds.
 const FLOPS_MIN: u64 = 500_000;
 
+/// Fewer bytes than this are not worth another thread to copy.
+const COPY_MIN: usize = 256 << 10;
+
 /// How long a thread that has done its part looks for more.
 const IDLE: Duration = Duration::from_micros(200);
 
@@ -178,6 +181,21 @@ impl Team {
         let done = shares.into_iter();
         let done = done.filter_map(|(range, _, result)| Some((range, result?)));
         done.map(|(range, result)| Ok((range, result?))).collect()
+    }
+
+    /// Copies bytes, each thread some.
+    ///
+    /// # Errors
+    /// [`DecoderError::Threads`].
+    pub fn copy(&self, from: &[u8], into: &mut [u8]) -> Result<(), DecoderError> {
+        let each = into.len().div_ceil(self.threads).max(COPY_MIN);
+        let parts = into.chunks_mut(each).zip(from.chunks(each));
+        let parts = parts.map(|(into, from)| (0..from.len(), (into, from)));
+        let copied = self.each(parts, |_, (into, from)| {
+            into.copy_from_slice(from);
+            Ok(())
+        });
+        copied.map(|_| ())
     }
 
     /// [`Team::linears`] of one layer.

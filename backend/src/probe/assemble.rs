@@ -11,7 +11,7 @@ use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
 use super::compute::Matrix;
-use super::samples::{Timed, durations};
+use super::samples::{Handoffs, Timed, durations};
 use super::stats::{median, spread};
 use super::{Measured, Moment, ProbeOptions, compute, unpack};
 
@@ -21,6 +21,9 @@ const GAPS: &str = "gaps";
 
 /// One part in so many of a GPU's memory is no plan's.
 const SHARE_BESIDE_PLANS: u64 = 32;
+
+/// Tasks that have this part of the work of the largest of their size tell its rate.
+const MOST_WORK: f64 = 4.0;
 
 /// A rate by size, from several measurements of each.
 type Rates = BTreeMap<u64, Vec<f64>>;
@@ -180,16 +183,14 @@ fn links(measured: &Measured) -> Links {
 }
 
 fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
-    let mut prefill = Rates::new();
+    let mut prefill = BTreeMap::<u64, Vec<(f64, f64)>>::new();
     let mut decode = Rates::new();
     let mut cpu = Rates::new();
     for (_, task) in &measured.compute {
         let time = task.seconds();
         if let Some((context, flops)) = compute::prefill_attention(task) {
-            prefill
-                .entry(u64::from(context))
-                .or_default()
-                .push(flops / time);
+            let of_context = prefill.entry(u64::from(context)).or_default();
+            of_context.push((flops, flops / time));
         }
         for (kind, rates) in [
             (ResourceKind::Gpu, &mut decode),
@@ -203,17 +204,19 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
     let launch = quantity(&measured.gaps, GAPS);
     let unpack = unpack::rates(&measured.compute, &measured.packed_caches);
     let emulated = options.cpu.card.is_none();
+    let (handoff, stream_handoff) = handoffs(&measured.handoffs, emulated);
     let threads = u32::try_from(options.cpu.device_threads).unwrap_or(DEVICE_THREADS_MAX);
     Compute {
         device_threads: emulated.then(|| Quantity::new(threads, MEASURED)),
         launch: launch.clone(),
         cpu_copy_share: None,
-        handoff: Some(quantity(&measured.handoffs, MEASURED)),
+        handoff: Some(handoff),
+        stream_handoff,
         barrier: quantity(&measured.barriers, MEASURED),
         pace: emulated.then(|| pace(measured)),
         gemm: gemm_curves(options, measured),
         products: product_curves(options),
-        attention_prefill: curve(&prefill),
+        attention_prefill: curve(&of_most_work(prefill)),
         attention_decode: curve(&thin(decode)),
         cpu_launch: launch,
         cpu_attention: curve(&thin(cpu)),
@@ -225,6 +228,20 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         unpack: (!unpack.is_empty()).then(|| curve(&thin(unpack))),
         weight_read: weight_reads(&measured.weight_reads),
     }
+}
+
+/// From an engine to another, and from a stream to another where the device has such.
+fn handoffs(found: &Handoffs, emulated: bool) -> (Quantity<Seconds>, Option<Quantity<Seconds>>) {
+    let Handoffs {
+        between_streams,
+        others,
+    } = found;
+    if emulated || between_streams.is_empty() || others.is_empty() {
+        let all = [&between_streams[..], others].concat();
+        return (quantity(&all, MEASURED), None);
+    }
+    let between_streams = quantity(between_streams, MEASURED);
+    (quantity(others, MEASURED), Some(between_streams))
 }
 
 /// Bytes of weights that products of one row read a second, by type and by the bytes of all.
@@ -258,6 +275,19 @@ fn pace(measured: &Measured) -> Pace {
         many_tokens: of(|m| m.many_tokens_s),
         copy: of(|m| m.copy_s),
     }
+}
+
+/// Of rates by size, each with its work, those of the tasks that have most to do: small ones are of launches, and of a device
+/// that is not full.
+fn of_most_work(rates: BTreeMap<u64, Vec<(f64, f64)>>) -> Rates {
+    let of_size = |(size, rates): (u64, Vec<(f64, f64)>)| {
+        let most = rates
+            .iter()
+            .fold(0.0, |most, (work, _)| f64::max(most, *work));
+        let large = rates.iter().filter(|(work, _)| *work >= most / MOST_WORK);
+        (size, large.map(|(_, rate)| *rate).collect())
+    };
+    rates.into_iter().map(of_size).collect()
 }
 
 /// Puts neighbouring sizes together, so that each point of a curve stands on several measurements.

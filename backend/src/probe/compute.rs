@@ -75,7 +75,7 @@ pub(super) fn of_bytes(bytes: Bytes, dtype: Dtype) -> Shape {
 }
 
 /// The same for a GPU, on which smaller ones would measure launches.
-pub(super) const SHAPES_OF_GPUS: [Shape; 3] = [
+pub(super) const SHAPES_OF_GPUS: [Shape; 4] = [
     Shape {
         hidden_size: 1024,
         num_hidden_layers: 3,
@@ -86,6 +86,10 @@ pub(super) const SHAPES_OF_GPUS: [Shape; 3] = [
     },
     Shape {
         hidden_size: 4608,
+        num_hidden_layers: 1,
+    },
+    Shape {
+        hidden_size: 9216,
         num_hidden_layers: 1,
     },
 ];
@@ -116,12 +120,11 @@ pub(super) const BATCHES: [(u32, u32); 9] = [
     (24, 20),
 ];
 
-/// Those of them that are run with weights in 4 bits as well.
-pub(super) const PACKED_WEIGHTS: [(u32, u32); 5] =
-    [BATCHES[0], BATCHES[2], BATCHES[3], BATCHES[5], BATCHES[7]];
+/// Which of them are run with weights in 4 bits as well.
+pub(super) const PACKED_WEIGHTS: [usize; 5] = [0, 2, 3, 5, 7];
 
-/// Those that are run with the cache in 4 bits.
-pub(super) const PACKED_CACHES: [(u32, u32); 2] = [BATCHES[0], BATCHES[3]];
+/// Which are run with the cache in 4 bits.
+pub(super) const PACKED_CACHES: [usize; 3] = [0, 3, 7];
 
 /// What a calibration plan is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -97,10 +97,10 @@ pub struct ProbeOptions {
 
 impl ProbeOptions {
     /// Calibration models, smallest first. A GPU needs larger ones to be at work.
-    fn shapes(&self) -> [compute::Shape; 3] {
+    fn shapes(&self) -> &'static [compute::Shape] {
         match self.cpu.card {
-            None => compute::SHAPES,
-            Some(_) => compute::SHAPES_OF_GPUS,
+            None => &compute::SHAPES,
+            Some(_) => &compute::SHAPES_OF_GPUS,
         }
     }
 
@@ -135,7 +135,7 @@ struct Measured {
     /// The CPU's products, nothing beside them.
     cpu_products: Vec<(Dtype, Timed)>,
     gaps: Vec<f64>,
-    handoffs: Vec<f64>,
+    handoffs: samples::Handoffs,
     barriers: Vec<f64>,
     host_reads: Vec<f64>,
     disk_free: Bytes,
@@ -159,7 +159,7 @@ impl Measured {
             weight_reads: Vec::new(),
             cpu_products: Vec::new(),
             gaps: Vec::new(),
-            handoffs: Vec::new(),
+            handoffs: samples::Handoffs::default(),
             barriers: Vec::new(),
             host_reads: Vec::new(),
             disk_free,
@@ -228,7 +228,7 @@ pub fn measure(
                 &format!("{} model of width {}", dtype.name(), shape.hidden_size),
                 share,
             );
-            measure_compute(options, shape, *dtype, &mut measured)?;
+            measure_compute(options, *shape, *dtype, &mut measured)?;
             done += 1;
         }
     }
@@ -314,7 +314,7 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
     measured
         .gaps
         .extend(samples::gaps_on_one_engine(&run, MOVERS[0]));
-    measured.handoffs.extend(samples::handoffs(&run));
+    measured.handoffs.add(&run);
     Ok(())
 }
 
@@ -451,8 +451,10 @@ fn measure_unpack(options: &ProbeOptions, measured: &mut Measured) -> Result<(),
     let Some(dtype) = options.dtypes.iter().min_by_key(|d| d.size_bytes()) else {
         return Ok(());
     };
-    let mut run = |shape, batch, compression| {
-        let plan = compute::plan(shape, batch, 5, *dtype, Kind::Compressed(compression))?;
+    let batches = options.batches();
+    let mut run = |shape, batch: usize, compression| {
+        let kind = Kind::Compressed(compression);
+        let plan = compute::plan(shape, batches[batch], 5, *dtype, kind)?;
         let (_, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
         let tasks = tasks.into_iter().map(|t| (*dtype, t));
         match compression.weights {
@@ -461,7 +463,7 @@ fn measure_unpack(options: &ProbeOptions, measured: &mut Measured) -> Result<(),
         }
         Ok::<_, ProbeError>(())
     };
-    for shape in options.shapes() {
+    for &shape in options.shapes() {
         for batch in compute::PACKED_WEIGHTS {
             run(shape, batch, Compression::of(true, false))?;
         }
@@ -481,7 +483,7 @@ fn measure_cpu_attention(
     for batch in options.batches() {
         let plan = compute::plan(options.shapes()[1], batch, 5, dtype, Kind::CpuAttention)?;
         let (run, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
-        measured.handoffs.extend(samples::handoffs(&run));
+        measured.handoffs.add(&run);
         let on_cpu = tasks.into_iter().filter(|t| t.kind == ResourceKind::Cpu);
         measured.compute.extend(on_cpu.map(|t| (dtype, t)));
     }

@@ -97,27 +97,45 @@ pub(super) fn gaps_on_one_engine(run: &Run, kind: ResourceKind) -> Vec<f64> {
     gaps
 }
 
-/// Times between the end of what a task waited for on another engine and its start, where its own
-/// engine stood idle by then.
-pub(super) fn handoffs(run: &Run) -> Vec<f64> {
-    let mut gaps = Vec::new();
-    let mut free = [0.0_f64; plimsoll_core::program::Machine::MAX_RESOURCES];
-    for piece in &run.pieces {
-        for (index, task) in piece.tasks().iter().enumerate() {
-            let id = TaskId(piece.first_task().0 + index as u32);
-            let Some(span) = run.trace.span(id) else {
-                continue;
-            };
-            let ready = ready(run, piece.deps_at(index));
-            let engine = &mut free[task.resource.0 as usize];
-            // An engine that has only just ended its own task has not gone to sleep.
-            if ready > *engine + 200e-6 {
-                gaps.push(span.start.0 - ready);
+/// Times between the end of what a task waited for on another engine and its start, where its own engine stood idle by then: of
+/// engines both of which are streams where the device is a GPU, and of others.
+#[derive(Debug, Default)]
+pub(super) struct Handoffs {
+    pub between_streams: Vec<f64>,
+    pub others: Vec<f64>,
+}
+
+impl Handoffs {
+    /// Adds those of a run.
+    pub(super) fn add(&mut self, run: &Run) {
+        let mut free = [0.0_f64; plimsoll_core::program::Machine::MAX_RESOURCES];
+        let kinds: Vec<ResourceKind> = run.machine.resources.iter().map(|r| r.kind).collect();
+        let on: Vec<ResourceKind> = run.tasks().map(|(_, _, on, _)| kinds[on]).collect();
+        for piece in &run.pieces {
+            for (index, task) in piece.tasks().iter().enumerate() {
+                let id = TaskId(piece.first_task().0 + index as u32);
+                let Some(span) = run.trace.span(id) else {
+                    continue;
+                };
+                let deps = piece.deps_at(index).iter();
+                let ends = deps.filter_map(|dep| Some((run.trace.span(*dep)?.end.0, *dep)));
+                let last = ends.max_by(|a, b| a.0.total_cmp(&b.0));
+                let resource = task.resource.0 as usize;
+                // An engine that has only just ended its own task has not gone to sleep.
+                if let Some((ready, dep)) = last
+                    && ready > free[resource] + 200e-6
+                {
+                    let both = [on[dep.0 as usize], kinds[resource]];
+                    let of = match both.iter().all(|kind| kind.is_stream()) {
+                        true => &mut self.between_streams,
+                        false => &mut self.others,
+                    };
+                    of.push(span.start.0 - ready);
+                }
+                free[resource] = span.end.0;
             }
-            *engine = span.end.0;
         }
     }
-    gaps
 }
 
 #[cfg(test)]
