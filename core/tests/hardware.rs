@@ -156,6 +156,7 @@ fn round_trip_keeps_every_optional_part() {
         gpus_per_host: Quantity::new(3, "lab"),
     });
     profile.compute.handoff = Some(Quantity::new(Seconds(0.0), "lab"));
+    profile.compute.stream_handoff = Some(Quantity::new(Seconds(2e-6), "lab"));
     profile.compute.cpu_copy_share = Some(Quantity::new(0.25, "lab"));
     profile.kind = DeviceKind::Emulated;
     profile.compute.device_threads = Some(Quantity::new(12, "lab"));

@@ -74,6 +74,22 @@ fn a_barrier_costs_itself_and_one_hand_off() {
 }
 
 #[test]
+fn streams_hand_off_to_each_other_in_their_own_time() {
+    let mut profile = profile();
+    profile.compute.handoff = Some(Quantity::new(Seconds(0.5), "test"));
+    profile.compute.stream_handoff = Some(Quantity::new(Seconds(0.125), "test"));
+    let tasks = [
+        (H2d, 1, &[][..]),
+        (D2h, 1, &[0]),
+        // The host, from and to streams.
+        (DiskRead, 1, &[1]),
+        (H2d, 1, &[2]),
+    ];
+    let trace = run(&profile, &tasks);
+    assert_eq!(ends(&trace), [1.0, 2.125, 3.625, 5.125]);
+}
+
+#[test]
 fn delays_add_and_what_is_left_is_timed_again() {
     let mut profile = profile();
     let half = |beside| Contention {
