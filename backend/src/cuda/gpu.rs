@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 
 use super::CudaError;
 use super::arena::DeviceArena;
 use super::arguments::Arguments;
 use super::kernel_cache::KernelCache;
 use super::raw::{Attribute, Blas, Compiler, Device, LIBRARIES, Module, Product, Stream};
-use super::sources::source;
+use super::sources::{SOURCES, Source, source};
 
 /// A kernel and how it is run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +113,32 @@ impl Modules {
         Ok(())
     }
 
+    /// Compiles all sources that are not kept, some at a time, and loads them.
+    pub(super) fn load_all(&mut self) -> Result<(), CudaError> {
+        let at_once = available_parallelism().map_or(1, usize::from);
+        let (cache, architecture) = (&self.cache, &self.architecture);
+        let compiler = self.compiler;
+        let compiled =
+            |source: &'static Source| move || cache.cubin(&compiler, source, architecture);
+        const ALL: &[Source] = &SOURCES;
+        for some in ALL.chunks(at_once) {
+            let cubins: Vec<_> = std::thread::scope(|scope| {
+                let threads: Vec<_> = some.iter().map(|s| scope.spawn(compiled(s))).collect();
+                threads.into_iter().map(|thread| thread.join()).collect()
+            });
+            for (source, cubin) in some.iter().zip(cubins) {
+                let cubin = cubin.map_err(|_| CudaError::Call {
+                    call: "compiling a kernel",
+                    why: "the compiler's thread panicked".to_owned(),
+                })?;
+                let module = Module::new(&self.device, &cubin?)?;
+                self.loaded
+                    .insert(source.name.trim_end_matches(".cu"), module);
+            }
+        }
+        Ok(())
+    }
+
     /// The kernels of a source that was compiled.
     pub(super) fn find(&self, stem: &str) -> Result<&Module, CudaError> {
         let found = self.loaded.get(stem);
@@ -136,8 +163,11 @@ impl Gpu {
     /// [`CudaError::Missing`] where the driver or the compiler is; [`CudaError::NoGpu`]; too little memory.
     pub fn open(index: u32, arena_bytes: usize, cache: KernelCache) -> Result<Gpu, CudaError> {
         let device = Device::open(index)?;
+        let mut modules = Modules::new(&device, cache)?;
+        // What does not compile is said where it is launched.
+        let _ = modules.load_all();
         Ok(Gpu {
-            modules: Modules::new(&device, cache)?,
+            modules,
             blas: None,
             arena: DeviceArena::new(&device, arena_bytes)?,
             stream: Stream::new(&device)?,

@@ -6,7 +6,6 @@ use super::card::{Card, CopyRows};
 use super::gpu::Modules;
 use super::kernel_cache::KernelCache;
 use super::raw::{Attribute, Blas, Device, DeviceMemory, Event, LockedPages, Product, Stream};
-use super::sources::SOURCES;
 use super::{CudaError, Launch};
 
 /// What a card is taken to have as its last cache at least, where its driver says less or nothing.
@@ -94,9 +93,7 @@ impl Card for GpuCard {
     fn open(&self, streams: usize, events: usize) -> Result<(), CudaError> {
         if self.modules.get().is_none() {
             let mut modules = Modules::new(&self.device, self.cache.clone())?;
-            for source in SOURCES {
-                modules.load(source.name.trim_end_matches(".cu"))?;
-            }
+            modules.load_all()?;
             let _ = self.modules.set(modules);
         }
         let mut blas = self.blas.lock().unwrap_or_else(PoisonError::into_inner);
