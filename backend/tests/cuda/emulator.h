@@ -199,6 +199,17 @@ static f16 half_of(float x) {
     return f16{(unsigned short)(sign | (unsigned short)(biased * 1024 + count))};
 }
 
+static Eight load_if(const void* from, bool there) {
+    Eight loaded = {};
+    if (there) {
+        memcpy(&loaded, from, sizeof loaded);
+    }
+    return loaded;
+}
+static Eight load_once(const void* from, bool there) {
+    return load_if(from, there);
+}
+
 static void copy_behind(void* into, const void* from, bool there) {
     fibers[current].open.push_back(Copy{into, from, there});
 }

@@ -107,8 +107,8 @@ impl<G: Ground> Work<'_, G> {
                 }
             }
             _ => {
-                let columns = tile::columns([m, n, k], self.device.beside.multiprocessors());
-                self.launch(&launches::flat(product, columns)?)
+                let cut = tile::cut([m, n, k], self.device.beside.multiprocessors());
+                self.launch(&launches::flat(product, cut)?)
             }
         }
     }

@@ -4,10 +4,15 @@ use plimsoll_core::Dtype;
 
 use super::{WARP, launch, named};
 use crate::cuda::arguments::Arguments;
+use crate::cuda::tile::Cut;
 use crate::cuda::{CudaError, Launch};
 
 /// Columns that a block of GEMV has: a warp each.
 const GEMV_WARPS: usize = 4;
+
+/// As in `thin.cu`: columns of a block, and the warps that split k.
+const THIN_COLUMNS: usize = 16;
+const THIN_WARPS: usize = 8;
 
 /// As in `flat.cu`: columns of a tile along k, and elements from a row of a tile to the next.
 const TILE_STRIDE: usize = 72;
@@ -53,13 +58,27 @@ pub fn gemv(product: &Product) -> Result<Launch, CudaError> {
     Ok(launch("gemv", kernel, shape, product.arguments()))
 }
 
-/// On tensor cores, a block having so many columns ([`crate::cuda::tile::columns`]). Up to 32 rows share a reading of the
-/// weights.
+/// On tensor cores, for weights whose depth is whole eights.
 ///
 /// # Errors
-/// [`CudaError::Type`]; [`CudaError::Shape`] for a depth that is not whole eights.
-pub fn flat(product: &Product, columns: usize) -> Result<Launch, CudaError> {
-    let eights = product.shape[0].div_ceil(8).clamp(1, 4).next_power_of_two();
+/// [`CudaError::Type`]; [`CudaError::Shape`] for another depth.
+pub fn flat(product: &Product, cut: Cut) -> Result<Launch, CudaError> {
+    match cut {
+        Cut::Thin => thin(product),
+        Cut::Tiles(columns) => tiled(product, columns),
+    }
+}
+
+/// Up to 16 rows share a reading of the weights, which goes straight to tensor cores.
+fn thin(product: &Product) -> Result<Launch, CudaError> {
+    let eights = eights(product, 2);
+    let kernel = format!("{}_e{eights}", named("thin", product.dtype)?);
+    without_tiles(product, kernel, eights)
+}
+
+/// Up to 32 rows share a reading of the weights, a block having so many columns ([`crate::cuda::tile::columns`]).
+fn tiled(product: &Product, columns: usize) -> Result<Launch, CudaError> {
+    let eights = eights(product, 4);
     let name = named("flat", product.dtype)?;
     with_tiles(
         product,
@@ -68,13 +87,28 @@ pub fn flat(product: &Product, columns: usize) -> Result<Launch, CudaError> {
     )
 }
 
-/// What stands in for [`flat`] in bf16 where tensor cores do not know it.
+/// Eights of rows that a block has, of at most so many.
+fn eights(product: &Product, most: usize) -> usize {
+    let eights = product.shape[0].div_ceil(8);
+    eights.clamp(1, most).next_power_of_two()
+}
+
+/// What stands in for tiles of a flat product in bf16 where tensor cores do not know it.
 ///
 /// # Errors
 /// As [`flat`].
 pub fn flat_plain(product: &Product) -> Result<Launch, CudaError> {
     let name = named("flat_plain", product.dtype)?;
     with_tiles(product, format!("{name}_n64_e2"), [64, 2])
+}
+
+/// The same for few rows.
+///
+/// # Errors
+/// As [`flat`].
+pub fn thin_plain(product: &Product) -> Result<Launch, CudaError> {
+    let name = named("thin_plain", product.dtype)?;
+    without_tiles(product, format!("{name}_e2"), 2)
 }
 
 /// Whether the flat product computes weights of this depth.
@@ -90,6 +124,14 @@ pub fn check_depth(k: usize) -> Result<(), CudaError> {
             takes: "multiples of 8",
         }),
     }
+}
+
+fn without_tiles(product: &Product, kernel: String, eights: usize) -> Result<Launch, CudaError> {
+    let [m, n, k] = product.shape;
+    check_depth(k)?;
+    let grid = [n.div_ceil(THIN_COLUMNS), m.div_ceil(8 * eights), 1];
+    let shape = (grid, THIN_WARPS * WARP);
+    Ok(launch("thin", kernel, shape, product.arguments()))
 }
 
 fn with_tiles(
@@ -131,10 +173,12 @@ mod tests {
                 shape: [m, *n, *k],
                 wide: false,
             };
-            let launch = flat(&product, 32).expect("a launch");
-            assert!(launch.kernel.ends_with("_e1"), "{}", launch.kernel);
-            let padded = 8 * launch.grid[1] as usize;
-            assert_eq!(m as f64 / padded as f64, useful);
+            for cut in [Cut::Thin, Cut::Tiles(32)] {
+                let launch = flat(&product, cut).expect("a launch");
+                assert!(launch.kernel.ends_with("_e1"), "{}", launch.kernel);
+                let padded = 8 * launch.grid[1] as usize;
+                assert_eq!(m as f64 / padded as f64, useful);
+            }
             assert_eq!(of_64(m), useful_of_64);
         }
     }

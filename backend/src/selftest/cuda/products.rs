@@ -4,7 +4,7 @@ use plimsoll_core::Dtype;
 
 use crate::cuda::launches::{self, Product};
 use crate::cuda::raw;
-use crate::cuda::tile::COLUMNS;
+use crate::cuda::tile::{COLUMNS, Cut};
 use crate::cuda::{CudaError, Launch};
 
 use super::bench::{Bench, Output};
@@ -101,11 +101,37 @@ pub fn flat(bench: &mut Bench<'_>) -> Result<(), Wrong> {
     for dtype in TYPES {
         for columns in COLUMNS {
             each(bench, dtype, &FLAT, |product| {
-                launches::flat(product, columns)
+                launches::flat(product, Cut::Tiles(columns))
             })?;
         }
     }
     each(bench, Dtype::Bf16, &FLAT, launches::flat_plain)
+}
+
+/// Each number of rows of an eight and some of two, columns and depths that end within a warp's part, depths that are less
+/// than what all warps have under way, as much and more.
+const THIN: [[usize; 3]; 12] = [
+    [1, 48, 1024],
+    [2, 33, 8],
+    [3, 17, 2056],
+    [4, 16, 1096],
+    [5, 1, 72],
+    [6, 20, 520],
+    [7, 31, 1000],
+    [8, 40, 3080],
+    [9, 7, 1536],
+    [13, 50, 648],
+    [16, 19, 2120],
+    [21, 18, 264],
+];
+
+pub fn thin(bench: &mut Bench<'_>) -> Result<(), Wrong> {
+    for dtype in TYPES {
+        each(bench, dtype, &THIN, |product| {
+            launches::flat(product, Cut::Thin)
+        })?;
+    }
+    each(bench, Dtype::Bf16, &THIN, launches::thin_plain)
 }
 
 pub fn vendor(bench: &mut Bench<'_>) -> Result<(), Wrong> {
