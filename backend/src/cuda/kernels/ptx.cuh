@@ -36,6 +36,15 @@ __device__ inline Eight load_once(const void* from, bool there) {
     LOAD_IF("ld.global.nc.L1::no_allocate.v4.u32");
 }
 
+// The same where neighbours ask for what lies around it: memory gives more at a time than they do.
+__device__ inline Eight load_with_neighbours(const void* from, bool there) {
+#if __CUDA_ARCH__ >= 800
+    LOAD_IF("ld.global.nc.L1::no_allocate.L2::256B.v4.u32");
+#else
+    LOAD_IF("ld.global.nc.L1::no_allocate.L2::128B.v4.u32");
+#endif
+}
+
 // Copies 16 bytes to shared memory while the thread goes on, or zeroes them there. Before sm_80 it is an ordinary copy.
 __device__ inline void copy_behind(void* into, const void* from, bool there) {
 #if __CUDA_ARCH__ >= 800

@@ -32,7 +32,7 @@ __device__ inline void load_step(const ProductArguments& arguments, unsigned int
             // Columns behind the last are computed and not put, so any weights will do.
             unsigned long long source = least(column + tile * 8, arguments.n - 1);
             const T* place = (const T*)arguments.weights + source * arguments.k + at;
-            into.weights[half][tile] = load_once(place, at < arguments.k);
+            into.weights[half][tile] = load_with_neighbours(place, at < arguments.k);
         }
 #pragma unroll
         for (int eight = 0; eight < EIGHTS; eight++) {
@@ -147,14 +147,17 @@ __device__ inline void put_sums(const ProductArguments& arguments, const float* 
     }
 }
 
-template <class T, int TILES, int EIGHTS, int WARPS, int AHEAD, bool PLAIN>
+template <class T, int TILES, int EIGHTS, int WARPS, bool TENSOR>
 __device__ void thin(const ProductArguments& arguments) {
     // Eight more than a row is wide, so that lanes put their pairs into different banks.
     constexpr int COLUMNS = 8 * TILES, ROWS = 8 * EIGHTS, STRIDE = COLUMNS + 8;
+    constexpr bool HAS = TENSOR && Mma<T>::HAS;
+    // CUDA cores need registers for more than what is under way.
+    constexpr int AHEAD = HAS ? 2 : 1;
     SHARED(float, parts, WARPS * ROWS * STRIDE);
     unsigned int warp = threadIdx.x / WARP, count = (arguments.k + STEP - 1) / STEP;
     Step<TILES, EIGHTS> steps[AHEAD];
-    typename Adding<!PLAIN && Mma<T>::HAS, T, TILES, EIGHTS>::Way sums = {};
+    typename Adding<HAS, T, TILES, EIGHTS>::Way sums = {};
 #pragma unroll
     for (int ahead = 0; ahead < AHEAD; ahead++) {
         load_step<T>(arguments, warp + ahead * WARPS, steps[ahead]);
@@ -171,14 +174,14 @@ __device__ void thin(const ProductArguments& arguments) {
     put_sums<T, COLUMNS, ROWS, WARPS>(arguments, parts, STRIDE);
 }
 
-#define THIN_WARPS 8
-#define THIN(TYPE, EIGHTS)                                                                                    \
-    KERNEL(thin_##TYPE##_e##EIGHTS, ProductArguments, THIN_WARPS * WARP, thin<TYPE, 2, EIGHTS, THIN_WARPS, 2, false>)
+// Blocks are small, so that whichever multiprocessor is quick gets more of them; but two eights of rows would read x too often.
+#define THIN(TYPE, EIGHTS, TILES, WARPS)                                                                      \
+    KERNEL_OF_BLOCKS(thin_##TYPE##_e##EIGHTS, ProductArguments, WARPS * WARP, 2, thin<TYPE, TILES, EIGHTS, WARPS, true>)
 
-THIN(f16, 1)
-THIN(f16, 2)
-THIN(bf16, 1)
-THIN(bf16, 2)
+THIN(f16, 1, 1, 16)
+THIN(f16, 2, 2, 8)
+THIN(bf16, 1, 1, 16)
+THIN(bf16, 2, 2, 8)
 
 // What stands in where tensor cores lack the type, by its own name so that it is tested everywhere.
-KERNEL(thin_plain_bf16_e2, ProductArguments, THIN_WARPS * WARP, thin<bf16, 2, 2, THIN_WARPS, 2, true>)
+KERNEL(thin_plain_bf16_e2, ProductArguments, 8 * WARP, thin<bf16, 2, 2, 8, false>)

@@ -7,12 +7,8 @@ use crate::cuda::arguments::Arguments;
 use crate::cuda::tile::Cut;
 use crate::cuda::{CudaError, Launch};
 
-/// Columns that a block of GEMV has: a warp each.
+/// As in `gemv.cu`: warps of a block.
 const GEMV_WARPS: usize = 4;
-
-/// As in `thin.cu`: columns of a block, and the warps that split k.
-const THIN_COLUMNS: usize = 16;
-const THIN_WARPS: usize = 8;
 
 /// As in `flat.cu`: columns of a tile along k, and elements from a row of a tile to the next.
 const TILE_STRIDE: usize = 72;
@@ -45,17 +41,36 @@ impl Product {
     }
 }
 
-/// On CUDA cores. Up to 8 rows share a reading of the weights.
+/// By whole rows of weights. Up to 8 rows share a reading of them.
 ///
 /// # Errors
 /// [`CudaError::Type`].
 pub fn gemv(product: &Product) -> Result<Launch, CudaError> {
-    let [m, n, _] = product.shape;
-    let rows = m.clamp(1, 8).next_power_of_two();
+    let rows = product.shape[0].clamp(1, 8).next_power_of_two();
     let kernel = format!("{}_m{rows}", named("gemv", product.dtype)?);
-    let grid = [n.div_ceil(GEMV_WARPS), m.div_ceil(rows), 1];
+    Ok(by_rows(product, kernel, rows))
+}
+
+/// What stands in for [`gemv`] of several rows in bf16 where tensor cores do not know it.
+///
+/// # Errors
+/// [`CudaError::Type`].
+pub fn gemv_plain(product: &Product) -> Result<Launch, CudaError> {
+    let kernel = format!("{}_m4", named("gemv_plain", product.dtype)?);
+    Ok(by_rows(product, kernel, 4))
+}
+
+fn by_rows(product: &Product, kernel: String, rows: usize) -> Launch {
+    let [m, n, _] = product.shape;
+    // As in `gemv.cu`.
+    let columns = match rows {
+        1 | 2 => 1,
+        4 => 2,
+        _ => 3,
+    };
+    let grid = [n.div_ceil(columns), m.div_ceil(rows), 1];
     let shape = (grid, GEMV_WARPS * WARP);
-    Ok(launch("gemv", kernel, shape, product.arguments()))
+    launch("gemv", kernel, shape, product.arguments())
 }
 
 /// On tensor cores, for weights whose depth is whole eights.
@@ -129,8 +144,10 @@ pub fn check_depth(k: usize) -> Result<(), CudaError> {
 fn without_tiles(product: &Product, kernel: String, eights: usize) -> Result<Launch, CudaError> {
     let [m, n, k] = product.shape;
     check_depth(k)?;
-    let grid = [n.div_ceil(THIN_COLUMNS), m.div_ceil(8 * eights), 1];
-    let shape = (grid, THIN_WARPS * WARP);
+    // As in `thin.cu`: columns of a block, and warps that split k.
+    let (columns, warps) = if eights == 1 { (8, 16) } else { (16, 8) };
+    let grid = [n.div_ceil(columns), m.div_ceil(8 * eights), 1];
+    let shape = (grid, warps * WARP);
     Ok(launch("thin", kernel, shape, product.arguments()))
 }
 

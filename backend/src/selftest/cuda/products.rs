@@ -72,19 +72,30 @@ fn each(
     Ok(())
 }
 
+/// Rows that fill what shares a reading and do not, columns that end within a block, depths of which some warps have nothing, a
+/// part of what is under way at once, and more than that; depths that are not eights.
+const GEMV: [[usize; 3]; 14] = [
+    [1, 5, 64],
+    [1, 3, 4096],
+    [1, 2, 5000],
+    [1, 3, 101],
+    [2, 9, 100],
+    [2, 4, 2056],
+    [2, 3, 8200],
+    [3, 6, 1288],
+    [4, 7, 4104],
+    [5, 8, 520],
+    [7, 4, 2056],
+    [8, 3, 7],
+    [8, 10, 3080],
+    [19, 11, 264],
+];
+
 pub fn gemv(bench: &mut Bench<'_>) -> Result<(), Wrong> {
-    let shapes = [
-        [1, 5, 64],
-        [2, 9, 100],
-        [3, 6, 1288],
-        [7, 4, 2056],
-        [8, 3, 7],
-        [19, 10, 264],
-    ];
     for dtype in TYPES {
-        each(bench, dtype, &shapes, launches::gemv)?;
+        each(bench, dtype, &GEMV, launches::gemv)?;
     }
-    Ok(())
+    each(bench, Dtype::Bf16, &GEMV, launches::gemv_plain)
 }
 
 /// Rows that fill an eight and do not, columns and depths that end within a tile, fewer tiles than buffers and more.
