@@ -63,6 +63,7 @@ impl<G: Ground> Work<'_, G> {
             y: rows.y,
             shape: [rows.m, n, k],
             wide: rows.wide,
+            fresh: tensor.packed,
         };
         self.multiply(&product, n)
     }

@@ -252,6 +252,7 @@ impl<'c> Operands<'c> {
             y,
             shape: [m, n, k],
             wide: false,
+            fresh: false,
         }
     }
 

@@ -140,6 +140,7 @@ __device__ inline void add_rows(const Rows<T>& from, Way& sums) {
     for (unsigned int ahead = 0; ahead < AHEAD; ahead++) {
         load_columns<T, COLUMNS>(from, ahead * GEMV_THREADS + threadIdx.x, sixteens, weights[ahead]);
     }
+    wait_for_previous();
     // All lanes of a warp go on as long as any has something, since they compute together.
     for (unsigned int base = threadIdx.x / WARP * WARP; base < sixteens; base += AHEAD * GEMV_THREADS) {
 #pragma unroll
@@ -194,7 +195,7 @@ __device__ void gemv(const ProductArguments& arguments) {
 }
 
 #define GEMV(TYPE, ROWS, COLUMNS, AHEAD, BLOCKS)                                                              \
-    KERNEL_OF_BLOCKS(gemv_##TYPE##_m##ROWS, ProductArguments, GEMV_THREADS, BLOCKS,                            \
+    EARLY_KERNEL(gemv_##TYPE##_m##ROWS, ProductArguments, GEMV_THREADS, BLOCKS,                            \
                      gemv<TYPE, ROWS, COLUMNS, AHEAD, (ROWS > 1)>)
 
 // More rows read x more often than weights, unless some columns share a reading of it.
@@ -208,4 +209,4 @@ GEMV_OF(f16)
 GEMV_OF(bf16)
 
 // What stands in where tensor cores lack the type, by its own name so that it is tested everywhere.
-KERNEL(gemv_plain_bf16_m4, ProductArguments, GEMV_THREADS, gemv<bf16, 4, 2, 4, false>)
+EARLY_KERNEL(gemv_plain_bf16_m4, ProductArguments, GEMV_THREADS, 1, gemv<bf16, 4, 2, 4, false>)

@@ -16,6 +16,20 @@ __device__ inline f16 half_of(float x) {
     return narrow;
 }
 
+// Says that the next kernel of the stream need not wait for the end of this one to begin, if it is one that may (sm_90).
+__device__ inline void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Waits until all that came before in the stream has ended, and what it wrote can be read.
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Loads 16 bytes, or gives zeros, without a branch between loads: many can be under way.
 #define LOAD_IF(LOAD)                                                                                         \
     Eight loaded;                                                                                            \

@@ -20,10 +20,10 @@ struct Step {
     Eight x[2][EIGHTS];
 };
 
-// Loads a step of 8 * TILES rows of weights and 8 * EIGHTS rows of x. What is not there is zero.
+// Loads a step of 8 * TILES rows of weights. What is not there is zero.
 template <class T, int TILES, int EIGHTS>
-__device__ inline void load_step(const ProductArguments& arguments, unsigned int step, Step<TILES, EIGHTS>& into) {
-    unsigned int lane = threadIdx.x % WARP, column = blockIdx.x * 8 * TILES + lane / 4, row = blockIdx.y * 8 * EIGHTS + lane / 4;
+__device__ inline void load_weights(const ProductArguments& arguments, unsigned int step, Step<TILES, EIGHTS>& into) {
+    unsigned int lane = threadIdx.x % WARP, column = blockIdx.x * 8 * TILES + lane / 4;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         unsigned int at = step * STEP + half * HALF + lane % 4 * 8;
@@ -34,6 +34,16 @@ __device__ inline void load_step(const ProductArguments& arguments, unsigned int
             const T* place = (const T*)arguments.weights + source * arguments.k + at;
             into.weights[half][tile] = load_with_neighbours(place, at < arguments.k);
         }
+    }
+}
+
+// The same of 8 * EIGHTS rows of x.
+template <class T, int TILES, int EIGHTS>
+__device__ inline void load_x(const ProductArguments& arguments, unsigned int step, Step<TILES, EIGHTS>& into) {
+    unsigned int lane = threadIdx.x % WARP, row = blockIdx.y * 8 * EIGHTS + lane / 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        unsigned int at = step * STEP + half * HALF + lane % 4 * 8;
 #pragma unroll
         for (int eight = 0; eight < EIGHTS; eight++) {
             const T* place = (const T*)arguments.x + (unsigned long long)(row + eight * 8) * arguments.k + at;
@@ -160,13 +170,20 @@ __device__ void thin(const ProductArguments& arguments) {
     typename Adding<HAS, T, TILES, EIGHTS>::Way sums = {};
 #pragma unroll
     for (int ahead = 0; ahead < AHEAD; ahead++) {
-        load_step<T>(arguments, warp + ahead * WARPS, steps[ahead]);
+        load_weights<T>(arguments, warp + ahead * WARPS, steps[ahead]);
+    }
+    wait_for_previous();
+#pragma unroll
+    for (int ahead = 0; ahead < AHEAD; ahead++) {
+        load_x<T>(arguments, warp + ahead * WARPS, steps[ahead]);
     }
     for (unsigned int step = warp; step < count; step += AHEAD * WARPS) {
 #pragma unroll
         for (int ahead = 0; ahead < AHEAD; ahead++) {
             sums.add(steps[ahead]);
-            load_step<T>(arguments, step + (AHEAD + ahead) * WARPS, steps[ahead]);
+            unsigned int next = step + (AHEAD + ahead) * WARPS;
+            load_weights<T>(arguments, next, steps[ahead]);
+            load_x<T>(arguments, next, steps[ahead]);
         }
     }
     sums.put(parts + warp * ROWS * STRIDE, STRIDE);
@@ -176,7 +193,7 @@ __device__ void thin(const ProductArguments& arguments) {
 
 // Blocks are small, so that whichever multiprocessor is quick gets more of them; but two eights of rows would read x too often.
 #define THIN(TYPE, EIGHTS, TILES, WARPS)                                                                      \
-    KERNEL_OF_BLOCKS(thin_##TYPE##_e##EIGHTS, ProductArguments, WARPS * WARP, 2, thin<TYPE, TILES, EIGHTS, WARPS, true>)
+    EARLY_KERNEL(thin_##TYPE##_e##EIGHTS, ProductArguments, WARPS * WARP, 2, thin<TYPE, TILES, EIGHTS, WARPS, true>)
 
 THIN(f16, 1, 1, 16)
 THIN(f16, 2, 2, 8)
@@ -184,4 +201,4 @@ THIN(bf16, 1, 1, 16)
 THIN(bf16, 2, 2, 8)
 
 // What stands in where tensor cores lack the type, by its own name so that it is tested everywhere.
-KERNEL(thin_plain_bf16_e2, ProductArguments, 8 * WARP, thin<bf16, 2, 2, 8, false>)
+EARLY_KERNEL(thin_plain_bf16_e2, ProductArguments, 8 * WARP, 1, thin<bf16, 2, 2, 8, false>)

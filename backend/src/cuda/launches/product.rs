@@ -30,6 +30,8 @@ pub struct Product {
     pub shape: [usize; 3],
     /// y is f32, and not of the stored type.
     pub wide: bool,
+    /// What the stream was given just before writes the weights.
+    pub fresh: bool,
 }
 
 impl Product {
@@ -70,7 +72,20 @@ fn by_rows(product: &Product, kernel: String, rows: usize) -> Launch {
     };
     let grid = [n.div_ceil(columns), m.div_ceil(rows), 1];
     let shape = (grid, GEMV_WARPS * WARP);
-    launch("gemv", kernel, shape, product.arguments())
+    early("gemv", kernel, shape, product)
+}
+
+/// A launch of a kernel that loads weights before it waits for what came before.
+fn early(
+    source: &'static str,
+    kernel: String,
+    shape: ([usize; 3], usize),
+    product: &Product,
+) -> Launch {
+    Launch {
+        early: !product.fresh,
+        ..launch(source, kernel, shape, product.arguments())
+    }
 }
 
 /// On tensor cores, for weights whose depth is whole eights.
@@ -148,7 +163,7 @@ fn without_tiles(product: &Product, kernel: String, eights: usize) -> Result<Lau
     let (columns, warps) = if eights == 1 { (8, 16) } else { (16, 8) };
     let grid = [n.div_ceil(columns), m.div_ceil(8 * eights), 1];
     let shape = (grid, warps * WARP);
-    Ok(launch("thin", kernel, shape, product.arguments()))
+    Ok(early("thin", kernel, shape, product))
 }
 
 fn with_tiles(
@@ -172,6 +187,19 @@ fn with_tiles(
 mod tests {
     use super::*;
 
+    fn product(shape: [usize; 3]) -> Product {
+        Product {
+            dtype: Dtype::F16,
+            x: 0,
+            weights: 0,
+            bias: 0,
+            y: 0,
+            shape,
+            wide: false,
+            fresh: false,
+        }
+    }
+
     /// Section 4: rows are padded to 8, and not to the 64 of a conventional tile.
     #[test]
     fn a_flat_product_pads_rows_to_eights() {
@@ -181,15 +209,7 @@ mod tests {
         let rows = [(1, 0.125, 0.015_625), (8, 1.0, 0.125)];
         let all = shapes.iter().flat_map(|shape| rows.map(|row| (shape, row)));
         for ([n, k], (m, useful, useful_of_64)) in all {
-            let product = Product {
-                dtype: Dtype::F16,
-                x: 0,
-                weights: 0,
-                bias: 0,
-                y: 0,
-                shape: [m, *n, *k],
-                wide: false,
-            };
+            let product = product([m, *n, *k]);
             for cut in [Cut::Thin, Cut::Tiles(32)] {
                 let launch = flat(&product, cut).expect("a launch");
                 assert!(launch.kernel.ends_with("_e1"), "{}", launch.kernel);
@@ -197,6 +217,30 @@ mod tests {
                 assert_eq!(m as f64 / padded as f64, useful);
             }
             assert_eq!(of_64(m), useful_of_64);
+        }
+    }
+
+    /// What loads weights before it waits must not do so while a kernel still writes them.
+    #[test]
+    fn a_product_begins_early_unless_its_weights_are_fresh() {
+        for (fresh, dtype) in [(false, Dtype::F16), (true, Dtype::Bf16)] {
+            let product = Product {
+                dtype,
+                fresh,
+                ..product([8, 4096, 4096])
+            };
+            for launch in [
+                gemv(&product),
+                flat(&product, Cut::Thin),
+                thin_plain(&Product {
+                    dtype: Dtype::Bf16,
+                    ..product
+                }),
+            ] {
+                assert_eq!(launch.expect("a launch").early, !fresh);
+            }
+            let tiled = flat(&product, Cut::Tiles(64)).expect("a launch");
+            assert!(!tiled.early, "its kernel does not wait");
         }
     }
 

@@ -46,6 +46,7 @@ fn operands(
         y: y.address,
         shape: [m, n, k],
         wide,
+        fresh: false,
     };
     Ok(Operands {
         product,
