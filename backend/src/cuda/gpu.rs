@@ -24,8 +24,17 @@ pub struct Launch {
     pub threads: u32,
     /// Shared memory of a size that the kernel does not state itself.
     pub shared_bytes: u32,
+    /// It may begin before what its stream was given before has ended, for which it waits itself.
+    pub early: bool,
     /// What it is given.
     pub arguments: Arguments,
+}
+
+impl Launch {
+    /// Its arguments, and whether it may begin early.
+    pub(super) fn given(&self) -> (&[u64], bool) {
+        (self.arguments.words(), self.early)
+    }
 }
 
 /// What kernels run on, as far as their tests go: a GPU, or what emulates one. All is done when a call returns.
@@ -217,7 +226,7 @@ impl KernelDevice for Gpu {
         let module = self.modules.find(launch.source)?;
         let shape = (launch.grid, launch.threads, launch.shared_bytes);
         self.stream
-            .launch((module, &launch.kernel), shape, launch.arguments.words())?;
+            .launch((module, &launch.kernel), shape, launch.given())?;
         self.stream.synchronise()
     }
 

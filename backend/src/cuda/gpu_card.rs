@@ -147,7 +147,7 @@ impl Card for GpuCard {
         self.on(stream, |stream, _| {
             let shape = (launch.grid, launch.threads, launch.shared_bytes);
             let kernel = (modules.find(launch.source)?, launch.kernel.as_str());
-            stream.launch(kernel, shape, launch.arguments.words())
+            stream.launch(kernel, shape, launch.given())
         })
     }
 

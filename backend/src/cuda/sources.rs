@@ -31,7 +31,7 @@ pub const HEADERS: [Source; 8] = [
 ];
 
 /// Each is compiled by itself, when one of its kernels is first launched.
-pub const SOURCES: [Source; 14] = [
+pub const SOURCES: [Source; 15] = [
     source!("activation.cu"),
     source!("append.cu"),
     source!("argmax.cu"),
@@ -46,6 +46,7 @@ pub const SOURCES: [Source; 14] = [
     source!("rotary.cu"),
     source!("scores.cu"),
     source!("tables.cu"),
+    source!("thin.cu"),
 ];
 
 /// The source of this name, without its ending.

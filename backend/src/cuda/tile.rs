@@ -1,7 +1,28 @@
-//! How many columns of a flat product a block has (FlashDecoding++ section 4, Eq. 5).
+//! How a flat product is cut: a few rows take their weights straight from memory, more share tiles of them, of as many columns
+//! as FlashDecoding++ says (section 4, Eq. 5).
 //!
 //! More columns do more arithmetic for each byte that is read; fewer give more blocks. So a block has as many as leave
 //! a block for each multiprocessor, and where even the fewest do not, the fewest.
+
+/// How a flat product is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// Weights go from memory to tensor cores; the warps of a block split k.
+    Thin,
+    /// They wait in tiles of so many columns for all rows of a block.
+    Tiles(usize),
+}
+
+/// Rows that one reading of the weights is enough for without tiles.
+pub const THIN_ROWS: usize = 16;
+
+/// The cut that suits a GPU with so many multiprocessors.
+pub fn cut(shape: [usize; 3], multiprocessors: usize) -> Cut {
+    match shape[0] <= THIN_ROWS {
+        true => Cut::Thin,
+        false => Cut::Tiles(columns(shape, multiprocessors)),
+    }
+}
 
 /// Widths of a block that kernels exist for.
 pub const COLUMNS: [usize; 3] = [32, 64, 128];
@@ -64,6 +85,19 @@ mod tests {
             assert!(
                 (found - expected).abs() < 1e-8,
                 "{m} {k} {columns}: {found}"
+            );
+        }
+    }
+
+    /// What is read by many rows is worth a place that is near.
+    #[test]
+    fn few_rows_need_no_tiles() {
+        for n in [1024, 4096, 32000] {
+            assert_eq!(cut([1, n, 4096], 132), Cut::Thin);
+            assert_eq!(cut([16, n, 4096], 132), Cut::Thin);
+            assert_eq!(
+                cut([17, n, 4096], 132),
+                Cut::Tiles(columns([17, n, 4096], 132))
             );
         }
     }

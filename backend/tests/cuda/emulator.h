@@ -53,6 +53,8 @@ struct Fiber {
     bool begun = false;
     std::vector<char> stack;
     State state = DONE;
+    // For what came before in the stream.
+    bool has_waited = false;
     std::vector<Copy> open;
     std::deque<std::vector<Copy>> groups;
 };
@@ -71,6 +73,8 @@ static void (*body)(const void*);
 static const void* body_arguments;
 static std::map<std::string, std::vector<uint64_t>> shared;
 static std::vector<uint64_t> dynamic_shared;
+// Whether the kernel may begin before what came before it has ended.
+static bool is_early;
 static std::string failure;
 
 static void wait_as(State state) {
@@ -149,6 +153,7 @@ static unsigned int atomicAdd(unsigned int* at, unsigned int by) {
 struct Kernel {
     void (*body)(const void*);
     size_t arguments, threads;
+    bool early;
 };
 static std::map<std::string, Kernel>& kernels() {
     static std::map<std::string, Kernel> all;
@@ -160,11 +165,13 @@ struct Registration {
     }
 };
 
-#define KERNEL(NAME, ARGUMENTS, THREADS, ...)                                                                 \
+#define KERNEL_OF(NAME, ARGUMENTS, THREADS, EARLY, ...)                                                       \
     static void emulated_##NAME(const void* arguments) {                                                     \
         __VA_ARGS__(*(const ARGUMENTS*)arguments);                                                           \
     }                                                                                                        \
-    static Registration registered_##NAME(#NAME, {emulated_##NAME, sizeof(ARGUMENTS), THREADS});
+    static Registration registered_##NAME(#NAME, {emulated_##NAME, sizeof(ARGUMENTS), THREADS, EARLY});
+#define KERNEL(NAME, ARGUMENTS, THREADS, ...) KERNEL_OF(NAME, ARGUMENTS, THREADS, false, __VA_ARGS__)
+#define EARLY_KERNEL(NAME, ARGUMENTS, THREADS, BLOCKS, ...) KERNEL_OF(NAME, ARGUMENTS, THREADS, true, __VA_ARGS__)
 
 #include "elements.cuh"
 
@@ -197,6 +204,28 @@ static f16 half_of(float x) {
     long count = lrintf(ldexpf(size, -step));
     long biased = step + 24;
     return f16{(unsigned short)(sign | (unsigned short)(biased * 1024 + count))};
+}
+
+static void let_next_begin() {}
+static void wait_for_previous() {
+    fibers[current].has_waited = true;
+}
+
+static Eight load_once(const void* from, bool there) {
+    Eight loaded = {};
+    if (there) {
+        memcpy(&loaded, from, sizeof loaded);
+    }
+    return loaded;
+}
+static Eight load_if(const void* from, bool there) {
+    if (is_early && !fibers[current].has_waited) {
+        failure = "an early kernel reads before it waits for what came before";
+    }
+    return load_once(from, there);
+}
+static Eight load_with_neighbours(const void* from, bool there) {
+    return load_once(from, there);
 }
 
 static void copy_behind(void* into, const void* from, bool there) {
@@ -304,6 +333,7 @@ static void run_block(unsigned int threads) {
         Fiber& fiber = fibers[i];
         fiber.open.clear();
         fiber.groups.clear();
+        fiber.has_waited = false;
         // One that an earlier block left at a barrier begins anew.
         fiber.begun = fiber.begun && fiber.state == DONE;
         fiber.state = READY;
@@ -334,12 +364,16 @@ static void run_block(unsigned int threads) {
             failure = "not all threads of a block reached the same barrier";
             return;
         }
+        if (is_early && !fibers[i].has_waited) {
+            failure = "not all threads of an early kernel waited for what came before";
+            return;
+        }
     }
 }
 
 // Runs a kernel; what went wrong, or null.
 extern "C" const char* emulate(const char* name, const unsigned int* grid, unsigned int threads, unsigned int shared_bytes,
-                               const void* arguments, size_t argument_bytes) {
+                               bool early, const void* arguments, size_t argument_bytes) {
     failure.clear();
     auto found = kernels().find(name);
     if (found == kernels().end()) {
@@ -349,10 +383,13 @@ extern "C" const char* emulate(const char* name, const unsigned int* grid, unsig
                   std::to_string(argument_bytes) + " given";
     } else if (threads % WARP || threads > found->second.threads) {
         failure = std::string(name) + " is for at most " + std::to_string(found->second.threads) + " threads, in whole warps";
+    } else if (early && !found->second.early) {
+        failure = std::string(name) + " does not wait for what came before, and is launched as if it did";
     }
     if (!failure.empty()) {
         return failure.c_str();
     }
+    is_early = found->second.early;
     body = found->second.body;
     body_arguments = arguments;
     // What lies behind must stay as it is.

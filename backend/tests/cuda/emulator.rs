@@ -19,6 +19,7 @@ type Emulate = unsafe extern "C" fn(
     *const u32,
     u32,
     u32,
+    bool,
     *const c_void,
     usize,
 ) -> *const c_char;
@@ -153,6 +154,7 @@ impl KernelDevice for Emulator {
                 launch.grid.as_ptr(),
                 launch.threads,
                 launch.shared_bytes,
+                launch.early,
                 arguments.words().as_ptr().cast(),
                 arguments.size(),
             );

@@ -63,6 +63,7 @@ impl<G: Ground> Work<'_, G> {
             y: rows.y,
             shape: [rows.m, n, k],
             wide: rows.wide,
+            fresh: tensor.packed,
         };
         self.multiply(&product, n)
     }
@@ -107,8 +108,8 @@ impl<G: Ground> Work<'_, G> {
                 }
             }
             _ => {
-                let columns = tile::columns([m, n, k], self.device.beside.multiprocessors());
-                self.launch(&launches::flat(product, columns)?)
+                let cut = tile::cut([m, n, k], self.device.beside.multiprocessors());
+                self.launch(&launches::flat(product, cut)?)
             }
         }
     }

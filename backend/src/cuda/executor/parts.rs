@@ -128,6 +128,8 @@ impl Work<'_> {
                 y: y + (WIDE * first * n) as u64,
                 shape: [count, n, k],
                 wide: true,
+                // Another kernel has come after what unpacked them.
+                fresh: false,
             };
             self.multiply(&product, weight.rows as usize)?;
         }

@@ -295,6 +295,7 @@ impl<'c> Operands<'c> {
             y,
             shape: [m, n, k],
             wide: false,
+            fresh: false,
         }
     }
 
@@ -377,10 +378,7 @@ pub(crate) fn apart(one: &[f32], other: &[f32]) -> f32 {
     most / largest.max(f32::MIN_POSITIVE)
 }
 
-/// The flat product, as wide as suits the card.
+/// The flat product, cut as suits the card.
 fn flat(card: &dyn Card, product: &Product) -> Result<Launch, CudaError> {
-    launches::flat(
-        product,
-        tile::columns(product.shape, card.multiprocessors()),
-    )
+    launches::flat(product, tile::cut(product.shape, card.multiprocessors()))
 }

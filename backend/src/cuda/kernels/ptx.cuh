@@ -16,6 +16,49 @@ __device__ inline f16 half_of(float x) {
     return narrow;
 }
 
+// Says that the next kernel of the stream need not wait for the end of this one to begin, if it is one that may (sm_90).
+__device__ inline void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Waits until all that came before in the stream has ended, and what it wrote can be read.
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Loads 16 bytes, or gives zeros, without a branch between loads: many can be under way.
+#define LOAD_IF(LOAD)                                                                                         \
+    Eight loaded;                                                                                            \
+    asm volatile(                                                                                            \
+        "{.reg .pred there; setp.ne.u32 there, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;" \
+        "@there " LOAD " {%0,%1,%2,%3}, [%4];}"                                                              \
+        : "=&r"(loaded.words[0]), "=&r"(loaded.words[1]), "=&r"(loaded.words[2]), "=&r"(loaded.words[3])      \
+        : "l"(from), "r"((unsigned int)there));                                                              \
+    return loaded
+
+__device__ inline Eight load_if(const void* from, bool there) {
+    LOAD_IF("ld.global.v4.u32");
+}
+
+// The same of what no kernel writes and nobody reads a second time, which shall not take the place of other things near a
+// multiprocessor.
+__device__ inline Eight load_once(const void* from, bool there) {
+    LOAD_IF("ld.global.nc.L1::no_allocate.v4.u32");
+}
+
+// The same where neighbours ask for what lies around it: memory gives more at a time than they do.
+__device__ inline Eight load_with_neighbours(const void* from, bool there) {
+#if __CUDA_ARCH__ >= 800
+    LOAD_IF("ld.global.nc.L1::no_allocate.L2::256B.v4.u32");
+#else
+    LOAD_IF("ld.global.nc.L1::no_allocate.L2::128B.v4.u32");
+#endif
+}
+
 // Copies 16 bytes to shared memory while the thread goes on, or zeroes them there. Before sm_80 it is an ordinary copy.
 __device__ inline void copy_behind(void* into, const void* from, bool there) {
 #if __CUDA_ARCH__ >= 800

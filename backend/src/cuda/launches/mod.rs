@@ -19,7 +19,7 @@ pub use cache::{Append, matrix_groups};
 pub use elements::{Elements, activate_gate, bias_activation, residual};
 pub use mixed::{MixedAppend, OwnBlocks};
 pub use parts::{Join, Part, to_stored, to_wide};
-pub use product::{Product, check_depth, flat, flat_plain, gemv};
+pub use product::{Product, check_depth, flat, flat_plain, gemv, gemv_plain, thin_plain};
 pub use prompt::PromptAttention;
 pub use rows::{
     Argmax, Embed, NO_TOKEN, Norm, Rotary, argmax, embed, layer_norm, rms_norm, rotary,
@@ -61,6 +61,7 @@ fn launch(
         grid: blocks(grid),
         threads: threads as u32,
         shared_bytes: 0,
+        early: false,
         arguments,
     }
 }

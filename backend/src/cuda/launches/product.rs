@@ -4,9 +4,10 @@ use plimsoll_core::Dtype;
 
 use super::{WARP, launch, named};
 use crate::cuda::arguments::Arguments;
+use crate::cuda::tile::Cut;
 use crate::cuda::{CudaError, Launch};
 
-/// Columns that a block of GEMV has: a warp each.
+/// As in `gemv.cu`: warps of a block.
 const GEMV_WARPS: usize = 4;
 
 /// As in `flat.cu`: columns of a tile along k, and elements from a row of a tile to the next.
@@ -29,6 +30,8 @@ pub struct Product {
     pub shape: [usize; 3],
     /// y is f32, and not of the stored type.
     pub wide: bool,
+    /// What the stream was given just before writes the weights.
+    pub fresh: bool,
 }
 
 impl Product {
@@ -40,26 +43,72 @@ impl Product {
     }
 }
 
-/// On CUDA cores. Up to 8 rows share a reading of the weights.
+/// By whole rows of weights. Up to 8 rows share a reading of them.
 ///
 /// # Errors
 /// [`CudaError::Type`].
 pub fn gemv(product: &Product) -> Result<Launch, CudaError> {
-    let [m, n, _] = product.shape;
-    let rows = m.clamp(1, 8).next_power_of_two();
+    let rows = product.shape[0].clamp(1, 8).next_power_of_two();
     let kernel = format!("{}_m{rows}", named("gemv", product.dtype)?);
-    let grid = [n.div_ceil(GEMV_WARPS), m.div_ceil(rows), 1];
-    let shape = (grid, GEMV_WARPS * WARP);
-    Ok(launch("gemv", kernel, shape, product.arguments()))
+    Ok(by_rows(product, kernel, rows))
 }
 
-/// On tensor cores, a block having so many columns ([`crate::cuda::tile::columns`]). Up to 32 rows share a reading of the
-/// weights.
+/// What stands in for [`gemv`] of several rows in bf16 where tensor cores do not know it.
 ///
 /// # Errors
-/// [`CudaError::Type`]; [`CudaError::Shape`] for a depth that is not whole eights.
-pub fn flat(product: &Product, columns: usize) -> Result<Launch, CudaError> {
-    let eights = product.shape[0].div_ceil(8).clamp(1, 4).next_power_of_two();
+/// [`CudaError::Type`].
+pub fn gemv_plain(product: &Product) -> Result<Launch, CudaError> {
+    let kernel = format!("{}_m4", named("gemv_plain", product.dtype)?);
+    Ok(by_rows(product, kernel, 4))
+}
+
+fn by_rows(product: &Product, kernel: String, rows: usize) -> Launch {
+    let [m, n, _] = product.shape;
+    // As in `gemv.cu`.
+    let columns = match rows {
+        1 | 2 => 1,
+        4 => 2,
+        _ => 3,
+    };
+    let grid = [n.div_ceil(columns), m.div_ceil(rows), 1];
+    let shape = (grid, GEMV_WARPS * WARP);
+    early("gemv", kernel, shape, product)
+}
+
+/// A launch of a kernel that loads weights before it waits for what came before.
+fn early(
+    source: &'static str,
+    kernel: String,
+    shape: ([usize; 3], usize),
+    product: &Product,
+) -> Launch {
+    Launch {
+        early: !product.fresh,
+        ..launch(source, kernel, shape, product.arguments())
+    }
+}
+
+/// On tensor cores, for weights whose depth is whole eights.
+///
+/// # Errors
+/// [`CudaError::Type`]; [`CudaError::Shape`] for another depth.
+pub fn flat(product: &Product, cut: Cut) -> Result<Launch, CudaError> {
+    match cut {
+        Cut::Thin => thin(product),
+        Cut::Tiles(columns) => tiled(product, columns),
+    }
+}
+
+/// Up to 16 rows share a reading of the weights, which goes straight to tensor cores.
+fn thin(product: &Product) -> Result<Launch, CudaError> {
+    let eights = eights(product, 2);
+    let kernel = format!("{}_e{eights}", named("thin", product.dtype)?);
+    without_tiles(product, kernel, eights)
+}
+
+/// Up to 32 rows share a reading of the weights, a block having so many columns ([`crate::cuda::tile::columns`]).
+fn tiled(product: &Product, columns: usize) -> Result<Launch, CudaError> {
+    let eights = eights(product, 4);
     let name = named("flat", product.dtype)?;
     with_tiles(
         product,
@@ -68,13 +117,28 @@ pub fn flat(product: &Product, columns: usize) -> Result<Launch, CudaError> {
     )
 }
 
-/// What stands in for [`flat`] in bf16 where tensor cores do not know it.
+/// Eights of rows that a block has, of at most so many.
+fn eights(product: &Product, most: usize) -> usize {
+    let eights = product.shape[0].div_ceil(8);
+    eights.clamp(1, most).next_power_of_two()
+}
+
+/// What stands in for tiles of a flat product in bf16 where tensor cores do not know it.
 ///
 /// # Errors
 /// As [`flat`].
 pub fn flat_plain(product: &Product) -> Result<Launch, CudaError> {
     let name = named("flat_plain", product.dtype)?;
     with_tiles(product, format!("{name}_n64_e2"), [64, 2])
+}
+
+/// The same for few rows.
+///
+/// # Errors
+/// As [`flat`].
+pub fn thin_plain(product: &Product) -> Result<Launch, CudaError> {
+    let name = named("thin_plain", product.dtype)?;
+    without_tiles(product, format!("{name}_e2"), 2)
 }
 
 /// Whether the flat product computes weights of this depth.
@@ -90,6 +154,16 @@ pub fn check_depth(k: usize) -> Result<(), CudaError> {
             takes: "multiples of 8",
         }),
     }
+}
+
+fn without_tiles(product: &Product, kernel: String, eights: usize) -> Result<Launch, CudaError> {
+    let [m, n, k] = product.shape;
+    check_depth(k)?;
+    // As in `thin.cu`: columns of a block, and warps that split k.
+    let (columns, warps) = if eights == 1 { (8, 16) } else { (16, 8) };
+    let grid = [n.div_ceil(columns), m.div_ceil(8 * eights), 1];
+    let shape = (grid, warps * WARP);
+    Ok(early("thin", kernel, shape, product))
 }
 
 fn with_tiles(
@@ -113,6 +187,19 @@ fn with_tiles(
 mod tests {
     use super::*;
 
+    fn product(shape: [usize; 3]) -> Product {
+        Product {
+            dtype: Dtype::F16,
+            x: 0,
+            weights: 0,
+            bias: 0,
+            y: 0,
+            shape,
+            wide: false,
+            fresh: false,
+        }
+    }
+
     /// Section 4: rows are padded to 8, and not to the 64 of a conventional tile.
     #[test]
     fn a_flat_product_pads_rows_to_eights() {
@@ -122,20 +209,38 @@ mod tests {
         let rows = [(1, 0.125, 0.015_625), (8, 1.0, 0.125)];
         let all = shapes.iter().flat_map(|shape| rows.map(|row| (shape, row)));
         for ([n, k], (m, useful, useful_of_64)) in all {
-            let product = Product {
-                dtype: Dtype::F16,
-                x: 0,
-                weights: 0,
-                bias: 0,
-                y: 0,
-                shape: [m, *n, *k],
-                wide: false,
-            };
-            let launch = flat(&product, 32).expect("a launch");
-            assert!(launch.kernel.ends_with("_e1"), "{}", launch.kernel);
-            let padded = 8 * launch.grid[1] as usize;
-            assert_eq!(m as f64 / padded as f64, useful);
+            let product = product([m, *n, *k]);
+            for cut in [Cut::Thin, Cut::Tiles(32)] {
+                let launch = flat(&product, cut).expect("a launch");
+                assert!(launch.kernel.ends_with("_e1"), "{}", launch.kernel);
+                let padded = 8 * launch.grid[1] as usize;
+                assert_eq!(m as f64 / padded as f64, useful);
+            }
             assert_eq!(of_64(m), useful_of_64);
+        }
+    }
+
+    /// What loads weights before it waits must not do so while a kernel still writes them.
+    #[test]
+    fn a_product_begins_early_unless_its_weights_are_fresh() {
+        for (fresh, dtype) in [(false, Dtype::F16), (true, Dtype::Bf16)] {
+            let product = Product {
+                dtype,
+                fresh,
+                ..product([8, 4096, 4096])
+            };
+            for launch in [
+                gemv(&product),
+                flat(&product, Cut::Thin),
+                thin_plain(&Product {
+                    dtype: Dtype::Bf16,
+                    ..product
+                }),
+            ] {
+                assert_eq!(launch.expect("a launch").early, !fresh);
+            }
+            let tiled = flat(&product, Cut::Tiles(64)).expect("a launch");
+            assert!(!tiled.early, "its kernel does not wait");
         }
     }
 

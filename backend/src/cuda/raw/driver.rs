@@ -43,6 +43,8 @@ macro_rules! call {
 pub struct Device {
     number: sys::CUdevice,
     context: sys::CUcontext,
+    /// Kernels may begin before what came before them has ended.
+    begins_early: bool,
 }
 
 // SAFETY: contexts may be used from any thread that makes them current, which each entry does.
@@ -76,7 +78,14 @@ impl Device {
         let (mut number, mut context) = (0, ptr::null_mut());
         call!(cuDeviceGet(&raw mut number, index as i32))?;
         call!(cuDevicePrimaryCtxRetain(&raw mut context, number))?;
-        Ok(Arc::new(Device { number, context }))
+        let mut device = Device {
+            number,
+            context,
+            begins_early: false,
+        };
+        let major = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        device.begins_early = major >= 9;
+        Ok(Arc::new(device))
     }
 
     /// Makes the context that of the calling thread.
@@ -430,8 +439,8 @@ impl Stream {
         call!(cuStreamWaitEvent(self.stream, event.event, 0))
     }
 
-    /// Launches a kernel. Whoever calls answers for the addresses in `arguments`: a wrong one is an error of the
-    /// GPU, which all later calls report.
+    /// Launches a kernel, which may begin `early` where the GPU can and it waits for what came before itself. Whoever calls
+    /// answers for that and for the addresses in `arguments`: a wrong one is an error of the GPU, which all later calls report.
     ///
     /// # Errors
     /// [`CudaError::NoKernel`]; what the driver says.
@@ -439,7 +448,7 @@ impl Stream {
         &self,
         (module, kernel): (&Module, &str),
         (grid, threads, shared_bytes): ([u32; 3], u32, u32),
-        arguments: &[u64],
+        (arguments, early): (&[u64], bool),
     ) -> Result<(), CudaError> {
         self.device.enter()?;
         let function = module.function(kernel)?;
@@ -449,6 +458,29 @@ impl Stream {
         }
         let mut parameters = [arguments.as_ptr().cast_mut().cast::<c_void>()];
         let [x, y, z] = grid;
+        let parameters = parameters.as_mut_ptr();
+        if early && self.device.begins_early {
+            let mut attribute = may_begin_early();
+            let config = sys::CUlaunchConfig {
+                gridDimX: x,
+                gridDimY: y,
+                gridDimZ: z,
+                blockDimX: threads,
+                blockDimY: 1,
+                blockDimZ: 1,
+                sharedMemBytes: shared_bytes,
+                hStream: self.stream,
+                attrs: &raw mut attribute,
+                numAttrs: 1,
+            };
+            let none = ptr::null_mut();
+            return call!(cuLaunchKernelEx(
+                &raw const config,
+                function,
+                parameters,
+                none
+            ));
+        }
         call!(cuLaunchKernel(
             function,
             x,
@@ -459,7 +491,7 @@ impl Stream {
             1,
             shared_bytes,
             self.stream,
-            parameters.as_mut_ptr(),
+            parameters,
             ptr::null_mut()
         ))
     }
@@ -471,6 +503,18 @@ impl Stream {
     pub fn synchronise(&self) -> Result<(), CudaError> {
         self.device.enter()?;
         call!(cuStreamSynchronize(self.stream))
+    }
+}
+
+/// What lets a kernel begin before the one before it in its stream has ended.
+fn may_begin_early() -> sys::CUlaunchAttribute {
+    use sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
+    value.programmaticStreamSerializationAllowed = 1;
+    sys::CUlaunchAttribute {
+        id: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        pad: [0; 4],
+        value,
     }
 }
 

@@ -4,7 +4,7 @@ use plimsoll_core::Dtype;
 
 use crate::cuda::launches::{self, Product};
 use crate::cuda::raw;
-use crate::cuda::tile::COLUMNS;
+use crate::cuda::tile::{COLUMNS, Cut};
 use crate::cuda::{CudaError, Launch};
 
 use super::bench::{Bench, Output};
@@ -46,6 +46,7 @@ fn operands(
         y: y.address,
         shape: [m, n, k],
         wide,
+        fresh: false,
     };
     Ok(Operands {
         product,
@@ -72,19 +73,30 @@ fn each(
     Ok(())
 }
 
+/// Rows that fill what shares a reading and do not, columns that end within a block, depths of which some warps have nothing, a
+/// part of what is under way at once, and more than that; depths that are not eights.
+const GEMV: [[usize; 3]; 14] = [
+    [1, 5, 64],
+    [1, 3, 4096],
+    [1, 2, 5000],
+    [1, 3, 101],
+    [2, 9, 100],
+    [2, 4, 2056],
+    [2, 3, 8200],
+    [3, 6, 1288],
+    [4, 7, 4104],
+    [5, 8, 520],
+    [7, 4, 2056],
+    [8, 3, 7],
+    [8, 10, 3080],
+    [19, 11, 264],
+];
+
 pub fn gemv(bench: &mut Bench<'_>) -> Result<(), Wrong> {
-    let shapes = [
-        [1, 5, 64],
-        [2, 9, 100],
-        [3, 6, 1288],
-        [7, 4, 2056],
-        [8, 3, 7],
-        [19, 10, 264],
-    ];
     for dtype in TYPES {
-        each(bench, dtype, &shapes, launches::gemv)?;
+        each(bench, dtype, &GEMV, launches::gemv)?;
     }
-    Ok(())
+    each(bench, Dtype::Bf16, &GEMV, launches::gemv_plain)
 }
 
 /// Rows that fill an eight and do not, columns and depths that end within a tile, fewer tiles than buffers and more.
@@ -101,11 +113,37 @@ pub fn flat(bench: &mut Bench<'_>) -> Result<(), Wrong> {
     for dtype in TYPES {
         for columns in COLUMNS {
             each(bench, dtype, &FLAT, |product| {
-                launches::flat(product, columns)
+                launches::flat(product, Cut::Tiles(columns))
             })?;
         }
     }
     each(bench, Dtype::Bf16, &FLAT, launches::flat_plain)
+}
+
+/// Each number of rows of an eight and some of two, columns and depths that end within a warp's part, depths that are less
+/// than what all warps have under way, as much and more.
+const THIN: [[usize; 3]; 12] = [
+    [1, 48, 1024],
+    [2, 33, 8],
+    [3, 17, 2056],
+    [4, 16, 1096],
+    [5, 1, 72],
+    [6, 20, 520],
+    [7, 31, 1000],
+    [8, 40, 3080],
+    [9, 7, 1536],
+    [13, 50, 648],
+    [16, 19, 2120],
+    [21, 18, 264],
+];
+
+pub fn thin(bench: &mut Bench<'_>) -> Result<(), Wrong> {
+    for dtype in TYPES {
+        each(bench, dtype, &THIN, |product| {
+            launches::flat(product, Cut::Thin)
+        })?;
+    }
+    each(bench, Dtype::Bf16, &THIN, launches::thin_plain)
 }
 
 pub fn vendor(bench: &mut Bench<'_>) -> Result<(), Wrong> {
