@@ -16,11 +16,13 @@ struct alignas(16) Eight {
 };
 
 #ifndef PLIMSOLL_EMULATED
-// A kernel is a function of one structure, so that all are launched alike. Bodies are templates over the stored type.
-#define KERNEL(NAME, ARGUMENTS, THREADS, ...)                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const ARGUMENTS arguments) {                 \
+// A kernel is a function of one structure, so that all are launched alike. Bodies are templates over the stored type. A
+// multiprocessor has registers for so many blocks of it at once.
+#define KERNEL_OF_BLOCKS(NAME, ARGUMENTS, THREADS, BLOCKS, ...)                                               \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const ARGUMENTS arguments) {            \
         __VA_ARGS__(arguments);                                                                              \
     }
+#define KERNEL(NAME, ARGUMENTS, THREADS, ...) KERNEL_OF_BLOCKS(NAME, ARGUMENTS, THREADS, 1, __VA_ARGS__)
 #define SHARED(TYPE, NAME, COUNT) __shared__ alignas(16) TYPE NAME[COUNT]
 #define DYNAMIC_SHARED(NAME) extern __shared__ Eight NAME[]
 #include "ptx.cuh"
