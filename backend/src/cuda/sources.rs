@@ -19,19 +19,20 @@ macro_rules! source {
 }
 
 /// What sources include.
-pub const HEADERS: [Source; 8] = [
+pub const HEADERS: [Source; 9] = [
     source!("activated.cuh"),
     source!("elements.cuh"),
     source!("groups.cuh"),
     source!("mixed.cuh"),
     source!("product.cuh"),
+    source!("prompt.cuh"),
     source!("ptx.cuh"),
     source!("reduce.cuh"),
     source!("stored.cuh"),
 ];
 
 /// Each is compiled by itself, when one of its kernels is first launched.
-pub const SOURCES: [Source; 15] = [
+pub const SOURCES: [Source; 16] = [
     source!("activation.cu"),
     source!("append.cu"),
     source!("argmax.cu"),
@@ -47,6 +48,7 @@ pub const SOURCES: [Source; 15] = [
     source!("scores.cu"),
     source!("tables.cu"),
     source!("thin.cu"),
+    source!("tiles.cu"),
 ];
 
 /// The source of this name, without its ending.

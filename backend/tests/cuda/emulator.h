@@ -143,6 +143,15 @@ static float __fdiv_rn(float a, float b) {
     return a / b;
 }
 #define __expf expf
+static float power_of_two(float power) {
+    return exp2f(power);
+}
+static unsigned int lower_halves(unsigned int a, unsigned int b) {
+    return (a & 0xffff) | b << 16;
+}
+static unsigned int upper_halves(unsigned int a, unsigned int b) {
+    return a >> 16 | (b & 0xffff0000u);
+}
 // Fibers of a block take turns, and blocks run one after another.
 static unsigned int atomicAdd(unsigned int* at, unsigned int by) {
     unsigned int before = *at;
@@ -165,13 +174,14 @@ struct Registration {
     }
 };
 
-#define KERNEL_OF(NAME, ARGUMENTS, THREADS, EARLY, ...)                                                       \
+#define EMULATED(NAME, ARGUMENTS, THREADS, EARLY, ...)                                                         \
     static void emulated_##NAME(const void* arguments) {                                                     \
         __VA_ARGS__(*(const ARGUMENTS*)arguments);                                                           \
     }                                                                                                        \
     static Registration registered_##NAME(#NAME, {emulated_##NAME, sizeof(ARGUMENTS), THREADS, EARLY});
-#define KERNEL(NAME, ARGUMENTS, THREADS, ...) KERNEL_OF(NAME, ARGUMENTS, THREADS, false, __VA_ARGS__)
-#define EARLY_KERNEL(NAME, ARGUMENTS, THREADS, BLOCKS, ...) KERNEL_OF(NAME, ARGUMENTS, THREADS, true, __VA_ARGS__)
+#define KERNEL_OF_BLOCKS(NAME, ARGUMENTS, THREADS, BLOCKS, ...) EMULATED(NAME, ARGUMENTS, THREADS, false, __VA_ARGS__)
+#define KERNEL(NAME, ARGUMENTS, THREADS, ...) EMULATED(NAME, ARGUMENTS, THREADS, false, __VA_ARGS__)
+#define EARLY_KERNEL(NAME, ARGUMENTS, THREADS, BLOCKS, ...) EMULATED(NAME, ARGUMENTS, THREADS, true, __VA_ARGS__)
 
 #include "elements.cuh"
 
@@ -260,6 +270,9 @@ static float element_of(unsigned int word, int half) {
 template <class T>
 struct Mma {
     static constexpr bool HAS = true;
+    static unsigned int pair(float low, float high) {
+        return narrowed<T>(low).bits | (unsigned int)narrowed<T>(high).bits << 16;
+    }
     static float a(const Exchange& all, int row, int k) {
         int lane = row % 8 * 4 + k % 8 / 2, word = row / 8 + k / 8 * 2;
         return element_of<T>(all.a[lane][word], k % 2);

@@ -77,6 +77,7 @@ impl Work<'_> {
             window: model.sliding_window.unwrap_or(0) as usize,
             record_bytes: part.record_bytes,
             scale: 1.0 / (model.head_dim as f32).sqrt(),
+            cache_bytes: self.device.card.cache_bytes(),
         };
         self.launch(&attention.launch()?)
     }

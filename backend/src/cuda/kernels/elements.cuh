@@ -16,16 +16,17 @@ struct alignas(16) Eight {
 };
 
 #ifndef PLIMSOLL_EMULATED
-// A kernel is a function of one structure, so that all are launched alike. Bodies are templates over the stored type.
-#define KERNEL_OF(NAME, ARGUMENTS, THREADS, BLOCKS, ...)                                                      \
+// A kernel is a function of one structure, so that all are launched alike. Bodies are templates over the stored type. A
+// multiprocessor has registers for so many blocks of it at once.
+#define KERNEL_OF_BLOCKS(NAME, ARGUMENTS, THREADS, BLOCKS, ...)                                               \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const ARGUMENTS arguments) {            \
         let_next_begin();                                                                                    \
         __VA_ARGS__(arguments);                                                                              \
     }
-#define KERNEL(NAME, ARGUMENTS, THREADS, ...) KERNEL_OF(NAME, ARGUMENTS, THREADS, 1, __VA_ARGS__)
+#define KERNEL(NAME, ARGUMENTS, THREADS, ...) KERNEL_OF_BLOCKS(NAME, ARGUMENTS, THREADS, 1, __VA_ARGS__)
 // One that may begin before what came before it in its stream has ended: each thread waits for that by wait_for_previous,
-// before it reads or writes what others write or read. A multiprocessor shall have registers for so many BLOCKS at once.
-#define EARLY_KERNEL KERNEL_OF
+// before it reads or writes what others write or read.
+#define EARLY_KERNEL KERNEL_OF_BLOCKS
 #define SHARED(TYPE, NAME, COUNT) __shared__ alignas(16) TYPE NAME[COUNT]
 #define DYNAMIC_SHARED(NAME) extern __shared__ Eight NAME[]
 #include "ptx.cuh"

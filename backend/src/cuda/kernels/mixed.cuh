@@ -22,23 +22,40 @@ struct OwnBlocks {
 template <class A>
 struct Mixed : A, OwnBlocks {};
 
+// Where a row's record of a position is, and which row of that record it is.
 template <class A>
-__device__ inline unsigned char* record_at(const Mixed<A>& arguments, unsigned int position) {
-    const unsigned long long* own = arguments.blocks + arguments.starts[blockIdx.x / arguments.kv_heads];
+__device__ inline unsigned char* record_for(const A& arguments, unsigned int, unsigned int position) {
+    return record_at(arguments, position);
+}
+
+template <class A>
+__device__ inline unsigned char* record_for(const Mixed<A>& arguments, unsigned int row, unsigned int position) {
+    const unsigned long long* own = arguments.blocks + arguments.starts[row / arguments.kv_heads];
     return block_record(own, arguments.block_tokens, arguments.record_bytes, position);
 }
 
-// Which row of a record is this block's, and how many there are.
 template <class A>
-__device__ inline unsigned int row_of_record(const A&) {
-    return blockIdx.x;
+__device__ inline unsigned int within_record(const A&, unsigned int row) {
+    return row;
 }
 
 template <class A>
-__device__ inline unsigned int row_of_record(const Mixed<A>& arguments) {
-    return blockIdx.x % arguments.kv_heads;
+__device__ inline unsigned int within_record(const Mixed<A>& arguments, unsigned int row) {
+    return row % arguments.kv_heads;
 }
 
+// A block's own row, where blocks are numbered by rows.
+template <class A>
+__device__ inline unsigned char* record_at(const Mixed<A>& arguments, unsigned int position) {
+    return record_for(arguments, blockIdx.x, position);
+}
+
+template <class A>
+__device__ inline unsigned int row_of_record(const A& arguments) {
+    return within_record(arguments, blockIdx.x);
+}
+
+// How many rows a record has.
 template <class A>
 __device__ inline unsigned int rows_of_record(const A& arguments) {
     return arguments.rows;

@@ -86,13 +86,23 @@ __device__ inline void wait_for_groups() {
 #endif
 }
 
-// Tensor cores add a 16 x 16 by 16 x 8 product to `sums`. Fragments lie as PTX says for mma.m16n8k16 (row, col).
+// Tensor cores add a 16 x 16 by 16 x 8 product to `sums`. Fragments lie as PTX says for mma.m16n8k16 (row, col). A register of
+// one has two elements, which `pair` rounds to nearest even.
 template <class T>
 struct Mma;
 
 template <>
 struct Mma<f16> {
     static constexpr bool HAS = true;
+    __device__ static unsigned int pair(float low, float high) {
+#if __CUDA_ARCH__ >= 800
+        unsigned int both;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+        return both;
+#else
+        return half_of(low).bits | (unsigned int)half_of(high).bits << 16;
+#endif
+    }
     __device__ static void add(float* sums, const unsigned int* a, const unsigned int* b) {
 #if __CUDA_ARCH__ >= 800
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -114,6 +124,11 @@ template <>
 struct Mma<bf16> {
 #if __CUDA_ARCH__ >= 800
     static constexpr bool HAS = true;
+    __device__ static unsigned int pair(float low, float high) {
+        unsigned int both;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+        return both;
+    }
     __device__ static void add(float* sums, const unsigned int* a, const unsigned int* b) {
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
@@ -122,6 +137,29 @@ struct Mma<bf16> {
 #else
     // Turing's tensor cores know no bfloat16; who asks computes on CUDA cores.
     static constexpr bool HAS = false;
+    __device__ static unsigned int pair(float, float) {
+        return 0;
+    }
     __device__ static void add(float*, const unsigned int*, const unsigned int*) {}
 #endif
 };
+
+// 2 to a power; zero where that is smaller than f32 has whole.
+__device__ inline float power_of_two(float power) {
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(power));
+    return result;
+}
+
+// The lower halves of two words, the first one's lower in the result; and the upper halves.
+__device__ inline unsigned int lower_halves(unsigned int a, unsigned int b) {
+    unsigned int both;
+    asm("prmt.b32 %0, %1, %2, 0x5410;" : "=r"(both) : "r"(a), "r"(b));
+    return both;
+}
+
+__device__ inline unsigned int upper_halves(unsigned int a, unsigned int b) {
+    unsigned int both;
+    asm("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(both) : "r"(a), "r"(b));
+    return both;
+}

@@ -42,6 +42,12 @@ fn check(held: HeldAs, head_dim: usize, record_bytes: usize) -> Result<(), CudaE
     }
 }
 
+/// The variant of a prompt's kernel over blocks, on tensor cores or not.
+fn mixed_name(kernel: &str) -> String {
+    let named = kernel.replacen("attend_prompt", "attend_prompt_mixed", 1);
+    named.replacen("attend_tiles", "attend_tiles_mixed", 1)
+}
+
 impl Attention {
     /// All kernels of an attention of one new token a sequence over its own blocks, in their order. Of pages, padding and
     /// the context nothing is read; splits are for the longest.
@@ -71,7 +77,7 @@ impl PromptAttention {
         check(self.held, self.head_dim, self.record_bytes)?;
         let attend = self.launch()?;
         Ok(Launch {
-            kernel: attend.kernel.replacen("prompt", "prompt_mixed", 1),
+            kernel: mixed_name(&attend.kernel),
             arguments: own.behind(attend.arguments),
             ..attend
         })

@@ -5,6 +5,7 @@ use plimsoll_core::Dtype;
 use crate::cuda::launches::{Attention, HeldAs, MixedAppend, OwnBlocks, PromptAttention};
 
 use super::bench::{Bench, Output};
+use super::prompt::of_rounded_weights;
 use super::{TYPES, Wrong};
 use crate::selftest::reference::{Expected, decode, encode, weighed};
 
@@ -49,12 +50,16 @@ const STEPS: [Shape; 7] = [
     shape(&[(70, 1), (9, 1)], [1, 3, 77], [16, 30, 3]),
 ];
 
-const PROMPTS: [Shape; 5] = [
+const PROMPTS: [Shape; 9] = [
     shape(&[(0, 2)], [1, 1, 64], [16, 0, 1]),
     shape(&[(0, 37), (0, 4), (0, 16)], [2, 1, 64], [16, 0, 1]),
     shape(&[(3, 20), (17, 2)], [2, 3, 128], [16, 9, 1]),
     shape(&[(0, 5), (0, 33)], [1, 2, 80], [1, 0, 1]),
     shape(&[(8, 30), (0, 2)], [2, 1, 12], [7, 17, 1]),
+    shape(&[(0, 130), (40, 65), (0, 1)], [1, 1, 64], [16, 0, 1]),
+    shape(&[(0, 15), (0, 100), (31, 17)], [1, 2, 128], [5, 33, 1]),
+    shape(&[(63, 63), (0, 16)], [2, 1, 16], [64, 0, 1]),
+    shape(&[(5, 20), (0, 37)], [2, 1, 136], [16, 0, 1]),
 ];
 
 impl Shape {
@@ -284,9 +289,12 @@ pub fn prompts(bench: &mut Bench<'_>) -> Result<(), Wrong> {
                 window: shape.window,
                 record_bytes: shape.record_elements() * 2,
                 scale: case.scale,
+                cache_bytes: 1 << 12,
             };
-            bench.launch(&attention.mixed(&case.cache.own)?)?;
-            bench.check(&case.name, (dtype, case.queries), &case.expected)?;
+            let launch = attention.mixed(&case.cache.own)?;
+            bench.launch(&launch)?;
+            let expected = of_rounded_weights(&launch, dtype, case.expected);
+            bench.check(&case.name, (dtype, case.queries), &expected)?;
         }
     }
     Ok(())

@@ -178,6 +178,7 @@ impl Work<'_, Block<'_>> {
             window: model.sliding_window.unwrap_or(0) as usize,
             record_bytes: self.turn.on.cache.record_bytes(),
             scale: 1.0 / (model.head_dim as f32).sqrt(),
+            cache_bytes: self.device.card.cache_bytes(),
         };
         self.launch(&attention.mixed(&self.turn.own(batch.steps))?)
     }
