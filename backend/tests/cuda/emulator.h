@@ -99,6 +99,17 @@ static T __shfl_xor_sync(unsigned int, T value, int mask) {
     return other;
 }
 
+template <class T>
+static T __shfl_sync(unsigned int, T value, int from) {
+    unsigned int warp = current / WARP, lane = current % WARP;
+    memcpy(&exchanges[warp].words[lane], &value, sizeof value);
+    wait_as(AT_WARP);
+    T other;
+    memcpy(&other, &exchanges[warp].words[from % WARP], sizeof other);
+    wait_as(AT_WARP);
+    return other;
+}
+
 // Each block has its own, which all its threads find under the same name; it ends with bytes that nobody may write.
 static void* shared_array(const char* name, int line, const char* function, size_t bytes) {
     std::string key = std::string(function) + name + std::to_string(line);
@@ -152,7 +163,8 @@ static unsigned int lower_halves(unsigned int a, unsigned int b) {
 static unsigned int upper_halves(unsigned int a, unsigned int b) {
     return a >> 16 | (b & 0xffff0000u);
 }
-// Fibers of a block take turns, and blocks run one after another.
+// Fibers of a block take turns, and blocks run one after another: what one has written all see.
+static void __threadfence() {}
 static unsigned int atomicAdd(unsigned int* at, unsigned int by) {
     unsigned int before = *at;
     *at += by;
@@ -296,6 +308,31 @@ struct Mma {
     }
 };
 
+#define HAS_TF32 1
+// Ten bits of fraction: to nearest, ties away from zero. Tensor cores do not look at the others.
+static unsigned int to_tf32(float x) {
+    return f32_bits(x) + 0x1000u & ~0x1fffu;
+}
+
+// mma.m16n8k8 of TF32: A is 16 x 8, B 8 x 8. A lane is row lane / 4 of A, column lane / 4 of B, and lane % 4 along k; registers 1
+// and 3 of A are eight rows further down, 2 and 3 four columns to the right; register 1 of B is four rows further down.
+static void add_tf32(float* sums, const unsigned int* a, const unsigned int* b) {
+    unsigned int warp = current / WARP, lane = current % WARP;
+    Exchange& all = exchanges[warp];
+    memcpy(all.a[lane], a, sizeof all.a[lane]);
+    memcpy(all.b[lane], b, sizeof all.b[lane]);
+    wait_as(AT_WARP);
+    for (int i = 0; i < 4; i++) {
+        int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        for (int k = 0; k < 8; k++) {
+            unsigned int left = all.a[row % 8 * 4 + k % 4][row / 8 + k / 4 * 2];
+            unsigned int right = all.b[column * 4 + k % 4][k / 4];
+            sums[i] += bits_f32(left & ~0x1fffu) * bits_f32(right & ~0x1fffu);
+        }
+    }
+    wait_as(AT_WARP);
+}
+
 static void fiber_main() {
     for (;;) {
         body(body_arguments);
@@ -384,6 +421,14 @@ static void run_block(unsigned int threads) {
     }
 }
 
+// Blocks that a launch has one after another, from the first or from the last on: a kernel may count on neither.
+static Dimensions block_of(unsigned long number, bool backwards) {
+    unsigned long all = (unsigned long)gridDim.x * gridDim.y * gridDim.z;
+    number = backwards ? all - 1 - number : number;
+    unsigned long line = number / gridDim.x;
+    return Dimensions{(unsigned int)(number % gridDim.x), (unsigned int)(line % gridDim.y), (unsigned int)(line / gridDim.y)};
+}
+
 // Runs a kernel; what went wrong, or null.
 extern "C" const char* emulate(const char* name, const unsigned int* grid, unsigned int threads, unsigned int shared_bytes,
                                bool early, const void* arguments, size_t argument_bytes) {
@@ -409,21 +454,19 @@ extern "C" const char* emulate(const char* name, const unsigned int* grid, unsig
     dynamic_shared.resize(shared_bytes / 8 + 2);
     blockDim = Dimensions{threads, 1, 1};
     gridDim = Dimensions{grid[0], grid[1], grid[2]};
-    for (unsigned int z = 0; z < grid[2]; z++) {
-        for (unsigned int y = 0; y < grid[1]; y++) {
-            for (unsigned int x = 0; x < grid[0]; x++) {
-                blockIdx = Dimensions{x, y, z};
-                run_block(threads);
-                for (size_t i = shared_bytes; i < dynamic_shared.size() * 8; i++) {
-                    if (((unsigned char*)dynamic_shared.data())[i] != POISON) {
-                        failure = "shared memory was written behind its end";
-                    }
-                }
-                if (!failure.empty()) {
-                    failure = std::string(name) + ": " + failure;
-                    return failure.c_str();
-                }
+    static unsigned long launches;
+    bool backwards = launches++ % 2;
+    for (unsigned long number = 0; number < (unsigned long)grid[0] * grid[1] * grid[2]; number++) {
+        blockIdx = block_of(number, backwards);
+        run_block(threads);
+        for (size_t i = shared_bytes; i < dynamic_shared.size() * 8; i++) {
+            if (((unsigned char*)dynamic_shared.data())[i] != POISON) {
+                failure = "shared memory was written behind its end";
             }
+        }
+        if (!failure.empty()) {
+            failure = std::string(name) + ": " + failure;
+            return failure.c_str();
         }
     }
     return nullptr;

@@ -34,6 +34,15 @@ __device__ inline unsigned char* record_for(const Mixed<A>& arguments, unsigned 
     return block_record(own, arguments.block_tokens, arguments.record_bytes, position);
 }
 
+// Those of the block of tokens that a position is in.
+template <class A>
+__device__ inline Run run_at(const Mixed<A>& arguments, unsigned int position) {
+    const unsigned long long* own = arguments.blocks + arguments.starts[blockIdx.x / arguments.kv_heads];
+    unsigned int block = position / arguments.block_tokens, first = block * arguments.block_tokens;
+    const unsigned char* begin = (const unsigned char*)own[block];
+    return Run{begin - (unsigned long long)first * arguments.record_bytes, first, first + arguments.block_tokens};
+}
+
 template <class A>
 __device__ inline unsigned int within_record(const A&, unsigned int row) {
     return row;

@@ -163,3 +163,28 @@ __device__ inline unsigned int upper_halves(unsigned int a, unsigned int b) {
     asm("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(both) : "r"(a), "r"(b));
     return both;
 }
+
+// TF32: the range of f32 with the fraction of f16.
+#if __CUDA_ARCH__ >= 800
+#define HAS_TF32 1
+#else
+#define HAS_TF32 0
+#endif
+
+// To nearest, as the bits of an f32.
+__device__ inline unsigned int to_tf32(float x) {
+    unsigned int bits = 0;
+#if HAS_TF32
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+#endif
+    return bits;
+}
+
+// Tensor cores add a 16 x 8 by 8 x 8 product to `sums`. Fragments lie as PTX says for mma.m16n8k8 (row, col) of TF32.
+__device__ inline void add_tf32(float* sums, const unsigned int* a, const unsigned int* b) {
+#if HAS_TF32
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}

@@ -13,6 +13,45 @@ __device__ inline unsigned char* record_at(const A& arguments, unsigned int posi
     return (unsigned char*)arguments.pages[page] + (unsigned long long)(position - first) * arguments.record_bytes;
 }
 
+// Records that lie one behind the other: of positions from `begin` up to `end`, each so many times their size behind `zero`.
+struct Run {
+    const unsigned char* zero;
+    unsigned int begin, end;
+};
+
+// Those of the page that a position is in.
+template <class A>
+__device__ inline Run run_at(const A& arguments, unsigned int position) {
+    unsigned int page = 0, first = 0, end = 0xffffffffu;
+    while (page + 1 < arguments.page_count && position >= arguments.page_ends[page]) {
+        first = arguments.page_ends[page];
+        page++;
+    }
+    if (page + 1 < arguments.page_count) {
+        end = arguments.page_ends[page];
+    }
+    return Run{(const unsigned char*)arguments.pages[page] - (unsigned long long)first * arguments.record_bytes, first, end};
+}
+
+// Where the records of some positions are, which go up and of which most are in the run that is held.
+template <int COUNT, class A>
+__device__ inline void find_records(const A& arguments, Run& run, const unsigned int* positions, const unsigned char** records) {
+    if (positions[0] < run.begin || positions[0] >= run.end) {
+        run = run_at(arguments, positions[0]);
+    }
+    if (positions[COUNT - 1] < run.end) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            records[i] = run.zero + (unsigned long long)positions[i] * arguments.record_bytes;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            records[i] = record_at(arguments, positions[i]);
+        }
+    }
+}
+
 // How a head's elements are kept: whole.
 template <class T>
 struct Whole {
@@ -22,6 +61,10 @@ struct Whole {
     }
     __device__ void load(const unsigned char* head, unsigned int first, unsigned int) {
         elements = *(const Eight*)(head + first * sizeof(T));
+    }
+    // For who reads it once.
+    __device__ void load_once(const unsigned char* head, unsigned int first, unsigned int) {
+        elements = ::load_once(head + first * sizeof(T), true);
     }
     __device__ void widened(float* into) const {
         widen<T>(elements, into);
@@ -47,6 +90,9 @@ struct Ragged {
     __device__ void load(const unsigned char* head, unsigned int first, unsigned int head_dim) {
         widened_head((const T*)head, first, head_dim, elements);
     }
+    __device__ void load_once(const unsigned char* head, unsigned int first, unsigned int head_dim) {
+        load(head, first, head_dim);
+    }
     __device__ void widened(float* into) const {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -71,6 +117,9 @@ struct Packed {
         codes[1] = group[within % 32 / 4 + 1];
         ends = group[GROUP_SCALE / 4];
         shift = within / 32 * 4;
+    }
+    __device__ void load_once(const unsigned char* head, unsigned int first, unsigned int head_dim) {
+        load(head, first, head_dim);
     }
     __device__ void widened(float* into) const {
         float scale = to_f32(f16{(unsigned short)(ends & 0xffffu)});
