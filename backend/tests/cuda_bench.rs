@@ -99,7 +99,7 @@ fn all_implementations_are_timed_with_weights_from_memory() {
 }
 
 #[test]
-fn both_ways_of_attention_give_the_same() {
+fn all_ways_of_attention_give_the_same() {
     let Some(card) = FakeCard::new(Order::Random(12)) else {
         return;
     };
@@ -113,11 +113,11 @@ fn both_ways_of_attention_give_the_same() {
     for step in &near {
         assert_eq!(step.recomputed, 0, "{step:?}");
         assert!(step.apart < 0.02, "{step:?}");
-        assert!(
-            step.synchronised_s > 0.0 && step.unified_s > 0.0,
-            "{step:?}"
-        );
-        assert_eq!(step.splits > 1, step.context > 64, "{step:?}");
+        let took = [step.in_two_s, step.synchronised_s, step.unified_s];
+        assert!(took.iter().all(|s| *s > 0.0), "{step:?}");
+        // More sequences are enough blocks for the card's multiprocessors.
+        let is_split = step.context > 64 && step.sequences == 1;
+        assert_eq!(step.splits > 1, is_split, "{step:?}");
     }
     drop(card);
     let card = FakeCard::with(Order::Random(13), Fault::Narrows).expect("there was one before");

@@ -111,7 +111,7 @@ fn halves(numbers: &[f32]) -> Vec<u8> {
     bytes.flatten().collect()
 }
 
-/// An attention with given scores, two splits of two positions, whose values are 1, 2, 3, 4.
+/// An attention with given scores, two parts of two positions, whose values are 1, 2, 3, 4.
 fn with_scores(device: &mut impl KernelDevice, scores: [f32; 4]) -> Attention {
     device.clear();
     let mut put = |bytes: &[u8]| {
@@ -144,9 +144,10 @@ fn with_scores(device: &mut impl KernelDevice, scores: [f32; 4]) -> Attention {
         numerators: put(&[0xff; 2 * WIDTH * 4]),
         denominators: put(&[0xff; 8]),
         maxima: put(&[0xff; 8]),
+        arrived: put(&[0; 4]),
         overflow: put(&[0; 4]),
         range: put(bytemuck::cast_slice(&range.words())),
-        recomputed: 0,
+        recomputed: put(&[0; 4]),
         y: put(&[0xff; 2 * WIDTH]),
         page_count: 1,
         row_start: 0,
@@ -158,6 +159,7 @@ fn with_scores(device: &mut impl KernelDevice, scores: [f32; 4]) -> Attention {
         window: 0,
         record_bytes: 4 * WIDTH,
         splits: 2,
+        part: 2,
         scale: 1.0,
     }
 }
@@ -173,20 +175,38 @@ fn float(device: &mut impl KernelDevice, address: u64) -> f64 {
 /// denominators.
 fn figure_6(device: &mut impl KernelDevice, scores: [f32; 4]) -> (f64, bool, [[f64; 2]; 2]) {
     let attention = with_scores(device, scores);
-    let [first, again, last] = attention.launches(true).unwrap().try_into().unwrap();
-    device.launch(&first).unwrap();
+    device.launch(&attention.launch().unwrap()).unwrap();
     let next_split = |address, bytes| [address, address + bytes as u64];
     let numerators = next_split(attention.numerators, 4 * WIDTH);
     let denominators = next_split(attention.denominators, 4);
     let sums = [numerators, denominators].map(|both| both.map(|at| float(device, at)));
-    device.launch(&again).unwrap();
-    let mut flag = [0; 4];
-    device.read(attention.overflow, &mut flag).unwrap();
-    device.launch(&last).unwrap();
+    let mut again = [0; 4];
+    device.read(attention.recomputed, &mut again).unwrap();
     let mut result = [0; 2];
     device.read(attention.y, &mut result).unwrap();
     let result = f16::from_ne_bytes(result).to_f64();
-    (result, flag != [0; 4], sums)
+    (result, again != [0; 4], sums)
+}
+
+#[test]
+fn parts_that_leave_positions_out_are_refused() {
+    let Some(mut device) = emulator() else { return };
+    let attention = with_scores(&mut device, [0.0; 4]);
+    for (splits, part) in [(1, 3), (2, 1), (2, 0)] {
+        let short = Attention {
+            splits,
+            part,
+            ..attention
+        };
+        assert!(matches!(short.launch(), Err(CudaError::Shape { .. })));
+    }
+    let seen = Attention {
+        splits: 1,
+        part: 3,
+        window: 3,
+        ..attention
+    };
+    assert!(seen.launch().is_ok());
 }
 
 fn assert_near(found: f64, expected: f64, within: f64) {

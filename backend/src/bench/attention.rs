@@ -1,4 +1,5 @@
-//! Attention of a decode step on a GPU: with a unified maximum, and synchronised (FlashDecoding++ section 3).
+//! Attention of a decode step on a GPU: with a unified maximum, and synchronised (FlashDecoding++ section 3), that in one launch as
+//! the first, and in two.
 
 use plimsoll_core::Dtype;
 use plimsoll_core::model::ModelSpec;
@@ -6,9 +7,9 @@ use plimsoll_core::model::ModelSpec;
 use super::BenchOptions;
 use crate::cpu::CpuError;
 use crate::cuda::executor::{
-    RECOMPUTED_AT, Taken, Way, apart, copies, in_turns, read, read_numbers, splits, with_stream,
+    RECOMPUTED_AT, Taken, Way, apart, copies, in_turns, read, read_numbers, with_stream,
 };
-use crate::cuda::launches::{Attention, HeldAs, SCORE_BINS, choose_range, count_scores};
+use crate::cuda::launches::{Attention, Blocks, HeldAs, SCORE_BINS, choose_range, count_scores};
 use crate::cuda::{Card, CudaError, Launch};
 use crate::probe::{ProbeError, median};
 
@@ -29,19 +30,27 @@ pub struct AttentionTimes {
     pub bytes: u64,
     /// Parts that positions were split into.
     pub splits: usize,
-    /// Seconds with a running maximum: the middle of several times.
+    /// Seconds of two launches with a running maximum, as Flash-Decoding has them: partial sums, and what puts them together.
+    /// Times are the middle of several.
+    pub in_two_s: f64,
+    /// Seconds of one launch with a running maximum.
     pub synchronised_s: f64,
-    /// Seconds with a unified one, what is computed again included.
+    /// Seconds of one with a unified maximum, what is computed again included.
     pub unified_s: f64,
     /// Queries that were computed again in a step.
     pub recomputed: u32,
-    /// How far results of both are from each other, as a share of the largest.
+    /// How far results are from each other, as a share of the largest.
     pub apart: f32,
 }
 
 impl AttentionTimes {
-    /// How much faster the unified maximum is.
+    /// How much faster the unified maximum is than the two launches that were there before it.
     pub fn gain(&self) -> f64 {
+        self.in_two_s / self.unified_s.max(1e-9)
+    }
+
+    /// How much faster it is than what has all but the maximum in common with it.
+    pub fn gain_by_maximum(&self) -> f64 {
         self.synchronised_s / self.unified_s.max(1e-9)
     }
 }
@@ -65,6 +74,35 @@ pub(super) fn measure(options: &BenchOptions) -> Result<Vec<AttentionTimes>, Pro
         }
     }
     Ok(all)
+}
+
+/// How softmax is put together.
+#[derive(Debug, Clone, Copy)]
+enum Maximum {
+    /// A running one, in two launches.
+    InTwo,
+    /// A running one.
+    Synchronised,
+    Unified,
+}
+
+const WAYS: [Maximum; 3] = [Maximum::InTwo, Maximum::Synchronised, Maximum::Unified];
+
+impl Maximum {
+    fn launches(self, attention: &Attention) -> Result<Vec<Launch>, CudaError> {
+        let range = 0;
+        Ok(match self {
+            Maximum::InTwo => attention.in_two()?.to_vec(),
+            Maximum::Synchronised => vec![
+                Attention {
+                    range,
+                    ..*attention
+                }
+                .launch()?,
+            ],
+            Maximum::Unified => vec![attention.launch()?],
+        })
+    }
 }
 
 /// A step's attention in one layer.
@@ -123,27 +161,33 @@ impl<'o> Step<'o> {
         let first = &operands.attentions[0];
         card.launch(0, &count_scores(first, operands.bins)?)?;
         card.launch(0, &choose_range(operands.bins, first.range))?;
-        let synchronised = operands.result(false, self)?;
-        let unified = operands.result(true, self)?;
+        let mut results = Vec::new();
+        for way in WAYS {
+            results.push(operands.result(way, self)?);
+        }
         let recomputed = operands.recomputed()?;
         let times = operands.times(options)?;
+        let unified = &results[2];
+        let off = results.iter().map(|result| apart(result, unified));
         Ok(AttentionTimes {
             context: self.context,
             sequences: self.sequences,
             bytes: self.bytes() as u64,
             splits: first.splits,
-            synchronised_s: median(&times[0]),
-            unified_s: median(&times[1]),
+            in_two_s: median(&times[0]),
+            synchronised_s: median(&times[1]),
+            unified_s: median(&times[2]),
             recomputed,
-            apart: apart(&synchronised, &unified),
+            apart: off.fold(0.0, f32::max),
         })
     }
 
     fn operands<'c>(&self, card: &'c dyn Card) -> Result<Operands<'c>, CudaError> {
         let mut taken = Taken::new(card);
         let (queries, element) = (self.rows * self.group, self.dtype.size_bytes() as usize);
-        let splits = splits(self.rows, self.group, self.context, card.multiprocessors());
-        let (sums, bytes) = (queries * splits, self.bytes());
+        let blocks = Blocks::of(HeldAs::Whole, self.group, self.head_dim());
+        let sums = blocks.partial_sums(self.rows, self.group, card.multiprocessors());
+        let bytes = self.bytes();
         let copies = copies(card, bytes);
         // Rows and whole records begin where kernels may read sixteen bytes.
         let caches = taken.numbers(self.dtype, copies * bytes)?;
@@ -157,6 +201,7 @@ impl<'o> Step<'o> {
             numerators: taken.room(4 * sums * self.head_dim())?,
             denominators: taken.room(4 * sums)?,
             maxima: taken.room(4 * sums)?,
+            arrived: taken.words(&vec![0_u32; queries])?,
             overflow: taken.words(&vec![0_u32; queries])?,
             range: taken.words(&[0_u32; 4])?,
             recomputed: 0,
@@ -170,9 +215,11 @@ impl<'o> Step<'o> {
             context_len: self.context,
             window: self.model.sliding_window.unwrap_or(0) as usize,
             record_bytes: self.record_bytes(),
-            splits,
+            splits: 1,
+            part: 0,
             scale: 1.0 / (self.head_dim() as f32).sqrt(),
-        };
+        }
+        .split(card.multiprocessors());
         let mut attentions = Vec::new();
         for copy in 0..copies {
             attentions.push(Attention {
@@ -192,12 +239,12 @@ impl<'o> Step<'o> {
 
 impl Operands<'_> {
     /// Results over the first copy of the cache.
-    fn result(&self, unified: bool, step: &Step<'_>) -> Result<Vec<f32>, CudaError> {
+    fn result(&self, way: Maximum, step: &Step<'_>) -> Result<Vec<f32>, CudaError> {
         let (card, first) = (self.taken.card, &self.attentions[0]);
         let count = step.rows * step.group * step.head_dim();
         let element = step.dtype.size_bytes() as usize;
         self.taken.poison(first.y, count * element)?;
-        for launch in first.launches(unified)? {
+        for launch in way.launches(first)? {
             card.launch(0, &launch)?;
         }
         read_numbers(card, (first.y, step.dtype), count.min(COMPARED_MOST))
@@ -209,14 +256,15 @@ impl Operands<'_> {
         Ok(counted[0])
     }
 
-    /// Seconds of the synchronised and of the unified way, each time.
+    /// Seconds of each way, each time.
     fn times(&self, options: &BenchOptions) -> Result<Vec<Vec<f64>>, CudaError> {
         let card = self.taken.card;
-        let launches = |unified: bool| -> Result<Vec<Vec<Launch>>, CudaError> {
+        let launches = |way: Maximum| -> Result<Vec<Vec<Launch>>, CudaError> {
             let of_copies = self.attentions.iter();
-            of_copies.map(|of| of.launches(unified)).collect()
+            of_copies.map(|of| way.launches(of)).collect()
         };
-        let both = [launches(false)?, launches(true)?];
+        let all: Result<Vec<_>, CudaError> = WAYS.into_iter().map(launches).collect();
+        let all = all?;
         let next = std::cell::Cell::new(0);
         let give = |launches: &[Vec<Launch>]| {
             let copy = next.get();
@@ -224,7 +272,7 @@ impl Operands<'_> {
             let mut step = launches[copy].iter();
             step.try_for_each(|launch| card.launch(0, launch))
         };
-        let ways: Vec<Way<'_>> = both
+        let ways: Vec<Way<'_>> = all
             .iter()
             .map(|launches| Box::new(|| give(launches)) as Way<'_>)
             .collect();

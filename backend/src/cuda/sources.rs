@@ -19,7 +19,7 @@ macro_rules! source {
 }
 
 /// What sources include.
-pub const HEADERS: [Source; 9] = [
+pub const HEADERS: [Source; 12] = [
     source!("activated.cuh"),
     source!("elements.cuh"),
     source!("groups.cuh"),
@@ -28,7 +28,10 @@ pub const HEADERS: [Source; 9] = [
     source!("prompt.cuh"),
     source!("ptx.cuh"),
     source!("reduce.cuh"),
+    source!("split.cuh"),
     source!("stored.cuh"),
+    source!("teams.cuh"),
+    source!("warps.cuh"),
 ];
 
 /// Each is compiled by itself, when one of its kernels is first launched.

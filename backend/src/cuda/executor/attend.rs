@@ -7,7 +7,6 @@ use plimsoll_core::tier::Tier;
 use super::issue::{RECOMPUTED_AT, Work};
 use super::supported::held;
 use crate::cpu::error::TaskError;
-use crate::cuda::Launch;
 use crate::cuda::launches::{Attention, PromptAttention, choose_range, count_scores, put_pages};
 
 /// Rows of the cache that live in one tier.
@@ -85,10 +84,6 @@ impl Work<'_> {
     fn attend_step(&self, queries: u64, part: &Part, context_len: usize) -> Result<(), TaskError> {
         let (plan, beside) = (&self.turn.engine.plan, &self.device.beside);
         let model = &plan.model;
-        let (rows, group) = (
-            part.rows.len(),
-            (model.num_attention_heads / model.num_key_value_heads) as usize,
-        );
         let attention = Attention {
             dtype: plan.dtype,
             held: held(plan.policy.compression),
@@ -99,29 +94,33 @@ impl Work<'_> {
             numerators: beside.numerators,
             denominators: beside.denominators,
             maxima: beside.maxima,
+            arrived: beside.arrived,
             overflow: beside.overflow,
             range: beside.range,
             recomputed: beside.range + RECOMPUTED_AT,
             y: queries,
             page_count: part.pages.len(),
             row_start: part.rows.start,
-            rows,
+            rows: part.rows.len(),
             kv_heads: model.num_key_value_heads as usize,
-            group,
+            group: (model.num_attention_heads / model.num_key_value_heads) as usize,
             head_dim: model.head_dim as usize,
             context_len,
             window: model.sliding_window.unwrap_or(0) as usize,
             record_bytes: part.record_bytes,
-            splits: beside.splits(rows, group, context_len),
+            splits: 1,
+            part: 0,
             scale: 1.0 / (model.head_dim as f32).sqrt(),
-        };
+        }
+        .split(beside.multiprocessors());
         if !self.is_first_step(context_len) {
-            return self.launch_all(&attention.launches(true)?);
+            return self.launch(&attention.launch()?);
         }
         // Before the results take the queries' place.
         self.launch(&count_scores(&attention, beside.bins)?)?;
         self.launch(&choose_range(beside.bins, beside.range))?;
-        self.launch_all(&attention.launches(false)?)
+        let range = 0;
+        self.launch(&Attention { range, ..attention }.launch()?)
     }
 
     /// Whether this is a step in which a model's scores are measured: the first of the texts of the first round, in every
@@ -129,9 +128,5 @@ impl Work<'_> {
     fn is_first_step(&self, context_len: usize) -> bool {
         let prompt_len = self.turn.engine.plan.workload.prompt_len as usize;
         self.turn.cell.round == 0 && context_len == prompt_len + 1
-    }
-
-    fn launch_all(&self, launches: &[Launch]) -> Result<(), TaskError> {
-        launches.iter().try_for_each(|launch| self.launch(launch))
     }
 }

@@ -7,8 +7,9 @@ use plimsoll_core::Dtype;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 
+use super::supported::held;
 use crate::cpu::CpuError;
-use crate::cuda::launches::{HEADS, PAGES_MOST, PagesTable, SCORE_BINS};
+use crate::cuda::launches::{Blocks, HeldAs, PAGES_MOST, PagesTable, SCORE_BINS};
 use crate::cuda::{Card, CudaError};
 use crate::decoder::Decoder;
 use crate::kernels::rotary::Rotary;
@@ -18,9 +19,6 @@ pub(super) const HEAD_ROWS: usize = 64;
 
 /// Words of the unified maximum and what goes with it.
 pub(super) const RANGE_WORDS: usize = 4;
-
-/// Positions that a part of a split attention has at least.
-const SPLIT_POSITIONS: usize = 64;
 
 /// Where choices that the host makes pass through.
 #[derive(Debug)]
@@ -36,6 +34,8 @@ pub(super) struct Chosen {
 pub(super) struct Extent<'m> {
     pub model: &'m ModelSpec,
     pub dtype: Dtype,
+    /// What the cache keeps.
+    pub held: HeldAs,
     pub rotary: Option<&'m Rotary>,
     /// Prompts of a run, in front of which padding may be.
     pub prompts: usize,
@@ -55,6 +55,7 @@ impl<'m> Extent<'m> {
         Extent {
             model: &plan.model,
             dtype: plan.dtype,
+            held: held(plan.policy.compression),
             rotary: decoder.rotary(),
             prompts,
             sequences: batch,
@@ -102,6 +103,8 @@ pub(super) struct Beside {
     pub(super) denominators: u64,
     /// f32 `[queries, splits]`.
     pub(super) maxima: u64,
+    /// u32 `[queries]`: zero but while an attention waits for its blocks.
+    pub(super) arrived: u64,
     /// u32 `[queries]`: zero but while an attention computes some again.
     pub(super) overflow: u64,
     /// u32 `[SCORE_BINS]`: counts of the scores of first steps.
@@ -129,30 +132,13 @@ impl Bump {
     }
 }
 
-/// Into how many parts positions are split, so that a GPU with so many multiprocessors has work for all of them.
-pub(crate) fn splits(
-    rows: usize,
-    group: usize,
-    context_len: usize,
-    multiprocessors: usize,
-) -> usize {
-    let blocks = rows * group.div_ceil(HEADS);
-    let wanted = (2 * multiprocessors).div_ceil(blocks.max(1));
-    wanted.clamp(1, context_len.div_ceil(SPLIT_POSITIONS).max(1))
-}
-
-/// Queries times splits, at most, of up to so many rows.
-fn partial_sums(rows: usize, group: usize, multiprocessors: usize) -> usize {
-    // A split more than a multiprocessor's share, at most.
-    HEADS * (2 * multiprocessors + rows * group.div_ceil(HEADS))
-}
-
 /// Bytes of what lies beside the arena, in the order of [`Beside`].
-fn sizes(extent: &Extent<'_>, multiprocessors: usize) -> [usize; 18] {
+fn sizes(extent: &Extent<'_>, multiprocessors: usize) -> [usize; 19] {
     let (model, tokens) = (extent.model, extent.tokens);
     let rows = extent.sequences * model.num_key_value_heads as usize;
     let group = (model.num_attention_heads / model.num_key_value_heads) as usize;
-    let sums = partial_sums(rows, group, multiprocessors);
+    let blocks = Blocks::of(extent.held, group, model.head_dim as usize);
+    let sums = blocks.partial_sums(rows, group, multiprocessors);
     let angles = extent.positions * extent.rotary.map_or(0, Rotary::pairs);
     let projects = usize::from(model.embedding_size != model.hidden_size);
     let element = extent.dtype.size_bytes() as usize;
@@ -170,6 +156,7 @@ fn sizes(extent: &Extent<'_>, multiprocessors: usize) -> [usize; 18] {
         4 * sums * model.head_dim as usize,
         4 * sums,
         4 * sums,
+        4 * rows * group,
         4 * rows * group,
         4 * SCORE_BINS,
         4 * RANGE_WORDS,
@@ -225,6 +212,7 @@ impl Beside {
             numerators,
             denominators,
             maxima,
+            arrived,
             overflow,
             bins,
             range,
@@ -234,8 +222,8 @@ impl Beside {
             unpacked,
         ] = places.map(|place| base + place);
         let rotary = rotary(card, extent, [cosines, sines])?;
-        // Nothing was computed again, counted or found yet.
-        card.write(overflow, &vec![0; (narrow - overflow) as usize])?;
+        // Nothing has arrived, was computed again, counted or found yet.
+        card.write(arrived, &vec![0; (narrow - arrived) as usize])?;
         // Last, since nothing may fail once its pages are locked.
         let chosen = host_chooses.then(|| {
             let vocabulary = extent.model.vocab_size as usize;
@@ -252,6 +240,7 @@ impl Beside {
             numerators,
             denominators,
             maxima,
+            arrived,
             overflow,
             bins,
             range,
@@ -277,11 +266,6 @@ impl Beside {
         }
     }
 
-    /// Into how many parts the positions of a step's attention are split.
-    pub(super) fn splits(&self, rows: usize, group: usize, context_len: usize) -> usize {
-        splits(rows, group, context_len, self.multiprocessors)
-    }
-
     /// How many multiprocessors there are.
     pub(super) fn multiprocessors(&self) -> usize {
         self.multiprocessors
@@ -295,29 +279,5 @@ impl Chosen {
         card.lock_pages(words.as_ptr() as u64, 4 * words.len())?;
         let words = Mutex::new(words);
         Ok(Chosen { words, tokens_at })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn partial_sums_have_room_whatever_the_batch_and_the_context() {
-        for multiprocessors in [1, 4, 108] {
-            for (most, group) in [(1, 1), (7, 3), (32, 4), (320, 5), (2560, 8)] {
-                let room = partial_sums(most, group, multiprocessors);
-                for rows in 1..=most {
-                    let parts = splits(rows, group, 1 << 20, multiprocessors);
-                    assert!(
-                        rows * group * parts <= room,
-                        "{rows} {group} {multiprocessors}"
-                    );
-                }
-            }
-        }
-        assert_eq!(splits(1, 1, 64, 108), 1);
-        assert_eq!(splits(1, 1, 6400, 108), 100);
-        assert_eq!(splits(1000, 1, 6400, 108), 1);
     }
 }

@@ -25,7 +25,6 @@ mod stages;
 mod supported;
 mod timing;
 
-pub(crate) use beside::splits;
 pub use issue::UnifiedMaximum;
 pub(crate) use issue::{CardDevice, Planned, RECOMPUTED_AT};
 pub(crate) use lanes::{Issue, start, streams_of};

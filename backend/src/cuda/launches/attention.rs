@@ -1,15 +1,27 @@
 //! Attention of one query a sequence over its cache, split over positions.
+//!
+//! One launch does it all: the block that is the last of its row puts partial sums together. With a unified maximum it computes again
+//! what left the range, so nobody asks the host.
 
 use plimsoll_core::Dtype;
 
-use super::{launch, named};
+use super::{WARP, launch, named};
 use crate::cuda::arguments::Arguments;
 use crate::cuda::{CudaError, Launch};
 
 const THREADS: usize = 128;
 
-/// Queries that share a block where a key/value head has more than one.
-pub(crate) const HEADS: usize = 4;
+/// Positions that a warp of [`Kernel::Warps`] takes at a time.
+const OF_WARP: usize = 16;
+
+/// Parts that positions are split into, at most.
+const PARTS_MOST: usize = 256;
+
+/// Waves of blocks that a split is looked for in.
+const WAVES: usize = 4;
+
+/// Positions that a block computes in the time that it takes beside them: until the first are there, and to put sums together.
+const BESIDE: usize = 32;
 
 /// What a cache keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,17 +30,6 @@ pub enum HeldAs {
     Whole,
     /// Groups of 4-bit codes.
     Packed,
-}
-
-/// Which kernel of those that attend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// Partial softmax with a running maximum.
-    Synchronised,
-    /// Partial sums that share phi.
-    Unified,
-    /// The first, for queries whose scores left the range of the second.
-    Again,
 }
 
 /// The unified maximum of a model's scores (FlashDecoding++ section 3).
@@ -63,9 +64,12 @@ pub struct Attention {
     pub denominators: u64,
     /// f32 `[rows, group, splits]`.
     pub maxima: u64,
+    /// u32 `[rows, group]`, zero before and after: blocks that have put their partial sums.
+    pub arrived: u64,
     /// u32 `[rows, group]`, zero before and after: 1 where a score left the range.
     pub overflow: u64,
-    /// f32 phi, low and high ([`Range`]), for [`Way::Unified`]: where low is not below high, all queries are computed again.
+    /// f32 phi, low and high ([`Range`]) of the unified maximum. Where low is not below high, or this is 0, attention is
+    /// synchronised.
     pub range: u64,
     /// u32, to which queries that were computed again are added; 0: nobody asks.
     pub recomputed: u64,
@@ -83,14 +87,16 @@ pub struct Attention {
     pub group: usize,
     /// Elements a head, at most 256.
     pub head_dim: usize,
-    /// Positions, the query's own included.
+    /// Positions, the query's own included: the longest text's.
     pub context_len: usize,
     /// Positions that are seen; 0: all.
     pub window: usize,
     /// Bytes from a position to the next: whole 16 bytes where heads are whole eights, else whole elements or, packed, words.
     pub record_bytes: usize,
-    /// Parts of the positions, a block each.
+    /// Parts of the positions, a block each, at most ([`Attention::split`]).
     pub splits: usize,
+    /// Positions of a part.
+    pub part: usize,
     /// The factor of the scores.
     pub scale: f32,
 }
@@ -99,6 +105,79 @@ impl Range {
     /// As it lies on the device.
     pub fn words(&self) -> [f32; 3] {
         [self.phi, self.low, self.high]
+    }
+}
+
+/// Which loop a kernel has over positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kernel {
+    /// On tensor cores.
+    Warps,
+    /// On CUDA cores, of heads that lie so.
+    Teams(&'static str),
+}
+
+/// How an attention's work is put on blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    kernel: Kernel,
+    /// Query heads of a row that share a block, at most.
+    heads: usize,
+    /// Positions that a block takes at a time, of which parts have multiples.
+    unit: usize,
+    /// Blocks that a multiprocessor has registers for.
+    at_once: usize,
+}
+
+impl Blocks {
+    /// One head needs CUDA cores for so little that tensor cores, of whose rows seven of eight would stand empty, gain nothing.
+    pub(crate) fn of(held: HeldAs, group: usize, head_dim: usize) -> Blocks {
+        let kept = kept_name(held, head_dim);
+        if kept == "whole" && group > 1 && matches!(head_dim, 64 | 128) {
+            return Blocks {
+                kernel: Kernel::Warps,
+                heads: 8,
+                unit: OF_WARP * THREADS / WARP,
+                at_once: if head_dim == 64 { 3 } else { 2 },
+            };
+        }
+        let lanes = head_dim.div_ceil(8).next_power_of_two().max(8);
+        let (heads, side_by_side, at_once) = match (kept, group) {
+            ("whole", 1) => (1, 8, 4),
+            ("packed", 1) => (1, 4, 4),
+            (_, 1) => (1, 4, 3),
+            _ => (4, 4, 2),
+        };
+        Blocks {
+            kernel: Kernel::Teams(kept),
+            heads,
+            unit: side_by_side * THREADS / lanes,
+            at_once,
+        }
+    }
+
+    /// How many positions a part has where so many are seen: blocks come in waves of as many as run at once on so many
+    /// multiprocessors, and those of some number of waves take the least time.
+    fn part(&self, (rows, group): (usize, usize), seen: usize, multiprocessors: usize) -> usize {
+        let blocks = (rows * group.div_ceil(self.heads)).max(1);
+        let at_once = self.at_once * multiprocessors;
+        let part = |waves: usize| {
+            let parts = (waves * at_once / blocks).clamp(1, PARTS_MOST);
+            let part = seen.div_ceil(parts).next_multiple_of(self.unit);
+            part.max(self.unit)
+        };
+        let takes = |part: &usize| {
+            let waves = (blocks * seen.div_ceil(*part)).div_ceil(at_once);
+            waves * (part + BESIDE)
+        };
+        let found = (1..=WAVES).map(part).min_by_key(takes);
+        found.unwrap_or(self.unit)
+    }
+
+    /// Queries times splits, at most, of up to so many rows.
+    pub(crate) fn partial_sums(&self, rows: usize, group: usize, multiprocessors: usize) -> usize {
+        let blocks = rows * group.div_ceil(self.heads);
+        self.heads * blocks.max(WAVES * self.at_once * multiprocessors)
     }
 }
 
@@ -138,79 +217,156 @@ pub fn check_cache(held: HeldAs, head_dim: usize, record_bytes: usize) -> Result
     Ok(())
 }
 
+/// All kernels of the source wait for what came before them before they do anything.
+fn early(kernel: String, shape: ([usize; 3], usize), arguments: Arguments) -> Launch {
+    Launch {
+        early: true,
+        ..launch("attention", kernel, shape, arguments)
+    }
+}
+
 impl Attention {
     fn check(&self) -> Result<(), CudaError> {
+        if self.part == 0 || self.splits * self.part < self.seen() || self.splits > PARTS_MOST {
+            return Err(CudaError::Shape {
+                what: "positions of the parts of an attention",
+                found: self.splits * self.part,
+                takes: "as many as are seen",
+            });
+        }
         check_cache(self.held, self.head_dim, self.record_bytes)
     }
 
-    fn arguments(&self) -> Arguments {
+    pub(super) fn arguments(&self) -> Arguments {
         Arguments::new()
             .wides([self.queries, self.pages, self.page_ends, self.firsts])
             .wides([self.numerators, self.denominators, self.maxima])
-            .wides([self.overflow, self.range, self.recomputed, self.y])
+            .wides([self.arrived, self.overflow, self.range])
+            .wides([self.recomputed, self.y])
             .counts([self.page_count, self.row_start, self.rows])
             .counts([self.kv_heads, self.group, self.head_dim])
             .counts([self.context_len, self.window])
-            .counts([self.record_bytes, self.splits])
+            .counts([self.record_bytes, self.splits, self.part])
             .float(self.scale)
     }
 
-    /// Partial sums of each split.
-    ///
-    /// # Errors
-    /// [`CudaError::Type`]; [`CudaError::Shape`].
-    pub fn attend(&self, way: Way) -> Result<Launch, CudaError> {
-        self.check()?;
-        let name = match way {
-            Way::Synchronised => "attend",
-            Way::Unified => "attend_unified",
-            Way::Again => "attend_again",
-        };
-        let held = kept_name(self.held, self.head_dim);
-        let heads = if self.group == 1 { 1 } else { HEADS };
-        let kernel = format!("{}_{held}_h{heads}", named(name, self.dtype)?);
-        let grid = [self.rows, self.splits, self.group.div_ceil(heads)];
-        Ok(launch(
-            "attention",
-            kernel,
-            (grid, THREADS),
-            self.arguments(),
-        ))
-    }
-
-    /// The results, of what the splits found.
-    ///
-    /// # Errors
-    /// [`CudaError::Type`]; [`CudaError::Shape`].
-    pub fn combine(&self, way: Way) -> Result<Launch, CudaError> {
-        self.check()?;
-        let name = match way {
-            Way::Synchronised => "combine",
-            Way::Unified | Way::Again => "combine_unified",
-        };
-        let shape = ([self.rows * self.group, 1, 1], THREADS);
-        Ok(launch(
-            "attention",
-            named(name, self.dtype)?,
-            shape,
-            self.arguments(),
-        ))
-    }
-
-    /// All kernels of an attention, in their order. The unified way computes again what left its range without asking
-    /// the host.
-    ///
-    /// # Errors
-    /// As [`Attention::attend`].
-    pub fn launches(&self, unified: bool) -> Result<Vec<Launch>, CudaError> {
-        if !unified {
-            let way = Way::Synchronised;
-            return Ok(vec![self.attend(way)?, self.combine(way)?]);
+    /// Positions that a query sees, at most.
+    fn seen(&self) -> usize {
+        match self.window {
+            0 => self.context_len,
+            window => self.context_len.min(window),
         }
-        Ok(vec![
-            self.attend(Way::Unified)?,
-            self.attend(Way::Again)?,
-            self.combine(Way::Unified)?,
+    }
+
+    /// The same, split as suits a GPU of so many multiprocessors.
+    #[must_use]
+    pub fn split(self, multiprocessors: usize) -> Attention {
+        let (rows, seen) = ((self.rows, self.group), self.seen());
+        let part = self.blocks().part(rows, seen, multiprocessors);
+        let splits = seen.div_ceil(part).max(1);
+        Attention {
+            splits,
+            part,
+            ..self
+        }
+    }
+
+    /// How work is put on blocks.
+    fn blocks(&self) -> Blocks {
+        Blocks::of(self.held, self.group, self.head_dim)
+    }
+
+    fn kernel(&self, name: &str) -> Result<String, CudaError> {
+        self.check()?;
+        let Blocks { kernel, heads, .. } = self.blocks();
+        let name = named(name, self.dtype)?;
+        Ok(match kernel {
+            Kernel::Warps => format!("{name}_d{}", self.head_dim),
+            Kernel::Teams(kept) => format!("{name}_{kept}_h{heads}"),
+        })
+    }
+
+    /// The kernel.
+    ///
+    /// # Errors
+    /// [`CudaError::Type`]; [`CudaError::Shape`].
+    pub fn launch(&self) -> Result<Launch, CudaError> {
+        self.launch_of("attend", self.arguments())
+    }
+
+    /// The kernel of this name, of those for the same heads.
+    pub(super) fn launch_of(&self, name: &str, arguments: Arguments) -> Result<Launch, CudaError> {
+        let heads = self.blocks().heads;
+        let grid = [self.rows, self.splits, self.group.div_ceil(heads)];
+        let shape = (grid, THREADS);
+        Ok(early(self.kernel(name)?, shape, arguments))
+    }
+
+    /// The same in two launches, synchronised: partial sums, and what puts them together. So it was done before, and so the
+    /// benchmark knows what one launch is worth.
+    ///
+    /// # Errors
+    /// As [`Attention::launch`].
+    pub fn in_two(&self) -> Result<[Launch; 2], CudaError> {
+        let apart = Attention {
+            arrived: 0,
+            range: 0,
+            ..*self
+        };
+        let grid = [self.rows, self.group, 1];
+        let combine = named("combine", self.dtype)?;
+        let shape = (grid, THREADS);
+        Ok([
+            apart.launch()?,
+            early(combine, shape, apart.arguments()),
         ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEPT: [(HeldAs, usize); 4] = [
+        (HeldAs::Whole, 64),
+        (HeldAs::Whole, 80),
+        (HeldAs::Whole, 12),
+        (HeldAs::Packed, 128),
+    ];
+
+    #[test]
+    fn partial_sums_have_room_whatever_the_batch_and_the_context() {
+        for (held, head_dim) in KEPT {
+            for multiprocessors in [1, 4, 108] {
+                for (most, group) in [(1, 1), (7, 3), (32, 4), (320, 5), (2560, 8)] {
+                    let blocks = Blocks::of(held, group, head_dim);
+                    let room = blocks.partial_sums(most, group, multiprocessors);
+                    for rows in 1..=most {
+                        let part = blocks.part((rows, group), 1 << 20, multiprocessors);
+                        let parts = (1_usize << 20).div_ceil(part);
+                        assert!(
+                            rows * group * parts <= room,
+                            "{held:?} {head_dim} {rows} {group} {multiprocessors}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn positions_are_split_where_there_is_nothing_else_to_share_out() {
+        let blocks = Blocks::of(HeldAs::Whole, 1, 128);
+        assert_eq!((blocks.unit, blocks.at_once), (64, 4));
+        // As many parts as there is room for blocks, while each is worth one.
+        assert_eq!(blocks.part((1, 1), 6400, 108), 64);
+        assert_eq!(blocks.part((1, 1), 1, 108), 64);
+        assert_eq!(blocks.part((108, 1), 6400, 108), 1600);
+        // Where one more wave leaves less standing empty, there are two.
+        assert_eq!(blocks.part((32, 1), 1 << 20, 132), 31808);
+        // Two waves of which the second is nearly full are as good as four.
+        assert_eq!(blocks.part((1024, 1), 4096, 132), 4096);
+        // One of which most stands empty is not.
+        assert_eq!(blocks.part((540, 1), 4096, 132), 1408);
     }
 }

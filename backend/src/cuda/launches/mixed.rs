@@ -2,7 +2,7 @@
 
 use plimsoll_core::Dtype;
 
-use super::attention::{Attention, HeldAs, Way, check_cache};
+use super::attention::{Attention, HeldAs, check_cache};
 use super::prompt::PromptAttention;
 use super::{WARP, launch, named};
 use crate::cuda::arguments::Arguments;
@@ -49,21 +49,13 @@ fn mixed_name(kernel: &str) -> String {
 }
 
 impl Attention {
-    /// All kernels of an attention of one new token a sequence over its own blocks, in their order. Of pages, padding and
-    /// the context nothing is read; splits are for the longest.
+    /// The kernel of an attention of one new token a sequence over its own blocks. Of pages and padding nothing is read.
     ///
     /// # Errors
-    /// As [`Attention::attend`].
-    pub fn mixed(&self, own: &OwnBlocks) -> Result<[Launch; 2], CudaError> {
+    /// As [`Attention::launch`].
+    pub fn mixed(&self, own: &OwnBlocks) -> Result<Launch, CudaError> {
         check(self.held, self.head_dim, self.record_bytes)?;
-        let way = Way::Synchronised;
-        let attend = self.attend(way)?;
-        let attend = Launch {
-            kernel: attend.kernel.replacen("attend", "attend_mixed", 1),
-            arguments: own.behind(attend.arguments),
-            ..attend
-        };
-        Ok([attend, self.combine(way)?])
+        self.launch_of("attend_mixed", own.behind(self.arguments()))
     }
 }
 

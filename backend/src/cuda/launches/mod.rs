@@ -13,8 +13,8 @@ mod tables;
 
 use plimsoll_core::Dtype;
 
-pub(crate) use attention::HEADS;
-pub use attention::{Attention, HeldAs, Range, Way, check_cache};
+pub(crate) use attention::Blocks;
+pub use attention::{Attention, HeldAs, Range, check_cache};
 pub use cache::{Append, matrix_groups};
 pub use elements::{Elements, activate_gate, bias_activation, residual};
 pub use mixed::{MixedAppend, OwnBlocks};

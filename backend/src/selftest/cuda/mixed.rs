@@ -40,13 +40,15 @@ const fn shape(
     }
 }
 
-const STEPS: [Shape; 7] = [
+const STEPS: [Shape; 9] = [
     shape(&[(0, 1)], [1, 1, 64], [16, 0, 1]),
     shape(&[(130, 1), (3, 1), (31, 1)], [2, 1, 64], [16, 0, 3]),
     shape(&[(69, 1), (15, 1)], [2, 4, 128], [16, 20, 2]),
     shape(&[(5, 1), (56, 1)], [1, 5, 80], [1, 0, 2]),
     shape(&[(44, 1), (16, 1)], [2, 1, 12], [7, 0, 2]),
     shape(&[(18, 1), (1, 1)], [1, 2, 256], [64, 0, 4]),
+    shape(&[(200, 1), (63, 1), (64, 1)], [1, 8, 64], [16, 0, 4]),
+    shape(&[(40, 1), (9, 1)], [2, 1, 40], [16, 0, 2]),
     shape(&[(70, 1), (9, 1)], [1, 3, 77], [16, 30, 3]),
 ];
 
@@ -223,6 +225,8 @@ fn case(bench: &mut Bench<'_>, dtype: Dtype, shape: &Shape) -> Result<Case, Wron
 fn attention(bench: &mut Bench<'_>, of: &Case, shape: &Shape) -> Result<Attention, Wrong> {
     let rows = shape.places.len() * shape.kv_heads;
     let parts = rows * shape.group * shape.splits;
+    let longest = shape.places.iter().map(|(cached, new)| cached + new);
+    let longest = longest.max().unwrap_or(0);
     Ok(Attention {
         dtype: of.dtype,
         held: HeldAs::Whole,
@@ -233,6 +237,7 @@ fn attention(bench: &mut Bench<'_>, of: &Case, shape: &Shape) -> Result<Attentio
         numerators: bench.output(4 * parts * shape.head_dim)?.address,
         denominators: bench.output(4 * parts)?.address,
         maxima: bench.output(4 * parts)?.address,
+        arrived: bench.words(&vec![0; rows * shape.group])?,
         overflow: 0,
         range: 0,
         recomputed: 0,
@@ -243,10 +248,11 @@ fn attention(bench: &mut Bench<'_>, of: &Case, shape: &Shape) -> Result<Attentio
         kv_heads: shape.kv_heads,
         group: shape.group,
         head_dim: shape.head_dim,
-        context_len: 0,
+        context_len: longest,
         window: shape.window,
         record_bytes: shape.record_elements() * 2,
         splits: shape.splits,
+        part: longest.div_ceil(shape.splits),
         scale: of.scale,
     })
 }
@@ -256,9 +262,8 @@ pub fn steps(bench: &mut Bench<'_>) -> Result<(), Wrong> {
     for dtype in TYPES {
         for shape in &STEPS {
             let case = case(bench, dtype, shape)?;
-            for launch in attention(bench, &case, shape)?.mixed(&case.cache.own)? {
-                bench.launch(&launch)?;
-            }
+            let attention = attention(bench, &case, shape)?;
+            bench.launch(&attention.mixed(&case.cache.own)?)?;
             bench.check(&case.name, (dtype, case.queries), &case.expected)?;
         }
     }

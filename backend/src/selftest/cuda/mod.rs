@@ -39,6 +39,7 @@ const TESTS: [(&str, Test); 29] = [
     ("4-bit weights", groups::matrices),
     ("cache append", groups::append),
     ("attention, synchronised", attention::synchronised),
+    ("attention, in two launches", attention::in_two),
     ("attention, unified maximum", attention::unified),
     ("scores, counted", attention::scores),
     ("unified maximum, chosen", attention::range),

@@ -121,8 +121,6 @@ impl Work<'_, Block<'_>> {
         if batch.steps == 0 {
             return Ok(());
         }
-        let rows = batch.steps * model.num_key_value_heads as usize;
-        let group = (model.num_attention_heads / model.num_key_value_heads) as usize;
         let attention = Attention {
             dtype: self.turn.dtype(),
             held: HeldAs::Whole,
@@ -133,24 +131,26 @@ impl Work<'_, Block<'_>> {
             numerators: beside.numerators,
             denominators: beside.denominators,
             maxima: beside.maxima,
+            arrived: beside.arrived,
             overflow: 0,
             range: 0,
             recomputed: 0,
             y: queries,
             page_count: 0,
             row_start: 0,
-            rows,
+            rows: batch.steps * model.num_key_value_heads as usize,
             kv_heads: model.num_key_value_heads as usize,
-            group,
+            group: (model.num_attention_heads / model.num_key_value_heads) as usize,
             head_dim: model.head_dim as usize,
-            context_len: 0,
+            context_len: batch.longest_context(),
             window: model.sliding_window.unwrap_or(0) as usize,
             record_bytes: self.turn.on.cache.record_bytes(),
-            splits: beside.splits(rows, group, batch.longest_context()),
+            splits: 1,
+            part: 0,
             scale: 1.0 / (model.head_dim as f32).sqrt(),
         };
-        let launches = attention.mixed(&self.turn.own(0))?;
-        launches.iter().try_for_each(|launch| self.launch(launch))
+        let attention = attention.split(beside.multiprocessors());
+        self.launch(&attention.mixed(&self.turn.own(0))?)
     }
 
     /// So do those of which more is computed.

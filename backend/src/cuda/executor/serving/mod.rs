@@ -30,7 +30,7 @@ use super::lanes::Issue;
 use crate::cpu::error::TaskError;
 use crate::cpu::worker::{self, Held};
 use crate::cpu::{CpuError, CpuOptions};
-use crate::cuda::launches::NO_TOKEN;
+use crate::cuda::launches::{HeldAs, NO_TOKEN};
 use crate::cuda::{Card, CopyRows, CudaError};
 use crate::decoder::Decoder;
 use crate::serving::tables::CacheSize;
@@ -101,6 +101,7 @@ impl OnCard {
         let extent = Extent {
             model,
             dtype: *dtype,
+            held: HeldAs::Whole,
             rotary: decoder.rotary(),
             prompts: 0,
             sequences,
