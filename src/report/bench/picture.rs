@@ -1,5 +1,5 @@
 //! `bench` as a picture: for each shape of weights what its implementations make of the device's memory, over rows, and the same
-//! of both ways of attention, over positions.
+//! of the ways of attention, over positions.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -13,12 +13,13 @@ const LABEL: (&str, i32) = ("sans-serif", 13);
 const HEAD_HEIGHT: u32 = 64;
 
 /// Ways in the order of their colours, and what the legend calls them.
-const WAYS: [(&str, &str); 5] = [
+const WAYS: [(&str, &str); 6] = [
     ("gemv", "A: GEMV"),
     ("flat", "B: flat"),
     ("conventional", "C: conventional"),
     ("synchronised", "synchronised"),
     ("unified", "unified maximum"),
+    ("two-launches", "in two launches"),
 ];
 
 /// What is drawn of a report.

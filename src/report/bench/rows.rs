@@ -19,7 +19,7 @@ pub struct BenchRow {
     pub context: Option<usize>,
     /// Sequences that attend together.
     pub sequences: Option<usize>,
-    /// `gemv`, `flat`, `conventional`; `synchronised`, `unified`; of a link its layers' weights, `weights`.
+    /// `gemv`, `flat`, `conventional`; `two-launches`, `synchronised`, `unified`; of a link its layers' weights, `weights`.
     pub way: &'static str,
     /// Its time; of a link a token's.
     pub seconds: f64,
@@ -83,6 +83,7 @@ fn of_product(row: &ProductRow, memory: f64) -> impl Iterator<Item = BenchRow> {
 
 fn of_attention(row: &AttentionRow, memory: f64) -> impl Iterator<Item = BenchRow> {
     let ways = [
+        ("two-launches", row.in_two_s),
         ("synchronised", row.synchronised_s),
         ("unified", row.unified_s),
     ];
