@@ -116,15 +116,17 @@ impl Work<'_> {
         if !self.is_first_step(context_len) {
             return self.launch(&attention.launch()?);
         }
-        // Before the results take the queries' place.
-        self.launch(&count_scores(&attention, beside.bins)?)?;
-        self.launch(&choose_range(beside.bins, beside.range))?;
+        // One GPU batch tells of all, and before the results take the queries' place.
+        if self.turn.cell.batch == 0 {
+            self.launch(&count_scores(&attention, beside.bins)?)?;
+            self.launch(&choose_range(beside.bins, beside.range))?;
+        }
         let range = 0;
         self.launch(&Attention { range, ..attention }.launch()?)
     }
 
     /// Whether this is a step in which a model's scores are measured: the first of the texts of the first round, in every
-    /// layer. Those after it share the maximum that was found (FlashDecoding++ section 3), which the host need not know.
+    /// layer (of the first GPU batch's). Those after it share the maximum that was found (FlashDecoding++ section 3), which the host need not know.
     fn is_first_step(&self, context_len: usize) -> bool {
         let prompt_len = self.turn.engine.plan.workload.prompt_len as usize;
         self.turn.cell.round == 0 && context_len == prompt_len + 1
