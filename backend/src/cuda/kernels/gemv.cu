@@ -9,6 +9,7 @@
 #include "product.cuh"
 #include "reduce.cuh"
 
+// At most; fewer where rows are short.
 #define GEMV_WARPS 4
 #define GEMV_THREADS (GEMV_WARPS * WARP)
 
@@ -107,7 +108,7 @@ __device__ inline void add_unaligned(const Rows<T>& from, float* parts) {
         if (column < from.columns && row < from.rows) {
             const T* weights = from.weights + (unsigned long long)column * from.k;
             const T* x = from.x + (unsigned long long)row * from.k;
-            for (unsigned int at = threadIdx.x; at < from.k; at += GEMV_THREADS) {
+            for (unsigned int at = threadIdx.x; at < from.k; at += blockDim.x) {
                 sum = fmaf(to_f32(weights[at]), to_f32(x[at]), sum);
             }
         }
@@ -138,14 +139,14 @@ __device__ inline void add_rows(const Rows<T>& from, Way& sums) {
     Eight weights[AHEAD][COLUMNS];
 #pragma unroll
     for (unsigned int ahead = 0; ahead < AHEAD; ahead++) {
-        load_columns<T, COLUMNS>(from, ahead * GEMV_THREADS + threadIdx.x, sixteens, weights[ahead]);
+        load_columns<T, COLUMNS>(from, ahead * blockDim.x + threadIdx.x, sixteens, weights[ahead]);
     }
     wait_for_previous();
     // All lanes of a warp go on as long as any has something, since they compute together.
-    for (unsigned int base = threadIdx.x / WARP * WARP; base < sixteens; base += AHEAD * GEMV_THREADS) {
+    for (unsigned int base = threadIdx.x / WARP * WARP; base < sixteens; base += AHEAD * blockDim.x) {
 #pragma unroll
         for (unsigned int ahead = 0; ahead < AHEAD; ahead++) {
-            unsigned int at = base + ahead * GEMV_THREADS + threadIdx.x % WARP;
+            unsigned int at = base + ahead * blockDim.x + threadIdx.x % WARP;
 #pragma unroll
             for (unsigned int first = 0; first < ROWS; first += AT_ONCE) {
                 Eight x[AT_ONCE];
@@ -156,7 +157,7 @@ __device__ inline void add_rows(const Rows<T>& from, Way& sums) {
                 }
                 sums.template add<AT_ONCE>(weights[ahead], x, first);
             }
-            load_columns<T, COLUMNS>(from, at + AHEAD * GEMV_THREADS, sixteens, weights[ahead]);
+            load_columns<T, COLUMNS>(from, at + AHEAD * blockDim.x, sixteens, weights[ahead]);
         }
     }
 }
@@ -164,8 +165,8 @@ __device__ inline void add_rows(const Rows<T>& from, Way& sums) {
 template <class T, int ROWS, int COLUMNS, int AHEAD, bool TENSOR>
 __device__ void gemv(const ProductArguments& arguments) {
     typedef typename Summing<TENSOR && Mma<T>::HAS, T, ROWS, COLUMNS>::Way Way;
-    constexpr unsigned int COUNT = COLUMNS * ROWS, PARTS = GEMV_WARPS * Way::LANES;
-    SHARED(float, parts, PARTS * COUNT);
+    constexpr unsigned int COUNT = COLUMNS * ROWS;
+    SHARED(float, parts, GEMV_WARPS * Way::LANES * COUNT);
     unsigned int column = blockIdx.x * COLUMNS, row = blockIdx.y * ROWS;
     Rows<T> from = {
         (const T*)arguments.weights + (unsigned long long)column * arguments.k,
@@ -182,11 +183,11 @@ __device__ void gemv(const ProductArguments& arguments) {
         add_unaligned<T, ROWS, COLUMNS>(from, mine);
     }
     __syncthreads();
-    for (unsigned int i = threadIdx.x; i < COUNT; i += GEMV_THREADS) {
+    for (unsigned int i = threadIdx.x; i < COUNT; i += blockDim.x) {
         if (i / ROWS < from.columns && i % ROWS < from.rows) {
             float sum = 0.0f;
-#pragma unroll
-            for (unsigned int part = 0; part < PARTS; part++) {
+#pragma unroll 4
+            for (unsigned int part = 0; part < blockDim.x / WARP * Way::LANES; part++) {
                 sum += parts[part * COUNT + i];
             }
             put_product<T>(arguments, row + i % ROWS, column + i / ROWS, sum);
@@ -202,7 +203,7 @@ __device__ void gemv(const ProductArguments& arguments) {
 #define GEMV_OF(TYPE)                                                                                         \
     GEMV(TYPE, 1, 1, 4, 8)                                                                                   \
     GEMV(TYPE, 2, 1, 4, 8)                                                                                   \
-    GEMV(TYPE, 4, 2, 2, 6)                                                                                   \
+    GEMV(TYPE, 4, 2, 2, 5)                                                                                   \
     GEMV(TYPE, 8, 3, 2, 3)
 
 GEMV_OF(f16)

@@ -142,14 +142,14 @@ struct Adding<false, T, TILES, EIGHTS> {
 };
 
 // Adds up what the warps have of a block's columns, and puts it.
-template <class T, int COLUMNS, int ROWS, int WARPS>
+template <class T, int COLUMNS, int ROWS>
 __device__ inline void put_sums(const ProductArguments& arguments, const float* parts, unsigned int stride) {
     for (unsigned int i = threadIdx.x; i < COLUMNS * ROWS; i += blockDim.x) {
         unsigned int row = blockIdx.y * ROWS + i / COLUMNS, column = blockIdx.x * COLUMNS + i % COLUMNS;
         if (row < arguments.m && column < arguments.n) {
             float sum = 0.0f;
-#pragma unroll
-            for (int warp = 0; warp < WARPS; warp++) {
+#pragma unroll 4
+            for (unsigned int warp = 0; warp < blockDim.x / WARP; warp++) {
                 sum += parts[(warp * ROWS + i / COLUMNS) * stride + i % COLUMNS];
             }
             put_product<T>(arguments, row, column, sum);
@@ -157,6 +157,7 @@ __device__ inline void put_sums(const ProductArguments& arguments, const float* 
     }
 }
 
+// WARPS at most, and fewer where rows are short.
 template <class T, int TILES, int EIGHTS, int WARPS, bool TENSOR>
 __device__ void thin(const ProductArguments& arguments) {
     // Eight more than a row is wide, so that lanes put their pairs into different banks.
@@ -165,30 +166,30 @@ __device__ void thin(const ProductArguments& arguments) {
     // CUDA cores need registers for more than what is under way.
     constexpr int AHEAD = HAS ? 2 : 1;
     SHARED(float, parts, WARPS * ROWS * STRIDE);
-    unsigned int warp = threadIdx.x / WARP, count = (arguments.k + STEP - 1) / STEP;
+    unsigned int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, count = (arguments.k + STEP - 1) / STEP;
     Step<TILES, EIGHTS> steps[AHEAD];
     typename Adding<HAS, T, TILES, EIGHTS>::Way sums = {};
 #pragma unroll
     for (int ahead = 0; ahead < AHEAD; ahead++) {
-        load_weights<T>(arguments, warp + ahead * WARPS, steps[ahead]);
+        load_weights<T>(arguments, warp + ahead * warps, steps[ahead]);
     }
     wait_for_previous();
 #pragma unroll
     for (int ahead = 0; ahead < AHEAD; ahead++) {
-        load_x<T>(arguments, warp + ahead * WARPS, steps[ahead]);
+        load_x<T>(arguments, warp + ahead * warps, steps[ahead]);
     }
-    for (unsigned int step = warp; step < count; step += AHEAD * WARPS) {
+    for (unsigned int step = warp; step < count; step += AHEAD * warps) {
 #pragma unroll
         for (int ahead = 0; ahead < AHEAD; ahead++) {
             sums.add(steps[ahead]);
-            unsigned int next = step + (AHEAD + ahead) * WARPS;
+            unsigned int next = step + (AHEAD + ahead) * warps;
             load_weights<T>(arguments, next, steps[ahead]);
             load_x<T>(arguments, next, steps[ahead]);
         }
     }
     sums.put(parts + warp * ROWS * STRIDE, STRIDE);
     __syncthreads();
-    put_sums<T, COLUMNS, ROWS, WARPS>(arguments, parts, STRIDE);
+    put_sums<T, COLUMNS, ROWS>(arguments, parts, STRIDE);
 }
 
 // Blocks are small, so that whichever multiprocessor is quick gets more of them; but two eights of rows would read x too often.

@@ -7,8 +7,14 @@ use crate::cuda::arguments::Arguments;
 use crate::cuda::tile::Cut;
 use crate::cuda::{CudaError, Launch};
 
-/// As in `gemv.cu`: warps of a block.
+/// As in `gemv.cu`: warps of a block at most.
 const GEMV_WARPS: usize = 4;
+
+/// Elements of a row that a warp of GEMV takes at a time.
+const GEMV_STEP: usize = 8 * WARP;
+
+/// Elements of a row that a warp of the flat product for few rows takes at a time.
+const THIN_STEP: usize = 64;
 
 /// As in `flat.cu`: columns of a tile along k, and elements from a row of a tile to the next.
 const TILE_STRIDE: usize = 72;
@@ -63,7 +69,8 @@ pub fn gemv_plain(product: &Product) -> Result<Launch, CudaError> {
 }
 
 fn by_rows(product: &Product, kernel: String, rows: usize) -> Launch {
-    let [m, n, _] = product.shape;
+    let [m, n, k] = product.shape;
+    let warps = k.div_ceil(GEMV_STEP).clamp(1, GEMV_WARPS);
     // As in `gemv.cu`.
     let columns = match rows {
         1 | 2 => 1,
@@ -71,7 +78,7 @@ fn by_rows(product: &Product, kernel: String, rows: usize) -> Launch {
         _ => 3,
     };
     let grid = [n.div_ceil(columns), m.div_ceil(rows), 1];
-    let shape = (grid, GEMV_WARPS * WARP);
+    let shape = (grid, warps * WARP);
     early("gemv", kernel, shape, product)
 }
 
@@ -159,8 +166,9 @@ pub fn check_depth(k: usize) -> Result<(), CudaError> {
 fn without_tiles(product: &Product, kernel: String, eights: usize) -> Result<Launch, CudaError> {
     let [m, n, k] = product.shape;
     check_depth(k)?;
-    // As in `thin.cu`: columns of a block, and warps that split k.
-    let (columns, warps) = if eights == 1 { (8, 16) } else { (16, 8) };
+    // As in `thin.cu`: columns of a block, and warps that split k, at most.
+    let (columns, most) = if eights == 1 { (8, 16) } else { (16, 8) };
+    let warps = k.div_ceil(THIN_STEP).clamp(1, most);
     let grid = [n.div_ceil(columns), m.div_ceil(8 * eights), 1];
     let shape = (grid, warps * WARP);
     Ok(early("thin", kernel, shape, product))
@@ -242,6 +250,20 @@ mod tests {
             let tiled = flat(&product, Cut::Tiles(64)).expect("a launch");
             assert!(!tiled.early, "its kernel does not wait");
         }
+    }
+
+    /// Warps that split short rows would have nothing to do.
+    #[test]
+    fn short_rows_have_few_warps() {
+        let threads = |m, k| {
+            let product = product([m, 4096, k]);
+            let thin = flat(&product, Cut::Thin).expect("a launch");
+            [gemv(&product).expect("a launch").threads, thin.threads]
+        };
+        assert_eq!(threads(1, 64), [32, 32]);
+        assert_eq!(threads(8, 768), [96, 384]);
+        assert_eq!(threads(8, 4096), [128, 512]);
+        assert_eq!(threads(16, 11008), [128, 256]);
     }
 
     #[test]
