@@ -316,10 +316,7 @@ impl Attention {
         let grid = [self.rows, self.group, 1];
         let combine = named("combine", self.dtype)?;
         let shape = (grid, THREADS);
-        Ok([
-            apart.launch()?,
-            early(combine, shape, apart.arguments()),
-        ])
+        Ok([apart.launch()?, early(combine, shape, apart.arguments())])
     }
 }
 

@@ -22,7 +22,7 @@ const TYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
 
 type Test = fn(&mut Bench<'_>) -> Result<(), Wrong>;
 
-const TESTS: [(&str, Test); 29] = [
+const TESTS: [(&str, Test); 30] = [
     ("embedding", rows::embed),
     ("layer norm", rows::layer_norm),
     ("RMSNorm", rows::rms_norm),
