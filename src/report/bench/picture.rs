@@ -204,7 +204,7 @@ impl Picture for BenchPicture<'_> {
             if is_there(way) {
                 let word = coloured_words(name, (x, 50), 14, place, colour(index));
                 head.draw(&word).map_err(own)?;
-                x += 9 * name.len() as i32 + 24;
+                x += 15 * name.len() as i32 / 2 + 20;
             }
         }
         let ring = Circle::new((x, 50), 6, BLACK.stroke_width(1));

@@ -14,8 +14,8 @@ use crate::cuda::launches::{self, Product, check_depth};
 use crate::cuda::{Card, CopyRows, CudaError, Launch, raw, tile};
 use crate::dispatch::{Dispatch, Tried, Weights, curves};
 
-/// Rows that are timed for a lookup table.
-const ROWS: [usize; 12] = [1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 96, 128];
+/// Rows that are timed for a lookup table, on either side of what a flat product of few rows has.
+const ROWS: [usize; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 32, 64, 96, 128];
 
 /// How often something is timed for it.
 const REPEATS: Repeats = Repeats {
