@@ -1,4 +1,4 @@
-//! A GPU with one stream, which compiles kernels as they are asked for.
+//! A GPU with one stream, and kernels that are compiled for it.
 
 use std::collections::HashMap;
 use std::sync::Arc;

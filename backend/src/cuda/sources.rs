@@ -34,7 +34,7 @@ pub const HEADERS: [Source; 12] = [
     source!("warps.cuh"),
 ];
 
-/// Each is compiled by itself, when one of its kernels is first launched.
+/// Each is compiled by itself.
 pub const SOURCES: [Source; 16] = [
     source!("activation.cu"),
     source!("append.cu"),

@@ -275,16 +275,6 @@ impl Decoder {
     }
 }
 
-impl Decoder {
-    /// Copies bytes with all threads; both are equally many.
-    ///
-    /// # Errors
-    /// [`DecoderError::Threads`].
-    pub fn copy(&self, from: &[u8], into: &mut [u8]) -> Result<(), DecoderError> {
-        self.team.copy(from, into)
-    }
-}
-
 /// Puts what a row's queries attend to in their places.
 fn store(queries: &mut SplitMut<'_>, places: impl Iterator<Item = Range<usize>>, out: &[f32]) {
     let mut left = out;

@@ -74,6 +74,14 @@ pub struct Decoder {
 }
 
 impl Decoder {
+    /// Copies bytes with all threads; both are equally many.
+    ///
+    /// # Errors
+    /// [`DecoderError::Threads`].
+    pub fn copy(&self, from: &[u8], into: &mut [u8]) -> Result<(), DecoderError> {
+        self.team.copy(from, into)
+    }
+
     /// The stages of a model whose weights, cache and activations are stored as `dtype`, the cache
     /// perhaps packed, on as many threads. How weights are stored is said with them.
     ///

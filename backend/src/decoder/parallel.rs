@@ -97,7 +97,7 @@ impl Team {
         let others = cores.get(1..).unwrap_or_default().to_vec();
         let pool = ThreadPoolBuilder::new()
             .num_threads(self.threads - 1)
-            .thread_name(|index| format!("gpu {}", index + 1))
+            .thread_name(|index| format!("helper {}", index + 1))
             .start_handler(move |index| {
                 if own_cores {
                     pin::pin_to(&others[index..=index]);

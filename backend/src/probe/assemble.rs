@@ -22,7 +22,7 @@ const GAPS: &str = "gaps";
 /// One part in so many of a GPU's memory is no plan's.
 const SHARE_BESIDE_PLANS: u64 = 32;
 
-/// Tasks that have this part of the work of the largest of their size tell its rate.
+/// Tasks that have at least one part in so many of the work of the largest of their size tell its rate.
 const MOST_WORK: f64 = 4.0;
 
 /// A rate by size, from several measurements of each.
@@ -93,6 +93,9 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
 /// What measures the same again.
 fn command(options: &ProbeOptions) -> String {
     let mut command = "plimsoll profile".to_owned();
+    if options.cpu.card.is_some() {
+        command += " --backend cuda";
+    }
     if options.quick {
         command += " --quick";
     }
@@ -219,7 +222,8 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         attention_prefill: curve(&of_most_work(prefill)),
         attention_decode: curve(&thin(decode)),
         cpu_launch: launch,
-        cpu_attention: curve(&thin(cpu)),
+        // A small cache may have lain in the processor's own.
+        cpu_attention: curve(&thin(cpu)).capped(median(&measured.host_reads)),
         cpu_attention_prefill: None,
         part_launch: None,
         sequence: None,

@@ -121,9 +121,10 @@ impl Handoffs {
                 let ends = deps.filter_map(|dep| Some((run.trace.span(*dep)?.end.0, *dep)));
                 let last = ends.max_by(|a, b| a.0.total_cmp(&b.0));
                 let resource = task.resource.0 as usize;
-                // An engine that has only just ended its own task has not gone to sleep.
+                // An engine that has only just ended its own task has not gone to sleep; a barrier has a cost of its own.
                 if let Some((ready, dep)) = last
                     && ready > free[resource] + 200e-6
+                    && kinds[resource] != ResourceKind::Sync
                 {
                     let both = [on[dep.0 as usize], kinds[resource]];
                     let of = match both.iter().all(|kind| kind.is_stream()) {
@@ -147,17 +148,12 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_barrier_is_timed_from_the_last_that_came() {
+    /// A run of tasks that begin and end so, each behind others.
+    fn run_of(tasks: &[(ResourceKind, &[TaskId], (f64, f64))]) -> Run {
         let machine = Machine::single_gpu(PerTier::from_fn(|_| Bytes(0)));
         let mut program = Program::new();
         let mut trace = Trace::default();
-        let tasks = [
-            (ResourceKind::H2d, &[][..], (0.0, 2.0)),
-            (ResourceKind::D2h, &[], (0.0, 3.0)),
-            (ResourceKind::Sync, &[TaskId(0), TaskId(1)], (3.25, 3.5)),
-        ];
-        for (kind, deps, (start, end)) in tasks {
+        for &(kind, deps, (start, end)) in tasks {
             let op = program.op(Op::Barrier);
             let task = program.push(NewTask {
                 op,
@@ -172,11 +168,37 @@ mod tests {
             trace.extend_to(program.end_task());
             trace.record(task, Span { start, end });
         }
-        let run = Run {
+        Run {
             machine,
             pieces: vec![Arc::new(program)],
             trace,
-        };
+        }
+    }
+
+    #[test]
+    fn a_barrier_is_timed_from_the_last_that_came() {
+        let run = run_of(&[
+            (ResourceKind::H2d, &[][..], (0.0, 2.0)),
+            (ResourceKind::D2h, &[], (0.0, 3.0)),
+            (ResourceKind::Sync, &[TaskId(0), TaskId(1)], (3.25, 3.5)),
+        ]);
         assert_eq!(barriers(&run).last(), Some(&0.5));
+    }
+
+    #[test]
+    fn hand_offs_between_streams_are_apart_from_those_of_the_host() {
+        use ResourceKind::{Cpu, D2h, Gpu, H2d, Sync};
+        let mut found = Handoffs::default();
+        found.add(&run_of(&[
+            (Gpu, &[][..], (0.0, 1.0)),
+            (D2h, &[TaskId(0)], (1.125, 2.0)),
+            (Cpu, &[TaskId(1)], (2.5, 3.0)),
+            (H2d, &[TaskId(2)], (3.25, 4.0)),
+            // Of several that it waited for the last counts; a barrier does not.
+            (Gpu, &[TaskId(1), TaskId(3)], (4.0625, 5.0)),
+            (Sync, &[TaskId(4)], (5.5, 5.5)),
+        ]));
+        assert_eq!(found.between_streams, [0.125, 0.0625]);
+        assert_eq!(found.others, [0.5, 0.25]);
     }
 }

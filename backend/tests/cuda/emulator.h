@@ -233,21 +233,25 @@ static void wait_for_previous() {
     fibers[current].has_waited = true;
 }
 
-static Eight load_once(const void* from, bool there) {
+static Eight load_weights(const void* from, bool there) {
     Eight loaded = {};
     if (there) {
         memcpy(&loaded, from, sizeof loaded);
     }
     return loaded;
 }
+static Eight load_with_neighbours(const void* from, bool there) {
+    return load_weights(from, there);
+}
+// What may have been written by what came before.
 static Eight load_if(const void* from, bool there) {
     if (is_early && !fibers[current].has_waited) {
         failure = "an early kernel reads before it waits for what came before";
     }
-    return load_once(from, there);
+    return load_weights(from, there);
 }
-static Eight load_with_neighbours(const void* from, bool there) {
-    return load_once(from, there);
+static Eight load_once(const void* from, bool there) {
+    return load_if(from, there);
 }
 
 static void copy_behind(void* into, const void* from, bool there) {

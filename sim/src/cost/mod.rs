@@ -415,11 +415,8 @@ impl CostModel {
                 AttentionPart::Copied => self.cpu_shares().1,
                 _ => 1.0,
             };
-            let rated = Part::rated(number, bytes * share, (decode, bytes, SizeUnit::Bytes));
-            // What one layer's cache was read at may be what lay in the processor's own.
-            let read = Part::streamed(HOST_BANDWIDTH, bytes, &self.profile.tiers.host_bandwidth);
-            let bound = on_cpu && read.seconds.0 > rated.seconds.0;
-            return each(if bound { read } else { rated });
+            let rate = (decode, bytes, SizeUnit::Bytes);
+            return each(Part::rated(number, bytes * share, rate));
         }
         let (number, prefill) = match &compute.cpu_attention_prefill {
             Some(cpu) if on_cpu => ("compute.cpu_attention_prefill", cpu),

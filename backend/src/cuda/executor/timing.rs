@@ -2,6 +2,7 @@
 //! that come from its memory: a model's layers have each their own, so no cache holds what comes next.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{Implementation, ProductCurves};
@@ -223,12 +224,16 @@ pub(super) fn load(
     for weights in Weights::of_model(model, dtype) {
         // A head has a row a sequence, some at a time, and its results are as wide as f32.
         let wide = weights.n == model.vocab_size as usize;
-        let most = if wide { HEAD_ROWS } else { usize::MAX };
-        let vendors = |m: &usize| choose(dispatch, *m, weights) == Implementation::Conventional;
-        let rows = rows.iter().filter(|m| **m <= most && vendors(m));
-        products.extend(rows.map(|m| raw::Product {
+        let at_once = |m: &usize| match wide {
+            true => [HEAD_ROWS.min(*m), m % HEAD_ROWS],
+            false => [*m, 0],
+        };
+        let vendors =
+            |m: &usize| *m > 0 && choose(dispatch, *m, weights) == Implementation::Conventional;
+        let rows: BTreeSet<usize> = rows.iter().flat_map(at_once).filter(vendors).collect();
+        products.extend(rows.into_iter().map(|m| raw::Product {
             addresses: [0; 3],
-            shape: [*m, weights.n, weights.k],
+            shape: [m, weights.n, weights.k],
             dtype,
             wide,
         }));
@@ -240,10 +245,10 @@ pub(super) fn load(
         for (address, bytes) in
             (product.addresses.iter_mut()).zip([2 * m * k, 2 * n * k, result * m * n])
         {
-            let Ok(room) = taken.room(bytes) else {
-                return Ok(());
-            };
-            *address = room;
+            *address = taken.room(bytes).unwrap_or(0);
+        }
+        if product.addresses.contains(&0) {
+            continue;
         }
         card.multiply(0, product)?;
         card.record(0, CHOICE)?;

@@ -126,7 +126,7 @@ __device__ inline void load_columns(const Rows<T>& from, unsigned int at, unsign
     for (unsigned int column = 0; column < COLUMNS; column++) {
         // Columns behind the last are computed and not put.
         unsigned int row = least(column, from.columns - 1) * sixteens;
-        into[column] = load_once((const Eight*)from.weights + row + at, at < sixteens);
+        into[column] = load_weights((const Eight*)from.weights + row + at, at < sixteens);
     }
 }
 

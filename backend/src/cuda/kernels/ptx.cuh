@@ -44,9 +44,13 @@ __device__ inline Eight load_if(const void* from, bool there) {
     LOAD_IF("ld.global.v4.u32");
 }
 
-// The same of what no kernel writes and nobody reads a second time, which shall not take the place of other things near a
-// multiprocessor.
+// The same of what nobody reads a second time, which shall not take the place of other things near a multiprocessor.
 __device__ inline Eight load_once(const void* from, bool there) {
+    LOAD_IF("ld.global.L1::no_allocate.v4.u32");
+}
+
+// The same of weights, which nothing writes from the kernel's begin on, be that early.
+__device__ inline Eight load_weights(const void* from, bool there) {
     LOAD_IF("ld.global.nc.L1::no_allocate.v4.u32");
 }
 
