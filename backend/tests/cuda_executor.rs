@@ -324,7 +324,7 @@ fn products_are_measured_before_the_clock_starts() {
         for implementation in Implementation::ALL {
             let curve = curves.of(implementation).expect("all compute it");
             let rows: Vec<f64> = curve.points().iter().map(|point| point.0).collect();
-            assert_eq!((rows[0], rows.len()), (1.0, 12));
+            assert_eq!((rows[0], rows.len()), (1.0, 14));
         }
     }
 }
