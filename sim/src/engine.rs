@@ -111,13 +111,10 @@ impl Simulator {
     pub fn new(machine: &Machine, cost: CostModel) -> Simulator {
         let lanes: Vec<Lane> = machine.resources.iter().map(|r| Lane::new(*r)).collect();
         let (delays, slowed_by) = contention(machine, cost.profile());
-        let compute = &cost.profile().compute;
-        let handoff = compute.handoff.as_ref().map_or(0.0, |h| h.value.0);
-        let between_streams = compute.stream_handoff.as_ref();
-        let between_streams = between_streams.map_or(handoff, |h| h.value.0);
+        let [usual, between_streams] = cost.profile().compute.handoffs().map(|time| time.0);
         Simulator {
             handoff: Handoff {
-                usual: handoff,
+                usual,
                 between_streams,
             },
             traffic: OnLanes::none(),

@@ -219,6 +219,15 @@ pub struct Compute {
     pub cpu_attention_prefill: Option<Curve>,
 }
 
+impl Compute {
+    /// What hand-offs take: from any engine to another, and between streams of a GPU. Nothing where nobody knows.
+    pub fn handoffs(&self) -> [Seconds; 2] {
+        let usual = self.handoff.as_ref().map_or(Seconds::ZERO, |h| h.value);
+        let between_streams = self.stream_handoff.as_ref();
+        [usual, between_streams.map_or(usual, |h| h.value)]
+    }
+}
+
 /// Matrix products [M x k] x [k x n] on a processor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GemmCurve {

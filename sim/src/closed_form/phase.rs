@@ -436,11 +436,8 @@ impl Pass<'_> {
         let mut both = Linear::default();
         // The chain changes engines four times: to the copy, the CPU, the copy back and the GPU. The first and the last are between
         // streams.
-        let compute = &self.forms.cost.profile().compute;
-        let handoff = compute.handoff.as_ref().map_or(0.0, |h| h.value.0);
-        let between_streams = compute.stream_handoff.as_ref();
-        let between_streams = between_streams.map_or(handoff, |h| h.value.0);
-        let handed = f64::from(self.batches) * 2.0 * (handoff + between_streams);
+        let [usual, between_streams] = self.forms.cost.profile().compute.handoffs();
+        let handed = f64::from(self.batches) * 2.0 * (usual.0 + between_streams.0);
         both.cache.host += handed;
         both.cache.disk += handed;
         for (kind, bytes) in [(ResourceKind::D2h, there), (ResourceKind::H2d, back)] {

@@ -126,7 +126,8 @@ impl Work<'_> {
     }
 
     /// Whether this is a step in which a model's scores are measured: the first of the texts of the first round, in every
-    /// layer. The first GPU batch's are counted, and those after it share the maximum that was found (FlashDecoding++ section 3), which the host need not know.
+    /// layer. The first GPU batch's are counted, and steps after it share the maximum that was found (FlashDecoding++ section
+    /// 3), which the host need not know.
     fn is_first_step(&self, context_len: usize) -> bool {
         let prompt_len = self.turn.engine.plan.workload.prompt_len as usize;
         self.turn.cell.round == 0 && context_len == prompt_len + 1
