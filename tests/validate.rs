@@ -114,6 +114,12 @@ fn every_case_is_reported_in_every_format() {
         assert!(case["explained_by"].is_string());
         let over_busiest = case["measured_over_busiest"].as_f64().expect("a ratio");
         assert!(over_busiest >= 0.999, "{case}");
+        // Passes' own busiest resources take at least as long together as the busiest of all.
+        let by_pass = case["measured_over_busiest_by_pass"].as_f64();
+        assert!(
+            by_pass.is_some_and(|it| it > 0.5 && it <= over_busiest + 1e-9),
+            "{case}"
+        );
         let repeats = case["repeats_s"].as_array().expect("a list");
         assert!(repeats.len() == 2 && repeats.iter().all(Value::is_f64));
     }

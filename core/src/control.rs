@@ -159,11 +159,9 @@ impl Run {
     /// Every task with its operation, resource number and cell, in program order.
     pub fn tasks(&self) -> impl Iterator<Item = (TaskId, &Op, usize, Cell)> + '_ {
         self.pieces.iter().flat_map(|piece| {
-            let first = piece.first_task().0;
-            piece.tasks().iter().enumerate().map(move |(index, task)| {
-                let id = TaskId(first + index as u32);
-                (id, piece.op_of(task), task.resource.0 as usize, task.cell)
-            })
+            piece
+                .numbered_tasks()
+                .map(move |(id, task)| (id, piece.op_of(task), task.resource.0 as usize, task.cell))
         })
     }
 }

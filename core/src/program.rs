@@ -644,6 +644,12 @@ impl Program {
         &self.tasks
     }
 
+    /// The same, each with its number.
+    pub fn numbered_tasks(&self) -> impl Iterator<Item = (TaskId, &Task)> + '_ {
+        let numbered = self.tasks.iter().enumerate();
+        numbered.map(|(index, task)| (TaskId(self.first_task().0 + index as u32), task))
+    }
+
     /// Its distinct operations, by [`OpId`].
     #[inline]
     pub fn ops(&self) -> &[Op] {

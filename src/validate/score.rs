@@ -1,7 +1,9 @@
 //! How far predictions are from measurements.
 
+use std::sync::Arc;
+
 use plimsoll_core::control::Run;
-use plimsoll_core::program::ResourceKind;
+use plimsoll_core::program::{Program, ResourceKind};
 use plimsoll_core::summary::Summary;
 use serde::Serialize;
 
@@ -40,6 +42,9 @@ pub struct CaseRow {
     pub measured_bottleneck: String,
     /// Latency as executed over the time that this one was busy meanwhile: 1 where all else is hidden behind it.
     pub measured_over_busiest: f64,
+    /// The same over the time of each pass's own busiest resource, summed: prefill may be bound by another one than decode.
+    /// Below 1 where passes overlap.
+    pub measured_over_busiest_by_pass: f64,
     /// Latency of each repeat, in the order they were run.
     pub repeats_s: Repeats,
     /// Largest over smallest latency of the repeats, less one; none of a single one.
@@ -116,6 +121,7 @@ impl CaseRow {
             explained_s,
             predicted_bottleneck: summary.bottleneck,
             measured_over_busiest: over_busiest(&measured),
+            measured_over_busiest_by_pass: measured_s / busiest_by_pass_s(&middle.run),
             measured_bottleneck: measured.bottleneck,
             repeat_range: range(&latencies_s),
             repeats_s: Repeats::List(latencies_s),
@@ -152,6 +158,22 @@ impl CaseRow {
 fn over_busiest(run: &Summary) -> f64 {
     let shares = run.busy_fraction.named().map(|(_, share)| share);
     1.0 / shares.into_iter().fold(f64::MIN_POSITIVE, f64::max)
+}
+
+/// How long the busiest resource of each pass was busy with it, summed over passes.
+fn busiest_by_pass_s(run: &Run) -> f64 {
+    let of_pass = |pass: &Arc<Program>| {
+        let mut busy_s = vec![0.0; run.machine.resources.len()];
+        for (id, task) in pass.numbered_tasks() {
+            let lane = usize::from(task.resource.0);
+            busy_s[lane] += run.trace.span(id).map_or(0.0, |span| span.duration().0);
+        }
+        let resources = run.machine.resources.iter().zip(busy_s);
+        let engines = resources.filter(|(resource, _)| resource.kind != ResourceKind::Sync);
+        engines.map(|(_, busy_s)| busy_s).fold(0.0, f64::max)
+    };
+    let all: f64 = run.pieces.iter().map(of_pass).sum();
+    all.max(f64::MIN_POSITIVE)
 }
 
 /// The largest over the smallest of several, less one.

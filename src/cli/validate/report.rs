@@ -154,7 +154,8 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
     );
     text.push_str(
         "busiest: the resource that was busy longest, and the measured time over that in which it was; 1.00x where all else is \
-         hidden behind it\n",
+         hidden behind it\n\
+         by pass: the same over each pass's own busiest resource, since prefill may be bound by another one than decode\n",
     );
     text.push_str(&unsteady(score).map_or(String::new(), |said| format!("{said}\n")));
     let _ = match report.cases.iter().any(|row| row.pace.is_some()) {
@@ -201,6 +202,7 @@ fn table(rows: &[CaseRow]) -> Table {
         ("error", Align::Right),
         ("explained by", Align::Left),
         ("busiest", Align::Left),
+        ("by pass", Align::Right),
         ("pace", Align::Right),
         ("repeats", Align::Right),
     ]);
@@ -218,6 +220,7 @@ fn table(rows: &[CaseRow]) -> Table {
                 "{} {:.2}x",
                 row.measured_bottleneck, row.measured_over_busiest
             ),
+            format!("{:.2}x", row.measured_over_busiest_by_pass),
             row.pace
                 .map_or("-".to_owned(), |pace| format!("{pace:.2}x")),
             format!("{}{}", row.repeats(), range.unwrap_or_default()),
