@@ -104,7 +104,7 @@ impl ClosedForms {
         (compressions, sparse_attention): (&[Compression], f64),
     ) -> Result<ClosedForms, LowerError> {
         Ok(ClosedForms {
-            cost: CostModel::new(profile, dtype),
+            cost: CostModel::of_layers(profile, model, dtype),
             gemms: StageGemms::of(model, dtype)?,
             weights: [false, true]
                 .map(|weights| Weights::of(model, dtype, Compression::of(weights, false))),
@@ -118,7 +118,7 @@ impl ClosedForms {
     /// The same on another machine: only times change.
     pub fn on(&self, profile: &HardwareProfile) -> ClosedForms {
         ClosedForms {
-            cost: CostModel::new(profile, self.dtype),
+            cost: CostModel::of_layers(profile, &self.model, self.dtype),
             ..self.clone()
         }
     }

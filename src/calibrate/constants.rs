@@ -147,7 +147,12 @@ impl Constant {
                 let products = compute.products.iter_mut();
                 let products = products.filter(|it| it.packed || Some(it.dtype) == dtype);
                 let products = products.flat_map(|product| product.curves_mut());
-                curves.chain(products).map(Place::Rate).collect()
+                // Curves of whole parts of layers have this in them.
+                let beside = compute.beside_products.iter_mut();
+                let beside = beside.filter(|it| Some(it.dtype) == dtype);
+                let beside = beside.map(|it| &mut it.rate);
+                let all = curves.chain(products).chain(beside);
+                all.map(Place::Rate).collect()
             }
             "compute.attention_prefill" => one(&mut compute.attention_prefill),
             "compute.attention_decode" => one(&mut compute.attention_decode),

@@ -13,7 +13,7 @@ use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use super::compute::Matrix;
 use super::samples::{Handoffs, Timed, durations};
 use super::stats::{median, spread};
-use super::{Measured, Moment, ProbeOptions, compute, unpack};
+use super::{Measured, Moment, ProbeOptions, beside, compute, unpack};
 
 pub(crate) const MEASURED: &str = "measured";
 const COUNTED: &str = "counted";
@@ -26,9 +26,9 @@ const SHARE_BESIDE_PLANS: u64 = 32;
 const MOST_WORK: f64 = 4.0;
 
 /// A rate by size, from several measurements of each.
-type Rates = BTreeMap<u64, Vec<f64>>;
+pub(super) type Rates = BTreeMap<u64, Vec<f64>>;
 
-fn curve(rates: &Rates) -> Curve {
+pub(super) fn curve(rates: &Rates) -> Curve {
     let points = rates
         .iter()
         .map(|(size, r)| (*size as f64, median(r)))
@@ -219,6 +219,7 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         pace: emulated.then(|| pace(measured)),
         gemm: gemm_curves(options, measured),
         products: product_curves(options),
+        beside_products: beside::curves(&measured.layer_parts, &product_curves(options)),
         attention_prefill: curve(&of_most_work(prefill)),
         attention_decode: curve(&thin(decode)),
         cpu_launch: launch,

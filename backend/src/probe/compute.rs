@@ -21,6 +21,8 @@ const VOCABULARY: u32 = 4096;
 pub(super) struct Shape {
     pub hidden_size: u32,
     pub num_hidden_layers: u32,
+    /// An OPT, whose products have biases, or else a Llama.
+    pub biased: bool,
 }
 
 /// Calibration models, smallest first: their matrices span the sizes that fit in a probe's time.
@@ -28,14 +30,17 @@ pub(super) const SHAPES: [Shape; 3] = [
     Shape {
         hidden_size: 512,
         num_hidden_layers: 5,
+        biased: true,
     },
     Shape {
         hidden_size: 896,
         num_hidden_layers: 3,
+        biased: true,
     },
     Shape {
         hidden_size: 1664,
         num_hidden_layers: 1,
+        biased: true,
     },
 ];
 
@@ -79,18 +84,36 @@ pub(super) const SHAPES_OF_GPUS: [Shape; 4] = [
     Shape {
         hidden_size: 1024,
         num_hidden_layers: 3,
+        biased: true,
     },
     Shape {
         hidden_size: 2304,
         num_hidden_layers: 2,
+        biased: true,
     },
     Shape {
         hidden_size: 4608,
         num_hidden_layers: 1,
+        biased: true,
     },
     Shape {
         hidden_size: 9216,
         num_hidden_layers: 1,
+        biased: true,
+    },
+];
+
+/// Models without biases: the others' products have kernels of their own for them.
+pub(super) const UNBIASED_OF_GPUS: [Shape; 2] = [
+    Shape {
+        hidden_size: 2304,
+        num_hidden_layers: 3,
+        biased: false,
+    },
+    Shape {
+        hidden_size: 9216,
+        num_hidden_layers: 1,
+        biased: false,
     },
 ];
 
@@ -138,7 +161,16 @@ pub(super) enum Kind {
 }
 
 pub(super) fn model(shape: Shape) -> ModelSpec {
-    let config = format!(
+    let config = if shape.biased {
+        opt(shape)
+    } else {
+        llama(shape)
+    };
+    ModelSpec::from_hf_config("calibration", &config).expect("a well-formed configuration")
+}
+
+fn opt(shape: Shape) -> String {
+    format!(
         r#"{{"model_type": "opt", "hidden_size": {h}, "num_hidden_layers": {l},
             "num_attention_heads": {heads}, "ffn_dim": {ffn}, "vocab_size": {VOCABULARY},
             "max_position_embeddings": 2048, "word_embed_proj_dim": {h}}}"#,
@@ -146,8 +178,19 @@ pub(super) fn model(shape: Shape) -> ModelSpec {
         l = shape.num_hidden_layers,
         heads = shape.hidden_size / 64,
         ffn = 4 * shape.hidden_size,
-    );
-    ModelSpec::from_hf_config("calibration", &config).expect("a well-formed configuration")
+    )
+}
+
+fn llama(shape: Shape) -> String {
+    format!(
+        r#"{{"model_type": "llama", "hidden_size": {h}, "num_hidden_layers": {l},
+            "num_attention_heads": {heads}, "intermediate_size": {ffn}, "vocab_size": {VOCABULARY},
+            "max_position_embeddings": 2048}}"#,
+        h = shape.hidden_size,
+        l = shape.num_hidden_layers,
+        heads = shape.hidden_size / 128,
+        ffn = shape.hidden_size / 3 * 8,
+    )
 }
 
 /// GPU batches of a calibration model: the first brings the weights, the others find them.

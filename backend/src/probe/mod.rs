@@ -8,6 +8,7 @@ mod alike;
 mod alpha;
 mod assemble;
 mod bandwidth;
+mod beside;
 mod compute;
 mod contention;
 mod moves;
@@ -36,7 +37,7 @@ use plimsoll_core::verify::{Verifier, VerifyError};
 use thiserror::Error;
 
 use crate::cpu::{CpuError, CpuExecutor, CpuOptions};
-use crate::cuda::executor::learn_on;
+use crate::cuda::executor::learn_with_prompts_on;
 use crate::dispatch::{Dispatch, Weights};
 use crate::kernels::KernelError;
 use crate::tiers::free_bytes;
@@ -126,6 +127,8 @@ struct Measured {
     /// Copies from and to memory that is not page-locked, where there is a GPU to which that matters.
     pageable: Vec<Timed>,
     compute: Vec<(Dtype, Timed)>,
+    /// Parts of a GPU's layers, also of models whose tasks are not in `compute`.
+    layer_parts: Vec<beside::LayerPart>,
     /// Some of the tasks of `compute` again, with weights in 4 bits.
     packed_weights: Vec<(Dtype, Timed)>,
     /// And with the cache in 4 bits.
@@ -154,6 +157,7 @@ impl Measured {
             moves: Vec::new(),
             pageable: Vec::new(),
             compute: Vec::new(),
+            layer_parts: Vec::new(),
             packed_weights: Vec::new(),
             packed_caches: Vec::new(),
             weight_reads: Vec::new(),
@@ -173,6 +177,14 @@ impl Measured {
             [] => self.base,
             moments => Moment::middle(moments),
         }
+    }
+
+    /// Takes the parts of layers among tasks.
+    fn layers(&mut self, of: (Dtype, bool), tasks: &[Timed]) {
+        let parts = tasks
+            .iter()
+            .filter_map(|task| beside::LayerPart::new(of, task));
+        self.layer_parts.extend(parts);
     }
 
     /// Runs something at a steady pace, if there is one, and gives its tasks' times at the base's pace.
@@ -223,13 +235,19 @@ pub fn measure(
     let mut done = 0;
     for dtype in &options.dtypes {
         for shape in options.shapes() {
-            let share = 0.12 + 0.36 * done as f64 / all as f64;
+            let share = 0.12 + 0.32 * done as f64 / all as f64;
             progress(
                 &format!("{} model of width {}", dtype.name(), shape.hidden_size),
                 share,
             );
             measure_compute(options, *shape, *dtype, &mut measured)?;
             done += 1;
+        }
+    }
+    if options.cpu.card.is_some() {
+        progress("models without biases", 0.44);
+        for dtype in &options.dtypes {
+            measure_unbiased(options, *dtype, &mut measured)?;
         }
     }
     progress("weights and cache in 4 bits", 0.48);
@@ -367,7 +385,8 @@ fn prompts(plan: &Plan, count: u32) -> Vec<Vec<u32>> {
 }
 
 /// The lookup table: of a calibration model's matrices, which tell those of all models where nothing better is known, and of the
-/// models that were asked for. On a GPU each executor measures its own model's as well.
+/// models that were asked for. On a GPU those of all calibration models, whose curves tell products from what is beside them, and
+/// each executor measures its own model's as well.
 fn measure_products(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
     let mut shapes = Vec::new();
     for dtype in &options.dtypes {
@@ -376,7 +395,16 @@ fn measure_products(options: &ProbeOptions, measured: &mut Measured) -> Result<(
     }
     let dispatch = &options.cpu.dispatch;
     if let Some(card) = &options.cpu.card {
-        return Ok(learn_on(&**card, dispatch, shapes).map_err(CpuError::from)?);
+        let calibration = options.shapes().iter().chain(&compute::UNBIASED_OF_GPUS);
+        let models: Vec<ModelSpec> = calibration.map(|shape| compute::model(*shape)).collect();
+        for dtype in &options.dtypes {
+            shapes.extend(
+                models
+                    .iter()
+                    .flat_map(|model| Weights::of_model(model, *dtype)),
+            );
+        }
+        return Ok(learn_with_prompts_on(&**card, dispatch, shapes).map_err(CpuError::from)?);
     }
     let calibration = compute::model(options.shapes()[1]);
     for dtype in &options.dtypes {
@@ -412,12 +440,31 @@ fn measure_compute(
     for batch in options.batches() {
         let plan = compute::plan(shape, batch, gen_len, dtype, Kind::OnDevice)?;
         let (run, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
+        if options.cpu.card.is_some() {
+            measured.layers((dtype, shape.biased), &tasks);
+        }
         measured
             .compute
             .extend(tasks.into_iter().map(|t| (dtype, t)));
         measured
             .gaps
             .extend(samples::gaps_on_one_engine(&run, ResourceKind::Gpu));
+    }
+    Ok(())
+}
+
+/// Layers whose products have no biases, for what they do beside them.
+fn measure_unbiased(
+    options: &ProbeOptions,
+    dtype: Dtype,
+    measured: &mut Measured,
+) -> Result<(), ProbeError> {
+    for shape in compute::UNBIASED_OF_GPUS {
+        for batch in options.batches() {
+            let plan = compute::plan(shape, batch, 5, dtype, Kind::OnDevice)?;
+            let (_, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
+            measured.layers((dtype, shape.biased), &tasks);
+        }
     }
     Ok(())
 }

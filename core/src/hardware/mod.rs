@@ -24,8 +24,8 @@ pub use error::ProfileError;
 pub use pace::{Pace, Slowness};
 pub use products::{Implementation, Inflections, ProductCurves};
 pub use profile::{
-    Cluster, Compute, CopyLink, DEVICE_THREADS_MAX, DeviceKind, DiskLink, GemmCurve,
-    HardwareProfile, Links, PeerLink, Tiers, WeightRead,
+    BesideProducts, Cluster, Compute, CopyLink, DEVICE_THREADS_MAX, DeviceKind, DiskLink,
+    GemmCurve, HardwareProfile, Links, PeerLink, Tiers, WeightRead,
 };
 pub use provenance::{Quantity, Source, SourceKind};
 pub use residuals::Residuals;

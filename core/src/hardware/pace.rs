@@ -104,6 +104,9 @@ impl HardwareProfile {
         for curve in compute.products.iter_mut().flat_map(|p| p.curves_mut()) {
             *curve = curve.slower(|m| slowness.of_tokens(m));
         }
+        for beside in &mut compute.beside_products {
+            beside.rate = beside.rate.slower(|m| slowness.of_tokens(m));
+        }
         by(&mut compute.attention_decode, slowness.few_tokens);
         by(&mut compute.attention_prefill, slowness.many_tokens);
         if let Some(unpack) = &mut compute.unpack {

@@ -196,6 +196,9 @@ pub struct Compute {
     /// Products of stated shapes on the device, by implementation: what executors choose by, and what their time is
     /// predicted by; empty where nobody measured it.
     pub products: Vec<ProductCurves>,
+    /// What the parts of a layer take beside their products. Where a profile has them, a part is the sum of its products, by
+    /// [`Compute::products`], and this; empty where nobody told them apart, and then rates of [`Compute::gemm`] have both in them.
+    pub beside_products: Vec<BesideProducts>,
     /// Attention over a prompt on the device, FLOP/s over context tokens.
     pub attention_prefill: Curve,
     /// Attention of one new token on the device, bytes/s over the bytes of K and V read.
@@ -247,6 +250,23 @@ pub struct GemmCurve {
     /// such curve, the others serve and `unpack` is added.
     pub packed: bool,
     /// FLOP/s over M, the rows (tokens in the batch).
+    pub rate: Curve,
+}
+
+/// What a part of a layer does beside its products: norms, activations, residuals, new keys and values into the cache, and what its
+/// kernels take to begin. It does not grow with the weights, so that a part whose weights are few has more of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BesideProducts {
+    /// The type of the tensors.
+    pub dtype: Dtype,
+    /// The part of a layer.
+    pub stage: Stage,
+    /// Whether it was measured of layers whose products have biases, some of which take kernels of their own. Layers of the other
+    /// kind have these rates only where a profile has none of theirs.
+    pub biased: bool,
+    /// Elements of a row of its input: the hidden size of the model that it was measured with.
+    pub width: u32,
+    /// Elements/s of that input over its rows.
     pub rate: Curve,
 }
 

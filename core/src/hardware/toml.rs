@@ -11,8 +11,8 @@ use super::inherit::Layers;
 use super::pace::Pace;
 use super::products::{PRODUCT_CURVES, ProductCurves};
 use super::profile::{
-    Cluster, Compute, CopyLink, DeviceKind, DiskLink, GemmCurve, HardwareProfile, Links, PeerLink,
-    Tiers, WeightRead,
+    BesideProducts, Cluster, Compute, CopyLink, DeviceKind, DiskLink, GemmCurve, HardwareProfile,
+    Links, PeerLink, Tiers, WeightRead,
 };
 use super::provenance::{Quantity, Source, SourceKind};
 use super::reader::Reader;
@@ -75,6 +75,7 @@ const COMPUTE: &[&str] = &[
     "pace_copy_s",
     "gemm",
     "products",
+    "beside_products",
     "attention_prefill_flops_per_s",
     "attention_decode_bytes_per_s",
     "unpack_elements_per_s",
@@ -106,6 +107,7 @@ const PRODUCTS: &[&str] = &[
     PRODUCT_CURVES[1],
     PRODUCT_CURVES[2],
 ];
+const BESIDE_PRODUCTS: &[&str] = &["dtype", "stage", "biased", "width", "elements_per_s"];
 const WEIGHT_READ: &[&str] = &["dtype", "bytes_per_s"];
 /// Where profiles that know no types have the one curve of theirs.
 const READ_OF_ANY_TYPE: &str = "weight_read_bytes_per_s";
@@ -282,6 +284,11 @@ fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
             .iter()
             .map(read_product)
             .collect::<Result<_, _>>()?,
+        beside_products: reader
+            .tables("beside_products", BESIDE_PRODUCTS)?
+            .iter()
+            .map(read_beside_products)
+            .collect::<Result<_, _>>()?,
         attention_prefill: reader.curve("attention_prefill_flops_per_s")?,
         attention_decode: reader.curve("attention_decode_bytes_per_s")?,
         unpack: reader.maybe_curve("unpack_elements_per_s")?,
@@ -346,6 +353,18 @@ fn read_product(reader: &Reader<'_>) -> Result<ProductCurves, Fault> {
         }
     }
     Ok(product)
+}
+
+fn read_beside_products(reader: &Reader<'_>) -> Result<BesideProducts, Fault> {
+    let stages = Stage::RATED.map(|stage| (stage.name(), stage));
+    let dtypes = Dtype::ALL.map(|dtype| (dtype.name(), dtype));
+    Ok(BesideProducts {
+        dtype: reader.word("dtype", &dtypes)?,
+        stage: reader.word("stage", &stages)?,
+        biased: reader.flag("biased")?,
+        width: reader.need_whole("width")?,
+        rate: reader.curve("elements_per_s")?,
+    })
 }
 
 /// By type, or as it was before: one for all of them.
@@ -536,6 +555,16 @@ fn write_gemm(gemm: &GemmCurve) -> Value {
     ])
 }
 
+fn write_beside_products(beside: &BesideProducts) -> Value {
+    record([
+        ("dtype", Some(beside.dtype.name().into())),
+        ("stage", Some(beside.stage.name().into())),
+        ("biased", beside.biased.then_some(Value::Boolean(true))),
+        ("width", Some(i64::from(beside.width).into())),
+        ("elements_per_s", curve(&beside.rate)),
+    ])
+}
+
 fn write_weight_read(read: &WeightRead) -> Value {
     record([
         ("dtype", Some(read.dtype.name().into())),
@@ -544,10 +573,10 @@ fn write_weight_read(read: &WeightRead) -> Value {
 }
 
 fn write_compute(compute: &Compute) -> Value {
-    let products = compute.products.iter().map(write_product).collect();
-    let products = (!compute.products.is_empty()).then_some(Value::Array(products));
-    let reads = compute.weight_read.iter().map(write_weight_read).collect();
-    let reads = (!compute.weight_read.is_empty()).then_some(Value::Array(reads));
+    let any = |values: Vec<Value>| (!values.is_empty()).then_some(Value::Array(values));
+    let products = any(compute.products.iter().map(write_product).collect());
+    let beside = compute.beside_products.iter().map(write_beside_products);
+    let reads = any(compute.weight_read.iter().map(write_weight_read).collect());
     let gemms = |curves: &[GemmCurve]| Value::Array(curves.iter().map(write_gemm).collect());
     let on_cpu = (!compute.cpu_gemm.is_empty()).then(|| gemms(&compute.cpu_gemm));
     let cpu_prefill = compute.cpu_attention_prefill.as_ref();
@@ -580,6 +609,7 @@ fn write_compute(compute: &Compute) -> Value {
         ("pace_copy_s", pace(|p| &p.copy)),
         ("gemm", Some(gemms(&compute.gemm))),
         ("products", products),
+        ("beside_products", any(beside.collect())),
         (
             "attention_prefill_flops_per_s",
             curve(&compute.attention_prefill),

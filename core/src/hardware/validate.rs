@@ -43,6 +43,7 @@ impl HardwareProfile {
         self.check_device_threads()?;
         self.check_gemm()?;
         self.check_products()?;
+        self.check_beside_products()?;
         self.check_weight_reads()?;
         self.check_contention()?;
         self.check_residuals()
@@ -103,6 +104,29 @@ impl HardwareProfile {
                     let remedy = "write whole numbers of rows";
                     return Err(Fault::new(format!("{key}.{curve}"), problem, remedy));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// A part of a layer of some width has one curve of a type, and products that it is beside.
+    fn check_beside_products(&self) -> Result<(), Fault> {
+        let mut known = BTreeSet::new();
+        for (index, beside) in self.compute.beside_products.iter().enumerate() {
+            let key = format!("compute.beside_products[{index}]");
+            let (dtype, stage, width) = (beside.dtype, beside.stage, beside.width);
+            if width == 0 {
+                return Err(Fault::new(key, "has no width", "write it above 0"));
+            }
+            if !known.insert((dtype, stage.name(), beside.biased, width)) {
+                let problem = format!("has {} of width {width} for the second time", stage.name());
+                return Err(Fault::new(key, problem, "keep one"));
+            }
+            let mut products = self.compute.products.iter();
+            if !products.any(|product| product.dtype == dtype && !product.packed) {
+                let problem = format!("is beside products of {} that are not there", dtype.name());
+                let remedy = "write their [[compute.products]], or leave it out";
+                return Err(Fault::new(key, problem, remedy));
             }
         }
         Ok(())
@@ -373,6 +397,10 @@ impl HardwareProfile {
         for (index, product) in compute.products.iter().enumerate() {
             let key = |curve| format!("compute.products[{index}].{curve}");
             all.extend(product.curves().map(|(name, c)| curve(key(name), c)));
+        }
+        for (index, beside) in compute.beside_products.iter().enumerate() {
+            let key = format!("compute.beside_products[{index}].elements_per_s");
+            all.push(curve(key, &beside.rate));
         }
         for (index, read) in compute.weight_read.iter().enumerate() {
             let key = format!("compute.weight_read[{index}].bytes_per_s");

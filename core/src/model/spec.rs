@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use plimsoll_formats::{RotaryPairs, RotaryScaling};
 
-use super::Family;
+use super::{Family, TensorRole};
 use crate::Dtype;
 use crate::units::Bytes;
 
@@ -149,6 +149,12 @@ pub enum QkvLayout {
 }
 
 impl ModelSpec {
+    /// Whether products of its layers have biases.
+    pub fn has_biases(&self) -> bool {
+        let mut tensors = self.tensors(1).into_iter();
+        tensors.any(|tensor| tensor.role == TensorRole::DownBias)
+    }
+
     /// Input embedding, decoder layers, and the final norm with the head: layers + 2.
     pub fn num_blocks(&self) -> u32 {
         self.num_hidden_layers + 2

@@ -5,6 +5,7 @@
 //! cost for each task. Who shares what with whom is not here: tasks alone are costed, the engine
 //! slows those that run beside each other.
 
+mod by_shape;
 mod gemm;
 mod part;
 mod span;
@@ -20,6 +21,7 @@ use plimsoll_core::program::{AttentionPart, Op, Resource, ResourceKind, Stage};
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::{Bytes, Seconds};
 
+use by_shape::ByShape;
 use gemm::{GemmRates, Product};
 pub use part::{Asked, Part};
 
@@ -28,6 +30,8 @@ pub use part::{Asked, Part};
 pub struct CostModel {
     profile: HardwareProfile,
     gemm: GemmRates,
+    /// None where products and what is beside them were not told apart.
+    by_shape: Option<ByShape>,
     cpu_gemm: GemmRates,
     element_bytes: u64,
     /// How fast weights of that type are read that no cache holds; none where nobody knows.
@@ -47,7 +51,7 @@ impl CostModel {
         });
         CostModel {
             weights,
-            ..CostModel::new(profile, plan.dtype)
+            ..CostModel::of_layers(profile, &plan.model, plan.dtype)
         }
     }
 
@@ -57,15 +61,24 @@ impl CostModel {
         let elements: u64 = tensors.map(|tensor| tensor.elements()).sum();
         CostModel {
             weights: Some((elements * dtype.size_bytes()) as f64),
+            ..CostModel::of_layers(profile, model, dtype)
+        }
+    }
+
+    /// The costs of layers like a model's, of which caches hold as many as they did when the machine was measured.
+    pub fn of_layers(profile: &HardwareProfile, model: &ModelSpec, dtype: Dtype) -> CostModel {
+        CostModel {
+            by_shape: ByShape::new(&profile.compute, dtype, model.has_biases()),
             ..CostModel::new(profile, dtype)
         }
     }
 
-    /// The costs of a machine for tensors of one type, of which caches hold as many as they did when it was measured.
+    /// The costs of a machine for tensors of one type, of layers without biases, of which caches hold as many as they did when it was measured.
     pub fn new(profile: &HardwareProfile, dtype: Dtype) -> CostModel {
         CostModel {
             gemm: GemmRates::new(&profile.compute.gemm, dtype, GEMM)
                 .with_products(&profile.compute.products, dtype),
+            by_shape: ByShape::new(&profile.compute, dtype, false),
             cpu_gemm: GemmRates::new(&profile.compute.cpu_gemm, dtype, CPU_GEMM),
             profile: profile.clone(),
             element_bytes: dtype.size_bytes(),
@@ -194,6 +207,11 @@ impl CostModel {
                 ..
             } => {
                 let on_cpu = on.kind == ResourceKind::Cpu;
+                let by_shape = self.by_shape_of(&[stage]);
+                if let Some(known) = by_shape.filter(|_| !on_cpu && !packed) {
+                    known.parts((&[stage], m), gemms.iter(), each);
+                    return each(self.launch());
+                }
                 for gemm in gemms.iter() {
                     let (n, k) = (gemm.n, gemm.k);
                     let product = Product {
@@ -221,6 +239,11 @@ impl CostModel {
                 &self.profile.compute.barrier,
             )),
         }
+    }
+
+    /// What knows parts of a layer as the sum of their products and of what is beside them.
+    fn by_shape_of(&self, stages: &[Stage]) -> Option<&ByShape> {
+        self.by_shape.as_ref().filter(|known| known.knows(stages))
     }
 
     fn transfer(&self, on: Resource, bytes: Bytes, page_locked: bool, each: &mut impl FnMut(Part)) {

@@ -1,7 +1,7 @@
 //! Layers over a mixed batch of sequences.
 
 use plimsoll_core::extrapolation::SizeUnit;
-use plimsoll_core::program::Span;
+use plimsoll_core::program::{Span, Stage};
 use plimsoll_core::units::Seconds;
 
 use super::gemm::Product;
@@ -34,10 +34,16 @@ impl CostModel {
             reused: false,
             packed: false,
         };
-        for gemm in it.gemms.iter() {
-            self.gemm(product(it.tokens, gemm.n, gemm.k), &mut |part| {
-                each(part.times(layers));
-            });
+        let mut of_layer = |part: Part| each(part.times(layers));
+        match self.by_shape_of(&Stage::RATED) {
+            Some(known) => {
+                known.parts((&Stage::RATED, it.tokens), it.gemms.iter(), &mut of_layer);
+            }
+            None => {
+                for gemm in it.gemms.iter() {
+                    self.gemm(product(it.tokens, gemm.n, gemm.k), &mut of_layer);
+                }
+            }
         }
         each(self.launch().times(TASKS_A_LAYER * layers));
         if it.context_tokens > 0 {

@@ -18,9 +18,19 @@ use crate::dispatch::{Dispatch, Tried, Weights, curves};
 /// Rows that are timed for a lookup table, on either side of what a flat product of few rows has.
 const ROWS: [usize; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 32, 64, 96, 128];
 
+/// Rows of prompts, for which only the vendor's library is timed, and as long as they and their results are no larger than the
+/// weights: predictions need them, the table does not.
+const ROWS_OF_PROMPTS: [usize; 5] = [256, 512, 1024, 2048, 4096];
+
 /// How often something is timed for it.
 const REPEATS: Repeats = Repeats {
     in_a_row: 8,
+    turns: 3,
+};
+
+/// How often products of a prompt's rows are.
+const REPEATS_OF_PROMPTS: Repeats = Repeats {
+    in_a_row: 2,
     turns: 3,
 };
 
@@ -185,6 +195,24 @@ pub(crate) fn learn_on(
     dispatch: &Dispatch,
     weights: Vec<Weights>,
 ) -> Result<(), CudaError> {
+    learn_by(time, card, dispatch, weights)
+}
+
+/// The same for rows of prompts as well.
+pub(crate) fn learn_with_prompts_on(
+    card: &dyn Card,
+    dispatch: &Dispatch,
+    weights: Vec<Weights>,
+) -> Result<(), CudaError> {
+    learn_by(time_with_prompts, card, dispatch, weights)
+}
+
+fn learn_by(
+    time: impl Fn(&dyn Card, Weights) -> Result<Option<ProductCurves>, CudaError>,
+    card: &dyn Card,
+    dispatch: &Dispatch,
+    weights: Vec<Weights>,
+) -> Result<(), CudaError> {
     if weights.is_empty() {
         return Ok(());
     }
@@ -203,12 +231,28 @@ pub(crate) fn with_stream<R>(
     done
 }
 
-/// The curves of weights of a shape.
+/// The curves of weights of a shape, for the rows of a lookup table.
 pub(super) fn time(card: &dyn Card, weights: Weights) -> Result<Option<ProductCurves>, CudaError> {
     let operands = Operands::new(card, weights, ROWS[ROWS.len() - 1])?;
-    let mut tried = Vec::new();
-    for m in ROWS {
-        tried.extend(operands.tried(m, REPEATS)?);
+    Ok(curves(weights, &operands.of_table()?))
+}
+
+/// The same and for rows of prompts.
+fn time_with_prompts(
+    card: &dyn Card,
+    weights: Weights,
+) -> Result<Option<ProductCurves>, CudaError> {
+    let Weights { n, k, .. } = weights;
+    let no_larger = |m: &usize| m * (n + k) <= n * k;
+    let rows: Vec<usize> = ROWS_OF_PROMPTS.into_iter().filter(no_larger).collect();
+    let Some(most) = rows.last() else {
+        return time(card, weights);
+    };
+    let operands = Operands::new(card, weights, *most)?;
+    let mut tried = operands.of_table()?;
+    for m in rows {
+        let vendors = [Implementation::Conventional];
+        tried.extend(operands.tried_of(&vendors, m, REPEATS_OF_PROMPTS)?);
     }
     Ok(curves(weights, &tried))
 }
@@ -337,9 +381,24 @@ impl<'c> Operands<'c> {
         all
     }
 
+    /// The times of all implementations for the rows of a lookup table.
+    fn of_table(&self) -> Result<Vec<Tried>, CudaError> {
+        let of_rows = ROWS.into_iter().map(|m| self.tried(m, REPEATS));
+        Ok(of_rows.collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
     /// The times of all implementations of a product of so many rows.
     pub fn tried(&self, m: usize, repeats: Repeats) -> Result<Vec<Tried>, CudaError> {
-        let all = self.implementations();
+        self.tried_of(&self.implementations(), m, repeats)
+    }
+
+    /// The same of some.
+    fn tried_of(
+        &self,
+        all: &[Implementation],
+        m: usize,
+        repeats: Repeats,
+    ) -> Result<Vec<Tried>, CudaError> {
         let ways: Vec<Way<'_>> = all
             .iter()
             .map(|by| Box::new(|| self.give_next(*by, m)) as Way<'_>)

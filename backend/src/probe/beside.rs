@@ -1,0 +1,156 @@
+//! What parts of layers do beside their products: their own time, less that of their products alone.
+
+use std::collections::BTreeMap;
+
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::{BesideProducts, ProductCurves};
+use plimsoll_core::program::{Gemm, Op, ResourceKind, Stage};
+
+use super::assemble::{Rates, curve};
+use super::samples::Timed;
+
+/// A part of a layer that ran.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LayerPart {
+    dtype: Dtype,
+    biased: bool,
+    stage: Stage,
+    task: Timed,
+}
+
+impl LayerPart {
+    /// A task of a model whose products have biases, or not; none where it is no whole part of a layer on the device.
+    pub fn new((dtype, biased): (Dtype, bool), task: &Timed) -> Option<LayerPart> {
+        match task.op {
+            Op::Linear { stage, .. }
+                if task.kind == ResourceKind::Gpu && Stage::RATED.contains(&stage) =>
+            {
+                Some(LayerPart {
+                    dtype,
+                    biased,
+                    stage,
+                    task: *task,
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The least that a part does beside its products, in seconds: where clocks say less, its products were faster in it than alone.
+const LEAST_S: f64 = 1e-6;
+
+/// What a curve is for.
+type Key = (Dtype, Stage, bool, u32);
+
+/// Curves over rows. Parts with a product that was not measured alone are left out.
+pub(super) fn curves(parts: &[LayerPart], products: &[ProductCurves]) -> Vec<BesideProducts> {
+    let mut by_key = BTreeMap::<Key, Rates>::new();
+    for part in parts {
+        let Op::Linear { m, ref gemms, .. } = part.task.op else {
+            continue;
+        };
+        let alone = |gemm: Gemm| alone_s(products, part.dtype, (m, gemm));
+        let all: Option<f64> = gemms.iter().map(alone).sum();
+        let (Some(all), Some(first)) = (all, gemms.iter().next()) else {
+            continue;
+        };
+        let beside_s = (part.task.seconds() - all).max(LEAST_S);
+        let rates = by_key.entry((part.dtype, part.stage, part.biased, first.k));
+        let of_rows = rates.or_default().entry(u64::from(m)).or_default();
+        of_rows.push(f64::from(m) * f64::from(first.k) / beside_s);
+    }
+    let of = |((dtype, stage, biased, width), rates)| BesideProducts {
+        dtype,
+        stage,
+        biased,
+        width,
+        rate: curve(&rates),
+    };
+    by_key.into_iter().map(of).collect()
+}
+
+/// Seconds of a product with whole weights by itself, by the implementation that an executor chooses.
+fn alone_s(products: &[ProductCurves], dtype: Dtype, (m, gemm): (u32, Gemm)) -> Option<f64> {
+    let known = products.iter().find(|known| {
+        (known.dtype, known.packed, known.n, known.k) == (dtype, false, gemm.n, gemm.k)
+    });
+    let rows = f64::from(m);
+    let flops = 2.0 * rows * f64::from(gemm.n) * f64::from(gemm.k);
+    known.map(|known| flops / known.chosen(m).at(rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::hardware::Curve;
+    use plimsoll_core::program::Gemms;
+    use plimsoll_core::trace::Span;
+    use plimsoll_core::units::Seconds;
+
+    use super::*;
+
+    /// A product of weights of a shape that takes so long, however many rows it has.
+    fn measured(n: u32, k: u32, seconds: f64) -> ProductCurves {
+        let rate = |m: f64| (m, 2.0 * m * f64::from(n) * f64::from(k) / seconds);
+        let of = |points| Curve::new(points, "a test", None).expect("points");
+        ProductCurves {
+            dtype: Dtype::F16,
+            n,
+            k,
+            packed: false,
+            gemv: of(vec![rate(1.0), rate(64.0)]),
+            flat: None,
+            conventional: of(vec![(1.0, 1.0)]),
+        }
+    }
+
+    fn part(stage: Stage, m: u32, gemms: &[Gemm], seconds: f64) -> Option<LayerPart> {
+        let task = Timed {
+            kind: ResourceKind::Gpu,
+            op: Op::Linear {
+                stage,
+                m,
+                gemms: Gemms::new(gemms),
+                position: 0,
+                reused: false,
+                compressed: false,
+                packed_elements: 0,
+            },
+            span: Span {
+                start: Seconds::ZERO,
+                end: Seconds(seconds),
+            },
+            pace: 1.0,
+        };
+        LayerPart::new((Dtype::F16, true), &task)
+    }
+
+    #[test]
+    fn it_is_what_a_part_takes_longer_than_its_products() {
+        let square = Gemm { n: 64, k: 64 };
+        let wide = Gemm { n: 256, k: 64 };
+        let strange = Gemm { n: 8, k: 64 };
+        let products = [measured(64, 64, 3e-6), measured(256, 64, 10e-6)];
+        let parts = [
+            part(Stage::Project, 4, &[square; 3], 17e-6),
+            part(Stage::Project, 4, &[square; 3], 13e-6),
+            part(Stage::Project, 4, &[square; 3], 14e-6),
+            part(Stage::Finish, 4, &[square, wide], 29e-6),
+            part(Stage::Finish, 8, &[square, wide], 12e-6),
+            part(Stage::Finish, 8, &[square, strange], 99e-6),
+            part(Stage::Head, 4, &[square], 99e-6),
+        ];
+        let parts: Vec<LayerPart> = parts.into_iter().flatten().collect();
+        let curves = curves(&parts, &products);
+        let found = curves.iter().map(|it| {
+            let rows = it.rate.points().iter();
+            let us = rows.map(|(m, rate)| (*m, (1e6 * m * f64::from(it.width) / rate).round()));
+            (it.stage, it.width, us.collect::<Vec<_>>())
+        });
+        let expected = [
+            (Stage::Project, 64, vec![(4.0, 5.0)]),
+            (Stage::Finish, 64, vec![(4.0, 16.0), (8.0, 1.0)]),
+        ];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+    }
+}

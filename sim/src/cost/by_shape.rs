@@ -1,0 +1,338 @@
+//! Parts of layers as the sum of their products, each by its shape, and of what they do beside them.
+//!
+//! A product's time grows with its weights; what a part of a layer does beside its products (norms, activations, the first
+//! moments of its kernels) does not. Rates of whole parts have both in them, and say too much of a model whose weights are
+//! fewer beside the same, as on a GPU, where products of few rows take microseconds.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::extrapolation::SizeUnit;
+use plimsoll_core::hardware::{Compute, Curve, Inflections, ProductCurves};
+use plimsoll_core::program::{Gemm, Stage};
+use plimsoll_core::units::Seconds;
+
+use super::part::{Asked, Part};
+use super::{PRODUCTS, of_type};
+
+/// What a profile knows of products of one type by their shape, and of parts of layers beside theirs.
+#[derive(Debug, Clone)]
+pub(super) struct ByShape {
+    /// Of whole weights, by elements, ascending.
+    products: Vec<Product>,
+    /// By part of a layer, and in each by width, ascending.
+    beside: Vec<(Stage, Vec<(f64, Curve)>)>,
+}
+
+/// A product that was measured.
+#[derive(Debug, Clone)]
+struct Product {
+    curves: ProductCurves,
+    points: Inflections,
+    shape: Shape,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    n: f64,
+    k: f64,
+    ln_n: f64,
+    ln_k: f64,
+}
+
+impl Shape {
+    fn new(n: u32, k: u32) -> Shape {
+        let [n, k] = [n, k].map(f64::from);
+        Shape {
+            n,
+            k,
+            ln_n: n.ln(),
+            ln_k: k.ln(),
+        }
+    }
+
+    fn elements(&self) -> f64 {
+        self.n * self.k
+    }
+
+    /// How far another one is, in logarithms.
+    fn distance(&self, other: &Shape) -> f64 {
+        (self.ln_n - other.ln_n).abs() + (self.ln_k - other.ln_k).abs()
+    }
+}
+
+impl Product {
+    /// Its time for so many rows, by the implementation that an executor chooses.
+    fn seconds(&self, m: u32) -> f64 {
+        let rows = f64::from(m);
+        2.0 * rows * self.shape.elements() / self.curve(m).at(rows)
+    }
+
+    fn curve(&self, m: u32) -> &Curve {
+        let chosen = self.curves.of(self.points.choose(m));
+        chosen.unwrap_or(&self.curves.conventional)
+    }
+}
+
+impl ByShape {
+    /// What is known of a type, and of layers whose products have biases or not; none where products and what is beside them were not told apart.
+    pub(super) fn new(compute: &Compute, dtype: Dtype, biased: bool) -> Option<ByShape> {
+        let products = compute.products.iter();
+        let products = products.filter(|known| known.dtype == dtype && !known.packed);
+        let mut products: Vec<Product> = products
+            .map(|curves| Product {
+                points: curves.inflections(),
+                shape: Shape::new(curves.n, curves.k),
+                curves: curves.clone(),
+            })
+            .collect();
+        products.sort_by(|a, b| a.shape.elements().total_cmp(&b.shape.elements()));
+        let of_stage = |stage: Stage| {
+            let of = |biased: bool| -> Vec<(f64, Curve)> {
+                let known = compute.beside_products.iter();
+                let known =
+                    known.filter(|it| (it.dtype, it.stage, it.biased) == (dtype, stage, biased));
+                let curves = known.map(|it| (f64::from(it.width), it.rate.clone()));
+                curves.collect()
+            };
+            let own = of(biased);
+            let mut curves = if own.is_empty() { of(!biased) } else { own };
+            curves.sort_by(|a, b| a.0.total_cmp(&b.0));
+            (stage, curves)
+        };
+        let stages = Stage::RATED.map(of_stage).into_iter();
+        let beside: Vec<_> = stages.filter(|(_, curves)| !curves.is_empty()).collect();
+        let known = !products.is_empty() && !beside.is_empty();
+        known.then_some(ByShape { products, beside })
+    }
+
+    /// Whether what parts of a layer do beside their products is known.
+    pub(super) fn knows(&self, stages: &[Stage]) -> bool {
+        let knows = |stage| self.beside.iter().any(|(known, _)| known == stage);
+        stages.iter().all(knows)
+    }
+
+    /// What parts of a layer take together for so many rows.
+    pub(super) fn parts(
+        &self,
+        (stages, m): (&[Stage], u32),
+        gemms: impl Iterator<Item = Gemm>,
+        each: &mut impl FnMut(Part),
+    ) {
+        let mut width = None;
+        for gemm in gemms {
+            // The first takes what comes into the layer.
+            width.get_or_insert(gemm.k);
+            self.product(m, gemm, each);
+        }
+        let beside = stages
+            .iter()
+            .filter_map(|stage| self.beside(*stage, (m, width?)));
+        beside.for_each(each);
+    }
+
+    /// A product `[m, k] x [n, k]^T`: as it was measured, or on a line between the nearest shapes that have no more elements
+    /// and no fewer. Beyond all of them the nearest one's rate is taken.
+    fn product(&self, m: u32, gemm: Gemm, each: &mut impl FnMut(Part)) {
+        let shape = Shape::new(gemm.n, gemm.k);
+        let above = self
+            .products
+            .partition_point(|known| known.shape.elements() < shape.elements());
+        let up_to = self
+            .products
+            .partition_point(|known| known.shape.elements() <= shape.elements());
+        let low = nearest(&self.products[..up_to], &shape);
+        let high = nearest(&self.products[above..], &shape);
+        let mut part = |known: &Product, seconds: f64| each(self.part(known, (m, &shape), seconds));
+        match (low, high) {
+            (Some(low), Some(high)) if high.shape.elements() > low.shape.elements() => {
+                let [from, to] = [low, high].map(|known| known.shape.elements());
+                let share = (shape.elements() - from) / (to - from);
+                part(low, (1.0 - share) * low.seconds(m));
+                part(high, share * high.seconds(m));
+            }
+            (Some(known), _) | (None, Some(known)) => {
+                let times = shape.elements() / known.shape.elements();
+                part(known, known.seconds(m) * times);
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn part(&self, known: &Product, (m, shape): (u32, &Shape), seconds: f64) -> Part {
+        let curve = known.curve(m);
+        let of = |at: usize| self.products[at].shape.elements();
+        Part {
+            number: of_type(PRODUCTS, known.curves.dtype),
+            seconds: Seconds(seconds),
+            spread: curve.spread,
+            asked: Some(Asked::of(curve, f64::from(m), SizeUnit::Tokens)),
+            weights: Some(Asked {
+                size: shape.elements(),
+                first: of(0),
+                last: of(self.products.len() - 1),
+                unit: SizeUnit::Elements,
+            }),
+        }
+    }
+
+    /// What a part of a layer of some width does beside its products of so many rows; rates of other widths are between those
+    /// that were measured, in logarithms.
+    fn beside(&self, stage: Stage, (m, width): (u32, u32)) -> Option<Part> {
+        let (_, curves) = self.beside.iter().find(|(known, _)| *known == stage)?;
+        let (rows, width) = (f64::from(m), f64::from(width));
+        let after = curves.partition_point(|(known, _)| *known < width);
+        let high = curves.get(after).or(curves.last())?;
+        let low = curves.get(after.saturating_sub(1))?;
+        let share = match high.0 > low.0 {
+            true => ((width / low.0).ln() / (high.0 / low.0).ln()).clamp(0.0, 1.0),
+            false => 0.0,
+        };
+        let [rate_low, rate_high] = [low, high].map(|(_, curve)| curve.at(rows).ln());
+        let rate = (rate_low + share * (rate_high - rate_low)).exp();
+        Some(Part {
+            number: "compute.beside_products",
+            seconds: Seconds(rows * width / rate),
+            spread: low.1.spread,
+            asked: Some(Asked::of(&low.1, rows, SizeUnit::Tokens)),
+            weights: None,
+        })
+    }
+}
+
+fn nearest<'p>(products: &'p [Product], shape: &Shape) -> Option<&'p Product> {
+    let distance = |known: &&Product| known.shape.distance(shape);
+    let all = products.iter();
+    all.min_by(|a, b| distance(a).total_cmp(&distance(b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::hardware::BesideProducts;
+
+    use super::*;
+
+    fn curve(points: &[(f64, f64)]) -> Curve {
+        Curve::new(points.to_vec(), "a test", None).expect("points")
+    }
+
+    /// A product of weights of a shape that takes so long, however many rows it has.
+    fn measured(n: u32, k: u32, seconds: f64) -> ProductCurves {
+        let rate = |m: f64| (m, 2.0 * m * f64::from(n) * f64::from(k) / seconds);
+        ProductCurves {
+            dtype: Dtype::F16,
+            n,
+            k,
+            packed: false,
+            gemv: curve(&[rate(1.0), rate(100.0)]),
+            flat: None,
+            conventional: curve(&[(1.0, 1.0)]),
+        }
+    }
+
+    /// What takes so long beside products of some width, however many rows they have.
+    fn beside(stage: Stage, width: u32, seconds: f64) -> BesideProducts {
+        let rate = |m: f64| (m, m * f64::from(width) / seconds);
+        BesideProducts {
+            dtype: Dtype::F16,
+            stage,
+            biased: true,
+            width,
+            rate: curve(&[rate(1.0), rate(100.0)]),
+        }
+    }
+
+    fn known(products: Vec<ProductCurves>, beside: Vec<BesideProducts>) -> Option<ByShape> {
+        let profile = plimsoll_core::hardware::embedded::profile("t4").expect("embedded");
+        let compute = Compute {
+            products,
+            beside_products: beside,
+            ..profile.compute
+        };
+        ByShape::new(&compute, Dtype::F16, true)
+    }
+
+    fn seconds(known: &ByShape, m: u32, [n, k]: [u32; 2]) -> f64 {
+        let mut all = 0.0;
+        known.product(m, Gemm { n, k }, &mut |part| all += part.seconds.0);
+        all
+    }
+
+    #[test]
+    fn a_shape_is_its_own_time_or_lies_on_a_line_between_the_nearest() {
+        let shapes = vec![
+            measured(100, 100, 2e-6),
+            measured(300, 100, 5e-6),
+            measured(100, 300, 7e-6),
+            measured(300, 300, 16e-6),
+        ];
+        let known = known(shapes, vec![beside(Stage::Project, 100, 1e-6)]).expect("known");
+        let near = |shape, us: f64| {
+            let found = 1e6 * seconds(&known, 3, shape);
+            assert!((found - us).abs() < 1e-9 * us, "{shape:?}: {found}");
+        };
+        near([100, 300], 7.0);
+        // Between 30 and 90 thousand elements, and of those of 30 thousand the one that is as high.
+        near([300, 200], 10.5);
+        near([200, 300], 11.5);
+        // Beyond all of them.
+        near([600, 300], 32.0);
+        near([50, 100], 1.0);
+    }
+
+    #[test]
+    fn what_is_beside_products_does_not_know_their_weights() {
+        let rates = [(100, 1e-6), (400, 4e-6)].map(|(width, s)| beside(Stage::Finish, width, s));
+        let known = known(vec![measured(100, 100, 2e-6)], rates.to_vec()).expect("known");
+        let us = |m, width| {
+            1e6 * known
+                .beside(Stage::Finish, (m, width))
+                .expect("known")
+                .seconds
+                .0
+        };
+        let all = [
+            us(1, 100),
+            us(50, 100),
+            us(1, 200),
+            us(1, 400),
+            us(1, 800),
+            us(7, 50),
+        ];
+        let expected = [1.0, 1.0, 2.0, 4.0, 8.0, 0.5];
+        let off = all.iter().zip(expected).map(|(a, b)| (a - b).abs());
+        assert!(off.fold(0.0, f64::max) < 1e-9, "{all:?}");
+        assert!(known.knows(&[Stage::Finish]) && !known.knows(&Stage::RATED));
+        assert!(known.beside(Stage::Project, (1, 100)).is_none());
+    }
+
+    #[test]
+    fn layers_without_biases_have_their_own_rates_where_there_are_such() {
+        let unbiased = BesideProducts {
+            biased: false,
+            ..beside(Stage::Project, 100, 1e-6)
+        };
+        let all = [
+            unbiased,
+            beside(Stage::Project, 100, 3e-6),
+            beside(Stage::Finish, 100, 5e-6),
+        ];
+        let profile = plimsoll_core::hardware::embedded::profile("t4").expect("embedded");
+        let compute = Compute {
+            products: vec![measured(100, 100, 2e-6)],
+            beside_products: all.to_vec(),
+            ..profile.compute
+        };
+        let us = |biased, stage| {
+            let known = ByShape::new(&compute, Dtype::F16, biased).expect("known");
+            let beside = known.beside(stage, (1, 100)).expect("known");
+            (1e6 * beside.seconds.0).round()
+        };
+        let found = [false, true].map(|biased| Stage::RATED.map(|stage| us(biased, stage)));
+        assert_eq!(found, [[1.0, 5.0], [3.0, 5.0]]);
+    }
+
+    #[test]
+    fn without_both_nothing_is_known() {
+        assert!(known(vec![measured(100, 100, 1e-6)], Vec::new()).is_none());
+        assert!(known(Vec::new(), vec![beside(Stage::Finish, 100, 1e-6)]).is_none());
+    }
+}
