@@ -208,6 +208,17 @@ impl ClosedForm {
         }
     }
 
+    /// How long resources are busy in all behind the busiest one of each phase.
+    pub fn hidden_s(&self, estimate: &Estimate) -> Seconds {
+        let behind = |terms: &[(ResourceKind, Seconds); 6]| {
+            let busy = terms.iter().map(|(_, seconds)| seconds.0);
+            busy.clone().sum::<f64>() - busy.fold(0.0, f64::max)
+        };
+        let prefill = behind(&estimate.prefill_terms) * self.rounds;
+        let decode = behind(&estimate.decode_terms) * (self.decode_passes * self.rounds);
+        Seconds(prefill + decode)
+    }
+
     /// A prefill pass over the model, for one block; in a pipeline with its bubbles.
     pub fn prefill(&self) -> &Phase {
         &self.prefill

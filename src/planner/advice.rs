@@ -182,7 +182,7 @@ fn placements(
     let shapes: Vec<Shape> = shapes.collect();
     let shapes = shapes.iter().collect::<Vec<_>>();
     // What the solver cannot place is left to the others.
-    let best = space::scan(&shapes, room, Objective::Throughput, PLACEMENTS);
+    let best = space::scan(&shapes, (room, Objective::Throughput), PLACEMENTS);
     let mut best = best.unwrap_or_default();
     // There are as many of each way to page-lock.
     best.truncate(PLACEMENTS);

@@ -294,7 +294,7 @@ impl<'a> Blocks<'a> {
     pub fn first_that_fits(&self, policies: &[Policy]) -> Result<Outcome, PlanError> {
         let maker = self.maker.locking_anything();
         for policy in policies {
-            let (plan, excess) = excess(&maker, [*policy])?;
+            let (plan, excess) = excess((&maker, self.profile), [*policy])?;
             if excess.is_none() {
                 return self.judged(vec![plan]);
             }
@@ -309,7 +309,7 @@ impl<'a> Blocks<'a> {
         policies: Vec<Policy>,
         settled: impl Fn(Plan) -> Plan,
     ) -> Result<Outcome, PlanError> {
-        match excess(maker, policies)? {
+        match excess((maker, self.profile), policies)? {
             (_, Some(excess)) => Ok(Outcome::DoesNotFit(excess)),
             (plan, None) => self.judged(vec![settled(plan)]),
         }
@@ -328,10 +328,10 @@ impl<'a> Blocks<'a> {
 
 /// The plan of some policies that exceeds the machine by least, and what it asks too much, if anything.
 fn excess(
-    maker: &Maker,
+    machine: (&Maker, &HardwareProfile),
     policies: impl IntoIterator<Item = Policy>,
 ) -> Result<(Plan, Option<Excess>), PlanError> {
-    let least = infeasible::least_of(maker, policies)?;
+    let least = infeasible::least_of(machine, policies)?;
     let excess = Excess {
         bound: least.bound,
         needed: least.needed,

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use plimsoll_core::compression::Compression;
+use plimsoll_core::hardware::{HardwareProfile, Quantity};
 use plimsoll_core::lower::fullest_stages;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
@@ -23,8 +24,10 @@ pub struct Infeasible {
     pub bound: Bound,
     /// What the nearest plan asks of it.
     pub needed: Bytes,
-    /// What there is of it.
+    /// What a plan may take of it.
     pub capacity: Bytes,
+    /// All that there is of it, and what of that no plan may take; both 0 of what may be page-locked.
+    pub whole_and_reserved: [Bytes; 2],
     /// What the nearest plan lacks of all, each as a share of its size.
     pub(super) lack: f64,
     /// The plan that lacks least; it fits a machine whose tiers hold `nearest_needs`, if that may be page-locked.
@@ -39,9 +42,14 @@ pub struct Infeasible {
 }
 
 impl Infeasible {
-    /// What lacks of what binds.
+    /// What lacks of what binds, until what is reserved has its room as well.
     pub fn lacks(&self) -> Bytes {
-        self.needed.saturating_sub(self.capacity)
+        let [whole, reserved] = self.whole_and_reserved;
+        let lacks = self.needed.saturating_sub(self.capacity);
+        match lacks > Bytes::ZERO {
+            true => lacks + reserved.saturating_sub(whole),
+            false => lacks,
+        }
     }
 
     /// The nearer of two answers; what 4 bits would do is known of the first.
@@ -85,7 +93,11 @@ impl fmt::Display for Infeasible {
             description,
             ..
         } = self;
-        let holds = self.bound.holds(self.capacity);
+        let mut holds = self.bound.holds(self.capacity);
+        let [whole, reserved] = self.whole_and_reserved;
+        if reserved > Bytes::ZERO {
+            holds += &format!(" for a plan, {reserved} of its {whole} being reserved,");
+        }
         let tier = self.bound.tier().unwrap_or(Tier::Host);
         let stages = fullest_stages(&self.nearest, tier).ok().flatten();
         let of_stages = stages.map_or(String::new(), |stages| format!(" in {stages}"));
@@ -101,7 +113,7 @@ impl fmt::Display for Infeasible {
 /// The plan of one sequence that exceeds the machine by least.
 pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
     let policies = smallest(&search.forms, &search.maker, &search.open);
-    let mut nearest = least_of(&search.maker, policies.clone())?;
+    let mut nearest = least_of((&search.maker, search.profile), policies.clone())?;
     if nearest.needed > nearest.capacity {
         nearest.fits_in_4_bits = fits_in_4_bits(search, &policies)?;
     }
@@ -128,7 +140,7 @@ fn fits_in_4_bits(
         if tried.contains(&compression) || packed.is_empty() {
             continue;
         }
-        let nearest = least_of(&search.maker, packed)?;
+        let nearest = least_of((&search.maker, search.profile), packed)?;
         if nearest.needed <= nearest.capacity {
             return Ok(Some(compression));
         }
@@ -138,7 +150,7 @@ fn fits_in_4_bits(
 
 /// That none of some policies fits, by the plan that exceeds the machine by least.
 pub(super) fn least_of(
-    maker: &Maker,
+    (maker, profile): (&Maker, &HardwareProfile),
     policies: impl IntoIterator<Item = Policy>,
 ) -> Result<Infeasible, PlanError> {
     let (plan, needs, lack) = least_lacking(maker, policies)?;
@@ -148,11 +160,23 @@ pub(super) fn least_of(
         needed: needs[bound],
         lack,
         capacity: Bytes(maker.room()[bound] as u64),
+        whole_and_reserved: whole_and_reserved(profile, bound),
         description: describe(&plan, &needs.tiers),
         nearest_needs: needs.tiers,
         nearest: plan,
         fits_in_4_bits: None,
     })
+}
+
+fn whole_and_reserved(profile: &HardwareProfile, bound: Bound) -> [Bytes; 2] {
+    let tiers = &profile.tiers;
+    let of = |whole: &Quantity<Bytes>, reserved: &Quantity<Bytes>| [whole.value, reserved.value];
+    match bound {
+        Bound::Tier(Tier::Device) => of(&tiers.device_capacity_bytes, &tiers.device_reserved_bytes),
+        Bound::Tier(Tier::Host) => of(&tiers.host_capacity_bytes, &tiers.host_reserved_bytes),
+        Bound::Tier(Tier::Disk) => [tiers.disk_capacity_bytes.value, Bytes::ZERO],
+        Bound::PageLocked => [Bytes::ZERO; 2],
+    }
 }
 
 /// Of some policies the plan that exceeds the machine by least, what it needs, and what it lacks of all as shares of their sizes.

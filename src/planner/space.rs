@@ -26,6 +26,11 @@ const BATCHES: [u32; 21] = [
 /// of them takes beside its work: fewer have what is about as good, and the simulator decides the rest.
 const WORTH_MORE_BATCHES: f64 = 0.98;
 
+/// How much of what a diagonal plan hides behind its busiest resource it may not hide after all: passes that admit GPU batches and
+/// passes that do not are bound by different ones, of which the closed form knows the mean. By how much differs, so its best
+/// proposals are those that are best if it hides all, and those that are if it hides so much less.
+const UNHIDDEN: f64 = 0.7;
+
 /// Shapes that are placed between two looks at which can still be among the best.
 pub(super) const AT_ONCE: usize = 32;
 
@@ -79,6 +84,8 @@ pub(super) struct Proposal {
     pub form: ClosedForm,
     /// What the closed form expects: seconds a token, or seconds.
     pub score: f64,
+    /// The same if it hid less ([`UNHIDDEN`]).
+    pub hiding_less: f64,
 }
 
 /// A policy of one sequence with everything on the device, the rest as the planner likes it.
@@ -283,32 +290,95 @@ fn pairs(workload: &Workload) -> Vec<(u32, u32)> {
     pairs
 }
 
+/// What the linear programs propose, best first by one measure.
+#[derive(Debug)]
+struct Best {
+    by: fn(&Proposal) -> f64,
+    /// How many of each way to page-lock.
+    count: usize,
+    proposals: Vec<Proposal>,
+}
+
+impl Best {
+    fn new(by: fn(&Proposal) -> f64, count: usize) -> Best {
+        Best {
+            by,
+            count,
+            proposals: Vec::new(),
+        }
+    }
+
+    /// That of the first.
+    fn first(&self) -> f64 {
+        self.proposals.first().map_or(f64::INFINITY, self.by)
+    }
+
+    /// That beyond which no way to page-lock with `count` proposals keeps another; infinite while no way has so many. Ways with
+    /// fewer do not keep the scan going, since some never fill.
+    fn worst_of_many(&self) -> f64 {
+        let best = &self.proposals;
+        let way_of = |index: usize| best[index].policy.page_locked;
+        let is_last = |index: &usize| {
+            let alike = (0..=*index).filter(|before| way_of(*before) == way_of(*index));
+            alike.count() == self.count
+        };
+        (0..best.len())
+            .rev()
+            .find(is_last)
+            .map_or(f64::INFINITY, |last| (self.by)(&best[last]))
+    }
+
+    /// Keeps the best of each way to page-lock in order, so many.
+    fn insert(&mut self, proposal: Proposal) {
+        let (by, best) = (self.by, &mut self.proposals);
+        let way = proposal.policy.page_locked;
+        let at = best.partition_point(|p| by(p) <= by(&proposal));
+        best.insert(at, proposal);
+        let alike = best.iter().filter(|p| p.policy.page_locked == way);
+        if alike.count() > self.count
+            && let Some(last) = best.iter().rposition(|p| p.policy.page_locked == way)
+        {
+            best.remove(last);
+        }
+    }
+}
+
 /// The `count` best proposals of the linear programs of each way to page-lock, best first. What the solver cannot place is left to the other shapes.
 ///
 /// # Errors
 /// The solver's, where it has no answer for any shape.
 pub(super) fn scan(
     shapes: &[&Shape],
-    room: &Room,
-    objective: Objective,
+    machine: (&Room, Objective),
     count: usize,
 ) -> Result<Vec<Proposal>, PlanError> {
+    let mut best = [Best::new(|p| p.score, count)];
+    scan_for(&mut best, shapes, machine)?;
+    let [best] = best;
+    Ok(best.proposals)
+}
+
+/// The same by several measures, of which none says less than what the closed form expects.
+fn scan_for(
+    bests: &mut [Best],
+    shapes: &[&Shape],
+    (room, objective): (&Room, Objective),
+) -> Result<(), PlanError> {
     let bound =
         |shape: &Shape| objective.cost(lowest_latency_s(&shape.form, room), shape.form.tokens());
     let mut order: Vec<(f64, &Shape)> = shapes.iter().map(|s| (bound(s), *s)).collect();
     order.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let mut best: Vec<Proposal> = Vec::new();
     let (mut failed, mut is_answered) = (None, false);
     for some in order.chunks(AT_ONCE) {
-        let enough = worst_of_many(&best, count);
+        let enough = bests.iter().map(Best::worst_of_many).fold(0.0, f64::max);
         let some = &some[..some.partition_point(|(bound, _)| *bound < enough)];
         let shapes = some.iter().map(|(_, shape)| *shape).collect();
         for placed in place_all(shapes, room, objective) {
             match placed {
                 Ok(proposals) => {
                     is_answered = true;
-                    for proposal in proposals {
-                        insert(&mut best, proposal, count);
+                    for best in bests.iter_mut() {
+                        proposals.iter().for_each(|p| best.insert(p.clone()));
                     }
                 }
                 Err(error) => failed = Some(error),
@@ -319,35 +389,8 @@ pub(super) fn scan(
         }
     }
     match failed {
-        Some(error) if best.is_empty() && !is_answered => Err(error),
-        _ => Ok(best),
-    }
-}
-
-/// The score beyond which no way to page-lock with `count` proposals keeps another; infinite while no way has so many. Ways with
-/// fewer do not keep the scan going, since some never fill.
-fn worst_of_many(best: &[Proposal], count: usize) -> f64 {
-    let way_of = |index: usize| best[index].policy.page_locked;
-    let is_last = |index: &usize| {
-        let alike = (0..=*index).filter(|before| way_of(*before) == way_of(*index));
-        alike.count() == count
-    };
-    (0..best.len())
-        .rev()
-        .find(is_last)
-        .map_or(f64::INFINITY, |last| best[last].score)
-}
-
-/// Keeps the best of each way to page-lock in order, so many.
-fn insert(best: &mut Vec<Proposal>, proposal: Proposal, count: usize) {
-    let way = proposal.policy.page_locked;
-    let at = best.partition_point(|p| p.score <= proposal.score);
-    best.insert(at, proposal);
-    let alike = best.iter().filter(|p| p.policy.page_locked == way);
-    if alike.count() > count
-        && let Some(last) = best.iter().rposition(|p| p.policy.page_locked == way)
-    {
-        best.remove(last);
+        Some(error) if !is_answered => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -368,7 +411,7 @@ pub(super) fn grouped<K: PartialEq>(
 }
 
 /// [`scan`] of each group of shapes, and of those in it that have more GPU batches a block than are usual by themselves, where these
-/// are worth it.
+/// are worth it. Of diagonal plans also those that are best where less is hidden.
 ///
 /// # Errors
 /// The solver's, where it has no answer for any of them.
@@ -379,22 +422,30 @@ pub(super) fn scan_each<K: PartialEq>(
 ) -> Result<Vec<Vec<Proposal>>, PlanError> {
     let mut found: Vec<Vec<Proposal>> = Vec::new();
     let mut failed = None;
-    // What the solver cannot place of some is left to the others.
-    let mut scanned = |shapes: Vec<&Shape>| {
-        let best = scan(&shapes, room, objective, count);
-        best.unwrap_or_else(|error| {
-            failed = Some(error);
-            Vec::new()
-        })
-    };
     for group in grouped(shapes, key) {
+        let diagonal = |shape: &&Shape| shape.policy.schedule == Schedule::Diagonal;
+        let is_diagonal = group.iter().any(diagonal);
+        // What the solver cannot place of some is left to the others.
+        let mut scanned = |shapes: Vec<&Shape>| {
+            let mut bests = vec![Best::new(|p| p.score, count)];
+            bests.extend(is_diagonal.then(|| Best::new(|p| p.hiding_less, count)));
+            let done = scan_for(&mut bests, &shapes, (room, objective));
+            failed = done.err().or(failed.take());
+            bests
+        };
         let is_usual = |shape: &&Shape| has_usual_batches(&shape.policy);
         let (usual, more) = group.into_iter().partition(is_usual);
-        let (usual, more) = (scanned(usual), scanned(more));
-        let score = |found: &[Proposal]| found.first().map_or(f64::INFINITY, |best| best.score);
-        let is_worth_it = score(&more) < score(&usual) * WORTH_MORE_BATCHES;
-        found.push(usual);
-        found.extend(is_worth_it.then_some(more));
+        let both = scanned(usual).into_iter().zip(scanned(more));
+        for (usual, more) in both {
+            let is_worth_it = more.first() < usual.first() * WORTH_MORE_BATCHES;
+            let lists = std::iter::once(usual).chain(is_worth_it.then_some(more));
+            for mut list in lists.map(|best| best.proposals) {
+                // By both measures.
+                let known = |p: &Proposal| found.iter().flatten().any(|f| f.policy == p.policy);
+                list.retain(|proposal| !known(proposal));
+                found.push(list);
+            }
+        }
     }
     match failed {
         Some(error) if found.iter().all(Vec::is_empty) => Err(error),
@@ -412,9 +463,12 @@ pub(super) fn place_all(
         let placed = lp::place_each(shape, room)?.into_iter();
         let proposed = placed.map(|(policy, shape)| {
             let form = shape.form.clone();
-            let latency = form.evaluate(&policy).latency_s;
+            let expected = form.evaluate(&policy);
+            let unhidden = form.hidden_s(&expected) * UNHIDDEN;
+            let cost = |latency| objective.cost(latency, form.tokens());
             Proposal {
-                score: objective.cost(latency, form.tokens()),
+                score: cost(expected.latency_s),
+                hiding_less: cost(expected.latency_s + unhidden),
                 policy,
                 form,
             }
@@ -514,23 +568,19 @@ mod tests {
         )
         .unwrap();
         let form = forms.form(&blank());
-        let mut best = Vec::new();
+        let mut best = Best::new(|p| p.score, 2);
         let mut add = |score: f64, page_locked: PageLocked| {
             let policy = Policy {
                 page_locked,
                 ..blank()
             };
-            let form = form.clone();
-            insert(
-                &mut best,
-                Proposal {
-                    policy,
-                    form,
-                    score,
-                },
-                2,
-            );
-            worst_of_many(&best, 2)
+            best.insert(Proposal {
+                policy,
+                form: form.clone(),
+                score,
+                hiding_less: score,
+            });
+            best.worst_of_many()
         };
         assert_eq!(add(1.0, PageLocked::ALL), f64::INFINITY);
         assert_eq!(add(5.0, PageLocked::NONE), f64::INFINITY);
@@ -538,7 +588,7 @@ mod tests {
         // Better ones displace those of their own way alone.
         assert_eq!(add(2.0, PageLocked::ALL), 2.0);
         assert_eq!(add(6.0, PageLocked::NONE), 6.0);
-        assert_eq!(best.len(), 4);
+        assert_eq!(best.proposals.len(), 4);
     }
 
     #[test]

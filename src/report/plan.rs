@@ -26,7 +26,7 @@ pub fn plan_text(plan: &Plan) -> String {
     let _ = write!(text, "\n{}", decisions(plan));
     text.push_str(&pipeline_text(plan));
     if let Some(prediction) = &plan.prediction {
-        let _ = write!(text, "\npredicted\n{}", summary_text(prediction));
+        let _ = write!(text, "\npredicted\n{}", summary_text(plan, prediction));
         text.push_str(steady_text(plan));
         text.push_str(&certainty_text(prediction));
         if let Some(said) = rates_text(plan) {
@@ -406,7 +406,7 @@ pub fn policy_in_short(plan: &Plan) -> String {
 }
 
 /// Throughput, times and the bottleneck.
-pub fn summary_text(summary: &Summary) -> String {
+pub fn summary_text(plan: &Plan, summary: &Summary) -> String {
     let mut text = String::new();
     let rate = three_digits(summary.throughput_tok_s);
     let interval = summary.interval.as_ref();
@@ -421,7 +421,7 @@ pub fn summary_text(summary: &Summary) -> String {
         "latency    {} ({}{})",
         duration(summary.latency_s),
         ninety_percent(interval.map(|i| durations(i.latency_s))),
-        phases(summary)
+        phases(summary, is_steady(plan))
     );
     if let Some(rate) = summary.decode_throughput_tok_s {
         let _ = writeln!(
@@ -447,8 +447,7 @@ pub fn summary_text(summary: &Summary) -> String {
 
 /// Whose time a prediction's latency is, where that is not a whole run's.
 fn steady_text(plan: &Plan) -> &'static str {
-    let steady = plan.policy.schedule == Schedule::Diagonal && plan.workload.num_prompts.is_none();
-    match steady {
+    match is_steady(plan) {
         true => {
             "steady     prompts come without end: the latency is that of a block's worth of them once batches come \
              and go\n           evenly; a first block takes longer (--num-prompts N predicts a run of N from its \
@@ -458,10 +457,18 @@ fn steady_text(plan: &Plan) -> &'static str {
     }
 }
 
-/// What a latency is made of.
-fn phases(summary: &Summary) -> String {
+/// Whether a prediction is of GPU batches that come and go without end.
+fn is_steady(plan: &Plan) -> bool {
+    plan.policy.schedule == Schedule::Diagonal && plan.workload.num_prompts.is_none()
+}
+
+/// What a latency is made of. Where batches come and go, each is prefilled beside the others' decoding.
+fn phases(summary: &Summary, is_steady: bool) -> String {
     let prefill = duration(summary.prefill_s);
     match summary.decode_s {
+        Some(decode) if is_steady => {
+            format!("first token after {prefill}, the others in {}", duration(decode))
+        }
         Some(decode) => format!("prefill {prefill}, decode {}", duration(decode)),
         None => "all of it prefill, which gives the one token of each prompt".to_owned(),
     }

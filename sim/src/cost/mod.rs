@@ -198,40 +198,7 @@ impl CostModel {
                 // Read from the table, written to the activations.
                 each(self.through_device(2.0 * bytes as f64));
             }
-            Op::Linear {
-                stage,
-                m,
-                ref gemms,
-                reused,
-                compressed: packed,
-                ..
-            } => {
-                let on_cpu = on.kind == ResourceKind::Cpu;
-                let by_shape = self.by_shape_of(&[stage]);
-                if let Some(known) = by_shape.filter(|_| !on_cpu && !packed) {
-                    known.parts((&[stage], m), gemms.iter(), each);
-                    return each(self.launch());
-                }
-                for gemm in gemms.iter() {
-                    let (n, k) = (gemm.n, gemm.k);
-                    let product = Product {
-                        stage: Some(stage),
-                        m,
-                        n,
-                        k,
-                        reused,
-                        packed,
-                    };
-                    match on_cpu {
-                        true => self.cpu_gemm(product, each),
-                        false => self.gemm(product, each),
-                    }
-                }
-                each(match on_cpu {
-                    true => self.cpu_launch(),
-                    false => self.launch_of(stage),
-                });
-            }
+            Op::Linear { .. } => self.linear(on, op, each),
             Op::Attention { .. } => self.attention(on.kind, op, each),
             Op::Span(ref it) => self.span(it, each),
             Op::Barrier => each(Part::fixed(
@@ -239,6 +206,44 @@ impl CostModel {
                 &self.profile.compute.barrier,
             )),
         }
+    }
+
+    fn linear(&self, on: Resource, op: &Op, each: &mut impl FnMut(Part)) {
+        let Op::Linear {
+            stage,
+            m,
+            ref gemms,
+            reused,
+            compressed: packed,
+            ..
+        } = *op
+        else {
+            return;
+        };
+        let on_cpu = on.kind == ResourceKind::Cpu;
+        let by_shape = self.by_shape_of(&[stage]);
+        if let Some(known) = by_shape.filter(|_| !on_cpu && !packed) {
+            known.parts((&[stage], m), gemms.iter(), each);
+            return each(self.launch());
+        }
+        for gemm in gemms.iter() {
+            let product = Product {
+                stage: Some(stage),
+                m,
+                n: gemm.n,
+                k: gemm.k,
+                reused,
+                packed,
+            };
+            match on_cpu {
+                true => self.cpu_gemm(product, each),
+                false => self.gemm(product, each),
+            }
+        }
+        each(match on_cpu {
+            true => self.cpu_launch(),
+            false => self.launch_of(stage),
+        });
     }
 
     /// What knows parts of a layer as the sum of their products and of what is beside them.

@@ -70,7 +70,8 @@ pub(super) fn answer(
     }
     let mut found = judged((&maker, profile), policies.clone())?;
     if found.is_empty() {
-        let nearest = infeasible::least_of(&maker, nearest((&maker, profile), policies))?;
+        let nearest =
+            infeasible::least_of((&maker, profile), nearest((&maker, profile), policies))?;
         return Ok(Answer::Infeasible(Box::new(nearest)));
     }
     found.sort_by(|a, b| better_first(a, b, request.objective));
