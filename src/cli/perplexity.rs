@@ -146,7 +146,7 @@ fn too_short(args: &Args, tokens: usize, context: u32) -> InputError {
             "give a longer text, or lower --context",
         ),
     };
-    InputError::bad_file(&args.text, "all", problem, remedy)
+    InputError::bad_whole_file(&args.text, problem, remedy)
 }
 
 /// That the model has not what is needed to measure it.
@@ -169,7 +169,7 @@ fn checkpoint(args: &Args, model: &FoundModel) -> anyhow::Result<(Safetensors, T
 
 fn tokens(path: &Path, tokenizer: &Tokenizer, model: &ModelSpec) -> Result<Vec<u32>, InputError> {
     let ids = tokenizer.encode(&read_text(path)?);
-    let wrong = |problem: String, remedy: &str| InputError::bad_file(path, "all", problem, remedy);
+    let wrong = |problem: String, remedy: &str| InputError::bad_whole_file(path, problem, remedy);
     let ids = ids.map_err(|why| wrong(why, "correct the text, or the tokenizer.json"))?;
     match ids.iter().find(|id| **id >= model.vocab_size) {
         Some(id) => {

@@ -29,6 +29,17 @@ impl InputError {
         InputError::BadFile(one_line(&line))
     }
 
+    /// A file that is wrong as a whole.
+    pub fn bad_whole_file(
+        file: &Path,
+        problem: impl AsRef<str>,
+        remedy: impl AsRef<str>,
+    ) -> InputError {
+        let (problem, remedy) = (problem.as_ref(), remedy.as_ref());
+        let line = format!("{}: {problem}; {remedy}", file.display());
+        InputError::BadFile(one_line(&line))
+    }
+
     /// A file that the system does not hand out.
     pub fn unreadable(file: &Path, error: &std::io::Error) -> InputError {
         let remedy = match error.kind() {

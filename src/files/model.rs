@@ -87,6 +87,11 @@ pub fn find_model(wanted: &str) -> Result<FoundModel, InputError> {
         );
         return Err(InputError::UnknownName(said));
     }
+    if path.is_file() && path.extension().is_some_and(|kind| kind == "safetensors") {
+        let problem = "holds weights, and not what model they are of";
+        let remedy = "give the folder that it lies in, with its config.json";
+        return Err(InputError::bad_whole_file(path, problem, remedy));
+    }
     if path.is_file() || wanted.contains(['/', '\\']) || wanted.ends_with(".json") {
         return read_config(path);
     }

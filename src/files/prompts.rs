@@ -114,7 +114,7 @@ pub fn read_prompts(
     }
     if prompts.is_empty() {
         let remedy = format!("write lines like {EXAMPLE}");
-        return Err(InputError::bad_file(path, "line 1", "no prompts", remedy));
+        return Err(InputError::bad_whole_file(path, "has no prompts", remedy));
     }
     Ok(prompts)
 }

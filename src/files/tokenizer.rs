@@ -26,7 +26,7 @@ impl Tokenizer {
         let text = read_text(&path)?;
         let wrong = |error: tokenizers::Error| {
             let remedy = "fetch the file again; it is what `tokenizers` saves";
-            InputError::bad_file(&path, "all", format!("is no tokenizer ({error})"), remedy)
+            InputError::bad_whole_file(&path, format!("is no tokenizer ({error})"), remedy)
         };
         let mut inner = tokenizers::Tokenizer::from_bytes(&text).map_err(wrong)?;
         // Prompts are neither cut nor filled up here, whatever its last user did.
@@ -90,7 +90,7 @@ mod tests {
         std::fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
         let error = Tokenizer::find(folder.path()).unwrap_err().to_string();
         assert!(
-            error.contains("tokenizer.json: all: is no tokenizer"),
+            error.contains("tokenizer.json: is no tokenizer"),
             "{error}"
         );
     }

@@ -146,7 +146,7 @@ pub(super) fn of_split(
     most(gains.into_iter())
 }
 
-/// (GPU batch size, GPU batches) near the best, the plan's own first: as proposed, and larger. Without
+/// (GPU batch size, GPU batches) near the best, the plan's own first: as proposed, larger, and smaller. Without
 /// proposals, as where time is limited, the plan's own alone.
 fn policies(proposals: &[Proposal], plan: &Plan) -> Vec<(u32, u32)> {
     let (size, batches) = (plan.policy.gpu_batch_size, plan.policy.num_gpu_batches);
@@ -159,6 +159,13 @@ fn policies(proposals: &[Proposal], plan: &Plan) -> Vec<(u32, u32)> {
             pairs.push((larger(size), batches));
             pairs.push((size, larger(batches)));
         }
+        // Where weights need not be read from disk any more, smaller blocks do.
+        let half = |count: u32| count.div_ceil(2);
+        pairs.extend([
+            (half(size), batches),
+            (size, half(batches)),
+            (half(size), half(batches)),
+        ]);
     }
     let mut seen = HashSet::new();
     pairs.retain(|pair| seen.insert(*pair));
@@ -199,11 +206,17 @@ fn changes(profile: &HardwareProfile) -> Vec<(String, HardwareProfile)> {
         profile
     };
     let host = more(tiers.host_capacity_bytes.value, 16);
+    // Where weights are read from disk, less than all of them in memory may bring little.
+    let twice_host = Some(tiers.host_capacity_bytes.value * 2);
     let device = more(tiers.device_capacity_bytes.value, 8);
     [
         (
             "16 GB more host memory",
             profile.with_capacities(None, host, None),
+        ),
+        (
+            "twice the host memory",
+            profile.with_capacities(None, twice_host, None),
         ),
         (
             "8 GB more device memory",

@@ -467,7 +467,10 @@ fn phases(summary: &Summary, is_steady: bool) -> String {
     let prefill = duration(summary.prefill_s);
     match summary.decode_s {
         Some(decode) if is_steady => {
-            format!("first token after {prefill}, the others in {}", duration(decode))
+            format!(
+                "first token after {prefill}, the others in {}",
+                duration(decode)
+            )
         }
         Some(decode) => format!("prefill {prefill}, decode {}", duration(decode)),
         None => "all of it prefill, which gives the one token of each prompt".to_owned(),

@@ -74,12 +74,7 @@ impl Record {
         let text = read_text(path)?;
         serde_json::from_str(&text).map_err(|error| {
             let remedy = "run again without --resume";
-            InputError::bad_file(
-                path,
-                "all",
-                format!("is no record of a run ({error})"),
-                remedy,
-            )
+            InputError::bad_whole_file(path, format!("is no record of a run ({error})"), remedy)
         })
     }
 
