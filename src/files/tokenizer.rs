@@ -89,9 +89,6 @@ mod tests {
         assert!(Tokenizer::find(folder.path()).unwrap().is_none());
         std::fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
         let error = Tokenizer::find(folder.path()).unwrap_err().to_string();
-        assert!(
-            error.contains("tokenizer.json: is no tokenizer"),
-            "{error}"
-        );
+        assert!(error.contains("tokenizer.json: is no tokenizer"), "{error}");
     }
 }

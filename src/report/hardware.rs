@@ -85,10 +85,12 @@ fn label(index: usize, item: &Value) -> String {
     let word = |key: &str| item.get(key).and_then(Value::as_str);
     let whole = |key: &str| item.get(key).and_then(Value::as_integer);
     let stated = |key| whole(key).map_or(String::new(), |n| format!(" {key}={n}"));
-    let shape = ["n", "k", "m1", "m2"].map(stated);
+    let shape = ["width", "n", "k", "m1", "m2"].map(stated);
     let stage = word("stage").map_or(String::new(), |stage| format!(" {stage}"));
     let is = |key: &str| item.get(key).and_then(Value::as_bool) == Some(true);
-    let flags = ["reused", "packed"].into_iter().filter(|key| is(key));
+    let flags = ["biased", "reused", "packed"]
+        .into_iter()
+        .filter(|key| is(key));
     let flags: String = flags.map(|key| format!(" {key}")).collect();
     match (word("dtype"), word("victim"), word("beside")) {
         (Some(dtype), _, _) => format!("{dtype}{stage}{}{flags}", shape.concat()),
@@ -106,8 +108,11 @@ fn curve_rows(path: &str, leaf: &TomlTable, profile: &HardwareProfile, rows: &mu
     let points = leaf["points"].as_array().map_or(&[][..], Vec::as_slice);
     for point in points {
         let (size, rate) = (as_number(&point[0]), as_number(&point[1]));
-        // GEMM curves run over rows, attention over tokens where it counts operations.
-        let at = match path.ends_with("flops_per_s") {
+        // GEMM curves and what is beside them run over rows, attention over tokens where it counts operations, unpacking over elements.
+        let is_count = ["flops_per_s", "elements_per_s"]
+            .into_iter()
+            .any(|unit| path.ends_with(unit));
+        let at = match is_count {
             true => format!("{size:.0}"),
             false => Bytes(size as u64).to_string(),
         };

@@ -39,7 +39,12 @@ pub(super) fn curve(rates: &Rates) -> Curve {
 }
 
 fn quantity(values: &[f64], source: &str) -> Quantity<Seconds> {
-    Quantity::new(Seconds(median(values)), source).with_spread(spread(values))
+    let middle = median(values);
+    if middle <= 0.0 {
+        // Two clocks may be apart by more than what lies between them.
+        return Quantity::new(Seconds::ZERO, source);
+    }
+    Quantity::new(Seconds(middle), source).with_spread(spread(values))
 }
 
 /// The profile of everything measured.
