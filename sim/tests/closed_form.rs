@@ -429,3 +429,26 @@ fn memory_of_a_diagonal_is_that_of_its_footprint() {
         assert_locks_as_much(&forms, &plan, 1e-3);
     }
 }
+
+/// All that resources do but for the busiest of each phase, in every round and pass.
+#[test]
+fn what_is_hidden_is_all_but_the_busiest() {
+    let workload = Workload {
+        num_prompts: Some(120),
+        ..WORKLOAD
+    };
+    let policy = policy(20, 3, [20.0, 80.0, 0.0, 100.0, 0.0, 100.0], true);
+    let only = (&[policy.compression][..], policy.sparse_attention);
+    let forms = ClosedForms::new(&quiet_t4(), &model("opt-30b"), Dtype::F16, workload, only);
+    let form = forms.expect("a workload").form(&policy);
+    let expected = form.evaluate(&policy);
+    let all = |terms: [(ResourceKind, Seconds); 6]| terms.map(|(_, s)| s.0).iter().sum::<f64>();
+    let (prefill, decode) = (all(expected.prefill_terms), all(expected.decode_terms));
+    // Two rounds of 15 passes.
+    let busy = 2.0 * prefill + 2.0 * 15.0 * decode;
+    let hidden = form.hidden_s(&expected).0;
+    assert!(hidden > 0.0, "{expected:?}");
+    let binds = busy - hidden;
+    let off = binds / expected.latency_s.0 - 1.0;
+    assert!(off.abs() < 0.05, "{off}: {expected:?}");
+}

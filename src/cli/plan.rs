@@ -251,6 +251,8 @@ fn does_not_fit(infeasible: &Infeasible) -> Refusal {
         "tier": infeasible.bound.tier(),
         "bound": infeasible.bound,
         "capacity_bytes": infeasible.capacity,
+        "whole_bytes": infeasible.whole_and_reserved[0],
+        "reserved_bytes": infeasible.whole_and_reserved[1],
         "needed_bytes": infeasible.needed,
         "missing_bytes": infeasible.lacks(),
         "nearest": infeasible.nearest,

@@ -84,12 +84,12 @@ impl Split {
 impl Iterations {
     /// Five rows for each model and batch, and one more where it is asked how much of the arithmetic is used.
     pub fn table(&self) -> ServingTable {
-        let cost = CostModel::new(&self.machine, Dtype::F16);
+        let cost = |model| CostModel::of_layers(&self.machine, model, Dtype::F16);
         let each = self
             .models
             .iter()
             .flat_map(|model| self.batches.iter().map(move |batch| (model, *batch)));
-        let rows = each.flat_map(|(model, batch)| self.rows(&cost, model, batch));
+        let rows = each.flat_map(|(model, batch)| self.rows(&cost(model), model, batch));
         rows.collect::<Vec<_>>().into()
     }
 
@@ -147,7 +147,7 @@ mod tests {
     fn what_all_share_hardly_grows_and_what_each_adds_grows_with_them() {
         let machine = find_profile("a100-s3").unwrap();
         let model = find_model("gpt-j-6b").unwrap().spec;
-        let cost = CostModel::new(&machine, Dtype::F16);
+        let cost = CostModel::of_layers(&machine, &model, Dtype::F16);
         let shape = Shape::of(&model, Dtype::F16);
         let of = |batch: u32| {
             let load = Load {

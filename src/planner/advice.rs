@@ -276,9 +276,14 @@ fn faster_gpu(profile: &mut HardwareProfile) {
         .gemm
         .iter_mut()
         .for_each(|gemm| double(&mut gemm.rate));
-    double(&mut profile.compute.attention_prefill);
-    double(&mut profile.compute.attention_decode);
-    profile.compute.unpack.iter_mut().for_each(double);
+    let compute = &mut profile.compute;
+    let products = compute.products.iter_mut();
+    products.flat_map(|it| it.curves_mut()).for_each(double);
+    let beside = compute.beside_products.iter_mut();
+    beside.for_each(|it| double(&mut it.rate));
+    double(&mut compute.attention_prefill);
+    double(&mut compute.attention_decode);
+    compute.unpack.iter_mut().for_each(double);
 }
 
 fn faster_launch(profile: &mut HardwareProfile) {

@@ -604,8 +604,9 @@ impl<'a> Search<'a> {
     /// Whether a plan made whole is still near the best proposal. Whole tensors may be far from the shares
     /// that were asked.
     fn may_win(&self, plan: &Plan, proposals: &[Proposal], objective: Objective) -> bool {
-        let best = proposals.first();
-        best.is_none_or(|best| self.score(plan, objective) <= best.score * CLOSED_FORM_OFF)
+        let scores = proposals.iter().map(|proposal| proposal.score);
+        let best = scores.fold(f64::INFINITY, f64::min);
+        self.score(plan, objective) <= best * CLOSED_FORM_OFF
     }
 
     /// The best, ranked, or none where nothing fits.

@@ -37,13 +37,11 @@ impl LayerPart {
     }
 }
 
-/// The least that a part does beside its products, in seconds: where clocks say less, its products were faster in it than alone.
-const LEAST_S: f64 = 1e-6;
-
 /// What a curve is for.
 type Key = (Dtype, Stage, bool, u32);
 
-/// Curves over rows. Parts with a product that was not measured alone are left out.
+/// Curves over rows. Parts with a product that was not measured alone are left out, and those that took no longer than their products,
+/// which were faster in them than alone.
 pub(super) fn curves(parts: &[LayerPart], products: &[ProductCurves]) -> Vec<BesideProducts> {
     let mut by_key = BTreeMap::<Key, Rates>::new();
     for part in parts {
@@ -55,7 +53,10 @@ pub(super) fn curves(parts: &[LayerPart], products: &[ProductCurves]) -> Vec<Bes
         let (Some(all), Some(first)) = (all, gemms.iter().next()) else {
             continue;
         };
-        let beside_s = (part.task.seconds() - all).max(LEAST_S);
+        let beside_s = part.task.seconds() - all;
+        if beside_s <= 0.0 {
+            continue;
+        }
         let rates = by_key.entry((part.dtype, part.stage, part.biased, first.k));
         let of_rows = rates.or_default().entry(u64::from(m)).or_default();
         of_rows.push(f64::from(m) * f64::from(first.k) / beside_s);
@@ -149,7 +150,7 @@ mod tests {
         });
         let expected = [
             (Stage::Project, 64, vec![(4.0, 5.0)]),
-            (Stage::Finish, 64, vec![(4.0, 16.0), (8.0, 1.0)]),
+            (Stage::Finish, 64, vec![(4.0, 16.0)]),
         ];
         assert_eq!(found.collect::<Vec<_>>(), expected);
     }

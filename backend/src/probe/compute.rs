@@ -104,7 +104,12 @@ pub(super) const SHAPES_OF_GPUS: [Shape; 4] = [
 ];
 
 /// Models without biases: the others' products have kernels of their own for them.
-pub(super) const UNBIASED_OF_GPUS: [Shape; 2] = [
+pub(super) const UNBIASED_OF_GPUS: [Shape; 3] = [
+    Shape {
+        hidden_size: 1024,
+        num_hidden_layers: 3,
+        biased: false,
+    },
     Shape {
         hidden_size: 2304,
         num_hidden_layers: 3,
@@ -189,7 +194,8 @@ fn llama(shape: Shape) -> String {
         h = shape.hidden_size,
         l = shape.num_hidden_layers,
         heads = shape.hidden_size / 128,
-        ffn = shape.hidden_size / 3 * 8,
+        // Eight thirds, as a Llama's is, in whole 128s.
+        ffn = (shape.hidden_size * 8 / 3).next_multiple_of(128),
     )
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use plimsoll_formats::{RotaryPairs, RotaryScaling};
 
-use super::{Family, TensorRole};
+use super::Family;
 use crate::Dtype;
 use crate::units::Bytes;
 
@@ -149,10 +149,12 @@ pub enum QkvLayout {
 }
 
 impl ModelSpec {
-    /// Whether products of its layers have biases.
-    pub fn has_biases(&self) -> bool {
-        let mut tensors = self.tensors(1).into_iter();
-        tensors.any(|tensor| tensor.role == TensorRole::DownBias)
+    /// Whether products of its layers have biases, by [`Stage::RATED`](crate::program::Stage::RATED).
+    pub fn biased_parts(&self) -> [bool; 2] {
+        [
+            self.attention_bias,
+            self.attention_output_bias || self.mlp_bias,
+        ]
     }
 
     /// Input embedding, decoder layers, and the final norm with the head: layers + 2.

@@ -73,8 +73,8 @@ impl Product {
 }
 
 impl ByShape {
-    /// What is known of a type, and of layers whose products have biases or not; none where products and what is beside them were not told apart.
-    pub(super) fn new(compute: &Compute, dtype: Dtype, biased: bool) -> Option<ByShape> {
+    /// What is known of a type, and of layers whose products have biases or not, by [`Stage::RATED`]; none where products and what is beside them were not told apart.
+    pub(super) fn new(compute: &Compute, dtype: Dtype, biased: [bool; 2]) -> Option<ByShape> {
         let products = compute.products.iter();
         let products = products.filter(|known| known.dtype == dtype && !known.packed);
         let mut products: Vec<Product> = products
@@ -85,7 +85,7 @@ impl ByShape {
             })
             .collect();
         products.sort_by(|a, b| a.shape.elements().total_cmp(&b.shape.elements()));
-        let of_stage = |stage: Stage| {
+        let of_stage = |(stage, biased): (Stage, bool)| {
             let of = |biased: bool| -> Vec<(f64, Curve)> {
                 let known = compute.beside_products.iter();
                 let known =
@@ -98,7 +98,7 @@ impl ByShape {
             curves.sort_by(|a, b| a.0.total_cmp(&b.0));
             (stage, curves)
         };
-        let stages = Stage::RATED.map(of_stage).into_iter();
+        let stages = Stage::RATED.into_iter().zip(biased).map(of_stage);
         let beside: Vec<_> = stages.filter(|(_, curves)| !curves.is_empty()).collect();
         let known = !products.is_empty() && !beside.is_empty();
         known.then_some(ByShape { products, beside })
@@ -110,10 +110,10 @@ impl ByShape {
         stages.iter().all(knows)
     }
 
-    /// What parts of a layer take together for so many rows.
+    /// What parts of a layer take together for so many rows, with so large a share of what is beside their products.
     pub(super) fn parts(
         &self,
-        (stages, m): (&[Stage], u32),
+        (stages, m, share): (&[Stage], u32, f64),
         gemms: impl Iterator<Item = Gemm>,
         each: &mut impl FnMut(Part),
     ) {
@@ -123,14 +123,16 @@ impl ByShape {
             width.get_or_insert(gemm.k);
             self.product(m, gemm, each);
         }
+        let Some(width) = width else { return };
         let beside = stages
             .iter()
-            .filter_map(|stage| self.beside(*stage, (m, width?)));
-        beside.for_each(each);
+            .flat_map(|stage| self.beside(*stage, (m, width)));
+        beside.flatten().for_each(|part| each(part.times(share)));
     }
 
     /// A product `[m, k] x [n, k]^T`: as it was measured, or on a line between the nearest shapes that have no more elements
-    /// and no fewer. Beyond all of them the nearest one's rate is taken.
+    /// and no fewer. Beyond all of them the nearest one's rate is taken; of a smaller one no less than that one's time for one row,
+    /// of which little is its weights'.
     fn product(&self, m: u32, gemm: Gemm, each: &mut impl FnMut(Part)) {
         let shape = Shape::new(gemm.n, gemm.k);
         let above = self
@@ -151,7 +153,8 @@ impl ByShape {
             }
             (Some(known), _) | (None, Some(known)) => {
                 let times = shape.elements() / known.shape.elements();
-                part(known, known.seconds(m) * times);
+                let least = if times < 1.0 { known.seconds(1) } else { 0.0 };
+                part(known, (known.seconds(m) * times).max(least));
             }
             (None, None) => {}
         }
@@ -175,26 +178,36 @@ impl ByShape {
     }
 
     /// What a part of a layer of some width does beside its products of so many rows; rates of other widths are between those
-    /// that were measured, in logarithms.
-    fn beside(&self, stage: Stage, (m, width): (u32, u32)) -> Option<Part> {
-        let (_, curves) = self.beside.iter().find(|(known, _)| *known == stage)?;
+    /// that were measured, in logarithms. Narrower than all of them, it is no less than for one row of the narrowest.
+    fn beside(&self, stage: Stage, (m, width): (u32, u32)) -> [Option<Part>; 2] {
+        let Some((_, curves)) = self.beside.iter().find(|(known, _)| *known == stage) else {
+            return [None, None];
+        };
         let (rows, width) = (f64::from(m), f64::from(width));
         let after = curves.partition_point(|(known, _)| *known < width);
-        let high = curves.get(after).or(curves.last())?;
-        let low = curves.get(after.saturating_sub(1))?;
-        let share = match high.0 > low.0 {
-            true => ((width / low.0).ln() / (high.0 / low.0).ln()).clamp(0.0, 1.0),
-            false => 0.0,
-        };
-        let [rate_low, rate_high] = [low, high].map(|(_, curve)| curve.at(rows).ln());
-        let rate = (rate_low + share * (rate_high - rate_low)).exp();
-        Some(Part {
+        let high = &curves[after.min(curves.len() - 1)];
+        let low = &curves[after.saturating_sub(1)];
+        let part = |curve: &Curve, seconds: f64| Part {
             number: "compute.beside_products",
-            seconds: Seconds(rows * width / rate),
-            spread: low.1.spread,
-            asked: Some(Asked::of(&low.1, rows, SizeUnit::Tokens)),
+            seconds: Seconds(seconds),
+            spread: curve.spread,
+            asked: Some(Asked::of(curve, rows, SizeUnit::Tokens)),
             weights: None,
-        })
+        };
+        if high.0 <= low.0 {
+            let least = if width < low.0 {
+                low.0 / low.1.at(1.0)
+            } else {
+                0.0
+            };
+            let seconds = rows * width / low.1.at(rows);
+            return [Some(part(&low.1, seconds.max(least))), None];
+        }
+        let share = (width / low.0).ln() / (high.0 / low.0).ln();
+        let [rate_low, rate_high] = [low, high].map(|(_, curve)| curve.at(rows).ln());
+        let seconds = rows * width / (rate_low + share * (rate_high - rate_low)).exp();
+        let [by_low, by_high] = [1.0 - share, share].map(|share| share * seconds);
+        [Some(part(&low.1, by_low)), Some(part(&high.1, by_high))]
     }
 }
 
@@ -247,13 +260,18 @@ mod tests {
             beside_products: beside,
             ..profile.compute
         };
-        ByShape::new(&compute, Dtype::F16, true)
+        ByShape::new(&compute, Dtype::F16, [true; 2])
     }
 
     fn seconds(known: &ByShape, m: u32, [n, k]: [u32; 2]) -> f64 {
         let mut all = 0.0;
         known.product(m, Gemm { n, k }, &mut |part| all += part.seconds.0);
         all
+    }
+
+    fn beside_us(known: &ByShape, stage: Stage, of: (u32, u32)) -> f64 {
+        let parts = known.beside(stage, of).into_iter().flatten();
+        1e6 * parts.map(|part| part.seconds.0).sum::<f64>()
     }
 
     #[test]
@@ -275,20 +293,15 @@ mod tests {
         near([200, 300], 11.5);
         // Beyond all of them.
         near([600, 300], 32.0);
-        near([50, 100], 1.0);
+        // Of a smaller one little is its weights'.
+        near([50, 100], 2.0);
     }
 
     #[test]
     fn what_is_beside_products_does_not_know_their_weights() {
         let rates = [(100, 1e-6), (400, 4e-6)].map(|(width, s)| beside(Stage::Finish, width, s));
         let known = known(vec![measured(100, 100, 2e-6)], rates.to_vec()).expect("known");
-        let us = |m, width| {
-            1e6 * known
-                .beside(Stage::Finish, (m, width))
-                .expect("known")
-                .seconds
-                .0
-        };
+        let us = |m, width| beside_us(&known, Stage::Finish, (m, width));
         let all = [
             us(1, 100),
             us(50, 100),
@@ -297,11 +310,16 @@ mod tests {
             us(1, 800),
             us(7, 50),
         ];
-        let expected = [1.0, 1.0, 2.0, 4.0, 8.0, 0.5];
+        let expected = [1.0, 1.0, 2.0, 4.0, 8.0, 1.0];
         let off = all.iter().zip(expected).map(|(a, b)| (a - b).abs());
         assert!(off.fold(0.0, f64::max) < 1e-9, "{all:?}");
         assert!(known.knows(&[Stage::Finish]) && !known.knows(&Stage::RATED));
-        assert!(known.beside(Stage::Project, (1, 100)).is_none());
+        assert!(
+            known
+                .beside(Stage::Project, (1, 100))
+                .iter()
+                .all(Option::is_none)
+        );
     }
 
     #[test]
@@ -323,11 +341,11 @@ mod tests {
         };
         let us = |biased, stage| {
             let known = ByShape::new(&compute, Dtype::F16, biased).expect("known");
-            let beside = known.beside(stage, (1, 100)).expect("known");
-            (1e6 * beside.seconds.0).round()
+            beside_us(&known, stage, (1, 100)).round()
         };
-        let found = [false, true].map(|biased| Stage::RATED.map(|stage| us(biased, stage)));
-        assert_eq!(found, [[1.0, 5.0], [3.0, 5.0]]);
+        let found = [[false; 2], [true; 2], [true, false]]
+            .map(|biased| Stage::RATED.map(|stage| us(biased, stage)));
+        assert_eq!(found, [[1.0, 5.0], [3.0, 5.0], [3.0, 5.0]]);
     }
 
     #[test]

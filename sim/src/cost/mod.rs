@@ -68,7 +68,7 @@ impl CostModel {
     /// The costs of layers like a model's, of which caches hold as many as they did when the machine was measured.
     pub fn of_layers(profile: &HardwareProfile, model: &ModelSpec, dtype: Dtype) -> CostModel {
         CostModel {
-            by_shape: ByShape::new(&profile.compute, dtype, model.has_biases()),
+            by_shape: ByShape::new(&profile.compute, dtype, model.biased_parts()),
             ..CostModel::new(profile, dtype)
         }
     }
@@ -78,7 +78,7 @@ impl CostModel {
         CostModel {
             gemm: GemmRates::new(&profile.compute.gemm, dtype, GEMM)
                 .with_products(&profile.compute.products, dtype),
-            by_shape: ByShape::new(&profile.compute, dtype, false),
+            by_shape: ByShape::new(&profile.compute, dtype, [false; 2]),
             cpu_gemm: GemmRates::new(&profile.compute.cpu_gemm, dtype, CPU_GEMM),
             profile: profile.clone(),
             element_bytes: dtype.size_bytes(),
@@ -221,9 +221,12 @@ impl CostModel {
             return;
         };
         let on_cpu = on.kind == ResourceKind::Cpu;
-        let by_shape = self.by_shape_of(&[stage]);
+        let rated = stage.rated_as().unwrap_or(stage);
+        let by_shape = self.by_shape_of(&[rated]);
         if let Some(known) = by_shape.filter(|_| !on_cpu && !packed) {
-            known.parts((&[stage], m), gemms.iter(), each);
+            // Attention's end and the MLP are a layer's end together, and each has biases and a residual.
+            let share = if rated == stage { 1.0 } else { 0.5 };
+            known.parts((&[rated], m, share), gemms.iter(), each);
             return each(self.launch());
         }
         for gemm in gemms.iter() {

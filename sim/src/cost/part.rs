@@ -51,6 +51,14 @@ impl Asked {
 }
 
 impl Part {
+    /// So many times the same.
+    pub(super) fn times(self, count: f64) -> Part {
+        Part {
+            seconds: Seconds(self.seconds.0 * count),
+            ..self
+        }
+    }
+
     /// A fixed time.
     pub(super) fn fixed(number: &'static str, time: &Quantity<Seconds>) -> Part {
         Part {

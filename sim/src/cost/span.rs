@@ -2,23 +2,12 @@
 
 use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::program::{Span, Stage};
-use plimsoll_core::units::Seconds;
 
 use super::gemm::Product;
 use super::{CostModel, Part};
 
 /// Tasks that a layer on a batch counts for, as [`launch`](plimsoll_core::hardware::Compute::launch) says.
 const TASKS_A_LAYER: f64 = 3.0;
-
-impl Part {
-    /// So many times the same.
-    fn times(self, count: f64) -> Part {
-        Part {
-            seconds: Seconds(self.seconds.0 * count),
-            ..self
-        }
-    }
-}
 
 impl CostModel {
     /// Each layer's products over all tokens, which read its weights once; attention of sequences past their prompt by
@@ -37,7 +26,11 @@ impl CostModel {
         let mut of_layer = |part: Part| each(part.times(layers));
         match self.by_shape_of(&Stage::RATED) {
             Some(known) => {
-                known.parts((&Stage::RATED, it.tokens), it.gemms.iter(), &mut of_layer);
+                known.parts(
+                    (&Stage::RATED, it.tokens, 1.0),
+                    it.gemms.iter(),
+                    &mut of_layer,
+                );
             }
             None => {
                 for gemm in it.gemms.iter() {

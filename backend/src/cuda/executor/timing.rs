@@ -18,9 +18,9 @@ use crate::dispatch::{Dispatch, Tried, Weights, curves};
 /// Rows that are timed for a lookup table, on either side of what a flat product of few rows has.
 const ROWS: [usize; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 32, 64, 96, 128];
 
-/// Rows of prompts, for which only the vendor's library is timed, and as long as they and their results are no larger than the
-/// weights: predictions need them, the table does not.
-const ROWS_OF_PROMPTS: [usize; 5] = [256, 512, 1024, 2048, 4096];
+/// Rows of prompts, up to those of the probe's largest, for which only the vendor's library is timed. Predictions need them; a table
+/// that has them may say that the vendor's is better from 256 rows on where one without them would say never.
+const ROWS_OF_PROMPTS: [usize; 5] = [256, 512, 1024, 2048, 6144];
 
 /// How often something is timed for it.
 const REPEATS: Repeats = Repeats {
@@ -30,8 +30,8 @@ const REPEATS: Repeats = Repeats {
 
 /// How often products of a prompt's rows are.
 const REPEATS_OF_PROMPTS: Repeats = Repeats {
-    in_a_row: 2,
-    turns: 3,
+    in_a_row: 1,
+    turns: 2,
 };
 
 /// Operands that are used in turn are so many times a card's cache.
@@ -242,15 +242,9 @@ fn time_with_prompts(
     card: &dyn Card,
     weights: Weights,
 ) -> Result<Option<ProductCurves>, CudaError> {
-    let Weights { n, k, .. } = weights;
-    let no_larger = |m: &usize| m * (n + k) <= n * k;
-    let rows: Vec<usize> = ROWS_OF_PROMPTS.into_iter().filter(no_larger).collect();
-    let Some(most) = rows.last() else {
-        return time(card, weights);
-    };
-    let operands = Operands::new(card, weights, *most)?;
+    let operands = Operands::new(card, weights, ROWS_OF_PROMPTS[ROWS_OF_PROMPTS.len() - 1])?;
     let mut tried = operands.of_table()?;
-    for m in rows {
+    for m in ROWS_OF_PROMPTS {
         let vendors = [Implementation::Conventional];
         tried.extend(operands.tried_of(&vendors, m, REPEATS_OF_PROMPTS)?);
     }
