@@ -127,6 +127,10 @@ pub struct Pie {
     /// The next to be computed.
     layer: u16,
     computing: Option<TaskId>,
+    /// Whether its cache is there, and what moves beside it was decided.
+    begun: bool,
+    /// The layer after it, submitted so that the GPU need not wait for a decision.
+    ahead: Option<TaskId>,
     out: Option<(u16, TaskId)>,
     back: Option<(u16, TaskId)>,
     /// Where it is known how long tasks take, nobody has to be asked when they end.
@@ -150,6 +154,8 @@ impl Pie {
             adaptive: None,
             layer: 0,
             computing: None,
+            begun: false,
+            ahead: None,
             out: None,
             back: None,
             foreseen: None,
@@ -221,52 +227,84 @@ impl Pie {
         (now, trace): (Seconds, &Trace),
         first: TaskId,
     ) -> Next {
-        if let Some(task) = self.computing {
-            if trace.span(task).is_none() {
-                return Next::Wait(task);
+        loop {
+            if let Some(task) = self.computing.filter(|_| self.begun) {
+                if trace.span(task).is_none() {
+                    return Next::Wait(task);
+                }
+                self.begun = false;
+                self.computing = self.ahead.take();
+                self.layer += 1;
+                if self.layer == self.layers {
+                    self.layer = 0;
+                    return Next::Ended;
+                }
             }
-            self.computing = None;
-            self.layer += 1;
-            if self.layer == self.layers {
-                self.layer = 0;
-                return Next::Ended;
+            let mut piece = Program::numbered(first, BufferId(0));
+            self.swap(&mut piece, it.cell);
+            if self.table.place(self.layer) == Place::Gpu {
+                self.begin(&mut piece, it, now);
+            } else {
+                self.waits_since.get_or_insert(now);
+            }
+            if !piece.tasks().is_empty() {
+                return Next::Submit(Box::new(piece));
+            }
+            if !self.begun {
+                let coming = self.back.or(self.out);
+                let coming = coming.expect("what is not there comes, or waits for room");
+                return Next::Wait(coming.1);
             }
         }
+    }
+
+    /// What moves from when a layer begins, or waits.
+    fn swap(&mut self, piece: &mut Program, cell: Cell) {
         let swaps = self.table.swaps(self.layer);
-        let mut piece = Program::numbered(first, BufferId(0));
         let bytes = self.layer_bytes();
         self.swapped.note(swaps, bytes);
         self.observed.note(swaps, self.layer);
         if let Some(layer) = swaps.out {
-            let task = self.moves(&mut piece, it.cell, (layer, self.lanes.d2h));
+            let task = self.moves(piece, cell, (layer, self.lanes.d2h));
             self.out = Some((layer, task));
         }
         if let Some(layer) = swaps.back {
-            let task = self.moves(&mut piece, it.cell, (layer, self.lanes.h2d));
+            let task = self.moves(piece, cell, (layer, self.lanes.h2d));
             self.back = Some((layer, task));
         }
-        if self.table.place(self.layer) == Place::Gpu {
-            if let Some(since) = self.waits_since.take() {
-                self.observed.stalled += (now - since).0;
-            }
-            let op = it.shape.span(it.load, self.layer, 1);
-            self.computing = Some(push(
-                &mut piece,
-                op,
-                self.lanes.gpu,
-                self.at(it.cell, self.layer),
-            ));
-            return Next::Submit(Box::new(piece));
+    }
+
+    /// Computes the layer whose turn it is, unless that was submitted ahead, and then the next one if its cache is there or
+    /// on its way.
+    fn begin(&mut self, piece: &mut Program, it: Iteration<'_>, now: Seconds) {
+        if let Some(since) = self.waits_since.take() {
+            self.observed.stalled += (now - since).0;
         }
-        self.waits_since.get_or_insert(now);
-        if !piece.tasks().is_empty() {
-            return Next::Submit(Box::new(piece));
+        self.begun = true;
+        if self.computing.is_none() {
+            self.computing = Some(self.computes(piece, it, (self.layer, None)));
         }
-        let coming = self
-            .back
-            .or(self.out)
-            .expect("what is not there comes, or waits for room");
-        Next::Wait(coming.1)
+        let next = self.layer + 1;
+        if next == self.layers {
+            return;
+        }
+        let coming = self.back.filter(|(layer, _)| *layer == next);
+        if coming.is_some() || self.table.place(next) == Place::Gpu {
+            let behind = coming.map(|(_, task)| task);
+            self.ahead = Some(self.computes(piece, it, (next, behind)));
+        }
+    }
+
+    /// A layer's computation, behind its cache's move where that is under way.
+    fn computes(
+        &self,
+        piece: &mut Program,
+        it: Iteration<'_>,
+        (layer, behind): (u16, Option<TaskId>),
+    ) -> TaskId {
+        let op = it.shape.span(it.load, layer, 1);
+        let at = (self.lanes.gpu, self.at(it.cell, layer));
+        push(piece, op, at, behind.as_slice())
     }
 
     fn at(&self, cell: Cell, layer: u16) -> Cell {
@@ -282,7 +320,7 @@ impl Pie {
         cell: Cell,
         (layer, lane): (u16, ResourceId),
     ) -> TaskId {
-        push(piece, self.layer_moved(), lane, self.at(cell, layer))
+        push(piece, self.layer_moved(), (lane, self.at(cell, layer)), &[])
     }
 
     fn layer_bytes(&self) -> Bytes {
@@ -368,13 +406,18 @@ fn expansion_of(layers: u16, off: u16) -> f64 {
     }
 }
 
-fn push(piece: &mut Program, op: Op, resource: ResourceId, cell: Cell) -> TaskId {
+fn push(
+    piece: &mut Program,
+    op: Op,
+    (resource, cell): (ResourceId, Cell),
+    deps: &[TaskId],
+) -> TaskId {
     let op = piece.op(op);
     piece.push(NewTask {
         op,
         resource,
         cell,
-        deps: &[],
+        deps,
         args: &[],
         takes: &[],
         gives: &[],
