@@ -19,6 +19,7 @@ use plimsoll::planner::{Allowed, Answer, Objective, Request, Strategy, search};
 use plimsoll::stats::quantile;
 use plimsoll::validate::Limits;
 use plimsoll_backend::cpu::{CpuExecutor, CpuOptions, Throttles};
+use plimsoll_backend::dispatch::Dispatch;
 use plimsoll_backend::probe::{
     Moment, PaceMeter, PartOptions, PartTimes, ProbeError, measure_parts,
 };
@@ -65,10 +66,16 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(limits: &Limits) -> anyhow::Result<Bench> {
+    /// Choosing implementations of products by a profile's table, where there is one.
+    fn new(limits: &Limits, profile: Option<&HardwareProfile>) -> anyhow::Result<Bench> {
+        let dispatch = Dispatch::default();
         let options = CpuOptions {
             throttles: limits.throttles,
             pin_cores: true,
+            dispatch: match profile {
+                Some(profile) => dispatch.with_profile(profile),
+                None => dispatch,
+            },
             ..CpuOptions::new(std::env::temp_dir())
         };
         Ok(Bench {
@@ -203,7 +210,7 @@ fn sweep(limits: &Limits) -> anyhow::Result<()> {
     println!("model,offset,alpha,token_ms,of_best");
     let mut summary = String::new();
     for name in SHAPES {
-        let mut bench = Bench::new(limits)?;
+        let mut bench = Bench::new(limits, None)?;
         let model = layers(name, 2)?;
         let shares = benchmarked(&bench, &model)?;
         let offsets = AROUND.offsets();
@@ -313,7 +320,7 @@ fn compare(
     (profile, limits): (&HardwareProfile, &Limits),
     of: fn(&Run) -> Vec<f64>,
 ) -> anyhow::Result<()> {
-    let mut bench = Bench::new(limits)?;
+    let mut bench = Bench::new(limits, Some(profile))?;
     for _ in 0..ROUNDS {
         for case in &mut cases {
             let (run, moment) = bench.run(&case.plan)?;
@@ -347,7 +354,7 @@ fn held(profile: &HardwareProfile, limits: &Limits, device: Bytes) -> HardwarePr
 
 fn parts(profile: &HardwareProfile, limits: &Limits) -> anyhow::Result<()> {
     let model = layers("opt-1.3b", 8)?;
-    let bench = Bench::new(limits)?;
+    let bench = Bench::new(limits, Some(profile))?;
     let share = benchmarked(&bench, &model)?;
     let open = split_plan(&model, share, 10)?;
     // Room for half of what is split.

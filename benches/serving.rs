@@ -22,6 +22,7 @@ use plimsoll::serve::over_time::{panels, rows, shaded};
 use plimsoll::serve::replay::{Expansion, Manager, Server};
 use plimsoll::serve::workload::{Arrivals, Generator};
 use plimsoll_backend::cpu::{CpuOptions, Throttles};
+use plimsoll_backend::dispatch::Dispatch;
 use plimsoll_backend::probe::PaceMeter;
 use plimsoll_backend::weights::{Remembered, Synthetic, WeightSource};
 use plimsoll_core::Dtype;
@@ -151,6 +152,7 @@ fn requests() -> anyhow::Result<Vec<Request>> {
 
 impl Bench {
     fn new(profile: &str) -> anyhow::Result<Bench> {
+        let profile = find_profile(profile)?;
         let options = CpuOptions {
             throttles: Throttles {
                 h2d: Some(LINK),
@@ -158,10 +160,11 @@ impl Bench {
                 ..Throttles::default()
             },
             pin_cores: true,
+            dispatch: Dispatch::default().with_profile(&profile),
             ..CpuOptions::new(std::env::temp_dir())
         };
         Ok(Bench {
-            profile: find_profile(profile)?,
+            profile,
             meter: PaceMeter::new(&options)?,
             options,
             weights: Remembered::new(Synthetic { seed: SEED }),

@@ -12,7 +12,7 @@ use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
 use super::compute::Matrix;
 use super::samples::{Handoffs, Timed, durations};
-use super::stats::{median, spread};
+use super::stats::{median, never_falling, spread};
 use super::{Measured, Moment, ProbeOptions, beside, compute, unpack};
 
 pub(crate) const MEASURED: &str = "measured";
@@ -323,9 +323,11 @@ fn product_curves(options: &ProbeOptions) -> Vec<ProductCurves> {
 }
 
 fn gemm_curves(options: &ProbeOptions, measured: &Measured) -> Vec<GemmCurve> {
+    let emulated = options.cpu.card.is_none();
     let of = |tasks: &[(Dtype, Timed)], packed: bool| -> Vec<GemmCurve> {
         let dtypes = options.dtypes.iter();
-        dtypes.flat_map(|d| curves_of(*d, tasks, packed)).collect()
+        let of = |dtype: &Dtype| curves_of(*dtype, tasks, packed, emulated);
+        dtypes.flat_map(of).collect()
     };
     let mut curves = of(&measured.compute, false);
     curves.extend(of(&measured.packed_weights, true));
@@ -335,12 +337,17 @@ fn gemm_curves(options: &ProbeOptions, measured: &Measured) -> Vec<GemmCurve> {
 /// The CPU's, which computes them as they are stored; none on a GPU's host, which has no parts of linear layers yet.
 fn cpu_gemm_curves(options: &ProbeOptions, measured: &Measured) -> Vec<GemmCurve> {
     let dtypes = options.dtypes.iter();
-    let of = |dtype: &Dtype| curves_of(*dtype, &measured.cpu_products, false);
+    let of = |dtype: &Dtype| curves_of(*dtype, &measured.cpu_products, false, true);
     dtypes.flat_map(of).collect()
 }
 
-/// One curve over M for each size of matrix.
-fn curves_of(dtype: Dtype, tasks: &[(Dtype, Timed)], packed: bool) -> Vec<GemmCurve> {
+/// One curve over M for each size of matrix; of a processor, whether more rows never take less time.
+fn curves_of(
+    dtype: Dtype,
+    tasks: &[(Dtype, Timed)],
+    packed: bool,
+    on_processor: bool,
+) -> Vec<GemmCurve> {
     let tasks: Vec<&Timed> = tasks
         .iter()
         .filter(|(d, _)| *d == dtype)
@@ -362,6 +369,9 @@ fn curves_of(dtype: Dtype, tasks: &[(Dtype, Timed)], packed: bool) -> Vec<GemmCu
                 _ => {}
             }
         }
+        if on_processor {
+            never_sooner_with_more(&mut rates);
+        }
         let side = (matrix.elements as f64).sqrt().round() as u32;
         GemmCurve {
             dtype,
@@ -375,6 +385,18 @@ fn curves_of(dtype: Dtype, tasks: &[(Dtype, Timed)], packed: bool) -> Vec<GemmCu
         }
     };
     matrices.into_iter().map(of_matrix).collect()
+}
+
+/// Has more rows never take less time. All of a processor's are measured in runs of their own, each at the pace of its moment,
+/// and one moment that was wrong would otherwise tell a rate that no product has. A GPU's kernels are chosen by rows, and timed
+/// by its own clock.
+fn never_sooner_with_more(rates: &mut Rates) {
+    let seconds = |(rows, rates): (&u64, &Vec<f64>)| *rows as f64 / median(rates);
+    let measured: Vec<f64> = rates.iter().map(seconds).collect();
+    let steady = never_falling(&measured);
+    for ((_, rates), (was, is)) in rates.iter_mut().zip(measured.iter().zip(steady)) {
+        rates.iter_mut().for_each(|rate| *rate *= was / is);
+    }
 }
 
 #[cfg(test)]
@@ -402,6 +424,27 @@ mod tests {
             },
             pace: 2.0,
         }
+    }
+
+    #[test]
+    fn a_wrong_moment_makes_no_rate_that_no_product_has() {
+        // Rows by seconds: 1, 2, 2, 2, 4; and of the fourth three runs in a third of the time.
+        let rates = |rows: u64, seconds: &[f64]| {
+            let rates = seconds.iter().map(|s| rows as f64 / s).collect();
+            (rows, rates)
+        };
+        let mut all = Rates::from([
+            rates(1, &[1.0]),
+            rates(3, &[2.0]),
+            rates(4, &[2.0]),
+            rates(6, &[0.6, 0.5, 0.4]),
+            rates(8, &[4.0]),
+        ]);
+        never_sooner_with_more(&mut all);
+        let seconds = |rows: u64| rows as f64 / median(&all[&rows]);
+        assert_eq!([1, 3, 4, 6, 8].map(seconds), [1.0, 2.0, 2.0, 2.0, 4.0]);
+        // What they are apart by stays.
+        assert!((spread(&all[&6]) - spread(&[10.0, 12.0, 15.0])).abs() < 1e-9);
     }
 
     #[test]

@@ -94,8 +94,9 @@ impl PaceMeter {
         })
     }
 
-    /// Measures something with the reference work before and after. Where the pace changed between, it
-    /// is measured once more, as often as that helps.
+    /// Measures something with the reference work before and after. Where both are apart, the reference work is timed once more,
+    /// which tells a disturbance of it from another pace; where the pace changed, all is measured once more, as often as that
+    /// helps.
     ///
     /// # Errors
     /// Those of `work`.
@@ -108,11 +109,19 @@ impl PaceMeter {
             let before = self.now();
             let result = work()?;
             let after = self.now();
-            let again = !Moment::is_steady(before, after) && !restarted && self.restarts_left > 0;
-            if !again {
+            let moment = match Moment::is_steady(before, after) {
+                true => Some(Moment::between(before, after)),
+                false => {
+                    let later = self.now();
+                    let was_disturbed = Moment::is_steady(before, later);
+                    let last = restarted || self.restarts_left == 0;
+                    (was_disturbed || last).then(|| Moment::middle(&[before, after, later]))
+                }
+            };
+            if let Some(moment) = moment {
                 return Ok(Paced {
                     result,
-                    moment: Moment::between(before, after),
+                    moment,
                     restarted,
                 });
             }

@@ -100,7 +100,8 @@ impl ServingExecutor {
         options: &CpuOptions,
     ) -> Result<ServingExecutor, CpuError> {
         let none = Compression::default();
-        let decoder = Decoder::new(&served.model, served.dtype, none, options.device_threads)?;
+        let decoder = Decoder::new(&served.model, served.dtype, none, options.device_threads)?
+            .with_dispatch(&options.dispatch);
         let size = cache_size(served, decoder.token_bytes());
         let texts = Arc::new(Texts::new(prompts));
         let interrupt = Arc::clone(&options.interrupt);
