@@ -194,7 +194,7 @@ impl Bench {
         let with = (&self.weights as &dyn WeightSource, SEED);
         let paced = self
             .meter
-            .steadily(|| server.execute(all, with, &self.options))?;
+            .steadily(|| server.execute(all, with, &self.options, &mut |_| ()))?;
         let (executed, moment) = (paced.result, paced.moment);
         let slowness = moment.slowness(&self.profile).unwrap_or(Slowness::NONE);
         let at_pace = Server {
@@ -478,7 +478,9 @@ fn main() -> anyhow::Result<()> {
         ..bench.server(Expansion::Fixed(1.0))?
     };
     let with = (&bench.weights as &dyn WeightSource, SEED);
-    let tokens = ample.execute(&all, with, &bench.options)?.generated;
+    let tokens = ample
+        .execute(&all, with, &bench.options, &mut |_| ())?
+        .generated;
     let served = cases(&mut bench, &all, folder)?;
     let table: Vec<Row> = served
         .iter()

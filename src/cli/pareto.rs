@@ -22,7 +22,8 @@ use crate::files::{find_model, find_profile, write_atomically, write_text};
 use crate::pareto::{Point, Setting, points};
 use crate::published::read_published;
 use crate::report::{
-    Frontier, Picture, frontier_table, picture_svg, rates_note, to_csv, write_picture_png,
+    Frontier, POLICY_LEGEND, Picture, frontier_table, picture_svg, rates_note, to_csv,
+    write_picture_png,
 };
 
 /// What is compared.
@@ -180,7 +181,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             points: &points,
         }),
         Format::Text => print(&format!(
-            "{title}\n\n{}\n{}{}{}{}{} points in {computed_in_s:.2} s\n",
+            "{title}\n\n{}\n{POLICY_LEGEND}\n\n{}{}{}{}{} points in {computed_in_s:.2} s\n",
             frontier_table(&points),
             rates(&profile),
             one_of(&profile),

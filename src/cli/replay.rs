@@ -271,7 +271,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return Err(none_served("", &why)).inspect_err(told);
     }
     let on = (&server, &profile);
-    let measured = args.execute.run(on, &args.model, &requests)?;
+    let asked = (&*requests, replayed.summary.output_tokens);
+    let measured = args.execute.run(on, &args.model, asked)?;
     // What was found is said even where a file of it cannot be written.
     let count = requests.len();
     print_replayed(args.format, (&server, count), &replayed, measured.as_ref())?;

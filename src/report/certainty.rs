@@ -8,9 +8,10 @@ use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
 use plimsoll_core::interval::{Interval, Range};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
-use plimsoll_core::units::Bytes;
+use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_sim::CostModel;
 
+use super::plan::durations;
 use super::{percent, three_digits};
 
 /// Curves that are shown; the JSON has all.
@@ -22,9 +23,31 @@ const WORTH_A_LINE: f64 = 0.01;
 /// Where curves decide more of the time than this outside their points, an interval knows less than it says.
 const MUCH_OUTSIDE: f64 = 0.5;
 
-/// `90%: 7.90 to 9.40; `, to stand in front of what else a line says; nothing where there is no interval.
-pub(super) fn ninety_percent(ends: Option<String>) -> String {
-    ends.map_or(String::new(), |ends| format!("90%: {ends}; "))
+/// `90%: 7.90 to 9.40; `, to stand in front of what else a line says; nothing where there is no interval. What repeats of the
+/// profile's own measurements differ by is not called so: it knows nothing of how far predictions are off.
+pub(super) fn probably(interval: Option<&Interval>, ends: fn(&Interval) -> String) -> String {
+    interval.map_or(String::new(), |it| match it.from_residuals {
+        true => format!("90%: {}; ", ends(it)),
+        false => format!("by repeats: {}; ", ends(it)),
+    })
+}
+
+/// Where a run lies that such an interval was predicted of.
+pub fn held_text(interval: &Interval, measured: Seconds) -> String {
+    let ends = durations(interval.latency_s);
+    let lies = match interval.latency_s.holds(measured.0) {
+        true => "within",
+        false => "outside",
+    };
+    match interval.from_residuals {
+        true => {
+            format!("90% interval of latency: {ends}; the measured one lies {lies} it\n")
+        }
+        false => format!(
+            "repeats of the profile's measurements alone: a latency of {ends}; the measured one lies {lies}. How far predictions \
+             are off, `plimsoll validate` measures, and keeps in its profile.toml\n"
+        ),
+    }
 }
 
 /// Both ends of a range.

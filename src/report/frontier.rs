@@ -1,5 +1,6 @@
 //! The latency of a block against throughput, as a picture and as a table.
 
+use plimsoll_core::policy::Schedule;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
@@ -261,6 +262,11 @@ pub fn frontier_table(points: &[Point]) -> Table {
     table
 }
 
+/// What the column says.
+pub const POLICY_LEGEND: &str = "\
+policy: sequences in a GPU batch x GPU batches, percent of weights, cache and activations on device and host each (wg wc cg cc hg hc; \
+the rest is on disk), cpu where the CPU attends, and the schedule where it is not zig-zag";
+
 /// As FlexGen's tables print it, or what does not fit.
 fn policy(point: &Point) -> String {
     if let Some((tier, needed, capacity)) = point.out_of_memory() {
@@ -272,8 +278,13 @@ fn policy(point: &Point) -> String {
         Some(true) => " cpu",
         _ => "",
     };
+    let schedule = match point.schedule {
+        None | Some(Schedule::ZigZag) => String::new(),
+        Some(Schedule::Row) => " row".to_owned(),
+        Some(Schedule::Diagonal) => " diagonal".to_owned(),
+    };
     format!(
-        "{}x{} {}{cpu}",
+        "{}x{} {}{cpu}{schedule}",
         point.gpu_batch_size.unwrap_or(0),
         point.num_gpu_batches.unwrap_or(0),
         percent.join(" ")

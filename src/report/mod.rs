@@ -18,9 +18,9 @@ mod table;
 
 pub use bench::{AttentionRow, BenchPicture, BenchReport, BenchRow, Figure, LinkRow, ProductRow};
 pub use canvas::{Picture, picture_svg, write_picture_png};
-pub use certainty::{extrapolation_text, rates_note, rates_text};
+pub use certainty::{extrapolation_text, held_text, rates_note, rates_text};
 pub use csv::to_csv;
-pub use frontier::{Frontier, frontier_table};
+pub use frontier::{Frontier, POLICY_LEGEND, frontier_table};
 pub use lines::{Line, Lines};
 pub use memory::{MemoryCurves, memory_table, ranges_table};
 pub use over_time::{OverTime, Panel};

@@ -16,7 +16,7 @@ use plimsoll_core::summary::{BusyFraction, Summary};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::{Bytes, Seconds};
 
-use super::certainty::{certainty_text, ninety_percent, numbers, rates_text};
+use super::certainty::{certainty_text, numbers, probably, rates_text};
 use super::{Align, Table, count, percent, three_digits};
 use crate::planner::Kind;
 
@@ -379,7 +379,7 @@ pub fn policy_in_short(plan: &Plan) -> String {
         shares(&policy.weights),
         shares(&policy.cache),
         shares(&policy.activations),
-        if policy.cpu_attention {
+        if policy.cpu_attention && policy.cache.device < 1.0 {
             ", CPU attention"
         } else {
             ""
@@ -413,14 +413,14 @@ pub fn summary_text(plan: &Plan, summary: &Summary) -> String {
     let _ = writeln!(
         text,
         "throughput {rate} tok/s ({}{})",
-        ninety_percent(interval.map(|i| numbers(i.throughput_tok_s))),
+        probably(interval, |i| numbers(i.throughput_tok_s)),
         count(summary.generated_tokens, "token")
     );
     let _ = writeln!(
         text,
         "latency    {} ({}{})",
         duration(summary.latency_s),
-        ninety_percent(interval.map(|i| durations(i.latency_s))),
+        probably(interval, |i| durations(i.latency_s)),
         phases(summary, is_steady(plan))
     );
     if let Some(rate) = summary.decode_throughput_tok_s {

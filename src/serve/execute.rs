@@ -1,11 +1,17 @@
 //! A trace of requests served for real, on this machine.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use plimsoll_backend::cpu::{CpuError, CpuOptions};
 use plimsoll_backend::serving::{Served, ServingExecutor};
 use plimsoll_backend::weights::WeightSource;
 use plimsoll_core::control::DriveError;
+use plimsoll_core::executor::{ExecutionError, Executor, Until};
+use plimsoll_core::program::Program;
 use plimsoll_core::serve::{Limits, Request, Shape};
-use plimsoll_core::units::Bytes;
+use plimsoll_core::trace::Trace;
+use plimsoll_core::units::{Bytes, Seconds};
 
 use super::replay::{Replayed, Server};
 use crate::files::random_prompts;
@@ -32,9 +38,43 @@ pub enum ExecuteError {
     Drive(#[from] DriveError),
 }
 
+/// How often somebody is told how far it is.
+const TELL: Duration = Duration::from_millis(250);
+
+/// The executor, and who wants to know how far it is.
+struct Watched<'a> {
+    executor: ServingExecutor,
+    seen: Instant,
+    see: &'a mut dyn FnMut(u64),
+}
+
+impl Executor for Watched<'_> {
+    fn submit(&mut self, piece: Arc<Program>) -> Result<(), ExecutionError> {
+        self.executor.submit(piece)
+    }
+
+    fn wait(&mut self, until: Until) -> Result<Seconds, ExecutionError> {
+        let now = self.executor.wait(until)?;
+        if self.seen.elapsed() >= TELL {
+            self.seen = Instant::now();
+            (self.see)(self.executor.tokens());
+        }
+        Ok(now)
+    }
+
+    fn forget(&mut self, piece: &Program) {
+        self.executor.forget(piece);
+    }
+
+    fn trace(&self) -> &Trace {
+        self.executor.trace()
+    }
+}
+
 impl Server {
     /// Serves a trace by the same scheduler as [`Server::replay`], with real arithmetic, a real cache and real moves, in
-    /// real time. Prompts are of random tokens; answers are as long as the trace says, whatever the model would end.
+    /// real time. Prompts are of random tokens; answers are as long as the trace says, whatever the model would end. `see` hears
+    /// now and then how many tokens came out so far.
     ///
     /// # Errors
     /// What cannot be had or computed here; an interruption.
@@ -43,6 +83,7 @@ impl Server {
         requests: &[Request],
         (source, seed): (&dyn WeightSource, u64),
         options: &CpuOptions,
+        see: &mut dyn FnMut(u64),
     ) -> Result<Executed, ExecuteError> {
         let (machine, shape) = (self.machine(), Shape::of(&self.model, self.dtype));
         let swapped = self.manager.layers(&machine, self.kv_bytes, &shape);
@@ -66,8 +107,14 @@ impl Server {
             ids
         });
         let prompts = prompts.collect();
-        let mut executor = ServingExecutor::new(&machine, &served, prompts, source, options)?;
+        let executor = ServingExecutor::new(&machine, &served, prompts, source, options)?;
+        let mut executor = Watched {
+            executor,
+            seen: Instant::now(),
+            see,
+        };
         let replayed = self.serve(requests, &mut executor, true)?;
+        let executor = executor.executor;
         Ok(Executed {
             replayed,
             carried: executor.carried(),

@@ -163,6 +163,11 @@ impl ServingExecutor {
         Bytes(self.carried.load(Ordering::Relaxed))
     }
 
+    /// How many tokens came out so far.
+    pub fn tokens(&self) -> u64 {
+        self.texts.count()
+    }
+
     /// What came out for each request so far.
     pub fn generated(&self) -> Vec<Vec<u32>> {
         self.texts.generated()

@@ -61,6 +61,13 @@ impl Texts {
         }
     }
 
+    /// How many tokens came out so far.
+    pub(crate) fn count(&self) -> u64 {
+        let texts = self.read();
+        let new = texts.iter().map(|text| text.tokens.len() - text.prompt_len);
+        new.sum::<usize>() as u64
+    }
+
     /// What came out for each request so far.
     pub(crate) fn generated(&self) -> Vec<Vec<u32>> {
         let texts = self.read();

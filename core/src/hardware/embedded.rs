@@ -20,6 +20,7 @@ const MACHINES: &[(&str, &str)] = profiles![
     "h100",
     "h200",
     "rtx3090",
+    "rtx4090",
     "t4",
     "t4-direct",
     "t4-page-cache-management",

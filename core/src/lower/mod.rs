@@ -262,6 +262,14 @@ fn check(plan: &Plan) -> Result<(), LowerError> {
             return Err(LowerError::EmptyWorkload { key });
         }
     }
+    if workload.cache_len() > plan.model.max_position_embeddings {
+        return Err(LowerError::TooLong {
+            model: plan.model.name.clone(),
+            max: plan.model.max_position_embeddings,
+            prompt_len: workload.prompt_len,
+            gen_len: workload.gen_len,
+        });
+    }
     let (layers, pipeline) = (plan.model.num_hidden_layers, &plan.policy.pipeline);
     if !pipeline.fills_stages(layers) {
         return Err(LowerError::Stages {
@@ -277,14 +285,6 @@ fn check(plan: &Plan) -> Result<(), LowerError> {
     {
         let model = plan.model.name.clone();
         return Err(LowerError::NotSplit { model, what });
-    }
-    if workload.cache_len() > plan.model.max_position_embeddings {
-        return Err(LowerError::TooLong {
-            model: plan.model.name.clone(),
-            max: plan.model.max_position_embeddings,
-            prompt_len: workload.prompt_len,
-            gen_len: workload.gen_len,
-        });
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ use crate::cli::options::positive;
 use crate::cli::output::complain;
 use crate::cli::pace::Around;
 use crate::cli::profile::cpu_options;
+use crate::cli::progress::Progress;
 use crate::cli::threads::DeviceThreads;
 use crate::files::find_model;
 use crate::report::serve::serve_comparison;
@@ -82,7 +83,7 @@ impl ExecuteArgs {
         self.execute
     }
 
-    /// Serves the trace, if that was asked for, on the machine of a profile.
+    /// Serves the trace, if that was asked for, on the machine of a profile; so many tokens come out.
     ///
     /// # Errors
     /// What is not served for real, what this machine lacks, an interruption.
@@ -90,7 +91,7 @@ impl ExecuteArgs {
         &self,
         (server, profile): (&Server, &HardwareProfile),
         model: &str,
-        requests: &[Request],
+        (requests, tokens): (&[Request], u64),
     ) -> anyhow::Result<Option<Measured>> {
         if !self.execute {
             return Ok(None);
@@ -120,7 +121,11 @@ impl ExecuteArgs {
             None => Box::new(Synthetic { seed: self.seed }),
         };
         let around = Around::begin(Some(profile).filter(|_| !foreign), &options);
-        let executed = server.execute(requests, (&*source, self.seed), &options);
+        let progress = Progress::new("serving, tokens", tokens);
+        progress.set(0);
+        let mut see = |done| progress.set(done);
+        let executed = server.execute(requests, (&*source, self.seed), &options, &mut see);
+        drop(progress);
         let executed =
             executed.map_err(|error| match options.interrupt.load(Ordering::Relaxed) {
                 true => Failure::new(Exit::Interrupted, "interrupted; nothing was written").into(),

@@ -16,9 +16,9 @@ use super::Args;
 use super::answers::Answer;
 use super::prepare::Prepared;
 use crate::files::write_atomically;
-use crate::report::plan::{durations, policy_in_short};
+use crate::report::plan::policy_in_short;
 use crate::report::run::comparison;
-use crate::report::{extrapolation_text, rates_text};
+use crate::report::{extrapolation_text, held_text, rates_text};
 use crate::trace_file::{Process, write_run, write_side_by_side};
 
 /// A run that came to its end.
@@ -199,15 +199,7 @@ fn figures(prepared: &Prepared, done: &Done) -> String {
     );
     let predicted = plan.prediction.as_ref();
     if let Some(interval) = predicted.and_then(|summary| summary.interval) {
-        let range = interval.latency_s;
-        let lies = match range.holds(measured.latency_s.0) {
-            true => "within",
-            false => "outside",
-        };
-        let ends = durations(range);
-        text.push_str(&format!(
-            "90% interval of latency: {ends}; the measured one lies {lies} it\n"
-        ));
+        text.push_str(&held_text(&interval, measured.latency_s));
     }
     if let Some(pace) = done.pace {
         text.push_str(&format!("pace: around the run, {pace}\n"));
