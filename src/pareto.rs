@@ -275,7 +275,7 @@ impl Point {
         self.cc = percent(policy.cache.host);
         self.hg = percent(policy.activations.device);
         self.hc = percent(policy.activations.host);
-        self.cpu_compute = Some(policy.cpu_attention && policy.cache.device < 1.0);
+        self.cpu_compute = Some(policy.attends_on_cpu());
         self.schedule = Some(policy.schedule);
         self.overlap = Some(policy.overlap);
         self.barrier = Some(policy.barrier);

@@ -65,6 +65,9 @@ pub trait Times: Debug {
 
     /// What a resource keeps of its pace while another has a task as well.
     fn share(&self, of: ResourceId, beside: ResourceId) -> f64;
+
+    /// From the end of a task on one resource to the start of one on another that waited for it.
+    fn handoff(&self, from: ResourceId, to: ResourceId) -> Seconds;
 }
 
 /// Runs pieces of a program on resources that each keep program order.

@@ -290,6 +290,11 @@ impl Policy {
         self.half_layers && self.loads_weights_at_once()
     }
 
+    /// Whether the CPU attends to any of the cache: to what is not on the device.
+    pub fn attends_on_cpu(&self) -> bool {
+        self.cpu_attention && self.cache.device < 1.0
+    }
+
     /// Whether a prompt's scores have room on the device all at once: only where there are steps as in code of their time. No executor
     /// here needs it.
     pub fn stores_scores(&self) -> bool {

@@ -443,6 +443,7 @@ impl Executor for Simulator {
             resources: lanes.map(|lane| lane.resource).collect(),
             cost: self.cost.clone(),
             delays: self.delays.clone(),
+            handoff: self.handoff,
         };
         // What others carry changes times while tasks run.
         self.traffic
@@ -457,6 +458,7 @@ struct Known {
     resources: Vec<Resource>,
     cost: CostModel,
     delays: Vec<f64>,
+    handoff: Handoff,
 }
 
 impl Times for Known {
@@ -467,5 +469,10 @@ impl Times for Known {
     fn share(&self, of: ResourceId, beside: ResourceId) -> f64 {
         let row = usize::from(of.0) * self.resources.len();
         rate_of(self.delays[row + usize::from(beside.0)])
+    }
+
+    fn handoff(&self, from: ResourceId, to: ResourceId) -> Seconds {
+        let [from, to] = [from, to].map(|it| self.resources[usize::from(it.0)].kind);
+        Seconds(self.handoff.of(from, to))
     }
 }

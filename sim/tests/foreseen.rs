@@ -6,7 +6,7 @@ mod requests;
 use plimsoll_core::Dtype;
 use plimsoll_core::control::follow;
 use plimsoll_core::executor::Executor;
-use plimsoll_core::hardware::embedded;
+use plimsoll_core::hardware::{Quantity, embedded};
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::registry;
 use plimsoll_core::serve::pie::{Adaptive, Lanes, Pie, Settings};
@@ -14,7 +14,7 @@ use plimsoll_core::serve::{
     IterationRow, Limits, Preemption, Request, Scheduler, ServeSummary, Shape, Vllm,
 };
 use plimsoll_core::traffic::Background;
-use plimsoll_core::units::Bytes;
+use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_sim::{CostModel, Simulator};
 use proptest::prelude::*;
 use requests::requests;
@@ -26,6 +26,8 @@ struct Setting {
     model: &'static str,
     off: Option<u16>,
     kv_gb: f64,
+    /// From a move to the layer that waited for it.
+    handoff_s: f64,
 }
 
 /// Tries much within few iterations.
@@ -43,7 +45,9 @@ fn served(
     requests: &[Request],
     foreseen: bool,
 ) -> (ServeSummary, Vec<IterationRow>, usize) {
-    let profile = embedded::profile(it.hw).expect("embedded");
+    let mut profile = embedded::profile(it.hw).expect("embedded");
+    let source = &profile.compute.launch.source;
+    profile.compute.handoff = Some(Quantity::new(Seconds(it.handoff_s), source));
     let model = registry::find(it.model).expect("registered");
     let machine = Machine::single_gpu(profile.usable());
     let cost = CostModel::new(&profile, Dtype::F16);
@@ -84,9 +88,10 @@ proptest! {
         // Moves disturb each other on the second machine, and its link is slow.
         hw in prop::sample::select(vec!["gh200-vllm", "a100-80"]),
         model in prop::sample::select(vec!["opt-13b", "opt-1.3b"]),
+        handoff_s in prop::sample::select(vec![0.0, 40e-6]),
     ) {
         let off = off.map(|off| if model == "opt-13b" { off } else { off / 2 });
-        let setting = Setting { hw, model, off, kv_gb };
+        let setting = Setting { hw, model, off, kv_gb, handoff_s };
         let requests = requests(&lengths, gap);
         let (fast, fast_log, submitted) = served(setting, &requests, true);
         let (slow, slow_log, _) = served(setting, &requests, false);
@@ -106,6 +111,7 @@ fn they_wait_for_their_caches_as_long() {
             model: "opt-13b",
             off: Some(36),
             kv_gb: 4.0,
+            handoff_s: 30e-6,
         };
         let (fast, ..) = served(setting, &requests, true);
         let (slow, _, submitted) = served(setting, &requests, false);

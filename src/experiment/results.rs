@@ -344,7 +344,7 @@ fn too_fast(metric: &str, printed: Printed, predicted: f64) -> f64 {
 
 /// FlexGen's tuple, and whether the CPU attends.
 fn tuple_with_cpu(policy: &Policy) -> String {
-    let cpu = match policy.cpu_attention && policy.cache.device < 1.0 {
+    let cpu = match policy.attends_on_cpu() {
         true => " cpu",
         false => "",
     };

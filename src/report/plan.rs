@@ -379,7 +379,7 @@ pub fn policy_in_short(plan: &Plan) -> String {
         shares(&policy.weights),
         shares(&policy.cache),
         shares(&policy.activations),
-        if policy.cpu_attention && policy.cache.device < 1.0 {
+        if policy.attends_on_cpu() {
             ", CPU attention"
         } else {
             ""

@@ -7,7 +7,7 @@ use plimsoll_backend::cpu::{CpuError, CpuOptions};
 use plimsoll_backend::serving::{Served, ServingExecutor};
 use plimsoll_backend::weights::WeightSource;
 use plimsoll_core::control::DriveError;
-use plimsoll_core::executor::{ExecutionError, Executor, Until};
+use plimsoll_core::executor::{ExecutionError, Executor, Times, Until};
 use plimsoll_core::program::Program;
 use plimsoll_core::serve::{Limits, Request, Shape};
 use plimsoll_core::trace::Trace;
@@ -68,6 +68,10 @@ impl Executor for Watched<'_> {
 
     fn trace(&self) -> &Trace {
         self.executor.trace()
+    }
+
+    fn times(&self) -> Option<Box<dyn Times>> {
+        self.executor.times()
     }
 }
 

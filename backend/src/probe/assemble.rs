@@ -12,7 +12,7 @@ use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
 use super::compute::Matrix;
 use super::samples::{Handoffs, Timed, durations};
-use super::stats::{median, never_falling, spread};
+use super::stats::{median, spread, without_falls};
 use super::{Measured, Moment, ProbeOptions, beside, compute, unpack};
 
 pub(crate) const MEASURED: &str = "measured";
@@ -341,7 +341,7 @@ fn cpu_gemm_curves(options: &ProbeOptions, measured: &Measured) -> Vec<GemmCurve
     dtypes.flat_map(of).collect()
 }
 
-/// One curve over M for each size of matrix; of a processor, whether more rows never take less time.
+/// One curve over M for each size of matrix; those of a processor without what a wrong moment makes of them.
 fn curves_of(
     dtype: Dtype,
     tasks: &[(Dtype, Timed)],
@@ -370,7 +370,7 @@ fn curves_of(
             }
         }
         if on_processor {
-            never_sooner_with_more(&mut rates);
+            mend_wrong_moments(&mut rates);
         }
         let side = (matrix.elements as f64).sqrt().round() as u32;
         GemmCurve {
@@ -387,15 +387,20 @@ fn curves_of(
     matrices.into_iter().map(of_matrix).collect()
 }
 
-/// Has more rows never take less time. All of a processor's are measured in runs of their own, each at the pace of its moment,
-/// and one moment that was wrong would otherwise tell a rate that no product has. A GPU's kernels are chosen by rows, and timed
-/// by its own clock.
-fn never_sooner_with_more(rates: &mut Rates) {
+/// More rows take less time by so much at most: kernels are not alike for all rows.
+const LESS_WITH_MORE: f64 = 0.25;
+
+/// Has more rows take no less time, but by what kernels may differ. Each number of rows is measured in a run of its own, at the
+/// pace of its moment, and a moment that was wrong would otherwise tell a rate that no product has. A GPU is timed by its own
+/// clock.
+fn mend_wrong_moments(rates: &mut Rates) {
     let seconds = |(rows, rates): (&u64, &Vec<f64>)| *rows as f64 / median(rates);
     let measured: Vec<f64> = rates.iter().map(seconds).collect();
-    let steady = never_falling(&measured);
-    for ((_, rates), (was, is)) in rates.iter_mut().zip(measured.iter().zip(steady)) {
-        rates.iter_mut().for_each(|rate| *rate *= was / is);
+    let mended = without_falls(&measured, LESS_WITH_MORE);
+    for ((_, rates), (was, is)) in rates.iter_mut().zip(measured.iter().zip(mended)) {
+        if *was != is {
+            rates.iter_mut().for_each(|rate| *rate *= was / is);
+        }
     }
 }
 
@@ -440,7 +445,7 @@ mod tests {
             rates(6, &[0.6, 0.5, 0.4]),
             rates(8, &[4.0]),
         ]);
-        never_sooner_with_more(&mut all);
+        mend_wrong_moments(&mut all);
         let seconds = |rows: u64| rows as f64 / median(&all[&rows]);
         assert_eq!([1, 3, 4, 6, 8].map(seconds), [1.0, 2.0, 2.0, 2.0, 4.0]);
         // What they are apart by stays.

@@ -94,9 +94,9 @@ impl PaceMeter {
         })
     }
 
-    /// Measures something with the reference work before and after. Where both are apart, the reference work is timed once more,
-    /// which tells a disturbance of it from another pace; where the pace changed, all is measured once more, as often as that
-    /// helps.
+    /// Measures something with the reference work before and after. Where both are apart, the reference work is timed once more:
+    /// if that is as before again, only the reference work was disturbed; else the pace may have changed, and all is measured
+    /// once more, as often as that helps.
     ///
     /// # Errors
     /// Those of `work`.
@@ -111,14 +111,11 @@ impl PaceMeter {
             let after = self.now();
             let moment = match Moment::is_steady(before, after) {
                 true => Some(Moment::between(before, after)),
-                false => {
-                    let later = self.now();
-                    let was_disturbed = Moment::is_steady(before, later);
-                    let last = restarted || self.restarts_left == 0;
-                    (was_disturbed || last).then(|| Moment::middle(&[before, after, later]))
-                }
+                false => Moment::despite(before, self.now()),
             };
-            if let Some(moment) = moment {
+            let last = restarted || self.restarts_left == 0;
+            let either_way = last.then(|| Moment::between(before, after));
+            if let Some(moment) = moment.or(either_way) {
                 return Ok(Paced {
                     result,
                     moment,
@@ -215,6 +212,12 @@ impl Moment {
         }
     }
 
+    /// Between a moment and a later one that is like it, whatever the reference work said between them; none where the pace is
+    /// another now.
+    fn despite(before: Moment, later: Moment) -> Option<Moment> {
+        Moment::is_steady(before, later).then(|| Moment::between(before, later))
+    }
+
     /// Whether the machine went at the same pace at both moments.
     fn is_steady(before: Moment, after: Moment) -> bool {
         let ratio = after.relative_to(&before);
@@ -250,5 +253,31 @@ impl Moment {
             many_tokens_s: of(|m| m.many_tokens_s),
             copy_s: of(|m| m.copy_s),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(times: f64) -> Moment {
+        Moment {
+            few_tokens_s: times,
+            many_tokens_s: 2.0 * times,
+            copy_s: 3.0 * times,
+        }
+    }
+
+    #[test]
+    fn a_moment_like_the_one_before_tells_a_disturbance_from_another_pace() {
+        let known = Moment::despite(moment(1.0), moment(1.1)).expect("alike");
+        assert!((known.few_tokens_s - 1.1_f64.sqrt()).abs() < 1e-12);
+        assert_eq!(Moment::despite(moment(1.0), moment(2.0)), None);
+        // One part that is off is another pace, too.
+        let copies = Moment {
+            copy_s: 6.0,
+            ..moment(1.0)
+        };
+        assert_eq!(Moment::despite(moment(1.0), copies), None);
     }
 }

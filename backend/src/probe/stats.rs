@@ -10,19 +10,30 @@ pub(crate) fn spread(values: &[f64]) -> f64 {
     (quantile(values, 0.75) - quantile(values, 0.25)) / median(values).max(f64::MIN_POSITIVE)
 }
 
-/// The nearest values that never fall, by the sum of distances: where values fall, the median of those that are out of order
-/// stands for each of them (isotonic regression, by pooling adjacent violators).
-pub(crate) fn never_falling(values: &[f64]) -> Vec<f64> {
+/// Values that never fall by more than a `share`: where they do, the median of those that are out of order stands for each of
+/// them (isotonic regression by pooling adjacent violators, with that much patience). Of two it is the larger: what lies between
+/// others is right but for itself, whichever side it is off to.
+pub(crate) fn without_falls(values: &[f64], share: f64) -> Vec<f64> {
+    let middle = |pool: &[f64]| {
+        let mut sorted = pool.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        sorted[sorted.len() / 2]
+    };
     let mut pools: Vec<Vec<f64>> = Vec::new();
     for value in values {
         let mut pool = vec![*value];
-        while let Some(before) = pools.pop_if(|before| median(before) > median(&pool)) {
+        let falls =
+            |before: &mut Vec<f64>, pool: &[f64]| middle(before) * (1.0 - share) > middle(pool);
+        while let Some(before) = pools.pop_if(|before| falls(before, &pool)) {
             pool = [before, pool].concat();
         }
         pools.push(pool);
     }
-    let middles = pools.iter().map(|pool| vec![median(pool); pool.len()]);
-    middles.flatten().collect()
+    let of_pool = |pool: &Vec<f64>| match pool.len() {
+        1 => pool.clone(),
+        length => vec![middle(pool); length],
+    };
+    pools.iter().flat_map(of_pool).collect()
 }
 
 fn quantile(values: &[f64], share: f64) -> f64 {
@@ -48,15 +59,15 @@ mod tests {
     }
 
     #[test]
-    fn what_falls_is_pooled_until_nothing_does() {
-        let rises = [1.0, 2.0, 2.0, 5.0];
-        assert_eq!(never_falling(&rises), rises);
-        // One wild value moves its neighbours to the middle of them, and no further.
-        assert_eq!(
-            never_falling(&[1.0, 4.0, 4.5, 0.1, 6.0]),
-            [1.0, 4.0, 4.0, 4.0, 6.0]
-        );
-        assert_eq!(never_falling(&[3.0, 2.0, 1.0]), [2.0; 3]);
-        assert!(never_falling(&[]).is_empty());
+    fn one_wild_value_is_pooled_and_moves_no_other() {
+        let pooled = |values: &[f64]| without_falls(values, 0.25);
+        // Falls that may be real stay.
+        let rises = [1.0, 1.1, 1.0, 1.2, 5.0];
+        assert_eq!(pooled(&rises), rises);
+        assert_eq!(pooled(&[1.0, 0.4, 1.1, 1.2]), [1.0, 1.0, 1.1, 1.2]);
+        assert_eq!(pooled(&[1.0, 3.0, 1.1, 1.2]), [1.0, 1.2, 1.2, 1.2]);
+        assert_eq!(pooled(&[1.0, 4.0, 0.1, 6.0]), [1.0, 4.0, 4.0, 6.0]);
+        assert_eq!(pooled(&[1.0, 2.0, 0.1]), [1.0, 2.0, 2.0]);
+        assert!(pooled(&[]).is_empty());
     }
 }

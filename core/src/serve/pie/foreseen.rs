@@ -11,6 +11,8 @@ pub(super) struct Foreseen {
     times: Box<dyn Times>,
     lanes: Lanes,
     pub moves: Moves,
+    /// From a move's end to the layer that was submitted behind it, in seconds.
+    pub handoff: f64,
     /// The pace of moves with so many slots.
     pace: Option<(u16, Pace)>,
 }
@@ -43,6 +45,7 @@ impl Foreseen {
         let pairs = [(gpu, h2d), (gpu, d2h), (h2d, gpu), (d2h, gpu)];
         let apart = pairs.iter().all(|(a, b)| times.share(*a, *b) == 1.0);
         apart.then(|| Foreseen {
+            handoff: times.handoff(h2d, gpu).0,
             times,
             lanes,
             moves: Moves::new(0.0),

@@ -347,7 +347,7 @@ impl Pie {
         let computed = foreseen.computed(it, self.layers);
         let (swapped, observed) = (&mut self.swapped, &mut self.observed);
         let (table, moves) = (&mut self.table, &mut foreseen.moves);
-        let mut now = now.0;
+        let (mut now, mut behind) = (now.0, false);
         for layer in 0..self.layers {
             let began = moves.reach((&mut *table, layer), now, &pace, &mut |event| {
                 if let Event::Began(swaps) = event {
@@ -356,7 +356,13 @@ impl Pie {
                 }
             });
             observed.stalled += began - now;
-            now = began + computed.of(layer);
+            let handed = if behind && began > now {
+                foreseen.handoff
+            } else {
+                0.0
+            };
+            behind = moves.layers().back == Some(layer + 1);
+            now = began + handed + computed.of(layer);
         }
         // What has arrived counts when the iteration is looked at.
         moves.land(table, now, &pace, &mut |_| {});
@@ -422,4 +428,118 @@ fn push(
         takes: &[],
         gives: &[],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Dtype;
+    use crate::model::registry;
+    use crate::tier::PerTier;
+    use crate::trace::Span;
+
+    /// An iteration of swapped layers, and what was submitted of it.
+    struct Steps {
+        pie: Pie,
+        shape: Shape,
+        trace: Trace,
+        pieces: Vec<Program>,
+    }
+
+    impl Steps {
+        fn new(off: u16) -> Steps {
+            let model = registry::find("opt-125m").expect("registered");
+            let shape = Shape::of(&model, Dtype::F16);
+            let machine = Machine::single_gpu(PerTier::from_fn(|_| Bytes(0)));
+            let pie = Pie::fixed(Lanes::of(&machine), Bytes(1 << 30), &shape, off);
+            Steps {
+                pie,
+                shape,
+                trace: Trace::default(),
+                pieces: Vec::new(),
+            }
+        }
+
+        /// Asks until there is nothing to submit; what is waited for then, or none at the end.
+        fn go_on(&mut self, now: f64) -> Option<TaskId> {
+            self.pie.land(&self.trace);
+            loop {
+                let first = self.pieces.last().map_or(TaskId(0), Program::end_task);
+                let iteration = Iteration {
+                    shape: &self.shape,
+                    load: &Load::default(),
+                    cell: Cell::default(),
+                };
+                let at = (Seconds(now), &self.trace);
+                match self.pie.next(iteration, at, first) {
+                    Next::Submit(piece) => {
+                        self.trace.extend_to(piece.end_task());
+                        self.pieces.push(*piece);
+                    }
+                    Next::Wait(task) => return Some(task),
+                    Next::Ended => return None,
+                }
+            }
+        }
+
+        fn end(&mut self, task: TaskId, at: f64) {
+            let [start, end] = [at, at].map(Seconds);
+            self.trace.record(task, Span { start, end });
+        }
+
+        /// A layer's computation, and what it waits for.
+        fn computation(&self, layer: u16) -> Option<(TaskId, Vec<TaskId>)> {
+            let gpu = self.pie.lanes.gpu;
+            self.pieces.iter().find_map(|piece| {
+                let mut tasks = piece.numbered_tasks().zip(0..);
+                let of_layer = |task: &crate::program::Task| {
+                    task.resource == gpu && task.cell.block == layer + 1
+                };
+                let ((id, _), index) = tasks.find(|((_, task), _)| of_layer(task))?;
+                Some((id, piece.deps_at(index).to_vec()))
+            })
+        }
+    }
+
+    #[test]
+    fn each_layer_is_submitted_while_the_one_before_is_computed() {
+        let mut it = Steps::new(0);
+        for layer in 0..12 {
+            let own = it.go_on(f64::from(layer)).expect("layers are left");
+            assert_eq!(Some(own), it.computation(layer).map(|(id, _)| id));
+            // Within the iteration, and one ahead.
+            assert_eq!(it.computation(layer + 1).is_some(), layer < 11);
+            assert_eq!(it.computation(layer + 2), None);
+            it.end(own, f64::from(layer));
+        }
+        assert_eq!(it.go_on(12.0), None);
+    }
+
+    #[test]
+    fn a_layer_waits_for_its_own_move_and_the_wait_is_counted() {
+        // Of twelve, six are off the GPU and have eight slots: layers 8 to 11 begin on the host.
+        let mut it = Steps::new(6);
+        for layer in 0..7 {
+            let own = it.go_on(f64::from(layer)).expect("it goes on");
+            assert_eq!(it.computation(layer), Some((own, Vec::new())));
+            it.end(own, f64::from(layer));
+            // One that leaves is gone at once, and none comes.
+            let out = it.pie.out.map(|(_, task)| task);
+            if let Some(out) = out {
+                it.end(out, f64::from(layer));
+            }
+        }
+        let seventh = it.go_on(7.0).expect("it goes on");
+        let (eighth, behind) = it.computation(8).expect("its cache is on its way");
+        let (moved, back) = it.pie.back.expect("it comes");
+        assert_eq!((moved, &behind[..]), (8, &[back][..]));
+        it.end(seventh, 8.0);
+        assert_eq!(it.go_on(8.0), Some(back));
+        // Both have ended when the controller looks again.
+        it.end(back, 9.5);
+        it.end(eighth, 9.75);
+        it.go_on(10.0);
+        assert_eq!(it.pie.stalled(), Seconds(2.0));
+        assert_eq!(it.pie.layer, 9);
+    }
 }

@@ -1,8 +1,8 @@
 //! Requests that come and go, on a GPU: iterations of a mixed batch over a paged cache on the card, and caches that go to
 //! page-locked memory of the host and come back.
 //!
-//! Tasks are given to streams as a plan's are. Whoever schedules iterations waits for an iteration's end, so tables are
-//! written for one at a time. Weights and cache have the card's memory that was stated; activations, tables, logits and partial
+//! Tasks are given to streams as a plan's are. Tables are written for one span of layers at a time, once the device has those of
+//! the span before: whoever schedules swapped layers submits one ahead. Weights and cache have the card's memory that was stated; activations, tables, logits and partial
 //! sums lie beside.
 
 mod batch;
@@ -195,7 +195,7 @@ impl OnCard {
     ) -> Result<Tables, TaskError> {
         let card = &self.device.card;
         let mut staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those of the iteration before are there, since that has ended.
+        // Once the device has those of the span before, which may be computed yet.
         card.await_event(CHOICE)?;
         let tables = Tables::write(batch, (&self.cache, layers), &mut staged)?;
         let from = staged.address();
