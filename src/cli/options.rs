@@ -229,7 +229,8 @@ pub(super) struct WorkloadArgs {
     pub gen_len: u32,
     /// Prompts in all [default: no end of them. Figures are then of one block; of a diagonal schedule, of a block's
     /// worth in the steady state]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u64).range(1..))]
     pub num_prompts: Option<u64>,
 }
 

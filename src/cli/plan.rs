@@ -270,9 +270,16 @@ fn too_slow(planned: &Planned) -> Refusal {
         true => "",
         false => ", try --compress-weight (4 bits)",
     };
+    // Where both kinds were looked at, the next best is of the other one.
+    let is_split = |plan: &Plan| plan.policy.split.is_some();
+    let looked = is_split(&planned.plan) || planned.runner_up.as_ref().is_some_and(is_split);
+    let split = match looked || planned.not_split.is_some() {
+        true => "",
+        false => ", or --strategy auto (the CPU computes part of each layer)",
+    };
     let line = format!(
         "no plan is fast enough: the fastest that was found takes {}: {}; \
-         allow a longer --max-latency-s{packed} or ask for less",
+         allow a longer --max-latency-s{packed}{split} or ask for less",
         latency.map_or("too long".to_owned(), in_words),
         bottleneck
     );

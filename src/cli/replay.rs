@@ -56,7 +56,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = ManagerName::Vllm)]
     manager: ManagerName,
     /// Device memory for the KV cache, of each GPU, in GB of 10^9 bytes [default: what the weights leave]
-    #[arg(long, value_name = "GB", value_parser = positive)]
+    #[arg(long, value_name = "GB", allow_negative_numbers = true, value_parser = positive)]
     kv_gb: Option<f64>,
     /// orca: tokens that are reserved for each request; s3: the longest answer [default: the model's positions]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -254,6 +254,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .check_traffic()
         .map_err(|why| Failure::new(Exit::Usage, format!("--traffic: {why}")))?;
     args.execute.check(&server)?;
+    args.execute.check_cache(&profile, args.kv_gb)?;
     let trace = read_trace(&args.trace, args.time_unit.map(Into::into))?;
     server.manager.knows(trace.features);
     if let Some(said) = rates_note(&profile, server.dtype) {

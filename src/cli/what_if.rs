@@ -17,7 +17,7 @@ fn gigabytes(text: &str) -> Result<f64, String> {
 /// Memory of the machine, as stated: all there is, with what others use.
 #[derive(Debug, Clone, Copy, PartialEq, Args)]
 pub(super) struct WhatIf {
-    /// What if the device had so much memory, in GB
+    /// What if the device had so much memory, in GB of 10^9 bytes
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
     device_gb: Option<f64>,
     /// What if the host had

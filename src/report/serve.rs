@@ -23,8 +23,8 @@ pub fn serve_text(title: &str, it: &ServeSummary) -> String {
         ("a token after it, s", it.tpot_s),
         ("between tokens, s", it.itl_s),
         ("whole request, s", it.e2e_s),
-        ("queueing a token, s", it.queueing_s_per_token),
-        ("compute a token, s", it.compute_s_per_token),
+        ("queueing, s a token", it.queueing_s_per_token),
+        ("compute, s a token", it.compute_s_per_token),
     ] {
         let cells = [of.mean, of.p50, of.p90, of.p99, of.max].map(three_digits);
         table.row([name.to_owned()].into_iter().chain(cells));
@@ -34,12 +34,16 @@ pub fn serve_text(title: &str, it: &ServeSummary) -> String {
         some => format!(", {some} refused"),
     };
     let [out, back] = it.swaps;
+    let at_the_end = match it.layers {
+        Some(_) => " at the end",
+        None => "",
+    };
     format!(
         "{title}\n\n\
          throughput {} requests/s, {} tokens/s ({} requests{refused}, {} tokens in {} s)\n\
          goodput    {} requests/s within {} s a token ({})\n\
-         iterations {}, {} sequences each on average, {} at most; the GPU has one {} of the time\n\
-         KV cache   {} tokens: {} in use, {} given away\n\
+         iterations {}, {} sequences each on average, {} at most; the GPU computes one {} of the time\n\
+         KV cache   {} tokens{at_the_end}: {} in use, {} reserved, on average\n\
          preempted  {} times: {} tokens computed again, {out} moves to the host and {back} back ({})\n{}\n{table}",
         three_digits(it.requests_per_s),
         three_digits(it.output_tokens_per_s),
@@ -87,7 +91,7 @@ fn layers_text(it: &ServeSummary) -> String {
         .map_or(1.0, |(_, expansion)| *expansion);
     format!(
         "layers     expansion {:.2} over time, {last:.2} at the end, {} changes; {out} caches of a layer to the host and \
-         {back} back ({}), computation waited {} of the time\n",
+         {back} back ({} both ways), computation waited {} of the time\n",
         layers.expansion,
         layers.expansions.len() - 1,
         Bytes(layers.bytes),
@@ -151,8 +155,8 @@ pub fn serve_comparison(
         ("between tokens, s, p99", |s| s.itl_s.p99),
         ("whole request, s, mean", |s| s.e2e_s.mean),
         ("whole request, s, p99", |s| s.e2e_s.p99),
-        ("queueing a token, s, mean", |s| s.queueing_s_per_token.mean),
-        ("compute a token, s, mean", |s| s.compute_s_per_token.mean),
+        ("queueing, s a token, mean", |s| s.queueing_s_per_token.mean),
+        ("compute, s a token, mean", |s| s.compute_s_per_token.mean),
         ("iterations", |s| s.iterations as f64),
         ("sequences an iteration", |s| s.average_batch),
         ("preemptions", |s| s.preemptions as f64),

@@ -83,6 +83,26 @@ impl ExecuteArgs {
         self.execute
     }
 
+    /// A machine that is not this one does not say how much cache this one has room for.
+    ///
+    /// # Errors
+    /// Where nothing else does.
+    pub fn check_cache(
+        &self,
+        profile: &HardwareProfile,
+        kv_gb: Option<f64>,
+    ) -> Result<(), Failure> {
+        if !self.execute || kv_gb.is_some() || profile.kind == self.backend.kind() {
+            return Ok(());
+        }
+        let line = format!(
+            "--execute: {} is not of a machine with this device, so that it does not say what this one has room for; give \
+             --kv-gb, or what `plimsoll profile` wrote here as --hw",
+            profile.name
+        );
+        Err(Failure::new(Exit::Usage, line))
+    }
+
     /// Serves the trace, if that was asked for, on the machine of a profile; so many tokens come out.
     ///
     /// # Errors
@@ -121,9 +141,8 @@ impl ExecuteArgs {
             None => Box::new(Synthetic { seed: self.seed }),
         };
         let around = Around::begin(Some(profile).filter(|_| !foreign), &options);
-        let progress = Progress::new("serving, tokens", tokens);
-        progress.set(0);
-        let mut see = |done| progress.set(done);
+        let progress = Progress::new("loading weights, then serving; tokens", tokens);
+        let mut see = |done| progress.begin("serving, tokens", done);
         let executed = server.execute(requests, (&*source, self.seed), &options, &mut see);
         drop(progress);
         let executed =
