@@ -167,3 +167,19 @@ fn a_plan_file_is_simulated_with_other_memory_page_locked() {
     assert!(locked.0 && !pageable.0);
     assert!(pageable.1 < locked.1, "{pageable:?} beside {locked:?}");
 }
+
+#[test]
+fn percents_that_fit_the_model_and_no_layer_are_told_of_the_other_rounding() {
+    let place = Place::new();
+    let line = |percent: &str, more: &str| {
+        format!(
+            "simulate --hw rtx4090 --model llama-3-70b --gpu-batch-size 1 --percent {percent} 0 100 100 0 \
+             --cpu-compute off --barrier off --page-lock all{more}"
+        )
+    };
+    place.refused(&line("14 39", ""), 3, &["host", "--granularity spread"]);
+    place.text(&line("14 39", " --granularity spread"));
+    // Where that does not help, nobody is sent there.
+    let said = place.refused(&line("14 60", ""), 3, &["host"]);
+    assert!(!said.contains("granularity"), "{said}");
+}

@@ -10,7 +10,7 @@ use plimsoll_core::control::Run;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::{LowerError, check_fits};
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::Policy;
+use plimsoll_core::policy::{Granularity, Policy};
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::summary::Summary;
 use plimsoll_core::term::Term;
@@ -212,6 +212,12 @@ fn does_not_fit(
             "lower --gpu-batch-size or --num-gpu-batches, or move more to the tiers below (--percent)"
         }
     };
+    let finer = match args.plan.is_none() && fits_if_spread(plan) {
+        true => {
+            ", or give --granularity spread, as plans have it: percents are then of the model and not of each layer"
+        }
+        false => "",
+    };
     let gpus = profile.num_gpus().min(plan.model.num_hidden_layers);
     let spread = match gpus > 1 && args.plan.is_none() && args.pipeline.is_one_stage() {
         true => format!(
@@ -220,7 +226,20 @@ fn does_not_fit(
         ),
         false => String::new(),
     };
-    Failure::new(Exit::Infeasible, format!("{error}; {less}{spread}")).into()
+    Failure::new(Exit::Infeasible, format!("{error}; {less}{finer}{spread}")).into()
+}
+
+/// Whether it fits where rounding errors are carried from tensor to tensor.
+fn fits_if_spread(plan: &Plan) -> bool {
+    let policy = Policy {
+        granularity: Granularity::Spread,
+        ..plan.policy
+    };
+    let plan = Plan {
+        policy,
+        ..plan.clone()
+    };
+    check_fits(&plan).is_ok()
 }
 
 fn write_trace(args: &Args, plan: &Plan, run: &Run) -> io::Result<()> {
