@@ -405,3 +405,26 @@ fn a_run_beside_traffic_is_compared_at_the_machines_pace() {
     runs.dedup();
     assert_eq!(runs, ["predicted", "predicted at this pace", "measured"]);
 }
+
+#[test]
+fn another_machine_does_not_say_how_much_cache_this_one_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
+    written(&folder, "t.csv", &(header.to_owned() + "0,9,4\n"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let model = root.join("backend/tests/fixtures/tiny-opt");
+    let model = model.display().to_string();
+    let run = |more: &[&str]| {
+        let flags = [
+            "replay", "--hw", "t4", "--trace", "t.csv", "--model", &model,
+        ];
+        let all = [&flags[..], &["--execute", "--dtype", "f32"], more].concat();
+        plimsoll(folder.path(), &all)
+    };
+    let (code, _, said) = run(&[]);
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("t4") && said.contains("--kv-gb"), "{said}");
+    let (code, _, said) = run(&["--kv-gb", "0.001"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("warning: t4"), "{said}");
+}

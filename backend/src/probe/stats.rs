@@ -11,8 +11,8 @@ pub(crate) fn spread(values: &[f64]) -> f64 {
 }
 
 /// Values that never fall by more than a `share`: where they do, the median of those that are out of order stands for each of
-/// them (isotonic regression by pooling adjacent violators, with that much patience). Of two it is the larger: what lies between
-/// others is right but for itself, whichever side it is off to.
+/// them (isotonic regression by pooling adjacent violators, with that much patience). Of two it is the larger, so that one that is
+/// too low moves no other; of the last two nobody can tell which is wrong.
 pub(crate) fn without_falls(values: &[f64], share: f64) -> Vec<f64> {
     let middle = |pool: &[f64]| {
         let mut sorted = pool.to_vec();
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn one_wild_value_is_pooled_and_moves_no_other() {
+    fn one_wild_value_is_pooled() {
         let pooled = |values: &[f64]| without_falls(values, 0.25);
         // Falls that may be real stay.
         let rises = [1.0, 1.1, 1.0, 1.2, 5.0];

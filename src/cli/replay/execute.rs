@@ -83,6 +83,11 @@ impl ExecuteArgs {
         self.execute
     }
 
+    /// Whether a profile is not of a machine with the device that serves.
+    fn is_foreign(&self, profile: &HardwareProfile) -> bool {
+        profile.kind != self.backend.kind()
+    }
+
     /// A machine that is not this one does not say how much cache this one has room for.
     ///
     /// # Errors
@@ -92,7 +97,7 @@ impl ExecuteArgs {
         profile: &HardwareProfile,
         kv_gb: Option<f64>,
     ) -> Result<(), Failure> {
-        if !self.execute || kv_gb.is_some() || profile.kind == self.backend.kind() {
+        if !self.execute || kv_gb.is_some() || !self.is_foreign(profile) {
             return Ok(());
         }
         let line = format!(
@@ -116,7 +121,7 @@ impl ExecuteArgs {
         if !self.execute {
             return Ok(None);
         }
-        let foreign = profile.kind != self.backend.kind();
+        let foreign = self.is_foreign(profile);
         if foreign {
             complain(&format!(
                 "warning: {} is not of a machine with this device, and nothing that it predicts is of this run; give what \
