@@ -70,6 +70,8 @@ struct Row {
     /// Of iterations without prompts, over those of as many sequences in runs that swap nothing, in all rounds.
     predicted_step_over_unswapped: f64,
     measured_step_over_unswapped: f64,
+    predicted_settled_step_over_unswapped: f64,
+    measured_settled_step_over_unswapped: f64,
     predicted_stalled: f64,
     measured_stalled: f64,
     predicted_expansion: f64,
@@ -96,8 +98,12 @@ struct Served {
 struct Steps(BTreeMap<u32, (f64, f64)>);
 
 impl Steps {
-    fn add(&mut self, iterations: &[IterationRow], to_profiles_pace: f64) {
-        for it in iterations.iter().filter(|it| it.prompt_tokens == 0) {
+    fn add<'i>(
+        &mut self,
+        iterations: impl IntoIterator<Item = &'i IterationRow>,
+        to_profiles_pace: f64,
+    ) {
+        for it in iterations.into_iter().filter(|it| it.prompt_tokens == 0) {
             let (count, seconds) = self.0.entry(it.sequences).or_default();
             *count += 1.0;
             *seconds += (it.ended_s - it.began_s) * to_profiles_pace;
@@ -115,13 +121,37 @@ impl Steps {
     }
 }
 
+/// Which of a run's iterations count.
+#[derive(Clone, Copy)]
+enum Which {
+    All,
+    /// At the expansion that it had for the longest time, where adaptive expansion has come to rest.
+    Settled,
+}
+
+impl Which {
+    fn of(self, iterations: &[IterationRow]) -> impl Iterator<Item = &IterationRow> {
+        let mut lasted: BTreeMap<u64, f64> = BTreeMap::new();
+        for it in iterations {
+            *lasted.entry(it.expansion.to_bits()).or_default() += it.ended_s - it.began_s;
+        }
+        let longest = lasted.iter().max_by(|a, b| a.1.total_cmp(b.1));
+        let settled = longest.map(|(expansion, _)| *expansion);
+        iterations.iter().filter(move |it| match self {
+            Which::All => true,
+            Which::Settled => Some(it.expansion.to_bits()) == settled,
+        })
+    }
+}
+
 /// What a case's iterations took in all rounds, predicted and measured.
-fn steps<'a>(rounds: impl IntoIterator<Item = &'a Served>) -> [Steps; 2] {
+fn steps<'a>(rounds: impl IntoIterator<Item = &'a Served>, which: Which) -> [Steps; 2] {
     let mut all = [Steps::default(), Steps::default()];
     for it in rounds {
         let to_profiles_pace = it.as_profiled.duration_s / it.predicted.0.duration_s;
-        all[0].add(&it.predicted.1, to_profiles_pace);
-        all[1].add(&it.executed.replayed.iterations, to_profiles_pace);
+        all[0].add(which.of(&it.predicted.1), to_profiles_pace);
+        let measured = &it.executed.replayed.iterations;
+        all[1].add(which.of(measured), to_profiles_pace);
     }
     all
 }
@@ -248,6 +278,7 @@ impl Served {
         });
         let [least, most] = of_rounds.ends.map(|end| end / none.at_profiles_pace(rate));
         let [predicted_step, measured_step] = of_rounds.step_over_unswapped;
+        let [predicted_settled, measured_settled] = of_rounds.settled_step;
         Row {
             case: self.case.clone(),
             pace: self.slowness.few_tokens,
@@ -266,6 +297,8 @@ impl Served {
             measured_compute_over_none: slower.1,
             predicted_step_over_unswapped: predicted_step,
             measured_step_over_unswapped: measured_step,
+            predicted_settled_step_over_unswapped: predicted_settled,
+            measured_settled_step_over_unswapped: measured_settled,
             predicted_stalled: stalled(predicted),
             measured_stalled: stalled(measured),
             predicted_expansion: expansion(predicted),
@@ -311,6 +344,7 @@ fn text(rows: &[Row]) -> String {
         right("measured"),
         right("step over unswapped predicted"),
         right("measured"),
+        right("once settled"),
         right("waits predicted"),
         right("measured"),
         right("expansion"),
@@ -335,6 +369,7 @@ fn text(rows: &[Row]) -> String {
             format!("{:.3}", it.measured_compute_over_none),
             format!("{:.3}", it.predicted_step_over_unswapped),
             format!("{:.3}", it.measured_step_over_unswapped),
+            format!("{:.3}", it.measured_settled_step_over_unswapped),
             percent(it.predicted_stalled),
             percent(it.measured_stalled),
             format!("{:.2}", it.measured_expansion),
@@ -350,6 +385,8 @@ fn text(rows: &[Row]) -> String {
 struct OfRounds {
     ends: [f64; 2],
     step_over_unswapped: [f64; 2],
+    /// The same of the steps at the expansion that it had longest.
+    settled_step: [f64; 2],
 }
 
 /// A case, and what came of its rounds.
@@ -382,10 +419,14 @@ impl Case {
     fn median(mut self, unswapped: &[Steps; 2]) -> (Served, OfRounds) {
         let rate = |it: &Served| it.at_profiles_pace(|summary| summary.output_tokens_per_s);
         self.rounds.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
-        let [predicted, measured] = steps(&self.rounds);
+        let over_unswapped = |which| {
+            let [predicted, measured] = steps(&self.rounds, which);
+            [predicted.over(&unswapped[0]), measured.over(&unswapped[1])]
+        };
         let of_rounds = OfRounds {
             ends: [&self.rounds[0], &self.rounds[self.rounds.len() - 1]].map(rate),
-            step_over_unswapped: [predicted.over(&unswapped[0]), measured.over(&unswapped[1])],
+            step_over_unswapped: over_unswapped(Which::All),
+            settled_step: over_unswapped(Which::Settled),
         };
         let middle = self.rounds.len() / 2;
         (self.rounds.swap_remove(middle), of_rounds)
@@ -430,7 +471,7 @@ fn cases(
     disturbed.serve(bench, all)?;
     cases.push(disturbed);
     let unswapped = cases.iter().filter(|case| !case.swaps());
-    let unswapped = steps(unswapped.flat_map(|case| &case.rounds));
+    let unswapped = steps(unswapped.flat_map(|case| &case.rounds), Which::All);
     let served: Vec<_> = cases.into_iter().map(|it| it.median(&unswapped)).collect();
     let [.., (adaptive, _), (disturbed, _)] = &served[..] else {
         unreachable!("both were served");

@@ -3,9 +3,11 @@
 use plimsoll::baseline::{Baseline, System};
 use plimsoll::flexgen::BATCHES_MAX;
 use plimsoll::planner::{
-    Allowed, Answer, Bound, Kind, Objective, Outcome, Planned, Request, Strategy, choose, search,
+    Advice, Allowed, Answer, Bound, Kind, Objective, Outcome, Planned, Request, Strategy, choose,
+    search,
 };
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_core::lower::{footprint, page_locked_bytes};
 use plimsoll_core::model::{ModelSpec, registry};
@@ -150,6 +152,42 @@ fn advice_is_what_a_plan_on_the_changed_machine_gains() {
         (advice.gain / gain - 1.0).abs() < 0.1,
         "{advice:?}: {gain:.3}"
     );
+}
+
+/// Weights in 4 bits and split layers are named with what they bring at least, and only where they were not asked for.
+#[test]
+fn flags_that_were_not_given_bring_what_is_said_of_them() {
+    let few = Workload {
+        num_prompts: Some(4),
+        ..FLEXGEN
+    };
+    let asked = request(few);
+    let (profile, model) = (t4(), model("opt-30b"));
+    let found = planned(&profile, &model, &asked);
+    let given = |compress: bool, strategy: Strategy| Request {
+        allowed: Allowed {
+            compression: Compression::of(compress, false),
+            strategy,
+            ..asked.allowed
+        },
+        ..asked
+    };
+    let with = [
+        ("--compress-weight", given(true, Strategy::FlexGen)),
+        ("--strategy auto", given(false, Strategy::Auto)),
+    ];
+    for (flag, request) in with {
+        let advice = found.flags.iter().find(|it| it.change.starts_with(flag));
+        let advice = advice.unwrap_or_else(|| panic!("{flag}: {:?}", found.flags));
+        let there = planned(&profile, &model, &request);
+        let gain = throughput(&there.plan) / throughput(&found.plan);
+        assert!(
+            advice.gain > 1.0 && advice.gain <= 1.01 * gain,
+            "{advice:?}: {gain:.3}"
+        );
+        let said_again = |it: &Advice| it.change.starts_with(flag);
+        assert!(!there.flags.iter().any(said_again), "{:?}", there.flags);
+    }
 }
 
 fn t4_locking(most: Option<u64>) -> HardwareProfile {

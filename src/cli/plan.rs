@@ -441,5 +441,13 @@ fn advice(planned: &Planned) -> Vec<String> {
     let helps = helps.unwrap_or_else(|| "no single change that was tried helps".to_owned());
     let prediction = planned.plan.prediction.as_ref();
     let bottleneck = prediction.map_or(String::new(), bottleneck_text);
-    vec![format!("{bottleneck}; {helps}")]
+    let flags = planned.flags.iter().map(|advice| {
+        let (flag, gain) = (&advice.change, advice.gain);
+        match advice.is_at_most {
+            true => format!("{flag} would give {gain:.1}x the throughput at most: the profile does not say how fast the CPU multiplies"),
+            false => format!("{flag} would give {gain:.1}x the throughput or more"),
+        }
+    });
+    let machine = format!("{bottleneck}; {helps}");
+    std::iter::once(machine).chain(flags).collect()
 }

@@ -21,6 +21,8 @@ pub struct Gains {
     pub cases: Vec<GainCase>,
     /// Expansions that are tried besides 1 and auto.
     pub expansions: Vec<f64>,
+    /// The largest that was tried for what was published: up to it like is compared with like.
+    pub published_up_to: Option<f64>,
     /// Requests of each trace.
     pub requests: usize,
     /// Of the traces.
@@ -79,10 +81,14 @@ impl AtRate {
 
     /// The expansion of most throughput, and this over the throughput without any.
     fn best(&self) -> (f64, f64) {
+        self.best_up_to(f64::INFINITY)
+    }
+
+    /// The same of expansions up to one.
+    fn best_up_to(&self, most: f64) -> (f64, f64) {
         let line = self.line();
-        let best = line
-            .iter()
-            .fold(line[0], |best, at| if at.1 > best.1 { *at } else { best });
+        let tried = line.iter().filter(|(expansion, _)| *expansion <= most);
+        let best = tried.fold(line[0], |best, at| if at.1 > best.1 { *at } else { best });
         (best.0, best.1 / line[0].1)
     }
 
@@ -131,6 +137,10 @@ impl Gains {
                 .rows
                 .extend(rates.iter().flat_map(|at| at.rows(&name)));
             table.rows.extend(best(&name, &rates, case));
+            let tried = self.published_up_to.filter(|_| case.published.is_some());
+            table.rows.extend(
+                tried.and_then(|most| best_of_tried(&name, &rates, (most, case.published))),
+            );
             match &case.over_rates {
                 Some(published) => {
                     table.rows.extend(over_rates(&name, &rates, published));
@@ -181,13 +191,35 @@ impl Gains {
     }
 }
 
+/// The expansion of the best gain of all rates, of those up to one, that gain, and its rate.
+fn best_of(rates: &[AtRate], most: f64) -> Option<(f64, f64, f64)> {
+    let each = rates.iter().map(|at| {
+        let (expansion, gain) = at.best_up_to(most);
+        (expansion, gain, at.rate)
+    });
+    each.reduce(|best, at| if best.1 >= at.1 { best } else { at })
+}
+
+/// The best gain of the expansions that were tried for what was published of it, up to one.
+fn best_of_tried(
+    name: &str,
+    rates: &[AtRate],
+    (most, published): (f64, Option<f64>),
+) -> Option<ServingRow> {
+    let (expansion, gain, rate) = best_of(rates, most)?;
+    let row = ServingRow::new(
+        name,
+        "best gain of expansions as published",
+        gain,
+        published,
+    );
+    let note = format!("up to {most}: at expansion {expansion}, {rate} requests/s");
+    Some(row.noted(note))
+}
+
 /// The best gain of all rates, and beside the expansion of which it was published.
 fn best(name: &str, rates: &[AtRate], case: &GainCase) -> Vec<ServingRow> {
-    let each = rates.iter().map(|at| (at.best(), at.rate));
-    let Some(((expansion, gain), rate)) = each.reduce(|best, at| match best.0.1 >= at.0.1 {
-        true => best,
-        false => at,
-    }) else {
+    let Some((expansion, gain, rate)) = best_of(rates, f64::INFINITY) else {
         return Vec::new();
     };
     let note = format!("at expansion {expansion}, {rate} requests/s");

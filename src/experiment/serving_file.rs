@@ -23,6 +23,7 @@ pub(super) struct WrittenGains {
     pub title: String,
     hw: String,
     expansions: Vec<f64>,
+    published_up_to: Option<f64>,
     requests: usize,
     #[serde(default)]
     seed: u64,
@@ -216,6 +217,7 @@ impl WrittenGains {
                 .map(case)
                 .collect::<Result<_, InputError>>()?,
             expansions: self.expansions.clone(),
+            published_up_to: self.published_up_to,
             requests: self.requests,
             seed: self.seed,
         })

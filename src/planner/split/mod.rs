@@ -19,7 +19,9 @@ use plimsoll_core::workload::Workload;
 use super::judge::{Judged, better_first};
 use super::room::Room;
 use super::whole::Maker;
-use super::{Allowed, Answer, PlanError, Planned, Request, advice, infeasible, workload_of};
+use super::{
+    Advice, Allowed, Answer, PlanError, Planned, Request, advice, infeasible, workload_of,
+};
 use crate::parallel::on_all_processors;
 
 pub use loss::{GreedysLoss, loss_of};
@@ -28,6 +30,9 @@ pub use shares::{Module, Modules};
 
 /// Sequences of a block are tried up to here, doubling: a split is for few (HeteGen section 1).
 const SEQUENCES_MAX: u32 = 64;
+
+/// Sequences of the blocks that are tried to say what a split would bring: larger ones take long to simulate.
+const SEQUENCES_ADVISED: u32 = 8;
 
 /// How modules are chosen for the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +100,7 @@ pub(super) fn answer(
         latency_s: winner.latency_s(),
         throughput_tok_s: winner.throughput_tok_s(),
         advice: advice::of_split(winner.plan(), prompts, profile)?,
+        flags: Vec::new(),
         plan: winner.into_plan(),
         runner_up: None,
         considered,
@@ -104,6 +110,37 @@ pub(super) fn answer(
         Some(_) => Answer::Plan(planned),
         None => Answer::TooSlow(planned),
     })
+}
+
+/// What splitting linear layers would bring a plan of few prompts whose layers are whole, if that is worth a word: with blocks of
+/// [`SEQUENCES_ADVISED`] at most.
+pub(super) fn instead(
+    (profile, model, dtype): (&HardwareProfile, &ModelSpec, Dtype),
+    request: &Request,
+    planned: &Planned,
+) -> Result<Option<Advice>, PlanError> {
+    let workload = workload_of(request);
+    let few = workload.num_prompts.filter(|n| *n <= SEQUENCES_MAX.into());
+    let Some(prompts) = few else {
+        return Ok(None);
+    };
+    let maker = Maker::new(profile, model, dtype, workload);
+    let sequences = SEQUENCES_ADVISED.min(prompts as u32);
+    let policies = open_policies(sequences, &request.allowed);
+    let found = match judged((&maker, profile), policies) {
+        // Not with this model.
+        Err(PlanError::Request(_) | PlanError::Simulate(_)) => Vec::new(),
+        found => found?,
+    };
+    let rates = found.iter().map(Judged::throughput_tok_s);
+    let best = rates.fold(0.0, f64::max);
+    let flag = "--strategy auto (the CPU computes part of each layer)";
+    let advice = advice::worth(flag, best / planned.throughput_tok_s);
+    let is_at_most = profile.compute.cpu_gemm.is_empty();
+    Ok(advice.map(|advice| Advice {
+        is_at_most,
+        ..advice
+    }))
 }
 
 /// The plans of open policies that fit, each with its prediction.
