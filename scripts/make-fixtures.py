@@ -3,7 +3,7 @@
     python scripts/make-fixtures.py            # from the root of the repository
 
 Needs torch, transformers, tokenizers, safetensors and numpy. The committed files were made with Python
-3.11, torch 2.15.0, transformers 5.23.0, tokenizers 0.23.3, safetensors 0.8.0 and numpy 2.4.6, on one CPU
+3.11, torch 2.15.0, transformers 5.23.0 (Qwen2's and the counts of parameters with 5.24.0), tokenizers 0.23.3, safetensors 0.8.0 and numpy 2.4.6, on one CPU
 thread; the same versions give the same weights and tokens, and the same files on the same kind of
 processor. No test needs Python: its output is committed.
 
@@ -194,6 +194,20 @@ TINY = [
         gap_min=1e-3,
         distinct_tokens_min=8,
         folders={"tiny-mistral": torch.float32},
+    ),
+    # As Qwen2.5: grouped queries, biases of queries, keys and values alone, a window that is stated and not used.
+    Tiny(
+        model_type="qwen2",
+        keys=dict(
+            LLAMA_SHAPE, num_key_value_heads=2, tie_word_embeddings=True, sliding_window=5
+        ),
+        embedding_scale=0.04,
+        layer_scale=0.15,
+        prompts=4,
+        steps=16,
+        gap_min=1e-3,
+        distinct_tokens_min=8,
+        folders={"tiny-qwen2": torch.float32},
     ),
 ]
 
@@ -403,6 +417,7 @@ FAMILIES = {
         ),
     ),
     "mistral": ("mistral", dict(SMALL, intermediate_size=48, num_key_value_heads=2)),
+    "qwen2": ("qwen2", dict(SMALL, intermediate_size=48, num_key_value_heads=2)),
     "gptj": (
         "gptj",
         dict(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4),

@@ -263,6 +263,11 @@ fn a_mistral_is_the_same_everywhere() {
     fixture_is_the_same_everywhere("tiny-mistral");
 }
 
+#[test]
+fn a_qwen2_is_the_same_everywhere() {
+    fixture_is_the_same_everywhere("tiny-qwen2");
+}
+
 /// Long after its window, a Mistral sees other tokens than one without.
 #[test]
 fn a_window_that_slides_tells() {

@@ -53,6 +53,7 @@ fn tensor_names_and_shapes_are_those_that_transformers_saves() {
         "llama",
         "llama-grouped",
         "mistral",
+        "qwen2",
         "gptj",
         "gpt_neox",
         "bloom",
@@ -140,6 +141,11 @@ fn families_keep_their_peculiarities() {
     assert_eq!(spec.sliding_window, Some(4096));
     assert_eq!(spec.norm, Norm::RmsNorm);
 
+    let spec = find("qwen2.5-72b");
+    assert_eq!((spec.num_key_value_heads, spec.head_dim), (8, 128));
+    assert_eq!(spec.biased_parts(), [true, false]);
+    assert!(!spec.tie_word_embeddings && find("qwen2.5-3b").tie_word_embeddings);
+
     let spec = find("Llama-3-8B");
     assert_eq!(spec.positions, rotary(128, RotaryPairs::Halves, 5e5));
     assert_eq!(spec.eos_token_ids, [128_001]);
@@ -180,6 +186,14 @@ fn absent_keys_have_the_defaults_of_the_family() {
         json!({"model_type": "mistral", "sliding_window": null, "num_key_value_heads": null});
     let spec = llama_with(nulls).unwrap();
     assert_eq!((spec.num_key_value_heads, spec.sliding_window), (4, None));
+
+    let qwen2 = json!({"model_type": "qwen2", "hidden_size": 128, "num_attention_heads": 32, "sliding_window": 16});
+    let spec = llama_with(qwen2).unwrap();
+    assert_eq!((spec.num_key_value_heads, spec.sliding_window), (32, None));
+    assert!(spec.attention_bias && !spec.attention_output_bias && !spec.mlp_bias);
+    let slides = json!({"model_type": "qwen2", "use_sliding_window": true});
+    let error = llama_with(slides).unwrap_err().to_string();
+    assert!(error.contains("use_sliding_window"), "{error}");
 }
 
 #[test]
@@ -297,7 +311,7 @@ fn a_wrong_key_is_named_with_its_remedy() {
     );
     wrong(
         json!({"model_type": "bert"}),
-        &["`model_type`", "bert", "mistral, which are executed"],
+        &["`model_type`", "bert", "qwen2, which are executed"],
     );
     wrong(
         json!({"model_type": null}),

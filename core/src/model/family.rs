@@ -17,6 +17,9 @@ pub enum Family {
     /// Mistral.
     #[serde(rename = "mistral")]
     Mistral,
+    /// Qwen2 and Qwen2.5.
+    #[serde(rename = "qwen2")]
+    Qwen2,
     /// GPT-J.
     #[serde(rename = "gptj")]
     GptJ,
@@ -36,10 +39,11 @@ pub enum Family {
 
 impl Family {
     /// Every family.
-    pub const ALL: [Family; 8] = [
+    pub const ALL: [Family; 9] = [
         Family::Opt,
         Family::Llama,
         Family::Mistral,
+        Family::Qwen2,
         Family::GptJ,
         Family::GptNeoX,
         Family::Gpt3,
@@ -48,7 +52,7 @@ impl Family {
     ];
 
     /// Those that executors compute; the others are planned and simulated only.
-    pub const EXECUTED: [Family; 3] = [Family::Opt, Family::Llama, Family::Mistral];
+    pub const EXECUTED: [Family; 4] = [Family::Opt, Family::Llama, Family::Mistral, Family::Qwen2];
 
     /// The `model_type` in `config.json`.
     pub const fn model_type(self) -> &'static str {
@@ -56,6 +60,7 @@ impl Family {
             Family::Opt => "opt",
             Family::Llama => "llama",
             Family::Mistral => "mistral",
+            Family::Qwen2 => "qwen2",
             Family::GptJ => "gptj",
             Family::GptNeoX => "gpt_neox",
             Family::Gpt3 => "gpt3",
@@ -75,7 +80,7 @@ impl Family {
     /// (`decoder.layers.0...` for `model.decoder.layers.0...`): a loader tries both.
     pub const fn optional_prefix(self) -> &'static str {
         match self {
-            Family::Opt | Family::Llama | Family::Mistral => "model.",
+            Family::Opt | Family::Llama | Family::Mistral | Family::Qwen2 => "model.",
             Family::GptNeoX => "gpt_neox.",
             Family::GptJ | Family::Gpt3 | Family::ChatGlm2 | Family::Bloom => "transformer.",
         }

@@ -18,6 +18,7 @@ impl ModelSpec {
             Family::Opt => opt(&keys),
             Family::Llama => llama(&keys),
             Family::Mistral => mistral(&keys),
+            Family::Qwen2 => qwen2(&keys),
             Family::GptJ => gpt_j(&keys),
             Family::GptNeoX => gpt_neox(&keys),
             Family::Gpt3 => gpt_3(&keys),
@@ -220,6 +221,23 @@ fn mistral(keys: &Keys<'_>) -> Result<ModelSpec, ModelError> {
             false => Some(4096),
         },
         attention_bias: false,
+        attention_output_bias: false,
+        mlp_bias: false,
+        ..base
+    })
+}
+
+/// Llama, but for 32 key-value heads where the key is absent, and biases of queries, keys and values alone. A window, where one is
+/// used, slides in some layers only.
+fn qwen2(keys: &Keys<'_>) -> Result<ModelSpec, ModelError> {
+    keys.refuse("use_sliding_window", false, true)?;
+    let base = llama(keys)?;
+    Ok(ModelSpec {
+        num_key_value_heads: match keys.has("num_key_value_heads") {
+            true => base.num_key_value_heads,
+            false => 32,
+        },
+        attention_bias: true,
         attention_output_bias: false,
         mlp_bias: false,
         ..base

@@ -216,7 +216,7 @@ const OPT: Names = Names {
     ..NOTHING
 };
 
-/// Llama's, which are Mistral's too.
+/// Llama's, which are Mistral's and Qwen2's too.
 const LLAMA: Names = Names {
     token_embedding: "model.embed_tokens",
     layers: "model.layers.",
@@ -309,7 +309,7 @@ impl Names {
     fn of(family: Family) -> &'static Names {
         match family {
             Family::Opt => &OPT,
-            Family::Llama | Family::Mistral => &LLAMA,
+            Family::Llama | Family::Mistral | Family::Qwen2 => &LLAMA,
             Family::GptJ => &GPT_J,
             Family::GptNeoX => &GPT_NEOX,
             Family::Gpt3 => &GPT_3,
