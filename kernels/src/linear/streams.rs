@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Block, Operands, add_bias};
+use super::operands::{Block, Operands, add_bias};
 use crate::matrix::Rows;
 use crate::simd::Lanes;
 use crate::tile::{DOT_PIECE, Line, dots, lines, pack, packed_dots, room};

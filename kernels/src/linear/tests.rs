@@ -1,7 +1,11 @@
 use proptest::prelude::*;
 
+use half::f16;
+
 use super::*;
 use crate::groups;
+use crate::simd::InstructionSet;
+use crate::tile::DOT_PIECE;
 
 fn values(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
