@@ -98,12 +98,8 @@ struct Served {
 struct Steps(BTreeMap<u32, (f64, f64)>);
 
 impl Steps {
-    fn add<'i>(
-        &mut self,
-        iterations: impl IntoIterator<Item = &'i IterationRow>,
-        to_profiles_pace: f64,
-    ) {
-        for it in iterations.into_iter().filter(|it| it.prompt_tokens == 0) {
+    fn add(&mut self, iterations: &[IterationRow], to_profiles_pace: f64) {
+        for it in iterations.iter().filter(|it| it.prompt_tokens == 0) {
             let (count, seconds) = self.0.entry(it.sequences).or_default();
             *count += 1.0;
             *seconds += (it.ended_s - it.began_s) * to_profiles_pace;
@@ -125,22 +121,22 @@ impl Steps {
 #[derive(Clone, Copy)]
 enum Which {
     All,
-    /// At the expansion that it had for the longest time, where adaptive expansion has come to rest.
+    /// The longest time in turn at one expansion: where adaptive expansion has come to rest.
     Settled,
 }
 
 impl Which {
-    fn of(self, iterations: &[IterationRow]) -> impl Iterator<Item = &IterationRow> {
-        let mut lasted: BTreeMap<u64, f64> = BTreeMap::new();
-        for it in iterations {
-            *lasted.entry(it.expansion.to_bits()).or_default() += it.ended_s - it.began_s;
+    fn of(self, iterations: &[IterationRow]) -> &[IterationRow] {
+        let at_one = iterations.chunk_by(|a, b| a.expansion == b.expansion);
+        let lasted = |them: &&[IterationRow]| match them {
+            [first, .., last] => last.ended_s - first.began_s,
+            _ => 0.0,
+        };
+        let longest = at_one.max_by(|a, b| lasted(a).total_cmp(&lasted(b)));
+        match self {
+            Which::All => iterations,
+            Which::Settled => longest.unwrap_or_default(),
         }
-        let longest = lasted.iter().max_by(|a, b| a.1.total_cmp(b.1));
-        let settled = longest.map(|(expansion, _)| *expansion);
-        iterations.iter().filter(move |it| match self {
-            Which::All => true,
-            Which::Settled => Some(it.expansion.to_bits()) == settled,
-        })
     }
 }
 
@@ -344,7 +340,7 @@ fn text(rows: &[Row]) -> String {
         right("measured"),
         right("step over unswapped predicted"),
         right("measured"),
-        right("once settled"),
+        right("settled"),
         right("waits predicted"),
         right("measured"),
         right("expansion"),
@@ -385,7 +381,7 @@ fn text(rows: &[Row]) -> String {
 struct OfRounds {
     ends: [f64; 2],
     step_over_unswapped: [f64; 2],
-    /// The same of the steps at the expansion that it had longest.
+    /// The same of the steps where it has come to rest.
     settled_step: [f64; 2],
 }
 

@@ -195,7 +195,8 @@ TINY = [
         distinct_tokens_min=8,
         folders={"tiny-mistral": torch.float32},
     ),
-    # As Qwen2.5: grouped queries, biases of queries, keys and values alone, a window that is stated and not used.
+    # As Qwen2.5: grouped queries, biases of queries, keys and values alone, a tied head. A window that is stated and not used
+    # is written as none.
     Tiny(
         model_type="qwen2",
         keys=dict(

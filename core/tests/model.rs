@@ -191,9 +191,26 @@ fn absent_keys_have_the_defaults_of_the_family() {
     let spec = llama_with(qwen2).unwrap();
     assert_eq!((spec.num_key_value_heads, spec.sliding_window), (32, None));
     assert!(spec.attention_bias && !spec.attention_output_bias && !spec.mlp_bias);
-    let slides = json!({"model_type": "qwen2", "use_sliding_window": true});
-    let error = llama_with(slides).unwrap_err().to_string();
-    assert!(error.contains("use_sliding_window"), "{error}");
+    // Two layers, of which none slides by what is taken where nothing is said.
+    let stated =
+        json!({"model_type": "qwen2", "num_key_value_heads": 4, "use_sliding_window": true});
+    assert_eq!(llama_with(stated).unwrap().sliding_window, None);
+    for (key, slides) in [
+        (
+            "use_sliding_window",
+            json!({"use_sliding_window": true, "max_window_layers": 1}),
+        ),
+        (
+            "layer_types",
+            json!({"layer_types": ["full_attention", "sliding_attention"]}),
+        ),
+    ] {
+        let mut config = slides;
+        config["model_type"] = json!("qwen2");
+        config["num_key_value_heads"] = json!(4);
+        let error = llama_with(config).unwrap_err().to_string();
+        assert!(error.contains(key), "{error}");
+    }
 }
 
 #[test]

@@ -30,7 +30,8 @@ use crate::files::{
 use crate::padding::plan_lengths;
 use crate::planner::split::{GreedysLoss, loss_of};
 use crate::planner::{
-    Allowed, Answer, Infeasible, Objective, PlanError, Planned, Request, Strategy, search_watched,
+    Allowed, Answer, Flag, Infeasible, Objective, PlanError, Planned, Request, Strategy, Unasked,
+    search_watched, unasked,
 };
 use crate::report::plan::{bottleneck_text, duration, plan_text, search_text};
 use crate::report::three_digits;
@@ -197,7 +198,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Ok(planned) => {
             let file = args.against.as_deref();
             let compared = file.map(|file| against(file, &planned.plan, &profile));
-            report((args, &profile), &planned, compared.transpose()?.as_ref())
+            let unasked = unasked(machine, &request, &planned)?;
+            let found = (&*planned, &unasked[..]);
+            report((args, &profile), found, compared.transpose()?.as_ref())
         }
         Err(refusal) => args.refuse(&refusal),
     }
@@ -267,15 +270,15 @@ fn too_slow(planned: &Planned) -> Refusal {
     let latency = prediction.map(|summary| summary.latency_s);
     let bottleneck = prediction.map_or(String::new(), bottleneck_text);
     let packed = match planned.plan.policy.compression.weights {
-        true => "",
-        false => ", try --compress-weight (4 bits)",
+        true => String::new(),
+        false => format!(", try {}", in_flags(Flag::CompressWeight)),
     };
     // Where both kinds were looked at, the next best is of the other one.
     let is_split = |plan: &Plan| plan.policy.split.is_some();
     let looked = is_split(&planned.plan) || planned.runner_up.as_ref().is_some_and(is_split);
     let split = match looked || planned.not_split.is_some() {
-        true => "",
-        false => ", or --strategy auto (the CPU computes part of each layer)",
+        true => String::new(),
+        false => format!(", or {}", in_flags(Flag::SplitLayers)),
     };
     let line = format!(
         "no plan is fast enough: the fastest that was found takes {}: {}; \
@@ -303,10 +306,10 @@ fn in_words(time: Seconds) -> String {
 /// `compared` is with `args.against`, whose policy may not fit.
 fn report(
     (args, profile): (&Args, &HardwareProfile),
-    planned: &Planned,
+    (planned, unasked): (&Planned, &[Unasked]),
     compared: Option<&Result<Comparison, LowerError>>,
 ) -> anyhow::Result<()> {
-    let advice = advice(planned);
+    let advice = advice((planned, unasked), profile);
     let greedys_loss = greedys_loss(planned, profile)?;
     let refused = compared.and_then(|it| it.as_ref().err().map(ToString::to_string));
     let json = plan_json(&PlanFile {
@@ -433,7 +436,8 @@ fn one_of(args: &Args, profile: &HardwareProfile) -> String {
     }
 }
 
-fn advice(planned: &Planned) -> Vec<String> {
+/// What would help: of the machine, then by flags.
+fn advice((planned, unasked): (&Planned, &[Unasked]), profile: &HardwareProfile) -> Vec<String> {
     let helps = planned.advice.as_ref().map(|advice| {
         let (change, gain) = (&advice.change, advice.gain);
         format!("{change} would give {gain:.1}x the throughput")
@@ -441,13 +445,25 @@ fn advice(planned: &Planned) -> Vec<String> {
     let helps = helps.unwrap_or_else(|| "no single change that was tried helps".to_owned());
     let prediction = planned.plan.prediction.as_ref();
     let bottleneck = prediction.map_or(String::new(), bottleneck_text);
-    let flags = planned.flags.iter().map(|advice| {
-        let (flag, gain) = (&advice.change, advice.gain);
-        match advice.is_at_most {
-            true => format!("{flag} would give {gain:.1}x the throughput at most: the profile does not say how fast the CPU multiplies"),
-            false => format!("{flag} would give {gain:.1}x the throughput or more"),
-        }
+    let flags = unasked.iter().map(|Unasked { flag, gain }| {
+        let unless = match flag {
+            Flag::CompressWeight => "; answers change a little",
+            Flag::SplitLayers if profile.compute.cpu_gemm.is_empty() => {
+                "; the profile does not say how fast the CPU multiplies, so that is as if host memory alone bounded it"
+            }
+            Flag::SplitLayers => "",
+        };
+        let flag = in_flags(*flag);
+        format!("{flag} would give about {gain:.1}x the throughput or more{unless}")
     });
     let machine = format!("{bottleneck}; {helps}");
     std::iter::once(machine).chain(flags).collect()
+}
+
+/// A flag as it is written, with what it means.
+fn in_flags(flag: Flag) -> &'static str {
+    match flag {
+        Flag::CompressWeight => "--compress-weight (4 bits)",
+        Flag::SplitLayers => "--strategy auto (the CPU computes part of each layer)",
+    }
 }

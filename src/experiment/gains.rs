@@ -21,7 +21,7 @@ pub struct Gains {
     pub cases: Vec<GainCase>,
     /// Expansions that are tried besides 1 and auto.
     pub expansions: Vec<f64>,
-    /// The largest that was tried for what was published: up to it like is compared with like.
+    /// The largest of which something was published: up to it like is compared with like.
     pub published_up_to: Option<f64>,
     /// Requests of each trace.
     pub requests: usize,
@@ -139,7 +139,7 @@ impl Gains {
             table.rows.extend(best(&name, &rates, case));
             let tried = self.published_up_to.filter(|_| case.published.is_some());
             table.rows.extend(
-                tried.and_then(|most| best_of_tried(&name, &rates, (most, case.published))),
+                tried.and_then(|most| best_of_published(&name, &rates, (most, case.published))),
             );
             match &case.over_rates {
                 Some(published) => {
@@ -200,8 +200,8 @@ fn best_of(rates: &[AtRate], most: f64) -> Option<(f64, f64, f64)> {
     each.reduce(|best, at| if best.1 >= at.1 { best } else { at })
 }
 
-/// The best gain of the expansions that were tried for what was published of it, up to one.
-fn best_of_tried(
+/// The best gain of the expansions up to the largest that was published, where there may be more beyond.
+fn best_of_published(
     name: &str,
     rates: &[AtRate],
     (most, published): (f64, Option<f64>),
@@ -213,7 +213,12 @@ fn best_of_tried(
         gain,
         published,
     );
-    let note = format!("up to {most}: at expansion {expansion}, {rate} requests/s");
+    let at_end = if expansion == most {
+        ", the largest"
+    } else {
+        ""
+    };
+    let note = format!("up to {most}: at expansion {expansion}{at_end}, {rate} requests/s");
     Some(row.noted(note))
 }
 

@@ -209,6 +209,18 @@ impl WrittenGains {
                 }),
             })
         };
+        if let Some(most) = self.published_up_to
+            && !self.expansions.contains(&most)
+        {
+            let problem = format!("{most} is none of the expansions");
+            let remedy = "give the largest of them that was published";
+            return Err(InputError::bad_file(
+                path,
+                "published_up_to",
+                problem,
+                remedy,
+            ));
+        }
         Ok(Gains {
             machine: find_profile(&self.hw).map_err(faulty(path, "hw"))?,
             cases: self

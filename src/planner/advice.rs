@@ -2,12 +2,11 @@
 
 use std::collections::HashSet;
 
-use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::{Curve, HardwareProfile};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::units::{Bytes, BytesPerSecond};
-use plimsoll_sim::closed_form::{ClosedForms, stage_model};
+use plimsoll_sim::closed_form::ClosedForms;
 use plimsoll_sim::predict;
 
 use super::judge::{self, Judged, Length};
@@ -22,7 +21,7 @@ use crate::parallel::on_all_processors;
 const SHAPES_TRIED: usize = 3;
 
 /// Smaller gains are not worth a word.
-const GAIN_MIN: f64 = 1.05;
+pub(super) const GAIN_MIN: f64 = 1.05;
 
 /// Changes that are simulated, those that help most by the closed form first.
 const SIMULATED: usize = 4;
@@ -30,57 +29,13 @@ const SIMULATED: usize = 4;
 /// Placements on each changed machine that are.
 const PLACEMENTS: usize = 2;
 
-/// A change of the machine, or of what is asked, and what it brings.
+/// A change of the machine and what it brings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Advice {
-    /// The change, as in "16 GB more host memory", or the flag.
+    /// The change, as in "16 GB more host memory".
     pub change: String,
     /// Tokens a second with it, by simulations of a part, over those without.
     pub gain: f64,
-    /// Whether that is what it brings at most, since the profile does not say how fast something is.
-    pub is_at_most: bool,
-}
-
-/// What weights in 4 bits would bring a plan on the same machine, with all else that was `open` to it, and any block, or one no larger
-/// where time is limited; none where they were allowed, or bring too little.
-pub(super) fn in_4_bits(
-    (search, open): (&Search<'_>, &[Policy]),
-    is_limited: bool,
-    plan: &Plan,
-) -> Result<Option<Advice>, PlanError> {
-    if search.allowed.compression.weights {
-        return Ok(None);
-    }
-    let compression = Compression {
-        weights: true,
-        ..plan.policy.compression
-    };
-    let packed = |choice: &Policy| Policy {
-        compression,
-        ..*choice
-    };
-    let mut open: Vec<Policy> = open.iter().map(packed).collect();
-    open.retain(|choice| choice.validate().is_ok());
-    let stage = stage_model(&plan.model, &plan.policy.pipeline);
-    let approximations = (&[compression][..], plan.policy.sparse_attention);
-    let machine = search.profile;
-    let forms = ClosedForms::new(machine, &stage, plan.dtype, plan.workload, approximations)?;
-    let room = search.maker.room();
-    let mut shapes = space::shapes(&forms, &open, &plan.workload, room);
-    shapes.retain(|shape| !is_limited || shape.policy.block_size() <= plan.policy.block_size());
-    let placed = best_of(&shapes, room);
-    let then = simulated(&placed, (plan, Vec::new()), (machine, &forms))?;
-    let now = simulated(&[], (plan, vec![plan.clone()]), (machine, &search.forms))?;
-    Ok(worth("--compress-weight (4 bits)", then / now))
-}
-
-/// A change with its gain, if that is worth a word.
-pub(super) fn worth(change: &str, gain: f64) -> Option<Advice> {
-    (gain >= GAIN_MIN).then(|| Advice {
-        change: change.to_owned(),
-        gain,
-        is_at_most: false,
-    })
 }
 
 /// The change that helps a plan most of those tried, with all that was `open` to it; none where none helps.
@@ -136,7 +91,7 @@ pub(super) fn best(
 }
 
 /// Tokens a second of the best of some placements, and others, on a machine; 0 where none can be made whole.
-fn simulated(
+pub(super) fn simulated(
     placed: &[Proposal],
     (plan, others): (&Plan, Vec<Plan>),
     (profile, forms): (&HardwareProfile, &ClosedForms),
@@ -159,7 +114,7 @@ fn most(
     for gain in gains {
         let (change, gain) = gain?;
         if gain >= best.as_ref().map_or(GAIN_MIN, |advice| advice.gain) {
-            best = worth(&change, gain);
+            best = Some(Advice { change, gain });
         }
     }
     Ok(best)
@@ -235,7 +190,7 @@ fn placements(
 }
 
 /// The best placements of some shapes, best by the closed form first.
-fn best_of(shapes: &[Shape], room: &Room) -> Vec<Proposal> {
+pub(super) fn best_of(shapes: &[Shape], room: &Room) -> Vec<Proposal> {
     let shapes = shapes.iter().collect::<Vec<_>>();
     // What the solver cannot place is left to the others.
     let best = space::scan(&shapes, (room, Objective::Throughput), PLACEMENTS);

@@ -13,6 +13,7 @@
 mod advice;
 mod blocks;
 mod bound;
+mod flags;
 mod infeasible;
 mod judge;
 mod kind;
@@ -44,6 +45,7 @@ use thiserror::Error;
 pub use advice::Advice;
 pub use blocks::{Block, Blocks, Excess, Outcome, Rules};
 pub use bound::Bound;
+pub use flags::{Flag, Unasked, unasked};
 pub use infeasible::Infeasible;
 use judge::{Judged, Verdict};
 pub use kind::Kind;
@@ -179,8 +181,6 @@ pub struct Planned {
     pub considered: usize,
     /// The change of the machine that would help most, of those tried.
     pub advice: Option<Advice>,
-    /// What flags would bring that were not given.
-    pub flags: Vec<Advice>,
     /// Why no plan with split linear layers was looked at, or fits, where one was allowed.
     pub not_split: Option<String>,
 }
@@ -222,14 +222,7 @@ pub fn search_watched(
     watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Answer, PlanError> {
     match request.allowed.strategy {
-        Strategy::FlexGen => {
-            let mut answer = search_unsplit(machine, request, watch)?;
-            if let Answer::Plan(planned) = &mut answer {
-                let split = split::instead(machine, request, planned)?;
-                planned.flags.extend(split);
-            }
-            Ok(answer)
-        }
+        Strategy::FlexGen => search_unsplit(machine, request, watch),
         Strategy::HeteGen => split::answer(machine, request),
         Strategy::Auto => {
             let whole = search_unsplit(machine, request, watch)?;

@@ -190,9 +190,6 @@ impl<'a> Pool<'a> {
         Ok(Box::new(Planned {
             not_split: None,
             advice: advice::best((search, &open), &near, &plan)?,
-            flags: advice::in_4_bits((search, &open), self.limit.is_some(), &plan)?
-                .into_iter()
-                .collect(),
             runner_up: second.map(|second| second.judged.into_plan()),
             considered: self.considered,
             latency_s,

@@ -227,11 +227,18 @@ fn mistral(keys: &Keys<'_>) -> Result<ModelSpec, ModelError> {
     })
 }
 
-/// Llama, but for 32 key-value heads where the key is absent, and biases of queries, keys and values alone. A window, where one is
-/// used, slides in some layers only.
+/// Llama, but for 32 key-value heads where the key is absent, and biases of queries, keys and values alone. A window that is stated
+/// slides only where it is used, and then in layers from `max_window_layers` on: not in all alike, so that is refused.
 fn qwen2(keys: &Keys<'_>) -> Result<ModelSpec, ModelError> {
-    keys.refuse("use_sliding_window", false, true)?;
     let base = llama(keys)?;
+    let whole_layers = keys.or("max_window_layers", 28)?;
+    if whole_layers < base.num_hidden_layers {
+        keys.refuse("use_sliding_window", false, true)?;
+    }
+    let kinds: Vec<String> = keys.or("layer_types", Vec::new())?;
+    if let Some(kind) = kinds.iter().find(|kind| *kind != "full_attention") {
+        return Err(keys.unsupported("layer_types", kind, "full_attention".to_owned()));
+    }
     Ok(ModelSpec {
         num_key_value_heads: match keys.has("num_key_value_heads") {
             true => base.num_key_value_heads,

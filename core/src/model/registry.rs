@@ -1,4 +1,4 @@
-//! The models known by name: trimmed `config.json` files that are part of the program.
+//! The models known by name: trimmed `config.json` files of the base checkpoints that are part of the program.
 
 use super::{ModelError, ModelSpec};
 use crate::did_you_mean;

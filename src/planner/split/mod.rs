@@ -19,9 +19,7 @@ use plimsoll_core::workload::Workload;
 use super::judge::{Judged, better_first};
 use super::room::Room;
 use super::whole::Maker;
-use super::{
-    Advice, Allowed, Answer, PlanError, Planned, Request, advice, infeasible, workload_of,
-};
+use super::{Allowed, Answer, PlanError, Planned, Request, advice, infeasible, workload_of};
 use crate::parallel::on_all_processors;
 
 pub use loss::{GreedysLoss, loss_of};
@@ -29,10 +27,7 @@ pub use modules::{Candidate, Layers, exact, greedy, greedys_loss, saved, taken};
 pub use shares::{Module, Modules};
 
 /// Sequences of a block are tried up to here, doubling: a split is for few (HeteGen section 1).
-const SEQUENCES_MAX: u32 = 64;
-
-/// Sequences of the blocks that are tried to say what a split would bring: larger ones take long to simulate.
-const SEQUENCES_ADVISED: u32 = 8;
+pub(super) const SEQUENCES_MAX: u32 = 64;
 
 /// How modules are chosen for the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +95,6 @@ pub(super) fn answer(
         latency_s: winner.latency_s(),
         throughput_tok_s: winner.throughput_tok_s(),
         advice: advice::of_split(winner.plan(), prompts, profile)?,
-        flags: Vec::new(),
         plan: winner.into_plan(),
         runner_up: None,
         considered,
@@ -112,35 +106,22 @@ pub(super) fn answer(
     })
 }
 
-/// What splitting linear layers would bring a plan of few prompts whose layers are whole, if that is worth a word: with blocks of
-/// [`SEQUENCES_ADVISED`] at most.
-pub(super) fn instead(
+/// Tokens a second of the best split plan with blocks of so many sequences, of the `open` policies; none where none fits, or the
+/// model has none.
+pub(super) fn rate(
     (profile, model, dtype): (&HardwareProfile, &ModelSpec, Dtype),
     request: &Request,
-    planned: &Planned,
-) -> Result<Option<Advice>, PlanError> {
-    let workload = workload_of(request);
-    let few = workload.num_prompts.filter(|n| *n <= SEQUENCES_MAX.into());
-    let Some(prompts) = few else {
-        return Ok(None);
-    };
-    let maker = Maker::new(profile, model, dtype, workload);
-    let sequences = SEQUENCES_ADVISED.min(prompts as u32);
-    let policies = open_policies(sequences, &request.allowed);
+    (sequences, open): (u32, impl Fn(&Policy) -> bool),
+) -> Result<Option<f64>, PlanError> {
+    let maker = Maker::new(profile, model, dtype, workload_of(request));
+    let mut policies = open_policies(sequences, &request.allowed);
+    policies.retain(|(policy, _)| open(policy));
     let found = match judged((&maker, profile), policies) {
-        // Not with this model.
-        Err(PlanError::Request(_) | PlanError::Simulate(_)) => Vec::new(),
+        Err(PlanError::Request(_)) => return Ok(None),
         found => found?,
     };
     let rates = found.iter().map(Judged::throughput_tok_s);
-    let best = rates.fold(0.0, f64::max);
-    let flag = "--strategy auto (the CPU computes part of each layer)";
-    let advice = advice::worth(flag, best / planned.throughput_tok_s);
-    let is_at_most = profile.compute.cpu_gemm.is_empty();
-    Ok(advice.map(|advice| Advice {
-        is_at_most,
-        ..advice
-    }))
+    Ok(rates.reduce(f64::max))
 }
 
 /// The plans of open policies that fit, each with its prediction.

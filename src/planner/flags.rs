@@ -1,0 +1,118 @@
+//! Flags that were not given, and about what they would bring.
+
+use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
+use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::model::ModelSpec;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::Policy;
+
+use super::advice::{self, GAIN_MIN};
+use super::{Allowed, PlanError, Planned, Request, Search, Strategy, space, split, workload_of};
+
+/// Sequences of the blocks whose layers are split to say what that would bring: larger ones take long to simulate.
+const SPLIT_SEQUENCES: u32 = 8;
+
+/// What a request may allow besides what it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flag {
+    /// Weights in 4 bits an element.
+    CompressWeight,
+    /// Linear layers that the CPU and the device compute together, where that is better.
+    SplitLayers,
+}
+
+/// A flag that was not given, and what it would bring.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Unasked {
+    /// The flag.
+    pub flag: Flag,
+    /// Tokens a second with it over those without: by simulations of a part of the best placements, or with blocks of few
+    /// sequences, so that a search with it finds about this or more.
+    pub gain: f64,
+}
+
+/// The flags that a plan's request left out and that are worth a word, in a fixed order.
+///
+/// # Errors
+/// As [`search`](super::search).
+pub fn unasked(
+    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    request: &Request,
+    planned: &Planned,
+) -> Result<Vec<Unasked>, PlanError> {
+    let rates = [
+        (
+            Flag::CompressWeight,
+            in_4_bits(machine, request, &planned.plan)?,
+        ),
+        (Flag::SplitLayers, in_part_on_the_cpu(machine, request)?),
+    ];
+    let gain = |(flag, rate): (Flag, Option<f64>)| {
+        let gain = rate? / planned.throughput_tok_s;
+        (gain >= GAIN_MIN).then_some(Unasked { flag, gain })
+    };
+    Ok(rates.into_iter().filter_map(gain).collect())
+}
+
+/// Tokens a second with weights in 4 bits, and all else that may be chosen; with blocks no larger than the plan's where time is limited, or
+/// where its layers are split. None where they are allowed.
+fn in_4_bits(
+    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    request: &Request,
+    plan: &Plan,
+) -> Result<Option<f64>, PlanError> {
+    let allowed = request.allowed;
+    if allowed.compression.weights {
+        return Ok(None);
+    }
+    let compression = Compression {
+        weights: true,
+        ..allowed.compression
+    };
+    let request = Request {
+        allowed: Allowed {
+            compression,
+            ..allowed
+        },
+        ..*request
+    };
+    let block = plan.policy.block_size();
+    if plan.policy.split.is_some() {
+        let packed = (plan.policy.gpu_batch_size, is_packed);
+        return split::rate(machine, &request, packed);
+    }
+    let (profile, model, dtype) = machine;
+    let search = Search::new(profile, model, dtype, &request, plan.policy.pipeline)?;
+    let room = search.maker.room();
+    let mut open: Vec<Policy> = match plan.policy.half_layers {
+        true => space::also_in_halves(search.open.clone()).concat(),
+        false => search.open.clone(),
+    };
+    open.retain(is_packed);
+    let mut shapes = space::shapes(&search.forms, &open, search.maker.workload(), room);
+    shapes.retain(|shape| request.max_latency_s.is_none() || shape.policy.block_size() <= block);
+    let placed = advice::best_of(&shapes, room);
+    let rate = advice::simulated(&placed, (plan, Vec::new()), (profile, &search.forms))?;
+    Ok(Some(rate))
+}
+
+fn is_packed(policy: &Policy) -> bool {
+    policy.compression.weights
+}
+
+/// Tokens a second of few prompts with split layers; none where these are allowed, or prompts are many.
+fn in_part_on_the_cpu(
+    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    request: &Request,
+) -> Result<Option<f64>, PlanError> {
+    let prompts = workload_of(request).num_prompts;
+    let few = prompts.filter(|prompts| *prompts <= split::SEQUENCES_MAX.into());
+    match few {
+        Some(prompts) if request.allowed.strategy == Strategy::FlexGen => {
+            let sequences = SPLIT_SEQUENCES.min(prompts as u32);
+            split::rate(machine, request, (sequences, |_: &_| true))
+        }
+        _ => Ok(None),
+    }
+}
