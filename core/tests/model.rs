@@ -277,6 +277,15 @@ fn a_wrong_key_is_named_with_its_remedy() {
         &["mine", "`hidden_size`", "add it"],
     );
     assert!(matches!(error, ModelError::MissingKey { .. }));
+    wrong(
+        json!({"quantization_config": {"quant_method": "awq", "bits": 4}}),
+        &["`quantization_config`", "awq", "f16"],
+    );
+    wrong(
+        json!({"rope_scaling": {"type": "linear", "factor": 2.0},
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+        &["`rope_scaling`", "rope_parameters", "keep the one"],
+    );
     let error = wrong(
         json!({"vocab_size": "big"}),
         &["`vocab_size`", "\"big\"", "expected a whole number;"],

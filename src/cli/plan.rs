@@ -190,11 +190,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let planned = plan_lengths(machine, &request, &read_lengths(file)?, buckets_max);
         return match planned.map_err(refused)? {
             Ok(batches) => lengths::report(&batches, args.format, args.output.as_deref()),
-            Err(answer) => found(answer).map_or_else(|refusal| args.refuse(&refusal), |_| Ok(())),
+            Err(answer) => found(answer, machine, &request)
+                .map_or_else(|refusal| args.refuse(&refusal), |_| Ok(())),
         };
     }
     let answer = searched(machine, &request)?;
-    match found(answer) {
+    match found(answer, machine, &request) {
         Ok(planned) => {
             let file = args.against.as_deref();
             let compared = file.map(|file| against(file, &planned.plan, &profile));
@@ -239,12 +240,24 @@ pub(super) struct Refusal {
     json: serde_json::Value,
 }
 
-/// The plan, or why there is none.
-pub(super) fn found(answer: Answer) -> Result<Box<Planned>, Refusal> {
+/// The plan that a request has on a machine, or why there is none.
+pub(super) fn found(
+    answer: Answer,
+    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    request: &Request,
+) -> Result<Box<Planned>, Refusal> {
     match answer {
         Answer::Plan(planned) => Ok(planned),
         Answer::Infeasible(infeasible) => Err(does_not_fit(&infeasible)),
-        Answer::TooSlow(planned) => Err(too_slow(&planned)),
+        Answer::TooSlow(planned) => {
+            let request = Request {
+                workload: planned.plan.workload,
+                ..*request
+            };
+            // What would help is no reason to fail.
+            let flags = unasked(machine, &request, &planned).unwrap_or_default();
+            Err(too_slow(&planned, &flags))
+        }
     }
 }
 
@@ -265,24 +278,20 @@ fn does_not_fit(infeasible: &Infeasible) -> Refusal {
     Refusal { line, json }
 }
 
-fn too_slow(planned: &Planned) -> Refusal {
+fn too_slow(planned: &Planned, flags: &[Unasked]) -> Refusal {
     let prediction = planned.plan.prediction.as_ref();
     let latency = prediction.map(|summary| summary.latency_s);
     let bottleneck = prediction.map_or(String::new(), bottleneck_text);
-    let packed = match planned.plan.policy.compression.weights {
-        true => String::new(),
-        false => format!(", try {}", in_flags(Flag::CompressWeight)),
-    };
-    // Where both kinds were looked at, the next best is of the other one.
-    let is_split = |plan: &Plan| plan.policy.split.is_some();
-    let looked = is_split(&planned.plan) || planned.runner_up.as_ref().is_some_and(is_split);
-    let split = match looked || planned.not_split.is_some() {
-        true => String::new(),
-        false => format!(", or {}", in_flags(Flag::SplitLayers)),
-    };
+    let tries = flags.iter().map(|Unasked { flag, gain }| {
+        format!(
+            ", try {}, about {gain:.1}x as fast or more,",
+            in_flags(*flag)
+        )
+    });
+    let tries: String = tries.collect();
     let line = format!(
         "no plan is fast enough: the fastest that was found takes {}: {}; \
-         allow a longer --max-latency-s{packed}{split} or ask for less",
+         allow a longer --max-latency-s{tries} or ask for less",
         latency.map_or("too long".to_owned(), in_words),
         bottleneck
     );

@@ -91,7 +91,7 @@ pub(super) fn best(
 }
 
 /// Tokens a second of the best of some placements, and others, on a machine; 0 where none can be made whole.
-pub(super) fn simulated(
+fn simulated(
     placed: &[Proposal],
     (plan, others): (&Plan, Vec<Plan>),
     (profile, forms): (&HardwareProfile, &ClosedForms),

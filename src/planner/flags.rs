@@ -8,9 +8,12 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 
 use super::advice::{self, GAIN_MIN};
-use super::{Allowed, PlanError, Planned, Request, Search, Strategy, space, split, workload_of};
+use super::judge::{self, Length};
+use super::{
+    Allowed, Objective, PlanError, Planned, Request, Search, Strategy, space, split, workload_of,
+};
 
-/// Sequences of the blocks whose layers are split to say what that would bring: larger ones take long to simulate.
+/// Sequences of the smaller blocks whose layers are split to say what that would bring; the others are all prompts at once.
 const SPLIT_SEQUENCES: u32 = 8;
 
 /// What a request may allow besides what it does.
@@ -27,8 +30,8 @@ pub enum Flag {
 pub struct Unasked {
     /// The flag.
     pub flag: Flag,
-    /// Tokens a second with it over those without: by simulations of a part of the best placements, or with blocks of few
-    /// sequences, so that a search with it finds about this or more.
+    /// Tokens a second with it over those without, of one plan that has it and may not be the best: a search with it finds about this
+    /// or more.
     pub gain: f64,
 }
 
@@ -79,8 +82,11 @@ fn in_4_bits(
     };
     let block = plan.policy.block_size();
     if plan.policy.split.is_some() {
-        let packed = (plan.policy.gpu_batch_size, is_packed);
-        return split::rate(machine, &request, packed);
+        return split::rate(
+            machine,
+            &request,
+            (&[plan.policy.gpu_batch_size], is_packed),
+        );
     }
     let (profile, model, dtype) = machine;
     let search = Search::new(profile, model, dtype, &request, plan.policy.pipeline)?;
@@ -92,9 +98,17 @@ fn in_4_bits(
     open.retain(is_packed);
     let mut shapes = space::shapes(&search.forms, &open, search.maker.workload(), room);
     shapes.retain(|shape| request.max_latency_s.is_none() || shape.policy.block_size() <= block);
-    let placed = advice::best_of(&shapes, room);
-    let rate = advice::simulated(&placed, (plan, Vec::new()), (profile, &search.forms))?;
-    Ok(Some(rate))
+    let mut plans = Vec::new();
+    for proposal in advice::best_of(&shapes, room) {
+        plans.extend(search.maker.make(&proposal)?.into_iter().next());
+    }
+    // A part's simulation may be off by tens of percents where a model's few tensors lie otherwise than the whole one's.
+    let judged = judge::by_samples(plans, profile, &search.forms, Length::Long)?;
+    let best = judge::sorted(judged, Objective::Throughput)
+        .into_iter()
+        .next();
+    let best = best.map(|best| best.predicted(profile)).transpose()?;
+    Ok(best.map(|best| best.throughput_tok_s()))
 }
 
 fn is_packed(policy: &Policy) -> bool {
@@ -110,8 +124,14 @@ fn in_part_on_the_cpu(
     let few = prompts.filter(|prompts| *prompts <= split::SEQUENCES_MAX.into());
     match few {
         Some(prompts) if request.allowed.strategy == Strategy::FlexGen => {
-            let sequences = SPLIT_SEQUENCES.min(prompts as u32);
-            split::rate(machine, request, (sequences, |_: &_| true))
+            let all = prompts as u32;
+            let blocks = [SPLIT_SEQUENCES, all];
+            let blocks = if all > SPLIT_SEQUENCES {
+                &blocks[..]
+            } else {
+                &blocks[1..]
+            };
+            split::rate(machine, request, (blocks, |_: &_| true))
         }
         _ => Ok(None),
     }

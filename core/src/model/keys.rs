@@ -39,7 +39,19 @@ impl<'a> Keys<'a> {
             return Err(keys.unsupported("model_type", &found, supported()));
         };
         keys.family = family;
+        keys.refuse_quantized()?;
         Ok(keys)
+    }
+
+    /// Checkpoints that are quantized already have other tensors, and other sizes.
+    fn refuse_quantized(&self) -> Result<(), ModelError> {
+        let Some(config) = self.optional::<Value>(&["quantization_config"])? else {
+            return Ok(());
+        };
+        let method = config["quant_method"].as_str().unwrap_or("some method");
+        let supported =
+            "checkpoints in f32, f16 or bf16, whose weights --compress-weight keeps in 4 bits";
+        Err(self.unsupported("quantization_config", method, supported.to_owned()))
     }
 
     /// Whether the key stands there, even as null.

@@ -1,6 +1,7 @@
 //! Rotary positions: `rope_theta` and `rope_scaling`, or the later `rope_parameters`.
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::keys::Keys;
 use super::{ModelError, Positions, RotaryPairs, RotaryScaling};
@@ -27,8 +28,18 @@ pub(super) struct Rope<'a, 'k> {
 }
 
 impl<'a, 'k> Rope<'a, 'k> {
-    /// Reads whichever of the two is there.
+    /// Reads whichever of the two is there. Which one counts where both are depends on who reads them, so that is refused.
     pub(super) fn read(keys: &'a Keys<'k>) -> Result<Rope<'a, 'k>, ModelError> {
+        let [new, old] = ["rope_parameters", "rope_scaling"].map(|key| keys.optional(&[key]));
+        let (new, old): (Option<Value>, Option<Value>) = (new?, old?);
+        if let Some((new, old)) = new.zip(old).filter(|(new, old)| new != old) {
+            return Err(keys.invalid(
+                "rope_scaling",
+                &old.to_string(),
+                format!("it must not differ from rope_parameters = {new}"),
+                "keep the one that is meant in config.json",
+            ));
+        }
         let (key, wire) = match keys.optional(&["rope_parameters"])? {
             Some(wire) => ("rope_parameters", Some(wire)),
             None => ("rope_scaling", keys.optional(&["rope_scaling"])?),

@@ -411,8 +411,9 @@ fn planned(
     };
     let request = Request { workload, ..asked };
     let profile = profile.expect("it is given or measured where a plan is made");
-    let answer = searched((profile, model, dtype), &request)?;
-    match found(answer) {
+    let machine = (profile, model, dtype);
+    let answer = searched(machine, &request)?;
+    match found(answer, machine, &request) {
         Ok(planned) => Ok(planned.plan),
         Err(refusal) => Err(Failure::new(Exit::Infeasible, refusal.line).into()),
     }

@@ -106,15 +106,16 @@ pub(super) fn answer(
     })
 }
 
-/// Tokens a second of the best split plan with blocks of so many sequences, of the `open` policies; none where none fits, or the
+/// Tokens a second of the best split plan with blocks of one of these numbers of sequences, of the `open` policies; none where none fits, or the
 /// model has none.
 pub(super) fn rate(
     (profile, model, dtype): (&HardwareProfile, &ModelSpec, Dtype),
     request: &Request,
-    (sequences, open): (u32, impl Fn(&Policy) -> bool),
+    (blocks, open): (&[u32], impl Fn(&Policy) -> bool),
 ) -> Result<Option<f64>, PlanError> {
     let maker = Maker::new(profile, model, dtype, workload_of(request));
-    let mut policies = open_policies(sequences, &request.allowed);
+    let of_block = |sequences: &u32| open_policies(*sequences, &request.allowed);
+    let mut policies: Vec<_> = blocks.iter().flat_map(of_block).collect();
     policies.retain(|(policy, _)| open(policy));
     let found = match judged((&maker, profile), policies) {
         Err(PlanError::Request(_)) => return Ok(None),
