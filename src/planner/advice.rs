@@ -34,7 +34,7 @@ const PLACEMENTS: usize = 2;
 pub struct Advice {
     /// The change, as in "16 GB more host memory".
     pub change: String,
-    /// Tokens a second with it, by simulations of a part, over those without.
+    /// Tokens a second with it over those without.
     pub gain: f64,
 }
 
@@ -74,36 +74,54 @@ pub(super) fn best(
     if then.is_empty() {
         return Ok(None);
     }
-    let sampled = |placed: &[Proposal], profile: &HardwareProfile, others: Vec<Plan>| {
-        simulated(placed, (plan, others), (profile, &search.forms))
-    };
     // The plan fits a machine that is better.
-    let own = |profile: &HardwareProfile| Plan {
-        capacity_bytes: profile.usable(),
-        ..plan.clone()
+    let sampled = |placed: &[Proposal], profile: &HardwareProfile| {
+        let own = Plan {
+            capacity_bytes: profile.usable(),
+            prediction: None,
+            ..plan.clone()
+        };
+        best_by_samples(placed, (plan, Some(own)), (profile, &search.forms))
     };
-    let now = sampled(&here, search.profile, vec![own(search.profile)])?;
-    let gains = then.into_iter().map(|(change, profile, placed)| {
-        let rate = sampled(&placed, &profile, vec![own(&profile)])?;
-        Ok((change, rate / now))
-    });
-    most(gains)
+    let Some(now) = sampled(&here, search.profile)? else {
+        return Ok(None);
+    };
+    let mut there = Vec::new();
+    for (change, profile, placed) in then {
+        let best = sampled(&placed, &profile)?;
+        there.extend(best.map(|best| (change, profile, best)));
+    }
+    let rate = |judged: &Judged| judged.throughput_tok_s();
+    there.sort_by(|(.., a), (.., b)| rate(b).total_cmp(&rate(a)));
+    for (change, profile, best) in there {
+        let gain = match &plan.prediction {
+            _ if rate(&best) < GAIN_MIN * rate(&now) => break,
+            // A part may be off by tens of percents.
+            Some(own) => rate(&best.predicted(&profile)?) / own.throughput_tok_s,
+            None => rate(&best) / rate(&now),
+        };
+        if gain >= GAIN_MIN {
+            return Ok(Some(Advice { change, gain }));
+        }
+    }
+    Ok(None)
 }
 
-/// Tokens a second of the best of some placements, and others, on a machine; 0 where none can be made whole.
-fn simulated(
+/// The best by simulations of a part of some placements of a plan's model and workload, and another, on a machine; none where none can
+/// be made whole.
+pub(super) fn best_by_samples(
     placed: &[Proposal],
-    (plan, others): (&Plan, Vec<Plan>),
+    (plan, another): (&Plan, Option<Plan>),
     (profile, forms): (&HardwareProfile, &ClosedForms),
-) -> Result<f64, PlanError> {
+) -> Result<Option<Judged>, PlanError> {
     let maker = Maker::new(profile, &plan.model, plan.dtype, plan.workload);
-    let mut plans = others;
+    let mut plans: Vec<Plan> = another.into_iter().collect();
     for proposal in placed {
         plans.extend(maker.make(proposal)?.into_iter().next());
     }
     let judged = judge::by_samples(plans, profile, &forms.on(profile), Length::Long)?;
-    let rates = judged.iter().map(Judged::throughput_tok_s);
-    Ok(rates.fold(0.0, f64::max))
+    let best = judge::sorted(judged, Objective::Throughput);
+    Ok(best.into_iter().next())
 }
 
 /// The change with the most gain, if it is worth a word.

@@ -8,10 +8,7 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 
 use super::advice::{self, GAIN_MIN};
-use super::judge::{self, Length};
-use super::{
-    Allowed, Objective, PlanError, Planned, Request, Search, Strategy, space, split, workload_of,
-};
+use super::{Allowed, PlanError, Planned, Request, Search, Strategy, space, split, workload_of};
 
 /// Sequences of the smaller blocks whose layers are split to say what that would bring; the others are all prompts at once.
 const SPLIT_SEQUENCES: u32 = 8;
@@ -98,15 +95,9 @@ fn in_4_bits(
     open.retain(is_packed);
     let mut shapes = space::shapes(&search.forms, &open, search.maker.workload(), room);
     shapes.retain(|shape| request.max_latency_s.is_none() || shape.policy.block_size() <= block);
-    let mut plans = Vec::new();
-    for proposal in advice::best_of(&shapes, room) {
-        plans.extend(search.maker.make(&proposal)?.into_iter().next());
-    }
-    // A part's simulation may be off by tens of percents where a model's few tensors lie otherwise than the whole one's.
-    let judged = judge::by_samples(plans, profile, &search.forms, Length::Long)?;
-    let best = judge::sorted(judged, Objective::Throughput)
-        .into_iter()
-        .next();
+    let placed = advice::best_of(&shapes, room);
+    let best = advice::best_by_samples(&placed, (plan, None), (profile, &search.forms))?;
+    // A part may be off by tens of percents.
     let best = best.map(|best| best.predicted(profile)).transpose()?;
     Ok(best.map(|best| best.throughput_tok_s()))
 }
