@@ -269,14 +269,10 @@ fn a_stretch_of_positions_that_cannot_be_is_refused() {
     );
 }
 
+/// What would be other weights, or other positions, than those that are read.
 #[test]
-fn a_wrong_key_is_named_with_its_remedy() {
+fn what_means_something_else_is_refused() {
     let wrong = |changes, names: &[&str]| message(llama_with(changes), names);
-    let error = wrong(
-        json!({"hidden_size": null}),
-        &["mine", "`hidden_size`", "add it"],
-    );
-    assert!(matches!(error, ModelError::MissingKey { .. }));
     wrong(
         json!({"quantization_config": {"quant_method": "awq", "bits": 4}}),
         &["`quantization_config`", "awq", "f16"],
@@ -286,6 +282,16 @@ fn a_wrong_key_is_named_with_its_remedy() {
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
         &["`rope_scaling`", "rope_parameters", "keep the one"],
     );
+}
+
+#[test]
+fn a_wrong_key_is_named_with_its_remedy() {
+    let wrong = |changes, names: &[&str]| message(llama_with(changes), names);
+    let error = wrong(
+        json!({"hidden_size": null}),
+        &["mine", "`hidden_size`", "add it"],
+    );
+    assert!(matches!(error, ModelError::MissingKey { .. }));
     let error = wrong(
         json!({"vocab_size": "big"}),
         &["`vocab_size`", "\"big\"", "expected a whole number;"],
