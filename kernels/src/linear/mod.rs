@@ -25,6 +25,7 @@ pub use reference::{linear_reference, to_brain, to_half};
 
 /// Rows of input for which one pass over the weight is made.
 pub const ROW_BLOCK: usize = 128;
+
 /// The shape of a linear layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinearShape {

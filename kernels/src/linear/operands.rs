@@ -25,6 +25,7 @@ pub(super) struct Packed {
     pub(super) sums: Vec<Line>,
 }
 
+/// What a product reads and writes.
 pub(super) struct Operands<'a, 'y, W> {
     pub(super) shape: LinearShape,
     pub(super) x: &'a [f32],
