@@ -474,6 +474,24 @@ impl Op {
         }
     }
 
+    /// Bytes of a move whose end on the host is not page-locked. None for other operations.
+    pub fn pageable_bytes(&self) -> Option<Bytes> {
+        match *self {
+            Op::Move {
+                bytes,
+                page_locked: false,
+                ..
+            } => Some(bytes),
+            Op::MoveParts {
+                parts,
+                part,
+                page_locked: false,
+                ..
+            } => Some(part * u64::from(parts)),
+            _ => None,
+        }
+    }
+
     /// Operations of an attention's scores and of their product with the values, two a multiply-add.
     /// None for other operations.
     pub fn attention_flops(&self) -> Option<Flops> {

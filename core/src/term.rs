@@ -144,6 +144,8 @@ impl HardwareProfile {
                 let known = compute.unpack.as_ref().map(|curve| curve.source.clone());
                 let source = known.unwrap_or_else(|| self.tiers.device_bandwidth.source.clone());
                 compute.unpack = Some(constant(NO_TIME, &source));
+                let of_weights = compute.unpack_weights.iter_mut();
+                of_weights.for_each(|curve| *curve = constant(NO_TIME, &source));
                 // Curves of packed weights have it in them.
                 compute.gemm.retain(|curve| !curve.packed);
                 compute.cpu_gemm.retain(|curve| !curve.packed);
@@ -170,7 +172,7 @@ impl HardwareProfile {
             peer.latency.value = Seconds::ZERO;
         }
         compute.launch.value = Seconds::ZERO;
-        compute.part_launch = None;
+        (compute.part_launch, compute.embed) = (None, None);
         compute.sequence = None;
         compute.sequence_layer = None;
         compute.barrier.value = Seconds::ZERO;

@@ -85,6 +85,10 @@ struct Lane {
     beside: LaneSet,
     /// What was left of its link by the traffic of others then, and how much that delayed it besides.
     traffic: (f64, f64),
+    /// Whether the running task, or the last, is a copy from or to pageable memory.
+    is_staged: bool,
+    /// When the last such copy ended.
+    staging_since: f64,
 }
 
 /// Which tasks have ended.
@@ -175,9 +179,20 @@ impl Simulator {
         let seconds = piece.seconds_of(index, (lane, this.resource), &self.cost);
         this.head += 1;
         this.task = task;
-        let handed = handed.map_or(0.0, |from| self.handoff.of(from, this.resource.kind));
-        this.start = self.now + handed;
-        this.finish = this.start + seconds;
+        let handoff = handed.map_or(0.0, |from| self.handoff.of(from, this.resource.kind));
+        this.start = self.now + handoff;
+        let op = piece.program.op_of(&piece.program.tasks()[index]);
+        this.is_staged = op.pageable_bytes().is_some();
+        // What the host, or a copy to it, has only just brought could not be touched before.
+        let came_now = handed.is_some_and(|from| from != ResourceKind::Gpu);
+        let since = if came_now {
+            self.now
+        } else {
+            this.staging_since
+        };
+        let since = Seconds(this.start - since);
+        let ahead = self.cost.staged_ahead(this.resource.kind, op, since);
+        this.finish = this.start + (seconds - ahead.0);
         this.rate = 1.0;
         this.beside = LaneSet::default();
         this.traffic = UNDISTURBED;
@@ -251,6 +266,9 @@ impl Simulator {
             end: Seconds(this.finish),
         };
         this.task = NOBODY;
+        if this.is_staged {
+            this.staging_since = self.now;
+        }
         self.trace.record(TaskId(task), span);
         self.done.insert(task);
         self.running.remove(lane);
@@ -362,6 +380,8 @@ impl Lane {
             rate: 1.0,
             beside: LaneSet::default(),
             traffic: UNDISTURBED,
+            is_staged: false,
+            staging_since: 0.0,
         }
     }
 }

@@ -30,16 +30,25 @@ fn profile() -> HardwareProfile {
 
 /// Runs moves of so many bytes, or barriers, each after those named.
 fn run(profile: &HardwareProfile, tasks: &[(ResourceKind, u64, &[u32])]) -> Trace {
+    run_of(profile, tasks, |_| true)
+}
+
+/// The same, where the moves that are named come from page-locked memory, or go to it.
+fn run_of(
+    profile: &HardwareProfile,
+    tasks: &[(ResourceKind, u64, &[u32])],
+    page_locked: impl Fn(usize) -> bool,
+) -> Trace {
     let machine = Machine::single_gpu(PerTier::from_fn(|_| Bytes(0)));
     let mut program = Program::new();
-    for (kind, bytes, after) in tasks {
+    for (number, (kind, bytes, after)) in tasks.iter().enumerate() {
         let op = match kind {
             Sync => Op::Barrier,
             _ => Op::Move {
                 bytes: Bytes(*bytes),
                 from: Bytes(0),
                 to: Bytes(0),
-                page_locked: true,
+                page_locked: page_locked(number),
             },
         };
         let op = program.op(op);
@@ -87,6 +96,49 @@ fn streams_hand_off_to_each_other_in_their_own_time() {
     ];
     let trace = run(&profile, &tasks);
     assert_eq!(ends(&trace), [1.0, 2.125, 3.625, 5.125]);
+}
+
+/// A driver puts pageable memory into some of its own while the link carries other copies, as much as it has room for and as there
+/// is by then.
+#[test]
+fn copies_from_pageable_memory_are_staged_before_their_turn() {
+    let mut profile = profile();
+    let four_times = Curve::new(vec![(1.0, 0.25)], "test", None).expect("a point");
+    for link in [&mut profile.links.h2d, &mut profile.links.d2h] {
+        link.pageable = Some(four_times.clone());
+    }
+    let tasks = [
+        (H2d, 4, &[][..]),
+        // Behind none of its kind, for 4 s: that much of its 16 s is over.
+        (H2d, 4, &[]),
+        // At once behind another.
+        (H2d, 4, &[]),
+        (H2d, 40, &[]),
+        // For 40 s, but there is room for 3 bytes, of 4 s each.
+        (H2d, 8, &[]),
+        (H2d, 100, &[]),
+        // The link has to carry it in any case.
+        (H2d, 1, &[]),
+        (H2d, 9, &[]),
+        // What the disk has only just brought was not there before; the other way nothing is staged.
+        (DiskRead, 265, &[]),
+        (H2d, 2, &[8]),
+        (D2h, 1, &[9]),
+    ];
+    let copies = [1, 2, 4, 6, 9, 10];
+    let ends = |profile: &HardwareProfile| {
+        let trace = run_of(profile, &tasks, |number| !copies.contains(&number));
+        ends(&trace)
+    };
+    let unstaged = [
+        4.0, 20.0, 36.0, 76.0, 108.0, 208.0, 212.0, 221.0, 265.0, 273.0, 277.0,
+    ];
+    assert_eq!(ends(&profile), unstaged);
+    profile.links.staged_ahead = Some(Quantity::new(Bytes(3), "test"));
+    let staged = [
+        4.0, 16.0, 32.0, 72.0, 92.0, 192.0, 193.0, 202.0, 265.0, 273.0, 277.0,
+    ];
+    assert_eq!(ends(&profile), staged);
 }
 
 #[test]

@@ -3,12 +3,13 @@
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::{Compression, GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::hardware::{
-    Curve, GemmCurve, HardwareProfile, ProductCurves, WeightRead, embedded,
+    BesideProducts, Curve, GemmCurve, HardwareProfile, ProductCurves, WeightRead, embedded,
 };
 use plimsoll_core::model::registry;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{Gemm, Gemms, Op, ResourceKind, Stage};
+use plimsoll_core::term::Term;
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::{Bytes, BytesPerSecond};
 use plimsoll_core::workload::Workload;
@@ -168,6 +169,44 @@ fn packed_weights_have_their_unpacking_added() {
     let unpacking: f64 = cost.iter().skip(2).map(|(_, seconds)| seconds).sum();
     assert!(unpacking > 0.0);
     assert!((packed - whole - unpacking).abs() < 1e-12 * packed);
+}
+
+/// Where parts of layers are summed up, and unpacking in front of them was measured, weights in 4 bits take that much longer.
+#[test]
+fn a_sum_of_products_has_the_unpacking_of_its_weights_in_front() {
+    let shape = [4096, 4096];
+    let mut profile = knowing(shape);
+    let source = profile.compute.products[0].gemv.source.clone();
+    let curve = |rate| Curve::new(vec![(1.0, rate)], source.clone(), None).expect("a curve");
+    profile.compute.beside_products = vec![BesideProducts {
+        dtype: Dtype::F16,
+        stage: Stage::Finish,
+        biased: false,
+        width: shape[1],
+        rate: curve(1e9),
+    }];
+    let packed = Op::Linear {
+        stage: Stage::Finish,
+        m: 8,
+        gemms: Gemms::new(&[Gemm { n: 4096, k: 4096 }]),
+        position: 0,
+        reused: false,
+        compressed: true,
+        packed_elements: 0,
+    };
+    let apart = seconds(&profile, &packed);
+    profile.compute.unpack_weights = Some(curve(2e11));
+    profile.validate().expect("numbers");
+    let whole = seconds(&profile, &product(8, shape, false));
+    let found = seconds(&profile, &packed);
+    let unpacking = 4096.0 * 4096.0 / 2e11;
+    assert!((found - whole - unpacking).abs() < 1e-12 * found);
+    assert_ne!(apart, found);
+    // It is the same unpacking that a term takes away.
+    let without = profile
+        .without(&[Term::Unpacking])
+        .expect("it has the term");
+    assert!((seconds(&without, &packed) - whole).abs() < 1e-9 * whole);
 }
 
 /// A T4 that reads f32 weights, of models that no cache holds, three times as fast as f16 ones.

@@ -11,6 +11,7 @@ use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
 use super::compute::Matrix;
+use super::pageable::Staged;
 use super::samples::{Handoffs, Timed, durations};
 use super::stats::{median, spread, without_falls};
 use super::{Measured, Moment, ProbeOptions, beside, compute, unpack};
@@ -186,8 +187,21 @@ fn links(measured: &Measured) -> Links {
         disk_read: disk(ResourceKind::DiskRead),
         disk_write: disk(ResourceKind::DiskWrite),
         page_lock: Some(curve(&moved(ResourceKind::Pin))),
+        staged_ahead: staged_ahead(&measured.staged),
         peers: Vec::new(),
     }
+}
+
+/// None without a GPU, of which no driver has any.
+fn staged_ahead(staged: &Staged) -> Option<Quantity<Bytes>> {
+    (!staged.ahead.is_empty()).then(|| {
+        let bytes = median(&staged.ahead).max(0.0).round();
+        let quantity = Quantity::new(Bytes(bytes as u64), MEASURED);
+        match bytes > 0.0 {
+            true => quantity.with_spread(spread(&staged.ahead)),
+            false => quantity,
+        }
+    })
 }
 
 fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
@@ -212,6 +226,11 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
     let launch = quantity(&measured.gaps, GAPS);
     let unpack = unpack::rates(&measured.compute, &measured.packed_caches);
     let emulated = options.cpu.card.is_none();
+    // A processor unpacks weights in registers, on their way into the sums.
+    let unpack_weights = match emulated {
+        true => Rates::new(),
+        false => unpack::rates(&measured.compute, &measured.packed_weights),
+    };
     let (handoff, stream_handoff) = handoffs(&measured.handoffs, emulated);
     let threads = u32::try_from(options.cpu.device_threads).unwrap_or(DEVICE_THREADS_MAX);
     Compute {
@@ -232,12 +251,33 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         cpu_attention: curve(&thin(cpu)).capped(median(&measured.host_reads)),
         cpu_attention_prefill: None,
         part_launch: None,
+        embed: (!emulated).then(|| embed(measured)),
         sequence: None,
         sequence_layer: None,
         cpu_gemm: cpu_gemm_curves(options, measured),
         unpack: (!unpack.is_empty()).then(|| curve(&thin(unpack))),
+        unpack_weights: (!unpack_weights.is_empty()).then(|| curve(&thin(unpack_weights))),
         weight_read: weight_reads(&measured.weight_reads),
     }
+}
+
+/// What an embedding takes beside reading and writing its rows.
+fn embed(measured: &Measured) -> Quantity<Seconds> {
+    let rate = best_weight_rate(measured);
+    let times = measured.compute.iter().filter_map(|(dtype, task)| {
+        let Op::Embed {
+            tokens,
+            hidden_size,
+            ..
+        } = task.op
+        else {
+            return None;
+        };
+        let elements = u64::from(tokens) * u64::from(hidden_size);
+        let bytes = (2 * elements * dtype.size_bytes()) as f64;
+        Some(task.seconds() - bytes / rate)
+    });
+    quantity(&times.collect::<Vec<f64>>(), MEASURED)
 }
 
 /// From an engine to another, and from a stream to another where the device has such.

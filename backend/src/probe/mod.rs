@@ -51,6 +51,7 @@ use compute::Kind;
 use contention::{Losses, ROUNDS};
 use moves::{MOVERS, Moves, REGION, SIZES};
 pub use pace::{Moment, PaceMeter, Paced};
+use pageable::Staged;
 pub use pageable::pageable_copies;
 pub use peak::fma_flops_per_s;
 use samples::{Timed, timed};
@@ -126,6 +127,7 @@ struct Measured {
     moves: Vec<Timed>,
     /// Copies from and to memory that is not page-locked, where there is a GPU to which that matters.
     pageable: Vec<Timed>,
+    staged: Staged,
     compute: Vec<(Dtype, Timed)>,
     /// Parts of a GPU's layers, also of models whose tasks are not in `compute`.
     layer_parts: Vec<beside::LayerPart>,
@@ -156,6 +158,7 @@ impl Measured {
             moments: Vec::new(),
             moves: Vec::new(),
             pageable: Vec::new(),
+            staged: Staged::default(),
             compute: Vec::new(),
             layer_parts: Vec::new(),
             packed_weights: Vec::new(),
@@ -226,7 +229,8 @@ pub fn measure(
     measure_host_reads(options, &mut measured)?;
     measure_moves(options, &mut measured)?;
     if options.cpu.card.is_some() {
-        let (_, tasks) = measured.run(|_| pageable_copies(options))?;
+        let (_, mut tasks) = measured.run(|_| pageable_copies(options))?;
+        measured.staged = Staged::take(&mut tasks);
         measured.pageable = tasks;
     }
     progress("implementations of products", 0.04);
@@ -307,7 +311,7 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
     let behind = footprint(&plan)?;
     plan.capacity_bytes = Moves::room(&MOVERS, REGION, behind);
     let machine = Machine::single_gpu(plan.capacity_bytes);
-    let mut moves = Moves::new(Program::new(), &machine, (&MOVERS, true), (REGION, behind));
+    let mut moves = Moves::new(Program::new(), &machine, REGION).with((&MOVERS, true), behind);
     moves.prepare();
     let rounds: Vec<_> = (0..ROUNDS)
         .map(|_| {

@@ -35,7 +35,7 @@ pub(super) struct Moves {
     pub program: Program,
     machine: Machine,
     movers: Vec<ResourceKind>,
-    page_locked: bool,
+    page_locked: Vec<bool>,
     regions: Vec<(BufferId, BufferId)>,
     region: u64,
     moved: Vec<u64>,
@@ -69,43 +69,50 @@ impl Moves {
         })
     }
 
-    /// Adds regions of engines, which are page-locked on the host or not, to a program behind what its tiers hold already.
-    pub(super) fn new(
-        mut program: Program,
-        machine: &Machine,
+    /// Appends moves to a program, of regions of so many bytes.
+    pub(super) fn new(program: Program, machine: &Machine, region: Bytes) -> Moves {
+        Moves {
+            program,
+            machine: machine.clone(),
+            movers: Vec::new(),
+            page_locked: Vec::new(),
+            regions: Vec::new(),
+            region: region.0,
+            moved: Vec::new(),
+            last: None,
+        }
+    }
+
+    /// Adds regions of engines, which are page-locked on the host or not, behind what tiers hold already.
+    pub(super) fn with(
+        mut self,
         (movers, page_locked): (&[ResourceKind], bool),
-        (region, behind): (Bytes, PerTier<Bytes>),
+        behind: PerTier<Bytes>,
     ) -> Moves {
         let mut end = behind;
         let mut declare = |tier: Tier| {
-            let arena = machine
+            let arena = self
+                .machine
                 .arena(tier, 0)
                 .expect("a machine of one GPU has all tiers");
-            let offset = end[tier];
-            end[tier] = offset + region;
-            program.buffer(Buffer {
+            let (offset, bytes) = (end[tier], Bytes(self.region));
+            end[tier] = offset + bytes;
+            self.program.buffer(Buffer {
                 arena,
                 offset,
-                bytes: region,
+                bytes,
                 content: Content::Workspace,
                 resident: true,
             })
         };
-        let regions = movers.iter().map(|kind| {
+        for kind in movers {
             let (from, to) = ends(*kind);
-            (declare(from), declare(to))
-        });
-        let regions = regions.collect();
-        Moves {
-            program,
-            machine: machine.clone(),
-            movers: movers.to_vec(),
-            page_locked,
-            regions,
-            region: region.0,
-            moved: vec![0; movers.len()],
-            last: None,
+            self.regions.push((declare(from), declare(to)));
+            self.movers.push(*kind);
+            self.page_locked.push(page_locked);
+            self.moved.push(0);
         }
+        self
     }
 
     /// Appends a move of `bytes`. The source runs on through its region, as weights do; the
@@ -125,7 +132,7 @@ impl Moves {
             bytes: Bytes(bytes),
             from,
             to,
-            page_locked: self.page_locked,
+            page_locked: self.page_locked[mover],
         });
         let (source, destination) = self.regions[mover];
         let resource = self
@@ -188,6 +195,15 @@ impl Moves {
                     }
                 }
             }
+        }
+    }
+
+    /// Moves of engines behind each other, each as soon as its engine has time, after all that came before.
+    pub(super) fn in_turn(&mut self, moves: &[(usize, u64)]) {
+        let mut before: Vec<TaskId> = self.last.into_iter().collect();
+        for (mover, bytes) in moves {
+            self.push(*mover, *bytes, &before);
+            before.clear();
         }
     }
 

@@ -9,12 +9,18 @@ use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::workload::Workload;
 
 use super::moves::{Moves, REGION, SIZES};
+use super::samples::Timed;
 use super::{ProbeError, ProbeOptions, compute, run_program};
 
 /// A region of each on each side, one behind the other.
 const MOVERS: [ResourceKind; 2] = [ResourceKind::H2d, ResourceKind::D2h];
 
-/// Copies each way, one by one, where the plan of a model would have its weights.
+/// A copy that is several times what drivers stage ahead, and one from page-locked memory that takes longer than that.
+const STAGED: u64 = 4 << 20;
+const BEFORE: u64 = 32 << 20;
+
+/// Copies each way, one by one, where the plan of a model would have its weights; then some to the device for what its driver does
+/// before their turn comes ([`Staged`]).
 ///
 /// # Errors
 /// Memory that cannot be had; a probe that fails.
@@ -22,7 +28,10 @@ pub fn pageable_copies(options: &ProbeOptions) -> Result<Run, ProbeError> {
     let mut plan = plan(options)?;
     let mut behind = footprint(&plan)?;
     let regions = Moves::room(&MOVERS, REGION, PerTier::default());
-    plan.capacity_bytes.device += regions.device;
+    // And for the page-locked copies.
+    plan.capacity_bytes.device += regions.device + REGION;
+    let behind_all = footprint(&plan)?.host;
+    plan.capacity_bytes.host = behind_all + REGION;
     let machine = Machine::single_gpu(plan.capacity_bytes);
     let host = machine
         .arena(Tier::Host, 0)
@@ -35,10 +44,43 @@ pub fn pageable_copies(options: &ProbeOptions) -> Result<Run, ProbeError> {
         "weights fill the regions"
     );
     behind.host = homes.start;
-    let mut moves = Moves::new(Program::new(), &machine, (&MOVERS, false), (REGION, behind));
-    let (repeats, turns) = if options.quick { (5, 1) } else { (7, 2) };
-    moves.one_by_one(SIZES, repeats, turns);
+    let mut moves = Moves::new(Program::new(), &machine, REGION).with((&MOVERS, false), behind);
+    // In many turns: neighbours, and the processor's clock, change from one moment to the next.
+    let turns = if options.quick { 5 } else { 10 };
+    moves.one_by_one(SIZES, 3, turns);
+    behind.host = behind_all;
+    behind.device += regions.device;
+    let mut moves = moves.with((&MOVERS[..1], true), behind);
+    for _ in 0..2 * turns {
+        moves.in_turn(&[(2, BEFORE), (0, STAGED), (0, STAGED)]);
+    }
     run_program(options, &plan, &machine, moves.program)
+}
+
+/// Copies from pageable memory to a device behind one from page-locked memory, and behind each other: the driver puts a part of the
+/// former into memory of its own while the link is still busy.
+#[derive(Debug, Default)]
+pub(super) struct Staged {
+    /// Bytes that were there when a copy's turn came.
+    pub ahead: Vec<f64>,
+}
+
+impl Staged {
+    /// Takes them from the end of the copies' tasks, and leaves those that were one by one.
+    pub(super) fn take(tasks: &mut Vec<Timed>) -> Staged {
+        let first = tasks
+            .iter()
+            .position(|task| task.op.pageable_bytes().is_none());
+        let rest = tasks.split_off(first.unwrap_or(tasks.len()));
+        let of = |three: &[Timed; 3]| {
+            let [_, behind_locked, behind_other] = three.map(|task| task.seconds());
+            STAGED as f64 * (1.0 - behind_locked / behind_other)
+        };
+        let (threes, _) = rest.as_chunks();
+        Staged {
+            ahead: threes.iter().map(of).collect(),
+        }
+    }
 }
 
 /// A model with weights for all regions on the host, nothing of them page-locked.
@@ -56,4 +98,54 @@ fn plan(options: &ProbeOptions) -> Result<Plan, LowerError> {
     // That many bytes are about as many only.
     let model = compute::model(compute::of_bytes(REGION * 3, dtype));
     compute::with_room((model, dtype), workload, policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::program::Op;
+    use plimsoll_core::trace::Span;
+    use plimsoll_core::units::{Bytes, Seconds};
+
+    use super::*;
+
+    fn copy(bytes: u64, page_locked: bool, seconds: f64) -> Timed {
+        Timed {
+            kind: ResourceKind::H2d,
+            op: Op::Move {
+                bytes: Bytes(bytes),
+                from: Bytes(0),
+                to: Bytes(0),
+                page_locked,
+            },
+            span: Span {
+                start: Seconds::ZERO,
+                end: Seconds(seconds),
+            },
+            pace: 1.0,
+        }
+    }
+
+    #[test]
+    fn what_was_staged_is_what_a_copy_takes_less_behind_another_link_user() {
+        let alone = [copy(16 << 10, false, 1e-5), copy(STAGED, false, 4e-4)];
+        let three = |behind_locked| {
+            [
+                copy(BEFORE, true, 1e-3),
+                copy(STAGED, false, behind_locked),
+                copy(STAGED, false, 4e-4),
+            ]
+        };
+        let mut tasks = [&alone[..], &three(3e-4), &three(2e-4)].concat();
+        let staged = Staged::take(&mut tasks);
+        assert_eq!(tasks.len(), alone.len());
+        let expected = [0.25, 0.5].map(|share| share * STAGED as f64);
+        let off = staged
+            .ahead
+            .iter()
+            .zip(expected)
+            .map(|(a, b)| (a - b).abs());
+        assert!(staged.ahead.len() == 2 && off.fold(0.0, f64::max) < 1.0);
+        let none = Staged::take(&mut tasks);
+        assert!(none.ahead.is_empty() && tasks.len() == alone.len());
+    }
 }

@@ -109,8 +109,10 @@ impl HardwareProfile {
         }
         by(&mut compute.attention_decode, slowness.few_tokens);
         by(&mut compute.attention_prefill, slowness.many_tokens);
-        if let Some(unpack) = &mut compute.unpack {
-            by(unpack, slowness.few_tokens);
+        for unpack in [&mut compute.unpack, &mut compute.unpack_weights] {
+            if let Some(unpack) = unpack {
+                by(unpack, slowness.few_tokens);
+            }
         }
         for read in &mut compute.weight_read {
             by(&mut read.rate, slowness.few_tokens);

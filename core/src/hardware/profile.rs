@@ -110,6 +110,9 @@ pub struct Links {
     /// Copies from pageable into page-locked host memory, bytes/s over bytes; none where nobody
     /// measured it, and then host bandwidth bounds it.
     pub page_lock: Option<Curve>,
+    /// Bytes of a copy from pageable memory to a GPU that its driver has put into page-locked memory of its own by the time that the
+    /// copy's turn on the link comes, at most; none where nobody measured it, and then nothing.
+    pub staged_ahead: Option<Quantity<Bytes>>,
     /// Paths between devices, or between their hosts; empty with one device. Those that are not listed are
     /// as the first.
     pub peers: Vec<PeerLink>,
@@ -174,6 +177,9 @@ pub struct Compute {
     /// The same of a device task that is one kernel, as those of split linear layers are; none where nobody told it
     /// from the others', and then theirs.
     pub part_launch: Option<Quantity<Seconds>>,
+    /// The same of an embedding, which on a GPU is several small kernels; none where nobody told it from the others', and
+    /// then theirs.
+    pub embed: Option<Quantity<Seconds>>,
     /// What serving software takes for each sequence of an iteration, beside the model's layers: scheduling it,
     /// choosing its token, handing it out; none where nobody knows.
     pub sequence: Option<Quantity<Seconds>>,
@@ -206,6 +212,9 @@ pub struct Compute {
     /// Unpacking, or packing, 4-bit groups on the device, elements/s over elements; none where nobody
     /// knows, and then device memory bounds it.
     pub unpack: Option<Curve>,
+    /// Unpacking weights from 4-bit groups in front of the products of [`Compute::products`], elements/s over elements of a part of
+    /// a layer; none where nobody told it from these, and then rates of [`Compute::gemm`] have both in them.
+    pub unpack_weights: Option<Curve>,
     /// How fast products of few rows read weights, by type; of a type without a curve nobody knows.
     pub weight_read: Vec<WeightRead>,
     /// Fixed time of one CPU task.

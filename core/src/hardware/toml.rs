@@ -19,7 +19,7 @@ use super::reader::Reader;
 use super::residuals::Residuals;
 use crate::Dtype;
 use crate::program::Stage;
-use crate::units::Seconds;
+use crate::units::{Bytes, Seconds};
 
 const PROFILE: &[&str] = &[
     "name",
@@ -51,6 +51,7 @@ const LINKS: &[&str] = &[
     "disk_read",
     "disk_write",
     "page_lock_bytes_per_s",
+    "staged_ahead_bytes",
     "peers",
 ];
 const COPY_LINK: &[&str] = &[
@@ -65,6 +66,7 @@ const COMPUTE: &[&str] = &[
     "device_threads",
     "launch_s",
     "part_launch_s",
+    "embed_s",
     "sequence_s",
     "sequence_layer_s",
     "handoff_s",
@@ -79,6 +81,7 @@ const COMPUTE: &[&str] = &[
     "attention_prefill_flops_per_s",
     "attention_decode_bytes_per_s",
     "unpack_elements_per_s",
+    "unpack_weights_elements_per_s",
     "weight_read",
     READ_OF_ANY_TYPE,
     "cpu_launch_s",
@@ -243,6 +246,7 @@ fn read_links(reader: &Reader<'_>) -> Result<Links, Fault> {
         disk_read: disk(reader.table("disk_read", DISK_LINK)?)?,
         disk_write: disk(reader.table("disk_write", DISK_LINK)?)?,
         page_lock: reader.maybe_curve("page_lock_bytes_per_s")?,
+        staged_ahead: reader.maybe_bytes("staged_ahead_bytes")?,
         peers: reader
             .tables("peers", PEER)?
             .iter()
@@ -272,6 +276,7 @@ fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
         device_threads: reader.maybe_count("device_threads")?,
         launch: reader.seconds("launch_s")?,
         part_launch: reader.maybe_seconds("part_launch_s")?,
+        embed: reader.maybe_seconds("embed_s")?,
         sequence: reader.maybe_seconds("sequence_s")?,
         sequence_layer: reader.maybe_seconds("sequence_layer_s")?,
         handoff: reader.maybe_seconds("handoff_s")?,
@@ -292,6 +297,7 @@ fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
         attention_prefill: reader.curve("attention_prefill_flops_per_s")?,
         attention_decode: reader.curve("attention_decode_bytes_per_s")?,
         unpack: reader.maybe_curve("unpack_elements_per_s")?,
+        unpack_weights: reader.maybe_curve("unpack_weights_elements_per_s")?,
         weight_read: read_weight_reads(reader)?,
         cpu_launch: reader.seconds("cpu_launch_s")?,
         cpu_gemm: read_gemms(reader, "cpu_gemm")?,
@@ -446,8 +452,11 @@ fn curve(curve: &Curve) -> Option<Value> {
     ]))
 }
 
+fn bytes(q: &Quantity<Bytes>) -> Option<Value> {
+    quantity(q, |bytes| (bytes.0 as i64).into())
+}
+
 fn write_tiers(tiers: &Tiers) -> Value {
-    let bytes = |q| quantity(q, |bytes: crate::units::Bytes| (bytes.0 as i64).into());
     let rate = |q| quantity(q, |rate: crate::units::BytesPerSecond| rate.0.into());
     record([
         ("device_capacity_bytes", bytes(&tiers.device_capacity_bytes)),
@@ -511,6 +520,10 @@ fn write_links(links: &Links) -> Value {
         (
             "page_lock_bytes_per_s",
             links.page_lock.as_ref().and_then(curve),
+        ),
+        (
+            "staged_ahead_bytes",
+            links.staged_ahead.as_ref().and_then(bytes),
         ),
         ("peers", Some(peers)),
     ])
@@ -593,6 +606,7 @@ fn write_compute(compute: &Compute) -> Value {
             "part_launch_s",
             compute.part_launch.as_ref().and_then(seconds),
         ),
+        ("embed_s", compute.embed.as_ref().and_then(seconds)),
         ("sequence_s", compute.sequence.as_ref().and_then(seconds)),
         (
             "sequence_layer_s",
@@ -621,6 +635,10 @@ fn write_compute(compute: &Compute) -> Value {
         (
             "unpack_elements_per_s",
             compute.unpack.as_ref().and_then(curve),
+        ),
+        (
+            "unpack_weights_elements_per_s",
+            compute.unpack_weights.as_ref().and_then(curve),
         ),
         ("weight_read", reads),
         ("cpu_launch_s", seconds(&compute.cpu_launch)),

@@ -349,6 +349,15 @@ impl HardwareProfile {
         }
         let page_lock = links.page_lock.as_ref();
         all.extend(page_lock.map(|c| curve("links.page_lock_bytes_per_s", c)));
+        let staged = links.staged_ahead.as_ref();
+        all.extend(staged.map(|q| {
+            entry(
+                "links.staged_ahead_bytes",
+                q,
+                q.value.as_f64(),
+                Range::NotNegative,
+            )
+        }));
         for (index, peer) in links.peers.iter().enumerate() {
             let path = format!("links.peers[{index}]");
             all.push(time(format!("{path}.latency_s"), &peer.latency));
@@ -367,6 +376,8 @@ impl HardwareProfile {
         }));
         let part_launch = compute.part_launch.as_ref();
         all.extend(part_launch.map(|q| time("compute.part_launch_s", q)));
+        let embed = compute.embed.as_ref();
+        all.extend(embed.map(|q| time("compute.embed_s", q)));
         let sequence = compute.sequence.as_ref();
         all.extend(sequence.map(|q| time("compute.sequence_s", q)));
         let sequence = compute.sequence_layer.as_ref();
@@ -416,6 +427,10 @@ impl HardwareProfile {
                 Some(&compute.attention_decode),
             ),
             ("unpack_elements_per_s", compute.unpack.as_ref()),
+            (
+                "unpack_weights_elements_per_s",
+                compute.unpack_weights.as_ref(),
+            ),
             ("cpu_attention_bytes_per_s", Some(&compute.cpu_attention)),
             (
                 "cpu_attention_prefill_flops_per_s",

@@ -17,7 +17,7 @@ use plimsoll_core::hardware::{CopyLink, Curve, HardwareProfile, Quantity, Weight
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::program::{AttentionPart, Op, Resource, ResourceKind, Stage};
+use plimsoll_core::program::{AttentionPart, Gemms, Op, Resource, ResourceKind, Stage};
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::{Bytes, Seconds};
 
@@ -120,8 +120,10 @@ impl CostModel {
     fn unpacked_apart(&self, op: &Op) -> u64 {
         match *op {
             Op::Linear {
-                packed_elements, ..
-            } if self.gemm.measured_packed() => packed_elements,
+                stage,
+                packed_elements,
+                ..
+            } if self.gemm.measured_packed() || self.sums_up(stage, true) => packed_elements,
             _ => op.packed_elements(),
         }
     }
@@ -194,7 +196,10 @@ impl CostModel {
                 ..
             } => {
                 let bytes = u64::from(tokens) * u64::from(hidden_size) * self.element_bytes;
-                each(self.launch());
+                each(match &self.profile.compute.embed {
+                    Some(time) => Part::fixed("compute.embed", time),
+                    None => self.launch(),
+                });
                 // Read from the table, written to the activations.
                 each(self.through_device(2.0 * bytes as f64));
             }
@@ -221,13 +226,8 @@ impl CostModel {
             return;
         };
         let on_cpu = on.kind == ResourceKind::Cpu;
-        let rated = stage.rated_as().unwrap_or(stage);
-        let by_shape = self.by_shape_of(&[rated]);
-        if let Some(known) = by_shape.filter(|_| !on_cpu && !packed) {
-            // Attention's end and the MLP are a layer's end together, and each has biases and a residual.
-            let share = if rated == stage { 1.0 } else { 0.5 };
-            known.parts((&[rated], m, share), gemms.iter(), each);
-            return each(self.launch());
+        if !on_cpu && self.sums_up(stage, packed) {
+            return self.by_shape((stage, m, packed), *gemms, each);
         }
         for gemm in gemms.iter() {
             let product = Product {
@@ -249,9 +249,57 @@ impl CostModel {
         });
     }
 
+    /// Whether a part of a layer on the device is the sum of its products and of what is beside them, and before them where its
+    /// weights are in 4 bits.
+    fn sums_up(&self, stage: Stage, packed: bool) -> bool {
+        let rated = stage.rated_as().unwrap_or(stage);
+        let unpacks = !packed || self.profile.compute.unpack_weights.is_some();
+        unpacks && self.by_shape_of(&[rated]).is_some()
+    }
+
+    fn by_shape(
+        &self,
+        (stage, m, packed): (Stage, u32, bool),
+        gemms: Gemms,
+        each: &mut impl FnMut(Part),
+    ) {
+        let rated = stage.rated_as().unwrap_or(stage);
+        let Some(known) = self.by_shape_of(&[rated]) else {
+            return;
+        };
+        // Attention's end and the MLP are a layer's end together, and each has biases and a residual.
+        let share = if rated == stage { 1.0 } else { 0.5 };
+        known.parts((&[rated], m, share), gemms.iter(), each);
+        let unpack = self.profile.compute.unpack_weights.as_ref();
+        if let Some(rate) = unpack.filter(|_| packed) {
+            let elements: f64 = gemms.iter().map(|g| f64::from(g.n) * f64::from(g.k)).sum();
+            let rate = (rate, elements, SizeUnit::Elements);
+            each(Part::rated("compute.unpack_weights", elements, rate));
+        }
+        each(self.launch());
+    }
+
     /// What knows parts of a layer as the sum of their products and of what is beside them.
     fn by_shape_of(&self, stages: &[Stage]) -> Option<&ByShape> {
         self.by_shape.as_ref().filter(|known| known.knows(stages))
+    }
+
+    /// How much sooner a copy from pageable memory to the device ends than it would take, where its turn on the link comes this
+    /// long after the copy before it that was such a one: the driver puts that much of it into page-locked memory meanwhile, as
+    /// far as it has room. Nothing for all else.
+    pub fn staged_ahead(&self, on: ResourceKind, op: &Op, since: Seconds) -> Seconds {
+        let (h2d, room) = (&self.profile.links.h2d, &self.profile.links.staged_ahead);
+        let (Some(room), Some(pageable)) = (room, &h2d.pageable) else {
+            return Seconds::ZERO;
+        };
+        let Some(bytes) = op.pageable_bytes().filter(|_| on == ResourceKind::H2d) else {
+            return Seconds::ZERO;
+        };
+        let size = bytes.as_f64();
+        let (slow, fast) = (size / pageable.at(size), size / h2d.page_locked.at(size));
+        let of_room = room.value.as_f64() / size * slow;
+        let staged = since.0.min(of_room).min(slow - fast);
+        Seconds(staged.max(0.0))
     }
 
     fn transfer(&self, on: Resource, bytes: Bytes, page_locked: bool, each: &mut impl FnMut(Part)) {
