@@ -1,5 +1,6 @@
 //! `plimsoll validate`: simulates and executes the same programs, and shows the error.
 
+mod again;
 mod report;
 
 use std::fs;
@@ -19,7 +20,7 @@ use super::{Exit, Failure, Format, Progress, print};
 use crate::files::{read_text, write_text};
 use crate::residuals;
 use crate::validate::{
-    BUILT_IN, BUILT_IN_FOR_GPUS, CaseError, Grid, Score, Setting, Validation, Why,
+    BUILT_IN, BUILT_IN_FOR_GPUS, CaseError, Errors, Grid, Score, Setting, Validation, Why,
     check_executable, disk_mode,
 };
 use report::Report;
@@ -36,6 +37,10 @@ pub struct Args {
     /// A profile of this machine [default: measured now, quickly]
     #[arg(long, value_name = "PROFILE")]
     hw: Option<String>,
+    /// Run nothing: predict the cases of an earlier validation again (its cases.csv), beside what it measured
+    #[arg(long, value_name = "FILE", requires = "hw",
+          conflicts_with_all = ["repeats", "output", "device_threads", "disk_dir"])]
+    measured: Option<PathBuf>,
     /// Runs of each case [default: as the grid says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: Option<u32>,
@@ -74,6 +79,9 @@ fn not_negative(text: &str) -> Result<f64, String> {
 /// # Errors
 /// A grid that is wrong; cases that do not fit, or fail; an interruption; errors above the tolerance.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    if let (Some(hw), Some(measured)) = (&args.hw, &args.measured) {
+        return again::run(args, hw, measured);
+    }
     args.backend.check_available()?;
     let grid = read_grid(args)?;
     check_executable(&grid)?;
@@ -230,21 +238,28 @@ fn finish(args: &Args, validation: Validation<'_>, score: Option<&Score>) -> any
         let not_all = format!("not all cases could be run ({kept})");
         return Err(refused(failure).context(not_all));
     }
-    score.map_or(Ok(()), |score| judge(args, score))
+    let Some(score) = score else { return Ok(()) };
+    judge(args, &score.errors).map_err(|said| {
+        let unsteady = report::unsteady(score).map_or(String::new(), |said| format!("{said}; "));
+        let line = format!(
+            "{said}; {unsteady}measure again on a quiet machine, or see {}",
+            args.output.join("cases.csv").display(),
+        );
+        Failure::new(Exit::OutOfTolerance, line).into()
+    })
 }
 
-fn judge(args: &Args, score: &Score) -> anyhow::Result<()> {
-    let (median, p95) = (100.0 * score.median_abs_error, 100.0 * score.p95_abs_error);
+/// Whether errors are as small as is asked for, and what they are where they are not.
+fn judge(args: &Args, errors: &Errors) -> Result<(), String> {
+    let (median, p95) = (
+        100.0 * errors.median_abs_error,
+        100.0 * errors.p95_abs_error,
+    );
     if median <= args.median_max && p95 <= args.p95_max {
         return Ok(());
     }
-    let unsteady = report::unsteady(score).map_or(String::new(), |said| format!("{said}; "));
-    let line = format!(
-        "out of tolerance: median |error| {median:.1}% (at most {}%), p95 {p95:.1}% (at most {}%); {unsteady}\
-         measure again on a quiet machine, or see {}",
-        args.median_max,
-        args.p95_max,
-        args.output.join("cases.csv").display(),
-    );
-    Err(Failure::new(Exit::OutOfTolerance, line).into())
+    Err(format!(
+        "out of tolerance: median |error| {median:.1}% (at most {}%), p95 {p95:.1}% (at most {}%)",
+        args.median_max, args.p95_max,
+    ))
 }

@@ -1,5 +1,6 @@
 //! Prediction beside measurement: the same program, simulated and executed, case by case.
 
+mod again;
 mod bench;
 mod error;
 mod grid;
@@ -19,11 +20,12 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::units::Bytes;
 use serde::Serialize;
 
+pub use again::{Again, AgainRow, Earlier, predict_again, read_earlier};
 use bench::Bench;
 pub use bench::TimedRun;
 pub use error::{CaseError, Why};
 pub use grid::{BUILT_IN, BUILT_IN_FOR_GPUS, Case, Grid, Limits};
-pub use score::{APART_MOST, CaseRow, Repeats, Score, score};
+pub use score::{APART_MOST, CaseRow, Errors, Repeats, Score, score};
 pub use trial::Trial;
 
 /// A grid on this machine: predicted when it is made, then run.

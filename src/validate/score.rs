@@ -55,9 +55,9 @@ pub struct CaseRow {
     pub measured_tok_s: f64,
 }
 
-/// All cases in three numbers.
+/// Errors of latency in a few numbers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Score {
+pub struct Errors {
     /// How many cases.
     pub cases: usize,
     /// Median of the errors' sizes.
@@ -66,17 +66,43 @@ pub struct Score {
     pub p95_abs_error: f64,
     /// The largest error's size.
     pub max_abs_error: f64,
+    /// Median of the errors with their sign: above zero, the simulator is too slow.
+    pub median_error: f64,
+    /// Rank correlation of predicted and measured latency (Spearman); none where all rank alike, as a
+    /// single case does.
+    pub spearman: Option<f64>,
+}
+
+impl Errors {
+    /// Of predicted and measured latencies; there must be one at least.
+    pub fn of(cases: impl Iterator<Item = (f64, f64)>) -> Errors {
+        let (predicted, measured): (Vec<f64>, Vec<f64>) = cases.unzip();
+        let both = predicted.iter().zip(&measured);
+        let signed: Vec<f64> = both.map(|(p, m)| p / m - 1.0).collect();
+        let sizes: Vec<f64> = signed.iter().map(|e| e.abs()).collect();
+        Errors {
+            cases: signed.len(),
+            median_abs_error: quantile(&sizes, 0.5),
+            p95_abs_error: quantile(&sizes, 0.95),
+            max_abs_error: quantile(&sizes, 1.0),
+            median_error: quantile(&signed, 0.5),
+            spearman: spearman(predicted, measured),
+        }
+    }
+}
+
+/// All cases in a few numbers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Score {
+    /// At the pace that the machine had.
+    #[serde(flatten)]
+    pub errors: Errors,
     /// Median of the errors' sizes at the profile's own pace.
     pub median_abs_error_as_profiled: f64,
     /// 95th percentile of the same.
     pub p95_abs_error_as_profiled: f64,
-    /// Median of the errors with their sign: above zero, the simulator is too slow.
-    pub median_error: f64,
     /// Cases whose repeats are further apart than [`APART_MOST`].
     pub unsteady_cases: usize,
-    /// Rank correlation of predicted and measured latency (Spearman); none where all rank alike, as a
-    /// single case does.
-    pub spearman: Option<f64>,
 }
 
 /// Latencies: a list, or one cell of a format that has no lists.
@@ -214,21 +240,12 @@ fn unsteady(ranges: impl Iterator<Item = Option<f64>>) -> usize {
 
 /// Scores rows; there must be one at least.
 pub fn score(rows: &[CaseRow]) -> Score {
-    let signed: Vec<f64> = rows.iter().map(|r| r.error).collect();
-    let sizes: Vec<f64> = signed.iter().map(|e| e.abs()).collect();
     let as_profiled: Vec<f64> = rows.iter().map(|r| r.error_as_profiled.abs()).collect();
-    let predicted: Vec<f64> = rows.iter().map(|r| r.predicted_s).collect();
-    let measured: Vec<f64> = rows.iter().map(|r| r.measured_s).collect();
     Score {
-        cases: rows.len(),
-        median_abs_error: quantile(&sizes, 0.5),
-        p95_abs_error: quantile(&sizes, 0.95),
-        max_abs_error: quantile(&sizes, 1.0),
+        errors: Errors::of(rows.iter().map(|r| (r.predicted_s, r.measured_s))),
         median_abs_error_as_profiled: quantile(&as_profiled, 0.5),
         p95_abs_error_as_profiled: quantile(&as_profiled, 0.95),
-        median_error: quantile(&signed, 0.5),
         unsteady_cases: unsteady(rows.iter().map(|r| r.repeat_range)),
-        spearman: spearman(predicted, measured),
     }
 }
 

@@ -13,7 +13,9 @@ use crate::report::{
     signed_percent, three_digits, to_csv, write_picture_png,
 };
 use crate::trace_file::{Process, write_side_by_side};
-use crate::validate::{APART_MOST, CaseRow, Coverage, Score, Setting, Trial, Validation, score};
+use crate::validate::{
+    APART_MOST, CaseRow, Coverage, Errors, Score, Setting, Trial, Validation, score,
+};
 
 /// All there is, or all there is so far.
 #[derive(Serialize)]
@@ -131,9 +133,14 @@ fn point(row: &CaseRow) -> Point {
 pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
     let (setting, coverage) = (report.setting, &report.coverage);
     let mut text = table(&report.cases).to_string();
+    let article = if setting.device.starts_with('e') {
+        "an"
+    } else {
+        "a"
+    };
     let _ = writeln!(
         text,
-        "\n{coverage} on an {}, disk {}",
+        "\n{coverage} on {article} {}, disk {}",
         setting.device, setting.disk
     );
     if coverage.interrupted {
@@ -142,16 +149,7 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
     for failure in &coverage.failures {
         let _ = writeln!(text, "failed: {failure}");
     }
-    let spearman = score.spearman.map(|rank| format!("; Spearman {rank:.3}"));
-    let _ = writeln!(
-        text,
-        "error of latency: median {:.1}%, p95 {:.1}%, max {:.1}% (signed median {}){}",
-        100.0 * score.median_abs_error,
-        100.0 * score.p95_abs_error,
-        100.0 * score.max_abs_error,
-        signed_percent(score.median_error),
-        spearman.unwrap_or_default(),
-    );
+    text.push_str(&errors_text("error of latency", &score.errors));
     text.push_str(
         "busiest: the resource that was busy longest, and the measured time over that in which it was; 1.00x where all else is \
          hidden behind it\n\
@@ -181,6 +179,19 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
     text
 }
 
+/// Errors in a line.
+pub(super) fn errors_text(what: &str, errors: &Errors) -> String {
+    let spearman = errors.spearman.map(|rank| format!("; Spearman {rank:.3}"));
+    format!(
+        "{what}: median {:.1}%, p95 {:.1}%, max {:.1}% (signed median {}){}\n",
+        100.0 * errors.median_abs_error,
+        100.0 * errors.p95_abs_error,
+        100.0 * errors.max_abs_error,
+        signed_percent(errors.median_error),
+        spearman.unwrap_or_default(),
+    )
+}
+
 /// That the machine had something else to do, where repeats say so.
 pub(super) fn unsteady(score: &Score) -> Option<String> {
     (score.unsteady_cases > 0).then(|| {
@@ -188,7 +199,7 @@ pub(super) fn unsteady(score: &Score) -> Option<String> {
             "repeats of {} of {} cases are more than {:.0}% apart, as on no machine that had nothing else to do: their errors \
              may not be the prediction's",
             score.unsteady_cases,
-            score.cases,
+            score.errors.cases,
             100.0 * APART_MOST,
         )
     })

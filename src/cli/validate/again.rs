@@ -1,0 +1,81 @@
+//! `plimsoll validate --measured`: an earlier validation, predicted again.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use plimsoll_core::hardware::HardwareProfile;
+use serde::Serialize;
+
+use super::super::output::print_json;
+use super::super::{Exit, Failure, Format, print};
+use super::report::errors_text;
+use super::{Args, judge, read_grid, refused};
+use crate::files::InputError;
+use crate::report::{Align, Table, count, signed_percent, three_digits};
+use crate::validate::{Again, predict_again, read_earlier};
+
+#[derive(Serialize)]
+struct Report<'a> {
+    hardware: &'a str,
+    #[serde(flatten)]
+    again: &'a Again,
+}
+
+/// Predicts, prints, and runs nothing.
+///
+/// # Errors
+/// Files that are wrong, or have no case in common; errors above the tolerance.
+pub(super) fn run(args: &Args, hw: &str, measured: &Path) -> anyhow::Result<()> {
+    let grid = read_grid(args)?;
+    let profile = args.backend.profile(hw, "cases ran")?;
+    let earlier = read_earlier(measured)?;
+    let again = predict_again(&grid, &profile, &earlier).map_err(refused)?;
+    let again = again.ok_or_else(|| {
+        let problem = "has no case of the grid";
+        InputError::bad_whole_file(measured, problem, "give the --grid that was run")
+    })?;
+    match args.format {
+        Format::Json => print_json(&Report {
+            hardware: &profile.name,
+            again: &again,
+        })?,
+        Format::Text => print(&text(&again, &profile))?,
+    }
+    judge(args, &again.errors).map_err(|said| Failure::new(Exit::OutOfTolerance, said).into())
+}
+
+fn text(again: &Again, profile: &HardwareProfile) -> String {
+    let mut table = Table::new(&[
+        ("case", Align::Left),
+        ("predicted s", Align::Right),
+        ("measured s", Align::Right),
+        ("error", Align::Right),
+        ("error then", Align::Right),
+    ]);
+    for row in &again.cases {
+        table.row([
+            row.case.clone(),
+            three_digits(row.predicted_s),
+            three_digits(row.measured_s),
+            signed_percent(row.error),
+            signed_percent(row.error_then),
+        ]);
+    }
+    let cases = count(again.cases.len() as u64, "case");
+    let mut text = table.to_string();
+    let _ = writeln!(
+        text,
+        "\n{cases} as measured before, predicted again for {} at its own pace; nothing was run",
+        profile.name
+    );
+    text.push_str(&errors_text("error of latency", &again.errors));
+    text.push_str(&errors_text("as predicted then", &again.errors_then));
+    if let [first, ..] = again.left_out.as_slice() {
+        let cases = count(again.left_out.len() as u64, "case");
+        let _ = writeln!(
+            text,
+            "left out: {cases} that only the grid or only the file has, such as {first}"
+        );
+    }
+    text
+}
