@@ -93,6 +93,10 @@ fn a_plan_for_latency_says_for_how_many_prompts() {
     assert!(two.contains("generated, 2 prompts\n"), "{two}");
     assert!(!two.contains("as --objective latency"), "{two}");
     assert!(place.text("plan --help").contains("of one prompt"));
+    // What would help is said in time.
+    let large = place.text("plan --hw t4 --model opt-30b --gen-len 4 --objective latency");
+    assert!(large.contains("x as fast"), "{large}");
+    assert!(!large.contains("x the throughput"), "{large}");
 }
 
 #[test]

@@ -230,6 +230,25 @@ fn a_request_that_never_fits_is_refused_by_name_and_the_others_are_served() {
 }
 
 #[test]
+fn orca_says_where_it_reserves_far_more_than_requests_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = "arrived_at,num_prefill_tokens,num_decode_tokens\n0,100,50\n0.5,200,60\n";
+    written(&folder, "t.csv", rows);
+    let orca = |more: &[&str]| replay(&folder, &[&["--manager", "orca"], more].concat());
+    // There is room for more.
+    let (code, _, said) = orca(&["--kv-gb", "20"]);
+    assert_eq!((code, said.as_str()), (0, ""));
+    let (code, out, said) = orca(&["--kv-gb", "3"]);
+    assert_eq!((code, said.lines().count()), (0, 1), "{said}");
+    for word in ["2048 positions", "more than 260 tokens", "--max-len 260"] {
+        assert!(said.contains(word), "{said}");
+    }
+    assert!(out.contains("orca (max length 2048)"), "{out}");
+    let (code, _, said) = orca(&["--kv-gb", "3", "--max-len", "260"]);
+    assert_eq!((code, said.as_str()), (0, ""));
+}
+
+#[test]
 fn a_trace_is_served_for_real_as_it_was_predicted() {
     let folder = tempfile::tempdir().unwrap();
     let rows = [(0.0, 40, 30), (0.0, 9, 40), (0.001, 1, 25), (0.002, 30, 1)];

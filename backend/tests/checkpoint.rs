@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::weights::{Safetensors, Synthetic, WeightError, WeightSource};
 use plimsoll_core::Dtype;
-use plimsoll_core::model::{ModelSpec, TensorRole, TensorSpec};
+use plimsoll_core::model::{Family, ModelSpec, TensorRole, TensorSpec};
 use plimsoll_core::policy::Policy;
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
@@ -100,6 +100,25 @@ fn a_layer_after_the_last_is_no_part_of_the_model() {
             said.contains(&layer) && said.contains("config.json"),
             "{said}"
         );
+    }
+}
+
+/// Tokens without it would be wrong, and nothing would say so.
+#[test]
+fn a_tensor_of_a_layer_that_the_model_does_not_have_is_named() {
+    let as_llama = ModelSpec {
+        family: Family::Llama,
+        attention_bias: false,
+        ..model("tiny-qwen2")
+    };
+    let refused = checkpoint("tiny-qwen2").check(&as_llama);
+    let refused = refused.expect_err("it has biases").to_string();
+    for word in [
+        "layers.0.self_attn.k_proj.bias",
+        "no llama has one",
+        "config.json",
+    ] {
+        assert!(refused.contains(word), "{refused}");
     }
 }
 

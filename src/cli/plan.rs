@@ -303,12 +303,12 @@ fn too_slow(planned: &Planned, flags: &[Unasked]) -> Refusal {
     Refusal { line, json }
 }
 
-/// A time as people say it, and in the flag's seconds where that is something else.
+/// A time as people say it, and in the flag's seconds where these are another unit.
 fn in_words(time: Seconds) -> String {
-    let (said, seconds) = (duration(time), format!("{:.1} s", time.0));
-    match said == seconds {
+    let said = duration(time);
+    match said.ends_with(" s") {
         true => said,
-        false => format!("{said} ({seconds})"),
+        false => format!("{said} ({:.1} s)", time.0),
     }
 }
 
@@ -318,7 +318,7 @@ fn report(
     (planned, unasked): (&Planned, &[Unasked]),
     compared: Option<&Result<Comparison, LowerError>>,
 ) -> anyhow::Result<()> {
-    let advice = advice((planned, unasked), profile);
+    let advice = advice((planned, unasked), (profile, args.wish.objective));
     let greedys_loss = greedys_loss(planned, profile)?;
     let refused = compared.and_then(|it| it.as_ref().err().map(ToString::to_string));
     let json = plan_json(&PlanFile {
@@ -446,11 +446,19 @@ fn one_of(args: &Args, profile: &HardwareProfile) -> String {
 }
 
 /// What would help: of the machine, then by flags.
-fn advice((planned, unasked): (&Planned, &[Unasked]), profile: &HardwareProfile) -> Vec<String> {
-    let helps = planned.advice.as_ref().map(|advice| {
-        let (change, gain) = (&advice.change, advice.gain);
-        format!("{change} would give {gain:.1}x the throughput")
-    });
+fn advice(
+    (planned, unasked): (&Planned, &[Unasked]),
+    (profile, objective): (&HardwareProfile, ObjectiveName),
+) -> Vec<String> {
+    // Of stated prompts, so many times the throughput is as much less time.
+    let would_be = |gain: f64, about: &str| match objective {
+        ObjectiveName::Throughput => format!("would give {about}{gain:.1}x the throughput"),
+        ObjectiveName::Latency => format!("would be {about}{gain:.1}x as fast"),
+    };
+    let helps = planned
+        .advice
+        .as_ref()
+        .map(|advice| format!("{} {}", advice.change, would_be(advice.gain, "")));
     let helps = helps.unwrap_or_else(|| "no single change that was tried helps".to_owned());
     let prediction = planned.plan.prediction.as_ref();
     let bottleneck = prediction.map_or(String::new(), bottleneck_text);
@@ -462,8 +470,8 @@ fn advice((planned, unasked): (&Planned, &[Unasked]), profile: &HardwareProfile)
             }
             Flag::SplitLayers => "",
         };
-        let flag = in_flags(*flag);
-        format!("{flag} would give about {gain:.1}x the throughput or more{unless}")
+        let gain = would_be(*gain, "about ");
+        format!("{} {gain} or more{unless}", in_flags(*flag))
     });
     let machine = format!("{bottleneck}; {helps}");
     std::iter::once(machine).chain(flags).collect()

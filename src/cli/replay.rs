@@ -267,6 +267,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let replayed = server.replay(&requests)?;
     complain_of(&replayed.refusals);
+    if let Some(said) = reserved_for_nothing(args, (&server, &replayed.summary), &requests) {
+        complain(&said);
+    }
     if replayed.summary.completed == 0 {
         let why = format!("the first {}", replayed.refusals[0].why);
         return Err(none_served("", &why)).inspect_err(told);
@@ -457,6 +460,27 @@ fn any_served(what: Swept, rows: &[SweepRow]) -> anyhow::Result<()> {
 
 /// Refusals that are told one by one.
 const TOLD: usize = 10;
+
+/// That Orca reserves far more for each request than any has, where nobody said how much and no more of them had room.
+fn reserved_for_nothing(
+    args: &Args,
+    (server, summary): (&Server, &ServeSummary),
+    requests: &[Request],
+) -> Option<String> {
+    let Manager::Orca { max_len } = server.manager else {
+        return None;
+    };
+    let longest = requests.iter().map(Request::total_len).max()?;
+    let is_far_more = u64::from(max_len) >= 2 * u64::from(longest);
+    let is_full =
+        u64::from(summary.largest_batch) >= summary.kv_capacity_tokens / u64::from(max_len);
+    (args.max_len.is_none() && is_far_more && is_full).then(|| {
+        format!(
+            "orca reserves the model's {max_len} positions for each request, and none has more than {longest} tokens; \
+             --max-len {longest} leaves room for more of them at once"
+        )
+    })
+}
 
 fn complain_of(refusals: &[Refusal]) {
     for refusal in refusals.iter().take(TOLD) {

@@ -4,7 +4,7 @@
 //! signal. A tensor goes straight to where it lives; where the types differ, 64 Ki elements at a time. So
 //! no more of a checkpoint is in memory than its tiers hold there, and one that is larger than memory loads.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -73,8 +73,8 @@ impl Safetensors {
         })
     }
 
-    /// That all tensors of a model are there, in their shapes and in types that are read, and no further layer. Only
-    /// headers are looked at.
+    /// That all tensors of a model are there, in their shapes and in types that are read, no further layer, and nothing of a layer
+    /// that the model does not have. Only headers are looked at.
     ///
     /// # Errors
     /// The first that is not, or that should not be.
@@ -94,8 +94,30 @@ impl Safetensors {
                 tensor,
                 layers,
             }),
-            None => Ok(()),
+            None => self.unused(model).map_or(Ok(()), Err),
         }
+    }
+
+    /// The first tensor of a layer that the model does not use, but for frequencies, which follow from config.json.
+    fn unused(&self, model: &ModelSpec) -> Option<WeightError> {
+        let tensors = (0..model.num_blocks()).flat_map(|block| model.tensors(block));
+        let used: HashSet<String> = tensors.filter_map(|t| Some(self.find(&t)?.2)).collect();
+        let of_first = model.tensors(1).first()?.name.to_string();
+        let (layers, _) = of_first.split_once(".0.")?;
+        let bare = layers.strip_prefix(self.optional_prefix).unwrap_or(layers);
+        let is_of_layer = |name: &str| {
+            let rest = name.strip_prefix(layers).or(name.strip_prefix(bare));
+            rest.is_some_and(|rest| rest.starts_with('.'))
+        };
+        let is_unused = |name: &&String| {
+            is_of_layer(name) && !used.contains(*name) && !name.ends_with(".inv_freq")
+        };
+        let tensor = self.places.keys().filter(is_unused).min()?;
+        Some(WeightError::Unused {
+            file: self.shards[self.places[tensor]].path.clone(),
+            tensor: tensor.clone(),
+            family: model.family,
+        })
     }
 
     /// The tensor as it is stored, which is as the model needs it.

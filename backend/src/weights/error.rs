@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use plimsoll_core::model::Family;
 use thiserror::Error;
 
 use crate::kernels::KernelError;
@@ -58,6 +59,16 @@ pub enum WeightError {
         directory: PathBuf,
         /// The name.
         tensor: String,
+    },
+    /// A layer has a tensor that the model does not.
+    #[error("{}: tensor `{tensor}` is of a layer, and no {family} has one: without it tokens would be wrong; give the config.json that belongs to these weights", file.display())]
+    Unused {
+        /// The file.
+        file: PathBuf,
+        /// The name.
+        tensor: String,
+        /// The model's family.
+        family: Family,
     },
     /// A layer after the model's last.
     #[error("{}: tensor `{tensor}` is of a layer after the {layers} of config.json; give the config.json that belongs to these weights", file.display())]

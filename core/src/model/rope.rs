@@ -103,7 +103,9 @@ impl<'a, 'k> Rope<'a, 'k> {
                 )?,
             })),
             Some(other) => {
-                let supported = "default, linear, llama3".to_owned();
+                let supported = "default, linear, llama3; or none at all (delete the key), for texts that are no longer than the \
+                                 model was trained for"
+                    .to_owned();
                 // Written as `type` by older configurations.
                 let key = match self.key {
                     "rope_parameters" => "rope_parameters.rope_type",
