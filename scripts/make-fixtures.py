@@ -3,7 +3,7 @@
     python scripts/make-fixtures.py            # from the root of the repository
 
 Needs torch, transformers, tokenizers, safetensors and numpy. The committed files were made with Python
-3.11, torch 2.15.0, transformers 5.23.0 (Qwen2's and the counts of parameters with 5.24.0), tokenizers 0.23.3, safetensors 0.8.0 and numpy 2.4.6, on one CPU
+3.11, torch 2.15.0, transformers 5.23.0 (Qwen2's, Qwen3's and the counts of parameters with 5.24.0), tokenizers 0.23.3, safetensors 0.8.0 and numpy 2.4.6, on one CPU
 thread; the same versions give the same weights and tokens, and the same files on the same kind of
 processor. No test needs Python: its output is committed.
 
@@ -209,6 +209,18 @@ TINY = [
         gap_min=1e-3,
         distinct_tokens_min=8,
         folders={"tiny-qwen2": torch.float32},
+    ),
+    # As Qwen3: grouped queries, heads that are wider together than the layer and are normalised one by one, no biases.
+    Tiny(
+        model_type="qwen3",
+        keys=dict(LLAMA_SHAPE, num_attention_heads=6, num_key_value_heads=2, head_dim=16),
+        embedding_scale=0.04,
+        layer_scale=0.15,
+        prompts=4,
+        steps=16,
+        gap_min=1e-3,
+        distinct_tokens_min=8,
+        folders={"tiny-qwen3": torch.float32},
     ),
 ]
 
@@ -419,6 +431,7 @@ FAMILIES = {
     ),
     "mistral": ("mistral", dict(SMALL, intermediate_size=48, num_key_value_heads=2)),
     "qwen2": ("qwen2", dict(SMALL, intermediate_size=48, num_key_value_heads=2)),
+    "qwen3": ("qwen3", dict(SMALL, intermediate_size=48, num_key_value_heads=2)),
     "gptj": (
         "gptj",
         dict(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A fixture, and the types that its tokens are the reference's in.
-const FIXTURES: [(&str, &[&str]); 8] = [
+const FIXTURES: [(&str, &[&str]); 9] = [
     ("tiny-opt", &["f32"]),
     ("tiny-opt-projected", &["f32"]),
     ("tiny-llama", &["f32"]),
@@ -17,6 +17,7 @@ const FIXTURES: [(&str, &[&str]); 8] = [
     ("tiny-llama-3", &["f32"]),
     ("tiny-mistral", &["f32"]),
     ("tiny-qwen2", &["f32"]),
+    ("tiny-qwen3", &["f32"]),
 ];
 
 fn plimsoll(folder: &TempDir, line: &str) -> String {

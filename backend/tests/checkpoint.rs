@@ -72,6 +72,7 @@ fn every_tensor_is_there_under_its_published_name() {
         "tiny-llama-3",
         "tiny-mistral",
         "tiny-qwen2",
+        "tiny-qwen3",
     ] {
         let (model, source) = (model(name), checkpoint(name));
         for block in 0..model.num_blocks() {

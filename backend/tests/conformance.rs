@@ -110,13 +110,14 @@ fn policies() -> [Policy; 4] {
 }
 
 /// A model of each kind that is executed, in f32.
-const MODELS: [&str; 6] = [
+const MODELS: [&str; 7] = [
     "tiny-opt",
     "tiny-opt-projected",
     "tiny-llama",
     "tiny-llama-3",
     "tiny-mistral",
     "tiny-qwen2",
+    "tiny-qwen3",
 ];
 
 /// Models whose weights were rounded to a type, and that type.

@@ -107,7 +107,7 @@ fn attention_has_a_unified_maximum_where_scores_allow_it() {
 type Case = (&'static str, Dtype, (u32, u32), [f64; 6], &'static str);
 
 /// Checkpoints, types, GPU batches, places and changes.
-const CASES: [Case; 19] = [
+const CASES: [Case; 21] = [
     // Every checkpoint there is; those of Llama have heads of 12.
     ("tiny-opt", Dtype::F16, (4, 1), DEVICE, ""),
     ("tiny-opt-f16", Dtype::F16, (4, 1), DEVICE, ""),
@@ -118,6 +118,7 @@ const CASES: [Case; 19] = [
     ("tiny-llama-3", Dtype::F16, (4, 1), DEVICE, ""),
     ("tiny-mistral", Dtype::F16, (4, 1), DEVICE, ""),
     ("tiny-qwen2", Dtype::F16, (4, 1), DEVICE, ""),
+    ("tiny-qwen3", Dtype::F16, (4, 1), DEVICE, ""),
     ("tiny-llama", Dtype::F16, (2, 2), MIXED, "cpu free"),
     ("tiny-opt", Dtype::F16, (2, 2), HOST, "free"),
     ("tiny-opt", Dtype::F16, (2, 2), DISK, "cpu free"),
@@ -134,6 +135,7 @@ const CASES: [Case; 19] = [
     ),
     ("tiny-mistral", Dtype::F16, (2, 2), MIXED, "free"),
     ("tiny-qwen2", Dtype::F16, (2, 2), MIXED, "cpu free"),
+    ("tiny-qwen3", Dtype::F16, (2, 2), MIXED, "free"),
 ];
 
 #[test]

@@ -231,6 +231,7 @@ fn who_has_to_leave_gets_the_tokens_of_an_unconstrained_run_and_of_the_cpu_execu
         "tiny-llama-3",
         "tiny-mistral",
         "tiny-qwen2",
+        "tiny-qwen3",
     ] {
         let (model, source) = (&model(name), &checkpoint(name));
         let of = Subject {

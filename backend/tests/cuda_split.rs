@@ -177,6 +177,7 @@ fn every_kind_of_model_is_split() {
         of("tiny-mistral", Dtype::F16, WHOLE),
         of("tiny-qwen2", Dtype::Bf16, WHOLE),
         of("tiny-qwen2", Dtype::F16, PACKED),
+        of("tiny-qwen3", Dtype::F16, WHOLE),
         of("tiny-llama-3", Dtype::F16, PACKED),
         of("tiny-opt", Dtype::F16, CACHE_PACKED),
         made(3, Dtype::F16, PACKED, wide),

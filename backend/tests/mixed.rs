@@ -154,6 +154,7 @@ fn sequences_that_join_at_any_time_get_the_tokens_that_each_gets_alone() {
         "tiny-llama-3",
         "tiny-mistral",
         "tiny-qwen2",
+        "tiny-qwen3",
     ] {
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
             assert_eq!(served(name, dtype), alone(name, dtype), "{name}, {dtype:?}");

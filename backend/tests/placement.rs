@@ -268,6 +268,11 @@ fn a_qwen2_is_the_same_everywhere() {
     fixture_is_the_same_everywhere("tiny-qwen2");
 }
 
+#[test]
+fn a_qwen3_is_the_same_everywhere() {
+    fixture_is_the_same_everywhere("tiny-qwen3");
+}
+
 /// Long after its window, a Mistral sees other tokens than one without.
 #[test]
 fn a_window_that_slides_tells() {

@@ -36,7 +36,13 @@ const SLOW: Throttles = Throttles {
 
 #[test]
 fn recomputed_and_swapped_requests_get_the_tokens_of_an_unconstrained_run() {
-    for name in ["tiny-opt", "tiny-llama-3", "tiny-mistral", "tiny-qwen2"] {
+    for name in [
+        "tiny-opt",
+        "tiny-llama-3",
+        "tiny-mistral",
+        "tiny-qwen2",
+        "tiny-qwen3",
+    ] {
         let (model, source) = (&model(name), &checkpoint(name));
         let ample = vllm(1024, Preemption::Recompute);
         let (expected, summary) = served(Setting::of(model, ample, 1024), source);

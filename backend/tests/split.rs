@@ -99,6 +99,7 @@ fn grouped_queries_and_a_gate() {
     fixture_is_the_same("tiny-llama-bf16", Dtype::Bf16, WHOLE);
     fixture_is_the_same("tiny-mistral", Dtype::F32, WHOLE);
     fixture_is_the_same("tiny-qwen2", Dtype::F32, WHOLE);
+    fixture_is_the_same("tiny-qwen3", Dtype::F32, WHOLE);
 }
 
 #[test]

@@ -54,6 +54,7 @@ fn tensor_names_and_shapes_are_those_that_transformers_saves() {
         "llama-grouped",
         "mistral",
         "qwen2",
+        "qwen3",
         "gptj",
         "gpt_neox",
         "bloom",
@@ -146,6 +147,15 @@ fn families_keep_their_peculiarities() {
     assert_eq!(spec.biased_parts(), [true, false]);
     assert!(!spec.tie_word_embeddings && find("qwen2.5-3b").tie_word_embeddings);
 
+    // Heads that are wider together than the layer, each normalised.
+    let spec = find("qwen3-32b");
+    assert_eq!((spec.q_size(), spec.hidden_size), (8192, 5120));
+    assert!(spec.head_norms && !spec.attention_bias && !find("qwen2.5-32b").head_norms);
+
+    let spec = find("llama-3.1-405b");
+    assert_eq!((spec.num_hidden_layers, spec.head_dim), (126, 128));
+    assert_ne!(spec.positions, find("llama-3-70b").positions);
+
     let spec = find("Llama-3-8B");
     assert_eq!(spec.positions, rotary(128, RotaryPairs::Halves, 5e5));
     assert_eq!(spec.eos_token_ids, [128_001]);
@@ -191,6 +201,9 @@ fn absent_keys_have_the_defaults_of_the_family() {
     let spec = llama_with(qwen2).unwrap();
     assert_eq!((spec.num_key_value_heads, spec.sliding_window), (32, None));
     assert!(spec.attention_bias && !spec.attention_output_bias && !spec.mlp_bias);
+    let qwen3 = json!({"model_type": "qwen3", "num_key_value_heads": null});
+    let spec = llama_with(qwen3).unwrap();
+    assert_eq!((spec.head_dim, spec.attention_bias), (128, false));
     // Two layers, of which none slides by what is taken where nothing is said.
     let stated =
         json!({"model_type": "qwen2", "num_key_value_heads": 4, "use_sliding_window": true});
@@ -343,7 +356,7 @@ fn a_wrong_key_is_named_with_its_remedy() {
     );
     wrong(
         json!({"model_type": "bert"}),
-        &["`model_type`", "bert", "qwen2, which are executed"],
+        &["`model_type`", "bert", "qwen3, which are executed"],
     );
     wrong(
         json!({"model_type": null}),

@@ -100,10 +100,22 @@ impl<'a> BlockTensors<'a> {
         epsilon: f64,
     ) -> Result<NormWeight<'a>, DecoderError> {
         Ok(NormWeight {
+            bias: self.vector(bias)?,
+            ..self.unbiased_norm(weight, epsilon)?
+        })
+    }
+
+    /// A norm that no model has a bias for.
+    pub(super) fn unbiased_norm(
+        &self,
+        weight: TensorRole,
+        epsilon: f64,
+    ) -> Result<NormWeight<'a>, DecoderError> {
+        Ok(NormWeight {
             weight: self
                 .vector(weight)?
                 .ok_or(DecoderError::NoTensor { role: weight })?,
-            bias: self.vector(bias)?,
+            bias: None,
             epsilon: epsilon as f32,
         })
     }

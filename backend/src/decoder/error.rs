@@ -13,7 +13,7 @@ pub enum DecoderError {
     /// The model has parts that are only planned and simulated yet.
     #[error(
         "{model} can be planned and simulated, but not executed: {missing} (family {family}) are not \
-         implemented; execute an OPT, Llama, Mistral or Qwen2 model"
+         implemented; execute an OPT, Llama, Mistral, Qwen2 or Qwen3 model"
     )]
     Unsupported {
         /// The model.

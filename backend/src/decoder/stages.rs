@@ -230,7 +230,7 @@ impl Decoder {
             hidden.load(tile.start * width..tile.end * width, &mut x);
             let x = self.attention_input(block, x)?;
             let [mut q, mut k, v] = team.linears(tile.len(), &x, weights)?;
-            self.turn(batch, tile, [&mut q, &mut k])?;
+            self.turn((block, batch), tile, [&mut q, &mut k])?;
             queries.store(0..q.len(), &q);
             Ok([k, v])
         };
@@ -266,13 +266,22 @@ impl Decoder {
         Ok(())
     }
 
-    /// Turns queries and keys of a tile where positions are rotary.
+    /// Normalises the heads of queries and keys of a tile where the model does, and turns them where positions are rotary.
     pub(super) fn turn(
         &self,
-        batch: Batch<'_>,
+        (block, batch): (&BlockTensors<'_>, Batch<'_>),
         tile: Range<usize>,
-        queries_and_keys: [&mut [f32]; 2],
+        mut queries_and_keys: [&mut Activations; 2],
     ) -> Result<(), DecoderError> {
+        if self.model.head_norms {
+            let roles = [TensorRole::QNormWeight, TensorRole::KNormWeight];
+            for (heads, weight) in queries_and_keys.iter_mut().zip(roles) {
+                let norm = block.unbiased_norm(weight, self.model.norm_eps)?;
+                let mut normal = Activations::of(heads.len());
+                rms_norm(heads, norm, &mut normal)?;
+                **heads = normal;
+            }
+        }
         if let Some(rotary) = &self.rotary {
             let turns = rotary.turns(tile.map(|token| batch.place(token)));
             for rows in queries_and_keys {

@@ -34,13 +34,14 @@ fn mix(counter: u64) -> u64 {
 /// Centre and half width of a tensor's uniform distribution.
 fn range(tensor: &TensorSpec) -> (f32, f32) {
     use TensorRole::{
-        AttnNormWeight, DownWeight, EmbedNormWeight, FinalNormWeight, KWeight, MlpNormWeight,
-        OWeight, QWeight, QkvWeight,
+        AttnNormWeight, DownWeight, EmbedNormWeight, FinalNormWeight, KNormWeight, KWeight,
+        MlpNormWeight, OWeight, QNormWeight, QWeight, QkvWeight,
     };
     // A uniform distribution of half width sqrt(3) has a standard deviation of 1.
     let unit = (3.0 / tensor.cols as f64).sqrt() as f32;
     match tensor.role {
-        AttnNormWeight | EmbedNormWeight | FinalNormWeight | MlpNormWeight => (1.0, 0.2),
+        AttnNormWeight | EmbedNormWeight | FinalNormWeight | MlpNormWeight | QNormWeight
+        | KNormWeight => (1.0, 0.2),
         _ if tensor.is_vector() => (0.0, 0.05),
         QWeight | KWeight | QkvWeight | OWeight => (0.0, 2.0 * unit),
         DownWeight => (0.0, 0.5 * unit),

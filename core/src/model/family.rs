@@ -20,6 +20,9 @@ pub enum Family {
     /// Qwen2 and Qwen2.5.
     #[serde(rename = "qwen2")]
     Qwen2,
+    /// Qwen3, but its mixtures of experts.
+    #[serde(rename = "qwen3")]
+    Qwen3,
     /// GPT-J.
     #[serde(rename = "gptj")]
     GptJ,
@@ -39,11 +42,12 @@ pub enum Family {
 
 impl Family {
     /// Every family.
-    pub const ALL: [Family; 9] = [
+    pub const ALL: [Family; 10] = [
         Family::Opt,
         Family::Llama,
         Family::Mistral,
         Family::Qwen2,
+        Family::Qwen3,
         Family::GptJ,
         Family::GptNeoX,
         Family::Gpt3,
@@ -52,7 +56,13 @@ impl Family {
     ];
 
     /// Those that executors compute; the others are planned and simulated only.
-    pub const EXECUTED: [Family; 4] = [Family::Opt, Family::Llama, Family::Mistral, Family::Qwen2];
+    pub const EXECUTED: [Family; 5] = [
+        Family::Opt,
+        Family::Llama,
+        Family::Mistral,
+        Family::Qwen2,
+        Family::Qwen3,
+    ];
 
     /// The `model_type` in `config.json`.
     pub const fn model_type(self) -> &'static str {
@@ -61,6 +71,7 @@ impl Family {
             Family::Llama => "llama",
             Family::Mistral => "mistral",
             Family::Qwen2 => "qwen2",
+            Family::Qwen3 => "qwen3",
             Family::GptJ => "gptj",
             Family::GptNeoX => "gpt_neox",
             Family::Gpt3 => "gpt3",
@@ -80,7 +91,9 @@ impl Family {
     /// (`decoder.layers.0...` for `model.decoder.layers.0...`): a loader tries both.
     pub const fn optional_prefix(self) -> &'static str {
         match self {
-            Family::Opt | Family::Llama | Family::Mistral | Family::Qwen2 => "model.",
+            Family::Opt | Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => {
+                "model."
+            }
             Family::GptNeoX => "gpt_neox.",
             Family::GptJ | Family::Gpt3 | Family::ChatGlm2 | Family::Bloom => "transformer.",
         }

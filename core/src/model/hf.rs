@@ -19,6 +19,7 @@ impl ModelSpec {
             Family::Llama => llama(&keys),
             Family::Mistral => mistral(&keys),
             Family::Qwen2 => qwen2(&keys),
+            Family::Qwen3 => qwen3(&keys),
             Family::GptJ => gpt_j(&keys),
             Family::GptNeoX => gpt_neox(&keys),
             Family::Gpt3 => gpt_3(&keys),
@@ -37,6 +38,8 @@ struct ShapeKeys {
     heads: &'static [&'static str],
     /// Empty where a head's width always follows from the other two.
     head_dim: &'static [&'static str],
+    /// What a head has where that key is absent; none: the hidden size over the heads.
+    head_dim_default: Option<u32>,
     inner: &'static [&'static str],
     /// Whether the MLP is four times as wide as the layer where nothing is stated.
     inner_by_default: bool,
@@ -51,6 +54,7 @@ const USUAL: ShapeKeys = ShapeKeys {
     hidden: &["hidden_size"],
     heads: &["num_attention_heads"],
     head_dim: &[],
+    head_dim_default: None,
     inner: &["intermediate_size"],
     inner_by_default: false,
     vocab: &["vocab_size"],
@@ -63,6 +67,7 @@ const GPT_2_LIKE: ShapeKeys = ShapeKeys {
     hidden: &["n_embd"],
     heads: &["n_head"],
     head_dim: &[],
+    head_dim_default: None,
     inner: &["n_inner"],
     inner_by_default: true,
     vocab: &["vocab_size"],
@@ -83,6 +88,7 @@ fn shape(keys: &Keys<'_>, names: &ShapeKeys) -> Result<ModelSpec, ModelError> {
     let hidden_size = keys.count(names.hidden)?;
     let num_attention_heads = keys.count(names.heads)?;
     let head_dim = keys.optional_count(names.head_dim)?;
+    let head_dim = head_dim.or(names.head_dim_default);
     if !hidden_size.is_multiple_of(num_attention_heads) && head_dim.is_none() {
         return Err(keys.invalid(
             names.heads[0],
@@ -128,6 +134,7 @@ fn shape(keys: &Keys<'_>, names: &ShapeKeys) -> Result<ModelSpec, ModelError> {
         parallel_residual: false,
         qkv_layout: QkvLayout::Separate,
         attention_bias: false,
+        head_norms: false,
         attention_output_bias: false,
         mlp_bias: false,
         lm_head_bias: false,
@@ -185,8 +192,14 @@ fn opt(keys: &Keys<'_>) -> Result<ModelSpec, ModelError> {
 }
 
 fn llama(keys: &Keys<'_>) -> Result<ModelSpec, ModelError> {
+    llama_like(keys, None)
+}
+
+/// Llama, with heads of so many elements where the key is absent.
+fn llama_like(keys: &Keys<'_>, head_dim_default: Option<u32>) -> Result<ModelSpec, ModelError> {
     let names = ShapeKeys {
         head_dim: &["head_dim"],
+        head_dim_default,
         ..USUAL
     };
     let base = shape(keys, &names)?;
@@ -227,10 +240,27 @@ fn mistral(keys: &Keys<'_>) -> Result<ModelSpec, ModelError> {
     })
 }
 
-/// Llama, but for 32 key-value heads where the key is absent, and biases of queries, keys and values alone. A window that is stated
-/// slides only where it is used, and then in layers from `max_window_layers` on: not in all alike, so that is refused.
+/// [`qwen`], and biases of queries, keys and values alone.
 fn qwen2(keys: &Keys<'_>) -> Result<ModelSpec, ModelError> {
-    let base = llama(keys)?;
+    Ok(ModelSpec {
+        attention_bias: true,
+        attention_output_bias: false,
+        ..qwen(keys, None)?
+    })
+}
+
+/// [`qwen`], and heads of 128 elements where the key is absent, each normalised.
+fn qwen3(keys: &Keys<'_>) -> Result<ModelSpec, ModelError> {
+    Ok(ModelSpec {
+        head_norms: true,
+        ..qwen(keys, Some(128))?
+    })
+}
+
+/// Llama, but for 32 key-value heads where the key is absent, and no biases in the MLP. A window that is stated slides only where it
+/// is used, and then in layers from `max_window_layers` on: not in all alike, so that is refused.
+fn qwen(keys: &Keys<'_>, head_dim_default: Option<u32>) -> Result<ModelSpec, ModelError> {
+    let base = llama_like(keys, head_dim_default)?;
     let whole_layers = keys.or("max_window_layers", 28)?;
     if whole_layers < base.num_hidden_layers {
         keys.refuse("use_sliding_window", false, true)?;
@@ -244,8 +274,6 @@ fn qwen2(keys: &Keys<'_>) -> Result<ModelSpec, ModelError> {
             true => base.num_key_value_heads,
             false => 32,
         },
-        attention_bias: true,
-        attention_output_bias: false,
         mlp_bias: false,
         ..base
     })

@@ -1,4 +1,5 @@
-//! The models known by name: trimmed `config.json` files of the base checkpoints that are part of the program.
+//! The models known by name: trimmed `config.json` files of the checkpoints that are published under them (of base models, where names leave that open),
+//! as parts of the program.
 
 use super::{ModelError, ModelSpec};
 use crate::did_you_mean;
@@ -28,6 +29,12 @@ const ENTRIES: &[(&str, &str)] = entries![
     "llama-2-70b",
     "llama-3-8b",
     "llama-3-70b",
+    "llama-3.1-8b",
+    "llama-3.1-70b",
+    "llama-3.1-405b",
+    "llama-3.2-1b",
+    "llama-3.2-3b",
+    "llama-3.3-70b",
     "mistral-7b",
     "qwen2.5-0.5b",
     "qwen2.5-1.5b",
@@ -36,6 +43,12 @@ const ENTRIES: &[(&str, &str)] = entries![
     "qwen2.5-14b",
     "qwen2.5-32b",
     "qwen2.5-72b",
+    "qwen3-0.6b",
+    "qwen3-1.7b",
+    "qwen3-4b",
+    "qwen3-8b",
+    "qwen3-14b",
+    "qwen3-32b",
     "gpt-j-6b",
     "gpt-neox-20b",
     "gpt-3-175b",

@@ -25,6 +25,10 @@ pub enum TensorRole {
     KBias,
     VWeight,
     VBias,
+    /// Of each head of the queries.
+    QNormWeight,
+    /// Of each head of the keys.
+    KNormWeight,
     /// Query, key and value in one, laid out as `ModelSpec::qkv_layout` says.
     QkvWeight,
     QkvBias,
@@ -66,6 +70,8 @@ impl fmt::Display for TensorRole {
             TensorRole::KBias => "key bias",
             TensorRole::VWeight => "value weight",
             TensorRole::VBias => "value bias",
+            TensorRole::QNormWeight => "query norm weight",
+            TensorRole::KNormWeight => "key norm weight",
             TensorRole::QkvWeight => "query-key-value weight",
             TensorRole::QkvBias => "query-key-value bias",
             TensorRole::OWeight => "attention output weight",
@@ -164,6 +170,8 @@ struct Names {
     q: &'static str,
     k: &'static str,
     v: &'static str,
+    q_norm: &'static str,
+    k_norm: &'static str,
     qkv: &'static str,
     o: &'static str,
     mlp_norm: &'static str,
@@ -186,6 +194,8 @@ const NOTHING: Names = Names {
     q: "",
     k: "",
     v: "",
+    q_norm: "",
+    k_norm: "",
     qkv: "",
     o: "",
     mlp_norm: "",
@@ -216,7 +226,7 @@ const OPT: Names = Names {
     ..NOTHING
 };
 
-/// Llama's, which are Mistral's and Qwen2's too.
+/// Llama's, which are Mistral's and Qwen2's too; Qwen3 has norms of heads besides.
 const LLAMA: Names = Names {
     token_embedding: "model.embed_tokens",
     layers: "model.layers.",
@@ -224,6 +234,8 @@ const LLAMA: Names = Names {
     q: "self_attn.q_proj",
     k: "self_attn.k_proj",
     v: "self_attn.v_proj",
+    q_norm: "self_attn.q_norm",
+    k_norm: "self_attn.k_norm",
     o: "self_attn.o_proj",
     mlp_norm: "post_attention_layernorm",
     gate: "mlp.gate_proj",
@@ -309,7 +321,7 @@ impl Names {
     fn of(family: Family) -> &'static Names {
         match family {
             Family::Opt => &OPT,
-            Family::Llama | Family::Mistral | Family::Qwen2 => &LLAMA,
+            Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => &LLAMA,
             Family::GptJ => &GPT_J,
             Family::GptNeoX => &GPT_NEOX,
             Family::Gpt3 => &GPT_3,
@@ -376,6 +388,11 @@ impl Block<'_> {
             self.linear(names.v, VWeight, vb, (kv_size, hidden));
         } else {
             self.linear(names.qkv, QkvWeight, qkvb, (q_size + 2 * kv_size, hidden));
+        }
+        if self.spec.head_norms {
+            let head = u64::from(self.spec.head_dim);
+            self.push(QNormWeight, (names.q_norm, ".weight"), 1, head);
+            self.push(KNormWeight, (names.k_norm, ".weight"), 1, head);
         }
         self.linear(names.o, OWeight, ob, (hidden, q_size));
     }

@@ -160,6 +160,31 @@ impl<G: Ground> Work<'_, G> {
         })
     }
 
+    /// Normalises each head of some tokens' queries or keys by its root mean square, in place.
+    pub(super) fn normalise_heads(
+        &self,
+        heads: u64,
+        tokens: usize,
+        weight: TensorRole,
+    ) -> Result<(), TaskError> {
+        let model = self.turn.model();
+        let of_token = match weight {
+            TensorRole::QNormWeight => model.num_attention_heads,
+            _ => model.num_key_value_heads,
+        };
+        let norm = Norm {
+            dtype: self.turn.dtype(),
+            x: heads,
+            weight: self.need(weight)?.address,
+            bias: 0,
+            y: heads,
+            rows: tokens * of_token as usize,
+            width: model.head_dim as usize,
+            epsilon: model.norm_eps as f32,
+        };
+        self.launch(&rms_norm(&norm)?)
+    }
+
     /// Pieces of the activations, one after another at `to`: normalised, or as they are.
     pub(super) fn gathered(
         &self,

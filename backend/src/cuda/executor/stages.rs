@@ -102,8 +102,13 @@ impl<G: Ground> Work<'_, G> {
         Ok([q, k, v])
     }
 
-    /// Turns queries and keys by their positions, where the model does.
+    /// Normalises heads of queries and keys, and turns them by their positions, where the model does.
     pub(super) fn turn_heads(&self, [q, k]: [u64; 2], position: u32) -> Result<(), TaskError> {
+        if self.turn.model().head_norms {
+            let count = self.tokens(position);
+            self.normalise_heads(q, count, TensorRole::QNormWeight)?;
+            self.normalise_heads(k, count, TensorRole::KNormWeight)?;
+        }
         let Some(tables) = self.device.beside.rotary else {
             return Ok(());
         };

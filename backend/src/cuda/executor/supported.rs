@@ -84,7 +84,7 @@ fn check_model(model: &ModelSpec) -> Result<(), CpuError> {
         (
             model.positions == Positions::Alibi,
             "a model with linear position penalties (ALiBi)",
-            "execute an OPT, Llama, Mistral or Qwen2 model",
+            "execute an OPT, Llama, Mistral, Qwen2 or Qwen3 model",
         ),
         (
             !model.hidden_size.is_multiple_of(8),
