@@ -35,6 +35,8 @@ pub struct Simulator {
     /// For each lane, the lanes that slow it.
     slowed_by: Vec<LaneSet>,
     handoff: Handoff,
+    /// Whether copies from pageable memory are begun before their turn.
+    stages_ahead: bool,
     traffic: OnLanes,
     running: LaneSet,
     /// For each lane, the first unfinished task that the head of its queue waits for, or [`NOBODY`].
@@ -85,7 +87,7 @@ struct Lane {
     beside: LaneSet,
     /// What was left of its link by the traffic of others then, and how much that delayed it besides.
     traffic: (f64, f64),
-    /// Whether the running task, or the last, is a copy from or to pageable memory.
+    /// Whether the running task, or the last, is a copy from pageable memory to a device that begins such before their turn.
     is_staged: bool,
     /// When the last such copy ended.
     staging_since: f64,
@@ -121,6 +123,7 @@ impl Simulator {
                 usual,
                 between_streams,
             },
+            stages_ahead: cost.profile().links.staged_ahead.is_some(),
             traffic: OnLanes::none(),
             cost,
             lanes,
@@ -181,18 +184,20 @@ impl Simulator {
         this.task = task;
         let handoff = handed.map_or(0.0, |from| self.handoff.of(from, this.resource.kind));
         this.start = self.now + handoff;
-        let op = piece.program.op_of(&piece.program.tasks()[index]);
-        this.is_staged = op.pageable_bytes().is_some();
-        // What the host, or a copy to it, has only just brought could not be touched before.
-        let came_now = handed.is_some_and(|from| from != ResourceKind::Gpu);
-        let since = if came_now {
-            self.now
-        } else {
-            this.staging_since
-        };
-        let since = Seconds(this.start - since);
-        let ahead = self.cost.staged_ahead(this.resource.kind, op, since);
-        this.finish = this.start + (seconds - ahead.0);
+        this.finish = this.start + seconds;
+        if self.stages_ahead && this.resource.kind == ResourceKind::H2d {
+            let op = piece.program.op_of(&piece.program.tasks()[index]);
+            // What the host, or a copy to it, has only just brought could not be touched before.
+            let came_now = handed.is_some_and(|from| from != ResourceKind::Gpu);
+            let since = if came_now {
+                self.now
+            } else {
+                this.staging_since
+            };
+            let ahead = self.cost.staged_ahead(op, Seconds(this.start - since));
+            this.is_staged = op.pageable_bytes().is_some();
+            this.finish -= ahead.0;
+        }
         this.rate = 1.0;
         this.beside = LaneSet::default();
         this.traffic = UNDISTURBED;

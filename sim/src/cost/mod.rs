@@ -287,12 +287,12 @@ impl CostModel {
     /// How much sooner a copy from pageable memory to the device ends than it would take, where its turn on the link comes this
     /// long after the copy before it that was such a one: the driver puts that much of it into page-locked memory meanwhile, as
     /// far as it has room. Nothing for all else.
-    pub fn staged_ahead(&self, on: ResourceKind, op: &Op, since: Seconds) -> Seconds {
+    pub fn staged_ahead(&self, op: &Op, since: Seconds) -> Seconds {
         let (h2d, room) = (&self.profile.links.h2d, &self.profile.links.staged_ahead);
         let (Some(room), Some(pageable)) = (room, &h2d.pageable) else {
             return Seconds::ZERO;
         };
-        let Some(bytes) = op.pageable_bytes().filter(|_| on == ResourceKind::H2d) else {
+        let Some(bytes) = op.pageable_bytes() else {
             return Seconds::ZERO;
         };
         let size = bytes.as_f64();
