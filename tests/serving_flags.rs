@@ -328,7 +328,9 @@ fn a_stated_expansion_serves_what_the_gpus_part_alone_could_not_hold() {
 fn a_model_in_a_type_without_rates_is_said_to_have_anothers() {
     let folder = tempfile::tempdir().unwrap();
     write_trace(&folder, |_| None);
-    let (_, out, said) = replay(&folder, &["--dtype", "bf16", "--format", "json"]);
+    let line = "replay --hw t4 --model opt-1.3b --trace t.jsonl --dtype bf16 --format json";
+    let flags: Vec<&str> = line.split_whitespace().collect();
+    let (_, out, said) = plimsoll(folder.path(), &flags);
     assert!(
         said.contains("has no rates of matrix products in bf16: predicted with those in f16"),
         "{said}"

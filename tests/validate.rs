@@ -112,6 +112,7 @@ fn every_case_is_reported_in_every_format() {
             assert!(case[key].is_f64(), "{key} in {case}");
         }
         assert!(case["explained_by"].is_string());
+        assert!(case["plan"].as_str().is_some_and(|digest| digest.len() > 8));
         let over_busiest = case["measured_over_busiest"].as_f64().expect("a ratio");
         assert!(over_busiest >= 0.999, "{case}");
         // Passes' own busiest resources take at least as long together as the busiest of all.

@@ -85,42 +85,76 @@ fn recorded_runs_are_predicted_no_worse_than_they_were() {
     }
 }
 
-#[test]
-fn files_that_do_not_belong_together_are_told() {
-    let folder = recorded("cpu-validation/2026-11-26-epyc-clone");
-    let profile = folder.join("profile.toml");
+/// A cases.csv of these rows, beside a profile of this machine's kind.
+fn with(rows: &str, more: &[&str]) -> Output {
+    let profile = recorded("cpu-validation/2026-11-26-epyc-clone/profile.toml");
     let place = tempfile::tempdir().expect("a folder");
     let file = place.path().join("cases.csv");
-    let refused = |text: &str, code: i32, words: &[&str]| {
-        fs::write(&file, text).expect("written");
-        let output = validate("cpu", [&profile, &file], &[]);
+    fs::write(&file, rows).expect("written");
+    validate("cpu", [&profile, &file], more)
+}
+
+const KNOWN: &str = "opt-h768x3 / device / zigzag / 2x4 / free link";
+
+#[test]
+fn files_that_do_not_belong_together_are_told() {
+    let refused = |rows: &str, code: i32, words: &[&str]| {
+        let output = with(rows, &[]);
         let said = said(&output);
         assert_eq!(output.status.code(), Some(code), "{said}");
         assert!(words.iter().all(|word| said.contains(word)), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     };
-    let header = "case,measured_s,error_as_profiled\n";
+    let rows = |rows: &str| format!("case,measured_s,error_as_profiled\n{rows}");
     refused(
         "case,measured_s\n",
         4,
         &["line 1", "`error_as_profiled` is missing"],
     );
-    refused(&format!("{header}a,b,c\n"), 4, &["line 2"]);
-    refused(
-        &format!("{header}a,0,0.1\n"),
-        4,
-        &["a:", "0 s is no latency"],
-    );
-    refused(
-        &format!("{header}a,1,0.1\n"),
-        4,
-        &["no case of the grid", "--grid"],
-    );
-    let known = "opt-h768x3 / device / zigzag / 2x4 / free link";
+    refused(&rows(""), 4, &["line 2", "no cases"]);
+    refused(&rows("a,b,c\n"), 4, &["line 2"]);
+    refused(&rows("a,1,0\nb,0,0.1\n"), 4, &["line 3", "no latency"]);
+    refused(&rows("a,1,NaN\n"), 4, &["line 2", "no number"]);
+    refused(&rows("a,1,0\na,2,0\n"), 4, &["line 3", "second time"]);
+    refused(&rows("a,1,0.1\n"), 4, &["no case of the grid", "--grid"]);
     // A case is scored though others are left out, and held to the tolerance.
     refused(
-        &format!("{header}{known},1e3,0.1\nanother,1,0\n"),
+        &rows(&format!("{KNOWN},1e3,0.1\nanother,1,0\n")),
         6,
         &["out of tolerance"],
     );
+    // Of the other kind of machine.
+    let gpu = recorded("record/nvidia-h100-80gb-hbm3/2026-11-26");
+    let files = [gpu.join("profile.toml"), gpu.join("validate/cases.csv")];
+    let output = validate("cpu", [&files[0], &files[1]], &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        said(&output).contains("--backend cuda"),
+        "{}",
+        said(&output)
+    );
+}
+
+/// Of cases that have a name alone anything may have been run.
+#[test]
+fn a_case_whose_plan_is_another_is_left_out() {
+    let why = |rows: &str| {
+        let loose = ["--median-max", "1e9", "--p95-max", "1e9"];
+        let output = with(rows, &loose);
+        assert!(output.status.success(), "{}", said(&output));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let left_out = report["left_out"].as_array().expect("a list");
+        let other = left_out.iter().find(|it| it["case"] == KNOWN).cloned();
+        (
+            report["by_plan"].as_bool(),
+            other.map(|it| it["why"].clone()),
+        )
+    };
+    let another = "opt-h768x3 / device / row / 2x4 / free link";
+    let named = format!("case,measured_s,error_as_profiled\n{KNOWN},1,0\n{another},1,0\n");
+    assert_eq!(why(&named), (Some(false), None));
+    let told = "case,plan,measured_s,error_as_profiled\n";
+    let told = format!("{told}{KNOWN},abc,1,0\n{another},,1,0\n");
+    let (_, reason) = why(&told);
+    assert_eq!(reason, Some("another plan was run under that name".into()));
 }

@@ -14,6 +14,7 @@ use plimsoll_core::model::{Family, ModelSpec, TensorRole, TensorSpec};
 use plimsoll_core::policy::Policy;
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
+use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
 /// The bytes of a tensor as a source gives them.
@@ -116,10 +117,37 @@ fn a_tensor_of_a_layer_that_the_model_does_not_have_is_named() {
     let refused = refused.expect_err("it has biases").to_string();
     for word in [
         "layers.0.self_attn.k_proj.bias",
-        "no llama has one",
+        "no place in the llama",
         "config.json",
     ] {
         assert!(refused.contains(word), "{refused}");
+    }
+}
+
+#[test]
+fn tensors_that_no_token_depends_on_are_left_alone() {
+    let source = fixture("tiny-llama").join("model.safetensors");
+    let bytes = fs::read(source).expect("the fixture");
+    let whole = SafeTensors::deserialize(&bytes).expect("a checkpoint");
+    let with = |name: &str| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let one = [0_u8; 4];
+        let more = TensorView::new(safetensors::Dtype::F32, vec![1], &one).expect("a number");
+        let all = whole.tensors().into_iter().chain([(name.to_owned(), more)]);
+        let file = safetensors::serialize(all, None).expect("a file");
+        fs::write(dir.path().join("model.safetensors"), file).expect("written");
+        let model = model("tiny-llama");
+        Safetensors::open(dir.path(), &model).and_then(|opened| opened.check(&model))
+    };
+    for spare in ["rotary_emb.inv_freq", "k_proj.output_scale", "k_scale"] {
+        let name = format!("model.layers.1.self_attn.{spare}");
+        with(&name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    // With the usual prefix or without it.
+    for prefix in ["model.", ""] {
+        let name = format!("{prefix}layers.1.self_attn.q_norm.weight");
+        let refused = with(&name).expect_err("no part of a Llama").to_string();
+        assert!(refused.contains(&name), "{refused}");
     }
 }
 

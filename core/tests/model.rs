@@ -150,7 +150,7 @@ fn families_keep_their_peculiarities() {
     // Heads that are wider together than the layer, each normalised.
     let spec = find("qwen3-32b");
     assert_eq!((spec.q_size(), spec.hidden_size), (8192, 5120));
-    assert!(spec.head_norms && !spec.attention_bias && !find("qwen2.5-32b").head_norms);
+    assert!(spec.qk_norm && !spec.attention_bias && !find("qwen2.5-32b").qk_norm);
 
     let spec = find("llama-3.1-405b");
     assert_eq!((spec.num_hidden_layers, spec.head_dim), (126, 128));

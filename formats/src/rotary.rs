@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RotaryPairs {
-    /// Element `i` with element `i + rotary_dim / 2` (Llama, Mistral, Qwen2, GPT-NeoX).
+    /// Element `i` with element `i + rotary_dim / 2` (Llama, Mistral, Qwen2, Qwen3, GPT-NeoX).
     Halves,
     /// Element `2i` with element `2i + 1` (GPT-J, ChatGLM2).
     Adjacent,

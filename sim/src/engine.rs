@@ -87,9 +87,9 @@ struct Lane {
     beside: LaneSet,
     /// What was left of its link by the traffic of others then, and how much that delayed it besides.
     traffic: (f64, f64),
-    /// Whether the running task, or the last, is a copy from pageable memory to a device that begins such before their turn.
+    /// Whether the running task is a copy from pageable memory to a device that begins such before their turn.
     is_staged: bool,
-    /// When the last such copy ended.
+    /// Since when the next one can have been staged: when the last one ended, and all before it were issued.
     staging_since: f64,
 }
 
@@ -186,22 +186,45 @@ impl Simulator {
         this.start = self.now + handoff;
         this.finish = this.start + seconds;
         if self.stages_ahead && this.resource.kind == ResourceKind::H2d {
-            let op = piece.program.op_of(&piece.program.tasks()[index]);
-            // What the host, or a copy to it, has only just brought could not be touched before.
-            let came_now = handed.is_some_and(|from| from != ResourceKind::Gpu);
-            let since = if came_now {
-                self.now
-            } else {
-                this.staging_since
-            };
-            let ahead = self.cost.staged_ahead(op, Seconds(this.start - since));
-            this.is_staged = op.pageable_bytes().is_some();
-            this.finish -= ahead.0;
+            self.stage(lane, task);
         }
+        let this = &mut self.lanes[lane];
         this.rate = 1.0;
         this.beside = LaneSet::default();
         this.traffic = UNDISTURBED;
         self.running.insert(lane);
+    }
+
+    /// Takes from a copy to a device that begins what its driver has of it by now. A stream's tasks are issued in order, each once all
+    /// that the host has to do for it is done, and a copy from pageable memory is staged from then on, behind the one before it.
+    fn stage(&mut self, lane: usize, task: u32) {
+        let Some((program, index)) = self.place_of(task) else {
+            return;
+        };
+        let op = *program.op_of(&program.tasks()[index]);
+        let issued = program.deps_at(index).iter().filter_map(|dep| {
+            let (program, index) = self.place_of(dep.0)?;
+            let on = program.tasks()[index].resource;
+            let kind = self.lanes[usize::from(on.0)].resource.kind;
+            // A copy down to pageable memory, and a barrier that the host has a part in, are waited for as well.
+            let of_host = !matches!(kind, ResourceKind::Gpu | ResourceKind::H2d);
+            let span = self.trace.span(*dep).filter(|_| of_host)?;
+            Some(span.end.0 + self.handoff.of(kind, ResourceKind::H2d))
+        });
+        let issued = issued.fold(self.lanes[lane].staging_since, f64::max);
+        let this = &mut self.lanes[lane];
+        this.staging_since = issued;
+        this.is_staged = op.pageable_bytes().is_some();
+        let since = Seconds(this.start - issued);
+        this.finish -= self.cost.staged_ahead(&op, since).0;
+    }
+
+    /// The piece that a task is of, and its place there; none where it was let go of.
+    fn place_of(&self, task: u32) -> Option<(&Program, usize)> {
+        let mut pieces = self.pieces.iter().rev();
+        let piece = pieces.find(|piece| piece.program.first_task().0 <= task)?;
+        let index = task - piece.program.first_task().0;
+        Some((&*piece.program, index as usize))
     }
 
     /// Re-times what runs, where the lanes beside it have changed, or traffic has.
@@ -273,6 +296,7 @@ impl Simulator {
         this.task = NOBODY;
         if this.is_staged {
             this.staging_since = self.now;
+            this.is_staged = false;
         }
         self.trace.record(TaskId(task), span);
         self.done.insert(task);

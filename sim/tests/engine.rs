@@ -5,7 +5,7 @@ use std::sync::Arc;
 use plimsoll_core::Dtype;
 use plimsoll_core::executor::{Executor, Until};
 use plimsoll_core::hardware::{Contention, Curve, Engine, HardwareProfile, Quantity, embedded};
-use plimsoll_core::program::{Cell, Machine, NewTask, Op, Program, ResourceKind, TaskId};
+use plimsoll_core::program::{BufferId, Cell, Machine, NewTask, Op, Program, ResourceKind, TaskId};
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, Seconds};
@@ -40,7 +40,20 @@ fn run_of(
     page_locked: impl Fn(usize) -> bool,
 ) -> Trace {
     let machine = Machine::single_gpu(PerTier::from_fn(|_| Bytes(0)));
-    let mut program = Program::new();
+    let program = written(Program::new(), &machine, tasks, page_locked);
+    let mut simulator = Simulator::new(&machine, CostModel::new(profile, Dtype::F16));
+    simulator.submit(Arc::new(program)).expect("taken");
+    simulator.wait(Until::Idle).expect("ends");
+    simulator.trace().clone()
+}
+
+/// Appends tasks to a program.
+fn written(
+    mut program: Program,
+    machine: &Machine,
+    tasks: &[(ResourceKind, u64, &[u32])],
+    page_locked: impl Fn(usize) -> bool,
+) -> Program {
     for (number, (kind, bytes, after)) in tasks.iter().enumerate() {
         let op = match kind {
             Sync => Op::Barrier,
@@ -63,10 +76,29 @@ fn run_of(
             gives: &[],
         });
     }
-    let mut simulator = Simulator::new(&machine, CostModel::new(profile, Dtype::F16));
-    simulator.submit(Arc::new(program)).expect("taken");
-    simulator.wait(Until::Idle).expect("ends");
-    simulator.trace().clone()
+    program
+}
+
+/// Copies from and to pageable memory take four times as long, hand-offs half a second, and so many bytes are staged.
+fn staging(room: Option<u64>) -> HardwareProfile {
+    let mut profile = profile();
+    let four_times = Curve::new(vec![(1.0, 0.25)], "test", None).expect("a point");
+    for link in [&mut profile.links.h2d, &mut profile.links.d2h] {
+        link.pageable = Some(four_times.clone());
+    }
+    profile.compute.handoff = Some(Quantity::new(Seconds(0.5), "test"));
+    profile.links.staged_ahead = room.map(|bytes| Quantity::new(Bytes(bytes), "test"));
+    profile
+}
+
+/// When tasks end on such a machine, some of which are copies of pageable memory.
+fn ends_staged(
+    room: Option<u64>,
+    tasks: &[(ResourceKind, u64, &[u32])],
+    pageable: &[usize],
+) -> Vec<f64> {
+    let trace = run_of(&staging(room), tasks, |number| !pageable.contains(&number));
+    ends(&trace)
 }
 
 fn ends(trace: &Trace) -> Vec<f64> {
@@ -98,15 +130,9 @@ fn streams_hand_off_to_each_other_in_their_own_time() {
     assert_eq!(ends(&trace), [1.0, 2.125, 3.625, 5.125]);
 }
 
-/// A driver puts pageable memory into some of its own while the link carries other copies, as much as it has room for and as there
-/// is by then.
+/// A driver puts pageable memory into some of its own while the link carries other copies, as much as it has room for.
 #[test]
 fn copies_from_pageable_memory_are_staged_before_their_turn() {
-    let mut profile = profile();
-    let four_times = Curve::new(vec![(1.0, 0.25)], "test", None).expect("a point");
-    for link in [&mut profile.links.h2d, &mut profile.links.d2h] {
-        link.pageable = Some(four_times.clone());
-    }
     let tasks = [
         (H2d, 4, &[][..]),
         // Behind none of its kind, for 4 s: that much of its 16 s is over.
@@ -119,26 +145,62 @@ fn copies_from_pageable_memory_are_staged_before_their_turn() {
         (H2d, 100, &[]),
         // The link has to carry it in any case.
         (H2d, 1, &[]),
-        (H2d, 9, &[]),
-        // What the disk has only just brought was not there before; the other way nothing is staged.
-        (DiskRead, 265, &[]),
-        (H2d, 2, &[8]),
-        (D2h, 1, &[9]),
     ];
-    let copies = [1, 2, 4, 6, 9, 10];
-    let ends = |profile: &HardwareProfile| {
-        let trace = run_of(profile, &tasks, |number| !copies.contains(&number));
-        ends(&trace)
-    };
-    let unstaged = [
-        4.0, 20.0, 36.0, 76.0, 108.0, 208.0, 212.0, 221.0, 265.0, 273.0, 277.0,
+    let ends = |room| ends_staged(room, &tasks, &[1, 2, 4, 6]);
+    assert_eq!(ends(None), [4.0, 20.0, 36.0, 76.0, 108.0, 208.0, 212.0]);
+    assert_eq!(ends(Some(3)), [4.0, 16.0, 32.0, 72.0, 92.0, 192.0, 193.0]);
+}
+
+/// What the host has yet to bring is not staged, nor what a stream has to issue behind it, nor what a copy down has only just brought.
+#[test]
+fn copies_are_staged_from_when_they_are_issued() {
+    let tasks = [
+        (DiskRead, 100, &[][..]),
+        (H2d, 4, &[]),
+        // The disk's bytes, half a second after they came.
+        (H2d, 2, &[0]),
+        // The copy in front of it was issued then only, so this one is staged for the 2 s since.
+        (H2d, 4, &[]),
+        (DiskRead, 50, &[]),
+        (H2d, 40, &[]),
+        // What the disk brought while the link was busy: for the 6 s since.
+        (H2d, 8, &[4]),
+        (D2h, 1, &[6]),
+        (H2d, 1, &[7]),
     ];
-    assert_eq!(ends(&profile), unstaged);
-    profile.links.staged_ahead = Some(Quantity::new(Bytes(3), "test"));
-    let staged = [
-        4.0, 16.0, 32.0, 72.0, 92.0, 192.0, 193.0, 202.0, 265.0, 273.0, 277.0,
+    let ends = |room| ends_staged(room, &tasks, &[3, 6, 7, 8]);
+    let unstaged = [100.0, 4.0, 102.5, 118.5, 150.0, 158.5, 190.5, 195.0, 199.5];
+    assert_eq!(ends(None), unstaged);
+    let staged = [100.0, 4.0, 102.5, 116.5, 150.0, 156.5, 182.5, 187.0, 191.5];
+    assert_eq!(ends(Some(3)), staged);
+}
+
+/// Pieces that come one by one give the times of one that came whole.
+#[test]
+fn staging_goes_on_across_pieces() {
+    let tasks = [
+        (H2d, 4, &[][..]),
+        (H2d, 4, &[]),
+        (H2d, 40, &[]),
+        (H2d, 8, &[]),
     ];
-    assert_eq!(ends(&profile), staged);
+    let profile = staging(Some(3));
+    let whole = run_of(&profile, &tasks, |number| number % 2 == 0);
+    let machine = Machine::single_gpu(PerTier::from_fn(|_| Bytes(0)));
+    let mut simulator = Simulator::new(&machine, CostModel::new(&profile, Dtype::F16));
+    let mut first = TaskId(0);
+    for (number, task) in tasks.iter().enumerate() {
+        let piece = written(
+            Program::numbered(first, BufferId(0)),
+            &machine,
+            &[*task],
+            |_| number % 2 == 0,
+        );
+        first = piece.end_task();
+        simulator.submit(Arc::new(piece)).expect("taken");
+    }
+    simulator.wait(Until::Idle).expect("ends");
+    assert_eq!(ends(simulator.trace()), ends(&whole));
 }
 
 #[test]

@@ -138,7 +138,10 @@ impl Constant {
             "links.disk_read" => one(&mut links.disk_read.rate),
             "links.disk_write" => one(&mut links.disk_write.rate),
             "links.disk_read.latency" => time(&mut links.disk_read.latency),
-            "compute.launch" => time(&mut compute.launch),
+            "compute.launch" => {
+                let embed = compute.embed.iter_mut().flat_map(time);
+                time(&mut compute.launch).into_iter().chain(embed).collect()
+            }
             "compute.barrier" => time(&mut compute.barrier),
             GEMM => {
                 let curves = compute.gemm.iter_mut();

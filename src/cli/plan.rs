@@ -303,12 +303,14 @@ fn too_slow(planned: &Planned, flags: &[Unasked]) -> Refusal {
     Refusal { line, json }
 }
 
-/// A time as people say it, and in the flag's seconds where these are another unit.
+/// A time in seconds that the flag takes, no less than it is; and as people say it where that is another unit.
 fn in_words(time: Seconds) -> String {
+    let (digits, steps) = if time.0 < 10.0 { (2, 100.0) } else { (1, 10.0) };
+    let seconds = format!("{:.digits$} s", (time.0 * steps).ceil() / steps);
     let said = duration(time);
     match said.ends_with(" s") {
-        true => said,
-        false => format!("{said} ({:.1} s)", time.0),
+        true => seconds,
+        false => format!("{said} ({seconds})"),
     }
 }
 
@@ -453,7 +455,7 @@ fn advice(
     // Of stated prompts, so many times the throughput is as much less time.
     let would_be = |gain: f64, about: &str| match objective {
         ObjectiveName::Throughput => format!("would give {about}{gain:.1}x the throughput"),
-        ObjectiveName::Latency => format!("would be {about}{gain:.1}x as fast"),
+        ObjectiveName::Latency => format!("would make it {about}{gain:.1}x as fast"),
     };
     let helps = planned
         .advice
@@ -463,15 +465,17 @@ fn advice(
     let prediction = planned.plan.prediction.as_ref();
     let bottleneck = prediction.map_or(String::new(), bottleneck_text);
     let flags = unasked.iter().map(|Unasked { flag, gain }| {
+        // Where host memory alone bounds the CPU's products, what is predicted is the most that there can be.
+        let at_most = *flag == Flag::SplitLayers && profile.compute.cpu_gemm.is_empty();
         let unless = match flag {
-            Flag::CompressWeight => "; answers change a little",
-            Flag::SplitLayers if profile.compute.cpu_gemm.is_empty() => {
+            Flag::CompressWeight | Flag::CompressCache => " or more; answers change a little",
+            Flag::SplitLayers if at_most => {
                 "; the profile does not say how fast the CPU multiplies, so that is as if host memory alone bounded it"
             }
-            Flag::SplitLayers => "",
+            Flag::SplitLayers => " or more",
         };
-        let gain = would_be(*gain, "about ");
-        format!("{} {gain} or more{unless}", in_flags(*flag))
+        let gain = would_be(*gain, if at_most { "up to " } else { "about " });
+        format!("{} {gain}{unless}", in_flags(*flag))
     });
     let machine = format!("{bottleneck}; {helps}");
     std::iter::once(machine).chain(flags).collect()
@@ -481,6 +485,7 @@ fn advice(
 fn in_flags(flag: Flag) -> &'static str {
     match flag {
         Flag::CompressWeight => "--compress-weight (4 bits)",
+        Flag::CompressCache => "--compress-cache (4 bits)",
         Flag::SplitLayers => "--strategy auto (the CPU computes part of each layer)",
     }
 }

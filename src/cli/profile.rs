@@ -81,10 +81,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let note = "the profile is printed instead";
         return Err(Failure::noted(&error.into(), note).into());
     }
+    // Known names are planned in f16 where nothing else is said.
+    let dtype = match options.dtypes.as_slice() {
+        [first, ..] if !options.dtypes.contains(&Dtype::F16) => {
+            format!(" --dtype {}", first.name())
+        }
+        _ => String::new(),
+    };
     // Not among what is printed, since that may be the profile's own place.
     let file = path.display();
     complain(&format!(
-        "{file} is the profile of this machine; next: plimsoll plan --hw {file} --model opt-125m"
+        "{file} is the profile of this machine; next: plimsoll plan --hw {file} --model opt-125m{dtype}"
     ));
     Ok(())
 }

@@ -472,8 +472,9 @@ fn reserved_for_nothing(
     };
     let longest = requests.iter().map(Request::total_len).max()?;
     let is_far_more = u64::from(max_len) >= 2 * u64::from(longest);
-    let is_full =
-        u64::from(summary.largest_batch) >= summary.kv_capacity_tokens / u64::from(max_len);
+    // Batches that follow each other through stages share the cache.
+    let of_batch = summary.kv_capacity_tokens / u64::from(server.gpus.batches());
+    let is_full = u64::from(summary.largest_batch) >= of_batch / u64::from(max_len);
     (args.max_len.is_none() && is_far_more && is_full).then(|| {
         format!(
             "orca reserves the model's {max_len} positions for each request, and none has more than {longest} tokens; \

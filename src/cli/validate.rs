@@ -34,10 +34,10 @@ pub struct Args {
     /// A grid of cases (TOML) [default: built in]
     #[arg(long, value_name = "FILE")]
     grid: Option<PathBuf>,
-    /// A profile of this machine [default: measured now, quickly]
+    /// A profile of this machine (with --measured, of the one that was) [default: measured now, quickly]
     #[arg(long, value_name = "PROFILE")]
     hw: Option<String>,
-    /// Run nothing: predict the cases of an earlier validation again (its cases.csv), beside what it measured
+    /// Run nothing and write nothing: predict the cases of an earlier validation again (its cases.csv), beside what it measured
     #[arg(long, value_name = "FILE", requires = "hw",
           conflicts_with_all = ["repeats", "output", "device_threads", "disk_dir"])]
     measured: Option<PathBuf>,

@@ -310,8 +310,11 @@ fn faster_gpu(profile: &mut HardwareProfile) {
 }
 
 fn faster_launch(profile: &mut HardwareProfile) {
-    let launch = &mut profile.compute.launch.value;
-    *launch = *launch * 0.5;
+    let compute = &mut profile.compute;
+    let embed = compute.embed.iter_mut();
+    for time in embed.chain(std::iter::once(&mut compute.launch)) {
+        time.value = time.value * 0.5;
+    }
 }
 
 fn faster_cpu(profile: &mut HardwareProfile) {

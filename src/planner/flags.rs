@@ -18,6 +18,8 @@ const SPLIT_SEQUENCES: u32 = 8;
 pub enum Flag {
     /// Weights in 4 bits an element.
     CompressWeight,
+    /// The cache in 4 bits an element.
+    CompressCache,
     /// Linear layers that the CPU and the device compute together, where that is better.
     SplitLayers,
 }
@@ -41,10 +43,15 @@ pub fn unasked(
     request: &Request,
     planned: &Planned,
 ) -> Result<Vec<Unasked>, PlanError> {
+    let in_4_bits = |what| in_4_bits(machine, (request, what), &planned.plan);
     let rates = [
         (
             Flag::CompressWeight,
-            in_4_bits(machine, request, &planned.plan)?,
+            in_4_bits(Compression::of(true, false))?,
+        ),
+        (
+            Flag::CompressCache,
+            in_4_bits(Compression::of(false, true))?,
         ),
         (Flag::SplitLayers, in_part_on_the_cpu(machine, request)?),
     ];
@@ -55,21 +62,24 @@ pub fn unasked(
     Ok(rates.into_iter().filter_map(gain).collect())
 }
 
-/// Tokens a second with weights in 4 bits, and all else that may be chosen; with blocks no larger than the plan's where time is limited, or
-/// where its layers are split. None where they are allowed.
+/// Tokens a second with weights or cache in 4 bits, and all else that may be chosen; with blocks no larger than the plan's where time is
+/// limited, or where its layers are split. None where that is allowed.
 fn in_4_bits(
     machine: (&HardwareProfile, &ModelSpec, Dtype),
-    request: &Request,
+    (request, what): (&Request, Compression),
     plan: &Plan,
 ) -> Result<Option<f64>, PlanError> {
     let allowed = request.allowed;
-    if allowed.compression.weights {
+    let has = |of: Compression| (of.weights && what.weights) || (of.cache && what.cache);
+    if has(allowed.compression) {
         return Ok(None);
     }
     let compression = Compression {
-        weights: true,
+        weights: allowed.compression.weights || what.weights,
+        cache: allowed.compression.cache || what.cache,
         ..allowed.compression
     };
+    let is_packed = |policy: &Policy| has(policy.compression);
     let request = Request {
         allowed: Allowed {
             compression,
@@ -92,7 +102,7 @@ fn in_4_bits(
         true => space::also_in_halves(search.open.clone()).concat(),
         false => search.open.clone(),
     };
-    open.retain(is_packed);
+    open.retain(&is_packed);
     let mut shapes = space::shapes(&search.forms, &open, search.maker.workload(), room);
     shapes.retain(|shape| request.max_latency_s.is_none() || shape.policy.block_size() <= block);
     let placed = advice::best_of(&shapes, room);
@@ -100,10 +110,6 @@ fn in_4_bits(
     // A part may be off by tens of percents.
     let best = best.map(|best| best.predicted(profile)).transpose()?;
     Ok(best.map(|best| best.throughput_tok_s()))
-}
-
-fn is_packed(policy: &Policy) -> bool {
-    policy.compression.weights
 }
 
 /// Tokens a second of few prompts with split layers; none where these are allowed, or prompts are many.

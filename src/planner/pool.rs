@@ -178,25 +178,35 @@ impl<'a> Pool<'a> {
         let (search, proposals) = &self.searches[winner.search];
         let winner = winner.judged;
         let (latency_s, throughput_tok_s) = (winner.latency_s(), winner.throughput_tok_s());
-        let plan = winner.into_plan();
+        let plan = without_idle_cpu(winner.into_plan());
         // Another machine may have room for what does not fit, or is slower, on this one.
         let open = self.searches.iter().flat_map(|(search, _)| &search.open);
         let open = open.filter(|choice| choice.pipeline == plan.policy.pipeline);
         let open: Vec<Policy> = open.copied().collect();
         let second = plans.next().filter(|second| second.kind() != kind);
+        let second = second.map(|second| without_idle_cpu(second.judged.into_plan()));
+        // The same plan in other words is no other way.
+        let second = second.filter(|second| second.policy != plan.policy);
         // Larger blocks than the plan's would take longer than they may.
         let near = proposals.iter().filter(|_| self.limit.is_none());
         let near: Vec<Proposal> = near.cloned().collect();
         Ok(Box::new(Planned {
             not_split: None,
             advice: advice::best((search, &open), &near, &plan)?,
-            runner_up: second.map(|second| second.judged.into_plan()),
+            runner_up: second,
             considered: self.considered,
             latency_s,
             throughput_tok_s,
             plan,
         }))
     }
+}
+
+/// The same plan, where the CPU is said to attend to what is off the device and nothing is.
+fn without_idle_cpu(mut plan: Plan) -> Plan {
+    let all_on_device = plan.policy.cache.device >= 1.0;
+    plan.policy.cpu_attention &= !all_on_device;
+    plan
 }
 
 fn sorted(mut plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {

@@ -12,7 +12,7 @@ use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_sim::CostModel;
 
 use super::plan::durations;
-use super::{percent, three_digits};
+use super::{count, percent, three_digits};
 
 /// Curves that are shown; the JSON has all.
 const SHOWN: usize = 3;
@@ -90,8 +90,8 @@ pub(super) fn certainty_text(prediction: &Summary) -> String {
     if curves.len() > SHOWN {
         let _ = writeln!(
             text,
-            "beyond     and {} curves more (--format json)",
-            curves.len() - SHOWN
+            "beyond     and {} (--format json)",
+            count((curves.len() - SHOWN) as u64, "more curve")
         );
     }
     if let Some(line) = less_sure(prediction) {

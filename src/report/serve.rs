@@ -33,6 +33,10 @@ pub fn serve_text(title: &str, it: &ServeSummary) -> String {
         0 => String::new(),
         some => format!(", {some} refused"),
     };
+    let of_served = match it.refused {
+        0 => "",
+        _ => " of those that were served",
+    };
     let [out, back] = it.swaps;
     let at_the_end = match it.layers {
         Some(_) => " at the end",
@@ -41,7 +45,7 @@ pub fn serve_text(title: &str, it: &ServeSummary) -> String {
     format!(
         "{title}\n\n\
          throughput {} requests/s, {} tokens/s ({} requests{refused}, {} tokens in {} s)\n\
-         goodput    {} requests/s within {} s a token ({})\n\
+         goodput    {} requests/s within {} s a token ({}{of_served})\n\
          iterations {}, {} sequences each on average, {} at most; the GPU computes one {} of the time\n\
          KV cache   {} tokens{at_the_end}: {} in use, {} reserved, on average\n\
          preempted  {} times: {} tokens computed again, {out} moves to the host and {back} back ({})\n{}\n{table}",

@@ -31,6 +31,14 @@ pub enum Gpus {
 }
 
 impl Gpus {
+    /// Batches that are computed at once, each with its part of the cache.
+    pub fn batches(&self) -> u32 {
+        match self {
+            Gpus::Pipeline(of) => of.micro_batches,
+            Gpus::One | Gpus::StageForAll { .. } => 1,
+        }
+    }
+
     /// Device memory that weights leave for the cache, of all GPUs together: what the one with the least room a layer allows.
     /// None where the weights do not fit.
     pub fn kv_left(

@@ -20,7 +20,7 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::units::Bytes;
 use serde::Serialize;
 
-pub use again::{Again, AgainRow, Earlier, predict_again, read_earlier};
+pub use again::{Again, AgainRow, Earlier, LeftOut, predict_again, read_earlier};
 use bench::Bench;
 pub use bench::TimedRun;
 pub use error::{CaseError, Why};

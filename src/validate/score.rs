@@ -17,6 +17,8 @@ pub struct CaseRow {
     pub case: String,
     /// Its placement.
     pub group: String,
+    /// What tells its plan from others: a digest of model, type, workload and policy.
+    pub plan: String,
     /// Latency as simulated, at the median of the paces that the machine had around the repeats.
     pub predicted_s: f64,
     /// Latency as simulated, at the pace that the machine had when it was profiled.
@@ -136,6 +138,7 @@ impl CaseRow {
         CaseRow {
             case: trial.case.name.clone(),
             group: trial.case.group.clone(),
+            plan: trial.plan_digest(),
             predicted_s,
             predicted_as_profiled_s: trial.as_profiled_s,
             measured_s,

@@ -1,5 +1,6 @@
 //! One case: its plan, its prediction, and the runs that it has so far.
 
+use plimsoll_backend::digest::digest;
 use plimsoll_backend::probe::Moment;
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
@@ -56,6 +57,19 @@ impl<'a> Trial<'a> {
             failed: false,
             compared: None,
         })
+    }
+
+    /// What tells its plan from others, on whatever machine.
+    pub fn plan_digest(&self) -> String {
+        let Plan {
+            model,
+            dtype,
+            workload,
+            policy,
+            ..
+        } = &self.plan;
+        let text = serde_json::to_vec(&(model, dtype, workload, policy));
+        digest([text.expect("plans are JSON")])
     }
 
     /// Takes one more run. Of all so far, that of median latency is compared; it is predicted at the

@@ -124,7 +124,7 @@ impl Decoder {
                 *all = parted.join((tile.clone(), batch.tokens()), (block, module.bias()))?;
             }
             let [mut q, mut k, v] = projected;
-            self.turn((block, batch), tile.clone(), [&mut q, &mut k])?;
+            self.normalise_and_turn((block, batch), tile.clone(), [&mut q, &mut k])?;
             queries.store(tile.start * self.q_size()..tile.end * self.q_size(), &q);
             self.append(batch, &[(tile, [k, v])], parts)?;
         }

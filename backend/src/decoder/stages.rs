@@ -230,7 +230,7 @@ impl Decoder {
             hidden.load(tile.start * width..tile.end * width, &mut x);
             let x = self.attention_input(block, x)?;
             let [mut q, mut k, v] = team.linears(tile.len(), &x, weights)?;
-            self.turn((block, batch), tile, [&mut q, &mut k])?;
+            self.normalise_and_turn((block, batch), tile, [&mut q, &mut k])?;
             queries.store(0..q.len(), &q);
             Ok([k, v])
         };
@@ -267,13 +267,13 @@ impl Decoder {
     }
 
     /// Normalises the heads of queries and keys of a tile where the model does, and turns them where positions are rotary.
-    pub(super) fn turn(
+    pub(super) fn normalise_and_turn(
         &self,
         (block, batch): (&BlockTensors<'_>, Batch<'_>),
         tile: Range<usize>,
         mut queries_and_keys: [&mut Activations; 2],
     ) -> Result<(), DecoderError> {
-        if self.model.head_norms {
+        if self.model.qk_norm {
             let roles = [TensorRole::QNormWeight, TensorRole::KNormWeight];
             for (heads, weight) in queries_and_keys.iter_mut().zip(roles) {
                 let norm = block.unbiased_norm(weight, self.model.norm_eps)?;

@@ -31,6 +31,32 @@ pub struct PagedCache {
     state: Mutex<State>,
 }
 
+/// The blocks at some places of a memory, each of which is there once. Takes time by these, not by all that the memory has.
+fn cut<'m>(
+    memory: &'m mut [u8],
+    block_bytes: usize,
+    places: &[Vec<usize>],
+) -> Vec<Vec<&'m mut [u8]>> {
+    let owners = places.iter().enumerate();
+    let mut ascending: Vec<(usize, usize, usize)> = owners
+        .flat_map(|(owner, places)| {
+            let places = places.iter().enumerate();
+            places.map(move |(nth, place)| (*place, owner, nth))
+        })
+        .collect();
+    ascending.sort_unstable();
+    let of_owner = |places: &Vec<usize>| places.iter().map(|_| <&mut [u8]>::default()).collect();
+    let mut pages: Vec<Vec<&mut [u8]>> = places.iter().map(of_owner).collect();
+    let (mut rest, mut at) = (memory, 0);
+    for (place, owner, nth) in ascending {
+        let (_, behind) = rest.split_at_mut((place - at) * block_bytes);
+        let (block, behind) = behind.split_at_mut(block_bytes);
+        pages[owner][nth] = block;
+        (rest, at) = (behind, place + 1);
+    }
+    pages
+}
+
 impl PagedCache {
     /// An empty cache. All of its memory is taken at once.
     ///
@@ -91,16 +117,10 @@ impl PagedCache {
     ) -> T {
         let state = self.state();
         let mut region = self.layer(layer);
-        let blocks = region.bytes_mut().chunks_exact_mut(self.size.block_bytes());
-        let mut blocks: Vec<Option<&mut [u8]>> = blocks.map(Some).collect();
-        let mut pages: Vec<Vec<&mut [u8]>> = requests
-            .map(|request| {
-                let places = state.tables.places(layer, request);
-                // A block is one request's, so each is there once.
-                places.filter_map(|place| blocks[place].take()).collect()
-            })
-            .collect();
+        let places = requests.map(|request| state.tables.places(layer, request).collect());
+        let places: Vec<Vec<usize>> = places.collect();
         drop(state);
+        let mut pages = cut(region.bytes_mut(), self.size.block_bytes(), &places);
         compute(&mut pages)
     }
 
@@ -267,6 +287,15 @@ mod tests {
             }
         });
         assert_eq!(seen, SIZE.layers * tokens);
+    }
+
+    #[test]
+    fn blocks_are_cut_out_wherever_they_lie() {
+        let mut memory: Vec<u8> = (0..12).collect();
+        let places = [vec![5, 0], vec![], vec![2, 4, 1]];
+        let pages = cut(&mut memory, 2, &places);
+        let expected: [&[[u8; 2]]; 3] = [&[[10, 11], [0, 1]], &[], &[[4, 5], [8, 9], [2, 3]]];
+        assert_eq!(pages, expected);
     }
 
     #[test]

@@ -25,6 +25,15 @@ pub(super) const INDEX: &str = "model.safetensors.index.json";
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Bytes in front of the header: its length.
 const LENGTH_BYTES: u64 = 8;
+/// Ends of names of tensors that no token depends on: frequencies, which follow from config.json, and scales of a cache in 8 bits,
+/// which is not kept here.
+const SPARE: [&str; 5] = [
+    ".inv_freq",
+    ".k_scale",
+    ".v_scale",
+    ".kv_scale",
+    ".output_scale",
+];
 /// Elements that are converted at a time.
 const BLOCK: usize = 1 << 16;
 
@@ -98,7 +107,7 @@ impl Safetensors {
         }
     }
 
-    /// The first tensor of a layer that the model does not use, but for frequencies, which follow from config.json.
+    /// The first tensor of a layer that the model does not use, but for those of [`SPARE`].
     fn unused(&self, model: &ModelSpec) -> Option<WeightError> {
         let tensors = (0..model.num_blocks()).flat_map(|block| model.tensors(block));
         let used: HashSet<String> = tensors.filter_map(|t| Some(self.find(&t)?.2)).collect();
@@ -110,7 +119,8 @@ impl Safetensors {
             rest.is_some_and(|rest| rest.starts_with('.'))
         };
         let is_unused = |name: &&String| {
-            is_of_layer(name) && !used.contains(*name) && !name.ends_with(".inv_freq")
+            let is_spare = SPARE.iter().any(|end| name.ends_with(end));
+            is_of_layer(name) && !used.contains(*name) && !is_spare
         };
         let tensor = self.places.keys().filter(is_unused).min()?;
         Some(WeightError::Unused {

@@ -61,7 +61,7 @@ pub enum WeightError {
         tensor: String,
     },
     /// A layer has a tensor that the model does not.
-    #[error("{}: tensor `{tensor}` is of a layer, and no {family} has one: without it tokens would be wrong; give the config.json that belongs to these weights", file.display())]
+    #[error("{}: tensor `{tensor}` has no place in the {family} that config.json describes, and tokens would be wrong without it; give the config.json that belongs to these weights", file.display())]
     Unused {
         /// The file.
         file: PathBuf,

@@ -592,31 +592,23 @@ fn write_compute(compute: &Compute) -> Value {
     let reads = any(compute.weight_read.iter().map(write_weight_read).collect());
     let gemms = |curves: &[GemmCurve]| Value::Array(curves.iter().map(write_gemm).collect());
     let on_cpu = (!compute.cpu_gemm.is_empty()).then(|| gemms(&compute.cpu_gemm));
-    let cpu_prefill = compute.cpu_attention_prefill.as_ref();
     let pace = |part: fn(&Pace) -> &Quantity<Seconds>| {
         compute.pace.as_ref().and_then(|pace| seconds(part(pace)))
     };
+    let time = |q: &Option<Quantity<Seconds>>| q.as_ref().and_then(seconds);
+    let rate = |c: &Option<Curve>| c.as_ref().and_then(curve);
     record([
         (
             "device_threads",
             compute.device_threads.as_ref().and_then(count),
         ),
         ("launch_s", seconds(&compute.launch)),
-        (
-            "part_launch_s",
-            compute.part_launch.as_ref().and_then(seconds),
-        ),
-        ("embed_s", compute.embed.as_ref().and_then(seconds)),
-        ("sequence_s", compute.sequence.as_ref().and_then(seconds)),
-        (
-            "sequence_layer_s",
-            compute.sequence_layer.as_ref().and_then(seconds),
-        ),
-        ("handoff_s", compute.handoff.as_ref().and_then(seconds)),
-        (
-            "stream_handoff_s",
-            compute.stream_handoff.as_ref().and_then(seconds),
-        ),
+        ("part_launch_s", time(&compute.part_launch)),
+        ("embed_s", time(&compute.embed)),
+        ("sequence_s", time(&compute.sequence)),
+        ("sequence_layer_s", time(&compute.sequence_layer)),
+        ("handoff_s", time(&compute.handoff)),
+        ("stream_handoff_s", time(&compute.stream_handoff)),
         ("barrier_s", seconds(&compute.barrier)),
         ("pace_few_tokens_s", pace(|p| &p.few_tokens)),
         ("pace_many_tokens_s", pace(|p| &p.many_tokens)),
@@ -632,13 +624,10 @@ fn write_compute(compute: &Compute) -> Value {
             "attention_decode_bytes_per_s",
             curve(&compute.attention_decode),
         ),
-        (
-            "unpack_elements_per_s",
-            compute.unpack.as_ref().and_then(curve),
-        ),
+        ("unpack_elements_per_s", rate(&compute.unpack)),
         (
             "unpack_weights_elements_per_s",
-            compute.unpack_weights.as_ref().and_then(curve),
+            rate(&compute.unpack_weights),
         ),
         ("weight_read", reads),
         ("cpu_launch_s", seconds(&compute.cpu_launch)),
@@ -653,7 +642,7 @@ fn write_compute(compute: &Compute) -> Value {
         ),
         (
             "cpu_attention_prefill_flops_per_s",
-            cpu_prefill.and_then(curve),
+            rate(&compute.cpu_attention_prefill),
         ),
     ])
 }

@@ -366,28 +366,33 @@ impl HardwareProfile {
         all
     }
 
+    /// What tasks take whatever their size.
+    fn fixed_times(&self) -> Vec<Entry<'_>> {
+        let compute = &self.compute;
+        let known = [
+            ("launch_s", Some(&compute.launch)),
+            ("part_launch_s", compute.part_launch.as_ref()),
+            ("embed_s", compute.embed.as_ref()),
+            ("sequence_s", compute.sequence.as_ref()),
+            ("sequence_layer_s", compute.sequence_layer.as_ref()),
+            ("handoff_s", compute.handoff.as_ref()),
+            ("stream_handoff_s", compute.stream_handoff.as_ref()),
+            ("barrier_s", Some(&compute.barrier)),
+            ("cpu_launch_s", Some(&compute.cpu_launch)),
+        ];
+        let entries = known.into_iter();
+        let entries = entries.filter_map(|(key, q)| Some(time(format!("compute.{key}"), q?)));
+        entries.collect()
+    }
+
     fn compute_entries(&self) -> Vec<Entry<'_>> {
         let compute = &self.compute;
-        let mut all = vec![time("compute.launch_s", &compute.launch)];
+        let mut all = self.fixed_times();
         let threads = compute.device_threads.as_ref();
         all.extend(threads.map(|q| {
             let value = f64::from(q.value);
             entry("compute.device_threads", q, value, Range::Positive)
         }));
-        let part_launch = compute.part_launch.as_ref();
-        all.extend(part_launch.map(|q| time("compute.part_launch_s", q)));
-        let embed = compute.embed.as_ref();
-        all.extend(embed.map(|q| time("compute.embed_s", q)));
-        let sequence = compute.sequence.as_ref();
-        all.extend(sequence.map(|q| time("compute.sequence_s", q)));
-        let sequence = compute.sequence_layer.as_ref();
-        all.extend(sequence.map(|q| time("compute.sequence_layer_s", q)));
-        let handoff = compute.handoff.as_ref();
-        all.extend(handoff.map(|q| time("compute.handoff_s", q)));
-        let between_streams = compute.stream_handoff.as_ref();
-        all.extend(between_streams.map(|q| time("compute.stream_handoff_s", q)));
-        all.push(time("compute.barrier_s", &compute.barrier));
-        all.push(time("compute.cpu_launch_s", &compute.cpu_launch));
         let share = compute.cpu_copy_share.as_ref();
         all.extend(share.map(|q| entry("compute.cpu_copy_share", q, q.value, Range::Fraction)));
         for (key, q) in compute.pace.iter().flat_map(|pace| {

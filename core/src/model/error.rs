@@ -81,15 +81,12 @@ pub enum ModelError {
 
     /// The registry has no such model.
     #[error(
-        "no model is called `{name}`; {near}give one of: {known}; \
-         or for another model the path of its config.json"
+        "no model is called `{name}`; {known}; or for another model give the path of its config.json"
     )]
     UnknownModel {
         /// The name asked for.
         name: String,
-        /// The question whether a known name was meant, with a space after it, or nothing.
-        near: String,
-        /// All known names.
+        /// The question whether a known name was meant, or all of them.
         known: String,
     },
 }

@@ -20,7 +20,7 @@ pub enum Family {
     /// Qwen2 and Qwen2.5.
     #[serde(rename = "qwen2")]
     Qwen2,
-    /// Qwen3, but its mixtures of experts.
+    /// Qwen3, except its mixture-of-experts models.
     #[serde(rename = "qwen3")]
     Qwen3,
     /// GPT-J.

@@ -134,7 +134,7 @@ fn shape(keys: &Keys<'_>, names: &ShapeKeys) -> Result<ModelSpec, ModelError> {
         parallel_residual: false,
         qkv_layout: QkvLayout::Separate,
         attention_bias: false,
-        head_norms: false,
+        qk_norm: false,
         attention_output_bias: false,
         mlp_bias: false,
         lm_head_bias: false,
@@ -252,7 +252,7 @@ fn qwen2(keys: &Keys<'_>) -> Result<ModelSpec, ModelError> {
 /// [`qwen`], and heads of 128 elements where the key is absent, each normalised.
 fn qwen3(keys: &Keys<'_>) -> Result<ModelSpec, ModelError> {
     Ok(ModelSpec {
-        head_norms: true,
+        qk_norm: true,
         ..qwen(keys, Some(128))?
     })
 }

@@ -69,8 +69,10 @@ pub fn find(name: &str) -> Result<ModelSpec, ModelError> {
         Some((known, config)) => ModelSpec::from_hf_config(known, config),
         None => Err(ModelError::UnknownModel {
             name: name.to_owned(),
-            near: did_you_mean(&wanted, names()).map_or(String::new(), |near| near + " "),
-            known: names().collect::<Vec<_>>().join(", "),
+            known: match did_you_mean(&wanted, names()) {
+                Some(near) => near + " (`plimsoll models list` has all names)",
+                None => format!("give one of: {}", names().collect::<Vec<_>>().join(", ")),
+            },
         }),
     }
 }

@@ -65,7 +65,7 @@ pub struct ModelSpec {
     pub attention_bias: bool,
     /// Whether each head of queries and keys is normalised by its root mean square, before positions turn it (Qwen3).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub head_norms: bool,
+    pub qk_norm: bool,
     /// Whether the attention's output projection has a bias.
     pub attention_output_bias: bool,
     /// Whether the MLP's matrices have biases.

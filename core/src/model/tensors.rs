@@ -389,7 +389,7 @@ impl Block<'_> {
         } else {
             self.linear(names.qkv, QkvWeight, qkvb, (q_size + 2 * kv_size, hidden));
         }
-        if self.spec.head_norms {
+        if self.spec.qk_norm {
             let head = u64::from(self.spec.head_dim);
             self.push(QNormWeight, (names.q_norm, ".weight"), 1, head);
             self.push(KNormWeight, (names.k_norm, ".weight"), 1, head);

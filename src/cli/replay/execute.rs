@@ -142,7 +142,11 @@ impl ExecuteArgs {
             ..self.backend.choosing_by(on_device, profile)
         };
         let source: Box<dyn WeightSource> = match find_model(model)?.checkpoint()? {
-            Some(folder) => Box::new(Safetensors::open(folder, &server.model)?),
+            Some(folder) => {
+                let checkpoint = Safetensors::open(folder, &server.model)?;
+                checkpoint.check(&server.model)?;
+                Box::new(checkpoint)
+            }
             None => Box::new(Synthetic { seed: self.seed }),
         };
         let around = Around::begin(Some(profile).filter(|_| !foreign), &options);

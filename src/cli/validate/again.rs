@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
 use serde::Serialize;
 
 use super::super::output::print_json;
 use super::super::{Exit, Failure, Format, print};
 use super::report::errors_text;
 use super::{Args, judge, read_grid, refused};
-use crate::files::InputError;
+use crate::files::{InputError, find_profile};
 use crate::report::{Align, Table, count, signed_percent, three_digits};
 use crate::validate::{Again, predict_again, read_earlier};
 
@@ -27,7 +27,8 @@ struct Report<'a> {
 /// Files that are wrong, or have no case in common; errors above the tolerance.
 pub(super) fn run(args: &Args, hw: &str, measured: &Path) -> anyhow::Result<()> {
     let grid = read_grid(args)?;
-    let profile = args.backend.profile(hw, "cases ran")?;
+    let profile = find_profile(hw)?;
+    check_kind(args, &profile, hw)?;
     let earlier = read_earlier(measured)?;
     let again = predict_again(&grid, &profile, &earlier).map_err(refused)?;
     let again = again.ok_or_else(|| {
@@ -42,6 +43,19 @@ pub(super) fn run(args: &Args, hw: &str, measured: &Path) -> anyhow::Result<()> 
         Format::Text => print(&text(&again, &profile))?,
     }
     judge(args, &again.errors).map_err(|said| Failure::new(Exit::OutOfTolerance, said).into())
+}
+
+/// A machine of the other kind ran another grid.
+fn check_kind(args: &Args, profile: &HardwareProfile, hw: &str) -> Result<(), Failure> {
+    if profile.kind == args.backend.kind() {
+        return Ok(());
+    }
+    let (its, flag) = match profile.kind {
+        DeviceKind::Gpu => ("a machine with a GPU", "--backend cuda"),
+        DeviceKind::Emulated => ("a machine with an emulated device", "--backend cpu"),
+    };
+    let line = format!("--hw {hw}: is of {its}; add {flag}, or give the profile that cases ran by");
+    Err(Failure::new(Exit::Usage, line))
 }
 
 fn text(again: &Again, profile: &HardwareProfile) -> String {
@@ -69,12 +83,19 @@ fn text(again: &Again, profile: &HardwareProfile) -> String {
         profile.name
     );
     text.push_str(&errors_text("error of latency", &again.errors));
-    text.push_str(&errors_text("as predicted then", &again.errors_then));
+    let then = "as predicted then, at that pace";
+    text.push_str(&errors_text(then, &again.errors_then));
+    if !again.by_plan {
+        text.push_str(
+            "cases are found by their names alone: the file does not tell their plans apart\n",
+        );
+    }
     if let [first, ..] = again.left_out.as_slice() {
         let cases = count(again.left_out.len() as u64, "case");
         let _ = writeln!(
             text,
-            "left out: {cases} that only the grid or only the file has, such as {first}"
+            "left out: {cases}, such as {}: {}",
+            first.case, first.why
         );
     }
     text

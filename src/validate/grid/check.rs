@@ -100,8 +100,11 @@ pub(super) fn find<'a, T: Part>(
 fn counts(text: &TomlText<'_>, entry: &Spanned<BatchEntry>) -> Result<(), InputError> {
     let batch = entry.get_ref();
     for (key, count) in [
-        ("gpu_batch_size", u64::from(batch.gpu_batch_size)),
-        ("num_gpu_batches", u64::from(batch.num_gpu_batches)),
+        ("gpu_batch_size", batch.gpu_batch_size.map_or(1, u64::from)),
+        (
+            "num_gpu_batches",
+            batch.num_gpu_batches.map_or(1, u64::from),
+        ),
         ("prompt_len", u64::from(batch.prompt_len)),
         ("gen_len", u64::from(batch.gen_len)),
         ("num_prompts", batch.num_prompts.unwrap_or(1)),

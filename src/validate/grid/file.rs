@@ -124,8 +124,9 @@ fn yes() -> bool {
 #[serde(deny_unknown_fields)]
 pub(super) struct BatchEntry {
     pub name: String,
-    pub gpu_batch_size: u32,
-    pub num_gpu_batches: u32,
+    /// Of placements that state percentages; elsewhere the planner chooses.
+    pub gpu_batch_size: Option<u32>,
+    pub num_gpu_batches: Option<u32>,
     pub prompt_len: u32,
     pub gen_len: u32,
     pub num_prompts: Option<u64>,

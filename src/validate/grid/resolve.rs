@@ -120,7 +120,9 @@ impl<'a> Parts<'a> {
             batch.name(),
             self.machine.get_ref().name(),
         ];
-        let policy = placement.percent.map(|percent| self.policy(percent));
+        let blocks = placement.percent.map(|_| self.block(text)).transpose()?;
+        let policy = placement.percent.zip(blocks);
+        let policy = policy.map(|(percent, block)| self.policy(block, percent));
         let case = Case {
             name: names.join(" / "),
             group: placement.name.clone(),
@@ -145,10 +147,31 @@ impl<'a> Parts<'a> {
         }
     }
 
-    fn policy(&self, percent: [f64; 6]) -> Result<Policy, PolicyError> {
-        let (placement, batch) = (self.placement.get_ref(), self.batch.get_ref());
+    /// The batches of a block, which a placement that states percentages needs.
+    fn block(&self, text: &TomlText<'_>) -> Result<[u32; 2], InputError> {
+        let batch = self.batch.get_ref();
+        let needed = |key: &'static str, count: Option<u32>| {
+            count.ok_or_else(|| {
+                let placement = self.placement.get_ref().name();
+                let problem = format!("is missing, and placement `{placement}` states percent");
+                let remedy = "say how many, or leave percent out for the planner to choose";
+                bad(text, self.batch, key, problem, remedy)
+            })
+        };
+        Ok([
+            needed("gpu_batch_size", batch.gpu_batch_size)?,
+            needed("num_gpu_batches", batch.num_gpu_batches)?,
+        ])
+    }
+
+    fn policy(
+        &self,
+        [gpu_batch_size, num_gpu_batches]: [u32; 2],
+        percent: [f64; 6],
+    ) -> Result<Policy, PolicyError> {
+        let placement = self.placement.get_ref();
         let schedule = self.schedule.get_ref();
-        let base = Policy::from_percent(batch.gpu_batch_size, batch.num_gpu_batches, percent)?;
+        let base = Policy::from_percent(gpu_batch_size, num_gpu_batches, percent)?;
         Ok(Policy {
             granularity: placement.granularity.unwrap_or(base.granularity),
             cpu_attention: placement.cpu_attention,

@@ -103,8 +103,12 @@ impl<G: Ground> Work<'_, G> {
     }
 
     /// Normalises heads of queries and keys, and turns them by their positions, where the model does.
-    pub(super) fn turn_heads(&self, [q, k]: [u64; 2], position: u32) -> Result<(), TaskError> {
-        if self.turn.model().head_norms {
+    pub(super) fn normalise_and_turn(
+        &self,
+        [q, k]: [u64; 2],
+        position: u32,
+    ) -> Result<(), TaskError> {
+        if self.turn.model().qk_norm {
             let count = self.tokens(position);
             self.normalise_heads(q, count, TensorRole::QNormWeight)?;
             self.normalise_heads(k, count, TensorRole::KNormWeight)?;
@@ -143,7 +147,7 @@ impl Work<'_> {
 
     /// Brings queries, keys and values to where they belong.
     pub(super) fn projected(&self, [q, k, v]: [u64; 3], position: u32) -> Result<(), TaskError> {
-        self.turn_heads([q, k], position)?;
+        self.normalise_and_turn([q, k], position)?;
         self.store_queries(q, position)?;
         self.append([k, v], position)
     }

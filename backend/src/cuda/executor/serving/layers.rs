@@ -88,7 +88,7 @@ impl Work<'_, Block<'_>> {
     /// Computes a layer.
     pub(super) fn layer(&self) -> Result<(), TaskError> {
         let [q, k, v] = self.to_heads(0)?;
-        self.turn_heads([q, k], 0)?;
+        self.normalise_and_turn([q, k], 0)?;
         self.append_mixed([k, v])?;
         self.attend_steps(q)?;
         self.attend_prompts(q)?;
