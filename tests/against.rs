@@ -71,3 +71,18 @@ fn a_plan_that_does_not_fit_here_is_told_by_tier_and_bytes() {
         "{against}"
     );
 }
+
+#[test]
+fn a_plan_against_itself_is_said_to_be_the_same() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let line = "plan --hw t4 --model opt-125m --num-prompts 4 --gen-len 4";
+    let written = plimsoll(folder.path(), &format!("{line} -o own.json"));
+    assert_eq!(written.status.code(), Some(0));
+    let again = plimsoll(folder.path(), &format!("{line} --against own.json"));
+    let text = String::from_utf8(again.stdout).expect("UTF-8");
+    let said = text.lines().find(|line| line.starts_with("against"));
+    assert!(
+        said.is_some_and(|line| line.ends_with("its policy is this plan's")),
+        "{text}"
+    );
+}

@@ -41,6 +41,11 @@ pub(super) fn text(file: &Path, comparison: &Result<Comparison, LowerError>) -> 
         Err(refused) => return format!("against    {file}: {refused}\n"),
     };
     let rate = three_digits(comparison.from_tok_s);
+    if comparison.steps.is_empty() {
+        return format!(
+            "against    {file}: {rate} tok/s on this machine; its policy is this plan's\n"
+        );
+    }
     let mut text = format!("against    {file}: {rate} tok/s; from there to this plan\n");
     for step in &comparison.steps {
         let gain = signed_percent(step.gain - 1.0);

@@ -77,7 +77,6 @@ fn in_4_bits(
     let compression = Compression {
         weights: allowed.compression.weights || what.weights,
         cache: allowed.compression.cache || what.cache,
-        ..allowed.compression
     };
     let is_packed = |policy: &Policy| has(policy.compression);
     let request = Request {

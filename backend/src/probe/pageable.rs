@@ -20,7 +20,7 @@ const STAGED: u64 = 4 << 20;
 const BEFORE: u64 = 32 << 20;
 
 /// Copies each way, one by one, where the plan of a model would have its weights; then some to the device for what its driver does
-/// before their turn comes ([`Staged`]).
+/// before their turn comes.
 ///
 /// # Errors
 /// Memory that cannot be had; a probe that fails.

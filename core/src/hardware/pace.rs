@@ -109,10 +109,9 @@ impl HardwareProfile {
         }
         by(&mut compute.attention_decode, slowness.few_tokens);
         by(&mut compute.attention_prefill, slowness.many_tokens);
-        for unpack in [&mut compute.unpack, &mut compute.unpack_weights] {
-            if let Some(unpack) = unpack {
-                by(unpack, slowness.few_tokens);
-            }
+        let unpack = compute.unpack.iter_mut();
+        for unpack in unpack.chain(&mut compute.unpack_weights) {
+            by(unpack, slowness.few_tokens);
         }
         for read in &mut compute.weight_read {
             by(&mut read.rate, slowness.few_tokens);
