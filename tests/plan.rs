@@ -99,6 +99,20 @@ fn a_plan_for_latency_says_for_how_many_prompts() {
     assert!(!large.contains("x the throughput"), "{large}");
 }
 
+/// A CPU that would have nothing to attend to is left out of a plan, which takes as long without it.
+#[test]
+fn a_cache_on_the_device_is_not_attended_to_by_the_cpu() {
+    let place = Place::new();
+    let plan = place.json("plan --hw rtx4090 --model qwen3-8b -o own.json --format json");
+    let policy = &plan["policy"];
+    assert_eq!(policy["cache"]["device"], 1.0);
+    assert_eq!(policy["cpu_attention"], false);
+    let again = place.json("simulate --hw rtx4090 --plan own.json --format json");
+    let rate = |of: &Value| of["prediction"]["throughput_tok_s"].as_f64();
+    assert!(rate(&plan).is_some());
+    assert_eq!(rate(&again), rate(&plan));
+}
+
 #[test]
 fn other_memory_is_asked_for_without_a_profile() {
     let place = Place::new();

@@ -82,9 +82,10 @@ impl Backend {
         if profile.kind == self.kind() {
             return Ok(profile);
         }
-        let (its, own) = match profile.kind {
-            DeviceKind::Gpu => ("a machine with a GPU", "CPU"),
-            DeviceKind::Emulated => ("a machine with an emulated device", "GPU"),
+        let its = machine_of(profile.kind);
+        let own = match self {
+            Backend::Cpu => "CPU",
+            Backend::Cuda => "GPU",
         };
         let line = format!(
             "--hw {wanted}: is of {its}, and {what} on this machine's {own}; give what `plimsoll \
@@ -115,6 +116,14 @@ impl Backend {
             Backend::Cpu => "emulated device",
             Backend::Cuda => "GPU",
         }
+    }
+}
+
+/// What a profile of such a device is of.
+pub(super) fn machine_of(kind: DeviceKind) -> &'static str {
+    match kind {
+        DeviceKind::Gpu => "a machine with a GPU",
+        DeviceKind::Emulated => "a machine with an emulated device",
     }
 }
 

@@ -256,7 +256,7 @@ pub(super) fn found(
             };
             // What would help is no reason to fail.
             let flags = unasked(machine, &request, &planned).unwrap_or_default();
-            Err(too_slow(&planned, &flags))
+            Err(too_slow((&planned, &flags), machine.0))
         }
     }
 }
@@ -278,15 +278,14 @@ fn does_not_fit(infeasible: &Infeasible) -> Refusal {
     Refusal { line, json }
 }
 
-fn too_slow(planned: &Planned, flags: &[Unasked]) -> Refusal {
+fn too_slow((planned, flags): (&Planned, &[Unasked]), profile: &HardwareProfile) -> Refusal {
     let prediction = planned.plan.prediction.as_ref();
     let latency = prediction.map(|summary| summary.latency_s);
     let bottleneck = prediction.map_or(String::new(), bottleneck_text);
     let tries = flags.iter().map(|Unasked { flag, gain }| {
-        format!(
-            ", try {}, about {gain:.1}x as fast or more,",
-            in_flags(*flag)
-        )
+        let (about, or_more) = bounds(*flag, profile);
+        let flag = in_flags(*flag);
+        format!(", try {flag}, {about} {gain:.1}x as fast{or_more},")
     });
     let tries: String = tries.collect();
     let line = format!(
@@ -465,20 +464,28 @@ fn advice(
     let prediction = planned.plan.prediction.as_ref();
     let bottleneck = prediction.map_or(String::new(), bottleneck_text);
     let flags = unasked.iter().map(|Unasked { flag, gain }| {
-        // Where host memory alone bounds the CPU's products, what is predicted is the most that there can be.
-        let at_most = *flag == Flag::SplitLayers && profile.compute.cpu_gemm.is_empty();
-        let unless = match flag {
-            Flag::CompressWeight | Flag::CompressCache => " or more; answers change a little",
-            Flag::SplitLayers if at_most => {
+        let (about, or_more) = bounds(*flag, profile);
+        let but = match flag {
+            Flag::CompressWeight | Flag::CompressCache => "; answers change a little",
+            Flag::SplitLayers if or_more.is_empty() => {
                 "; the profile does not say how fast the CPU multiplies, so that is as if host memory alone bounded it"
             }
-            Flag::SplitLayers => " or more",
+            Flag::SplitLayers => "",
         };
-        let gain = would_be(*gain, if at_most { "up to " } else { "about " });
-        format!("{} {gain}{unless}", in_flags(*flag))
+        let gain = would_be(*gain, &format!("{about} "));
+        format!("{} {gain}{or_more}{but}", in_flags(*flag))
     });
     let machine = format!("{bottleneck}; {helps}");
     std::iter::once(machine).chain(flags).collect()
+}
+
+/// What stands before and behind a flag's gain: a search finds that or more, but where host memory alone bounds the CPU's products it is
+/// the most that there can be.
+fn bounds(flag: Flag, profile: &HardwareProfile) -> (&'static str, &'static str) {
+    match flag {
+        Flag::SplitLayers if profile.compute.cpu_gemm.is_empty() => ("up to", ""),
+        _ => ("about", " or more"),
+    }
 }
 
 /// A flag as it is written, with what it means.

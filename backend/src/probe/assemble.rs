@@ -11,7 +11,6 @@ use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
 use super::compute::Matrix;
-use super::pageable::Staged;
 use super::samples::{Handoffs, Timed, durations};
 use super::stats::{median, spread, without_falls};
 use super::{Measured, Moment, ProbeOptions, beside, compute, unpack};
@@ -193,12 +192,12 @@ fn links(measured: &Measured) -> Links {
 }
 
 /// None without a GPU, of which no driver has any.
-fn staged_ahead(staged: &Staged) -> Option<Quantity<Bytes>> {
-    (!staged.ahead.is_empty()).then(|| {
-        let bytes = median(&staged.ahead).max(0.0).round();
+fn staged_ahead(staged: &[f64]) -> Option<Quantity<Bytes>> {
+    (!staged.is_empty()).then(|| {
+        let bytes = median(staged).max(0.0).round();
         let quantity = Quantity::new(Bytes(bytes as u64), MEASURED);
         match bytes > 0.0 {
-            true => quantity.with_spread(spread(&staged.ahead)),
+            true => quantity.with_spread(spread(staged)),
             false => quantity,
         }
     })

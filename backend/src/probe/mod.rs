@@ -51,8 +51,8 @@ use compute::Kind;
 use contention::{Losses, ROUNDS};
 use moves::{MOVERS, Moves, REGION, SIZES};
 pub use pace::{Moment, PaceMeter, Paced};
-use pageable::Staged;
 pub use pageable::pageable_copies;
+use pageable::take_staged;
 pub use peak::fma_flops_per_s;
 use samples::{Timed, timed};
 pub(crate) use stats::{median, spread};
@@ -127,7 +127,8 @@ struct Measured {
     moves: Vec<Timed>,
     /// Copies from and to memory that is not page-locked, where there is a GPU to which that matters.
     pageable: Vec<Timed>,
-    staged: Staged,
+    /// Bytes of such copies to the device that were staged when their turn came.
+    staged: Vec<f64>,
     compute: Vec<(Dtype, Timed)>,
     /// Parts of a GPU's layers, also of models whose tasks are not in `compute`.
     layer_parts: Vec<beside::LayerPart>,
@@ -158,7 +159,7 @@ impl Measured {
             moments: Vec::new(),
             moves: Vec::new(),
             pageable: Vec::new(),
-            staged: Staged::default(),
+            staged: Vec::new(),
             compute: Vec::new(),
             layer_parts: Vec::new(),
             packed_weights: Vec::new(),
@@ -230,7 +231,7 @@ pub fn measure(
     measure_moves(options, &mut measured)?;
     if options.cpu.card.is_some() {
         let (_, mut tasks) = measured.run(|_| pageable_copies(options))?;
-        measured.staged = Staged::take(&mut tasks);
+        measured.staged = take_staged(&mut tasks);
         measured.pageable = tasks;
     }
     progress("implementations of products", 0.04);

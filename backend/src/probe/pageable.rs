@@ -57,30 +57,18 @@ pub fn pageable_copies(options: &ProbeOptions) -> Result<Run, ProbeError> {
     run_program(options, &plan, &machine, moves.program)
 }
 
-/// Copies from pageable memory to a device behind one from page-locked memory, and behind each other: the driver puts a part of the
-/// former into memory of its own while the link is still busy.
-#[derive(Debug, Default)]
-pub(super) struct Staged {
-    /// Bytes that were there when a copy's turn came.
-    pub ahead: Vec<f64>,
-}
-
-impl Staged {
-    /// Takes them from the end of the copies' tasks, and leaves those that were one by one.
-    pub(super) fn take(tasks: &mut Vec<Timed>) -> Staged {
-        let first = tasks
-            .iter()
-            .position(|task| task.op.pageable_bytes().is_none());
-        let rest = tasks.split_off(first.unwrap_or(tasks.len()));
-        let of = |three: &[Timed; 3]| {
-            let [_, behind_locked, behind_other] = three.map(|task| task.seconds());
-            STAGED as f64 * (1.0 - behind_locked / behind_other)
-        };
-        let (threes, _) = rest.as_chunks();
-        Staged {
-            ahead: threes.iter().map(of).collect(),
-        }
-    }
+/// Bytes of copies from pageable memory to a device that were staged when their turn came: a copy behind one from page-locked memory,
+/// beside one behind its like. Takes these from the end of the copies' tasks, and leaves those that were one by one.
+pub(super) fn take_staged(tasks: &mut Vec<Timed>) -> Vec<f64> {
+    let first = tasks
+        .iter()
+        .position(|task| task.op.pageable_bytes().is_none());
+    let rest = tasks.split_off(first.unwrap_or(tasks.len()));
+    let of = |three: &[Timed; 3]| {
+        let [_, behind_locked, behind_other] = three.map(|task| task.seconds());
+        STAGED as f64 * (1.0 - behind_locked / behind_other)
+    };
+    rest.as_chunks().0.iter().map(of).collect()
 }
 
 /// A model with weights for all regions on the host, nothing of them page-locked.
@@ -136,16 +124,11 @@ mod tests {
             ]
         };
         let mut tasks = [&alone[..], &three(3e-4), &three(2e-4)].concat();
-        let staged = Staged::take(&mut tasks);
+        let staged = take_staged(&mut tasks);
         assert_eq!(tasks.len(), alone.len());
         let expected = [0.25, 0.5].map(|share| share * STAGED as f64);
-        let off = staged
-            .ahead
-            .iter()
-            .zip(expected)
-            .map(|(a, b)| (a - b).abs());
-        assert!(staged.ahead.len() == 2 && off.fold(0.0, f64::max) < 1.0);
-        let none = Staged::take(&mut tasks);
-        assert!(none.ahead.is_empty() && tasks.len() == alone.len());
+        let off = staged.iter().zip(expected).map(|(a, b)| (a - b).abs());
+        assert!(staged.len() == 2 && off.fold(0.0, f64::max) < 1.0);
+        assert!(take_staged(&mut tasks).is_empty() && tasks.len() == alone.len());
     }
 }

@@ -257,6 +257,7 @@ impl CostModel {
         unpacks && self.by_shape_of(&[rated]).is_some()
     }
 
+    /// That sum.
     fn by_shape(
         &self,
         (stage, m, packed): (Stage, u32, bool),

@@ -6,6 +6,7 @@ use std::path::Path;
 use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
 use serde::Serialize;
 
+use super::super::backend::machine_of;
 use super::super::output::print_json;
 use super::super::{Exit, Failure, Format, print};
 use super::report::errors_text;
@@ -50,9 +51,10 @@ fn check_kind(args: &Args, profile: &HardwareProfile, hw: &str) -> Result<(), Fa
     if profile.kind == args.backend.kind() {
         return Ok(());
     }
-    let (its, flag) = match profile.kind {
-        DeviceKind::Gpu => ("a machine with a GPU", "--backend cuda"),
-        DeviceKind::Emulated => ("a machine with an emulated device", "--backend cpu"),
+    let its = machine_of(profile.kind);
+    let flag = match profile.kind {
+        DeviceKind::Gpu => "--backend cuda",
+        DeviceKind::Emulated => "--backend cpu",
     };
     let line = format!("--hw {hw}: is of {its}; add {flag}, or give the profile that cases ran by");
     Err(Failure::new(Exit::Usage, line))

@@ -65,6 +65,27 @@ fn refusal(from: &str, to: &str) -> String {
     error.to_string()
 }
 
+/// Where the planner chooses the batches nobody has to say how many; where percentages are stated they are needed.
+#[test]
+fn batches_are_stated_where_percentages_are() {
+    let grid = |placement: &str| {
+        let text = format!(
+            "repeats = 1\ndtype = \"f32\"\n[[model]]\nname = \"opt-125m\"\nmodel = \"opt-125m\"\n\
+             [[placement]]\nname = \"p\"\n{placement}\n\
+             [[batch]]\nname = \"b\"\nprompt_len = 8\ngen_len = 3\nnum_prompts = 8\n"
+        );
+        Grid::parse(&text, Path::new("grid.toml"))
+    };
+    let chosen = grid("").expect("a grid");
+    assert!(chosen.cases.len() == 1 && chosen.cases[0].policy.is_none());
+    let error = grid("percent = [0, 100, 0, 100, 0, 100]").expect_err("no batches");
+    let said = error.to_string();
+    assert!(
+        said.contains("batch `b`: gpu_batch_size: is missing"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_grid_is_multiplied_out() {
     let all = names(GRID);
