@@ -217,3 +217,32 @@ fn recorded_tables_are_what_this_version_gives() {
         place.text("experiment exp --check");
     }
 }
+
+/// FlashDecoding++'s techniques follow from what `bench` recorded on a GPU.
+#[test]
+fn what_kernels_are_worth_follows_from_a_recorded_bench() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let place = Place::new();
+    place.text(&format!(
+        "experiment {root}/experiments/flashdecoding --check"
+    ));
+    let definition = |bench: &str| {
+        format!(
+            "kind = \"dataflow\"\ntitle = \"Kernels\"\nmodel = \"llama-2-7b\"\nbench = \"{bench}\"\ncontext = 1024\n\
+             sequences = [1]\n[published]\nm1 = 2\nvendor_over_gemv = 0.8\ngemv_over_tensor_cores = 0.5\n\
+             synchronising = 0.2\ngain = 1.4\n"
+        )
+    };
+    std::fs::create_dir_all(place.path("exp")).unwrap();
+    place.write("exp/kernels.toml", &definition("bench.csv"));
+    place.refused("experiment exp", 4, &["bench.csv", "check the path"]);
+    place.write("exp/bench.csv", "part,n\nproduct,1\n");
+    place.refused("experiment exp", 4, &["bench.csv", "plimsoll bench -o"]);
+    let head = "part,n,k,rows,context,sequences,way,seconds\n";
+    let line = |rows: u32, seconds: &str| format!("product,4096,4096,{rows},,,gemv,{seconds}\n");
+    place.write("exp/bench.csv", &(head.to_owned() + &line(1, "1e-5")));
+    let words = ["bench.csv", "4096 x 4096", "bench --model llama-2-7b"];
+    place.refused("experiment exp", 4, &words);
+    place.write("exp/bench.csv", &(head.to_owned() + &line(1, "0")));
+    place.refused("experiment exp", 4, &["bench.csv", "line 2", "not above 0"]);
+}

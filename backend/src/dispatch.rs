@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{Curve, HardwareProfile, Implementation, Inflections, ProductCurves};
-use plimsoll_core::model::{ModelSpec, TensorRole};
+use plimsoll_core::model::ModelSpec;
 
 use crate::kernels::linear::Ways;
 use crate::probe::{MEASURED, median, spread};
@@ -36,11 +36,7 @@ impl Weights {
                 k: tensor.cols as usize,
                 packed: false,
             };
-            let is_looked_up = matches!(
-                tensor.role,
-                TensorRole::TokenEmbedding | TensorRole::PositionEmbedding
-            );
-            if !tensor.is_vector() && !is_looked_up && !shapes.contains(&weights) {
+            if tensor.is_multiplied() && !shapes.contains(&weights) {
                 shapes.push(weights);
             }
         }

@@ -60,9 +60,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let folder = args.folder.display();
     let made = format!(
-        "Made by `plimsoll experiment {folder}` (plimsoll {}) on {}. All predictions are simulated.",
+        "Made by `plimsoll experiment {folder}` (plimsoll {}) on {}. {}",
         env!("CARGO_PKG_VERSION"),
-        today()
+        today(),
+        match definitions.iter().any(|of| of.kind.is_measured()) {
+            true =>
+                "Where times of `bench` are named below, numbers follow from these; all others are simulated.",
+            false => "All predictions are simulated.",
+        }
     );
     let text = results_text(&definitions, &outcomes, &made);
     write_text(&dir.join("RESULTS.md"), &text)?;

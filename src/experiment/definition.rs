@@ -7,6 +7,8 @@ use serde::Deserialize;
 
 use super::against_flexgen::AgainstFlexGen;
 use super::at_once_file::{WrittenInTime, WrittenPredictors};
+use super::dataflow::Dataflow;
+use super::dataflow_file::WrittenDataflow;
 use super::gains::Gains;
 use super::iteration::Iterations;
 use super::offline::Offline;
@@ -120,6 +122,15 @@ pub enum Kind {
     Predictors(Box<Predictors>),
     /// S3's Figure 4d.
     InTime(Box<InTime>),
+    /// What FlashDecoding++'s techniques are worth.
+    Dataflow(Box<Dataflow>),
+}
+
+impl Kind {
+    /// Whether its numbers follow from times that were measured, without a simulation.
+    pub fn is_measured(&self) -> bool {
+        matches!(self, Kind::Dataflow(_))
+    }
 }
 
 /// What a table's errors say something about.
@@ -191,6 +202,7 @@ enum Written {
     Predictors(WrittenPredictors),
     #[serde(rename = "in-time")]
     InTime(WrittenInTime),
+    Dataflow(WrittenDataflow),
     #[serde(rename = "device-memory")]
     Memory(Filled),
     #[serde(rename = "split-breakdown")]
@@ -552,6 +564,10 @@ fn read(path: &Path) -> Result<Definition, InputError> {
             (it.title, Kind::Schedules(Box::new(schedules)))
         }
         Written::Ablation(it) => (it.title, Kind::Ablation),
+        Written::Dataflow(it) => {
+            let dataflow = it.found(path)?;
+            (it.title, Kind::Dataflow(Box::new(dataflow)))
+        }
         serving @ (Written::Gains(_)
         | Written::Sizes(_)
         | Written::AgainstFlexGen(_)

@@ -69,7 +69,11 @@ fn section(definition: &Definition, outcome: &Outcome) -> String {
             let drawn = table.pictures.iter().map(|LinePicture { suffix, of, .. }| {
                 format!("![{title}{of}]({name}{suffix}.svg)\n\n")
             });
-            drawn.collect::<String>() + &serving(table)
+            let rests_on = match definition.kind.is_measured() {
+                true => "From times of `bench`.\n\n",
+                false => "",
+            };
+            rests_on.to_owned() + &drawn.collect::<String>() + &serving(table)
         }
     }
 }

@@ -194,6 +194,7 @@ pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
             Kind::Pipelined(pipelined) => Outcome::Serving(pipelined.table()?),
             Kind::Predictors(predictors) => Outcome::Serving(predictors.table()?),
             Kind::InTime(in_time) => Outcome::Serving(in_time.table()?),
+            Kind::Dataflow(dataflow) => Outcome::Serving(dataflow.table()),
             Kind::Memory { scene, systems, .. } => {
                 let setting = Setting {
                     profile: &scene.machine,

@@ -156,6 +156,15 @@ impl TensorSpec {
     pub fn is_vector(&self) -> bool {
         self.rows == 1
     }
+
+    /// Whether tokens are multiplied with it: a matrix that no token looks rows up in.
+    pub fn is_multiplied(&self) -> bool {
+        let is_looked_up = matches!(
+            self.role,
+            TensorRole::TokenEmbedding | TensorRole::PositionEmbedding
+        );
+        !self.is_vector() && !is_looked_up
+    }
 }
 
 /// What a family calls its modules; empty where it has no such module.
