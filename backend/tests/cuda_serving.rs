@@ -378,6 +378,36 @@ fn what_fails_on_the_card_ends_the_run_with_a_name() {
     }
 }
 
+/// What a cache may have is what this leaves.
+#[test]
+fn what_lies_beside_weights_and_cache_is_known_before_it_is_taken() {
+    for name in ["tiny-opt", "tiny-llama"] {
+        let model = &model(name);
+        let card = FakeCard::idle();
+        let options = CpuOptions {
+            card: Some(Arc::clone(&card) as Arc<dyn Card>),
+            ..CpuOptions::new(".")
+        };
+        let setup = setup(ample(model));
+        let source = &Synthetic { seed: 3 };
+        let served = &setup.served;
+        let known = served.beside(&options).expect("a model that is served").0;
+        let emulated = served.beside(&CpuOptions::new("."));
+        assert_eq!(emulated.unwrap().0, 0);
+        let built = ServingExecutor::new(&setup.machine, served, setup.texts, source, &options);
+        let executor = built.expect("room for all");
+        let weights = model.weight_bytes(served.dtype).0;
+        let beside = card.taken() as u64 - served.kv.0 - weights;
+        // Weights begin at round addresses.
+        assert!(
+            (known..known + 16_384).contains(&beside),
+            "{known} {beside}"
+        );
+        assert!(known > 16_384, "{known}");
+        drop(executor);
+    }
+}
+
 /// Why a card does not serve.
 fn refused(setting: Setting) -> String {
     let options = CpuOptions {

@@ -81,8 +81,8 @@ pub struct Args {
     /// Sequences in an iteration at most
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     max_sequences: u32,
-    /// Tokens computed in an iteration at most, unless a prompt alone has more [default: the model's positions, at
-    /// least 2048]
+    /// Tokens computed in an iteration at most, unless a prompt alone has more [default: the model's positions, from
+    /// 2048 to 8192]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
     /// A closed loop: so many clients, each of which asks again as soon as it has its answer; the trace's times
@@ -265,6 +265,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let files = args.output.iter().map(PathBuf::as_path).zip(outputs);
         return swept(args.format, (&server, &requests), sweep, files.collect());
     }
+    let options = args.execute.options(&profile)?;
+    if let Some(options) = &options {
+        let asked = (&*requests, args.kv_gb);
+        let room = args
+            .execute
+            .leave_room((&mut server, &profile), asked, options);
+        room.inspect_err(told)?;
+    }
     let replayed = server.replay(&requests)?;
     complain_of(&replayed.refusals);
     if let Some(said) = reserved_for_nothing(args, (&server, &replayed.summary), &requests) {
@@ -276,7 +284,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let on = (&server, &profile);
     let asked = (&*requests, replayed.summary.output_tokens);
-    let measured = args.execute.run(on, &args.model, asked)?;
+    let execute = |options| args.execute.run(on, (&args.model, options), asked);
+    let measured = options.as_ref().map(execute).transpose()?;
     // What was found is said even where a file of it cannot be written.
     let count = requests.len();
     print_replayed(args.format, (&server, count), &replayed, measured.as_ref())?;
@@ -521,7 +530,7 @@ fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
         manager,
         limits: Limits {
             sequences: args.max_sequences,
-            tokens: args.max_tokens.unwrap_or(positions.max(2048)),
+            tokens: args.max_tokens.unwrap_or(positions.clamp(2048, 8192)),
         },
         clients: args.clients,
         slo_s: args.slo_s_per_token,

@@ -349,6 +349,31 @@ struct Drawn {
     published: Option<PathBuf>,
 }
 
+impl Drawn {
+    /// With all that it names, in the file at `path`.
+    fn found(&self, path: &Path) -> Result<Kind, InputError> {
+        let model = find_model(&self.model).map_err(faulty(path, "model"))?.spec;
+        let workload = Workload {
+            prompt_len: self.prompt_len,
+            gen_len: self.gen_len,
+            num_prompts: None,
+        };
+        let beside = |file: &Path| path.parent().unwrap_or(Path::new("")).join(file);
+        let mut published = match &self.published {
+            Some(file) => read_published(&beside(file))?,
+            None => Vec::new(),
+        };
+        published.retain(|p| p.model.name == model.name && p.workload == workload);
+        Ok(Kind::Pareto {
+            machine: Box::new(find_profile(&self.hw).map_err(faulty(path, "hw"))?),
+            model: Box::new(model),
+            workload,
+            systems: systems(path, &self.systems)?,
+            published,
+        })
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Placed {
@@ -538,26 +563,8 @@ fn read(path: &Path) -> Result<Definition, InputError> {
             (it.title, kind)
         }
         Written::Pareto(it) => {
-            let model = find_model(&it.model).map_err(here("model"))?.spec;
-            let workload = Workload {
-                prompt_len: it.prompt_len,
-                gen_len: it.gen_len,
-                num_prompts: None,
-            };
-            let systems = systems(path, &it.systems)?;
-            let mut published = match &it.published {
-                Some(file) => read_published(&beside(file))?,
-                None => Vec::new(),
-            };
-            published.retain(|p| p.model.name == model.name && p.workload == workload);
-            let kind = Kind::Pareto {
-                machine: Box::new(find_profile(&it.hw).map_err(here("hw"))?),
-                model: Box::new(model),
-                workload,
-                systems,
-                published,
-            };
-            (it.title, kind)
+            let pareto = it.found(path)?;
+            (it.title, pareto)
         }
         Written::Schedules(it) => {
             let schedules = it.found(path)?;

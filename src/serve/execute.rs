@@ -89,18 +89,7 @@ impl Server {
         options: &CpuOptions,
         see: &mut dyn FnMut(u64),
     ) -> Result<Executed, ExecuteError> {
-        let (machine, shape) = (self.machine(), Shape::of(&self.model, self.dtype));
-        let swapped = self.manager.layers(&machine, self.kv_bytes, &shape);
-        let served = Served {
-            model: self.model.clone(),
-            dtype: self.dtype,
-            kv: self.kv_bytes,
-            device_layers: swapped.map_or(shape.layers, |pie| pie.slots()),
-            block_tokens: self.manager.block_tokens(),
-            host: self.profile.usable().host,
-            most: self.most(requests),
-            traffic: self.traffic.clone(),
-        };
+        let served = self.served(requests);
         let lengths = requests.iter().map(|request| request.prompt_len);
         let longest = lengths.clone().max().unwrap_or(0);
         let count = requests.len() as u64;
@@ -111,7 +100,7 @@ impl Server {
             ids
         });
         let prompts = prompts.collect();
-        let executor = ServingExecutor::new(&machine, &served, prompts, source, options)?;
+        let executor = ServingExecutor::new(&self.machine(), &served, prompts, source, options)?;
         let mut executor = Watched {
             executor,
             seen: Instant::now(),
@@ -124,6 +113,30 @@ impl Server {
             carried: executor.carried(),
             generated: executor.generated(),
         })
+    }
+
+    /// What a GPU needs beside weights and cache to serve a trace; nothing on an emulated device.
+    ///
+    /// # Errors
+    /// A model that cannot be computed.
+    pub fn beside(&self, requests: &[Request], options: &CpuOptions) -> Result<Bytes, CpuError> {
+        self.served(requests).beside(options)
+    }
+
+    /// What serves a trace for real.
+    fn served(&self, requests: &[Request]) -> Served {
+        let (machine, shape) = (self.machine(), Shape::of(&self.model, self.dtype));
+        let swapped = self.manager.layers(&machine, self.kv_bytes, &shape);
+        Served {
+            model: self.model.clone(),
+            dtype: self.dtype,
+            kv: self.kv_bytes,
+            device_layers: swapped.map_or(shape.layers, |pie| pie.slots()),
+            block_tokens: self.manager.block_tokens(),
+            host: self.profile.usable().host,
+            most: self.most(requests),
+            traffic: self.traffic.clone(),
+        }
     }
 
     /// What an iteration computes at most: a request may be computed again as a whole, whatever the limit is.

@@ -42,6 +42,16 @@ pub enum CudaError {
         /// The library's words.
         why: String,
     },
+    /// Memory of a GPU that cannot be had.
+    #[error(
+        "{wanted} more of the GPU's memory cannot be had: {why}; see `nvidia-smi` for who else has some, or ask for less"
+    )]
+    Memory {
+        /// How much.
+        wanted: Bytes,
+        /// The driver's words.
+        why: String,
+    },
     /// A kernel's source does not compile.
     #[error("{source_name} does not compile for {architecture}: {log}")]
     Compile {

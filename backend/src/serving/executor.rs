@@ -51,6 +51,34 @@ pub struct Served {
     pub traffic: Background,
 }
 
+impl Served {
+    /// What lies on a GPU beside the checkpoint's weights and the cache: activations, tables, logits, and a head that is the embedding
+    /// once more. An emulated device has them elsewhere.
+    ///
+    /// # Errors
+    /// A model that cannot be computed.
+    pub fn beside(&self, options: &CpuOptions) -> Result<Bytes, CpuError> {
+        let Some(card) = &options.card else {
+            return Ok(Bytes::ZERO);
+        };
+        let decoder = self.decoder(options)?;
+        let size = cache_size(self, decoder.token_bytes());
+        let stored = Resident::bytes(&self.model, self.dtype);
+        let twice = stored.saturating_sub(self.model.weight_bytes(self.dtype));
+        Ok(twice + serving::beside(&**card, self, &size, &decoder))
+    }
+
+    fn decoder(&self, options: &CpuOptions) -> Result<Decoder, CpuError> {
+        let none = Compression::default();
+        Ok(Decoder::new(
+            &self.model,
+            self.dtype,
+            none,
+            options.device_threads,
+        )?)
+    }
+}
+
 /// What computes.
 enum Device {
     Emulated(Arc<Engine>),
@@ -99,9 +127,7 @@ impl ServingExecutor {
         source: &dyn WeightSource,
         options: &CpuOptions,
     ) -> Result<ServingExecutor, CpuError> {
-        let none = Compression::default();
-        let decoder = Decoder::new(&served.model, served.dtype, none, options.device_threads)?
-            .with_dispatch(&options.dispatch);
+        let decoder = served.decoder(options)?.with_dispatch(&options.dispatch);
         let size = cache_size(served, decoder.token_bytes());
         let texts = Arc::new(Texts::new(prompts));
         let interrupt = Arc::clone(&options.interrupt);

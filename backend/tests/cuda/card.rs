@@ -208,6 +208,12 @@ impl FakeCard {
         self.shared.lock().calls.push((call, name));
     }
 
+    /// Bytes that were taken, in all.
+    pub fn taken(&self) -> usize {
+        let state = self.shared.lock();
+        state.memory.iter().map(|words| 16 * words.len()).sum()
+    }
+
     /// Of the last run: bytes of the host that it locked, and how many copies of a stream were from or to others.
     pub fn page_locked(&self, stream: usize) -> (usize, usize) {
         let state = self.shared.lock();

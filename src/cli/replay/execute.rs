@@ -108,19 +108,62 @@ impl ExecuteArgs {
         Err(Failure::new(Exit::Usage, line))
     }
 
-    /// Serves the trace, if that was asked for, on the machine of a profile; so many tokens come out.
+    /// What serves for real; none where nobody asked for that.
+    ///
+    /// # Errors
+    /// What this machine lacks.
+    pub fn options(&self, profile: &HardwareProfile) -> anyhow::Result<Option<CpuOptions>> {
+        if !self.execute {
+            return Ok(None);
+        }
+        let threads = self.threads.beside(self.backend, Some(profile));
+        let cpu = cpu_options(Path::new("."), threads)?;
+        let on_device = self.backend.on_device(cpu)?;
+        Ok(Some(CpuOptions {
+            throttles: self.throttles(),
+            ..self.backend.choosing_by(on_device, profile)
+        }))
+    }
+
+    /// Leaves a GPU room for what lies beside weights and cache: the cache has the rest, or what was asked for where that is less.
+    ///
+    /// # Errors
+    /// That there is no such room, or a model that cannot be computed.
+    pub fn leave_room(
+        &self,
+        (server, profile): (&mut Server, &HardwareProfile),
+        (requests, kv_gb): (&[Request], Option<f64>),
+        options: &CpuOptions,
+    ) -> anyhow::Result<()> {
+        let beside = server.beside(requests, options)?;
+        let left = server.gpus.kv_left(profile, &server.model, server.dtype);
+        let left = left.unwrap_or_default();
+        let room = left.saturating_sub(beside);
+        match kv_gb {
+            _ if beside == Bytes::ZERO || self.is_foreign(profile) => {}
+            None if room > Bytes::ZERO => server.kv_bytes = room,
+            Some(_) if server.kv_bytes <= room => {}
+            _ => {
+                let line = format!(
+                    "--execute: the weights leave {left}, of which activations and tables of {} tokens an iteration take {beside}:                      {room} for the cache; give a smaller --kv-gb or --max-tokens",
+                    server.limits.tokens
+                );
+                return Err(Failure::new(Exit::Infeasible, line).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves the trace on the machine of a profile; so many tokens come out.
     ///
     /// # Errors
     /// What is not served for real, what this machine lacks, an interruption.
     pub fn run(
         &self,
         (server, profile): (&Server, &HardwareProfile),
-        model: &str,
+        (model, options): (&str, &CpuOptions),
         (requests, tokens): (&[Request], u64),
-    ) -> anyhow::Result<Option<Measured>> {
-        if !self.execute {
-            return Ok(None);
-        }
+    ) -> anyhow::Result<Measured> {
         let foreign = self.is_foreign(profile);
         if foreign {
             complain(&format!(
@@ -133,14 +176,6 @@ impl ExecuteArgs {
                 }
             ));
         }
-        let threads = self.threads.beside(self.backend, Some(profile));
-        let on_device = self
-            .backend
-            .on_device(cpu_options(Path::new("."), threads)?)?;
-        let options = CpuOptions {
-            throttles: self.throttles(),
-            ..self.backend.choosing_by(on_device, profile)
-        };
         let source: Box<dyn WeightSource> = match find_model(model)?.checkpoint()? {
             Some(folder) => {
                 let checkpoint = Safetensors::open(folder, &server.model)?;
@@ -149,10 +184,10 @@ impl ExecuteArgs {
             }
             None => Box::new(Synthetic { seed: self.seed }),
         };
-        let around = Around::begin(Some(profile).filter(|_| !foreign), &options);
+        let around = Around::begin(Some(profile).filter(|_| !foreign), options);
         let progress = Progress::new("loading weights, then serving; tokens", tokens);
         let mut see = |done| progress.begin("serving, tokens", done);
-        let executed = server.execute(requests, (&*source, self.seed), &options, &mut see);
+        let executed = server.execute(requests, (&*source, self.seed), options, &mut see);
         drop(progress);
         let executed =
             executed.map_err(|error| match options.interrupt.load(Ordering::Relaxed) {
@@ -173,14 +208,14 @@ impl ExecuteArgs {
                 .is_ok()
                 .then(|| server.replay(requests))
         });
-        Ok(Some(Measured {
+        Ok(Measured {
             backend: self.backend,
             foreign,
             replayed: executed.replayed,
             carried: executed.carried,
             pace,
             at_pace: at_pace.transpose()?,
-        }))
+        })
     }
 
     fn throttles(&self) -> Throttles {

@@ -189,6 +189,15 @@ fn rotary(
 }
 
 impl Beside {
+    /// Bytes that it takes.
+    pub(super) fn bytes(card: &dyn Card, extent: &Extent<'_>) -> usize {
+        let mut bump = Bump::default();
+        for bytes in sizes(extent, card.multiprocessors()) {
+            bump.place(bytes);
+        }
+        bump.0
+    }
+
     /// Takes the memory and writes the tables that stay.
     pub(super) fn new(
         card: &dyn Card,

@@ -8,6 +8,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{self, CUresult};
+use plimsoll_core::units::Bytes;
 
 use super::Library;
 use crate::cuda::CudaError;
@@ -185,7 +186,12 @@ impl DeviceMemory {
     pub fn new(device: &Arc<Device>, bytes: usize) -> Result<DeviceMemory, CudaError> {
         let mut address = 0;
         device.enter()?;
-        call!(cuMemAlloc_v2(&raw mut address, bytes.max(1)))?;
+        call!(cuMemAlloc_v2(&raw mut address, bytes.max(1))).map_err(|error| {
+            CudaError::Memory {
+                wanted: Bytes(bytes as u64),
+                why: error.to_string(),
+            }
+        })?;
         let device = Arc::clone(device);
         Ok(DeviceMemory {
             device,

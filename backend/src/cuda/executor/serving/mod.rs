@@ -91,26 +91,12 @@ impl OnCard {
         (decoder, texts): (Decoder, Arc<Texts>),
         (source, options): (&dyn WeightSource, &CpuOptions),
     ) -> Result<OnCard, CpuError> {
-        let Served {
-            model, dtype, most, ..
-        } = served;
+        let Served { model, dtype, .. } = served;
         let on = &**card;
         let weights = CardWeights::load(on, (model, *dtype), source)?;
         let kv = on.take(served.kv.0 as usize)?;
-        let (sequences, tokens) = (most.sequences as usize, most.tokens as usize);
-        let extent = Extent {
-            model,
-            dtype: *dtype,
-            held: HeldAs::Whole,
-            rotary: decoder.rotary(),
-            prompts: 0,
-            sequences,
-            tokens,
-            positions: model.max_position_embeddings as usize,
-            parts: [0; 2],
-        };
-        let blocks = served.kv.0 as usize / size.block_bytes();
-        let tables = Tables::most(blocks, sequences, tokens);
+        let extent = extent(served, &decoder);
+        let (sequences, tables) = (extent.sequences, tables(&extent, &size));
         let room = Room::take(on, &extent, tables)?;
         let beside = Beside::new(on, &extent, false)?;
         let cache = CardCache::new(on, size, kv)?;
@@ -252,19 +238,52 @@ impl OnCard {
 }
 
 impl Room {
-    fn take(card: &dyn Card, extent: &Extent<'_>, tables: usize) -> Result<Room, CudaError> {
+    /// Bytes of what it takes, in the order in which it does: the workspace, activations, tables and next tokens.
+    fn sizes(extent: &Extent<'_>, tables: usize) -> [usize; 4] {
         let element = extent.dtype.size_bytes() as usize;
         let hidden = hidden_bytes(extent.model, extent.dtype, extent.tokens);
         let workspace = extent.tokens * workspace_elements(extent.model) * element + SLACK;
-        let chosen = 4 * extent.sequences;
+        [workspace, hidden.0 as usize, tables, 4 * extent.sequences]
+    }
+
+    fn take(card: &dyn Card, extent: &Extent<'_>, tables: usize) -> Result<Room, CudaError> {
+        let [workspace, hidden, tables, chosen] = Room::sizes(extent, tables);
         let start = card.take(workspace)?;
         Ok(Room {
-            hidden: card.take(hidden.0 as usize)?,
+            hidden: card.take(hidden)?,
             workspace: (start, start + workspace as u64),
             tables: card.take(tables)?,
             chosen: card.take(chosen)?,
         })
     }
+}
+
+/// How much is computed at most.
+fn extent<'m>(served: &'m Served, decoder: &'m Decoder) -> Extent<'m> {
+    Extent {
+        model: &served.model,
+        dtype: served.dtype,
+        held: HeldAs::Whole,
+        rotary: decoder.rotary(),
+        prompts: 0,
+        sequences: served.most.sequences as usize,
+        tokens: served.most.tokens as usize,
+        positions: served.model.max_position_embeddings as usize,
+        parts: [0; 2],
+    }
+}
+
+/// Bytes of tables at most.
+fn tables(extent: &Extent<'_>, size: &CacheSize) -> usize {
+    let blocks = size.device.0 as usize / size.block_bytes();
+    Tables::most(blocks, extent.sequences, extent.tokens)
+}
+
+/// Bytes of what lies on a card beside weights and cache.
+pub(crate) fn beside(card: &dyn Card, served: &Served, size: &CacheSize, with: &Decoder) -> Bytes {
+    let extent = extent(served, with);
+    let room = Room::sizes(&extent, tables(&extent, size));
+    Bytes((room.iter().sum::<usize>() + Beside::bytes(card, &extent)) as u64)
 }
 
 impl Issue for OnCard {
