@@ -158,8 +158,9 @@ fn benchmarked(bench: &Bench, model: &ModelSpec) -> anyhow::Result<PerModule<f64
         };
         (times.module, at)
     };
+    let source = Remembered::new(Synthetic { seed: 0 });
     let measured = benchmark(BENCHMARK, |shares| -> Result<Vec<_>, ProbeError> {
-        Ok(measure_parts(&options, *shares)?
+        Ok(measure_parts(&options, *shares, &source)?
             .modules
             .iter()
             .map(at)

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use plimsoll_backend::cpu::{CpuOptions, Throttles};
 use plimsoll_backend::probe::{PartOptions, PartTimes, ProbeError, measure_parts};
+use plimsoll_backend::weights::{Remembered, Synthetic};
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::{Curve, DeviceKind, GemmCurve, HardwareProfile, Source, SourceKind};
@@ -170,9 +171,11 @@ fn measure(
     };
     let steps = range.offsets().len() as u64 + 1;
     let progress = Progress::new("measuring", steps);
+    // Weights are the same at all shares, and making them takes longer than a run.
+    let source = Remembered::new(Synthetic { seed: 0 });
     let mut done = 0;
     benchmark(range, |shares| {
-        let parts = measure_parts(options, *shares)?;
+        let parts = measure_parts(options, *shares, &source)?;
         copies.extend(parts.pinned);
         done += 1;
         progress.set(done);

@@ -15,7 +15,7 @@ const CACHE_BYTES_MIN: usize = 16 << 20;
 #[derive(Debug, Default)]
 struct Taken {
     streams: Vec<Stream>,
-    events: Vec<Event>,
+    events: Vec<Arc<Event>>,
     memory: Vec<DeviceMemory>,
     locked: Vec<LockedPages>,
 }
@@ -82,7 +82,7 @@ impl GpuCard {
 }
 
 impl Taken {
-    fn event(&self, number: usize) -> Result<&Event, CudaError> {
+    fn event(&self, number: usize) -> Result<&Arc<Event>, CudaError> {
         self.events
             .get(number)
             .ok_or_else(|| missing("an event", number))
@@ -105,7 +105,7 @@ impl Card for GpuCard {
             taken.streams.push(Stream::new(&self.device)?);
         }
         for _ in 0..events {
-            taken.events.push(Event::blocking(&self.device)?);
+            taken.events.push(Arc::new(Event::blocking(&self.device)?));
         }
         Ok(())
     }
@@ -167,7 +167,10 @@ impl Card for GpuCard {
 
     fn await_event(&self, event: usize) -> Result<(), CudaError> {
         let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
-        taken.event(event)?.wait()
+        let event = Arc::clone(taken.event(event)?);
+        // Who waits keeps nobody from taking memory.
+        drop(taken);
+        event.wait()
     }
 
     fn elapsed_ms(&self, since: usize, event: usize) -> Result<f32, CudaError> {

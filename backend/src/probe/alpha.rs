@@ -1,6 +1,6 @@
 //! How long the parts of split linear layers take here, at stated shares (HeteGen section 4.4).
 //!
-//! Two layers of the model, with made-up weights and a vocabulary of a few words, run as any split plan does: the CPU computes,
+//! Two layers of the model, with a vocabulary of a few words, run as any split plan does: the CPU computes,
 //! rows are copied into page-locked memory and moved, all beside each other, so what engines take from each
 //! other is in the times. Those of prompts are left out.
 
@@ -20,7 +20,7 @@ use plimsoll_core::workload::Workload;
 use super::stats::median;
 use super::{ProbeError, prompts, split};
 use crate::cpu::{CpuExecutor, CpuOptions};
-use crate::weights::Synthetic;
+use crate::weights::WeightSource;
 
 /// Layers that run: enough that buffers are handed on from one to the next.
 const LAYERS: u32 = 2;
@@ -71,15 +71,18 @@ pub struct Parts {
     pub pinned: Vec<(Bytes, Seconds)>,
 }
 
-/// Runs the layers at some shares and reads the times of their parts.
+/// Runs the layers at some shares, with weights of a source, and reads the times of their parts.
 ///
 /// # Errors
 /// A model that cannot be split or executed; memory that cannot be had.
-pub fn measure_parts(options: &PartOptions, shares: PerModule<f64>) -> Result<Parts, ProbeError> {
+pub fn measure_parts(
+    options: &PartOptions,
+    shares: PerModule<f64>,
+    source: &dyn WeightSource,
+) -> Result<Parts, ProbeError> {
     let plan = plan(options, shares)?;
     let mut lowering = Lowering::new(&plan)?;
-    let source = Synthetic { seed: 0 };
-    let mut executor = CpuExecutor::new(&plan, lowering.placement(), &source, &options.cpu)?;
+    let mut executor = CpuExecutor::new(&plan, lowering.placement(), source, &options.cpu)?;
     executor.set_prompts(lowering.texts(), &prompts(&plan, options.sequences))?;
     let run = drive(&mut lowering as &mut dyn Controller, &mut executor)?;
     let rows = |module: Module| {

@@ -8,6 +8,7 @@ use plimsoll_core::program::{Gemm, Op, ResourceKind, Stage};
 
 use super::assemble::{Rates, curve};
 use super::samples::Timed;
+use super::stats::median;
 
 /// A part of a layer that ran.
 #[derive(Debug, Clone, Copy)]
@@ -19,12 +20,15 @@ pub(super) struct LayerPart {
 }
 
 impl LayerPart {
-    /// A task of a model whose products have biases, or not; none where it is no whole part of a layer on the device.
+    /// A task of a model whose products have biases, or not; none where it is no whole part of a layer on the device, or its weights
+    /// may lie in a cache, from which products alone do not have them.
     pub fn new((dtype, biased): (Dtype, bool), task: &Timed) -> Option<LayerPart> {
         match task.op {
-            Op::Linear { stage, .. }
-                if task.kind == ResourceKind::Gpu && Stage::RATED.contains(&stage) =>
-            {
+            Op::Linear {
+                stage,
+                reused: false,
+                ..
+            } if task.kind == ResourceKind::Gpu && Stage::RATED.contains(&stage) => {
                 Some(LayerPart {
                     dtype,
                     biased,
@@ -40,10 +44,10 @@ impl LayerPart {
 /// What a curve is for.
 type Key = (Dtype, Stage, bool, u32);
 
-/// Curves over rows. Parts with a product that was not measured alone are left out, and those that took no longer than their products,
-/// which were faster in them than alone.
+/// Curves over rows. Parts with a product that was not measured alone are left out, and those that in the middle took no longer than
+/// their products, which were faster in them than alone.
 pub(super) fn curves(parts: &[LayerPart], products: &[ProductCurves]) -> Vec<BesideProducts> {
-    let mut by_key = BTreeMap::<Key, Rates>::new();
+    let mut by_key = BTreeMap::<Key, BTreeMap<u32, Vec<f64>>>::new();
     for part in parts {
         let Op::Linear { m, ref gemms, .. } = part.task.op else {
             continue;
@@ -53,23 +57,37 @@ pub(super) fn curves(parts: &[LayerPart], products: &[ProductCurves]) -> Vec<Bes
         let (Some(all), Some(first)) = (all, gemms.iter().next()) else {
             continue;
         };
-        let beside_s = part.task.seconds() - all;
-        if beside_s <= 0.0 {
-            continue;
-        }
-        let rates = by_key.entry((part.dtype, part.stage, part.biased, first.k));
-        let of_rows = rates.or_default().entry(u64::from(m)).or_default();
-        of_rows.push(f64::from(m) * f64::from(first.k) / beside_s);
+        let times = by_key.entry((part.dtype, part.stage, part.biased, first.k));
+        let of_rows = times.or_default().entry(m).or_default();
+        of_rows.push(part.task.seconds() - all);
     }
-    let of = |((dtype, stage, biased, width), rates)| BesideProducts {
-        dtype,
-        stage,
-        biased,
-        width,
-        rate: curve(&rates),
+    let of = |((dtype, stage, biased, width), times)| {
+        let rates = rates(width, &times);
+        (!rates.is_empty()).then(|| BesideProducts {
+            dtype,
+            stage,
+            biased,
+            width,
+            rate: curve(&rates),
+        })
     };
-    by_key.into_iter().map(of).collect()
+    by_key.into_iter().filter_map(of).collect()
 }
+
+/// Elements a second by rows, from seconds that in single cases may be none or less.
+fn rates(width: u32, times: &BTreeMap<u32, Vec<f64>>) -> Rates {
+    let of_rows = |(m, times): (&u32, &Vec<f64>)| {
+        let middle = median(times);
+        let elements = f64::from(*m) * f64::from(width);
+        let rate = |seconds: &f64| elements / seconds.max(middle / LEAST_OF_MIDDLE);
+        let rates = times.iter().map(rate).collect();
+        (middle > 0.0).then_some((u64::from(*m), rates))
+    };
+    times.iter().filter_map(of_rows).collect()
+}
+
+/// Single times count as one part in so many of the middle one at least.
+const LEAST_OF_MIDDLE: f64 = 16.0;
 
 /// Seconds of a product with whole weights by itself, by the implementation that an executor chooses.
 fn alone_s(products: &[ProductCurves], dtype: Dtype, (m, gemm): (u32, Gemm)) -> Option<f64> {

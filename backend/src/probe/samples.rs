@@ -98,10 +98,11 @@ pub(super) fn gaps_on_one_engine(run: &Run, kind: ResourceKind) -> Vec<f64> {
 }
 
 /// Times between the end of what a task waited for on another engine and its start, where its own engine stood idle by then: of
-/// engines both of which are streams where the device is a GPU, and of others.
+/// engines both of which are streams where the device is a GPU, from those to the host's, and of others.
 #[derive(Debug, Default)]
 pub(super) struct Handoffs {
     pub between_streams: Vec<f64>,
+    pub from_streams: Vec<f64>,
     pub others: Vec<f64>,
 }
 
@@ -127,9 +128,10 @@ impl Handoffs {
                     && kinds[resource] != ResourceKind::Sync
                 {
                     let both = [on[dep.0 as usize], kinds[resource]];
-                    let of = match both.iter().all(|kind| kind.is_stream()) {
-                        true => &mut self.between_streams,
-                        false => &mut self.others,
+                    let of = match both.map(ResourceKind::is_stream) {
+                        [true, true] => &mut self.between_streams,
+                        [true, false] => &mut self.from_streams,
+                        _ => &mut self.others,
                     };
                     of.push(span.start.0 - ready);
                 }
@@ -199,6 +201,7 @@ mod tests {
             (Sync, &[TaskId(4)], (5.5, 5.5)),
         ]));
         assert_eq!(found.between_streams, [0.125, 0.0625]);
-        assert_eq!(found.others, [0.5, 0.25]);
+        assert_eq!(found.from_streams, [0.5]);
+        assert_eq!(found.others, [0.25]);
     }
 }

@@ -1,5 +1,7 @@
 //! What split linear layers ask of the CPU: its products, and what it loses beside copies.
 
+use std::collections::BTreeMap;
+
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::lower::LowerError;
@@ -13,6 +15,7 @@ use plimsoll_core::workload::Workload;
 use super::compute::{self, Shape, with_room};
 use super::contention::ROUNDS;
 use super::samples::Timed;
+use super::stats::median;
 use super::{Measured, ProbeError, ProbeOptions, run_plan};
 
 /// Sequences and prompt lengths whose products the CPU computes.
@@ -69,6 +72,7 @@ fn of_shape(
 pub(super) fn measure(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
     let gen_len = if options.quick { 5 } else { 15 };
     for dtype in &options.dtypes {
+        let mut runs = Vec::new();
         // It is the CPU that is asked, whatever the device.
         for shape in compute::SHAPES {
             for batch in BATCHES {
@@ -79,36 +83,130 @@ pub(super) fn measure(options: &ProbeOptions, measured: &mut Measured) -> Result
                 let alone: Vec<Timed> = tasks.into_iter().filter(on_cpu).collect();
                 let plan = of(HALF)?;
                 let (_, beside) = measured.run(|weights| run_plan(options, &plan, weights))?;
-                let halves: Vec<Timed> = alone.iter().filter_map(halved).collect();
-                // Once for each batch, so it belongs to every round.
-                for round in 0..ROUNDS {
-                    measured.losses.add(round, &beside, &halves);
-                }
-                let alone = alone.into_iter().map(|task| (*dtype, task));
-                measured.cpu_products.extend(alone);
+                runs.push((alone, beside));
             }
+        }
+        let known = Known::of(runs.iter().flat_map(|(alone, _)| alone));
+        for (alone, beside) in runs {
+            let halves: Vec<Timed> = alone.iter().filter_map(|it| known.halved(it)).collect();
+            // Once for each batch, so it belongs to every round.
+            for round in 0..ROUNDS {
+                measured.losses.add(round, &beside, &halves);
+            }
+            let alone = alone.into_iter().map(|task| (*dtype, task));
+            measured.cpu_products.extend(alone);
         }
     }
     Ok(())
 }
 
-/// Half of a product's rows, in half of its time.
-fn halved(task: &Timed) -> Option<Timed> {
-    let Op::Linear { gemms, .. } = task.op else {
+/// Seconds of whole products by themselves, by rows of input and by weights: what half a product takes alone, which never ran alone.
+#[derive(Debug, Default)]
+struct Known(BTreeMap<u32, BTreeMap<u64, Vec<f64>>>);
+
+/// Rows of input, and weights.
+fn size(task: &Timed) -> Option<(u32, u64)> {
+    let Op::Linear { m, gemms, .. } = task.op else {
         return None;
     };
-    let half = |gemm: Gemm| Gemm {
-        n: gemm.n / 2,
-        ..gemm
-    };
-    let halves: Vec<Gemm> = gemms.iter().map(half).collect();
-    let mut op = task.op;
-    if let Op::Linear { gemms, .. } = &mut op {
-        *gemms = Gemms::new(&halves);
+    let weights = gemms.iter().map(|it| u64::from(it.n) * u64::from(it.k));
+    Some((m, weights.sum()))
+}
+
+impl Known {
+    fn of<'t>(tasks: impl Iterator<Item = &'t Timed>) -> Known {
+        let mut known = Known::default();
+        for task in tasks {
+            if let Some((m, weights)) = size(task) {
+                let times = known.0.entry(m).or_default().entry(weights);
+                times.or_default().push(task.seconds());
+            }
+        }
+        known
     }
-    Some(Timed {
-        op,
-        pace: 2.0 * task.pace,
-        ..*task
-    })
+
+    /// Seconds of half a product's weights over those of all: on a line between the sizes that were measured, of which the two
+    /// smallest tell what every product takes however small it is. Where there is one size only, a half.
+    fn share_of_half(&self, m: u32, weights: u64) -> f64 {
+        let Some(sizes) = self.0.get(&m) else {
+            return HALF;
+        };
+        let times = sizes.iter();
+        let times: Vec<(f64, f64)> = times.map(|(w, all)| (*w as f64, median(all))).collect();
+        let half = weights as f64 * HALF;
+        let above = times.iter().position(|(size, _)| *size >= half);
+        let from = above.unwrap_or(0).saturating_sub(1);
+        let [(below, low), (above, high), ..] = times[from..] else {
+            return HALF;
+        };
+        let slope = (high - low) / (above - below);
+        let whole = sizes.get(&weights).map_or(f64::NAN, |all| median(all));
+        let share = (low + slope * (half - below)) / whole;
+        // No half takes less than that, nor more than the whole.
+        share.clamp(HALF, 1.0)
+    }
+
+    /// Half of a product's rows, in the time that this takes alone.
+    fn halved(&self, task: &Timed) -> Option<Timed> {
+        let (m, weights) = size(task)?;
+        let half = |gemm: Gemm| Gemm {
+            n: gemm.n / 2,
+            ..gemm
+        };
+        let mut op = task.op;
+        if let Op::Linear { gemms, .. } = &mut op {
+            let halves: Vec<Gemm> = gemms.iter().map(half).collect();
+            *gemms = Gemms::new(&halves);
+        }
+        Some(Timed {
+            op,
+            pace: task.pace / self.share_of_half(m, weights),
+            ..*task
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::program::Stage;
+    use plimsoll_core::trace::Span;
+    use plimsoll_core::units::Seconds;
+
+    use super::*;
+
+    fn product(m: u32, n: u32, seconds: f64) -> Timed {
+        Timed {
+            kind: ResourceKind::Cpu,
+            op: Op::Linear {
+                stage: Stage::Mlp,
+                m,
+                gemms: Gemms::new(&[Gemm { n, k: 10 }]),
+                position: 0,
+                reused: false,
+                compressed: false,
+                packed_elements: 0,
+            },
+            span: Span {
+                start: Seconds::ZERO,
+                end: Seconds(seconds),
+            },
+            pace: 1.0,
+        }
+    }
+
+    #[test]
+    fn half_a_product_has_all_of_what_every_product_takes() {
+        // Twenty and a tenth for each output, with one row; in proportion to outputs with two.
+        let tasks = [
+            product(1, 100, 30.0),
+            product(1, 400, 60.0),
+            product(1, 800, 100.0),
+            product(2, 100, 30.0),
+            product(2, 400, 120.0),
+            product(3, 100, 30.0),
+        ];
+        let known = Known::of(tasks.iter());
+        let halves = tasks.map(|task| known.halved(&task).expect("a product").seconds());
+        assert_eq!(halves, [25.0, 40.0, 60.0, 15.0, 60.0, 15.0]);
+    }
 }

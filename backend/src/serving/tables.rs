@@ -60,9 +60,13 @@ struct Places {
     blocks: usize,
     /// How often they were packed.
     packed: u32,
-    of: HashMap<u32, u32>,
+    /// By block, [`NOWHERE`] for those that nobody has.
+    of: Vec<u32>,
     free: Vec<u32>,
 }
+
+/// Of a block that nobody has.
+const NOWHERE: u32 = u32::MAX;
 
 impl Places {
     fn new(tier: Tier, blocks: usize) -> Places {
@@ -70,7 +74,7 @@ impl Places {
             tier,
             blocks,
             packed: 0,
-            of: HashMap::new(),
+            of: Vec::new(),
             free: (0..blocks as u32).rev().collect(),
         }
     }
@@ -79,12 +83,30 @@ impl Places {
     fn packed(&mut self, blocks: usize) -> Vec<(u32, u32)> {
         let old = std::mem::replace(self, Places::new(self.tier, blocks));
         self.packed = old.packed + 1;
-        let moves = old.of.into_iter().filter_map(|(block, from)| {
-            let to = self.free.pop()?;
-            self.of.insert(block, to);
-            Some((from, to))
-        });
+        let held = (0..).zip(old.of).filter(|(_, from)| *from != NOWHERE);
+        let moves = held.filter_map(|(block, from)| Some((from, self.give(block)?)));
         moves.collect()
+    }
+
+    /// Gives a block a place, if there is one.
+    fn give(&mut self, block: u32) -> Option<u32> {
+        let place = self.free.pop()?;
+        let index = block as usize;
+        self.of.resize(self.of.len().max(index + 1), NOWHERE);
+        self.of[index] = place;
+        Some(place)
+    }
+
+    /// Takes a block's place back.
+    fn take(&mut self, block: u32) {
+        if let Some(place) = self.of.get_mut(block as usize).filter(|it| **it != NOWHERE) {
+            self.free.push(std::mem::replace(place, NOWHERE));
+        }
+    }
+
+    fn place(&self, block: u32) -> Option<usize> {
+        let place = self.of.get(block as usize).filter(|it| **it != NOWHERE);
+        place.map(|place| *place as usize)
     }
 }
 
@@ -94,7 +116,9 @@ pub(crate) struct Tables {
     size: CacheSize,
     /// By request, its blocks in the order of positions.
     blocks: HashMap<u32, Vec<u32>>,
-    next_block: u32,
+    /// Numbers of blocks that nobody has, and the first that nobody ever had.
+    free_numbers: Vec<u32>,
+    next_number: u32,
     /// By layer.
     places: Vec<Places>,
     taken: PerTier<u64>,
@@ -107,7 +131,8 @@ impl Tables {
         let places = (0..size.layers).map(|layer| Places::new(size.tier(layer), size.blocks));
         Tables {
             blocks: HashMap::new(),
-            next_block: 0,
+            free_numbers: Vec::new(),
+            next_number: 0,
             places: places.collect(),
             taken: PerTier {
                 device: size.bytes().0,
@@ -141,12 +166,13 @@ impl Tables {
             });
         }
         for _ in 0..more {
-            let block = self.next_block;
-            self.next_block += 1;
+            let block = self.free_numbers.pop().unwrap_or_else(|| {
+                self.next_number += 1;
+                self.next_number - 1
+            });
             for places in &mut self.places {
                 // There are as many: it was asked above.
-                let place = places.free.pop();
-                places.of.extend(place.map(|place| (block, place)));
+                places.give(block);
             }
             self.blocks.entry(request).or_default().push(block);
         }
@@ -157,16 +183,22 @@ impl Tables {
     pub(crate) fn free(&mut self, request: u32) {
         for block in self.blocks.remove(&request).unwrap_or_default() {
             for places in &mut self.places {
-                places.free.extend(places.of.remove(&block));
+                places.take(block);
             }
+            self.free_numbers.push(block);
         }
     }
 
     /// Where a request's blocks lie in a layer's memory, in the order of positions.
     pub(crate) fn places(&self, layer: usize, request: u32) -> impl Iterator<Item = usize> + '_ {
         let own = self.blocks.get(&request).into_iter().flatten();
-        let of = &self.places[layer].of;
-        own.filter_map(|block| of.get(block).map(|place| *place as usize))
+        let of = &self.places[layer];
+        own.filter_map(|block| of.place(*block))
+    }
+
+    /// How many blocks a request has.
+    pub(crate) fn count(&self, request: u32) -> usize {
+        self.blocks.get(&request).map_or(0, Vec::len)
     }
 
     /// Whether blocks certainly lie in the same places in two layers.

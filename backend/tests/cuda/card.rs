@@ -33,6 +33,8 @@ pub enum Order {
 #[derive(Debug)]
 enum Command {
     Copy(CopyRows),
+    /// Of bytes that were read when the copy was given, row behind row.
+    Staged(Vec<u8>, CopyRows),
     Launch(Launch),
     Multiply(Product),
     Record {
@@ -272,8 +274,8 @@ impl State {
         ready.map(|(stream, _)| stream).collect()
     }
 
-    /// Notes a copy that is not between page-locked memory and the card's own.
-    fn look_at(&mut self, stream: usize, copy: &CopyRows) {
+    /// Notes a copy that is not between page-locked memory and the card's own, and says whether its source and its target are such.
+    fn look_at(&mut self, stream: usize, copy: &CopyRows) -> [bool; 2] {
         let own = self.memory.iter();
         let own = own.map(|words| (words.as_ptr() as u64, 16 * words.len()));
         let ranges: Vec<_> = own.chain(self.locked.iter().copied()).collect();
@@ -283,8 +285,12 @@ impl State {
                 |(start, bytes): &(u64, usize)| *start <= address && end <= start + *bytes as u64;
             ranges.iter().any(holds)
         };
-        let known = is_known(copy.to, copy.to_pitch) && is_known(copy.from, copy.from_pitch);
-        self.pageable_copies[stream] += usize::from(!known);
+        let known = [
+            is_known(copy.from, copy.from_pitch),
+            is_known(copy.to, copy.to_pitch),
+        ];
+        self.pageable_copies[stream] += usize::from(known != [true; 2]);
+        known
     }
 
     fn draw(&mut self, below: usize) -> usize {
@@ -385,7 +391,7 @@ impl Shared {
             return Ok(());
         };
         match command {
-            Command::Copy(copy) => copy_rows(copy),
+            Command::Copy(copy) | Command::Staged(_, copy) => copy_rows(copy),
             Command::Launch(launch) => {
                 emulator.launch(launch)?;
                 if self.fault == Some(Fault::Narrows) && launch.kernel == "choose_range" {
@@ -416,6 +422,23 @@ fn copy_rows(copy: &CopyRows) {
         // SAFETY: the executor answers for the addresses, as it does on a GPU.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, copy.bytes) };
     }
+}
+
+/// What a copy reads, row behind row, and the copy of that.
+fn staged(copy: &CopyRows) -> (Vec<u8>, CopyRows) {
+    let mut bytes = vec![0; copy.rows * copy.bytes];
+    let to_staging = CopyRows {
+        to: bytes.as_mut_ptr() as u64,
+        to_pitch: copy.bytes,
+        ..*copy
+    };
+    copy_rows(&to_staging);
+    let from_staging = CopyRows {
+        from: bytes.as_ptr() as u64,
+        from_pitch: copy.bytes,
+        ..*copy
+    };
+    (bytes, from_staging)
 }
 
 /// The vendor's product, one sum after another.
@@ -495,9 +518,21 @@ impl Card for FakeCard {
         Ok(())
     }
 
+    /// As the driver does it: what comes from pageable memory is read before the call returns, and what goes there is there then.
     fn copy(&self, stream: usize, copy: &CopyRows) -> Result<(), CudaError> {
-        self.shared.lock().look_at(stream, copy);
-        self.push(stream, Command::Copy(*copy))
+        let [from_known, to_known] = self.shared.lock().look_at(stream, copy);
+        if !from_known {
+            let (bytes, copy) = staged(copy);
+            return self.push(stream, Command::Staged(bytes, copy));
+        }
+        self.push(stream, Command::Copy(*copy))?;
+        let mut state = self.shared.lock();
+        let is_done = |state: &State| state.streams[stream].is_empty() && !state.busy;
+        while !to_known && !is_done(&state) && state.failed.is_none() && !state.gone {
+            let woken = self.shared.changed.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
     }
 
     fn launch(&self, stream: usize, launch: &Launch) -> Result<(), CudaError> {

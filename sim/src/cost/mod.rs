@@ -196,10 +196,10 @@ impl CostModel {
                 ..
             } => {
                 let bytes = u64::from(tokens) * u64::from(hidden_size) * self.element_bytes;
-                each(match &self.profile.compute.embed {
-                    Some(time) => Part::fixed("compute.embed", time),
-                    None => self.launch(),
-                });
+                each(self.launch());
+                if let Some(time) = &self.profile.compute.embed {
+                    each(Part::fixed("compute.embed", time));
+                }
                 // Read from the table, written to the activations.
                 each(self.through_device(2.0 * bytes as f64));
             }

@@ -29,10 +29,10 @@ const REPEATS: Repeats = Repeats {
 };
 
 /// How often products of a prompt's rows are.
-const REPEATS_OF_PROMPTS: Repeats = Repeats {
-    in_a_row: 1,
-    turns: 2,
-};
+const TURNS_OF_PROMPTS: usize = 2;
+
+/// Operations from which a product takes longer than the host does to give the next one.
+const LONG_FLOPS: usize = 4_000_000_000;
 
 /// Operands that are used in turn are so many times a card's cache.
 const CACHES: usize = 4;
@@ -246,7 +246,12 @@ fn time_with_prompts(
     let mut tried = operands.of_table()?;
     for m in ROWS_OF_PROMPTS {
         let vendors = [Implementation::Conventional];
-        tried.extend(operands.tried_of(&vendors, m, REPEATS_OF_PROMPTS)?);
+        let is_long = 2 * m * weights.n * weights.k >= LONG_FLOPS;
+        let repeats = Repeats {
+            in_a_row: if is_long { 1 } else { REPEATS.in_a_row },
+            turns: TURNS_OF_PROMPTS,
+        };
+        tried.extend(operands.tried_of(&vendors, m, repeats)?);
     }
     Ok(curves(weights, &tried))
 }

@@ -1,5 +1,5 @@
 // Fresh keys and values to the records of a cache, [position][key, then value][row][head], where a row is a key/value head of
-// a sequence. The cache may lie in pages, one after another. A block of two warps a row and a fresh position: a warp for the
+// a sequence. The cache may lie in pages, one after another. A block of two warps a row and a fresh position, rows side by side: a warp for the
 // key, the other for the value.
 #include "mixed.cuh"
 
@@ -15,10 +15,15 @@ struct AppendArguments {
     unsigned int record_bytes;
 };
 
+// Grids have few blocks but in their first dimension, and prompts have many tokens.
+__device__ inline unsigned int row_of(const AppendArguments& arguments) { return blockIdx.x % arguments.rows; }
+__device__ inline unsigned int fresh_position(const AppendArguments& arguments) { return blockIdx.x / arguments.rows; }
+
 template <class T>
 __device__ inline const T* fresh(const AppendArguments& arguments, const void* from) {
-    unsigned int row = arguments.row_start + blockIdx.x;
-    unsigned long long token = (unsigned long long)(row / arguments.kv_heads) * arguments.query_len + blockIdx.y;
+    unsigned int row = arguments.row_start + row_of(arguments);
+    unsigned long long sequence = row / arguments.kv_heads;
+    unsigned long long token = sequence * arguments.query_len + fresh_position(arguments);
     return (const T*)from + (token * arguments.kv_heads + row % arguments.kv_heads) * arguments.head_dim;
 }
 
@@ -33,8 +38,9 @@ template <class T>
 __device__ void append(const AppendArguments& arguments) {
     unsigned int which = threadIdx.x / WARP;
     const T* head = fresh<T>(arguments, which ? arguments.values : arguments.keys);
-    T* record = (T*)record_at(arguments, arguments.start + blockIdx.y);
-    T* into = record + (unsigned long long)(which * arguments.rows + blockIdx.x) * arguments.head_dim;
+    T* record = (T*)record_at(arguments, arguments.start + fresh_position(arguments));
+    unsigned long long place = which * arguments.rows + row_of(arguments);
+    T* into = record + place * arguments.head_dim;
     copy_head(head, into, arguments.head_dim);
 }
 
@@ -42,8 +48,9 @@ template <class T>
 __device__ void append_packed(const AppendArguments& arguments) {
     unsigned int which = threadIdx.x / WARP;
     const T* head = fresh<T>(arguments, which ? arguments.values : arguments.keys);
-    unsigned char* into = record_at(arguments, arguments.start + blockIdx.y);
-    into += (unsigned long long)(which * arguments.rows + blockIdx.x) * head_bytes(arguments.head_dim);
+    unsigned char* into = record_at(arguments, arguments.start + fresh_position(arguments));
+    unsigned long long place = which * arguments.rows + row_of(arguments);
+    into += place * head_bytes(arguments.head_dim);
     for (unsigned int first = 0; first < arguments.head_dim; first += GROUP) {
         pack_group(head + first, least(GROUP, arguments.head_dim - first), into + first / GROUP * GROUP_BYTES);
     }

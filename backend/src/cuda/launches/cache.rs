@@ -56,7 +56,7 @@ impl Append {
             HeldAs::Whole => named("append", self.dtype)?,
             HeldAs::Packed => named("append_packed", self.dtype)?,
         };
-        let shape = ([self.rows, self.query_len, 1], 2 * WARP);
+        let shape = ([self.rows * self.query_len, 1, 1], 2 * WARP);
         Ok(launch("append", kernel, shape, arguments))
     }
 }

@@ -20,6 +20,11 @@ use crate::cuda::{Card, CopyRows};
 use crate::serving::ServingError;
 use crate::serving::tables::{CacheSize, Tables};
 
+/// What is page-locked before requests come, for caches that have to leave the card: the card's part of the cache, but at most this,
+/// and one part in so many of the host's.
+const HOST_MOST: usize = 1 << 30;
+const HOST_SHARE: usize = 8;
+
 /// The cache.
 #[derive(Debug)]
 pub(super) struct CardCache {
@@ -54,6 +59,11 @@ impl CardCache {
             _ => host.take(card, size.blocks),
         });
         let layers = layers.collect::<Result<_, TaskError>>();
+        let first = (size.host.0 as usize / HOST_SHARE).min(size.bytes().0 as usize);
+        let layers = layers.and_then(|layers| {
+            host.prepare(card, first.min(HOST_MOST))?;
+            Ok(layers)
+        });
         // Before the memory goes whose pages were locked.
         let layers = layers.map_err(|error| {
             card.close();
@@ -123,7 +133,7 @@ impl CardCache {
     /// How many blocks each of some requests has.
     pub(super) fn counts(&self, requests: &[u32]) -> Vec<usize> {
         let state = self.state();
-        let count = |request: &u32| state.tables.places(0, *request).count();
+        let count = |request: &u32| state.tables.count(*request);
         requests.iter().map(count).collect()
     }
 

@@ -100,12 +100,14 @@ impl OnCard {
         let room = Room::take(on, &extent, tables)?;
         let beside = Beside::new(on, &extent, false)?;
         let cache = CardCache::new(on, size, kv)?;
-        // Last, since nothing may fail once their pages are locked.
-        let staged = pool::locked(on, tables).map_err(before_tasks)?;
-        let chosen = pool::locked(on, 4 * sequences).map_err(|error| {
-            on.close();
-            before_tasks(error)
-        })?;
+        // Where one fails, the card is done with the others before their memory goes.
+        let locked = |bytes: usize| {
+            pool::locked(on, bytes).map_err(|error| {
+                on.close();
+                before_tasks(error)
+            })
+        };
+        let (staged, chosen) = (locked(tables)?, locked(4 * sequences)?);
         Ok(OnCard {
             device: CardDevice::with(Arc::clone(card), &options.dispatch, beside),
             model: model.clone(),
@@ -349,7 +351,11 @@ pub(crate) fn open(
     options: &CpuOptions,
 ) -> Result<(), CpuError> {
     super::supported::check_served(served, options)?;
-    // Batches are of any size.
-    let of = (&served.model, served.dtype, &[][..]);
+    // Batches are of any size; the vendor's library has a kernel for some sizes each.
+    let most = served.most.tokens as usize;
+    let sizes = std::iter::successors(Some(1), |rows| Some(2 * rows));
+    let mut rows: Vec<usize> = sizes.take_while(|rows| *rows < most).collect();
+    rows.push(most);
+    let of = (&served.model, served.dtype, &rows[..]);
     CardDevice::open(card, &options.dispatch, machine, of)
 }

@@ -64,6 +64,15 @@ impl HostPool {
         }
     }
 
+    /// So much from the start, as far as it may have it, so that first moves need not wait for pages to be locked.
+    pub(super) fn prepare(&mut self, card: &dyn Card, bytes: usize) -> Result<(), TaskError> {
+        let count = (bytes / self.pool.block_bytes.max(1)).min(self.left);
+        match count {
+            0 => Ok(()),
+            some => self.grow(card, some),
+        }
+    }
+
     /// So many blocks, of new memory where no other is free.
     pub(super) fn take(&mut self, card: &dyn Card, count: usize) -> Result<Vec<u64>, TaskError> {
         if let Some(more @ 1..) = count.checked_sub(self.pool.free.len()) {
