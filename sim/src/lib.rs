@@ -6,10 +6,12 @@ pub mod cost;
 mod engine;
 mod lanes;
 mod reliance;
+mod relying;
 mod repeat;
 mod simulate;
 mod stream;
 
 pub use cost::CostModel;
 pub use engine::Simulator;
+pub use relying::Relying;
 pub use simulate::{SimulateError, predict, prediction, simulate, time};

@@ -57,7 +57,7 @@ impl Reliance {
             let part = (timing.from, timing.to());
             reliance.see(piece, (&run.machine, &run.trace), part, cost);
         }
-        reliance.timed(timing)
+        reliance.timed(timing.latency_s)
     }
 
     /// Counts what a piece was busy with from one time to another.
@@ -82,9 +82,9 @@ impl Reliance {
     }
 
     /// Once all pieces have been seen: how long that was in all.
-    pub(crate) fn timed(self, timing: Timing) -> Reliance {
+    pub(crate) fn timed(self, latency: Seconds) -> Reliance {
         Reliance {
-            latency_s: timing.latency_s.0.max(f64::MIN_POSITIVE),
+            latency_s: latency.0.max(f64::MIN_POSITIVE),
             ..self
         }
     }

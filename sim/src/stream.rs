@@ -33,7 +33,7 @@ pub(crate) fn predict_streamed(
         flow.forget(&ended.piece, &mut simulator);
     }
     let (summary, timing) = flow.summary();
-    let reliance = reliance.timed(timing);
+    let reliance = reliance.timed(timing.latency_s);
     Ok(Some(resting_on(summary, (plan, &cost), &reliance)))
 }
 

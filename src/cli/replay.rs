@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use plimsoll_core::Dtype;
+use plimsoll_core::extrapolation::Extrapolation;
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::serve::pie::Settings;
@@ -25,6 +26,7 @@ use super::options::{DtypeName, Format, TimeUnitName, positive};
 use super::output::{check_apart, check_output, check_spared, complain, print, print_json};
 use super::pareto::Kind;
 use crate::files::{find_model, find_profile, write_atomically, write_text};
+use crate::report::beyond_text;
 use crate::report::serve::{prediction_text, serve_text, sweep_text, traffic_text};
 use crate::report::{Line, Lines, picture_svg, rates_note, to_csv, write_picture_png};
 use crate::serve::gpus::Gpus;
@@ -169,6 +171,8 @@ struct Report<'a> {
     #[serde(flatten)]
     summary: &'a ServeSummary,
     refused_requests: Vec<Refused<'a>>,
+    /// Where the profile was asked what nobody measured.
+    extrapolates: &'a [Extrapolation],
     /// What others carry over the links.
     traffic: Vec<InTraffic>,
     /// How good predictions of answers' lengths were, where they were learnt.
@@ -344,7 +348,8 @@ fn print_replayed(
             let learnt = learnt.map_or(String::new(), |it| {
                 format!("\n{}", prediction_text("who learnt", it))
             });
-            print(&(serve_text(&title, summary) + &traffic + &learnt + &beside))
+            let beyond = beyond_text(&replayed.extrapolates);
+            print(&(serve_text(&title, summary) + &beyond + &traffic + &learnt + &beside))
         }
         Format::Json => print_json(&Report {
             hardware: &server.profile.name,
@@ -365,6 +370,7 @@ fn print_replayed(
                     why: &r.why,
                 })
                 .collect(),
+            extrapolates: &replayed.extrapolates,
             traffic: server.traffic.0.iter().map(InTraffic::of).collect(),
             prediction: replayed.prediction,
             measured: measured.map(|it| &it.replayed.summary),

@@ -70,9 +70,19 @@ pub(super) fn certainty_text(prediction: &Summary) -> String {
         false => said.to_owned(),
     };
     let mut text = format!("interval   {said}\n");
+    text.push_str(&beyond_text(&prediction.extrapolates));
+    if let Some(line) = less_sure(prediction) {
+        let _ = writeln!(text, "           {line}");
+    }
+    text
+}
+
+/// Which curves were asked outside their points, and which have one rate for all sizes, a line each; nothing of those that were asked
+/// for no time to speak of.
+pub fn beyond_text(extrapolates: &[Extrapolation]) -> String {
+    let mut text = String::new();
     let worth = |e: &&Extrapolation| e.busy_fraction >= WORTH_A_LINE;
-    let (constants, curves): (Vec<_>, Vec<_>) = prediction
-        .extrapolates
+    let (constants, curves): (Vec<_>, Vec<_>) = extrapolates
         .iter()
         .filter(worth)
         .partition(|e| e.is_constant());
@@ -93,9 +103,6 @@ pub(super) fn certainty_text(prediction: &Summary) -> String {
             "beyond     and {} (--format json)",
             count((curves.len() - SHOWN) as u64, "more curve")
         );
-    }
-    if let Some(line) = less_sure(prediction) {
-        let _ = writeln!(text, "           {line}");
     }
     text
 }

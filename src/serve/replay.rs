@@ -3,6 +3,7 @@
 use plimsoll_core::Dtype;
 use plimsoll_core::control::{DriveError, follow};
 use plimsoll_core::executor::Executor;
+use plimsoll_core::extrapolation::Extrapolation;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::machine::{Machine, ResourceKind};
 use plimsoll_core::model::ModelSpec;
@@ -15,8 +16,8 @@ use plimsoll_core::serve::{
     Reserve, S3, Scheduler, Sequence, ServeSummary, Shape, State, Vllm,
 };
 use plimsoll_core::traffic::Background;
-use plimsoll_core::units::{Bytes, BytesPerSecond};
-use plimsoll_sim::{CostModel, Simulator};
+use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_sim::{CostModel, Relying, Simulator};
 use serde::Serialize;
 
 use super::gpus::Gpus;
@@ -162,6 +163,8 @@ pub struct Replayed {
     pub iterations: Vec<IterationRow>,
     /// How good predictions of answers' lengths were, where they were learnt.
     pub prediction: Option<Score>,
+    /// Of modelled time, where the profile was asked what nobody measured.
+    pub extrapolates: Vec<Extrapolation>,
 }
 
 impl Server {
@@ -172,9 +175,15 @@ impl Server {
     pub fn replay(&self, requests: &[Request]) -> Result<Replayed, DriveError> {
         let cost = CostModel::of_model(&self.profile, &self.model, self.dtype);
         let machine = self.machine();
-        let simulator = Simulator::new(&machine, cost);
-        let mut simulator = simulator.with_traffic(&machine, &self.traffic);
-        self.serve(requests, &mut simulator, false)
+        let simulator = Simulator::new(&machine, cost.clone());
+        let simulator = simulator.with_traffic(&machine, &self.traffic);
+        let mut simulator = Relying::new(simulator, &machine, cost);
+        let replayed = self.serve(requests, &mut simulator, false)?;
+        let took = Seconds(replayed.summary.duration_s);
+        Ok(Replayed {
+            extrapolates: simulator.extrapolations(took),
+            ..replayed
+        })
     }
 
     /// The type whose rates of matrix products are taken, where the profile has none of this model's own.
@@ -222,6 +231,7 @@ impl Server {
                 refusals: scheduler.refusals().to_vec(),
                 iterations: scheduler.iterations().to_vec(),
                 prediction: scheduler.prediction_score(),
+                extrapolates: Vec::new(),
             });
         };
         let batches = pipeline.micro_batches;
@@ -234,6 +244,7 @@ impl Server {
             refusals: all.refusals(),
             iterations: all.iterations(),
             prediction: None,
+            extrapolates: Vec::new(),
         })
     }
 
