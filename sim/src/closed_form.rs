@@ -208,6 +208,15 @@ impl ClosedForm {
         }
     }
 
+    /// The same where a resource takes so many times as long.
+    pub fn slowed(&self, kind: ResourceKind, by: f64) -> ClosedForm {
+        ClosedForm {
+            prefill: self.prefill.slowed(kind, by),
+            decode: self.decode.slowed(kind, by),
+            ..self.clone()
+        }
+    }
+
     /// How long resources are busy in all behind the busiest one of each phase.
     pub fn hidden_s(&self, estimate: &Estimate) -> Seconds {
         let behind = |terms: &[(ResourceKind, Seconds); 6]| {

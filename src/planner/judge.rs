@@ -27,6 +27,9 @@ use crate::parallel::on_all_processors;
 /// of a second.
 const FEW_SQUARES: u64 = 20_000;
 
+/// So many are for the last look: about a second.
+const SOME_SQUARES: u64 = 1_500_000;
+
 /// A part of a simulation that stands for the whole.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
@@ -255,8 +258,7 @@ pub(super) fn judge(
     (objective, diagonals): (Objective, usize),
 ) -> Result<Vec<Judged>, PlanError> {
     if are_few(&plans) {
-        let judged = all(plans, &|plan| Judged::in_full(plan, profile))?;
-        return Ok(sorted(judged, objective));
+        return Ok(sorted(in_full(plans, profile)?, objective));
     }
     let judged = |plans, length| {
         let judged = by_samples(plans, profile, forms, length)?;
@@ -329,6 +331,23 @@ fn all(
 /// Whether simulating all of them in full takes next to no time.
 pub(super) fn are_few(plans: &[Plan]) -> bool {
     plans.iter().map(squares).fold(0, u64::saturating_add) <= FEW_SQUARES
+}
+
+/// How many of the first plans are simulated in full in little time.
+pub(super) fn first_some(plans: &[Plan]) -> usize {
+    let sums = plans.iter().scan(0_u64, |sum, plan| {
+        *sum = sum.saturating_add(squares(plan));
+        Some(*sum)
+    });
+    sums.take_while(|sum| *sum <= SOME_SQUARES).count()
+}
+
+/// Each plan simulated in full; the order stays.
+pub(super) fn in_full(
+    plans: Vec<Plan>,
+    profile: &HardwareProfile,
+) -> Result<Vec<Judged>, PlanError> {
+    all(plans, &|plan| Judged::in_full(plan, profile))
 }
 
 /// Squares of FlexGen's figure 2.

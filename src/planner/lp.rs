@@ -120,7 +120,7 @@ fn place_weighing(
     traffic_weight: f64,
 ) -> Result<Option<Policy>, PlanError> {
     let form = &shape.form;
-    let mut program = Program::new();
+    let mut program = Program::new(shape);
     let prefill = program.time(form.prefill());
     let decode = program.time(form.decode());
     let passes = form.decode_passes();
@@ -140,7 +140,7 @@ fn place_weighing(
 /// The placement of a shape that exceeds its room by least, each part of it relative to its size; none where the solver has none, which
 /// at times ends on a singular basis. Other shapes are near.
 pub(super) fn place_with_least_excess(shape: &Shape, room: &Room) -> Option<Policy> {
-    let mut program = Program::new();
+    let mut program = Program::new(shape);
     let mut excess = Expression::default();
     for (row, most) in room.rows(&shape.form) {
         let own = program.variables.add(variable().min(0.0));
@@ -189,13 +189,14 @@ struct Shares {
 }
 
 impl Program {
-    fn new() -> Program {
+    fn new(shape: &Shape) -> Program {
         let mut variables = ProblemVariables::new();
-        let mut free = || Free {
-            host: variables.add(variable().min(0.0).max(1.0)),
-            disk: variables.add(variable().min(0.0).max(1.0)),
+        let mut free_to = |most: f64| Free {
+            host: variables.add(variable().min(0.0).max(most)),
+            disk: variables.add(variable().min(0.0).max(most)),
         };
-        let (weights, cache, activations) = (free(), free(), free());
+        let of_cache = if shape.cache_stays { 0.0 } else { 1.0 };
+        let (weights, cache, activations) = (free_to(1.0), free_to(of_cache), free_to(1.0));
         let both = |free: Free<Variable>| (free.host + free.disk, 1.0);
         Program {
             rows: vec![both(weights), both(cache), both(activations)],

@@ -11,6 +11,7 @@
 //! That no plan fits is an answer, not an error (`infeasible`).
 
 mod advice;
+mod around;
 mod blocks;
 mod bound;
 mod flags;
@@ -62,6 +63,9 @@ const PROPOSED_AT_MOST: usize = 100;
 /// How many whole plans of each kind the simulator judges at least, both ways to make a proposal
 /// whole counted.
 const JUDGED: usize = 6;
+
+/// How many of those whose cache stays on the device.
+const JUDGED_STAYING: usize = 8;
 
 /// How many more where prompts come to an end: blocks of other numbers of rounds.
 const JUDGED_OF_ROUNDS: usize = 4;
@@ -526,14 +530,18 @@ impl<'a> Search<'a> {
             // The closed form errs differently on plans of different kinds, so each has its candidates.
             let scanned = space::scan_each(shapes, Kind::of, (room, objective, count));
             // What the solver cannot place at all is left to the smallest blocks, and to the nearest plan.
-            for best in scanned.unwrap_or_default() {
+            let scanned = scanned.unwrap_or_default();
+            let staying = self.with_cache_on_device(shapes, &scanned, (objective, count));
+            let scanned = scanned.into_iter().map(|best| (best, JUDGED + more));
+            for (best, most) in
+                scanned.chain(staying.into_iter().map(|best| (best, JUDGED_STAYING)))
+            {
                 let may_win = |plan: &Plan| self.may_win(plan, &best, objective);
                 for alike in by_way(&best) {
                     let before = plans.len();
                     for proposal in unlike_first(alike) {
                         // Of small plans, more are judged in the same time.
-                        if plans.len() < before + JUDGED + more || judge::are_few(&plans[before..])
-                        {
+                        if plans.len() < before + most || judge::are_few(&plans[before..]) {
                             let made = self.maker.make(proposal)?.into_iter();
                             let (likely, others): (Vec<_>, Vec<_>) = made.partition(may_win);
                             plans.extend(likely);
@@ -559,6 +567,39 @@ impl<'a> Search<'a> {
             }
         }
         Ok((self.smallest(shapes, objective)?, Vec::new()))
+    }
+
+    /// Proposals with all of the cache on the device, where some known ones have it elsewhere. The closed form thinks that moving
+    /// the cache is hidden and fills the device with weights; but the cache moves in between weights, which it then holds up, and with short
+    /// answers there is little of it.
+    fn with_cache_on_device(
+        &self,
+        shapes: &[Shape],
+        known: &[Vec<Proposal>],
+        (objective, count): (Objective, usize),
+    ) -> Vec<Vec<Proposal>> {
+        let room = self.maker.room();
+        let known = || known.iter().flatten();
+        let is_single = self.open.iter().all(|choice| choice.pipeline.stages == 1);
+        let moves = known().any(|proposal| proposal.policy.cache.device < 1.0);
+        if !moves || !is_single {
+            return Vec::new();
+        }
+        let least = known()
+            .map(|proposal| proposal.score)
+            .fold(f64::INFINITY, f64::min);
+        let usual = shapes
+            .iter()
+            .filter(|it| kind::has_usual_batches(&it.policy));
+        let staying: Vec<Shape> = usual
+            .filter_map(|it| it.with_cache_on_device(room))
+            .collect();
+        let found = space::scan_each(&staying, Kind::of, (room, objective, count));
+        let mut found = found.unwrap_or_default();
+        for best in &mut found {
+            best.retain(|proposal| proposal.score <= least * CLOSED_FORM_OFF);
+        }
+        found
     }
 
     /// Blocks from the smallest on, which leave tensors the most room, for as long as some can be made whole; the best

@@ -30,6 +30,9 @@ const OF_BEST: usize = 3;
 /// With so many simulated in full, and one of them in time, no other kind of plan is waited for.
 const PREDICTED_MAX: usize = 9;
 
+/// How many of the best plans are tried with other shares before it is looked around one.
+const STARTS: usize = 4;
+
 /// How much later than its neighbours say a plan may be, as a factor.
 const NEARLY: f64 = 1.01;
 
@@ -104,6 +107,10 @@ impl<'a> Pool<'a> {
             }
             (Verdict::Predicted, Some(limit)) => self.until_in_time(plans, limit)?,
         };
+        let judged = match verdict {
+            Verdict::Ranked => judged,
+            Verdict::Predicted => self.looked_around(judged)?,
+        };
         let is_in_time = |c: &Candidate| self.limit.is_none_or(|l| c.judged.latency_s() <= l);
         let (in_time, slow): (Vec<_>, Vec<_>) = judged.into_iter().partition(is_in_time);
         if in_time.is_empty() {
@@ -111,6 +118,32 @@ impl<'a> Pool<'a> {
             return self.planned(slow).map(Answer::TooSlow);
         }
         self.planned(in_time).map(Answer::Plan)
+    }
+
+    /// With what is near the best plan, and better, in front of it. Pipelines are left alone, which take long, and plans that must end in
+    /// time, where all shapes are looked at already.
+    fn looked_around(&self, mut judged: Vec<Candidate>) -> Result<Vec<Candidate>, PlanError> {
+        let stages = |candidate: &Candidate| candidate.plan().policy.pipeline.stages;
+        if self.limit.is_some() || judged.first().is_none_or(|best| stages(best) > 1) {
+            return Ok(judged);
+        }
+        let mut better: Option<Candidate> = None;
+        for start in judged.iter().take(STARTS) {
+            let than = better.as_ref().unwrap_or(&judged[0]);
+            let (search, _) = &self.searches[start.search];
+            let found = search.better_shares(start.plan(), &than.judged, self.objective)?;
+            better = found
+                .map(|judged| Candidate { judged, ..*start })
+                .or(better);
+        }
+        let from = better.as_ref().unwrap_or(&judged[0]);
+        let (search, _) = &self.searches[from.search];
+        let found = search.around(&from.judged, self.objective)?;
+        let found = found.map(|judged| Candidate { judged, ..*from });
+        if let Some(better) = found.or(better) {
+            judged.insert(0, better);
+        }
+        Ok(judged)
     }
 
     /// Why there is none.

@@ -42,6 +42,8 @@ pub(super) struct Shape {
     pub form: ClosedForm,
     /// The same with less page-locked, where not all may be.
     pub less_locked: Vec<Shape>,
+    /// Whether the cache is not to leave the device.
+    pub cache_stays: bool,
 }
 
 impl Shape {
@@ -64,7 +66,28 @@ impl Shape {
             policy,
             form: form.clone(),
             less_locked: Vec::new(),
+            cache_stays: false,
         }
+    }
+
+    /// The same with all of the cache on the device, unless that is surely too much; it is nothing to a CPU that attends then.
+    pub(super) fn with_cache_on_device(&self, room: &Room) -> Option<Shape> {
+        let device = &self.form.memory().device;
+        let PerTier {
+            device: staying,
+            host,
+            disk,
+        } = device.cache;
+        let least = device.lowest() - staying.min(host).min(disk) + staying;
+        let may_fit = least <= room[Tier::Device];
+        let staying = |shape: &Shape| Shape {
+            cache_stays: true,
+            ..shape.clone()
+        };
+        (may_fit && !self.policy.cpu_attention).then(|| Shape {
+            less_locked: self.less_locked.iter().map(staying).collect(),
+            ..staying(self)
+        })
     }
 
     /// The shape of a policy, unless what does not depend on shares is too much.
@@ -82,6 +105,8 @@ impl Shape {
 pub(super) struct Proposal {
     pub policy: Policy,
     pub form: ClosedForm,
+    /// As of its [`Shape`].
+    pub cache_stays: bool,
     /// What the closed form expects: seconds a token, or seconds.
     pub score: f64,
     /// The same if it hid less ([`UNHIDDEN`]).
@@ -225,7 +250,7 @@ pub(super) fn shapes(
 }
 
 /// Whether a policy is not better called by another name.
-fn is_meant(policy: &Policy, workload: &Workload) -> bool {
+pub(super) fn is_meant(policy: &Policy, workload: &Workload) -> bool {
     match policy.schedule {
         Schedule::Row => policy.num_gpu_batches == 1,
         Schedule::ZigZag => true,
@@ -469,6 +494,7 @@ pub(super) fn place_all(
             Proposal {
                 score: cost(expected.latency_s),
                 hiding_less: cost(expected.latency_s + unhidden),
+                cache_stays: shape.cache_stays,
                 policy,
                 form,
             }
@@ -577,6 +603,7 @@ mod tests {
             best.insert(Proposal {
                 policy,
                 form: form.clone(),
+                cache_stays: false,
                 score,
                 hiding_less: score,
             });

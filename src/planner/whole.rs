@@ -84,17 +84,28 @@ impl Maker {
     /// Plans of a proposal that fit: with rounding errors carried through the model, and with each
     /// layer alike, which is coarser but loads as much for each layer.
     pub(super) fn make(&self, proposal: &Proposal) -> Result<Vec<Plan>, PlanError> {
+        self.whole(&Shape {
+            cache_stays: proposal.cache_stays,
+            ..Shape::settled(proposal.policy, &proposal.form)
+        })
+    }
+
+    /// The same of a shape with shares.
+    pub(super) fn whole(&self, shape: &Shape) -> Result<Vec<Plan>, PlanError> {
         let mut plans = Vec::new();
         for granularity in [Granularity::Spread, Granularity::Layer] {
             let split = Tier::ALL
                 .into_iter()
-                .all(|tier| proposal.policy.weights[tier] < 1.0);
+                .all(|tier| shape.policy.weights[tier] < 1.0);
             if granularity == Granularity::Spread || split {
                 let policy = Policy {
                     granularity,
-                    ..proposal.policy
+                    ..shape.policy
                 };
-                plans.extend(self.fitting(&Shape::settled(policy, &proposal.form))?);
+                plans.extend(self.fitting(&Shape {
+                    policy,
+                    ..shape.clone()
+                })?);
             }
         }
         Ok(plans)

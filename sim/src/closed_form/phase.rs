@@ -67,6 +67,16 @@ impl Phase {
         }
     }
 
+    /// This where a resource takes so many times as long.
+    pub(super) fn slowed(&self, kind: ResourceKind, by: f64) -> Phase {
+        let mut slowed = self.clone();
+        let terms = slowed.terms.iter_mut().zip(KINDS);
+        for (term, _) in terms.filter(|(_, of)| *of == kind) {
+            *term = *term * by;
+        }
+        slowed
+    }
+
     /// Seconds that each resource is busy, as functions of the shares.
     pub fn terms(&self) -> [(ResourceKind, &Linear); 6] {
         let mut terms = self.terms.iter();
