@@ -36,7 +36,7 @@ const LOOKS: usize = 3;
 const IN_FULL: usize = 3;
 
 /// How many plans are looked at by samples.
-const SAMPLED: usize = 128;
+const SAMPLED: usize = 64;
 
 /// How many times the best one's the closed form of those may be.
 const CLOSED_FORM_OFF: f64 = 2.0;
@@ -76,6 +76,9 @@ impl Search<'_> {
         than: &Judged,
         objective: Objective,
     ) -> Result<Option<Judged>, PlanError> {
+        if !judge::is_small(of) {
+            return Ok(None);
+        }
         let mut plans: Vec<Plan> = shares_near(&of.policy)
             .map(|policy| self.maker.plan(policy))
             .filter(|plan| self.maker.fits(plan))
@@ -132,9 +135,8 @@ impl Search<'_> {
     ) -> Result<Vec<Plan>, PlanError> {
         let (_, mut plans) =
             self.better_by(Length::Short, (best, plans), (objective, SHORT_OFF))?;
-        let some = judge::first_some(&plans);
-        if some >= IN_FULL.min(plans.len()) {
-            plans.truncate(some);
+        if judge::is_small(best) {
+            plans.truncate(judge::first_some(&plans));
             return Ok(plans);
         }
         plans.truncate(2 * IN_FULL);

@@ -30,6 +30,9 @@ const FEW_SQUARES: u64 = 20_000;
 /// So many are for the last look: about a second.
 const SOME_SQUARES: u64 = 1_500_000;
 
+/// So many have plans of which that are some dozens.
+const SMALL_SQUARES: u64 = 25_000;
+
 /// A part of a simulation that stands for the whole.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
@@ -294,7 +297,7 @@ fn finalists(judged: Vec<Judged>, diagonals: usize) -> Vec<Plan> {
         seen.push(way);
         let mut of_diagonals = seen
             .iter()
-            .filter(|(kind, usual, _)| kind.schedule == Schedule::Diagonal && *usual == way.1);
+            .filter(|(kind, usual, ..)| kind.schedule == Schedule::Diagonal && *usual == way.1);
         let best = of_diagonals.next() == Some(&way);
         before < if best { diagonals } else { ALIKE }
     };
@@ -331,6 +334,11 @@ fn all(
 /// Whether simulating all of them in full takes next to no time.
 pub(super) fn are_few(plans: &[Plan]) -> bool {
     plans.iter().map(squares).fold(0, u64::saturating_add) <= FEW_SQUARES
+}
+
+/// Whether so many plans like this one are simulated in full in little time that shares can be tried one by one.
+pub(super) fn is_small(plan: &Plan) -> bool {
+    squares(plan) <= SMALL_SQUARES
 }
 
 /// How many of the first plans are simulated in full in little time.

@@ -34,8 +34,8 @@ impl Kind {
 }
 
 /// Plans on which simulations of a part, and the closed form, err alike: of a kind, of blocks with or without more GPU batches
-/// than are usual, and with the same page-locked.
-pub(super) type Alike = (Kind, bool, PageLocked);
+/// than are usual, with the same page-locked, and with all of the cache on the device or not.
+pub(super) type Alike = (Kind, bool, PageLocked, bool);
 
 /// What a policy's plan errs alike with.
 pub(super) fn alike(policy: &Policy) -> Alike {
@@ -43,6 +43,7 @@ pub(super) fn alike(policy: &Policy) -> Alike {
         Kind::of(policy),
         has_usual_batches(policy),
         policy.page_locked,
+        policy.cache.device >= 1.0,
     )
 }
 

@@ -48,6 +48,7 @@ pub(super) struct Pool<'a> {
 }
 
 /// A judged plan, and which search it is of.
+#[derive(Clone)]
 struct Candidate {
     judged: Judged,
     search: usize,
@@ -97,6 +98,7 @@ impl<'a> Pool<'a> {
             return self.lacking();
         }
         let plans = sorted(plans, self.objective);
+        let other = self.with_cache_elsewhere(&plans);
         let judged = match (verdict, self.limit) {
             (Verdict::Ranked, _) => plans,
             (Verdict::Predicted, None) => {
@@ -109,7 +111,7 @@ impl<'a> Pool<'a> {
         };
         let judged = match verdict {
             Verdict::Ranked => judged,
-            Verdict::Predicted => self.looked_around(judged)?,
+            Verdict::Predicted => self.looked_around(judged, other)?,
         };
         let is_in_time = |c: &Candidate| self.limit.is_none_or(|l| c.judged.latency_s() <= l);
         let (in_time, slow): (Vec<_>, Vec<_>) = judged.into_iter().partition(is_in_time);
@@ -120,28 +122,46 @@ impl<'a> Pool<'a> {
         self.planned(in_time).map(Answer::Plan)
     }
 
+    /// The best of plans, best first, that have all of the cache on the device where the first has not, or the other way round, if it comes close:
+    /// other plans are near it.
+    fn with_cache_elsewhere(&self, plans: &[Candidate]) -> Option<Candidate> {
+        let cost = |candidate: &Candidate| candidate.judged.cost(self.objective);
+        let stays = |candidate: &Candidate| candidate.plan().policy.cache.device >= 1.0;
+        let best = plans.first()?;
+        let other = plans.iter().find(|other| stays(other) != stays(best));
+        other
+            .filter(|other| cost(other) <= CLOSE * cost(best))
+            .cloned()
+    }
+
     /// With what is near the best plan, and better, in front of it. Pipelines are left alone, which take long, and plans that must end in
     /// time, where all shapes are looked at already.
-    fn looked_around(&self, mut judged: Vec<Candidate>) -> Result<Vec<Candidate>, PlanError> {
+    fn looked_around(
+        &self,
+        mut judged: Vec<Candidate>,
+        other: Option<Candidate>,
+    ) -> Result<Vec<Candidate>, PlanError> {
         let stages = |candidate: &Candidate| candidate.plan().policy.pipeline.stages;
         if self.limit.is_some() || judged.first().is_none_or(|best| stages(best) > 1) {
             return Ok(judged);
         }
-        let mut better: Option<Candidate> = None;
+        let cost = |candidate: &Candidate| candidate.judged.cost(self.objective);
+        let mut best = judged[0].clone();
         for start in judged.iter().take(STARTS) {
-            let than = better.as_ref().unwrap_or(&judged[0]);
             let (search, _) = &self.searches[start.search];
-            let found = search.better_shares(start.plan(), &than.judged, self.objective)?;
-            better = found
-                .map(|judged| Candidate { judged, ..*start })
-                .or(better);
+            let found = search.better_shares(start.plan(), &best.judged, self.objective)?;
+            best = found.map_or(best, |judged| Candidate { judged, ..*start });
         }
-        let from = better.as_ref().unwrap_or(&judged[0]);
-        let (search, _) = &self.searches[from.search];
-        let found = search.around(&from.judged, self.objective)?;
-        let found = found.map(|judged| Candidate { judged, ..*from });
-        if let Some(better) = found.or(better) {
-            judged.insert(0, better);
+        for start in std::iter::once(best.clone()).chain(other) {
+            let (search, _) = &self.searches[start.search];
+            let found = search.around(&start.judged, self.objective)?;
+            let found = found.map(|judged| Candidate { judged, ..start });
+            best = found
+                .filter(|found| cost(found) < cost(&best))
+                .unwrap_or(best);
+        }
+        if cost(&best) < cost(&judged[0]) {
+            judged.insert(0, best);
         }
         Ok(judged)
     }
