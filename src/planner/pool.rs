@@ -30,6 +30,9 @@ const OF_BEST: usize = 3;
 /// With so many simulated in full, and one of them in time, no other kind of plan is waited for.
 const PREDICTED_MAX: usize = 9;
 
+/// What is found around the best plans must be better by this factor: they are simpler, and predictions are not that sure.
+const WORTH_ANOTHER: f64 = 0.99;
+
 /// How many of the best plans are tried with other shares before it is looked around one.
 const STARTS: usize = 4;
 
@@ -109,15 +112,25 @@ impl<'a> Pool<'a> {
             }
             (Verdict::Predicted, Some(limit)) => self.until_in_time(plans, limit)?,
         };
-        let judged = match verdict {
-            Verdict::Ranked => judged,
-            Verdict::Predicted => self.looked_around(judged, other)?,
+        let in_full = verdict == Verdict::Predicted;
+        let judged = match self.limit {
+            None if in_full => self.looked_around(judged, other, self.objective)?,
+            _ => judged,
         };
-        let is_in_time = |c: &Candidate| self.limit.is_none_or(|l| c.judged.latency_s() <= l);
+        let limit = self.limit;
+        let is_in_time = |c: &Candidate| limit.is_none_or(|limit| c.judged.latency_s() <= limit);
         let (in_time, slow): (Vec<_>, Vec<_>) = judged.into_iter().partition(is_in_time);
         if in_time.is_empty() {
-            let slow = sorted(slow, Objective::Latency);
-            return self.planned(slow).map(Answer::TooSlow);
+            let mut slow = sorted(slow, Objective::Latency);
+            if in_full {
+                slow = self.looked_around(slow, None, Objective::Latency)?;
+            }
+            return match slow.first().is_some_and(is_in_time) {
+                true => self
+                    .planned(slow.into_iter().filter(is_in_time).collect())
+                    .map(Answer::Plan),
+                false => self.planned(slow).map(Answer::TooSlow),
+            };
         }
         self.planned(in_time).map(Answer::Plan)
     }
@@ -134,33 +147,34 @@ impl<'a> Pool<'a> {
             .cloned()
     }
 
-    /// With what is near the best plan, and better, in front of it. Pipelines are left alone, which take long, and plans that must end in
-    /// time, where all shapes are looked at already.
+    /// With what is near the best plan, and better, in front of it. Pipelines are left alone, which take long, and so are plans that end in a
+    /// stated time, for which all shapes are looked at.
     fn looked_around(
         &self,
         mut judged: Vec<Candidate>,
         other: Option<Candidate>,
+        objective: Objective,
     ) -> Result<Vec<Candidate>, PlanError> {
         let stages = |candidate: &Candidate| candidate.plan().policy.pipeline.stages;
-        if self.limit.is_some() || judged.first().is_none_or(|best| stages(best) > 1) {
+        if judged.first().is_none_or(|best| stages(best) > 1) {
             return Ok(judged);
         }
-        let cost = |candidate: &Candidate| candidate.judged.cost(self.objective);
+        let cost = |candidate: &Candidate| candidate.judged.cost(objective);
         let mut best = judged[0].clone();
         for start in judged.iter().take(STARTS) {
             let (search, _) = &self.searches[start.search];
-            let found = search.better_shares(start.plan(), &best.judged, self.objective)?;
+            let found = search.better_shares(start.plan(), &best.judged, objective)?;
             best = found.map_or(best, |judged| Candidate { judged, ..*start });
         }
         for start in std::iter::once(best.clone()).chain(other) {
             let (search, _) = &self.searches[start.search];
-            let found = search.around(&start.judged, self.objective)?;
+            let found = search.around(&start.judged, objective)?;
             let found = found.map(|judged| Candidate { judged, ..start });
             best = found
                 .filter(|found| cost(found) < cost(&best))
                 .unwrap_or(best);
         }
-        if cost(&best) < cost(&judged[0]) {
+        if cost(&best) < cost(&judged[0]) * WORTH_ANOTHER {
             judged.insert(0, best);
         }
         Ok(judged)
