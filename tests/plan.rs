@@ -103,7 +103,8 @@ fn a_plan_for_latency_says_for_how_many_prompts() {
 #[test]
 fn a_cache_on_the_device_is_not_attended_to_by_the_cpu() {
     let place = Place::new();
-    let plan = place.json("plan --hw rtx4090 --model qwen3-8b --num-prompts 16 -o own.json --format json");
+    let plan =
+        place.json("plan --hw rtx4090 --model qwen3-8b --num-prompts 16 -o own.json --format json");
     let policy = &plan["policy"];
     assert_eq!(policy["cache"]["device"], 1.0);
     assert_eq!(policy["cpu_attention"], false);

@@ -230,6 +230,29 @@ fn a_request_that_never_fits_is_refused_by_name_and_the_others_are_served() {
 }
 
 #[test]
+fn a_replay_says_where_the_profile_knows_one_rate_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let text: String = (0..40).map(|i| format!("{i},500,20\n")).collect();
+    written(
+        &folder,
+        "t.csv",
+        &format!("arrived_at,num_prefill_tokens,num_decode_tokens\n{text}"),
+    );
+    let (code, out, _) = replay(&folder, &["--format", "json"]);
+    assert_eq!(code, 0);
+    let all = json(&out)["extrapolates"].clone();
+    let gemm = all.as_array().expect("a list").iter();
+    let gemm = gemm.filter(|it| it["curve"] == "compute.gemm.f16");
+    let busy: Vec<f64> = gemm.filter_map(|it| it["busy_fraction"].as_f64()).collect();
+    assert!(
+        matches!(busy[..], [share] if share > 0.01 && share < 1.01),
+        "{all}"
+    );
+    let (_, out, _) = replay(&folder, &[]);
+    assert!(out.contains("constants  one rate for all sizes"), "{out}");
+}
+
+#[test]
 fn orca_says_where_it_reserves_far_more_than_requests_have() {
     let folder = tempfile::tempdir().unwrap();
     let rows = "arrived_at,num_prefill_tokens,num_decode_tokens\n0,100,50\n0.5,200,60\n";

@@ -1,0 +1,83 @@
+//! Plans that a search by changing plans one thing after another, each simulated, once found to be better than the planner's: it finds
+//! their like.
+
+use plimsoll::planner::{Allowed, Answer, Objective, Request, search};
+use plimsoll_core::Dtype;
+use plimsoll_core::hardware::embedded;
+use plimsoll_core::lower::footprint;
+use plimsoll_core::model::registry;
+use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
+use plimsoll_core::tier::Tier;
+use plimsoll_core::workload::Workload;
+use plimsoll_sim::predict;
+
+/// The planner's throughput over that of a given policy on the same machine.
+fn over(machine: &str, model: &str, workload: Workload, policy: Policy) -> f64 {
+    let profile = embedded::profile(machine).expect("embedded");
+    let model = registry::find(model).expect("registered");
+    let request = Request {
+        workload,
+        objective: Objective::Throughput,
+        max_latency_s: None,
+        allowed: Allowed::default(),
+    };
+    let answer = search(&profile, &model, Dtype::F16, &request).expect("a request");
+    let Answer::Plan(planned) = answer else {
+        panic!("no plan: {answer:?}")
+    };
+    let needed = footprint(&planned.plan).expect("a policy");
+    for tier in Tier::ALL {
+        let has = planned.plan.capacity_bytes[tier];
+        assert!(needed[tier] <= has, "{tier}: {:?}", planned.plan.policy);
+    }
+    let given = Plan {
+        policy,
+        prediction: None,
+        ..planned.plan.clone()
+    };
+    let given = predict(&given, &profile).expect("fits");
+    planned.throughput_tok_s / given.throughput_tok_s
+}
+
+fn policy(size: u32, batches: u32, percent: [f64; 6]) -> Policy {
+    Policy {
+        barrier: false,
+        granularity: Granularity::Spread,
+        page_locked: PageLocked::ALL,
+        ..Policy::from_percent(size, batches, percent).expect("a policy")
+    }
+}
+
+/// The closed form would have the cache move, to no loss, and the device full of weights.
+#[test]
+fn with_short_answers_a_cache_that_stays_on_the_device_is_tried() {
+    let workload = Workload {
+        prompt_len: 64,
+        gen_len: 8,
+        num_prompts: None,
+    };
+    let staying = Policy {
+        schedule: Schedule::Diagonal,
+        ..policy(320, 8, [4.0, 96.0, 100.0, 0.0, 100.0, 0.0])
+    };
+    let gain = over("h100", "llama-2-70b", workload, staying);
+    assert!(gain > 0.98, "{gain}");
+}
+
+/// A little more of the weights on the device lies more evenly over the layers than what fills it.
+#[test]
+fn with_few_prompts_shares_are_tried_in_small_steps() {
+    let workload = Workload {
+        prompt_len: 512,
+        gen_len: 128,
+        num_prompts: Some(4),
+    };
+    let percent = [87.6168, 12.3832, 10.1618, 89.8382, 100.0, 0.0];
+    let even = Policy {
+        cpu_attention: true,
+        ..policy(2, 2, percent)
+    };
+    let gain = over("rtx3090", "llama-2-13b", workload, even);
+    assert!(gain > 0.98, "{gain}");
+}
