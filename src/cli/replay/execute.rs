@@ -145,7 +145,8 @@ impl ExecuteArgs {
             Some(_) if server.kv_bytes <= room => {}
             _ => {
                 let line = format!(
-                    "--execute: the weights leave {left}, of which activations and tables of {} tokens an iteration take {beside}:                      {room} for the cache; give a smaller --kv-gb or --max-tokens",
+                    "--execute: the weights leave {left}, of which activations and tables of {} tokens an iteration take {beside}: \
+                     {room} for the cache; give a smaller --kv-gb or --max-tokens",
                     server.limits.tokens
                 );
                 return Err(Failure::new(Exit::Infeasible, line).into());
