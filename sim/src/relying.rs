@@ -1,10 +1,11 @@
-//! A simulation that goes on for long, with what it asked of the profile: pieces are seen before they are forgotten.
+//! A simulation that goes on for long, with what it asked of the profile: pieces are seen as they are forgotten.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use plimsoll_core::executor::{ExecutionError, Executor, Times, Until};
 use plimsoll_core::extrapolation::Extrapolation;
-use plimsoll_core::program::{Machine, Program};
+use plimsoll_core::program::{Machine, Program, TaskId};
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::Seconds;
 
@@ -16,16 +17,27 @@ pub struct Relying<'m> {
     simulator: Simulator,
     machine: &'m Machine,
     cost: CostModel,
-    reliance: Reliance,
-    /// Pieces that are to be seen before they are forgotten.
-    unseen: Vec<Arc<Program>>,
-    /// How many pieces there were.
-    pieces: usize,
+    /// By all pieces of the beginning.
+    exact: Reliance,
+    /// By some pieces of all.
+    sampled: Reliance,
+    /// How long these took, and all pieces.
+    sampled_s: f64,
+    all_s: f64,
+    /// Pieces that were not forgotten yet.
+    pieces: VecDeque<Arc<Program>>,
+    /// How many were.
+    seen: usize,
 }
 
-/// Pieces of long runs are much alike: one in so many is seen, since to ask the cost model for all of them again would take half as
-/// long as the simulation.
-const SEEN_EVERY: usize = 8;
+/// To ask the cost model for all pieces of a long run again would take half as long as the simulation: of runs of more pieces than
+/// this, only some are seen.
+const EXACT_UP_TO: usize = 512;
+
+/// Whether a piece of a long run is seen: one of eight, in no order, since pieces may be alike in turns.
+fn is_sampled(number: usize) -> bool {
+    (number as u32).wrapping_mul(0x9e37_79b9) >> 29 == 0
+}
 
 impl<'m> Relying<'m> {
     /// Around a simulator of a machine by a cost model, which are given again.
@@ -34,37 +46,54 @@ impl<'m> Relying<'m> {
             simulator,
             machine,
             cost,
-            reliance: Reliance::default(),
-            unseen: Vec::new(),
-            pieces: 0,
+            exact: Reliance::default(),
+            sampled: Reliance::default(),
+            sampled_s: 0.0,
+            all_s: 0.0,
+            pieces: VecDeque::new(),
+            seen: 0,
         }
     }
 
+    /// Looks at a piece that has ended.
     fn see(&mut self, piece: &Program) {
-        let all = (Seconds::ZERO, Seconds(f64::INFINITY));
-        let where_it_ran = (self.machine, self.simulator.trace());
-        self.reliance.see(piece, where_it_ran, all, &self.cost);
+        let trace = self.simulator.trace();
+        let tasks = piece.first_task().0..piece.end_task().0;
+        let spans = tasks.filter_map(|task| trace.span(TaskId(task)));
+        let seconds: f64 = spans.map(|span| span.duration().0).sum();
+        let part = (Seconds::ZERO, Seconds(f64::INFINITY));
+        self.all_s += seconds;
+        if self.seen < EXACT_UP_TO {
+            self.exact
+                .see(piece, (self.machine, trace), part, &self.cost);
+        }
+        if is_sampled(self.seen) {
+            self.sampled
+                .see(piece, (self.machine, trace), part, &self.cost);
+            self.sampled_s += seconds;
+        }
+        self.seen += 1;
     }
 
     /// The curves that were asked outside their points in a run that took so long, the longest busy first.
     pub fn extrapolations(mut self, took: Seconds) -> Vec<Extrapolation> {
-        for piece in std::mem::take(&mut self.unseen) {
+        for piece in std::mem::take(&mut self.pieces) {
             self.see(&piece);
         }
-        let seen = self.pieces.div_ceil(SEEN_EVERY) as f64;
-        let share = seen / self.pieces.max(1) as f64;
-        self.reliance
-            .timed(Seconds(took.0 * share))
-            .extrapolations()
+        let reliance = match self.seen <= EXACT_UP_TO {
+            true => self.exact.timed(took),
+            // As if those that were seen had been all.
+            false => self
+                .sampled
+                .timed(Seconds(took.0 * self.sampled_s / self.all_s)),
+        };
+        reliance.extrapolations()
     }
 }
 
 impl Executor for Relying<'_> {
     fn submit(&mut self, piece: Arc<Program>) -> Result<(), ExecutionError> {
-        if self.pieces.is_multiple_of(SEEN_EVERY) {
-            self.unseen.push(Arc::clone(&piece));
-        }
-        self.pieces += 1;
+        self.pieces.push_back(Arc::clone(&piece));
         self.simulator.submit(piece)
     }
 
@@ -73,11 +102,9 @@ impl Executor for Relying<'_> {
     }
 
     fn forget(&mut self, piece: &Program) {
-        let is_it = |it: &Arc<Program>| it.first_task() == piece.first_task();
-        if let Some(at) = self.unseen.iter().position(is_it) {
-            self.see(piece);
-            self.unseen.remove(at);
-        }
+        // They are forgotten in their order.
+        self.pieces.pop_front();
+        self.see(piece);
         self.simulator.forget(piece);
     }
 

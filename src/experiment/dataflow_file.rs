@@ -85,7 +85,8 @@ fn read(path: &Path) -> Result<Vec<Line>, InputError> {
         InputError::bad_file(path, "part,n,k,...", said, remedy)
     };
     let lines = lines.map_err(|error| wrong(error.to_string()))?;
-    let positive = |line: &Line| line.seconds.is_finite() && line.seconds > 0.0;
+    // Nothing takes less, and rates are numbers.
+    let positive = |line: &Line| line.seconds.is_finite() && line.seconds > 1e-12;
     match lines.iter().position(|line| !positive(line)) {
         Some(at) => Err(wrong(format!("line {}: seconds are not above 0", at + 2))),
         None => Ok(lines),

@@ -12,6 +12,7 @@ use plimsoll_core::tier::{PerTier, Tier};
 use super::judge::{self, Judged, Length};
 use super::space::{self, Shape};
 use super::{Objective, PlanError, Search, lp};
+use crate::flexgen;
 use crate::parallel::on_all_processors;
 
 /// How much slower a resource is thought to be.
@@ -38,7 +39,7 @@ const IN_FULL: usize = 3;
 /// How many plans are looked at by samples.
 const SAMPLED: usize = 64;
 
-/// How many times the best one's the closed form of those may be.
+/// By the closed form they cost at most so many times what the best does.
 const CLOSED_FORM_OFF: f64 = 2.0;
 
 /// By what factor short samples may misjudge a plan beside another.
@@ -133,31 +134,30 @@ impl Search<'_> {
         plans: Vec<Plan>,
         objective: Objective,
     ) -> Result<Vec<Plan>, PlanError> {
-        let (_, mut plans) =
-            self.better_by(Length::Short, (best, plans), (objective, SHORT_OFF))?;
+        let mut plans = self.better_by(Length::Short, (best, plans), (objective, SHORT_OFF))?;
         if judge::is_small(best) {
             plans.truncate(judge::first_some(&plans));
             return Ok(plans);
         }
         plans.truncate(2 * IN_FULL);
-        let (_, mut plans) = self.better_by(Length::Longer, (best, plans), (objective, BETTER))?;
+        let mut plans = self.better_by(Length::Longer, (best, plans), (objective, BETTER))?;
         plans.truncate(IN_FULL);
         Ok(plans)
     }
 
-    /// Plans that by samples cost no more than so many times what a plan does, best first, and what that does.
+    /// Plans that by samples cost no more than so many times what a plan does, best first.
     fn better_by(
         &self,
         length: Length,
         (best, mut plans): (&Plan, Vec<Plan>),
         (objective, times): (Objective, f64),
-    ) -> Result<(f64, Vec<Plan>), PlanError> {
+    ) -> Result<Vec<Plan>, PlanError> {
         plans.insert(0, best.clone());
         let mut judged = judge::by_samples(plans, self.profile, &self.forms, length)?;
         let own = judged.remove(0).cost(objective);
         judged.retain(|judged| judged.cost(objective) <= own * times);
         let judged = judge::sorted(judged, objective).into_iter();
-        Ok((own, judged.map(Judged::into_plan).collect()))
+        Ok(judged.map(Judged::into_plan).collect())
     }
 
     /// Other plans of shapes near a plan's.
@@ -264,9 +264,14 @@ fn sizes_near(of: &Policy, gen_len: u32, prompts: u64) -> Vec<(u32, u32)> {
     }
     // A diagonal with as many GPU batches as answers have tokens has every pass alike: one comes, one goes.
     near.extend([(size * batches, 1), (size * batches / gen_len, gen_len)]);
+    // More than are usual are proposed only where the closed form calls them better.
+    let most = flexgen::BATCHES_MAX.max(batches);
     let is_meant = |(size, batches): &(u32, u32)| {
         let before_last = u64::from(*size) * u64::from(batches.saturating_sub(1));
-        *size > 0 && *batches > 0 && u64::from(*size) <= prompts && before_last < prompts
+        *size > 0
+            && (1..=most).contains(batches)
+            && u64::from(*size) <= prompts
+            && before_last < prompts
     };
     let mut unlike: Vec<(u32, u32)> = Vec::new();
     for it in near.into_iter().filter(is_meant) {
@@ -275,4 +280,38 @@ fn sizes_near(of: &Policy, gen_len: u32, prompts: u64) -> Vec<(u32, u32)> {
         }
     }
     unlike
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_near_one_are_blocks_that_make_sense() {
+        let near = |size: u32, batches: u32, gen_len: u32, prompts: u64| {
+            let of = Policy {
+                gpu_batch_size: size,
+                num_gpu_batches: batches,
+                ..space::blank()
+            };
+            sizes_near(&of, gen_len, prompts)
+        };
+        assert_eq!(near(1, 1, 8, 1), [(1, 1)]);
+        // No GPU batch of which no prompt is left.
+        let few = near(4, 2, 128, 8);
+        assert!(
+            few.iter().all(|(size, batches)| size * (batches - 1) < 8),
+            "{few:?}"
+        );
+        assert!(few.contains(&(8, 1)) && few.contains(&(2, 4)), "{few:?}");
+        // As many GPU batches as tokens, but no more than are usual, or than there were.
+        assert!(near(320, 10, 8, u64::MAX).contains(&(400, 8)));
+        let many = near(100, 10, 64, u64::MAX);
+        assert!(many.iter().all(|(_, batches)| *batches <= 20), "{many:?}");
+        let larger = near(100, 64, 32, u64::MAX);
+        assert!(
+            larger.iter().all(|(_, batches)| *batches <= 64),
+            "{larger:?}"
+        );
+    }
 }

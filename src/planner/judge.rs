@@ -30,7 +30,7 @@ const FEW_SQUARES: u64 = 20_000;
 /// So many are for the last look: about a second.
 const SOME_SQUARES: u64 = 1_500_000;
 
-/// So many have plans of which that are some dozens.
+/// A plan has at most so many where some dozens of its like are simulated in such a time.
 const SMALL_SQUARES: u64 = 25_000;
 
 /// A part of a simulation that stands for the whole.

@@ -166,7 +166,9 @@ impl<'a> Pool<'a> {
             let found = search.better_shares(start.plan(), &best.judged, objective)?;
             best = found.map_or(best, |judged| Candidate { judged, ..*start });
         }
-        for start in std::iter::once(best.clone()).chain(other) {
+        let other = other.map(|other| self.predicted(vec![other])).transpose()?;
+        let starts = std::iter::once(best.clone()).chain(other.into_iter().flatten());
+        for start in starts {
             let (search, _) = &self.searches[start.search];
             let found = search.around(&start.judged, objective)?;
             let found = found.map(|judged| Candidate { judged, ..start });

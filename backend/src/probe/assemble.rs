@@ -284,28 +284,30 @@ fn handoffs(found: &Handoffs, emulated: bool) -> (Quantity<Seconds>, Option<Quan
     let Handoffs {
         between_streams,
         from_streams,
+        to_streams,
         others,
     } = found;
-    let to_or_from_host = [&from_streams[..], others].concat();
+    let to_or_from_host = [&from_streams[..], to_streams, others].concat();
     if emulated || between_streams.is_empty() || to_or_from_host.is_empty() {
         let all = [&between_streams[..], &to_or_from_host].concat();
         return (quantity(&all, MEASURED), None);
     }
     let between_streams = quantity(between_streams, MEASURED);
-    (both_ways(from_streams, others), Some(between_streams))
+    let corrected = both_ways(from_streams, to_streams);
+    let handoff = quantity(&[&corrected[..], others].concat(), MEASURED);
+    (handoff, Some(between_streams))
 }
 
 /// The middle of hand-offs from a GPU's streams and of those to them: by how much the two clocks are apart is in both, with either
 /// sign.
-fn both_ways(from_streams: &[f64], to_streams: &[f64]) -> Quantity<Seconds> {
+fn both_ways(from_streams: &[f64], to_streams: &[f64]) -> Vec<f64> {
     if from_streams.is_empty() || to_streams.is_empty() {
-        return quantity(&[from_streams, to_streams].concat(), MEASURED);
+        return [from_streams, to_streams].concat();
     }
     let apart = (median(from_streams) - median(to_streams)) / 2.0;
     let corrected = from_streams.iter().map(|seconds| seconds - apart);
     let back = to_streams.iter().map(|seconds| seconds + apart);
-    // As many of either way count as much, however often each was seen: both have the same middle now.
-    quantity(&corrected.chain(back).collect::<Vec<f64>>(), MEASURED)
+    corrected.chain(back).collect()
 }
 
 /// Bytes of weights that products of one row read a second, by type and by the bytes of all.

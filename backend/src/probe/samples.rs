@@ -98,11 +98,12 @@ pub(super) fn gaps_on_one_engine(run: &Run, kind: ResourceKind) -> Vec<f64> {
 }
 
 /// Times between the end of what a task waited for on another engine and its start, where its own engine stood idle by then: of
-/// engines both of which are streams where the device is a GPU, from those to the host's, and of others.
+/// engines both of which are streams where the device is a GPU, from those to the host's, from the host's to those, and of others.
 #[derive(Debug, Default)]
 pub(super) struct Handoffs {
     pub between_streams: Vec<f64>,
     pub from_streams: Vec<f64>,
+    pub to_streams: Vec<f64>,
     pub others: Vec<f64>,
 }
 
@@ -131,7 +132,8 @@ impl Handoffs {
                     let of = match both.map(ResourceKind::is_stream) {
                         [true, true] => &mut self.between_streams,
                         [true, false] => &mut self.from_streams,
-                        _ => &mut self.others,
+                        [false, true] => &mut self.to_streams,
+                        [false, false] => &mut self.others,
                     };
                     of.push(span.start.0 - ready);
                 }
@@ -202,6 +204,7 @@ mod tests {
         ]));
         assert_eq!(found.between_streams, [0.125, 0.0625]);
         assert_eq!(found.from_streams, [0.5]);
-        assert_eq!(found.others, [0.25]);
+        assert_eq!(found.to_streams, [0.25]);
+        assert!(found.others.is_empty());
     }
 }

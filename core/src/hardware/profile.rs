@@ -177,8 +177,8 @@ pub struct Compute {
     /// The same of a device task that is one kernel, as those of split linear layers are; none where nobody told it
     /// from the others', and then theirs.
     pub part_launch: Option<Quantity<Seconds>>,
-    /// The same of an embedding, which on a GPU is several small kernels; none where nobody told it from the others', and
-    /// then theirs.
+    /// What an embedding takes beside that and its bytes: on a GPU it is several small kernels; none where nobody told it from
+    /// others.
     pub embed: Option<Quantity<Seconds>>,
     /// What serving software takes for each sequence of an iteration, beside the model's layers: scheduling it,
     /// choosing its token, handing it out; none where nobody knows.

@@ -46,6 +46,9 @@ pub(super) struct ExecuteArgs {
     threads: DeviceThreads,
 }
 
+/// What a driver may round all that is taken up by.
+const ROUNDED: Bytes = Bytes(64 << 20);
+
 /// What came of serving for real.
 pub(super) struct Measured {
     /// What served.
@@ -135,12 +138,15 @@ impl ExecuteArgs {
         (requests, kv_gb): (&[Request], Option<f64>),
         options: &CpuOptions,
     ) -> anyhow::Result<()> {
-        let beside = server.beside(requests, options)?;
+        let beside = match server.beside(requests, options)? {
+            Bytes::ZERO => return Ok(()),
+            beside => beside + ROUNDED,
+        };
         let left = server.gpus.kv_left(profile, &server.model, server.dtype);
         let left = left.unwrap_or_default();
         let room = left.saturating_sub(beside);
         match kv_gb {
-            _ if beside == Bytes::ZERO || self.is_foreign(profile) => {}
+            _ if self.is_foreign(profile) => {}
             None if room > Bytes::ZERO => server.kv_bytes = room,
             Some(_) if server.kv_bytes <= room => {}
             _ => {

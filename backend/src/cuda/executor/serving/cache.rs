@@ -58,12 +58,12 @@ impl CardCache {
             Tier::Device => Ok(device.take(size.blocks)),
             _ => host.take(card, size.blocks),
         });
-        let layers = layers.collect::<Result<_, TaskError>>();
+        let layers: Result<Vec<_>, TaskError> = layers.collect();
         let first = (size.host.0 as usize / HOST_SHARE).min(size.bytes().0 as usize);
-        let layers = layers.and_then(|layers| {
-            host.prepare(card, first.min(HOST_MOST))?;
-            Ok(layers)
-        });
+        if layers.is_ok() {
+            // Where as much cannot be had, less may do once a cache has to leave.
+            let _ = host.prepare(card, first.min(HOST_MOST));
+        }
         // Before the memory goes whose pages were locked.
         let layers = layers.map_err(|error| {
             card.close();
