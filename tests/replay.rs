@@ -252,6 +252,29 @@ fn a_replay_says_where_the_profile_knows_one_rate_only() {
     assert!(out.contains("constants  one rate for all sizes"), "{out}");
 }
 
+/// Of long runs some iterations are looked at, of short ones all.
+#[test]
+fn what_a_long_replay_extrapolates_is_what_a_short_one_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let share = |requests: u32| {
+        let text: String = (0..requests).map(|i| format!("{i},1500,20\n")).collect();
+        let head = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
+        written(&folder, "t.csv", &format!("{head}{text}"));
+        // One after another, so that all are alike.
+        let (code, out, _) = replay(&folder, &["--clients", "1", "--format", "json"]);
+        assert_eq!(code, 0);
+        let all = json(&out)["extrapolates"].clone();
+        let gemm = all.as_array().expect("a list").iter();
+        let mut gemm = gemm.filter(|it| it["curve"] == "compute.gemm.f16");
+        gemm.next().expect("products")["busy_fraction"]
+            .as_f64()
+            .expect("a share")
+    };
+    let (one, few, many) = (share(1), share(20), share(200));
+    assert!((one / few - 1.0).abs() < 0.02 && few < 1.0, "{one} {few}");
+    assert!((many / few - 1.0).abs() < 0.1, "{many} {few}");
+}
+
 #[test]
 fn orca_says_where_it_reserves_far_more_than_requests_have() {
     let folder = tempfile::tempdir().unwrap();

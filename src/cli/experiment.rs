@@ -60,14 +60,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let folder = args.folder.display();
     let made = format!(
-        "Made by `plimsoll experiment {folder}` (plimsoll {}) on {}. {}",
+        "Made by `plimsoll experiment {folder}` (plimsoll {}) on {}. All predictions are simulated.",
         env!("CARGO_PKG_VERSION"),
-        today(),
-        match definitions.iter().any(|of| of.kind.is_measured()) {
-            true =>
-                "Where times of `bench` are named below, numbers follow from these; all others are simulated.",
-            false => "All predictions are simulated.",
-        }
+        today()
     );
     let text = results_text(&definitions, &outcomes, &made);
     write_text(&dir.join("RESULTS.md"), &text)?;

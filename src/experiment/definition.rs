@@ -126,13 +126,6 @@ pub enum Kind {
     Dataflow(Box<Dataflow>),
 }
 
-impl Kind {
-    /// Whether its numbers follow from times that were measured, without a simulation.
-    pub fn is_measured(&self) -> bool {
-        matches!(self, Kind::Dataflow(_))
-    }
-}
-
 /// What a table's errors say something about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -69,11 +69,7 @@ fn section(definition: &Definition, outcome: &Outcome) -> String {
             let drawn = table.pictures.iter().map(|LinePicture { suffix, of, .. }| {
                 format!("![{title}{of}]({name}{suffix}.svg)\n\n")
             });
-            let rests_on = match definition.kind.is_measured() {
-                true => "From times of `bench`.\n\n",
-                false => "",
-            };
-            rests_on.to_owned() + &drawn.collect::<String>() + &serving(table)
+            drawn.collect::<String>() + &serving(table)
         }
     }
 }

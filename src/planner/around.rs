@@ -69,8 +69,8 @@ impl Search<'_> {
         Ok(found)
     }
 
-    /// Where simulations take little time, what is better than a plan with a few more or less of the weights of one on the device: how evenly whole tensors
-    /// lie over the layers changes by leaps, of which no closed form knows.
+    /// What is better than a plan of those that are as another, but with a little more or less of the weights on the device; none where
+    /// simulations take long. How evenly whole tensors lie over the layers changes by leaps, of which no closed form knows.
     pub(super) fn better_shares(
         &self,
         of: &Plan,

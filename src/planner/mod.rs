@@ -25,6 +25,7 @@ mod pool;
 mod room;
 mod space;
 pub mod split;
+mod staying;
 mod whole;
 mod within;
 
@@ -63,9 +64,6 @@ const PROPOSED_AT_MOST: usize = 100;
 /// How many whole plans of each kind the simulator judges at least, both ways to make a proposal
 /// whole counted.
 const JUDGED: usize = 6;
-
-/// How many of those whose cache stays on the device.
-const JUDGED_STAYING: usize = 8;
 
 /// How many more where prompts come to an end: blocks of other numbers of rounds.
 const JUDGED_OF_ROUNDS: usize = 4;
@@ -534,7 +532,7 @@ impl<'a> Search<'a> {
             let staying = self.with_cache_on_device(shapes, &scanned, (objective, count));
             let scanned = scanned.into_iter().map(|best| (best, JUDGED + more));
             for (best, most) in
-                scanned.chain(staying.into_iter().map(|best| (best, JUDGED_STAYING)))
+                scanned.chain(staying.into_iter().map(|best| (best, staying::JUDGED)))
             {
                 let may_win = |plan: &Plan| self.may_win(plan, &best, objective);
                 for alike in by_way(&best) {
@@ -567,39 +565,6 @@ impl<'a> Search<'a> {
             }
         }
         Ok((self.smallest(shapes, objective)?, Vec::new()))
-    }
-
-    /// Proposals with all of the cache on the device, where some known ones have it elsewhere. The closed form thinks that moving
-    /// the cache is hidden and fills the device with weights; but the cache moves in between weights, which it then holds up, and with short
-    /// answers there is little of it.
-    fn with_cache_on_device(
-        &self,
-        shapes: &[Shape],
-        known: &[Vec<Proposal>],
-        (objective, count): (Objective, usize),
-    ) -> Vec<Vec<Proposal>> {
-        let room = self.maker.room();
-        let known = || known.iter().flatten();
-        let is_single = self.open.iter().all(|choice| choice.pipeline.stages == 1);
-        let moves = known().any(|proposal| proposal.policy.cache.device < 1.0);
-        if !moves || !is_single {
-            return Vec::new();
-        }
-        let least = known()
-            .map(|proposal| proposal.score)
-            .fold(f64::INFINITY, f64::min);
-        let usual = shapes
-            .iter()
-            .filter(|it| kind::has_usual_batches(&it.policy));
-        let staying: Vec<Shape> = usual
-            .filter_map(|it| it.with_cache_on_device(room))
-            .collect();
-        let found = space::scan_each(&staying, Kind::of, (room, objective, count));
-        let mut found = found.unwrap_or_default();
-        for best in &mut found {
-            best.retain(|proposal| proposal.score <= least * CLOSED_FORM_OFF);
-        }
-        found
     }
 
     /// Blocks from the smallest on, which leave tensors the most room, for as long as some can be made whole; the best

@@ -463,28 +463,28 @@ fn mend_wrong_moments(rates: &mut Rates) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_core::program::{Gemm, Gemms, Stage};
-    use plimsoll_core::trace::Span;
+    use plimsoll_core::program::{Gemm, Stage};
 
     /// A product with weights of a million elements that took so long.
     fn read(seconds: f64) -> Timed {
-        Timed {
-            kind: ResourceKind::Gpu,
-            op: Op::Linear {
-                stage: Stage::Finish,
-                m: 1,
-                gemms: Gemms::new(&[Gemm { n: 1000, k: 600 }, Gemm { n: 400, k: 1000 }]),
-                position: 0,
-                reused: false,
-                compressed: false,
-                packed_elements: 0,
-            },
-            span: Span {
-                start: Seconds::ZERO,
-                end: Seconds(seconds),
-            },
-            pace: 2.0,
-        }
+        let gemms = [Gemm { n: 1000, k: 600 }, Gemm { n: 400, k: 1000 }];
+        let of = (ResourceKind::Gpu, Stage::Finish);
+        Timed::linear(of, (1, &gemms), (seconds, 2.0))
+    }
+
+    #[test]
+    fn how_far_two_clocks_are_apart_is_in_no_hand_off() {
+        // Twenty microseconds either way; the host's clock is thirty late.
+        let seen = |us: &[f64]| us.iter().map(|us| us * 1e-6).collect();
+        let found = Handoffs {
+            between_streams: seen(&[2.0, 3.0, 4.0]),
+            from_streams: seen(&[49.0, 50.0, 51.0]),
+            to_streams: seen(&[-11.0, -10.0, -9.0, -10.0]),
+            others: Vec::new(),
+        };
+        let (handoff, between) = handoffs(&found, false);
+        assert!((handoff.value.0 - 20e-6).abs() < 1e-9, "{handoff:?}");
+        assert!((between.expect("streams").value.0 - 3e-6).abs() < 1e-9);
     }
 
     #[test]

@@ -102,9 +102,6 @@ fn alone_s(products: &[ProductCurves], dtype: Dtype, (m, gemm): (u32, Gemm)) -> 
 #[cfg(test)]
 mod tests {
     use plimsoll_core::hardware::Curve;
-    use plimsoll_core::program::Gemms;
-    use plimsoll_core::trace::Span;
-    use plimsoll_core::units::Seconds;
 
     use super::*;
 
@@ -124,23 +121,7 @@ mod tests {
     }
 
     fn part(stage: Stage, m: u32, gemms: &[Gemm], seconds: f64) -> Option<LayerPart> {
-        let task = Timed {
-            kind: ResourceKind::Gpu,
-            op: Op::Linear {
-                stage,
-                m,
-                gemms: Gemms::new(gemms),
-                position: 0,
-                reused: false,
-                compressed: false,
-                packed_elements: 0,
-            },
-            span: Span {
-                start: Seconds::ZERO,
-                end: Seconds(seconds),
-            },
-            pace: 1.0,
-        };
+        let task = Timed::linear((ResourceKind::Gpu, stage), (m, gemms), (seconds, 1.0));
         LayerPart::new((Dtype::F16, true), &task)
     }
 

@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use plimsoll_core::control::Run;
+#[cfg(test)]
+use plimsoll_core::program::{Gemm, Gemms, Stage};
 use plimsoll_core::program::{Op, Program, ResourceKind, TaskId};
 use plimsoll_core::trace::Span;
+#[cfg(test)]
+use plimsoll_core::units::Seconds;
 
 /// A task with when it ran.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +25,34 @@ impl Timed {
     /// How long it would have taken at the base's pace.
     pub(super) fn seconds(&self) -> f64 {
         self.span.duration().0 / self.pace
+    }
+}
+
+#[cfg(test)]
+impl Timed {
+    /// A part of a layer with fresh whole weights, for tests.
+    pub(super) fn linear(
+        (kind, stage): (ResourceKind, Stage),
+        (m, gemms): (u32, &[Gemm]),
+        (seconds, pace): (f64, f64),
+    ) -> Timed {
+        Timed {
+            kind,
+            op: Op::Linear {
+                stage,
+                m,
+                gemms: Gemms::new(gemms),
+                position: 0,
+                reused: false,
+                compressed: false,
+                packed_elements: 0,
+            },
+            span: Span {
+                start: Seconds::ZERO,
+                end: Seconds(seconds),
+            },
+            pace,
+        }
     }
 }
 
@@ -148,7 +180,7 @@ mod tests {
     use plimsoll_core::program::{Cell, Machine, NewTask};
     use plimsoll_core::tier::PerTier;
     use plimsoll_core::trace::Trace;
-    use plimsoll_core::units::{Bytes, Seconds};
+    use plimsoll_core::units::Bytes;
 
     use super::*;
 

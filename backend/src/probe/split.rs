@@ -169,29 +169,16 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use plimsoll_core::program::Stage;
-    use plimsoll_core::trace::Span;
-    use plimsoll_core::units::Seconds;
 
     use super::*;
 
     fn product(m: u32, n: u32, seconds: f64) -> Timed {
-        Timed {
-            kind: ResourceKind::Cpu,
-            op: Op::Linear {
-                stage: Stage::Mlp,
-                m,
-                gemms: Gemms::new(&[Gemm { n, k: 10 }]),
-                position: 0,
-                reused: false,
-                compressed: false,
-                packed_elements: 0,
-            },
-            span: Span {
-                start: Seconds::ZERO,
-                end: Seconds(seconds),
-            },
-            pace: 1.0,
-        }
+        let weights = [Gemm { n, k: 10 }];
+        Timed::linear(
+            (ResourceKind::Cpu, Stage::Mlp),
+            (m, &weights),
+            (seconds, 1.0),
+        )
     }
 
     #[test]

@@ -51,6 +51,9 @@ pub struct Served {
     pub traffic: Background,
 }
 
+/// What a driver may round up by, in all, where [`Served::beside`], the cache and weights are taken on a GPU.
+pub const ROUNDED: Bytes = Bytes(64 << 20);
+
 impl Served {
     /// What lies on a GPU beside the checkpoint's weights and the cache: activations, tables, logits, and a head that is the embedding
     /// once more. An emulated device has them elsewhere.

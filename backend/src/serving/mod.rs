@@ -10,5 +10,5 @@ pub(crate) mod texts;
 mod traffic;
 
 pub use error::ServingError;
-pub use executor::{Served, ServingExecutor};
+pub use executor::{ROUNDED, Served, ServingExecutor};
 pub use resident::Resident;

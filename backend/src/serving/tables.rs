@@ -247,3 +247,52 @@ impl Tables {
         self.taken[tier] -= bytes;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where each request's blocks lie in a layer.
+    fn places(tables: &Tables, layer: usize, requests: &[u32]) -> Vec<usize> {
+        let of = |request: &u32| tables.places(layer, *request).collect::<Vec<_>>();
+        requests.iter().flat_map(of).collect()
+    }
+
+    #[test]
+    fn numbers_of_blocks_are_used_again_and_no_two_share_a_place() {
+        let mut tables = Tables::new(CacheSize {
+            layers: 2,
+            device_layers: 2,
+            blocks: 6,
+            block_tokens: 4,
+            token_bytes: 1,
+            device: Bytes(48),
+            host: Bytes(48),
+        });
+        for round in 0..5 {
+            tables.grow(1, 8).expect("room");
+            tables.grow(2, 13).expect("room");
+            assert!(tables.grow(3, 1).is_err(), "all are taken");
+            tables.free(1);
+            if round == 2 {
+                // Packed, so that one layer's places are not the other's.
+                tables.relocate(1, Tier::Host, 5);
+            }
+            tables.grow(3, 4).expect("room");
+            for layer in [0, 1] {
+                let mut all = places(&tables, layer, &[2, 3]);
+                assert_eq!(all.len(), 5);
+                all.sort_unstable();
+                all.dedup();
+                assert_eq!(all.len(), 5, "layer {layer} in round {round}");
+            }
+            assert_eq!((tables.count(1), tables.count(2)), (0, 4));
+            tables.free(2);
+            tables.free(3);
+            if round == 2 {
+                tables.relocate(1, Tier::Device, 6);
+            }
+        }
+        assert!(tables.next_number <= 6, "{}", tables.next_number);
+    }
+}

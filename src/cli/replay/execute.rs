@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use plimsoll_backend::cpu::{CpuOptions, Throttles};
+use plimsoll_backend::serving::ROUNDED;
 use plimsoll_backend::weights::{Safetensors, Synthetic, WeightSource};
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::program::ResourceKind;
@@ -45,9 +46,6 @@ pub(super) struct ExecuteArgs {
     #[command(flatten)]
     threads: DeviceThreads,
 }
-
-/// What a driver may round all that is taken up by.
-const ROUNDED: Bytes = Bytes(64 << 20);
 
 /// What came of serving for real.
 pub(super) struct Measured {
@@ -140,24 +138,21 @@ impl ExecuteArgs {
     ) -> anyhow::Result<()> {
         let beside = match server.beside(requests, options)? {
             Bytes::ZERO => return Ok(()),
+            _ if self.is_foreign(profile) => return Ok(()),
             beside => beside + ROUNDED,
         };
         let left = server.gpus.kv_left(profile, &server.model, server.dtype);
         let left = left.unwrap_or_default();
-        let room = left.saturating_sub(beside);
-        match kv_gb {
-            _ if self.is_foreign(profile) => {}
-            None if room > Bytes::ZERO => server.kv_bytes = room,
-            Some(_) if server.kv_bytes <= room => {}
-            _ => {
-                let line = format!(
-                    "--execute: the weights leave {left}, of which activations and tables of {} tokens an iteration take {beside}: \
-                     {room} for the cache; give a smaller --kv-gb or --max-tokens",
-                    server.limits.tokens
-                );
-                return Err(Failure::new(Exit::Infeasible, line).into());
-            }
-        }
+        let asked = kv_gb.map(|_| server.kv_bytes);
+        server.kv_bytes = cache_beside(left, beside, asked).ok_or_else(|| {
+            let line = format!(
+                "--execute: the weights leave {left}, of which activations and tables of {} tokens an iteration take {beside}: \
+                 {} for the cache; give a smaller --kv-gb or --max-tokens",
+                server.limits.tokens,
+                left.saturating_sub(beside)
+            );
+            Failure::new(Exit::Infeasible, line)
+        })?;
         Ok(())
     }
 
@@ -298,4 +293,29 @@ impl Measured {
 
 fn rate(gb_s: f64) -> BytesPerSecond {
     BytesPerSecond(gb_s * 1e9)
+}
+
+/// The cache that there is room for beside so much of what weights leave: all of the rest, or what was asked for; none where that is
+/// more, or nothing is left.
+fn cache_beside(left: Bytes, beside: Bytes, asked: Option<Bytes>) -> Option<Bytes> {
+    let room = left.saturating_sub(beside);
+    let cache = asked.unwrap_or(room);
+    (Bytes::ZERO < cache && cache <= room).then_some(cache)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_has_what_is_left_or_what_was_asked_for_of_it() {
+        let of = |left, beside, asked: Option<u64>| {
+            cache_beside(Bytes(left), Bytes(beside), asked.map(Bytes)).map(|cache| cache.0)
+        };
+        assert_eq!(of(10, 4, None), Some(6));
+        assert_eq!(of(10, 4, Some(5)), Some(5));
+        assert_eq!(of(10, 4, Some(7)), None);
+        assert_eq!(of(4, 4, None), None);
+        assert_eq!(of(3, 4, Some(1)), None);
+    }
 }
