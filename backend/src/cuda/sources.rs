@@ -35,7 +35,7 @@ pub const HEADERS: [Source; 12] = [
 ];
 
 /// Each is compiled by itself.
-pub const SOURCES: [Source; 16] = [
+pub const SOURCES: [Source; 17] = [
     source!("activation.cu"),
     source!("append.cu"),
     source!("argmax.cu"),
@@ -45,6 +45,7 @@ pub const SOURCES: [Source; 16] = [
     source!("gemv.cu"),
     source!("groups.cu"),
     source!("norm.cu"),
+    source!("packed.cu"),
     source!("parts.cu"),
     source!("prompt.cu"),
     source!("rotary.cu"),

@@ -163,6 +163,9 @@ static unsigned int lower_halves(unsigned int a, unsigned int b) {
 static unsigned int upper_halves(unsigned int a, unsigned int b) {
     return a >> 16 | (b & 0xffff0000u);
 }
+static unsigned int masked_or(unsigned int a, unsigned int b, unsigned int c) {
+    return (a & b) | c;
+}
 // Fibers of a block take turns, and blocks run one after another: what one has written all see.
 static void __threadfence() {}
 static unsigned int atomicAdd(unsigned int* at, unsigned int by) {
@@ -239,6 +242,9 @@ static Eight load_weights(const void* from, bool there) {
         memcpy(&loaded, from, sizeof loaded);
     }
     return loaded;
+}
+static Eight load_common_weights(const void* from, bool there) {
+    return load_weights(from, there);
 }
 static Eight load_with_neighbours(const void* from, bool there) {
     return load_weights(from, there);

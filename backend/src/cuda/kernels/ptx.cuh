@@ -54,6 +54,11 @@ __device__ inline Eight load_weights(const void* from, bool there) {
     LOAD_IF("ld.global.nc.L1::no_allocate.v4.u32");
 }
 
+// The same of what other blocks near it read as well.
+__device__ inline Eight load_common_weights(const void* from, bool there) {
+    LOAD_IF("ld.global.nc.v4.u32");
+}
+
 // The same where neighbours ask for what lies around it: memory gives more at a time than they do.
 __device__ inline Eight load_with_neighbours(const void* from, bool there) {
 #if __CUDA_ARCH__ >= 800
@@ -166,6 +171,13 @@ __device__ inline unsigned int upper_halves(unsigned int a, unsigned int b) {
     unsigned int both;
     asm("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(both) : "r"(a), "r"(b));
     return both;
+}
+
+// (a & b) | c at once, which a compiler makes two of where b and c are constants.
+__device__ inline unsigned int masked_or(unsigned int a, unsigned int b, unsigned int c) {
+    unsigned int result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+    return result;
 }
 
 // TF32: the range of f32 with the fraction of f16.

@@ -19,7 +19,9 @@ pub use cache::{Append, matrix_groups};
 pub use elements::{Elements, activate_gate, bias_activation, residual};
 pub use mixed::{MixedAppend, OwnBlocks};
 pub use parts::{Join, Part, to_stored, to_wide};
-pub use product::{Product, check_depth, flat, flat_plain, gemv, gemv_plain, thin_plain};
+pub use product::{
+    Product, check_depth, check_packed, flat, flat_plain, gemv, gemv_packed, gemv_plain, thin_plain,
+};
 pub use prompt::PromptAttention;
 pub use rows::{
     Argmax, Embed, NO_TOKEN, Norm, Rotary, argmax, embed, layer_norm, rms_norm, rotary,

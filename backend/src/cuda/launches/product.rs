@@ -1,6 +1,7 @@
-//! Products with weights: GEMV and the flat product.
+//! Products with weights: GEMV, the same with weights in 4 bits, and the flat product.
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::GROUP_ELEMENTS;
 
 use super::{WARP, launch, named};
 use crate::cuda::arguments::Arguments;
@@ -12,6 +13,10 @@ const GEMV_WARPS: usize = 4;
 
 /// Elements of a row that a warp of GEMV takes at a time.
 const GEMV_STEP: usize = 8 * WARP;
+
+/// As in `packed.cu`: columns that a lane takes at a time, and warps of a block at most.
+const PACKED_COLUMNS: usize = 16;
+const PACKED_WARPS: usize = 4;
 
 /// Elements of a row that a warp of the flat product for few rows takes at a time.
 const THIN_STEP: usize = 64;
@@ -26,7 +31,7 @@ pub struct Product {
     pub dtype: Dtype,
     /// `[m, k]`.
     pub x: u64,
-    /// `[n, k]`.
+    /// `[n, k]`; for [`gemv_packed`] in 4-bit groups.
     pub weights: u64,
     /// `[n]`; 0: none.
     pub bias: u64,
@@ -80,6 +85,38 @@ fn by_rows(product: &Product, kernel: String, rows: usize) -> Launch {
     let grid = [n.div_ceil(columns), m.div_ceil(rows), 1];
     let shape = (grid, warps * WARP);
     early("gemv", kernel, shape, product)
+}
+
+/// GEMV with weights that stay in 4-bit groups. Up to 8 rows share a reading of them.
+///
+/// # Errors
+/// [`CudaError::Type`]; [`CudaError::Shape`] for a depth that [`check_packed`] refuses.
+pub fn gemv_packed(product: &Product) -> Result<Launch, CudaError> {
+    let [m, n, k] = product.shape;
+    check_packed(k)?;
+    let rows = m.clamp(1, 8).next_power_of_two();
+    let kernel = format!("{}_m{rows}", named("gemv_packed", product.dtype)?);
+    // As in `packed.cu`: blocks that share a band of 64 rows.
+    let of_band = if rows == 8 { 8 } else { 4 };
+    let warps = k.div_ceil(PACKED_COLUMNS * WARP).clamp(1, PACKED_WARPS);
+    let bands = n.div_ceil(GROUP_ELEMENTS as usize);
+    let grid = [bands * of_band, m.div_ceil(rows), 1];
+    Ok(early("packed", kernel, (grid, warps * WARP), product))
+}
+
+/// Whether [`gemv_packed`] computes weights of this depth.
+///
+/// # Errors
+/// [`CudaError::Shape`].
+pub fn check_packed(k: usize) -> Result<(), CudaError> {
+    match k.is_multiple_of(PACKED_COLUMNS) {
+        true => Ok(()),
+        false => Err(CudaError::Shape {
+            what: "the depth of a product with 4-bit weights",
+            found: k,
+            takes: "multiples of 16",
+        }),
+    }
 }
 
 /// A launch of a kernel that loads weights before it waits for what came before.
@@ -264,6 +301,25 @@ mod tests {
         assert_eq!(threads(8, 768), [96, 384]);
         assert_eq!(threads(8, 4096), [128, 512]);
         assert_eq!(threads(16, 11008), [128, 256]);
+    }
+
+    /// Four or eight blocks have a band of 64 rows, whose last need not be full.
+    #[test]
+    fn blocks_share_a_band_of_packed_weights() {
+        let grid = |m| {
+            gemv_packed(&product([m, 100, 2048]))
+                .expect("a launch")
+                .grid
+        };
+        assert_eq!(
+            [1, 4, 5, 9].map(grid),
+            [[8, 1, 1], [8, 1, 1], [16, 1, 1], [16, 2, 1]]
+        );
+        let error = gemv_packed(&product([1, 64, 72])).unwrap_err().to_string();
+        assert!(
+            error.contains("is 72, and CUDA kernels take multiples of 16"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -22,7 +22,7 @@ const TYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
 
 type Test = fn(&mut Bench<'_>) -> Result<(), Wrong>;
 
-const TESTS: [(&str, Test); 30] = [
+const TESTS: [(&str, Test); 31] = [
     ("embedding", rows::embed),
     ("layer norm", rows::layer_norm),
     ("RMSNorm", rows::rms_norm),
@@ -50,6 +50,7 @@ const TESTS: [(&str, Test); 30] = [
     ("tables of pages", tables::pages),
     ("positions of tokens", tables::places),
     ("GEMV", products::gemv),
+    ("GEMV with 4-bit weights", products::gemv_packed),
     ("flat product", products::flat),
     ("flat product of few rows", products::thin),
     ("vendor product", products::vendor),

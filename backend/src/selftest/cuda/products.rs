@@ -6,6 +6,8 @@ use crate::cuda::launches::{self, Product};
 use crate::cuda::raw;
 use crate::cuda::tile::{COLUMNS, Cut};
 use crate::cuda::{CudaError, Launch};
+use crate::kernels::groups::{PackedMatrix, pack_matrix};
+use crate::kernels::{Matrix, storage};
 
 use super::bench::{Bench, Output};
 use super::{TYPES, Wrong};
@@ -18,15 +20,47 @@ struct Operands {
     expected: Vec<Expected>,
 }
 
-fn operands(
+/// Weights on the device, and as they are.
+type Put = fn(&mut Bench<'_>, Dtype, [usize; 2]) -> Result<(u64, Vec<f64>), CudaError>;
+
+fn whole(
     bench: &mut Bench<'_>,
     dtype: Dtype,
+    [n, k]: [usize; 2],
+) -> Result<(u64, Vec<f64>), CudaError> {
+    bench.operand(dtype, n * k, 1.0)
+}
+
+/// In 4-bit groups, columns being of different sizes.
+fn packed(
+    bench: &mut Bench<'_>,
+    _: Dtype,
+    [n, k]: [usize; 2],
+) -> Result<(u64, Vec<f64>), CudaError> {
+    let mut numbers = bench.numbers(n * k, 1.0);
+    for row in numbers.chunks_mut(k) {
+        (row.iter_mut().zip(1_u16..)).for_each(|(x, at)| *x *= f32::from(at % 7 + 1) / 4.0);
+    }
+    let mut halves = vec![0_u16; n.div_ceil(64) * k * 18];
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut halves);
+    pack_matrix(storage::Elements::F32(&numbers), k, bytes).expect("whole bands");
+    let matrix = Matrix::Packed(PackedMatrix::new(bytes, n, k).expect("whole bands"));
+    for (index, row) in numbers.chunks_mut(k).enumerate() {
+        matrix.load_row(index, row);
+    }
+    let address = bench.raw(bytes)?;
+    Ok((address, numbers.into_iter().map(f64::from).collect()))
+}
+
+fn operands(
+    bench: &mut Bench<'_>,
+    (dtype, put): (Dtype, Put),
     [m, n, k]: [usize; 3],
     (biased, wide): (bool, bool),
 ) -> Result<Operands, CudaError> {
     bench.next_case();
     let (x, left) = bench.operand(dtype, m * k, 1.0)?;
-    let (weights, right) = bench.operand(dtype, n * k, 1.0)?;
+    let (weights, right) = put(bench, dtype, [n, k])?;
     let (bias, added) = bench.operand(dtype, n, 1.0)?;
     let result = if wide { Dtype::F32 } else { dtype };
     let y = bench.numbers_out(result, m * n)?;
@@ -62,9 +96,18 @@ fn each(
     shapes: &[[usize; 3]],
     of: impl Fn(&Product) -> Result<Launch, CudaError>,
 ) -> Result<(), Wrong> {
+    each_with(bench, (dtype, whole), shapes, of)
+}
+
+fn each_with(
+    bench: &mut Bench<'_>,
+    (dtype, put): (Dtype, Put),
+    shapes: &[[usize; 3]],
+    of: impl Fn(&Product) -> Result<Launch, CudaError>,
+) -> Result<(), Wrong> {
     for (index, shape) in shapes.iter().enumerate() {
         let ends = (index % 2 == 0, index % 3 == 2);
-        let operands = operands(bench, dtype, *shape, ends)?;
+        let operands = operands(bench, (dtype, put), *shape, ends)?;
         let launch = of(&operands.product)?;
         bench.launch(&launch)?;
         let case = format!("{} [m, n, k] {shape:?}", launch.kernel);
@@ -97,6 +140,28 @@ pub fn gemv(bench: &mut Bench<'_>) -> Result<(), Wrong> {
         each(bench, dtype, &GEMV, launches::gemv)?;
     }
     each(bench, Dtype::Bf16, &GEMV, launches::gemv_plain)
+}
+
+/// Rows that fill what shares a reading and do not, bands that are full and are not, depths of which some lanes and warps have
+/// nothing, all have some, and all have more.
+const PACKED: [[usize; 3]; 10] = [
+    [1, 5, 16],
+    [1, 64, 2048],
+    [1, 70, 4112],
+    [1, 130, 528],
+    [2, 33, 2064],
+    [3, 64, 48],
+    [4, 100, 2560],
+    [5, 17, 1024],
+    [8, 66, 2080],
+    [19, 10, 272],
+];
+
+pub fn gemv_packed(bench: &mut Bench<'_>) -> Result<(), Wrong> {
+    for dtype in TYPES {
+        each_with(bench, (dtype, packed), &PACKED, launches::gemv_packed)?;
+    }
+    Ok(())
 }
 
 /// Rows that fill an eight and do not, columns and depths that end within a tile, fewer tiles than buffers and more.
@@ -152,7 +217,7 @@ pub fn vendor(bench: &mut Bench<'_>) -> Result<(), Wrong> {
         .flat_map(|d| [[1, 5, 64], [33, 70, 264]].map(|s| (d, s)))
     {
         for wide in [false, true] {
-            let operands = operands(bench, dtype, shape, (false, wide))?;
+            let operands = operands(bench, (dtype, whole), shape, (false, wide))?;
             let [x, weights, y] = [
                 operands.product.x,
                 operands.product.weights,

@@ -1,0 +1,199 @@
+// y [m, n] = x [m, k] times weights [n, k] that are kept in 4-bit groups (FlexGen section 5), for few rows of x: implementation A
+// of FlashDecoding++ for such weights, which reads 9 bytes where unpacking first moves 73. `k` is a multiple of 16.
+//
+// Weights lie in bands of 64 rows that share a scale s and a minimum z for each column (groups.cu), so that a row of a band is
+// sum (x s) code + sum x z: x is multiplied once for all rows of a block, and codes are summed up as they are. A block has LINES
+// lines of a band, each a byte a column with codes of two rows; warps go along k, and a lane has 16 bytes of each line. A code is a
+// number without a conversion: behind 2^23 the last bits of an f32 are an integer.
+#include "groups.cuh"
+#include "product.cuh"
+
+// At most; fewer where rows are short.
+#define PACKED_WARPS 4
+// Columns that a lane has at a time.
+#define PACKED_COLUMNS 16
+// Lines of a band.
+#define BAND_LINES (GROUP / 2)
+
+// What a lane has of a band: codes of its lines, and its columns' scales and minima.
+template <int LINES>
+struct Codes {
+    Eight lines[LINES];
+    Eight scales[2], minima[2];
+};
+
+template <int LINES>
+__device__ inline void load_codes(const ProductArguments& arguments, unsigned int first_line, unsigned int sixteen, Codes<LINES>& into) {
+    unsigned long long k = arguments.k, at = (unsigned long long)sixteen * PACKED_COLUMNS;
+    const unsigned char* band = (const unsigned char*)arguments.weights + blockIdx.x / (BAND_LINES / LINES) * k * GROUP_BYTES;
+    bool there = at < k;
+#pragma unroll
+    for (int line = 0; line < LINES; line++) {
+        into.lines[line] = load_weights(band + (4 + first_line + line) * k + at, there);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        // Who has other lines of this band reads them as well.
+        into.scales[half] = load_common_weights(band + 2 * at + 16 * half, there);
+        into.minima[half] = load_common_weights(band + 2 * k + 2 * at + 16 * half, there);
+    }
+}
+
+// The code under a mask in a word, times the value of the mask's lowest bit.
+__device__ inline float code_at(unsigned int word, unsigned int mask) {
+    return __fsub_rn(__uint_as_float(masked_or(word, mask, 0x4b000000u)), 8388608.0f);
+}
+
+// Sums of a block's two rows a line: of those that are odd 16 times, as their codes lie.
+template <int LINES, int ROWS>
+struct PackedSums {
+    float rows[LINES][2][ROWS];
+    float minima[ROWS];
+};
+
+// Adds what four columns give: x times their scales, by rows of x. Codes of odd columns lie 8 bits higher than those before, which
+// x is divided by.
+template <int LINES, int ROWS>
+__device__ inline void add_word(const Codes<LINES>& codes, int word, const float scaled[ROWS][4], PackedSums<LINES, ROWS>& sums) {
+#pragma unroll
+    for (int line = 0; line < LINES; line++) {
+        unsigned int four = codes.lines[line].words[word];
+#pragma unroll
+        for (int column = 0; column < 4; column++) {
+            unsigned int two = column < 2 ? four : four >> 16;
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float code = code_at(two, 0xfu << (column % 2 * 8 + half * 4));
+#pragma unroll
+                for (int row = 0; row < ROWS; row++) {
+                    sums.rows[line][half][row] = fmaf(code, scaled[row][column], sums.rows[line][half][row]);
+                }
+            }
+        }
+    }
+}
+
+// Two elements of a word, as f32.
+template <class T>
+__device__ inline void widen_two(unsigned int word, float* into) {
+    into[0] = to_f32(T{(unsigned short)(word & 0xffffu)});
+    into[1] = to_f32(T{(unsigned short)(word >> 16)});
+}
+
+// Adds what a lane has of all rows.
+template <class T, int LINES, int ROWS>
+__device__ inline void add_codes(const ProductArguments& arguments, const Codes<LINES>& codes, unsigned int sixteen, PackedSums<LINES, ROWS>& sums) {
+    unsigned int first_row = blockIdx.y * ROWS, eights = arguments.k / 8;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        Eight x[ROWS];
+#pragma unroll
+        for (unsigned int row = 0; row < ROWS; row++) {
+            unsigned int eight = 2 * sixteen + half;
+            bool there = eight < eights && first_row + row < arguments.m;
+            x[row] = load_if((const Eight*)arguments.x + (unsigned long long)(first_row + row) * eights + eight, there);
+        }
+#pragma unroll
+        for (int part = 0; part < 2; part++) {
+            float scales[4], minima[4], scaled[ROWS][4];
+#pragma unroll
+            for (int pair = 0; pair < 2; pair++) {
+                widen_two<f16>(codes.scales[half].words[2 * part + pair], scales + 2 * pair);
+                widen_two<f16>(codes.minima[half].words[2 * part + pair], minima + 2 * pair);
+                scales[2 * pair + 1] *= 1.0f / 256.0f;
+            }
+#pragma unroll
+            for (int row = 0; row < ROWS; row++) {
+                float four[4];
+                widen_two<T>(x[row].words[2 * part], four);
+                widen_two<T>(x[row].words[2 * part + 1], four + 2);
+#pragma unroll
+                for (int column = 0; column < 4; column++) {
+                    scaled[row][column] = four[column] * scales[column];
+                    sums.minima[row] = fmaf(four[column], minima[column], sums.minima[row]);
+                }
+            }
+            add_word<LINES, ROWS>(codes, 2 * half + part, scaled, sums);
+        }
+    }
+}
+
+// Adds up COUNT values of lanes that are up to OFFSET apart: lanes halve what they have as long as they have more than one. Gives
+// which value a lane is left with.
+template <int COUNT, int OFFSET>
+__device__ inline unsigned int fold(float* values) {
+    if constexpr (OFFSET == 0) {
+        return 0;
+    } else if constexpr (COUNT == 1) {
+        values[0] += __shfl_xor_sync(ALL_LANES, values[0], OFFSET);
+        return fold<1, OFFSET / 2>(values);
+    } else {
+        constexpr int HALF = COUNT / 2;
+        bool upper = threadIdx.x & OFFSET;
+#pragma unroll
+        for (int i = 0; i < HALF; i++) {
+            float given = upper ? values[i] : values[i + HALF];
+            float kept = upper ? values[i + HALF] : values[i];
+            values[i] = kept + __shfl_xor_sync(ALL_LANES, given, OFFSET);
+        }
+        return (upper ? HALF : 0) + fold<HALF, OFFSET / 2>(values);
+    }
+}
+
+// Sums over a warp's lanes, each to its place.
+template <int COUNT>
+__device__ inline void put_warp_sums(float* values, float* into) {
+    constexpr int AT_ONCE = COUNT < WARP ? COUNT : WARP;
+#pragma unroll
+    for (int first = 0; first < COUNT; first += AT_ONCE) {
+        unsigned int place = fold<AT_ONCE, WARP / 2>(values + first);
+        // Lanes that have the same put the same.
+        into[first + place] = values[first];
+    }
+}
+
+template <class T, int ROWS, int LINES>
+__device__ void gemv_packed(const ProductArguments& arguments) {
+    constexpr int COUNT = LINES * 2 * ROWS, ALL = COUNT + ROWS;
+    SHARED(float, parts, PACKED_WARPS * ALL);
+    unsigned int first_line = blockIdx.x % (BAND_LINES / LINES) * LINES;
+    unsigned int sixteens = arguments.k / PACKED_COLUMNS;
+    Codes<LINES> codes;
+    load_codes<LINES>(arguments, first_line, threadIdx.x, codes);
+    wait_for_previous();
+    PackedSums<LINES, ROWS> sums = {};
+    for (unsigned int at = threadIdx.x; at < sixteens; at += blockDim.x) {
+        add_codes<T, LINES, ROWS>(arguments, codes, at, sums);
+        load_codes<LINES>(arguments, first_line, at + blockDim.x, codes);
+    }
+    float* mine = parts + threadIdx.x / WARP * ALL;
+    put_warp_sums<COUNT>(&sums.rows[0][0][0], mine);
+    put_warp_sums<ROWS>(sums.minima, mine + COUNT);
+    __syncthreads();
+    unsigned int first_column = blockIdx.x / (BAND_LINES / LINES) * GROUP + 2 * first_line;
+    for (unsigned int i = threadIdx.x; i < COUNT; i += blockDim.x) {
+        unsigned int row = i % ROWS, column = first_column + i / ROWS;
+        if (blockIdx.y * ROWS + row < arguments.m && column < arguments.n) {
+            float codes_sum = 0.0f, minima_sum = 0.0f;
+            for (unsigned int warp = 0; warp < blockDim.x / WARP; warp++) {
+                codes_sum += parts[warp * ALL + i];
+                minima_sum += parts[warp * ALL + COUNT + row];
+            }
+            codes_sum *= column % 2 ? 1.0f / 16.0f : 1.0f;
+            put_product<T>(arguments, blockIdx.y * ROWS + row, column, codes_sum + minima_sum);
+        }
+    }
+}
+
+#define PACKED(TYPE, ROWS, LINES, BLOCKS)                                                                     \
+    EARLY_KERNEL(gemv_packed_##TYPE##_m##ROWS, ProductArguments, PACKED_WARPS* WARP, BLOCKS, gemv_packed<TYPE, ROWS, LINES>)
+
+// More rows leave registers for fewer lines.
+#define PACKED_OF(TYPE)                                                                                       \
+    PACKED(TYPE, 1, 8, 5)                                                                                    \
+    PACKED(TYPE, 2, 8, 4)                                                                                    \
+    PACKED(TYPE, 4, 8, 3)                                                                                    \
+    PACKED(TYPE, 8, 4, 3)
+
+PACKED_OF(f16)
+PACKED_OF(bf16)
