@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::hardware::{Curve, HardwareProfile, Implementation, Inflections, ProductCurves};
 use plimsoll_core::model::ModelSpec;
 
@@ -41,6 +42,23 @@ impl Weights {
             }
         }
         shapes
+    }
+
+    /// The same weights in groups of 4-bit codes.
+    #[must_use]
+    pub fn in_groups(self) -> Weights {
+        Weights {
+            packed: true,
+            ..self
+        }
+    }
+
+    /// Bytes of them.
+    pub fn bytes(&self) -> usize {
+        match self.packed {
+            true => self.n.div_ceil(GROUP_ELEMENTS as usize) * self.k * GROUP_BYTES as usize,
+            false => self.n * self.k * self.dtype.size_bytes() as usize,
+        }
     }
 
     /// How far another shape is from this one, in logarithms; none where it is another kind of weights.

@@ -29,19 +29,25 @@ fn subject() -> ModelSpec {
 
 /// The dispatch takes each implementation for one of the rows.
 fn bench(card: &Arc<FakeCard>, dtype: Dtype, contexts: &[usize]) -> Bench {
+    bench_of(card, (dtype, false), contexts)
+}
+
+fn bench_of(card: &Arc<FakeCard>, (dtype, packed): (Dtype, bool), contexts: &[usize]) -> Bench {
     let dir = tempfile::tempdir().expect("a directory");
     let points = Inflections {
         m1: Some(2),
         m2: Some(5),
     };
     let model = subject();
-    let shapes = Weights::of_model(&model, dtype).into_iter();
+    let whole = Weights::of_model(&model, dtype).into_iter();
+    let shapes = whole.flat_map(|weights| [weights, weights.in_groups()]);
     let cpu = CpuOptions {
         card: Some(Arc::clone(card) as _),
         dispatch: Dispatch::of(shapes.map(|weights| (weights, points))),
         ..CpuOptions::new(dir.path())
     };
     let options = BenchOptions {
+        packed,
         rows: ROWS.to_vec(),
         contexts: contexts.to_vec(),
         sequences: vec![1, 3],
@@ -96,6 +102,38 @@ fn all_implementations_are_timed_with_weights_from_memory() {
         // Each is given four times in a turn, and once to hold results against each other.
         assert!(all.len() >= copies.min(8), "{shape:?}: {all:?} of {copies}");
     }
+}
+
+/// In 4 bits there are two ways: weights as they are, and unpacked.
+#[test]
+fn packed_weights_are_timed_as_they_are_and_unpacked() {
+    let Some(card) = FakeCard::new(Order::Random(15)) else {
+        return;
+    };
+    let bench = bench_of(&card, (Dtype::F16, true), &[]);
+    use Implementation::{Conventional, Gemv};
+    assert_eq!(bench.products.len() % ROWS.len(), 0);
+    for product in &bench.products {
+        let took: Vec<Implementation> = product.seconds.iter().map(|s| s.0).collect();
+        assert_eq!(took, [Gemv, Conventional]);
+        let dispatched = if product.rows == 1 {
+            Gemv
+        } else {
+            Conventional
+        };
+        assert_eq!(product.dispatched, dispatched);
+        // Unpacked weights are rounded to f16, and so are results.
+        assert!(product.apart.unwrap() < 0.004, "{product:?}");
+        let Weights { n, k, packed, .. } = product.weights;
+        assert!(packed);
+        let weights = n.div_ceil(64) * k * 36;
+        assert_eq!(product.bytes, (weights + 2 * product.rows * (n + k)) as u64);
+    }
+    // A token brings them over the link as they are.
+    let model = subject();
+    let tensors = (0..model.num_blocks()).flat_map(|block| model.tensors(block));
+    let whole: u64 = tensors.map(|tensor| 2 * tensor.elements()).sum();
+    assert!(bench.link.bytes_per_token < 0.6 * whole as f64);
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod cuda {
 use std::sync::Arc;
 
 use common::{execute, model, plan, prompts};
-use cuda::card::{FakeCard, Fault, Order};
+use cuda::card::{Call, FakeCard, Fault, Order};
 use cuda::runs::{
     beside_launches, early, off_by, on_card, on_card_for_its_maximum, on_card_with, said, subject,
     ties, uneven, unordered, workload,
@@ -247,6 +247,13 @@ fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
         ),
         ("tiny-llama-3", Dtype::F16, "", points(None, None), 0.004),
         (
+            "tiny-llama-3",
+            Dtype::F16,
+            "weights",
+            points(Some(1), None),
+            0.004,
+        ),
+        (
             "tiny-mistral",
             Dtype::Bf16,
             "",
@@ -295,6 +302,12 @@ fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
         println!("{name}, {dtype:?} {changes}: logits off by {worst} of the largest");
         assert!(worst < within, "{name}, {dtype:?}: {worst}");
     }
+    // Weights in 4 bits stay so for a step's rows, and are unpacked for a prompt's.
+    let calls = card.calls();
+    for kernel in ["gemv_packed_f16_m2", "unpack_matrix_f16"] {
+        let is_it = |call: &Call| matches!(call, Call::Launch(launch) if launch.kernel == kernel);
+        assert!(calls.iter().any(|(call, _)| is_it(call)), "{kernel}");
+    }
 }
 
 /// Each shape of the model has its curve over rows, and its products are computed by what was measured.
@@ -303,7 +316,7 @@ fn products_are_measured_before_the_clock_starts() {
     // What is computed does not matter here, and would take minutes.
     let card = FakeCard::idle();
     let (model, source) = subject("tiny-mistral");
-    let own = policy((2, 1), DEVICE, "");
+    let own = policy((2, 1), DEVICE, "weights");
     let plan = plan(&model, Dtype::F16, own, workload(4, 2, 2));
     let lowering = Lowering::new(&plan).expect("it fits");
     let dir = tempfile::tempdir().expect("a directory");
@@ -315,18 +328,23 @@ fn products_are_measured_before_the_clock_starts() {
     };
     CpuExecutor::new(&plan, lowering.placement(), &*source, &options).expect("an executor");
     let known = dispatch.known();
-    let mut shapes: Vec<[usize; 2]> = known.iter().map(|m| [m.weights.n, m.weights.k]).collect();
-    shapes.sort_unstable();
-    // K and V; down; queries; the output; gate and up; the head.
-    assert_eq!(
-        shapes,
-        [[32, 48], [48, 64], [48, 80], [64, 48], [80, 48], [160, 48]]
-    );
+    // K and V; down; queries; the output; gate and up; the head. First whole, since in 4 bits a choice among these is one of two ways.
+    let expected = [[32, 48], [48, 64], [48, 80], [64, 48], [80, 48], [160, 48]];
+    assert_eq!(known.len(), 2 * expected.len());
+    for (of, packed) in known.chunks(expected.len()).zip([false, true]) {
+        let mut shapes: Vec<[usize; 2]> = of.iter().map(|m| [m.weights.n, m.weights.k]).collect();
+        shapes.sort_unstable();
+        assert_eq!(shapes, expected);
+        assert!(of.iter().all(|measured| measured.weights.packed == packed));
+    }
     for measured in known {
         let curves = measured.curves.expect("the whole curves");
         assert_eq!(measured.points, curves.inflections());
         for implementation in Implementation::ALL {
-            let curve = curves.of(implementation).expect("all compute it");
+            let is_there = !(curves.packed && implementation == Implementation::Flat);
+            let curve = curves.of(implementation);
+            assert_eq!(curve.is_some(), is_there);
+            let Some(curve) = curve else { continue };
             let rows: Vec<f64> = curve.points().iter().map(|point| point.0).collect();
             assert_eq!((rows[0], rows.len()), (1.0, 14));
         }

@@ -5,7 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::hardware::{CopyLink, Curve, DiskLink, HardwareProfile, ProfileError, Quantity};
+use crate::hardware::{
+    CopyLink, Curve, DiskLink, HardwareProfile, ProductCurves, ProfileError, Quantity,
+};
 use crate::policy::{Granularity, Policy};
 use crate::units::{BytesPerSecond, Seconds};
 
@@ -144,12 +146,16 @@ impl HardwareProfile {
                 let known = compute.unpack.as_ref().map(|curve| curve.source.clone());
                 let source = known.unwrap_or_else(|| self.tiers.device_bandwidth.source.clone());
                 compute.unpack = Some(constant(NO_TIME, &source));
-                let of_weights = compute.unpack_weights.iter_mut();
-                of_weights.for_each(|curve| *curve = constant(NO_TIME, &source));
                 // Curves of packed weights have it in them.
                 compute.gemm.retain(|curve| !curve.packed);
                 compute.cpu_gemm.retain(|curve| !curve.packed);
                 compute.products.retain(|product| !product.packed);
+                // Those of whole weights, where parts of layers are summed up of such.
+                if !compute.beside_products.is_empty() {
+                    let whole = compute.products.clone().into_iter();
+                    let in_groups = whole.map(|it| ProductCurves { packed: true, ..it });
+                    compute.products.extend(in_groups);
+                }
             }
             Term::CpuAttention => {
                 let compute = &mut self.compute;

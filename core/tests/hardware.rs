@@ -164,7 +164,6 @@ fn round_trip_keeps_every_optional_part() {
     profile.compute.cpu_gemm = profile.compute.gemm.clone();
     profile.compute.part_launch = Some(profile.compute.launch.clone());
     profile.compute.embed = Some(Quantity::new(Seconds(2e-5), "lab").with_spread(0.1));
-    profile.compute.unpack_weights = Some(profile.compute.attention_decode.clone());
     profile.links.staged_ahead = Some(Quantity::new(Bytes(2_000_000), "lab"));
     let rate = |points: &[(f64, f64)]| Curve::new(points.to_vec(), "lab", Some(0.1)).unwrap();
     profile.compute.products = vec![ProductCurves {

@@ -171,12 +171,13 @@ fn packed_weights_have_their_unpacking_added() {
     assert!((packed - whole - unpacking).abs() < 1e-12 * packed);
 }
 
-/// Where parts of layers are summed up, and unpacking in front of them was measured, weights in 4 bits take that much longer.
+/// Where parts of layers are summed up, and products with weights in 4 bits were measured, those are what is added up.
 #[test]
-fn a_sum_of_products_has_the_unpacking_of_its_weights_in_front() {
+fn a_sum_of_products_has_those_of_packed_weights() {
     let shape = [4096, 4096];
     let mut profile = knowing(shape);
-    let source = profile.compute.products[0].gemv.source.clone();
+    let whole_curves = profile.compute.products[0].clone();
+    let source = whole_curves.gemv.source.clone();
     let curve = |rate| Curve::new(vec![(1.0, rate)], source.clone(), None).expect("a curve");
     profile.compute.beside_products = vec![BesideProducts {
         dtype: Dtype::F16,
@@ -195,12 +196,23 @@ fn a_sum_of_products_has_the_unpacking_of_its_weights_in_front() {
         packed_elements: 0,
     };
     let apart = seconds(&profile, &packed);
-    profile.compute.unpack_weights = Some(curve(2e11));
+    // Whatever the type was that they were measured beside.
+    profile.compute.products.push(ProductCurves {
+        dtype: Dtype::Bf16,
+        packed: true,
+        gemv: curve(5e12),
+        flat: None,
+        conventional: curve(1e12),
+        ..whole_curves
+    });
     profile.validate().expect("numbers");
-    let whole = seconds(&profile, &product(8, shape, false));
+    let op = product(8, shape, false);
+    let whole = seconds(&profile, &op);
     let found = seconds(&profile, &packed);
-    let unpacking = 4096.0 * 4096.0 / 2e11;
-    assert!((found - whole - unpacking).abs() < 1e-12 * found);
+    let flops = 2.0 * 8.0 * 4096.0 * 4096.0;
+    let of_whole = flops / profile.compute.products[0].chosen(8).at(8.0);
+    let expected = whole - of_whole + flops / 5e12;
+    assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
     assert_ne!(apart, found);
     // It is the same unpacking that a term takes away.
     let without = profile

@@ -159,11 +159,7 @@ impl Constant {
             }
             "compute.attention_prefill" => one(&mut compute.attention_prefill),
             "compute.attention_decode" => one(&mut compute.attention_decode),
-            "compute.unpack" => {
-                let unpack = compute.unpack.iter_mut();
-                let all = unpack.chain(&mut compute.unpack_weights);
-                all.map(Place::Rate).collect()
-            }
+            "compute.unpack" => compute.unpack.iter_mut().map(Place::Rate).collect(),
             "compute.cpu_attention" => one(&mut compute.cpu_attention),
             "contention.cpu.h2d" => kept(pairs, Engine::Cpu, Engine::H2d),
             _ => kept(pairs, Engine::H2d, Engine::Cpu),

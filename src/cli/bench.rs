@@ -32,6 +32,9 @@ pub struct Args {
     /// The type of weights, cache and activations [default: what the model's config.json says (dtype, or torch_dtype), else f16]
     #[arg(long, value_enum)]
     dtype: Option<DtypeName>,
+    /// Keep weights in 4 bits an element, in groups of 64
+    #[arg(long)]
+    compress_weight: bool,
     /// This machine's profile, by whose table products are dispatched; shapes that it has not are measured first
     #[arg(long, value_name = "PROFILE")]
     hw: Option<String>,
@@ -74,7 +77,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .card
         .as_ref()
         .map_or_else(|| args.backend.words().to_owned(), |card| card.name());
-    let options = BenchOptions::new(cpu, found.spec, dtype);
+    let options = BenchOptions {
+        packed: args.compress_weight,
+        ..BenchOptions::new(cpu, found.spec, dtype)
+    };
     let progress = Progress::new("measuring", PARTS);
     let mut part = 0;
     let measured = measure(&options, &mut |what| {
@@ -90,7 +96,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         },
     )?;
     let on = (args.backend.word(), device);
-    let of = (options.model.name.clone(), dtype.name());
+    let stored = match args.compress_weight {
+        true => "4 bits",
+        false => dtype.name(),
+    };
+    let of = (options.model.name.clone(), stored);
     let report = BenchReport::new(&bench, on, of, args.backend == Backend::Cuda);
     let mut files = args.output.iter();
     let written = files.try_for_each(|file| write(file, &report));

@@ -305,8 +305,7 @@ fn faster_gpu(profile: &mut HardwareProfile) {
     beside.for_each(|it| double(&mut it.rate));
     double(&mut compute.attention_prefill);
     double(&mut compute.attention_decode);
-    let unpack = compute.unpack.iter_mut();
-    unpack.chain(&mut compute.unpack_weights).for_each(double);
+    compute.unpack.iter_mut().for_each(double);
 }
 
 fn faster_launch(profile: &mut HardwareProfile) {

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::control::{Run, drive};
 use plimsoll_core::executor::{Executor, Until};
 use plimsoll_core::lower::{LowerError, Lowering, footprint};
@@ -82,12 +84,11 @@ pub(super) fn measure(options: &BenchOptions) -> Result<LinkBound, ProbeError> {
 }
 
 /// As many layers as so many bytes hold, one at least.
-fn cut(model: &ModelSpec, most: u64, element: u64) -> ModelSpec {
+fn cut(model: &ModelSpec, most: u64, (dtype, compression): (Dtype, Compression)) -> ModelSpec {
     let bytes = |block: u32| -> u64 {
-        let tensors = model.tensors(block);
+        let tensors = model.tensors(block).into_iter();
         tensors
-            .iter()
-            .map(|tensor| tensor.elements() * element)
+            .map(|tensor| compression.tensor_bytes(&tensor, dtype).0)
             .sum()
     };
     let ends = bytes(0) + bytes(model.num_blocks() - 1);
@@ -100,16 +101,21 @@ fn cut(model: &ModelSpec, most: u64, element: u64) -> ModelSpec {
 }
 
 pub(super) fn plan(options: &BenchOptions) -> Result<Plan, LowerError> {
-    let element = options.dtype.size_bytes();
+    let compression = Compression::of(options.packed, false);
     let percent = [0.0, 100.0, 100.0, 0.0, 100.0, 0.0];
     let policy = Policy {
         barrier: false,
         page_locked: PageLocked::ALL,
+        compression,
         ..Policy::from_percent(1, 1, percent)?.in_whole_layers()
     };
     let mut plan = Plan {
         schema_version: PLAN_SCHEMA_VERSION,
-        model: cut(&options.model, options.weights_most.0, element),
+        model: cut(
+            &options.model,
+            options.weights_most.0,
+            (options.dtype, compression),
+        ),
         dtype: options.dtype,
         workload: Workload {
             prompt_len: PROMPT_LEN,

@@ -41,6 +41,8 @@ pub struct BenchOptions {
     pub model: ModelSpec,
     /// Of weights, cache and activations.
     pub dtype: Dtype,
+    /// Whether weights are in 4-bit groups.
+    pub packed: bool,
     /// Rows of products, ascending.
     pub rows: Vec<usize>,
     /// Positions that attention sees. More than the model has are left out.
@@ -68,6 +70,7 @@ impl BenchOptions {
             cpu,
             model,
             dtype,
+            packed: false,
             rows: ROWS.to_vec(),
             contexts: CONTEXTS.to_vec(),
             sequences: SEQUENCES.to_vec(),

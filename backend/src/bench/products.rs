@@ -34,14 +34,14 @@ pub struct ProductTimes {
 impl ProductTimes {
     fn new(weights: Weights, tried: &[Tried], dispatched: Implementation, rows: usize) -> Self {
         let Weights { dtype, n, k, .. } = weights;
-        let [m, n, k] = [rows, n, k].map(|size| size as u64);
+        let others = (rows * (n + k)) as u64 * dtype.size_bytes();
         let seconds = tried.iter().map(|t| (t.implementation, median(&t.seconds)));
         ProductTimes {
             weights,
             rows,
             seconds: seconds.collect(),
             dispatched,
-            bytes: (n * k + m * k + m * n) * dtype.size_bytes(),
+            bytes: weights.bytes() as u64 + others,
             apart: None,
         }
     }
@@ -68,7 +68,15 @@ impl ProductTimes {
 /// Has dispatch measure what it does not know, as a profile's and an executor's do.
 pub(super) fn learn(options: &BenchOptions) -> Result<(), ProbeError> {
     let dispatch = &options.cpu.dispatch;
-    let shapes = Weights::of_model(&options.model, options.dtype);
+    let shapes = match options.packed && options.cpu.card.is_some() {
+        // A GPU's way with weights that it unpacks is a choice among whole ones'.
+        true => [
+            Weights::of_model(&options.model, options.dtype),
+            shapes(options),
+        ]
+        .concat(),
+        false => shapes(options),
+    };
     match &options.cpu.card {
         // Each by itself, so that nobody waits for all of them to be rid of it.
         Some(card) => shapes.into_iter().try_for_each(|weights| {
@@ -84,10 +92,19 @@ pub(super) fn learn(options: &BenchOptions) -> Result<(), ProbeError> {
     }
 }
 
+/// The model's, each once.
+fn shapes(options: &BenchOptions) -> Vec<Weights> {
+    let whole = Weights::of_model(&options.model, options.dtype).into_iter();
+    match options.packed {
+        true => whole.map(Weights::in_groups).collect(),
+        false => whole.collect(),
+    }
+}
+
 /// All shapes of the model, all rows.
 pub(super) fn measure(options: &BenchOptions) -> Result<Vec<ProductTimes>, ProbeError> {
     let mut all = Vec::new();
-    for weights in Weights::of_model(&options.model, options.dtype) {
+    for weights in shapes(options) {
         options.check_goes_on()?;
         all.extend(match &options.cpu.card {
             Some(card) => {
@@ -104,7 +121,7 @@ fn on_card(options: &BenchOptions, weights: Weights) -> Result<Vec<ProductTimes>
     let (Some(card), Some(most)) = (&options.cpu.card, options.rows.last()) else {
         return Ok(Vec::new());
     };
-    let operands = Operands::new(&**card, weights, *most)?;
+    let operands = Operands::new((&**card, &options.cpu.dispatch), weights, *most)?;
     let of_rows = |m: &usize| {
         let dispatched = choose(&options.cpu.dispatch, *m, weights);
         let tried = operands.tried(*m, options.repeats)?;

@@ -204,8 +204,9 @@ impl<'s> CpuExecutor<'s> {
         let sizes = sizes_here(plan, &machine, options)?;
         let rounds = schedule::rounds(&plan.policy, &plan.workload);
         if let Some(card) = card {
-            let of = (&plan.model, plan.dtype, &*rows(&rounds, &plan.workload));
-            CardDevice::open(&**card, &options.dispatch, &machine, of)?;
+            let of = (&plan.model, plan.dtype, compression);
+            let rows = rows(&rounds, &plan.workload);
+            CardDevice::open(&**card, &options.dispatch, &machine, of, &rows)?;
         }
         let on_card = card.map(|card| &**card);
         let engine = Arc::new(Engine {

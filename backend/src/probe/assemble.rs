@@ -225,11 +225,6 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
     let launch = quantity(&measured.gaps, GAPS);
     let unpack = unpack::rates(&measured.compute, &measured.packed_caches);
     let emulated = options.cpu.card.is_none();
-    // A processor unpacks weights in registers, on their way into the sums.
-    let unpack_weights = match emulated {
-        true => Rates::new(),
-        false => unpack::rates(&measured.compute, &measured.packed_weights),
-    };
     let (handoff, stream_handoff) = handoffs(&measured.handoffs, emulated);
     let threads = u32::try_from(options.cpu.device_threads).unwrap_or(DEVICE_THREADS_MAX);
     Compute {
@@ -255,7 +250,6 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         sequence_layer: None,
         cpu_gemm: cpu_gemm_curves(options, measured),
         unpack: (!unpack.is_empty()).then(|| curve(&thin(unpack))),
-        unpack_weights: (!unpack_weights.is_empty()).then(|| curve(&thin(unpack_weights))),
         weight_read: weight_reads(&measured.weight_reads),
     }
 }

@@ -398,33 +398,25 @@ fn measure_products(options: &ProbeOptions, measured: &mut Measured) -> Result<(
         let models = options.models.iter();
         shapes.extend(models.flat_map(|model| Weights::of_model(model, *dtype)));
     }
-    let dispatch = &options.cpu.dispatch;
-    if let Some(card) = &options.cpu.card {
-        let calibration = options.shapes().iter().chain(&compute::UNBIASED_OF_GPUS);
-        let models: Vec<ModelSpec> = calibration.map(|shape| compute::model(*shape)).collect();
-        for dtype in &options.dtypes {
-            shapes.extend(
-                models
-                    .iter()
-                    .flat_map(|model| Weights::of_model(model, *dtype)),
-            );
+    let calibration: Vec<ModelSpec> = match options.cpu.card.is_some() {
+        true => {
+            let all = options.shapes().iter().chain(&compute::UNBIASED_OF_GPUS);
+            all.map(|shape| compute::model(*shape)).collect()
         }
-        return Ok(learn_with_prompts_on(&**card, dispatch, shapes).map_err(CpuError::from)?);
-    }
-    let calibration = compute::model(options.shapes()[1]);
+        false => vec![compute::model(options.shapes()[1])],
+    };
     for dtype in &options.dtypes {
-        shapes.extend(Weights::of_model(&calibration, *dtype));
+        let models = calibration.iter();
+        shapes.extend(models.flat_map(|model| Weights::of_model(model, *dtype)));
     }
     if let Some(narrowest) = options.dtypes.iter().min_by_key(|d| d.size_bytes()) {
-        let of_type: Vec<Weights> = shapes
-            .iter()
-            .filter(|w| w.dtype == *narrowest)
-            .copied()
-            .collect();
-        shapes.extend(of_type.into_iter().map(|weights| Weights {
-            packed: true,
-            ..weights
-        }));
+        let of_type = shapes.iter().filter(|w| w.dtype == *narrowest);
+        let packed: Vec<Weights> = of_type.map(|whole| whole.in_groups()).collect();
+        shapes.extend(packed);
+    }
+    let dispatch = &options.cpu.dispatch;
+    if let Some(card) = &options.cpu.card {
+        return Ok(learn_with_prompts_on(&**card, dispatch, shapes).map_err(CpuError::from)?);
     }
     let repeats = if options.quick { 3 } else { 7 };
     dispatch.learn(shapes, |weights| {

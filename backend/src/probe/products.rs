@@ -4,7 +4,6 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::hardware::{Implementation, ProductCurves, Slowness};
 use plimsoll_core::program::ResourceKind;
 use plimsoll_core::units::Bytes;
@@ -39,11 +38,7 @@ struct Cycled {
 
 impl Cycled {
     fn new(weights: Weights) -> Result<Cycled, CpuError> {
-        let Weights { dtype, n, k, .. } = weights;
-        let bytes = match weights.packed {
-            true => n.div_ceil(GROUP_ELEMENTS as usize) * k * GROUP_BYTES as usize,
-            false => n * k * dtype.size_bytes() as usize,
-        };
+        let bytes = weights.bytes();
         let mut copies = Region::new("host", Bytes((CYCLED_BYTES.div_ceil(bytes) * bytes) as u64))?;
         // A small number in every type, and codes and their ends as well.
         let halves: &mut [u16] = bytemuck::cast_slice_mut(copies.bytes_mut());

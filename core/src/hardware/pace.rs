@@ -109,8 +109,7 @@ impl HardwareProfile {
         }
         by(&mut compute.attention_decode, slowness.few_tokens);
         by(&mut compute.attention_prefill, slowness.many_tokens);
-        let unpack = compute.unpack.iter_mut();
-        for unpack in unpack.chain(&mut compute.unpack_weights) {
+        if let Some(unpack) = &mut compute.unpack {
             by(unpack, slowness.few_tokens);
         }
         for read in &mut compute.weight_read {

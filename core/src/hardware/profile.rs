@@ -212,9 +212,6 @@ pub struct Compute {
     /// Unpacking, or packing, 4-bit groups on the device, elements/s over elements; none where nobody
     /// knows, and then device memory bounds it.
     pub unpack: Option<Curve>,
-    /// Unpacking weights from 4-bit groups in front of the products of [`Compute::products`], elements/s over elements of a part of
-    /// a layer; none where nobody told it from these, and then rates of [`Compute::gemm`] have both in them.
-    pub unpack_weights: Option<Curve>,
     /// How fast products of few rows read weights, by type; of a type without a curve nobody knows.
     pub weight_read: Vec<WeightRead>,
     /// Fixed time of one CPU task.

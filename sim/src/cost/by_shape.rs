@@ -18,6 +18,8 @@ use super::{PRODUCTS, of_type};
 pub(super) struct ByShape {
     /// Of whole weights, by elements, ascending.
     products: Vec<Product>,
+    /// Of weights in 4-bit groups, likewise; empty where a profile has none.
+    packed: Vec<Product>,
     /// By part of a layer, and in each by width, ascending.
     beside: Vec<(Stage, Vec<(f64, Curve)>)>,
 }
@@ -75,16 +77,10 @@ impl Product {
 impl ByShape {
     /// What is known of a type, and of layers whose products have biases or not, by [`Stage::RATED`]; none where products and what is beside them were not told apart.
     pub(super) fn new(compute: &Compute, dtype: Dtype, biased: [bool; 2]) -> Option<ByShape> {
-        let products = compute.products.iter();
-        let products = products.filter(|known| known.dtype == dtype && !known.packed);
-        let mut products: Vec<Product> = products
-            .map(|curves| Product {
-                points: curves.inflections(),
-                shape: Shape::new(curves.n, curves.k),
-                curves: curves.clone(),
-            })
-            .collect();
-        products.sort_by(|a, b| a.shape.elements().total_cmp(&b.shape.elements()));
+        let all = || compute.products.iter();
+        let products = by_elements(all().filter(|known| known.dtype == dtype && !known.packed));
+        // Codes are the same beside every type, and so is most of the time.
+        let packed = by_elements(all().filter(|known| known.packed));
         let of_stage = |(stage, biased): (Stage, bool)| {
             let of = |biased: bool| -> Vec<(f64, Curve)> {
                 let known = compute.beside_products.iter();
@@ -101,7 +97,11 @@ impl ByShape {
         let stages = Stage::RATED.into_iter().zip(biased).map(of_stage);
         let beside: Vec<_> = stages.filter(|(_, curves)| !curves.is_empty()).collect();
         let known = !products.is_empty() && !beside.is_empty();
-        known.then_some(ByShape { products, beside })
+        known.then_some(ByShape {
+            products,
+            packed,
+            beside,
+        })
     }
 
     /// Whether what parts of a layer do beside their products is known.
@@ -110,71 +110,32 @@ impl ByShape {
         stages.iter().all(knows)
     }
 
-    /// What parts of a layer take together for so many rows, with so large a share of what is beside their products.
+    /// Whether products with weights in 4 bits are known.
+    pub(super) fn knows_packed(&self) -> bool {
+        !self.packed.is_empty()
+    }
+
+    /// What parts of a layer take together for so many rows, with so large a share of what is beside their products, and weights
+    /// that are in 4 bits or whole.
     pub(super) fn parts(
         &self,
         (stages, m, share): (&[Stage], u32, f64),
+        packed: bool,
         gemms: impl Iterator<Item = Gemm>,
         each: &mut impl FnMut(Part),
     ) {
+        let known = if packed { &self.packed } else { &self.products };
         let mut width = None;
         for gemm in gemms {
             // The first takes what comes into the layer.
             width.get_or_insert(gemm.k);
-            self.product(m, gemm, each);
+            product(known, (m, gemm), each);
         }
         let Some(width) = width else { return };
         let beside = stages
             .iter()
             .flat_map(|stage| self.beside(*stage, (m, width)));
         beside.flatten().for_each(|part| each(part.times(share)));
-    }
-
-    /// A product `[m, k] x [n, k]^T`: as it was measured, or on a line between the nearest shapes that have no more elements
-    /// and no fewer. Beyond all of them the nearest one's rate is taken; of a smaller one no less than that one's time for one row,
-    /// of which little is its weights'.
-    fn product(&self, m: u32, gemm: Gemm, each: &mut impl FnMut(Part)) {
-        let shape = Shape::new(gemm.n, gemm.k);
-        let above = self
-            .products
-            .partition_point(|known| known.shape.elements() < shape.elements());
-        let up_to = self
-            .products
-            .partition_point(|known| known.shape.elements() <= shape.elements());
-        let low = nearest(&self.products[..up_to], &shape);
-        let high = nearest(&self.products[above..], &shape);
-        let mut part = |known: &Product, seconds: f64| each(self.part(known, (m, &shape), seconds));
-        match (low, high) {
-            (Some(low), Some(high)) if high.shape.elements() > low.shape.elements() => {
-                let [from, to] = [low, high].map(|known| known.shape.elements());
-                let share = (shape.elements() - from) / (to - from);
-                part(low, (1.0 - share) * low.seconds(m));
-                part(high, share * high.seconds(m));
-            }
-            (Some(known), _) | (None, Some(known)) => {
-                let times = shape.elements() / known.shape.elements();
-                let least = if times < 1.0 { known.seconds(1) } else { 0.0 };
-                part(known, (known.seconds(m) * times).max(least));
-            }
-            (None, None) => {}
-        }
-    }
-
-    fn part(&self, known: &Product, (m, shape): (u32, &Shape), seconds: f64) -> Part {
-        let curve = known.curve(m);
-        let of = |at: usize| self.products[at].shape.elements();
-        Part {
-            number: of_type(PRODUCTS, known.curves.dtype),
-            seconds: Seconds(seconds),
-            spread: curve.spread,
-            asked: Some(Asked::of(curve, f64::from(m), SizeUnit::Tokens)),
-            weights: Some(Asked {
-                size: shape.elements(),
-                first: of(0),
-                last: of(self.products.len() - 1),
-                unit: SizeUnit::Elements,
-            }),
-        }
     }
 
     /// What a part of a layer of some width does beside its products of so many rows; rates of other widths are between those
@@ -209,6 +170,62 @@ impl ByShape {
         let [by_low, by_high] = [1.0 - share, share].map(|share| share * seconds);
         [Some(part(&low.1, by_low)), Some(part(&high.1, by_high))]
     }
+}
+
+/// A product `[m, k] x [n, k]^T` by those that were measured (by elements, ascending): as it was itself, or on a line between the
+/// nearest shapes that have no more elements and no fewer. Beyond all of them the nearest one's rate is taken; of a smaller one no
+/// less than that one's time for one row, of which little is its weights'.
+fn product(all: &[Product], (m, gemm): (u32, Gemm), each: &mut impl FnMut(Part)) {
+    let shape = Shape::new(gemm.n, gemm.k);
+    let above = all.partition_point(|known| known.shape.elements() < shape.elements());
+    let up_to = all.partition_point(|known| known.shape.elements() <= shape.elements());
+    let low = nearest(&all[..up_to], &shape);
+    let high = nearest(&all[above..], &shape);
+    let mut add = |known: &Product, seconds: f64| each(part(all, known, (m, &shape), seconds));
+    match (low, high) {
+        (Some(low), Some(high)) if high.shape.elements() > low.shape.elements() => {
+            let [from, to] = [low, high].map(|known| known.shape.elements());
+            let share = (shape.elements() - from) / (to - from);
+            add(low, (1.0 - share) * low.seconds(m));
+            add(high, share * high.seconds(m));
+        }
+        (Some(known), _) | (None, Some(known)) => {
+            let times = shape.elements() / known.shape.elements();
+            let least = if times < 1.0 { known.seconds(1) } else { 0.0 };
+            add(known, (known.seconds(m) * times).max(least));
+        }
+        (None, None) => {}
+    }
+}
+
+/// A time by one of all that were measured.
+fn part(all: &[Product], known: &Product, (m, shape): (u32, &Shape), seconds: f64) -> Part {
+    let curve = known.curve(m);
+    let of = |at: usize| all[at].shape.elements();
+    Part {
+        number: of_type(PRODUCTS, known.curves.dtype),
+        seconds: Seconds(seconds),
+        spread: curve.spread,
+        asked: Some(Asked::of(curve, f64::from(m), SizeUnit::Tokens)),
+        weights: Some(Asked {
+            size: shape.elements(),
+            first: of(0),
+            last: of(all.len() - 1),
+            unit: SizeUnit::Elements,
+        }),
+    }
+}
+
+/// Products that were measured, with the fewest elements first.
+fn by_elements<'c>(known: impl Iterator<Item = &'c ProductCurves>) -> Vec<Product> {
+    let product = |curves: &ProductCurves| Product {
+        points: curves.inflections(),
+        shape: Shape::new(curves.n, curves.k),
+        curves: curves.clone(),
+    };
+    let mut products: Vec<Product> = known.map(product).collect();
+    products.sort_by(|a, b| a.shape.elements().total_cmp(&b.shape.elements()));
+    products
 }
 
 fn nearest<'p>(products: &'p [Product], shape: &Shape) -> Option<&'p Product> {
@@ -265,7 +282,9 @@ mod tests {
 
     fn seconds(known: &ByShape, m: u32, [n, k]: [u32; 2]) -> f64 {
         let mut all = 0.0;
-        known.product(m, Gemm { n, k }, &mut |part| all += part.seconds.0);
+        product(&known.products, (m, Gemm { n, k }), &mut |part| {
+            all += part.seconds.0
+        });
         all
     }
 

@@ -249,12 +249,12 @@ impl CostModel {
         });
     }
 
-    /// Whether a part of a layer on the device is the sum of its products and of what is beside them, and before them where its
-    /// weights are in 4 bits.
+    /// Whether a part of a layer on the device is the sum of its products, with weights that are in 4 bits or whole, and of what
+    /// is beside them.
     fn sums_up(&self, stage: Stage, packed: bool) -> bool {
         let rated = stage.rated_as().unwrap_or(stage);
-        let unpacks = !packed || self.profile.compute.unpack_weights.is_some();
-        unpacks && self.by_shape_of(&[rated]).is_some()
+        let known = self.by_shape_of(&[rated]);
+        known.is_some_and(|known| !packed || known.knows_packed())
     }
 
     /// That sum.
@@ -270,13 +270,7 @@ impl CostModel {
         };
         // Attention's end and the MLP are a layer's end together, and each has biases and a residual.
         let share = if rated == stage { 1.0 } else { 0.5 };
-        known.parts((&[rated], m, share), gemms.iter(), each);
-        let unpack = self.profile.compute.unpack_weights.as_ref();
-        if let Some(rate) = unpack.filter(|_| packed) {
-            let elements: f64 = gemms.iter().map(|g| f64::from(g.n) * f64::from(g.k)).sum();
-            let rate = (rate, elements, SizeUnit::Elements);
-            each(Part::rated("compute.unpack_weights", elements, rate));
-        }
+        known.parts((&[rated], m, share), packed, gemms.iter(), each);
         each(self.launch());
     }
 

@@ -28,6 +28,7 @@ impl CostModel {
             Some(known) => {
                 known.parts(
                     (&Stage::RATED, it.tokens, 1.0),
+                    false,
                     it.gemms.iter(),
                     &mut of_layer,
                 );

@@ -4,6 +4,7 @@ use std::cell::Cell as Shared;
 use std::sync::Arc;
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::{ModelSpec, TensorRole, TensorSpec};
 use plimsoll_core::program::{AttentionPart, Content, Op, Program, Stage};
@@ -107,11 +108,16 @@ impl CardDevice {
         card: &dyn Card,
         dispatch: &Dispatch,
         machine: &Machine,
-        (model, dtype, rows): (&ModelSpec, Dtype, &[usize]),
+        (model, dtype, compression): (&ModelSpec, Dtype, Compression),
+        rows: &[usize],
     ) -> Result<(), CpuError> {
         card.open(machine.resources.len(), events(streams_of(machine)))?;
-        let shapes = Weights::of_model(model, dtype);
-        dispatch.learn(shapes, |weights| time(card, weights))?;
+        let mut shapes = Weights::of_model(model, dtype);
+        if compression.weights {
+            let packed: Vec<Weights> = shapes.iter().map(|whole| whole.in_groups()).collect();
+            shapes.extend(packed);
+        }
+        dispatch.learn(shapes, |weights| time(card, dispatch, weights))?;
         Ok(load(card, dispatch, (model, dtype, rows))?)
     }
 

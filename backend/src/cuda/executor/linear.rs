@@ -7,8 +7,8 @@ use super::ground::Ground;
 use super::issue::{Piece, Work};
 use crate::cpu::error::TaskError;
 use crate::cuda::launches::{
-    self, Elements, Norm, Product, bias_activation, check_depth, layer_norm, matrix_groups,
-    rms_norm,
+    self, Elements, Norm, Product, bias_activation, check_depth, check_packed, layer_norm,
+    matrix_groups, rms_norm,
 };
 use crate::cuda::raw;
 use crate::cuda::tile;
@@ -21,11 +21,25 @@ const UNMEASURED: Inflections = Inflections {
     m2: Some(65),
 };
 
-/// What computes a product of so many rows.
+/// The same of weights in 4 bits, of which up to 8 rows share a reading.
+const UNMEASURED_PACKED: Inflections = Inflections {
+    m1: Some(9),
+    m2: Some(9),
+};
+
+/// What computes a product of so many rows. With weights in 4 bits that is GEMV, which reads them as they are, or the conventional
+/// way, which is to unpack them and to do what suits whole ones; there is no flat product of such.
 pub(crate) fn choose(dispatch: &Dispatch, m: usize, weights: Weights) -> Implementation {
-    let points = dispatch.points(weights).unwrap_or(UNMEASURED);
+    use Implementation::{Conventional, Flat, Gemv};
+    let unmeasured = match weights.packed {
+        true => UNMEASURED_PACKED,
+        false => UNMEASURED,
+    };
+    let points = dispatch.points(weights).unwrap_or(unmeasured);
     match points.choose(u32::try_from(m).unwrap_or(u32::MAX)) {
-        Implementation::Flat if check_depth(weights.k).is_err() => Implementation::Gemv,
+        Gemv if weights.packed && check_packed(weights.k).is_err() => Conventional,
+        Flat if weights.packed => Conventional,
+        Flat if check_depth(weights.k).is_err() => Gemv,
         chosen => chosen,
     }
 }
@@ -50,22 +64,43 @@ impl<G: Ground> Work<'_, G> {
     ) -> Result<(), TaskError> {
         let tensor = self.need(weight)?;
         let [n, k] = [tensor.spec.rows as usize, tensor.spec.cols as usize];
-        let matrix = match tensor.packed {
-            true => self.unpack([self.matrix_room(n * k)?, tensor.address], [n, k])?,
-            false => tensor.address,
-        };
-        let bias = bias.map_or(Ok(0), |role| self.vector(role))?;
         let product = Product {
             dtype: self.turn.dtype(),
             x: rows.x,
-            weights: matrix,
-            bias,
+            weights: tensor.address,
+            bias: bias.map_or(Ok(0), |role| self.vector(role))?,
             y: rows.y,
             shape: [rows.m, n, k],
             wide: rows.wide,
-            fresh: tensor.packed,
+            fresh: false,
         };
-        self.multiply(&product, n)
+        match tensor.packed {
+            false => self.multiply(&product, n),
+            true if self.stays_packed([rows.m, n, k]) => {
+                self.launch(&launches::gemv_packed(&product)?)
+            }
+            true => {
+                let room = self.matrix_room(n * k)?;
+                let product = Product {
+                    weights: self.unpack([room, tensor.address], [n, k])?,
+                    fresh: true,
+                    ..product
+                };
+                self.multiply(&product, n)
+            }
+        }
+    }
+
+    /// Whether a product with weights in 4 bits reads them as they are: by a layer's m, n and k, since whole layers are what was
+    /// measured.
+    pub(super) fn stays_packed(&self, [m, n, k]: [usize; 3]) -> bool {
+        let weights = Weights {
+            dtype: self.turn.dtype(),
+            n,
+            k,
+            packed: true,
+        };
+        choose(&self.device.dispatch, m, weights) == Implementation::Gemv
     }
 
     /// Unpacks a matrix, or whole bands of its rows, to some room; gives that.
@@ -255,5 +290,12 @@ mod tests {
         assert_eq!(chosen(96, 64), [Gemv, Flat]);
         assert_eq!(chosen(64, 96), [Flat, Conventional]);
         assert_eq!(chosen(64, 100), [Gemv, Conventional]);
+        let packed = |k| Weights {
+            packed: true,
+            ..weights(96, k)
+        };
+        let chosen = |k| [8, 9].map(|m| choose(&dispatch, m, packed(k)));
+        assert_eq!(chosen(64), [Gemv, Conventional]);
+        assert_eq!(chosen(72), [Conventional; 2]);
     }
 }

@@ -114,8 +114,14 @@ impl Work<'_> {
         let y = self.wide(outputs, m * n)?;
         let x = self.input(m * k)?;
         let weight = self.turn.weight(module)?;
-        let weights = self.part_weight((module, weight), [n, k])?;
-        let [stored, _] = self.device.beside.parts;
+        let tensor = self.part_weight((module, weight), n)?;
+        let [stored, room] = self.device.beside.parts;
+        let layer = [m, weight.rows as usize, k];
+        let stays_packed = tensor.packed && self.stays_packed(layer);
+        let weights = match tensor.packed && !stays_packed {
+            true => self.unpack([room, tensor.address], [n, k])?,
+            false => tensor.address,
+        };
         let dtype = self.turn.engine.plan.dtype;
         for (first, count) in tiles(m) {
             let from = x + (WIDE * first * k) as u64;
@@ -131,37 +137,33 @@ impl Work<'_> {
                 // Another kernel has come after what unpacked them.
                 fresh: false,
             };
-            self.multiply(&product, weight.rows as usize)?;
+            match stays_packed {
+                true => self.launch(&launches::gemv_packed(&product)?)?,
+                false => self.multiply(&product, weight.rows as usize)?,
+            }
         }
         Ok(())
     }
 
-    /// The rows that a part computes with, as elements: those that came, or all that are at home here.
-    fn part_weight(
-        &self,
-        (module, spec): (Module, &TensorSpec),
-        [rows, columns]: [usize; 2],
-    ) -> Result<u64, TaskError> {
+    /// The rows that a part computes with: those that came, or all that are at home here.
+    fn part_weight<'s>(
+        &'s self,
+        (module, spec): (Module, &'s TensorSpec),
+        rows: usize,
+    ) -> Result<Tensor<'s>, TaskError> {
         let came = self.turn.find(|c| matches!(c, Content::Rows { .. }));
-        let tensor = match came {
-            None => self.need(module.weight())?,
-            Some(index) => {
-                let plan = &self.turn.engine.plan;
-                let compression = plan.policy.compression;
-                let bytes = compression.rows_bytes(spec, rows as u64, plan.dtype);
-                self.turn.operands.get(index)?.part(Bytes::ZERO, bytes)?;
-                Tensor {
-                    address: self.turn.operands.address(index)?,
-                    spec,
-                    packed: compression.packs(spec),
-                }
-            }
+        let Some(index) = came else {
+            return self.need(module.weight());
         };
-        let [_, room] = self.device.beside.parts;
-        match tensor.packed {
-            true => self.unpack([room, tensor.address], [rows, columns]),
-            false => Ok(tensor.address),
-        }
+        let plan = &self.turn.engine.plan;
+        let compression = plan.policy.compression;
+        let bytes = compression.rows_bytes(spec, rows as u64, plan.dtype);
+        self.turn.operands.get(index)?.part(Bytes::ZERO, bytes)?;
+        Ok(Tensor {
+            address: self.turn.operands.address(index)?,
+            spec,
+            packed: compression.packs(spec),
+        })
     }
 
     /// The address of an operand of so many f32.

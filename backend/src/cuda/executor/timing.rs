@@ -11,7 +11,7 @@ use plimsoll_core::model::ModelSpec;
 use super::beside::HEAD_ROWS;
 use super::issue::{CHOICE, ZERO};
 use super::linear::choose;
-use crate::cuda::launches::{self, Product, check_depth};
+use crate::cuda::launches::{self, Product, check_depth, check_packed, matrix_groups};
 use crate::cuda::{Card, CopyRows, CudaError, Launch, raw, tile};
 use crate::dispatch::{Dispatch, Tried, Weights, curves};
 
@@ -208,7 +208,7 @@ pub(crate) fn learn_with_prompts_on(
 }
 
 fn learn_by(
-    time: impl Fn(&dyn Card, Weights) -> Result<Option<ProductCurves>, CudaError>,
+    time: impl Fn(&dyn Card, &Dispatch, Weights) -> Result<Option<ProductCurves>, CudaError>,
     card: &dyn Card,
     dispatch: &Dispatch,
     weights: Vec<Weights>,
@@ -217,7 +217,7 @@ fn learn_by(
         return Ok(());
     }
     with_stream(card, || {
-        dispatch.learn(weights, |weights| time(card, weights))
+        dispatch.learn(weights, |weights| time(card, dispatch, weights))
     })
 }
 
@@ -231,18 +231,25 @@ pub(crate) fn with_stream<R>(
     done
 }
 
-/// The curves of weights of a shape, for the rows of a lookup table.
-pub(super) fn time(card: &dyn Card, weights: Weights) -> Result<Option<ProductCurves>, CudaError> {
-    let operands = Operands::new(card, weights, ROWS[ROWS.len() - 1])?;
+/// The curves of weights of a shape, for the rows of a lookup table. Of weights in 4 bits the conventional way is what the table
+/// has for whole ones, once they are unpacked: those come first.
+pub(super) fn time(
+    card: &dyn Card,
+    dispatch: &Dispatch,
+    weights: Weights,
+) -> Result<Option<ProductCurves>, CudaError> {
+    let operands = Operands::new((card, dispatch), weights, ROWS[ROWS.len() - 1])?;
     Ok(curves(weights, &operands.of_table()?))
 }
 
 /// The same and for rows of prompts.
 fn time_with_prompts(
     card: &dyn Card,
+    dispatch: &Dispatch,
     weights: Weights,
 ) -> Result<Option<ProductCurves>, CudaError> {
-    let operands = Operands::new(card, weights, ROWS_OF_PROMPTS[ROWS_OF_PROMPTS.len() - 1])?;
+    let most = ROWS_OF_PROMPTS[ROWS_OF_PROMPTS.len() - 1];
+    let operands = Operands::new((card, dispatch), weights, most)?;
     let mut tried = operands.of_table()?;
     for m in ROWS_OF_PROMPTS {
         let vendors = [Implementation::Conventional];
@@ -304,8 +311,11 @@ pub(super) fn load(
 #[derive(Debug)]
 pub(crate) struct Operands<'c> {
     taken: Taken<'c>,
+    dispatch: &'c Dispatch,
     /// x, the first copy of the weights, and y.
     addresses: [u64; 3],
+    /// For weights that are unpacked.
+    room: u64,
     weights: Weights,
     copies: usize,
     next: Cell<usize>,
@@ -313,17 +323,28 @@ pub(crate) struct Operands<'c> {
 
 impl<'c> Operands<'c> {
     /// For up to so many rows.
-    pub fn new(card: &'c dyn Card, weights: Weights, rows: usize) -> Result<Self, CudaError> {
+    pub fn new(
+        (card, dispatch): (&'c dyn Card, &'c Dispatch),
+        weights: Weights,
+        rows: usize,
+    ) -> Result<Self, CudaError> {
         let Weights { dtype, n, k, .. } = weights;
         let element = dtype.size_bytes() as usize;
-        let copies = copies(card, n * k * element);
+        let copies = copies(card, weights.bytes());
         let mut taken = Taken::new(card);
         let x = taken.numbers(dtype, rows * k * element)?;
-        let matrices = taken.numbers(dtype, copies * n * k * element)?;
+        // Any numbers of 16 bits that are no larger than one are codes, scales and minima as well.
+        let matrices = taken.numbers(dtype, copies * weights.bytes())?;
         let y = taken.room(rows * n * element)?;
+        let room = match weights.packed {
+            true => taken.room(n * k * element)?,
+            false => 0,
+        };
         Ok(Operands {
             taken,
+            dispatch,
             addresses: [x, matrices, y],
+            room,
             weights,
             copies,
             next: Cell::new(0),
@@ -334,11 +355,10 @@ impl<'c> Operands<'c> {
     fn product(&self, m: usize, copy: usize) -> Product {
         let Weights { dtype, n, k, .. } = self.weights;
         let [x, matrices, y] = self.addresses;
-        let matrix = n as u64 * k as u64 * dtype.size_bytes();
         Product {
             dtype,
             x,
-            weights: matrices + copy as u64 * matrix,
+            weights: matrices + (copy * self.weights.bytes()) as u64,
             bias: 0,
             y,
             shape: [m, n, k],
@@ -350,19 +370,25 @@ impl<'c> Operands<'c> {
     /// Gives stream 0 a product of so many rows with a copy of the weights.
     fn give(&self, by: Implementation, m: usize, copy: usize) -> Result<(), CudaError> {
         let (card, product) = (self.taken.card, self.product(m, copy));
-        match by {
-            Implementation::Gemv => card.launch(0, &launches::gemv(&product)?),
-            Implementation::Flat => card.launch(0, &flat(card, &product)?),
-            Implementation::Conventional => card.multiply(
-                0,
-                &raw::Product {
-                    addresses: [product.x, product.weights, product.y],
-                    shape: product.shape,
-                    dtype: product.dtype,
-                    wide: product.wide,
-                },
-            ),
+        if !self.weights.packed {
+            return give_whole(card, by, &product);
         }
+        if by == Implementation::Gemv {
+            return card.launch(0, &launches::gemv_packed(&product)?);
+        }
+        let Weights { dtype, n, k, .. } = self.weights;
+        let unpacking = matrix_groups((dtype, false), [self.room, product.weights], [n, k])?;
+        card.launch(0, &unpacking)?;
+        let whole = Weights {
+            packed: false,
+            ..self.weights
+        };
+        let product = Product {
+            weights: self.room,
+            fresh: true,
+            ..product
+        };
+        give_whole(card, choose(self.dispatch, m, whole), &product)
     }
 
     /// The same with the copy that was used longest ago.
@@ -374,9 +400,14 @@ impl<'c> Operands<'c> {
 
     /// Those that compute it.
     fn implementations(&self) -> Vec<Implementation> {
+        let Weights { k, packed, .. } = self.weights;
+        let computes = |by: &Implementation| match by {
+            Implementation::Gemv => !packed || check_packed(k).is_ok(),
+            Implementation::Flat => !packed && check_depth(k).is_ok(),
+            Implementation::Conventional => true,
+        };
         let mut all = Implementation::ALL.to_vec();
-        let has_flat = check_depth(self.weights.k).is_ok();
-        all.retain(|by| *by != Implementation::Flat || has_flat);
+        all.retain(computes);
         all
     }
 
@@ -439,6 +470,23 @@ pub(crate) fn apart(one: &[f32], other: &[f32]) -> f32 {
         false => f32::max(most, off),
     });
     most / largest.max(f32::MIN_POSITIVE)
+}
+
+/// Gives stream 0 a product with whole weights.
+fn give_whole(card: &dyn Card, by: Implementation, product: &Product) -> Result<(), CudaError> {
+    match by {
+        Implementation::Gemv => card.launch(0, &launches::gemv(product)?),
+        Implementation::Flat => card.launch(0, &flat(card, product)?),
+        Implementation::Conventional => card.multiply(
+            0,
+            &raw::Product {
+                addresses: [product.x, product.weights, product.y],
+                shape: product.shape,
+                dtype: product.dtype,
+                wide: product.wide,
+            },
+        ),
+    }
 }
 
 /// The flat product, cut as suits the card.

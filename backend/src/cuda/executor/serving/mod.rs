@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::program::{Op, Program, ResourceKind, Span, TaskId};
@@ -356,6 +357,6 @@ pub(crate) fn open(
     let sizes = std::iter::successors(Some(1), |rows| Some(2 * rows));
     let mut rows: Vec<usize> = sizes.take_while(|rows| *rows < most).collect();
     rows.push(most);
-    let of = (&served.model, served.dtype, &rows[..]);
-    CardDevice::open(card, &options.dispatch, machine, of)
+    let of = (&served.model, served.dtype, Compression::default());
+    CardDevice::open(card, &options.dispatch, machine, of, &rows)
 }
