@@ -106,6 +106,8 @@ const OVER_BUSIEST: Aim = Aim::AtMost(1.1);
 pub struct ProductRow {
     pub n: usize,
     pub k: usize,
+    /// In groups of 4-bit codes: on a GPU the conventional way unpacks them first.
+    pub packed: bool,
     pub rows: usize,
     pub gemv_s: Option<f64>,
     pub flat_s: Option<f64>,
@@ -171,6 +173,7 @@ impl ProductRow {
         ProductRow {
             n: times.weights.n,
             k: times.weights.k,
+            packed: times.weights.packed,
             rows: times.rows,
             gemv_s: times.seconds_of(Implementation::Gemv),
             flat_s: times.seconds_of(Implementation::Flat),

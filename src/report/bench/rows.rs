@@ -7,7 +7,7 @@ use super::{AttentionRow, BenchReport, LinkRow, ProductRow};
 /// A way to compute a part, and how long it takes. What a part does not have is empty.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BenchRow {
-    /// `product`, `attention` or `link`.
+    /// `product`, or `packed-product` where weights are in 4 bits; `attention` or `link`.
     pub part: &'static str,
     /// Outputs of a product.
     pub n: Option<usize>,
@@ -70,13 +70,17 @@ fn of_product(row: &ProductRow, memory: f64) -> impl Iterator<Item = BenchRow> {
         ("flat", row.flat_s),
         ("conventional", row.conventional_s),
     ];
+    let part = match row.packed {
+        true => "packed-product",
+        false => "product",
+    };
     ways.into_iter().filter_map(move |(way, seconds)| {
         Some(BenchRow {
             n: Some(row.n),
             k: Some(row.k),
             rows: Some(row.rows),
             dispatched: Some(way == row.dispatched),
-            ..BenchRow::new("product", way, (row.bytes, seconds?, memory))
+            ..BenchRow::new(part, way, (row.bytes, seconds?, memory))
         })
     })
 }
