@@ -81,3 +81,21 @@ fn with_few_prompts_shares_are_tried_in_small_steps() {
     let gain = over("rtx3090", "llama-2-13b", workload, even);
     assert!(gain > 0.98, "{gain}");
 }
+
+/// Weights of half a layer on their way leave more of the device for those that stay.
+#[test]
+fn halves_of_layers_are_tried_though_whole_ones_fit() {
+    let workload = Workload {
+        prompt_len: 512,
+        gen_len: 32,
+        num_prompts: Some(8),
+    };
+    let halves = Policy {
+        cpu_attention: true,
+        half_layers: true,
+        barrier: true,
+        ..policy(8, 1, [35.3, 64.7, 0.0, 100.0, 100.0, 0.0])
+    };
+    let gain = over("rtx3090", "opt-30b", workload, halves);
+    assert!(gain > 0.98, "{gain}");
+}

@@ -174,21 +174,26 @@ impl Search<'_> {
         Ok(plans)
     }
 
-    /// Policies with shapes near one's, in every way that is open; shares are open too.
+    /// Policies with shapes near one's, in every way that is open and with halves of layers, which leave the device more room; shares are
+    /// open too.
     fn shapes_near(&self, of: &Policy) -> Vec<Policy> {
         let workload = self.maker.workload();
         let prompts = workload.num_prompts.unwrap_or(u64::MAX);
         let alike = self.open.iter().filter(|choice| {
             (choice.compression, choice.pipeline) == (of.compression, of.pipeline)
         });
-        let choices: Vec<&Policy> = alike.collect();
+        let choices: Vec<Policy> = alike.copied().collect();
+        let choices = match of.half_layers {
+            true => choices,
+            false => space::also_in_halves(choices).concat(),
+        };
         let sizes = sizes_near(of, workload.gen_len, prompts);
         let policies = sizes.into_iter().flat_map(|(size, batches)| {
             choices.iter().map(move |choice| Policy {
                 gpu_batch_size: size,
                 num_gpu_batches: batches,
                 page_locked: of.page_locked,
-                ..**choice
+                ..*choice
             })
         });
         policies
