@@ -50,13 +50,20 @@ fn all_parts_run_in_order_and_leave_what_they_say() {
     let folder = place("none");
     let output = run(folder.path(), &[]);
     assert!(output.status.success(), "{output:?}");
-    let expected = ["doctor", "doctor", "profile", "bench", "bench", "validate"];
+    let bench = ["bench"; 3];
+    let expected = [&["doctor", "doctor", "profile"], &bench[..], &["validate"]].concat();
     assert_eq!(calls(folder.path()), expected);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("SKIPPED: tokens"), "{said}");
     let read =
         |file: &str| fs::read_to_string(folder.path().join("out").join(file)).expect("a file");
-    for file in ["doctor", "bench-llama-2-7b", "bench-llama-3-8b", "validate"] {
+    for file in [
+        "doctor",
+        "bench-llama-2-7b",
+        "bench-llama-3-8b",
+        "bench-llama-2-7b-4-bit",
+        "validate",
+    ] {
         let part = file.split('-').next().unwrap_or(file);
         assert_eq!(read(&format!("{file}.txt")), format!("of {part}\n"));
     }
@@ -76,12 +83,14 @@ fn a_part_runs_alone_by_the_profile_that_is_there() {
     fs::write(folder.path().join("out/profile.toml"), "").expect("a file");
     let output = run(folder.path(), &["--only", "bench", "--model", "opt-1.3b"]);
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(calls(folder.path()), ["doctor", "bench"]);
+    assert_eq!(calls(folder.path()), ["doctor", "bench", "bench"]);
     let called = fs::read_to_string(folder.path().join("calls")).expect("it was called");
     assert!(
         called.contains("--model opt-1.3b --dtype f16 --hw out/profile.toml"),
         "{called}"
     );
+    let packed = "--model opt-1.3b --compress-weight --dtype f16";
+    assert!(called.contains(packed), "{called}");
 }
 
 #[test]

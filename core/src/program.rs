@@ -330,7 +330,7 @@ pub enum Op {
         position: u32,
         /// Whether the GPU batch before used the same weights, so that caches may still hold some.
         reused: bool,
-        /// Whether the weights are unpacked from 4 bits first.
+        /// Whether the weights are in 4 bits.
         compressed: bool,
         /// New keys and values that are packed into 4 bits after; 0 where the cache is not.
         packed_elements: u64,

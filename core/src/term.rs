@@ -5,9 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::hardware::{
-    CopyLink, Curve, DiskLink, HardwareProfile, ProductCurves, ProfileError, Quantity,
-};
+use crate::hardware::{CopyLink, Curve, DiskLink, HardwareProfile, ProfileError, Quantity};
 use crate::policy::{Granularity, Policy};
 use crate::units::{BytesPerSecond, Seconds};
 
@@ -150,12 +148,6 @@ impl HardwareProfile {
                 compute.gemm.retain(|curve| !curve.packed);
                 compute.cpu_gemm.retain(|curve| !curve.packed);
                 compute.products.retain(|product| !product.packed);
-                // Those of whole weights, where parts of layers are summed up of such.
-                if !compute.beside_products.is_empty() {
-                    let whole = compute.products.clone().into_iter();
-                    let in_groups = whole.map(|it| ProductCurves { packed: true, ..it });
-                    compute.products.extend(in_groups);
-                }
             }
             Term::CpuAttention => {
                 let compute = &mut self.compute;

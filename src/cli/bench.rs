@@ -96,11 +96,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         },
     )?;
     let on = (args.backend.word(), device);
-    let stored = match args.compress_weight {
-        true => "4 bits",
-        false => dtype.name(),
-    };
-    let of = (options.model.name.clone(), stored);
+    let of = (options.model.name.clone(), dtype.name(), options.packed);
     let report = BenchReport::new(&bench, on, of, args.backend == Backend::Cuda);
     let mut files = args.output.iter();
     let written = files.try_for_each(|file| write(file, &report));

@@ -24,6 +24,8 @@ pub struct BenchReport {
     pub model: String,
     /// Stored type.
     pub dtype: &'static str,
+    /// Weights are in groups of 4-bit codes: on a GPU the conventional way unpacks them first.
+    pub packed: bool,
     /// The device's memory.
     pub memory_bytes_per_s: f64,
     /// By shape and rows.
@@ -106,8 +108,6 @@ const OVER_BUSIEST: Aim = Aim::AtMost(1.1);
 pub struct ProductRow {
     pub n: usize,
     pub k: usize,
-    /// In groups of 4-bit codes: on a GPU the conventional way unpacks them first.
-    pub packed: bool,
     pub rows: usize,
     pub gemv_s: Option<f64>,
     pub flat_s: Option<f64>,
@@ -173,7 +173,6 @@ impl ProductRow {
         ProductRow {
             n: times.weights.n,
             k: times.weights.k,
-            packed: times.weights.packed,
             rows: times.rows,
             gemv_s: times.seconds_of(Implementation::Gemv),
             flat_s: times.seconds_of(Implementation::Flat),
@@ -230,7 +229,7 @@ impl BenchReport {
     pub fn new(
         bench: &Bench,
         (backend, device): (&'static str, String),
-        (model, dtype): (String, &'static str),
+        (model, dtype, packed): (String, &'static str, bool),
         on_gpu: bool,
     ) -> BenchReport {
         let memory = bench.memory_bytes_per_s;
@@ -240,6 +239,7 @@ impl BenchReport {
             device,
             model,
             dtype,
+            packed,
             memory_bytes_per_s: memory,
             products: products
                 .map(|times| ProductRow::of(times, memory, on_gpu))
@@ -260,9 +260,14 @@ impl BenchReport {
     /// Whose shapes on which device, in a line.
     fn setting(&self) -> String {
         format!(
-            "{} in {} on {}; its memory: {}",
+            "{} in {}{} on {}; its memory: {}",
             self.model,
             self.dtype,
+            if self.packed {
+                ", weights in 4 bits,"
+            } else {
+                ""
+            },
             self.device,
             BytesPerSecond(self.memory_bytes_per_s)
         )
@@ -405,7 +410,7 @@ mod tests {
 
     fn report(gain: f64, on_gpu: bool) -> BenchReport {
         let device = ("cuda", "a card".to_owned());
-        BenchReport::new(&bench(gain), device, ("m".to_owned(), "f16"), on_gpu)
+        BenchReport::new(&bench(gain), device, ("m".to_owned(), "f16", false), on_gpu)
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use super::curve::Curve;
 use crate::Dtype;
 
-/// Three ways to compute the same product. A GPU has a kernel of its own for each, an emulated device one of the CPU's.
+/// Three ways to compute the same product. A GPU has a kernel of its own for each, an emulated device one of the CPU's. With weights in
+/// 4 bits a GPU's GEMV reads these as they are, the conventional way unpacks them first, and there is no flat product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Implementation {
     /// Dot products, for a row or a few (the paper's A): on a GPU on CUDA cores.
@@ -58,7 +59,7 @@ pub struct ProductCurves {
     pub packed: bool,
     /// Of [`Implementation::Gemv`].
     pub gemv: Curve,
-    /// Of [`Implementation::Flat`]; none where it does not compute weights of this shape.
+    /// Of [`Implementation::Flat`]; none where it does not compute such weights.
     pub flat: Option<Curve>,
     /// Of [`Implementation::Conventional`], from the fewest rows that it computes.
     pub conventional: Curve,

@@ -110,7 +110,7 @@ impl ByShape {
         stages.iter().all(knows)
     }
 
-    /// Whether products with weights in 4 bits are known.
+    /// Whether products with weights in 4 bits are known; those of whole ones stand for them where they are not.
     pub(super) fn knows_packed(&self) -> bool {
         !self.packed.is_empty()
     }
@@ -124,7 +124,10 @@ impl ByShape {
         gemms: impl Iterator<Item = Gemm>,
         each: &mut impl FnMut(Part),
     ) {
-        let known = if packed { &self.packed } else { &self.products };
+        let known = match packed && self.knows_packed() {
+            true => &self.packed,
+            false => &self.products,
+        };
         let mut width = None;
         for gemm in gemms {
             // The first takes what comes into the layer.

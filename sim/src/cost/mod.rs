@@ -123,7 +123,7 @@ impl CostModel {
                 stage,
                 packed_elements,
                 ..
-            } if self.gemm.measured_packed() || self.sums_up(stage, true) => packed_elements,
+            } if self.unpacks_within(stage) => packed_elements,
             _ => op.packed_elements(),
         }
     }
@@ -249,12 +249,20 @@ impl CostModel {
         });
     }
 
-    /// Whether a part of a layer on the device is the sum of its products, with weights that are in 4 bits or whole, and of what
-    /// is beside them.
+    /// Whether a part of a layer on the device is the sum of its products and of what is beside them. With weights in 4 bits, where
+    /// such products were measured; or else are those of whole ones, and unpacking is counted apart.
     fn sums_up(&self, stage: Stage, packed: bool) -> bool {
         let rated = stage.rated_as().unwrap_or(stage);
         let known = self.by_shape_of(&[rated]);
-        known.is_some_and(|known| !packed || known.knows_packed())
+        let is_known = |known: &ByShape| known.knows_packed() || !self.gemm.measured_packed();
+        known.is_some_and(|known| !packed || is_known(known))
+    }
+
+    /// Whether times of a part of a layer with weights in 4 bits have the unpacking of these in them.
+    fn unpacks_within(&self, stage: Stage) -> bool {
+        let by_shape = self.by_shape.as_ref();
+        let knows = by_shape.is_some_and(ByShape::knows_packed);
+        self.gemm.measured_packed() || knows && self.sums_up(stage, true)
     }
 
     /// That sum.

@@ -54,7 +54,12 @@ impl BenchReport {
     /// Products, attention and the link, in this order.
     pub fn rows(&self) -> Vec<BenchRow> {
         let memory = self.memory_bytes_per_s;
-        let products = self.products.iter().flat_map(|row| of_product(row, memory));
+        let part = match self.packed {
+            true => "packed-product",
+            false => "product",
+        };
+        let products = self.products.iter();
+        let products = products.flat_map(|row| of_product(part, row, memory));
         let attention = self.attention.iter();
         let attention = attention.flat_map(|row| of_attention(row, memory));
         products
@@ -64,16 +69,12 @@ impl BenchReport {
     }
 }
 
-fn of_product(row: &ProductRow, memory: f64) -> impl Iterator<Item = BenchRow> {
+fn of_product(part: &'static str, row: &ProductRow, memory: f64) -> impl Iterator<Item = BenchRow> {
     let ways = [
         ("gemv", row.gemv_s),
         ("flat", row.flat_s),
         ("conventional", row.conventional_s),
     ];
-    let part = match row.packed {
-        true => "packed-product",
-        false => "product",
-    };
     ways.into_iter().filter_map(move |(way, seconds)| {
         Some(BenchRow {
             n: Some(row.n),

@@ -27,6 +27,9 @@ const UNMEASURED_PACKED: Inflections = Inflections {
     m2: Some(9),
 };
 
+/// More rows of x than any table has for GEMV, which computes no prompts with weights in 4 bits.
+const PACKED_ROWS_MOST: usize = 128;
+
 /// What computes a product of so many rows. With weights in 4 bits that is GEMV, which reads them as they are, or the conventional
 /// way, which is to unpack them and to do what suits whole ones; there is no flat product of such.
 pub(crate) fn choose(dispatch: &Dispatch, m: usize, weights: Weights) -> Implementation {
@@ -37,7 +40,9 @@ pub(crate) fn choose(dispatch: &Dispatch, m: usize, weights: Weights) -> Impleme
     };
     let points = dispatch.points(weights).unwrap_or(unmeasured);
     match points.choose(u32::try_from(m).unwrap_or(u32::MAX)) {
-        Gemv if weights.packed && check_packed(weights.k).is_err() => Conventional,
+        Gemv if weights.packed && (m > PACKED_ROWS_MOST || check_packed(weights.k).is_err()) => {
+            Conventional
+        }
         Flat if weights.packed => Conventional,
         Flat if check_depth(weights.k).is_err() => Gemv,
         chosen => chosen,
@@ -72,23 +77,14 @@ impl<G: Ground> Work<'_, G> {
             y: rows.y,
             shape: [rows.m, n, k],
             wide: rows.wide,
+            packed: tensor.packed,
             fresh: false,
         };
-        match tensor.packed {
-            false => self.multiply(&product, n),
-            true if self.stays_packed([rows.m, n, k]) => {
-                self.launch(&launches::gemv_packed(&product)?)
-            }
-            true => {
-                let room = self.matrix_room(n * k)?;
-                let product = Product {
-                    weights: self.unpack([room, tensor.address], [n, k])?,
-                    fresh: true,
-                    ..product
-                };
-                self.multiply(&product, n)
-            }
-        }
+        let product = match tensor.packed && !self.stays_packed(product.shape) {
+            true => self.unpacked(product, self.matrix_room(n * k)?)?,
+            false => product,
+        };
+        self.multiply(&product, n)
     }
 
     /// Whether a product with weights in 4 bits reads them as they are: by a layer's m, n and k, since whole layers are what was
@@ -103,20 +99,25 @@ impl<G: Ground> Work<'_, G> {
         choose(&self.device.dispatch, m, weights) == Implementation::Gemv
     }
 
-    /// Unpacks a matrix, or whole bands of its rows, to some room; gives that.
-    pub(super) fn unpack(
-        &self,
-        [room, packed]: [u64; 2],
-        shape: [usize; 2],
-    ) -> Result<u64, TaskError> {
-        let what = (self.turn.dtype(), false);
-        self.launch(&matrix_groups(what, [room, packed], shape)?)?;
-        Ok(room)
+    /// Unpacks a product's weights, a matrix or whole bands of its rows, to some room; gives the product with these.
+    pub(super) fn unpacked(&self, product: Product, room: u64) -> Result<Product, TaskError> {
+        let [_, n, k] = product.shape;
+        let places = [room, product.weights];
+        self.launch(&matrix_groups((product.dtype, false), places, [n, k])?)?;
+        Ok(Product {
+            weights: room,
+            packed: false,
+            fresh: true,
+            ..product
+        })
     }
 
     /// Multiplies with all rows of a layer's weights, or with some: `layer_rows` is how many the layer has, since whole layers are
-    /// what was measured.
+    /// what was measured. Weights in 4 bits are those that stay so.
     pub(super) fn multiply(&self, product: &Product, layer_rows: usize) -> Result<(), TaskError> {
+        if product.packed {
+            return self.launch(&launches::gemv(product)?);
+        }
         let [m, n, k] = product.shape;
         let weights = Weights {
             dtype: product.dtype,
@@ -294,8 +295,13 @@ mod tests {
             packed: true,
             ..weights(96, k)
         };
-        let chosen = |k| [8, 9].map(|m| choose(&dispatch, m, packed(k)));
-        assert_eq!(chosen(64), [Gemv, Conventional]);
-        assert_eq!(chosen(72), [Conventional; 2]);
+        let unmeasured = |k| [8, 9].map(|m| choose(&dispatch, m, packed(k)));
+        assert_eq!(unmeasured(48), [Gemv, Conventional]);
+        assert_eq!(unmeasured(72), [Conventional; 2]);
+        // A table that ends before unpacking is better says nothing of prompts.
+        let never = Inflections { m1: None, m2: None };
+        let dispatch = Dispatch::of([(packed(64), never)]);
+        let measured = [128, 129].map(|m| choose(&dispatch, m, packed(64)));
+        assert_eq!(measured, [Gemv, Conventional]);
     }
 }

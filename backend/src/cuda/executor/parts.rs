@@ -116,31 +116,34 @@ impl Work<'_> {
         let weight = self.turn.weight(module)?;
         let tensor = self.part_weight((module, weight), n)?;
         let [stored, room] = self.device.beside.parts;
-        let layer = [m, weight.rows as usize, k];
-        let stays_packed = tensor.packed && self.stays_packed(layer);
-        let weights = match tensor.packed && !stays_packed {
-            true => self.unpack([room, tensor.address], [n, k])?,
-            false => tensor.address,
-        };
         let dtype = self.turn.engine.plan.dtype;
+        let product = Product {
+            dtype,
+            x: stored,
+            weights: tensor.address,
+            packed: tensor.packed,
+            bias: 0,
+            y,
+            shape: [m, n, k],
+            wide: true,
+            fresh: false,
+        };
+        let layer = [m, weight.rows as usize, k];
+        let product = match tensor.packed && !self.stays_packed(layer) {
+            true => self.unpacked(product, room)?,
+            false => product,
+        };
         for (first, count) in tiles(m) {
             let from = x + (WIDE * first * k) as u64;
             self.launch(&to_stored(dtype, [stored, from], count * k)?)?;
-            let product = Product {
-                dtype,
-                x: stored,
-                weights,
-                bias: 0,
+            let tile = Product {
                 y: y + (WIDE * first * n) as u64,
                 shape: [count, n, k],
-                wide: true,
                 // Another kernel has come after what unpacked them.
                 fresh: false,
+                ..product
             };
-            match stays_packed {
-                true => self.launch(&launches::gemv_packed(&product)?)?,
-                false => self.multiply(&product, weight.rows as usize)?,
-            }
+            self.multiply(&tile, weight.rows as usize)?;
         }
         Ok(())
     }

@@ -238,8 +238,16 @@ pub(super) fn time(
     dispatch: &Dispatch,
     weights: Weights,
 ) -> Result<Option<ProductCurves>, CudaError> {
+    if !is_timed(weights) {
+        return Ok(None);
+    }
     let operands = Operands::new((card, dispatch), weights, ROWS[ROWS.len() - 1])?;
     Ok(curves(weights, &operands.of_table()?))
+}
+
+/// Whether there is a choice.
+fn is_timed(weights: Weights) -> bool {
+    !weights.packed || check_packed(weights.k).is_ok()
 }
 
 /// The same and for rows of prompts.
@@ -248,6 +256,9 @@ fn time_with_prompts(
     dispatch: &Dispatch,
     weights: Weights,
 ) -> Result<Option<ProductCurves>, CudaError> {
+    if !is_timed(weights) {
+        return Ok(None);
+    }
     let most = ROWS_OF_PROMPTS[ROWS_OF_PROMPTS.len() - 1];
     let operands = Operands::new((card, dispatch), weights, most)?;
     let mut tried = operands.of_table()?;
@@ -361,6 +372,7 @@ impl<'c> Operands<'c> {
             weights: matrices + (copy * self.weights.bytes()) as u64,
             bias: 0,
             y,
+            packed: self.weights.packed,
             shape: [m, n, k],
             wide: false,
             fresh: false,
@@ -370,25 +382,23 @@ impl<'c> Operands<'c> {
     /// Gives stream 0 a product of so many rows with a copy of the weights.
     fn give(&self, by: Implementation, m: usize, copy: usize) -> Result<(), CudaError> {
         let (card, product) = (self.taken.card, self.product(m, copy));
-        if !self.weights.packed {
-            return give_whole(card, by, &product);
+        if !product.packed || by == Implementation::Gemv {
+            return give(card, by, &product);
         }
-        if by == Implementation::Gemv {
-            return card.launch(0, &launches::gemv_packed(&product)?);
-        }
-        let Weights { dtype, n, k, .. } = self.weights;
-        let unpacking = matrix_groups((dtype, false), [self.room, product.weights], [n, k])?;
-        card.launch(0, &unpacking)?;
+        let [_, n, k] = product.shape;
+        let places = [self.room, product.weights];
+        card.launch(0, &matrix_groups((product.dtype, false), places, [n, k])?)?;
+        let unpacked = Product {
+            weights: self.room,
+            packed: false,
+            fresh: true,
+            ..product
+        };
         let whole = Weights {
             packed: false,
             ..self.weights
         };
-        let product = Product {
-            weights: self.room,
-            fresh: true,
-            ..product
-        };
-        give_whole(card, choose(self.dispatch, m, whole), &product)
+        give(card, choose(self.dispatch, m, whole), &unpacked)
     }
 
     /// The same with the copy that was used longest ago.
@@ -402,7 +412,7 @@ impl<'c> Operands<'c> {
     fn implementations(&self) -> Vec<Implementation> {
         let Weights { k, packed, .. } = self.weights;
         let computes = |by: &Implementation| match by {
-            Implementation::Gemv => !packed || check_packed(k).is_ok(),
+            Implementation::Gemv => is_timed(self.weights),
             Implementation::Flat => !packed && check_depth(k).is_ok(),
             Implementation::Conventional => true,
         };
@@ -472,8 +482,8 @@ pub(crate) fn apart(one: &[f32], other: &[f32]) -> f32 {
     most / largest.max(f32::MIN_POSITIVE)
 }
 
-/// Gives stream 0 a product with whole weights.
-fn give_whole(card: &dyn Card, by: Implementation, product: &Product) -> Result<(), CudaError> {
+/// Gives stream 0 a product.
+fn give(card: &dyn Card, by: Implementation, product: &Product) -> Result<(), CudaError> {
     match by {
         Implementation::Gemv => card.launch(0, &launches::gemv(product)?),
         Implementation::Flat => card.launch(0, &flat(card, product)?),

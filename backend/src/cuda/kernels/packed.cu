@@ -4,7 +4,8 @@
 // Weights lie in bands of 64 rows that share a scale s and a minimum z for each column (groups.cu), so that a row of a band is
 // sum (x s) code + sum x z: x is multiplied once for all rows of a block, and codes are summed up as they are. A block has LINES
 // lines of a band, each a byte a column with codes of two rows; warps go along k, and a lane has 16 bytes of each line. A code is a
-// number without a conversion: behind 2^23 the last bits of an f32 are an integer.
+// number without a conversion: behind 2^23 the last bits of an f32 are an integer. Where x is infinite the result is none, though
+// unpacked weights might give infinity.
 #include "groups.cuh"
 #include "product.cuh"
 
@@ -15,7 +16,7 @@
 // Lines of a band.
 #define BAND_LINES (GROUP / 2)
 
-// What a lane has of a band: codes of its lines, and its columns' scales and minima.
+// What a lane has of a band at a time: 16 bytes of each of its lines, and these columns' scales and minima.
 template <int LINES>
 struct Codes {
     Eight lines[LINES];
@@ -23,19 +24,18 @@ struct Codes {
 };
 
 template <int LINES>
-__device__ inline void load_codes(const ProductArguments& arguments, unsigned int first_line, unsigned int sixteen, Codes<LINES>& into) {
-    unsigned long long k = arguments.k, at = (unsigned long long)sixteen * PACKED_COLUMNS;
-    const unsigned char* band = (const unsigned char*)arguments.weights + blockIdx.x / (BAND_LINES / LINES) * k * GROUP_BYTES;
+__device__ inline void load_codes(const ProductArguments& arguments, unsigned int first_line, unsigned int piece, Codes<LINES>& into) {
+    unsigned long long k = arguments.k, at = (unsigned long long)piece * PACKED_COLUMNS;
+    const unsigned char* band = (const unsigned char*)arguments.weights + blockIdx.y / (BAND_LINES / LINES) * k * GROUP_BYTES;
     bool there = at < k;
 #pragma unroll
     for (int line = 0; line < LINES; line++) {
         into.lines[line] = load_weights(band + (4 + first_line + line) * k + at, there);
     }
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        // Who has other lines of this band reads them as well.
-        into.scales[half] = load_common_weights(band + 2 * at + 16 * half, there);
-        into.minima[half] = load_common_weights(band + 2 * k + 2 * at + 16 * half, there);
+    for (int eight = 0; eight < 2; eight++) {
+        into.scales[eight] = load_common_weights(band + 2 * at + 16 * eight, there);
+        into.minima[eight] = load_common_weights(band + 2 * k + 2 * at + 16 * eight, there);
     }
 }
 
@@ -51,19 +51,18 @@ struct PackedSums {
     float minima[ROWS];
 };
 
-// Adds what four columns give: x times their scales, by rows of x. Codes of odd columns lie 8 bits higher than those before, which
-// x is divided by.
+// Adds what two columns of a word give: x times their scales, by rows of x. Codes of the second lie 8 bits higher than those of the
+// first, which its scale is divided by.
 template <int LINES, int ROWS>
-__device__ inline void add_word(const Codes<LINES>& codes, int word, const float scaled[ROWS][4], PackedSums<LINES, ROWS>& sums) {
+__device__ inline void add_two(const Codes<LINES>& codes, int word, int pair, const float scaled[ROWS][2], PackedSums<LINES, ROWS>& sums) {
 #pragma unroll
     for (int line = 0; line < LINES; line++) {
-        unsigned int four = codes.lines[line].words[word];
+        unsigned int two = codes.lines[line].words[word] >> 16 * pair;
 #pragma unroll
-        for (int column = 0; column < 4; column++) {
-            unsigned int two = column < 2 ? four : four >> 16;
+        for (int column = 0; column < 2; column++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                float code = code_at(two, 0xfu << (column % 2 * 8 + half * 4));
+                float code = code_at(two, 0xfu << (column * 8 + half * 4));
 #pragma unroll
                 for (int row = 0; row < ROWS; row++) {
                     sums.rows[line][half][row] = fmaf(code, scaled[row][column], sums.rows[line][half][row]);
@@ -82,38 +81,33 @@ __device__ inline void widen_two(unsigned int word, float* into) {
 
 // Adds what a lane has of all rows.
 template <class T, int LINES, int ROWS>
-__device__ inline void add_codes(const ProductArguments& arguments, const Codes<LINES>& codes, unsigned int sixteen, PackedSums<LINES, ROWS>& sums) {
-    unsigned int first_row = blockIdx.y * ROWS, eights = arguments.k / 8;
+__device__ inline void add_codes(const ProductArguments& arguments, const Codes<LINES>& codes, unsigned int piece, PackedSums<LINES, ROWS>& sums) {
+    unsigned int first_row = blockIdx.x * ROWS, eights = arguments.k / 8;
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
+    for (int eight = 0; eight < 2; eight++) {
         Eight x[ROWS];
 #pragma unroll
         for (unsigned int row = 0; row < ROWS; row++) {
-            unsigned int eight = 2 * sixteen + half;
-            bool there = eight < eights && first_row + row < arguments.m;
-            x[row] = load_if((const Eight*)arguments.x + (unsigned long long)(first_row + row) * eights + eight, there);
+            const Eight* from = (const Eight*)arguments.x + (unsigned long long)(first_row + row) * eights;
+            x[row] = load_if(from + piece * 2 + eight, first_row + row < arguments.m);
         }
 #pragma unroll
-        for (int part = 0; part < 2; part++) {
-            float scales[4], minima[4], scaled[ROWS][4];
-#pragma unroll
-            for (int pair = 0; pair < 2; pair++) {
-                widen_two<f16>(codes.scales[half].words[2 * part + pair], scales + 2 * pair);
-                widen_two<f16>(codes.minima[half].words[2 * part + pair], minima + 2 * pair);
-                scales[2 * pair + 1] *= 1.0f / 256.0f;
-            }
+        for (int two = 0; two < 4; two++) {
+            float scales[2], minima[2], scaled[ROWS][2];
+            widen_two<f16>(codes.scales[eight].words[two], scales);
+            widen_two<f16>(codes.minima[eight].words[two], minima);
+            scales[1] *= 1.0f / 256.0f;
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
-                float four[4];
-                widen_two<T>(x[row].words[2 * part], four);
-                widen_two<T>(x[row].words[2 * part + 1], four + 2);
+                float both[2];
+                widen_two<T>(x[row].words[two], both);
 #pragma unroll
-                for (int column = 0; column < 4; column++) {
-                    scaled[row][column] = four[column] * scales[column];
-                    sums.minima[row] = fmaf(four[column], minima[column], sums.minima[row]);
+                for (int column = 0; column < 2; column++) {
+                    scaled[row][column] = both[column] * scales[column];
+                    sums.minima[row] = fmaf(both[column], minima[column], sums.minima[row]);
                 }
             }
-            add_word<LINES, ROWS>(codes, 2 * half + part, scaled, sums);
+            add_two<LINES, ROWS>(codes, 2 * eight + two / 2, two % 2, scaled, sums);
         }
     }
 }
@@ -156,13 +150,13 @@ template <class T, int ROWS, int LINES>
 __device__ void gemv_packed(const ProductArguments& arguments) {
     constexpr int COUNT = LINES * 2 * ROWS, ALL = COUNT + ROWS;
     SHARED(float, parts, PACKED_WARPS * ALL);
-    unsigned int first_line = blockIdx.x % (BAND_LINES / LINES) * LINES;
-    unsigned int sixteens = arguments.k / PACKED_COLUMNS;
+    unsigned int first_line = blockIdx.y % (BAND_LINES / LINES) * LINES;
+    unsigned int pieces = arguments.k / PACKED_COLUMNS;
     Codes<LINES> codes;
     load_codes<LINES>(arguments, first_line, threadIdx.x, codes);
     wait_for_previous();
     PackedSums<LINES, ROWS> sums = {};
-    for (unsigned int at = threadIdx.x; at < sixteens; at += blockDim.x) {
+    for (unsigned int at = threadIdx.x; at < pieces; at += blockDim.x) {
         add_codes<T, LINES, ROWS>(arguments, codes, at, sums);
         load_codes<LINES>(arguments, first_line, at + blockDim.x, codes);
     }
@@ -170,30 +164,30 @@ __device__ void gemv_packed(const ProductArguments& arguments) {
     put_warp_sums<COUNT>(&sums.rows[0][0][0], mine);
     put_warp_sums<ROWS>(sums.minima, mine + COUNT);
     __syncthreads();
-    unsigned int first_column = blockIdx.x / (BAND_LINES / LINES) * GROUP + 2 * first_line;
+    unsigned int first_column = blockIdx.y / (BAND_LINES / LINES) * GROUP + 2 * first_line;
     for (unsigned int i = threadIdx.x; i < COUNT; i += blockDim.x) {
         unsigned int row = i % ROWS, column = first_column + i / ROWS;
-        if (blockIdx.y * ROWS + row < arguments.m && column < arguments.n) {
+        if (blockIdx.x * ROWS + row < arguments.m && column < arguments.n) {
             float codes_sum = 0.0f, minima_sum = 0.0f;
             for (unsigned int warp = 0; warp < blockDim.x / WARP; warp++) {
                 codes_sum += parts[warp * ALL + i];
                 minima_sum += parts[warp * ALL + COUNT + row];
             }
             codes_sum *= column % 2 ? 1.0f / 16.0f : 1.0f;
-            put_product<T>(arguments, blockIdx.y * ROWS + row, column, codes_sum + minima_sum);
+            put_product<T>(arguments, blockIdx.x * ROWS + row, column, codes_sum + minima_sum);
         }
     }
 }
 
 #define PACKED(TYPE, ROWS, LINES, BLOCKS)                                                                     \
-    EARLY_KERNEL(gemv_packed_##TYPE##_m##ROWS, ProductArguments, PACKED_WARPS* WARP, BLOCKS, gemv_packed<TYPE, ROWS, LINES>)
+    EARLY_KERNEL(gemv_packed_##TYPE##_m##ROWS, ProductArguments, PACKED_WARPS* WARP, BLOCKS,               \
+                     gemv_packed<TYPE, ROWS, LINES>)
 
 // More rows leave registers for fewer lines.
 #define PACKED_OF(TYPE)                                                                                       \
     PACKED(TYPE, 1, 8, 5)                                                                                    \
-    PACKED(TYPE, 2, 8, 4)                                                                                    \
-    PACKED(TYPE, 4, 8, 3)                                                                                    \
-    PACKED(TYPE, 8, 4, 3)
+    PACKED(TYPE, 2, 8, 3)                                                                                    \
+    PACKED(TYPE, 4, 4, 4)
 
 PACKED_OF(f16)
 PACKED_OF(bf16)

@@ -54,7 +54,7 @@ __device__ inline Eight load_weights(const void* from, bool there) {
     LOAD_IF("ld.global.nc.L1::no_allocate.v4.u32");
 }
 
-// The same of what other blocks near it read as well.
+// The same where the thread asks for what lies beside it next.
 __device__ inline Eight load_common_weights(const void* from, bool there) {
     LOAD_IF("ld.global.nc.v4.u32");
 }

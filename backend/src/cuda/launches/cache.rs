@@ -8,6 +8,9 @@ use super::{WARP, launch, named};
 use crate::cuda::arguments::Arguments;
 use crate::cuda::{CudaError, Launch};
 
+/// Of a block that packs or unpacks weights.
+const THREADS: usize = 256;
+
 /// Fresh keys and values, and where they go.
 #[derive(Debug, Clone, Copy)]
 pub struct Append {
@@ -70,12 +73,18 @@ pub fn matrix_groups(
     [elements, packed]: [u64; 2],
     [rows, columns]: [usize; 2],
 ) -> Result<Launch, CudaError> {
-    const THREADS: usize = 256;
     let arguments = Arguments::new()
         .wides([elements, packed])
         .counts([rows, columns]);
     let name = if pack { "pack_matrix" } else { "unpack_matrix" };
+    // As in `groups.cu`: columns of a thread, and threads that share those of a band.
+    let [of_thread, parts] = if pack { [1, 1] } else { [4, 4] };
     let bands = rows.div_ceil(GROUP_ELEMENTS as usize);
-    let shape = ([columns.div_ceil(THREADS), bands, 1], THREADS);
-    Ok(launch("groups", named(name, dtype)?, shape, arguments))
+    let grid = [columns.div_ceil(THREADS * of_thread), bands, parts];
+    Ok(launch(
+        "groups",
+        named(name, dtype)?,
+        (grid, THREADS),
+        arguments,
+    ))
 }

@@ -20,7 +20,7 @@ pub use elements::{Elements, activate_gate, bias_activation, residual};
 pub use mixed::{MixedAppend, OwnBlocks};
 pub use parts::{Join, Part, to_stored, to_wide};
 pub use product::{
-    Product, check_depth, check_packed, flat, flat_plain, gemv, gemv_packed, gemv_plain, thin_plain,
+    Product, check_depth, check_packed, flat, flat_plain, gemv, gemv_plain, thin_plain,
 };
 pub use prompt::PromptAttention;
 pub use rows::{

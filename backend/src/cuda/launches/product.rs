@@ -31,8 +31,10 @@ pub struct Product {
     pub dtype: Dtype,
     /// `[m, k]`.
     pub x: u64,
-    /// `[n, k]`; for [`gemv_packed`] in 4-bit groups.
+    /// `[n, k]`.
     pub weights: u64,
+    /// They are in 4-bit groups, which GEMV alone reads.
+    pub packed: bool,
     /// `[n]`; 0: none.
     pub bias: u64,
     /// `[m, n]`.
@@ -54,11 +56,14 @@ impl Product {
     }
 }
 
-/// By whole rows of weights. Up to 8 rows share a reading of them.
+/// By whole rows of weights, of which up to 8 rows of x share a reading; weights in 4 bits are read as they are, by up to 4 at once.
 ///
 /// # Errors
-/// [`CudaError::Type`].
+/// [`CudaError::Type`]; [`CudaError::Shape`] for packed weights of a depth that [`check_packed`] refuses.
 pub fn gemv(product: &Product) -> Result<Launch, CudaError> {
+    if product.packed {
+        return by_bands(product);
+    }
     let rows = product.shape[0].clamp(1, 8).next_power_of_two();
     let kernel = format!("{}_m{rows}", named("gemv", product.dtype)?);
     Ok(by_rows(product, kernel, rows))
@@ -87,24 +92,21 @@ fn by_rows(product: &Product, kernel: String, rows: usize) -> Launch {
     early("gemv", kernel, shape, product)
 }
 
-/// GEMV with weights that stay in 4-bit groups. Up to 8 rows share a reading of them.
-///
-/// # Errors
-/// [`CudaError::Type`]; [`CudaError::Shape`] for a depth that [`check_packed`] refuses.
-pub fn gemv_packed(product: &Product) -> Result<Launch, CudaError> {
+fn by_bands(product: &Product) -> Result<Launch, CudaError> {
     let [m, n, k] = product.shape;
     check_packed(k)?;
-    let rows = m.clamp(1, 8).next_power_of_two();
+    let rows = m.clamp(1, 4).next_power_of_two();
     let kernel = format!("{}_m{rows}", named("gemv_packed", product.dtype)?);
     // As in `packed.cu`: blocks that share a band of 64 rows.
-    let of_band = if rows == 8 { 8 } else { 4 };
+    let of_band = if rows == 4 { 8 } else { 4 };
     let warps = k.div_ceil(PACKED_COLUMNS * WARP).clamp(1, PACKED_WARPS);
     let bands = n.div_ceil(GROUP_ELEMENTS as usize);
-    let grid = [bands * of_band, m.div_ceil(rows), 1];
+    // Those that share weights are neighbours, so that they come from memory once.
+    let grid = [m.div_ceil(rows), bands * of_band, 1];
     Ok(early("packed", kernel, (grid, warps * WARP), product))
 }
 
-/// Whether [`gemv_packed`] computes weights of this depth.
+/// Whether GEMV computes weights of this depth that are in 4 bits.
 ///
 /// # Errors
 /// [`CudaError::Shape`].
@@ -241,6 +243,7 @@ mod tests {
             y: 0,
             shape,
             wide: false,
+            packed: false,
             fresh: false,
         }
     }
@@ -276,6 +279,10 @@ mod tests {
             };
             for launch in [
                 gemv(&product),
+                gemv(&Product {
+                    packed: true,
+                    ..product
+                }),
                 flat(&product, Cut::Thin),
                 thin_plain(&Product {
                     dtype: Dtype::Bf16,
@@ -306,20 +313,16 @@ mod tests {
     /// Four or eight blocks have a band of 64 rows, whose last need not be full.
     #[test]
     fn blocks_share_a_band_of_packed_weights() {
-        let grid = |m| {
-            gemv_packed(&product([m, 100, 2048]))
-                .expect("a launch")
-                .grid
+        let packed = |m, k| Product {
+            packed: true,
+            ..product([m, 100, k])
         };
-        assert_eq!(
-            [1, 4, 5, 9].map(grid),
-            [[8, 1, 1], [8, 1, 1], [16, 1, 1], [16, 2, 1]]
-        );
-        let error = gemv_packed(&product([1, 64, 72])).unwrap_err().to_string();
-        assert!(
-            error.contains("is 72, and CUDA kernels take multiples of 16"),
-            "{error}"
-        );
+        let grid = |m| gemv(&packed(m, 2048)).expect("a launch").grid;
+        let grids = [[1, 8, 1], [1, 8, 1], [1, 16, 1], [3, 16, 1]];
+        assert_eq!([1, 2, 4, 9].map(grid), grids);
+        let error = gemv(&packed(1, 72)).unwrap_err().to_string();
+        let expected = "is 72, and CUDA kernels take multiples of 16";
+        assert!(error.contains(expected), "{error}");
     }
 
     #[test]

@@ -20,23 +20,8 @@ struct Operands {
     expected: Vec<Expected>,
 }
 
-/// Weights on the device, and as they are.
-type Put = fn(&mut Bench<'_>, Dtype, [usize; 2]) -> Result<(u64, Vec<f64>), CudaError>;
-
-fn whole(
-    bench: &mut Bench<'_>,
-    dtype: Dtype,
-    [n, k]: [usize; 2],
-) -> Result<(u64, Vec<f64>), CudaError> {
-    bench.operand(dtype, n * k, 1.0)
-}
-
-/// In 4-bit groups, columns being of different sizes.
-fn packed(
-    bench: &mut Bench<'_>,
-    _: Dtype,
-    [n, k]: [usize; 2],
-) -> Result<(u64, Vec<f64>), CudaError> {
+/// Weights in 4-bit groups on the device, columns being of different sizes, and as they are.
+fn packed(bench: &mut Bench<'_>, [n, k]: [usize; 2]) -> Result<(u64, Vec<f64>), CudaError> {
     let mut numbers = bench.numbers(n * k, 1.0);
     for row in numbers.chunks_mut(k) {
         (row.iter_mut().zip(1_u16..)).for_each(|(x, at)| *x *= f32::from(at % 7 + 1) / 4.0);
@@ -54,13 +39,16 @@ fn packed(
 
 fn operands(
     bench: &mut Bench<'_>,
-    (dtype, put): (Dtype, Put),
+    (dtype, is_packed): (Dtype, bool),
     [m, n, k]: [usize; 3],
     (biased, wide): (bool, bool),
 ) -> Result<Operands, CudaError> {
     bench.next_case();
     let (x, left) = bench.operand(dtype, m * k, 1.0)?;
-    let (weights, right) = put(bench, dtype, [n, k])?;
+    let (weights, right) = match is_packed {
+        true => packed(bench, [n, k])?,
+        false => bench.operand(dtype, n * k, 1.0)?,
+    };
     let (bias, added) = bench.operand(dtype, n, 1.0)?;
     let result = if wide { Dtype::F32 } else { dtype };
     let y = bench.numbers_out(result, m * n)?;
@@ -80,6 +68,7 @@ fn operands(
         y: y.address,
         shape: [m, n, k],
         wide,
+        packed: is_packed,
         fresh: false,
     };
     Ok(Operands {
@@ -96,18 +85,18 @@ fn each(
     shapes: &[[usize; 3]],
     of: impl Fn(&Product) -> Result<Launch, CudaError>,
 ) -> Result<(), Wrong> {
-    each_with(bench, (dtype, whole), shapes, of)
+    each_with(bench, (dtype, false), shapes, of)
 }
 
 fn each_with(
     bench: &mut Bench<'_>,
-    (dtype, put): (Dtype, Put),
+    (dtype, is_packed): (Dtype, bool),
     shapes: &[[usize; 3]],
     of: impl Fn(&Product) -> Result<Launch, CudaError>,
 ) -> Result<(), Wrong> {
     for (index, shape) in shapes.iter().enumerate() {
         let ends = (index % 2 == 0, index % 3 == 2);
-        let operands = operands(bench, (dtype, put), *shape, ends)?;
+        let operands = operands(bench, (dtype, is_packed), *shape, ends)?;
         let launch = of(&operands.product)?;
         bench.launch(&launch)?;
         let case = format!("{} [m, n, k] {shape:?}", launch.kernel);
@@ -159,7 +148,7 @@ const PACKED: [[usize; 3]; 10] = [
 
 pub fn gemv_packed(bench: &mut Bench<'_>) -> Result<(), Wrong> {
     for dtype in TYPES {
-        each_with(bench, (dtype, packed), &PACKED, launches::gemv_packed)?;
+        each_with(bench, (dtype, true), &PACKED, launches::gemv)?;
     }
     Ok(())
 }
@@ -217,7 +206,7 @@ pub fn vendor(bench: &mut Bench<'_>) -> Result<(), Wrong> {
         .flat_map(|d| [[1, 5, 64], [33, 70, 264]].map(|s| (d, s)))
     {
         for wide in [false, true] {
-            let operands = operands(bench, (dtype, whole), shape, (false, wide))?;
+            let operands = operands(bench, (dtype, false), shape, (false, wide))?;
             let [x, weights, y] = [
                 operands.product.x,
                 operands.product.weights,
