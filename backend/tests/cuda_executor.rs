@@ -226,16 +226,13 @@ fn streams_that_forget_to_wait_are_found() {
     }
 }
 
-/// Whichever kernel computes a product, and whoever chooses, tokens are the same; logits are near the CPU's.
-#[test]
-fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
-    let Some(card) = FakeCard::new(Order::Random(2)) else {
-        return;
-    };
-    let dir = tempfile::tempdir().expect("a directory");
+/// A model, its type and what is in 4 bits; which implementation computes how many rows, and how near logits are.
+type Near = (&'static str, Dtype, &'static str, Inflections, f32);
+
+fn near() -> [Near; 7] {
     let points = |m1, m2| Inflections { m1, m2 };
     // Rounded sooner than on the CPU, a key may fall to another 4-bit code.
-    for (name, dtype, changes, points, within) in [
+    [
         ("tiny-opt", Dtype::F16, "", points(Some(1), Some(3)), 0.004),
         ("tiny-opt", Dtype::Bf16, "", points(Some(1), None), 0.04),
         (
@@ -267,7 +264,17 @@ fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
             points(Some(1), None),
             0.08,
         ),
-    ] {
+    ]
+}
+
+/// Whichever kernel computes a product, and whoever chooses, tokens are the same; logits are near the CPU's.
+#[test]
+fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
+    let Some(card) = FakeCard::new(Order::Random(2)) else {
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    for (name, dtype, changes, points, within) in near() {
         let (model, source) = subject(name);
         let own = policy((2, 1), MIXED, changes);
         let plan = plan(&model, dtype, own, workload(7, 3, 2));
