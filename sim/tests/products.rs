@@ -221,6 +221,35 @@ fn a_sum_of_products_has_those_of_packed_weights() {
     assert!((seconds(&without, &packed) - whole).abs() < 1e-9 * whole);
 }
 
+/// Where nobody measured what unpacking takes, few rows read weights in 4 bits as they are, and for more they are unpacked first.
+#[test]
+fn few_rows_read_packed_weights_as_they_are() {
+    let profile = embedded::profile("rtx4090").expect("embedded");
+    let bandwidth = profile.tiers.device_bandwidth.value.0;
+    let launch = profile.compute.launch.value.0;
+    let elements = 8192.0 * 8192.0;
+    let of = |m, packed| {
+        let mut op = product(m, [8192, 8192], packed);
+        // No new keys and values.
+        if let Op::Linear {
+            packed_elements, ..
+        } = &mut op
+        {
+            *packed_elements = 0;
+        }
+        seconds(&profile, &op)
+    };
+    let activations = |m: u32| 2.0 * f64::from(m) * 2.0 * 8192.0;
+    for m in [1, 8] {
+        let bytes = elements * 36.0 / 64.0 + activations(m);
+        let expected = bytes / bandwidth + launch;
+        assert!((of(m, true) / expected - 1.0).abs() < 1e-9, "{m}");
+    }
+    // Read packed and written whole.
+    let unpacking = elements * (36.0 / 64.0 + 2.0) / bandwidth;
+    assert!((of(9, true) / (of(9, false) + unpacking) - 1.0).abs() < 1e-9);
+}
+
 /// A T4 that reads f32 weights, of models that no cache holds, three times as fast as f16 ones.
 fn reading_weights() -> HardwareProfile {
     let mut profile = embedded::profile("t4").expect("embedded");

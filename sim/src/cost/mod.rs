@@ -13,7 +13,9 @@ mod span;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::extrapolation::SizeUnit;
-use plimsoll_core::hardware::{CopyLink, Curve, HardwareProfile, Quantity, WeightRead};
+use plimsoll_core::hardware::{
+    CopyLink, Curve, HardwareProfile, PACKED_ROWS_UNMEASURED, Quantity, WeightRead,
+};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
@@ -121,11 +123,20 @@ impl CostModel {
         match *op {
             Op::Linear {
                 stage,
+                m,
                 packed_elements,
                 ..
-            } if self.unpacks_within(stage) => packed_elements,
+            } if self.unpacks_within(stage) || self.reads_packed(m) => packed_elements,
             _ => op.packed_elements(),
         }
+    }
+
+    /// Whether the device's products of so many rows read weights in 4 bits as they are, where nobody knows what unpacking takes: as
+    /// executors do where nobody measured products either.
+    fn reads_packed(&self, m: u32) -> bool {
+        let measured = self.gemm.measured_packed() || self.gemm.measured_by_shape();
+        let nobody_knows = self.profile.compute.unpack.is_none() && !measured;
+        nobody_knows && m <= PACKED_ROWS_UNMEASURED
     }
 
     /// Unpacking and packing of 4-bit groups, once for every GPU batch (FlexGen section 5).
@@ -392,9 +403,13 @@ impl CostModel {
             return arithmetic;
         }
         let Product { m, n, k, .. } = product;
+        let weights = match self.reads_packed(m) {
+            true => self.stored_bytes(product),
+            false => self.element_bytes as f64,
+        };
         let (m, n, k) = (f64::from(m), f64::from(n), f64::from(k));
-        let elements = n * k + m * (n + k);
-        let traffic = self.through_device(elements * self.element_bytes as f64);
+        let activations = m * (n + k) * self.element_bytes as f64;
+        let traffic = self.through_device(n * k * weights + activations);
         match traffic.seconds.0 > total(&arithmetic).0 {
             true => [Some(traffic), None],
             false => arithmetic,

@@ -1,6 +1,6 @@
 //! Products with weights, by the implementation that suits their shape, and what stands around them.
 
-use plimsoll_core::hardware::{Implementation, Inflections};
+use plimsoll_core::hardware::{Implementation, Inflections, PACKED_ROWS_UNMEASURED};
 use plimsoll_core::model::{Norm as NormKind, TensorRole};
 
 use super::ground::Ground;
@@ -21,10 +21,10 @@ const UNMEASURED: Inflections = Inflections {
     m2: Some(65),
 };
 
-/// The same of weights in 4 bits, of which up to 8 rows share a reading.
+/// The same of weights in 4 bits.
 const UNMEASURED_PACKED: Inflections = Inflections {
-    m1: Some(9),
-    m2: Some(9),
+    m1: Some(PACKED_ROWS_UNMEASURED + 1),
+    m2: Some(PACKED_ROWS_UNMEASURED + 1),
 };
 
 /// More rows of x than any table has for GEMV, which computes no prompts with weights in 4 bits.
