@@ -8,6 +8,7 @@ use plimsoll::serve::gpus::Gpus;
 use plimsoll::serve::replay::{Expansion, Manager, Prediction, Server};
 use plimsoll::serve::workload::{Arrivals, Generator};
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::embedded;
 use plimsoll_core::model::registry;
 use plimsoll_core::serve::pie::Settings;
@@ -69,6 +70,7 @@ fn server(hw: &str, model: &str, kv_gb: Option<f64>, manager: Manager) -> Server
         profile,
         model,
         dtype: Dtype::F16,
+        compression: Compression::default(),
         manager,
         limits: Limits {
             sequences: 256,

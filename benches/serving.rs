@@ -26,6 +26,7 @@ use plimsoll_backend::dispatch::Dispatch;
 use plimsoll_backend::probe::PaceMeter;
 use plimsoll_backend::weights::{Remembered, Synthetic, WeightSource};
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::serve::pie::Settings;
 use plimsoll_core::serve::{IterationRow, Limits, Request, ServeSummary};
@@ -202,6 +203,7 @@ impl Bench {
             profile: held(&self.profile),
             model: find_model("opt-125m")?.spec,
             dtype: Dtype::F32,
+            compression: Compression::default(),
             gpus: Gpus::One,
             manager: Manager::Pie(expansion),
             kv_bytes: KV,

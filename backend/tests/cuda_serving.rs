@@ -15,12 +15,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use common::{checkpoint, execute, model, plan};
-use cuda::card::{FakeCard, Fault, Order, Stamp};
+use cuda::card::{Call, FakeCard, Fault, Order, Stamp};
 use plimsoll_backend::cpu::{CpuOptions, Throttles};
 use plimsoll_backend::cuda::Card;
 use plimsoll_backend::serving::ServingExecutor;
 use plimsoll_backend::weights::{Synthetic, WeightSource};
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::Policy;
@@ -260,6 +261,37 @@ fn who_has_to_leave_gets_the_tokens_of_an_unconstrained_run_and_of_the_cpu_execu
     assert!(apart <= 3, "{apart}");
 }
 
+/// Weights in 4 bits are read as they are for few tokens, and unpacked for more.
+#[test]
+fn weights_in_4_bits_give_the_tokens_of_the_cpu_executor() {
+    let mut apart = 0;
+    for name in ["tiny-opt", "tiny-llama-3", "tiny-qwen3"] {
+        let (model, source) = (&model(name), &checkpoint(name));
+        let Some(card) = FakeCard::new(Order::Random(16)) else {
+            return;
+        };
+        let setting = || Setting {
+            compression: Compression::of(true, false),
+            ..ample(model)
+        };
+        let found = on_card(setting(), source, &card).unwrap_or_else(|said| panic!("{said}"));
+        let on_cpu = served_with(setting(), source, &CpuOptions::new(".")).expect("it is served");
+        let same = found.generated.iter().zip(&on_cpu.generated);
+        apart += same.filter(|(found, expected)| found != expected).count();
+        let calls = card.calls();
+        for kernel in ["gemv_packed_f16", "unpack_matrix_f16"] {
+            let is_it =
+                |call: &Call| matches!(call, Call::Launch(it) if it.kernel.starts_with(kernel));
+            assert!(calls.iter().any(|(call, _)| is_it(call)), "{kernel}");
+        }
+    }
+    println!(
+        "{apart} of {} answers differ from the CPU's",
+        3 * REQUESTS.len()
+    );
+    assert!(apart <= 2, "{apart}");
+}
+
 #[test]
 fn s3s_evictions_and_bf16_change_no_token() {
     for (name, dtype) in [("tiny-opt", Dtype::F16), ("tiny-llama", Dtype::Bf16)] {
@@ -381,14 +413,21 @@ fn what_fails_on_the_card_ends_the_run_with_a_name() {
 /// What a cache may have is what this leaves.
 #[test]
 fn what_lies_beside_weights_and_cache_is_known_before_it_is_taken() {
-    for name in ["tiny-opt", "tiny-llama"] {
+    for (name, packed) in [
+        ("tiny-opt", false),
+        ("tiny-llama", false),
+        ("tiny-opt", true),
+    ] {
         let model = &model(name);
         let card = FakeCard::idle();
         let options = CpuOptions {
             card: Some(Arc::clone(&card) as Arc<dyn Card>),
             ..CpuOptions::new(".")
         };
-        let setup = setup(ample(model));
+        let setup = setup(Setting {
+            compression: Compression::of(packed, false),
+            ..ample(model)
+        });
         let source = &Synthetic { seed: 3 };
         let served = &setup.served;
         let known = served.beside(&options).expect("a model that is served").0;
@@ -396,7 +435,7 @@ fn what_lies_beside_weights_and_cache_is_known_before_it_is_taken() {
         assert_eq!(emulated.unwrap().0, 0);
         let built = ServingExecutor::new(&setup.machine, served, setup.texts, source, &options);
         let executor = built.expect("room for all");
-        let weights = model.weight_bytes(served.dtype).0;
+        let weights = served.kept.weights(model).0;
         let beside = card.taken() as u64 - served.kv.0 - weights;
         // Weights begin at round addresses.
         assert!(

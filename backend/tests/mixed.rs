@@ -7,7 +7,7 @@ use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::decoder::{Choice, Decoder, Mixed, PagesMut, Place};
 use plimsoll_backend::serving::Resident;
 use plimsoll_core::Dtype;
-use plimsoll_core::compression::Compression;
+use plimsoll_core::compression::{Compression, Kept};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::workload::Workload;
@@ -41,8 +41,9 @@ impl Sequence {
 }
 
 /// One iteration over those that take part.
-fn iterate(model: &ModelSpec, dtype: Dtype, weights: &Resident, batch: &mut [&mut Sequence]) {
-    let decoder = Decoder::new(model, dtype, Compression::default(), 2).expect("a decoder");
+fn iterate(model: &ModelSpec, kept: Kept, weights: &Resident, batch: &mut [&mut Sequence]) {
+    let Kept { dtype, compression } = kept;
+    let decoder = Decoder::new(model, dtype, compression, 2).expect("a decoder");
     let mixed = Mixed::new(batch.iter().map(|sequence| sequence.place()).collect());
     let room = |bytes: usize| vec![0_u64; bytes.div_ceil(8)];
     let mut hidden = room(decoder.mixed_hidden_bytes(&mixed));
@@ -88,9 +89,9 @@ fn iterate(model: &ModelSpec, dtype: Dtype, weights: &Resident, batch: &mut [&mu
     }
 }
 
-fn served(name: &str, dtype: Dtype) -> Vec<Vec<u32>> {
+fn served(name: &str, kept: Kept) -> Vec<Vec<u32>> {
     let model = model(name);
-    let weights = Resident::load(&model, dtype, &checkpoint(name)).expect("weights");
+    let weights = Resident::load(&model, kept, &checkpoint(name)).expect("weights");
     let mut sequences: Vec<Sequence> = requests(&model)
         .into_iter()
         .map(|(joins, tokens)| Sequence {
@@ -109,7 +110,7 @@ fn served(name: &str, dtype: Dtype) -> Vec<Vec<u32>> {
             .iter_mut()
             .filter(|sequence| sequence.joins <= iteration && !sequence.has_ended())
             .collect();
-        iterate(&model, dtype, &weights, &mut batch);
+        iterate(&model, kept, &weights, &mut batch);
     }
     let answers = sequences.into_iter().map(|s| s.tokens[s.prompt..].to_vec());
     answers.collect()
@@ -126,17 +127,21 @@ fn requests(model: &ModelSpec) -> Vec<(usize, Vec<u32>)> {
     [0, 0, 2, 3, 5].into_iter().zip(cut).collect()
 }
 
-fn alone(name: &str, dtype: Dtype) -> Vec<Vec<u32>> {
+fn alone(name: &str, kept: Kept) -> Vec<Vec<u32>> {
     let (model, source) = (model(name), checkpoint(name));
     let dir = tempfile::tempdir().expect("a directory");
     let one = |(_, prompt): (usize, Vec<u32>)| {
-        let policy = Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0]);
+        let percent = [100.0, 0.0, 100.0, 0.0, 100.0, 0.0];
+        let policy = Policy {
+            compression: kept.compression,
+            ..Policy::from_percent(1, 1, percent).expect("a policy")
+        };
         let workload = Workload {
             prompt_len: prompt.len() as u32,
             gen_len: GEN_LEN as u32,
             num_prompts: Some(1),
         };
-        let plan = plan(&model, dtype, policy.expect("a policy"), workload);
+        let plan = plan(&model, kept.dtype, policy, workload);
         let options = CpuOptions::new(dir.path());
         execute(&plan, &source, &[prompt], &options)
             .tokens
@@ -156,8 +161,16 @@ fn sequences_that_join_at_any_time_get_the_tokens_that_each_gets_alone() {
         "tiny-qwen2",
         "tiny-qwen3",
     ] {
-        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
-            assert_eq!(served(name, dtype), alone(name, dtype), "{name}, {dtype:?}");
+        let in_4_bits = Kept {
+            dtype: Dtype::F16,
+            compression: Compression::of(true, false),
+        };
+        for kept in [Dtype::F32, Dtype::F16, Dtype::Bf16]
+            .map(Kept::from)
+            .into_iter()
+            .chain([in_4_bits])
+        {
+            assert_eq!(served(name, kept), alone(name, kept), "{name}, {kept:?}");
         }
     }
 }

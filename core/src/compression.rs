@@ -14,7 +14,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Dtype;
-use crate::model::TensorSpec;
+use crate::model::{ModelSpec, TensorSpec};
 use crate::units::Bytes;
 
 pub use plimsoll_formats::{GROUP_BYTES, GROUP_ELEMENTS};
@@ -27,6 +27,47 @@ pub struct Compression {
     pub weights: bool,
     /// Keys and values.
     pub cache: bool,
+}
+
+/// How a model's tensors are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// The type of those that are whole.
+    pub dtype: Dtype,
+    /// Which are in 4 bits.
+    pub compression: Compression,
+}
+
+impl From<Dtype> for Kept {
+    /// All are whole.
+    fn from(dtype: Dtype) -> Kept {
+        Kept {
+            dtype,
+            compression: Compression::default(),
+        }
+    }
+}
+
+impl Kept {
+    /// Bytes of a stored tensor.
+    pub fn bytes(self, tensor: &TensorSpec) -> Bytes {
+        self.compression.tensor_bytes(tensor, self.dtype)
+    }
+
+    /// Bytes of a model's distinct weights: a tied head counts once.
+    pub fn weights(self, model: &ModelSpec) -> Bytes {
+        let tensors = (0..model.num_blocks()).flat_map(|block| model.tensors(block));
+        let distinct = tensors.filter(|tensor| !model.is_tied_head(tensor));
+        distinct.map(|tensor| self.bytes(&tensor)).sum()
+    }
+
+    /// The type, and what is in 4 bits, in words.
+    pub fn words(self) -> String {
+        match self.compression.words() {
+            None => self.dtype.name().to_owned(),
+            Some(packed) => format!("{} ({packed} in 4 bits)", self.dtype.name()),
+        }
+    }
 }
 
 impl Compression {

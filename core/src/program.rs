@@ -371,6 +371,8 @@ pub struct Span {
     pub layers: u16,
     /// The products of each.
     pub gemms: Gemms,
+    /// Whether the weights are in 4 bits.
+    pub compressed: bool,
     /// Whether the embedding stands in front.
     pub embeds: bool,
     /// The vocabulary projection, where the head stands behind.
@@ -394,6 +396,13 @@ pub struct Span {
 }
 
 impl Span {
+    /// Elements of all weights of its products.
+    pub fn weights(&self) -> u64 {
+        let elements = |gemm: Gemm| u64::from(gemm.n) * u64::from(gemm.k);
+        let of_layer: u64 = self.gemms.iter().map(elements).sum();
+        of_layer * u64::from(self.layers) + self.head.map_or(0, elements)
+    }
+
     /// Keys and values that sequences past their prompt read in a layer.
     pub fn cache_bytes(&self) -> Bytes {
         let elements = 2 * self.context_tokens * u64::from(self.kv_size);
@@ -470,6 +479,7 @@ impl Op {
             Op::Attention {
                 compressed: true, ..
             } => self.cache_elements().unwrap_or(0),
+            Op::Span(ref it) if it.compressed => it.weights(),
             _ => 0,
         }
     }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::{Compression, Kept};
 use plimsoll_core::extrapolation::Extrapolation;
 use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::model::ModelSpec;
@@ -97,6 +98,9 @@ pub struct Args {
     /// The type of weights and cache [default: what the model's config.json says, else f16]
     #[arg(long, value_enum)]
     dtype: Option<DtypeName>,
+    /// Keep weights in 4 bits an element, in groups of 64
+    #[arg(long)]
+    compress_weight: bool,
     /// Write a line a request (CSV)
     #[arg(long, value_name = "FILE")]
     per_request: Option<PathBuf>,
@@ -157,6 +161,8 @@ struct Report<'a> {
     hardware: &'a str,
     model: &'a str,
     dtype: &'a str,
+    /// What is in 4 bits.
+    compression: Compression,
     /// The type whose rates stand for its own, where the profile has none of these.
     #[serde(skip_serializing_if = "Option::is_none")]
     rates_of: Option<Dtype>,
@@ -337,7 +343,7 @@ fn print_replayed(
             let title = format!(
                 "{} in {} on {}{}: {requests} requests, {manager} over {} of KV cache",
                 server.model.name,
-                server.dtype.name(),
+                server.kept().words(),
                 server.profile.name,
                 stages::text(&server.gpus),
                 server.kv_bytes
@@ -355,6 +361,7 @@ fn print_replayed(
             hardware: &server.profile.name,
             model: &server.model.name,
             dtype: server.dtype.name(),
+            compression: server.compression,
             rates_of: server.rates_of(),
             manager,
             stages: pipeline.map(|of| of.stages),
@@ -516,7 +523,8 @@ fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
     let model = model.spec;
     let gpus = args.stages.gpus(&profile, &model)?;
-    let left = kv_left((&gpus, &profile), (&model, dtype))?;
+    let compression = Compression::of(args.compress_weight, false);
+    let left = kv_left((&gpus, &profile), (&model, Kept { dtype, compression }))?;
     let kv_bytes = match args.kv_gb {
         Some(gb) => {
             let within = gpus.kv_within(left, gb, &model);
@@ -545,6 +553,7 @@ fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
         profile,
         model,
         dtype,
+        compression,
         kv_bytes,
     })
 }
@@ -552,24 +561,40 @@ fn server(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Server> {
 /// Memory that the weights leave for the cache.
 fn kv_left(
     (gpus, profile): (&Gpus, &HardwareProfile),
-    (model, dtype): (&ModelSpec, Dtype),
+    (model, kept): (&ModelSpec, Kept),
 ) -> Result<Bytes, Failure> {
-    gpus.kv_left(profile, model, dtype).ok_or_else(|| {
+    gpus.kv_left(profile, model, kept).ok_or_else(|| {
         let usable = profile.tiers.device_usable();
-        let (name, dtype_name) = (&model.name, dtype.name());
-        let (weights, whose) = match gpus.heaviest(model, dtype) {
+        let (name, in_what) = (&model.name, kept.words());
+        let (weights, whose) = match gpus.heaviest(model, kept) {
             Some((stage, bytes)) => (bytes, format!("stage {stage} of {} has", stages::count(gpus))),
-            None => (model.weight_bytes(dtype), "the GPU has".to_owned()),
+            None => (kept.weights(model), "the GPU has".to_owned()),
         };
         let line = format!(
-            "{whose} {weights} of {name}'s weights in {dtype_name}, and tensors may fill {usable} of {}'s device memory: \
-             {} too little, before any cache; take a smaller model or a larger machine{}",
+            "{whose} {weights} of {name}'s weights in {in_what}, and tensors may fill {usable} of {}'s device memory: \
+             {} too little, before any cache; take {}a smaller model or a larger machine{}",
             profile.name,
             weights.saturating_sub(usable),
+            in_4_bits((gpus, profile), (model, kept)),
             stages::more(gpus, profile)
         );
         Failure::new(Exit::Infeasible, line)
     })
+}
+
+/// The flag with which the weights would leave some memory, if there is one.
+fn in_4_bits(
+    (gpus, profile): (&Gpus, &HardwareProfile),
+    (model, kept): (&ModelSpec, Kept),
+) -> &'static str {
+    let packed = Kept {
+        compression: Compression::of(true, false),
+        ..kept
+    };
+    match gpus.kv_left(profile, model, packed) {
+        Some(_) => "--compress-weight (4 bits), ",
+        None => "",
+    }
 }
 
 /// Refuses a value of what a sweep changes.

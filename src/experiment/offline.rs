@@ -1,6 +1,7 @@
 //! S3's tables of all requests at once, on one GPU and on several.
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::serve::predict::{Buckets, Wrong};
@@ -151,6 +152,7 @@ impl AtOnce {
             profile: machine.clone(),
             model: model.clone(),
             dtype: Dtype::F16,
+            compression: Compression::default(),
             gpus,
             manager,
             kv_bytes,

@@ -1,6 +1,7 @@
 //! Requests that come over time, as Pie's figures have them.
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::serve::{Limits, Request, ServeSummary};
@@ -53,6 +54,7 @@ impl Online<'_> {
             profile: self.machine.clone(),
             model: self.model.clone(),
             dtype: Dtype::F16,
+            compression: Compression::default(),
             gpus: Gpus::One,
             manager,
             kv_bytes: Bytes((kv_gb * 1e9) as u64),

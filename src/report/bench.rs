@@ -264,7 +264,7 @@ impl BenchReport {
             self.model,
             self.dtype,
             if self.packed {
-                ", weights in 4 bits,"
+                " (weights in 4 bits)"
             } else {
                 ""
             },

@@ -125,11 +125,11 @@ impl Server {
 
     /// What serves a trace for real.
     fn served(&self, requests: &[Request]) -> Served {
-        let (machine, shape) = (self.machine(), Shape::of(&self.model, self.dtype));
+        let (machine, shape) = (self.machine(), Shape::of(&self.model, self.kept()));
         let swapped = self.manager.layers(&machine, self.kv_bytes, &shape);
         Served {
             model: self.model.clone(),
-            dtype: self.dtype,
+            kept: self.kept(),
             kv: self.kv_bytes,
             device_layers: swapped.map_or(shape.layers, |pie| pie.slots()),
             block_tokens: self.manager.block_tokens(),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use plimsoll_core::Dtype;
+use plimsoll_core::compression::Kept;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::ModelSpec;
@@ -45,35 +45,36 @@ impl Gpus {
         &self,
         profile: &HardwareProfile,
         model: &ModelSpec,
-        dtype: Dtype,
+        kept: impl Into<Kept>,
     ) -> Option<Bytes> {
+        let kept = kept.into();
         match self {
             Gpus::One => {
-                let weights = model.weight_bytes(dtype);
+                let weights = kept.weights(model);
                 let left = profile.tiers.device_usable().saturating_sub(weights);
                 (left > Bytes::ZERO).then_some(left)
             }
             Gpus::Pipeline(of) => {
                 let stages = of.blocks(model.num_hidden_layers).into_iter();
-                let tokens = stages.map(|blocks| tokens_beside(profile, model, dtype, &blocks));
+                let tokens = stages.map(|blocks| tokens_beside(profile, model, kept, &blocks));
                 let least = tokens.collect::<Option<Vec<u64>>>()?.into_iter().min()?;
-                Some(model.kv_bytes_per_token(dtype) * least)
+                Some(model.kv_bytes_per_token(kept.dtype) * least)
             }
             Gpus::StageForAll { first, layers } => {
                 let blocks = first + 1..first + layers + 1;
-                let tokens = tokens_beside(profile, model, dtype, &blocks)?;
-                Some(model.kv_bytes_per_token(dtype) * tokens)
+                let tokens = tokens_beside(profile, model, kept, &blocks)?;
+                Some(model.kv_bytes_per_token(kept.dtype) * tokens)
             }
         }
     }
 
     /// Of the GPU that has the most of them, its stage from 1 on and its weights; none where one GPU has all.
-    pub fn heaviest(&self, model: &ModelSpec, dtype: Dtype) -> Option<(usize, Bytes)> {
+    pub fn heaviest(&self, model: &ModelSpec, kept: Kept) -> Option<(usize, Bytes)> {
         let Gpus::Pipeline(of) = self else {
             return None;
         };
         let stages = of.blocks(model.num_hidden_layers).into_iter();
-        let weights = stages.map(|blocks| weights_of(model, dtype, &blocks));
+        let weights = stages.map(|blocks| weights_of(model, kept, &blocks));
         weights
             .enumerate()
             .map(|(at, bytes)| (at + 1, bytes))
@@ -135,12 +136,11 @@ fn share_of_all(of_some: Bytes, layers: u32, model: &ModelSpec) -> Bytes {
 }
 
 /// What a GPU stores of the weights of some blocks.
-fn weights_of(model: &ModelSpec, dtype: Dtype, blocks: &Range<u32>) -> Bytes {
+fn weights_of(model: &ModelSpec, kept: Kept, blocks: &Range<u32>) -> Bytes {
     let tensors = blocks.clone().flat_map(|block| model.tensors(block));
     // A head that is the embedding once more lies beside it once.
     let stored = tensors.filter(|it| blocks.start > 0 || !model.is_tied_head(it));
-    let elements: u64 = stored.map(|it| it.elements()).sum();
-    Bytes(elements * dtype.size_bytes())
+    stored.map(|it| kept.bytes(&it)).sum()
 }
 
 /// Tokens of which a GPU has room for the keys and values of some blocks' layers, beside these blocks' weights; none where
@@ -148,19 +148,22 @@ fn weights_of(model: &ModelSpec, dtype: Dtype, blocks: &Range<u32>) -> Bytes {
 pub fn tokens_beside(
     profile: &HardwareProfile,
     model: &ModelSpec,
-    dtype: Dtype,
+    kept: impl Into<Kept>,
     blocks: &Range<u32>,
 ) -> Option<u64> {
-    let weights = weights_of(model, dtype, blocks);
+    let kept = kept.into();
+    let weights = weights_of(model, kept, blocks);
     let left = profile.tiers.device_usable().saturating_sub(weights);
     let layers = blocks.clone();
     let layers = layers.filter(|block| (1..=model.num_hidden_layers).contains(block));
-    let a_token = 2 * model.kv_size() * dtype.size_bytes() * layers.count() as u64;
+    let a_token = 2 * model.kv_size() * kept.dtype.size_bytes() * layers.count() as u64;
     (left > Bytes::ZERO).then(|| left.0.checked_div(a_token).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_core::Dtype;
+
     use super::*;
     use crate::files::{find_model, find_profile};
 

@@ -1,6 +1,7 @@
 //! A trace of requests against a machine and a model, in modelled time.
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::{Compression, Kept};
 use plimsoll_core::control::{DriveError, follow};
 use plimsoll_core::executor::Executor;
 use plimsoll_core::extrapolation::Extrapolation;
@@ -31,6 +32,8 @@ pub struct Server {
     pub model: ModelSpec,
     /// The type of weights and cache.
     pub dtype: Dtype,
+    /// What is in 4 bits: weights, or nothing.
+    pub compression: Compression,
     /// Where the model lies.
     pub gpus: Gpus,
     /// Who gives room in the cache.
@@ -173,7 +176,7 @@ impl Server {
     /// # Errors
     /// An error of ours.
     pub fn replay(&self, requests: &[Request]) -> Result<Replayed, DriveError> {
-        let cost = CostModel::of_model(&self.profile, &self.model, self.dtype);
+        let cost = CostModel::of_model(&self.profile, &self.model, self.kept());
         let machine = self.machine();
         let simulator = Simulator::new(&machine, cost.clone());
         let simulator = simulator.with_traffic(&machine, &self.traffic);
@@ -188,7 +191,15 @@ impl Server {
 
     /// The type whose rates of matrix products are taken, where the profile has none of this model's own.
     pub fn rates_of(&self) -> Option<Dtype> {
-        CostModel::of_model(&self.profile, &self.model, self.dtype).stand_in()
+        CostModel::of_model(&self.profile, &self.model, self.kept()).stand_in()
+    }
+
+    /// How weights and cache are kept.
+    pub fn kept(&self) -> Kept {
+        Kept {
+            dtype: self.dtype,
+            compression: self.compression,
+        }
     }
 
     /// Whether the traffic leaves something of each link.
@@ -250,7 +261,7 @@ impl Server {
 
     /// One that has the cache to itself, or shares it with others.
     fn scheduler(&self, requests: &[Request], (sharing, described): (u32, bool)) -> Scheduler {
-        let (machine, shape) = (self.machine(), Shape::of(&self.model, self.dtype));
+        let (machine, shape) = (self.machine(), Shape::of(&self.model, self.kept()));
         let pie = self.manager.layers(&machine, self.kv_bytes, &shape);
         let whole = self.kv_bytes.0 / shape.bytes_per_token().0 / u64::from(sharing);
         // What a stated expansion holds is never taken away.

@@ -214,13 +214,14 @@ impl Sweep {
             gpus,
             profile,
             model,
-            dtype,
             ..
         } = server;
         match self.what {
             Swept::Rate => Ok(()),
             Swept::KvGb => {
-                let left = gpus.kv_left(profile, model, *dtype).unwrap_or_default();
+                let left = gpus
+                    .kv_left(profile, model, server.kept())
+                    .unwrap_or_default();
                 gpus.kv_within(left, value, model).map(|_| ())
             }
             Swept::Expansion => check_expansion(value, model),

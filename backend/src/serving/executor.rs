@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use plimsoll_core::Dtype;
-use plimsoll_core::compression::Compression;
+use plimsoll_core::compression::Kept;
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::ModelSpec;
@@ -34,8 +33,8 @@ use crate::weights::WeightSource;
 pub struct Served {
     /// The model, whose weights all lie on the device.
     pub model: ModelSpec,
-    /// What weights, cache and activations are stored as.
-    pub dtype: Dtype,
+    /// What weights, cache and activations are stored as: weights may be in 4 bits.
+    pub kept: Kept,
     /// The device's part of the KV cache.
     pub kv: Bytes,
     /// Layers whose cache is there at first; the others' are on the host, of the same size.
@@ -66,17 +65,17 @@ impl Served {
         };
         let decoder = self.decoder(options)?;
         let size = cache_size(self, decoder.token_bytes());
-        let stored = Resident::bytes(&self.model, self.dtype);
-        let twice = stored.saturating_sub(self.model.weight_bytes(self.dtype));
+        let stored = Resident::bytes(&self.model, self.kept);
+        let twice = stored.saturating_sub(self.kept.weights(&self.model));
         Ok(twice + serving::beside(&**card, self, &size, &decoder))
     }
 
     fn decoder(&self, options: &CpuOptions) -> Result<Decoder, CpuError> {
-        let none = Compression::default();
+        let Kept { dtype, compression } = self.kept;
         Ok(Decoder::new(
             &self.model,
-            self.dtype,
-            none,
+            dtype,
+            compression,
             options.device_threads,
         )?)
     }
@@ -225,12 +224,12 @@ fn emulated(
     ((decoder, texts), clock): ((Decoder, Arc<Texts>), Arc<Scheduler>),
     (source, options): (&dyn WeightSource, &CpuOptions),
 ) -> Result<Engine, CpuError> {
-    let Served { model, dtype, .. } = served;
-    let device = Resident::bytes(model, *dtype) + size.bytes();
+    let Served { model, kept, .. } = served;
+    let device = Resident::bytes(model, *kept) + size.bytes();
     // The host's part is taken as caches leave, up to its bound.
     crate::tiers::check_memory(device, Bytes::ZERO)?;
     Ok(Engine {
-        weights: Resident::load(model, *dtype, source)?,
+        weights: Resident::load(model, *kept, source)?,
         cache: PagedCache::new(size)?,
         model: model.clone(),
         decoder,

@@ -1,15 +1,17 @@
 //! A model's weights, all on the device for as long as requests are served.
 
 use plimsoll_core::Dtype;
-use plimsoll_core::compression::Compression;
-use plimsoll_core::model::ModelSpec;
+use plimsoll_core::compression::Kept;
+use plimsoll_core::model::{ModelSpec, TensorSpec};
 use plimsoll_core::placement::{BlockWeights, WeightPlacement};
 use plimsoll_core::policy::Policy;
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 
 use crate::cpu::CpuError;
-use crate::decoder::BlockTensors;
+use crate::decoder::{BlockTensors, DecoderError};
+use crate::kernels::Elements;
+use crate::kernels::groups::pack_matrix;
 use crate::tiers::Region;
 use crate::weights::WeightSource;
 
@@ -19,13 +21,13 @@ pub struct Resident {
     placement: WeightPlacement,
     /// By block.
     slabs: Vec<Region>,
-    dtype: Dtype,
+    kept: Kept,
 }
 
 impl Resident {
     /// Bytes that a model's weights take.
-    pub fn bytes(model: &ModelSpec, dtype: Dtype) -> Bytes {
-        placement(model, dtype).bytes()[Tier::Device]
+    pub fn bytes(model: &ModelSpec, kept: impl Into<Kept>) -> Bytes {
+        placement(model, kept.into()).bytes()[Tier::Device]
     }
 
     /// Reads all of a model's weights.
@@ -34,20 +36,21 @@ impl Resident {
     /// What the source says; memory that cannot be had.
     pub fn load(
         model: &ModelSpec,
-        dtype: Dtype,
+        kept: impl Into<Kept>,
         source: &dyn WeightSource,
     ) -> Result<Resident, CpuError> {
-        let placement = placement(model, dtype);
+        let kept = kept.into();
+        let placement = placement(model, kept);
         let mut slabs = Vec::with_capacity(placement.blocks.len());
         for block in &placement.blocks {
             let mut slab = Region::new("device", block.slab[Tier::Device])?;
-            fill(block, dtype, source, slab.bytes_mut())?;
+            fill(block, kept, source, slab.bytes_mut())?;
             slabs.push(slab);
         }
         Ok(Resident {
             placement,
             slabs,
-            dtype,
+            kept,
         })
     }
 
@@ -63,8 +66,8 @@ impl Resident {
                 ..PerTier::default()
             },
             starts: PerTier::default(),
-            dtype: self.dtype,
-            compression: Compression::default(),
+            dtype: self.kept.dtype,
+            compression: self.kept.compression,
         }
     }
 }
@@ -75,21 +78,43 @@ impl Resident {
 /// What the source says.
 pub(crate) fn fill(
     block: &BlockWeights,
-    dtype: Dtype,
+    kept: Kept,
     source: &dyn WeightSource,
     slab: &mut [u8],
 ) -> Result<(), CpuError> {
     for tensor in &block.tensors {
-        let length = tensor.spec.elements() * dtype.size_bytes();
-        let place = tensor.offset.0 as usize..(tensor.offset.0 + length) as usize;
-        source.load(&tensor.spec, dtype, &mut slab[place])?;
+        let length = kept.bytes(&tensor.spec);
+        let place = tensor.offset.0 as usize..(tensor.offset + length).0 as usize;
+        let place = &mut slab[place];
+        match kept.compression.packs(&tensor.spec) {
+            false => source.load(&tensor.spec, kept.dtype, place)?,
+            true => pack(&tensor.spec, kept.dtype, source, place)?,
+        }
     }
     Ok(())
 }
 
+/// Reads a matrix and packs it.
+fn pack(
+    tensor: &TensorSpec,
+    dtype: Dtype,
+    source: &dyn WeightSource,
+    place: &mut [u8],
+) -> Result<(), CpuError> {
+    let bytes = Bytes(tensor.elements() * dtype.size_bytes());
+    let mut whole = Region::new("host", bytes)?;
+    source.load(tensor, dtype, whole.bytes_mut())?;
+    let elements = Elements::from_bytes(whole.bytes(), dtype);
+    let packed = elements.and_then(|e| pack_matrix(e, tensor.cols as usize, place));
+    Ok(packed.map_err(DecoderError::from)?)
+}
+
 /// All on the device.
-pub(crate) fn placement(model: &ModelSpec, dtype: Dtype) -> WeightPlacement {
+pub(crate) fn placement(model: &ModelSpec, kept: Kept) -> WeightPlacement {
     let percent = [100.0, 0.0, 100.0, 0.0, 100.0, 0.0];
-    let policy = Policy::from_percent(1, 1, percent).expect("one hundred percent each");
-    WeightPlacement::new(model, dtype, &policy)
+    let policy = Policy {
+        compression: kept.compression,
+        ..Policy::from_percent(1, 1, percent).expect("one hundred percent each")
+    };
+    WeightPlacement::new(model, kept.dtype, &policy)
 }

@@ -7,6 +7,7 @@ use plimsoll_backend::cpu::{CpuOptions, Throttles};
 use plimsoll_backend::serving::{Served, ServingExecutor};
 use plimsoll_backend::weights::WeightSource;
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::{Compression, Kept};
 use plimsoll_core::control::follow;
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
 use plimsoll_core::machine::Machine;
@@ -55,6 +56,8 @@ pub fn requests() -> Vec<Request> {
 pub struct Setting {
     pub model: ModelSpec,
     pub dtype: Dtype,
+    /// What of the weights is in 4 bits.
+    pub compression: Compression,
     pub manager: Box<dyn KvManager>,
     pub tokens: u64,
     pub block_tokens: u32,
@@ -76,6 +79,7 @@ impl Setting {
         Setting {
             model: model.clone(),
             dtype: Dtype::F32,
+            compression: Compression::default(),
             manager,
             tokens,
             block_tokens: BLOCK_TOKENS,
@@ -107,9 +111,13 @@ pub fn texts(model: &ModelSpec) -> Vec<Vec<u32>> {
 }
 
 pub fn setup(setting: Setting) -> Setup {
-    let Setting { model, dtype, .. } = setting;
+    let Setting { model, .. } = setting;
+    let kept = Kept {
+        dtype: setting.dtype,
+        compression: setting.compression,
+    };
     let machine = Machine::single_gpu(PerTier::default());
-    let shape = Shape::of(&model, dtype);
+    let shape = Shape::of(&model, kept);
     let texts = texts(&model);
     let kv = shape.bytes_per_token() * setting.tokens;
     let lanes = Lanes::of(&machine);
@@ -126,7 +134,7 @@ pub fn setup(setting: Setting) -> Setup {
         host: setting.host,
         most: LIMITS,
         traffic: setting.traffic,
-        dtype,
+        kept,
         model,
     };
     let scheduler = Scheduler::new(machine.clone(), shape, LIMITS, setting.manager, &requests());

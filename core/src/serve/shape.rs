@@ -1,6 +1,6 @@
 //! A model's layers as operations over a mixed batch.
 
-use crate::Dtype;
+use crate::compression::Kept;
 use crate::model::ModelSpec;
 use crate::program::{Gemm, Gemms, Op, Span};
 use crate::units::Bytes;
@@ -26,6 +26,7 @@ pub struct Shape {
     /// Decoder layers.
     pub layers: u16,
     gemms: Gemms,
+    compressed: bool,
     head: Gemm,
     q_size: u32,
     kv_size: u32,
@@ -34,9 +35,10 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Of a model with weights and cache in one type. Attention looks at all tokens, also where the model's
+    /// Of a model with its cache in one type, and its weights in that or in 4 bits. Attention looks at all tokens, also where the model's
     /// window slides.
-    pub fn of(model: &ModelSpec, dtype: Dtype) -> Shape {
+    pub fn of(model: &ModelSpec, kept: impl Into<Kept>) -> Shape {
+        let Kept { dtype, compression } = kept.into();
         let (hidden, inner) = (model.hidden_size, model.intermediate_size);
         let (q_size, kv_size) = (model.q_size() as u32, model.kv_size() as u32);
         let gemm = |n, k| Gemm { n, k };
@@ -49,6 +51,7 @@ impl Shape {
                 gemm(wide, hidden),
                 gemm(hidden, inner),
             ]),
+            compressed: compression.weights,
             head: gemm(model.vocab_size, hidden),
             q_size,
             kv_size,
@@ -89,6 +92,7 @@ impl Shape {
         Op::Span(Span {
             layers,
             gemms: self.gemms,
+            compressed: self.compressed,
             embeds: first == 0,
             head: (first + layers == self.layers).then_some(self.head),
             sequences: load.sequences,

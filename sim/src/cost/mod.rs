@@ -11,7 +11,7 @@ mod part;
 mod span;
 
 use plimsoll_core::Dtype;
-use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
+use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS, Kept};
 use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::hardware::{
     CopyLink, Curve, HardwareProfile, PACKED_ROWS_UNMEASURED, Quantity, WeightRead,
@@ -58,12 +58,17 @@ impl CostModel {
     }
 
     /// The costs of a model all of whose weights lie on the device, as they are served with.
-    pub fn of_model(profile: &HardwareProfile, model: &ModelSpec, dtype: Dtype) -> CostModel {
+    pub fn of_model(
+        profile: &HardwareProfile,
+        model: &ModelSpec,
+        kept: impl Into<Kept>,
+    ) -> CostModel {
+        let kept = kept.into();
         let tensors = (0..model.num_blocks()).flat_map(|block| model.tensors(block));
-        let elements: u64 = tensors.map(|tensor| tensor.elements()).sum();
+        let bytes: Bytes = tensors.map(|tensor| kept.bytes(&tensor)).sum();
         CostModel {
-            weights: Some((elements * dtype.size_bytes()) as f64),
-            ..CostModel::of_layers(profile, model, dtype)
+            weights: Some(bytes.as_f64()),
+            ..CostModel::of_layers(profile, model, kept.dtype)
         }
     }
 
@@ -127,6 +132,11 @@ impl CostModel {
                 packed_elements,
                 ..
             } if self.unpacks_within(stage) || self.reads_packed(m) => packed_elements,
+            Op::Span(ref it)
+                if self.unpacks_within(Stage::Finish) || self.reads_packed(it.tokens) =>
+            {
+                0
+            }
             _ => op.packed_elements(),
         }
     }

@@ -21,14 +21,15 @@ impl CostModel {
             n,
             k,
             reused: false,
-            packed: false,
+            packed: it.compressed,
         };
         let mut of_layer = |part: Part| each(part.times(layers));
-        match self.by_shape_of(&Stage::RATED) {
+        let by_shape = self.by_shape_of(&Stage::RATED);
+        match by_shape.filter(|_| self.sums_up(Stage::Finish, it.compressed)) {
             Some(known) => {
                 known.parts(
                     (&Stage::RATED, it.tokens, 1.0),
-                    false,
+                    it.compressed,
                     it.gemms.iter(),
                     &mut of_layer,
                 );

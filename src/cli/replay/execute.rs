@@ -141,7 +141,7 @@ impl ExecuteArgs {
             _ if self.is_foreign(profile) => return Ok(()),
             beside => beside + ROUNDED,
         };
-        let left = server.gpus.kv_left(profile, &server.model, server.dtype);
+        let left = server.gpus.kv_left(profile, &server.model, server.kept());
         let left = left.unwrap_or_default();
         let asked = kv_gb.map(|_| server.kv_bytes);
         server.kv_bytes = cache_beside(left, beside, asked).ok_or_else(|| {

@@ -1,7 +1,7 @@
 //! What GPUs do not execute yet is refused before anything is taken or runs.
 
 use plimsoll_core::Dtype;
-use plimsoll_core::compression::Compression;
+use plimsoll_core::compression::{Compression, Kept};
 use plimsoll_core::model::{ModelSpec, Positions};
 use plimsoll_core::plan::Plan;
 
@@ -57,14 +57,20 @@ pub(crate) fn check_plan(plan: &Plan, options: &CpuOptions) -> Result<(), CpuErr
 
 /// Refuses requests that are not served on GPUs.
 pub(crate) fn check_served(served: &Served, options: &CpuOptions) -> Result<(), CpuError> {
-    let Served { model, dtype, .. } = served;
-    if *dtype == Dtype::F32 {
-        return Err(CudaError::Type(*dtype).into());
+    let Served { model, kept, .. } = served;
+    let Kept { dtype, compression } = *kept;
+    if dtype == Dtype::F32 {
+        return Err(CudaError::Type(dtype).into());
     }
     let head = model.head_dim as usize;
     check_cache(HeldAs::Whole, head, 2 * head * dtype.size_bytes() as usize)?;
     check_model(model)?;
     refuse([
+        (
+            model.embedding_size != model.hidden_size && compression.weights,
+            "a projected embedding in 4 bits",
+            "serve without --compress-weight, or use --backend cpu",
+        ),
         (
             options.throttles != Throttles::default(),
             "a limit on the pace of a link",

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use plimsoll_core::Dtype;
-use plimsoll_core::compression::Compression;
+use plimsoll_core::compression::Kept;
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::program::{Op, Program, ResourceKind, Span, TaskId};
@@ -41,7 +41,7 @@ use crate::tiers::Region;
 use crate::weights::WeightSource;
 use batch::{Batch, Tables};
 use cache::CardCache;
-use layers::{Block, hidden_bytes, workspace_elements};
+use layers::{Block, hidden_bytes, unpacked_elements, workspace_elements};
 use weights::CardWeights;
 
 /// Room that is lost to addresses which have to be multiples of something.
@@ -92,13 +92,13 @@ impl OnCard {
         (decoder, texts): (Decoder, Arc<Texts>),
         (source, options): (&dyn WeightSource, &CpuOptions),
     ) -> Result<OnCard, CpuError> {
-        let Served { model, dtype, .. } = served;
+        let Served { model, kept, .. } = served;
         let on = &**card;
-        let weights = CardWeights::load(on, (model, *dtype), source)?;
+        let weights = CardWeights::load(on, (model, *kept), source)?;
         let kv = on.take(served.kv.0 as usize)?;
         let extent = extent(served, &decoder);
         let (sequences, tables) = (extent.sequences, tables(&extent, &size));
-        let room = Room::take(on, &extent, tables)?;
+        let room = Room::take(on, &extent, (*kept, tables))?;
         let beside = Beside::new(on, &extent, false)?;
         let cache = CardCache::new(on, size, kv)?;
         // Where one fails, the card is done with the others before their memory goes.
@@ -112,7 +112,7 @@ impl OnCard {
         Ok(OnCard {
             device: CardDevice::with(Arc::clone(card), &options.dispatch, beside),
             model: model.clone(),
-            dtype: *dtype,
+            dtype: kept.dtype,
             cache,
             decoder,
             weights,
@@ -242,15 +242,17 @@ impl OnCard {
 
 impl Room {
     /// Bytes of what it takes, in the order in which it does: the workspace, activations, tables and next tokens.
-    fn sizes(extent: &Extent<'_>, tables: usize) -> [usize; 4] {
+    fn sizes(extent: &Extent<'_>, (kept, tables): (Kept, usize)) -> [usize; 4] {
         let element = extent.dtype.size_bytes() as usize;
         let hidden = hidden_bytes(extent.model, extent.dtype, extent.tokens);
-        let workspace = extent.tokens * workspace_elements(extent.model) * element + SLACK;
+        let elements = extent.tokens * workspace_elements(extent.model)
+            + unpacked_elements(extent.model, kept.compression);
+        let workspace = elements * element + SLACK;
         [workspace, hidden.0 as usize, tables, 4 * extent.sequences]
     }
 
-    fn take(card: &dyn Card, extent: &Extent<'_>, tables: usize) -> Result<Room, CudaError> {
-        let [workspace, hidden, tables, chosen] = Room::sizes(extent, tables);
+    fn take(card: &dyn Card, extent: &Extent<'_>, with: (Kept, usize)) -> Result<Room, CudaError> {
+        let [workspace, hidden, tables, chosen] = Room::sizes(extent, with);
         let start = card.take(workspace)?;
         Ok(Room {
             hidden: card.take(hidden)?,
@@ -265,7 +267,7 @@ impl Room {
 fn extent<'m>(served: &'m Served, decoder: &'m Decoder) -> Extent<'m> {
     Extent {
         model: &served.model,
-        dtype: served.dtype,
+        dtype: served.kept.dtype,
         held: HeldAs::Whole,
         rotary: decoder.rotary(),
         prompts: 0,
@@ -285,7 +287,7 @@ fn tables(extent: &Extent<'_>, size: &CacheSize) -> usize {
 /// Bytes of what lies on a card beside weights and cache.
 pub(crate) fn beside(card: &dyn Card, served: &Served, size: &CacheSize, with: &Decoder) -> Bytes {
     let extent = extent(served, with);
-    let room = Room::sizes(&extent, tables(&extent, size));
+    let room = Room::sizes(&extent, (served.kept, tables(&extent, size)));
     Bytes((room.iter().sum::<usize>() + Beside::bytes(card, &extent)) as u64)
 }
 
@@ -357,6 +359,7 @@ pub(crate) fn open(
     let sizes = std::iter::successors(Some(1), |rows| Some(2 * rows));
     let mut rows: Vec<usize> = sizes.take_while(|rows| *rows < most).collect();
     rows.push(most);
-    let of = (&served.model, served.dtype, Compression::default());
+    let Kept { dtype, compression } = served.kept;
+    let of = (&served.model, dtype, compression);
     CardDevice::open(card, &options.dispatch, machine, of, &rows)
 }

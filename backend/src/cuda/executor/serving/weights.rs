@@ -1,6 +1,6 @@
 //! A model's weights on a card, for as long as requests are served.
 
-use plimsoll_core::Dtype;
+use plimsoll_core::compression::{Compression, Kept};
 use plimsoll_core::model::{ModelSpec, TensorRole};
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::tier::Tier;
@@ -19,6 +19,7 @@ pub(super) struct CardWeights {
     placement: WeightPlacement,
     /// By block.
     addresses: Vec<u64>,
+    compression: Compression,
 }
 
 impl CardWeights {
@@ -28,10 +29,10 @@ impl CardWeights {
     /// What the source or the card says; memory that cannot be had.
     pub(super) fn load(
         card: &dyn Card,
-        (model, dtype): (&ModelSpec, Dtype),
+        (model, kept): (&ModelSpec, Kept),
         source: &dyn WeightSource,
     ) -> Result<CardWeights, CpuError> {
-        let placement = placement(model, dtype);
+        let placement = placement(model, kept);
         let sizes = placement
             .blocks
             .iter()
@@ -49,13 +50,14 @@ impl CardWeights {
         let mut addresses = Vec::with_capacity(offsets.len());
         for (block, (start, bytes)) in placement.blocks.iter().zip(offsets) {
             let mut slab = Region::new(Tier::Host.name(), bytes)?;
-            fill(block, dtype, source, slab.bytes_mut())?;
+            fill(block, kept, source, slab.bytes_mut())?;
             card.write(base + start as u64, slab.bytes())?;
             addresses.push(base + start as u64);
         }
         Ok(CardWeights {
             placement,
             addresses,
+            compression: kept.compression,
         })
     }
 
@@ -66,7 +68,7 @@ impl CardWeights {
         Some(Tensor {
             address: self.addresses[block] + tensor.offset.0,
             spec: &tensor.spec,
-            packed: false,
+            packed: self.compression.packs(&tensor.spec),
         })
     }
 }
