@@ -24,9 +24,6 @@ impl Implementation {
     ];
 }
 
-/// Rows up to which a GPU reads weights in 4 bits as they are where nobody measured from how many on unpacking them first is better.
-pub const PACKED_ROWS_UNMEASURED: u32 = 8;
-
 /// Where one implementation gives way to the next, for weights of one shape: a row of the paper's lookup table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inflections {

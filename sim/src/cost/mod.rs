@@ -13,9 +13,7 @@ mod span;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS, Kept};
 use plimsoll_core::extrapolation::SizeUnit;
-use plimsoll_core::hardware::{
-    CopyLink, Curve, HardwareProfile, PACKED_ROWS_UNMEASURED, Quantity, WeightRead,
-};
+use plimsoll_core::hardware::{CopyLink, Curve, HardwareProfile, Quantity, WeightRead};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
@@ -35,6 +33,8 @@ pub struct CostModel {
     /// None where products and what is beside them were not told apart.
     by_shape: Option<ByShape>,
     cpu_gemm: GemmRates,
+    /// Of f32, whatever the tensors are; none where those of another type would stand for them.
+    f32: Option<GemmRates>,
     element_bytes: u64,
     /// How fast weights of that type are read that no cache holds; none where nobody knows.
     weight_read: Option<WeightRead>,
@@ -87,6 +87,8 @@ impl CostModel {
                 .with_products(&profile.compute.products, dtype),
             by_shape: ByShape::new(&profile.compute, dtype, [false; 2]),
             cpu_gemm: GemmRates::new(&profile.compute.cpu_gemm, dtype, CPU_GEMM),
+            f32: Some(GemmRates::new(&profile.compute.gemm, Dtype::F32, GEMM))
+                .filter(|known| known.stand_in().is_none()),
             profile: profile.clone(),
             element_bytes: dtype.size_bytes(),
             weight_read: profile.compute.weight_read_of(dtype).cloned(),
@@ -128,12 +130,11 @@ impl CostModel {
         match *op {
             Op::Linear {
                 stage,
-                m,
                 packed_elements,
                 ..
-            } if self.unpacks_within(stage) || self.reads_packed(m) => packed_elements,
-            Op::Span(ref it)
-                if self.unpacks_within(Stage::Finish) || self.reads_packed(it.tokens) =>
+            } if self.unpacks_within(stage) || self.guesses_packed().is_some() => packed_elements,
+            Op::Span(_)
+                if self.unpacks_within(Stage::Finish) || self.guesses_packed().is_some() =>
             {
                 0
             }
@@ -141,12 +142,12 @@ impl CostModel {
         }
     }
 
-    /// Whether the device's products of so many rows read weights in 4 bits as they are, where nobody knows what unpacking takes: as
-    /// executors do where nobody measured products either.
-    fn reads_packed(&self, m: u32) -> bool {
+    /// The rates of a GPU's f32 arithmetic, where neither its products with weights in 4 bits nor what unpacking takes were measured:
+    /// each product's way is then a guess.
+    fn guesses_packed(&self) -> Option<&GemmRates> {
         let measured = self.gemm.measured_packed() || self.gemm.measured_by_shape();
         let nobody_knows = self.profile.compute.unpack.is_none() && !measured;
-        nobody_knows && m <= PACKED_ROWS_UNMEASURED
+        self.f32.as_ref().filter(|_| nobody_knows)
     }
 
     /// Unpacking and packing of 4-bit groups, once for every GPU batch (FlexGen section 5).
@@ -395,11 +396,47 @@ impl CostModel {
 
     /// A product `[m, k] x [n, k]^T` as it was measured, and what weights that no cache holds take beyond that.
     fn gemm(&self, product: Product, each: &mut impl FnMut(Part)) {
+        if let Some(f32) = self.guesses_packed().filter(|_| product.packed) {
+            return self.packed_gemm(f32, product, each);
+        }
         let parts = self.product(product);
         if let Some(wait) = self.wait_for_weights(product, total(&parts)) {
             each(wait);
         }
         parts.into_iter().flatten().for_each(each);
+    }
+
+    /// A product with weights in 4 bits as it is guessed: these are read as they are, with f32 arithmetic, or unpacked first, whichever
+    /// is faster, as an executor measures it.
+    fn packed_gemm(&self, f32: &GemmRates, product: Product, each: &mut impl FnMut(Part)) {
+        let whole = self.product(Product {
+            packed: false,
+            ..product
+        });
+        let unpack = self.unpack(product.elements() as u64);
+        let as_they_are = self.read_in_groups(f32, product);
+        match total(&as_they_are).0 < total(&whole).0 + unpack.seconds.0 {
+            true => as_they_are.into_iter().flatten().for_each(each),
+            false => whole.into_iter().flatten().chain([unpack]).for_each(each),
+        }
+    }
+
+    /// The traffic of codes and activations, or the arithmetic on cores that also make numbers of codes.
+    fn read_in_groups(&self, f32: &GemmRates, product: Product) -> [Option<Part>; 2] {
+        let Product { m, n, k, .. } = product;
+        let (rows, n, k) = (f64::from(m), f64::from(n), f64::from(k));
+        let activations = rows * (n + k) * self.element_bytes as f64;
+        let traffic = self.through_device(n * k * self.stored_bytes(product) + activations);
+        let whole = Product {
+            packed: false,
+            ..product
+        };
+        let arithmetic = f32.parts(whole);
+        let arithmetic = arithmetic.map(|part| part.map(|part| part.times(code_work(m))));
+        match traffic.seconds.0 > total(&arithmetic).0 {
+            true => [Some(traffic), None],
+            false => arithmetic,
+        }
     }
 
     /// At the rate of its own shape, else roofline: arithmetic at the rate for `m`, or the traffic of weights and
@@ -413,13 +450,9 @@ impl CostModel {
             return arithmetic;
         }
         let Product { m, n, k, .. } = product;
-        let weights = match self.reads_packed(m) {
-            true => self.stored_bytes(product),
-            false => self.element_bytes as f64,
-        };
         let (m, n, k) = (f64::from(m), f64::from(n), f64::from(k));
-        let activations = m * (n + k) * self.element_bytes as f64;
-        let traffic = self.through_device(n * k * weights + activations);
+        let elements = n * k + m * (n + k);
+        let traffic = self.through_device(elements * self.element_bytes as f64);
         match traffic.seconds.0 > total(&arithmetic).0 {
             true => [Some(traffic), None],
             false => arithmetic,
@@ -540,6 +573,15 @@ impl CostModel {
 
 /// A number and its key in the profile.
 type Named<'a, T> = (&'static str, &'a T);
+
+/// Instructions for each multiplication of a row of x with a code: by the executor's kernel (`backend/src/cuda/kernels/packed.cu`),
+/// in which a code becomes a number once for up to four rows (2.25), and each row is multiplied by a scale, and by a minimum, once for
+/// 16 codes, of four rows for 8 (4).
+fn code_work(m: u32) -> f64 {
+    let rows = f64::from(m.clamp(1, 4));
+    let codes = if m > 2 { 8.0 } else { 16.0 };
+    2.25 / rows + 1.0 + 4.0 / codes
+}
 
 /// What parts take together.
 fn total(parts: &[Option<Part>]) -> Seconds {

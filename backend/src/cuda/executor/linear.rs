@@ -1,6 +1,6 @@
 //! Products with weights, by the implementation that suits their shape, and what stands around them.
 
-use plimsoll_core::hardware::{Implementation, Inflections, PACKED_ROWS_UNMEASURED};
+use plimsoll_core::hardware::{Implementation, Inflections};
 use plimsoll_core::model::{Norm as NormKind, TensorRole};
 
 use super::ground::Ground;
@@ -23,8 +23,8 @@ const UNMEASURED: Inflections = Inflections {
 
 /// The same of weights in 4 bits.
 const UNMEASURED_PACKED: Inflections = Inflections {
-    m1: Some(PACKED_ROWS_UNMEASURED + 1),
-    m2: Some(PACKED_ROWS_UNMEASURED + 1),
+    m1: Some(9),
+    m2: Some(9),
 };
 
 /// More rows of x than any table has for GEMV, which computes no prompts with weights in 4 bits.
