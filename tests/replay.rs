@@ -295,6 +295,36 @@ fn orca_says_where_it_reserves_far_more_than_requests_have() {
 }
 
 #[test]
+fn weights_that_do_not_fit_may_in_4_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
+    written(&folder, "t.csv", &(header.to_owned() + "0,100,20\n"));
+    let serve = |model: &str, more: &[&str]| {
+        let flags = [
+            "replay", "--hw", "rtx4090", "--trace", "t.csv", "--model", model,
+        ];
+        plimsoll(folder.path(), &[&flags, more].concat())
+    };
+    let (code, _, said) = serve("qwen3-32b", &[]);
+    assert_eq!(code, 3, "{said}");
+    assert!(
+        said.contains("take --compress-weight (4 bits), a smaller"),
+        "{said}"
+    );
+    let (code, _, said) = serve("opt-175b", &[]);
+    assert!(code == 3 && said.contains("take a smaller model"), "{said}");
+    let (code, out, said) = serve("qwen3-32b", &["--compress-weight"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("guessed from its memory's rate"), "{said}");
+    assert!(
+        out.starts_with("qwen3-32b in f16 (weights in 4 bits) on rtx4090"),
+        "{out}"
+    );
+    let (_, out, _) = serve("qwen3-32b", &["--compress-weight", "--format", "json"]);
+    assert_eq!(json(&out)["compression"]["weights"], Value::Bool(true));
+}
+
+#[test]
 fn a_trace_is_served_for_real_as_it_was_predicted() {
     let folder = tempfile::tempdir().unwrap();
     let rows = [(0.0, 40, 30), (0.0, 9, 40), (0.001, 1, 25), (0.002, 30, 1)];
@@ -312,6 +342,7 @@ fn a_trace_is_served_for_real_as_it_was_predicted() {
     let kv = "0.00015";
     for manager in [
         &["--manager", "vllm", "--kv-gb", kv][..],
+        &["--manager", "vllm", "--kv-gb", kv, "--compress-weight"],
         &["--manager", "vllm", "--preemption", "swap", "--kv-gb", kv],
         &["--manager", "orca", "--max-len", "70", "--kv-gb", "0.0003"],
         &["--manager", "pie", "--kv-gb", "0.0003"],

@@ -263,7 +263,7 @@ fn an_expansion_that_cannot_be_had_is_refused_with_the_largest() {
     let swept = ["--manager", "pie", "--sweep", "expansion=22"];
     let (code, out, said) = replay(&folder, &swept);
     assert_eq!(code, 0, "{said}");
-    assert!(out.starts_with("opt-13b on gh200, pie\n"), "{out}");
+    assert!(out.starts_with("opt-13b in f16 on gh200, pie\n"), "{out}");
 }
 
 #[test]

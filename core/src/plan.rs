@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Dtype;
+use crate::compression::Kept;
 use crate::hardware::HardwareProfile;
 use crate::machine::Machine;
 use crate::model::ModelSpec;
@@ -39,6 +40,14 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// How its tensors are kept.
+    pub fn kept(&self) -> Kept {
+        Kept {
+            dtype: self.dtype,
+            compression: self.policy.compression,
+        }
+    }
+
     /// The machine that its program is written for. A plan of more stages than resources can be numbered
     /// has no program; see [`check_fits`](crate::lower::check_fits).
     pub fn machine(&self) -> Machine {

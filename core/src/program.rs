@@ -153,6 +153,13 @@ pub struct Gemm {
     pub k: u32,
 }
 
+impl Gemm {
+    /// Elements of its weights.
+    pub fn weights(self) -> u64 {
+        u64::from(self.n) * u64::from(self.k)
+    }
+}
+
 /// Up to four matrix products that share `m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Gemms {
@@ -398,9 +405,13 @@ pub struct Span {
 impl Span {
     /// Elements of all weights of its products.
     pub fn weights(&self) -> u64 {
-        let elements = |gemm: Gemm| u64::from(gemm.n) * u64::from(gemm.k);
-        let of_layer: u64 = self.gemms.iter().map(elements).sum();
-        of_layer * u64::from(self.layers) + self.head.map_or(0, elements)
+        let of_layer: u64 = self.gemms.iter().map(Gemm::weights).sum();
+        of_layer * u64::from(self.layers) + self.head_weights()
+    }
+
+    /// Those of the head.
+    pub fn head_weights(&self) -> u64 {
+        self.head.map_or(0, Gemm::weights)
     }
 
     /// Keys and values that sequences past their prompt read in a layer.
@@ -473,7 +484,7 @@ impl Op {
                 packed_elements,
                 ..
             } => {
-                let weights = gemms.iter().map(|g| u64::from(g.n) * u64::from(g.k));
+                let weights = gemms.iter().map(Gemm::weights);
                 packed_elements + if compressed { weights.sum() } else { 0 }
             }
             Op::Attention {

@@ -80,7 +80,9 @@ impl Term {
             Term::HalfLayers => "a layer is one step, its weights one load",
             Term::CacheWorkspace => "the CPU attends to the cache where it lives, all in one",
             Term::PageableMemory => "pageable memory is copied as fast as page-locked memory",
-            Term::Unpacking => "4-bit weights and cache are unpacked in no time",
+            Term::Unpacking => {
+                "4-bit weights and cache are unpacked in no time, and read as whole ones"
+            }
             Term::CpuAttention => "attention on the CPU takes its fixed time only",
             Term::FixedCosts => "launches, hand-offs, barriers and latencies take no time",
             Term::Contention => "engines side by side do not slow each other",

@@ -34,7 +34,7 @@ use crate::planner::{
     search_watched, unasked,
 };
 use crate::report::plan::{bottleneck_text, duration, plan_text, search_text};
-use crate::report::three_digits;
+use crate::report::{packed_note, three_digits};
 
 /// What to plan.
 #[derive(Debug, clap::Args)]
@@ -285,12 +285,12 @@ fn too_slow((planned, flags): (&Planned, &[Unasked]), profile: &HardwareProfile)
     let tries = flags.iter().map(|Unasked { flag, gain }| {
         let (about, or_more) = bounds(*flag, profile);
         let flag = in_flags(*flag);
-        format!(", try {flag}, {about} {gain:.1}x as fast{or_more},")
+        format!("; {flag} would be {about} {gain:.1}x as fast{or_more}")
     });
     let tries: String = tries.collect();
     let line = format!(
         "no plan is fast enough: the fastest that was found takes {}: {}; \
-         allow a longer --max-latency-s{tries} or ask for less",
+         allow a longer --max-latency-s, or ask for less{tries}",
         latency.map_or("too long".to_owned(), in_words),
         bottleneck
     );
@@ -352,8 +352,9 @@ fn report(
             let machine = [
                 args.what_if.note(profile),
                 strategies(args, planned),
-                modules(greedys_loss),
+                modules(&planned.plan, greedys_loss),
                 cpu_products(&planned.plan, profile),
+                packed_products(&planned.plan, profile),
                 one_of(args, profile),
             ];
             let machine = machine.concat();
@@ -407,10 +408,14 @@ fn greedys_loss(
 }
 
 /// How linear layers were chosen for the device, and what that loses.
-fn modules(loss: Option<GreedysLoss>) -> String {
+fn modules(winner: &Plan, loss: Option<GreedysLoss>) -> String {
+    let whose = match winner.policy.split {
+        Some(_) => "",
+        None => "of the next best, ",
+    };
     loss.map_or(String::new(), |loss| {
         format!(
-            "modules    for the device chosen greedily (HeteGen's scheduler): {:.2}% less time saved a token than by the \
+            "modules    {whose}for the device chosen greedily (HeteGen's scheduler): {:.2}% less time saved a token than by the \
              exact choice, which makes {} tok/s\n",
             100.0 * loss.share_of_saving,
             three_digits(loss.exact_throughput_tok_s)
@@ -424,12 +429,19 @@ fn cpu_products(plan: &Plan, profile: &HardwareProfile) -> String {
     said.map_or(String::new(), |said| format!("note       {said}\n"))
 }
 
+/// Says that nobody knows how fast the device multiplies with weights in 4 bits.
+pub(super) fn packed_products(plan: &Plan, profile: &HardwareProfile) -> String {
+    let said = packed_note(profile, plan.kept());
+    said.map_or(String::new(), |said| format!("note       {said}\n"))
+}
+
 /// That what is predicted of plans, some of them split, is an upper bound, and why; none where it is not.
 pub(super) fn at_most(any_split: bool, profile: &HardwareProfile) -> Option<String> {
     (any_split && profile.compute.cpu_gemm.is_empty()).then(|| {
         format!(
-            "{} does not say how fast its CPU multiplies (compute.cpu_gemm), so host memory alone bounds it and the \
-             throughput is at most this; on the machine itself `plimsoll profile` measures it",
+            "{} does not say how fast its CPU multiplies (compute.cpu_gemm), so host memory alone bounds it, of which its \
+             products, copies to page-locked buffers and the link each get all: the throughput is at most this, and may be \
+             half; on the machine itself `plimsoll profile` measures it",
             profile.name
         )
     })

@@ -29,7 +29,7 @@ use super::pareto::Kind;
 use crate::files::{find_model, find_profile, write_atomically, write_text};
 use crate::report::beyond_text;
 use crate::report::serve::{prediction_text, serve_text, sweep_text, traffic_text};
-use crate::report::{Line, Lines, picture_svg, rates_note, to_csv, write_picture_png};
+use crate::report::{Line, Lines, packed_note, picture_svg, rates_note, to_csv, write_picture_png};
 use crate::serve::gpus::Gpus;
 use crate::serve::replay::{Expansion, Manager, Replayed, RequestRow, Server, check_expansion};
 use crate::serve::sweep::{Sweep, SweepRow, Swept};
@@ -203,6 +203,7 @@ struct SweepReport<'a> {
     hardware: &'a str,
     model: &'a str,
     dtype: &'a str,
+    compression: Compression,
     manager: &'a str,
     /// What `value` is of: rate, kv-gb or expansion.
     swept: &'static str,
@@ -267,9 +268,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     args.execute.check_cache(&profile, args.kv_gb)?;
     let trace = read_trace(&args.trace, args.time_unit.map(Into::into))?;
     server.manager.knows(trace.features);
-    if let Some(said) = rates_note(&profile, server.dtype) {
-        complain(&said);
-    }
+    let notes = [
+        rates_note(&profile, server.dtype),
+        packed_note(&profile, server.kept()),
+    ];
+    notes.iter().flatten().for_each(|said| complain(said));
     let requests = trace.requests;
     if let Some(sweep) = &args.sweep {
         let files = args.output.iter().map(PathBuf::as_path).zip(outputs);
@@ -415,7 +418,10 @@ fn swept(
         Swept::Expansion => "pie".to_owned(),
         Swept::Rate | Swept::KvGb => server.manager.name(),
     };
-    let title = format!("{model} on {hardware}, {manager}");
+    let title = format!(
+        "{model} in {} on {hardware}, {manager}",
+        server.kept().words()
+    );
     let places = rows.iter().map(|row| (row.value, row.output_tokens_per_s));
     let line = Line {
         name: "as simulated".to_owned(),
@@ -432,6 +438,7 @@ fn swept(
             hardware,
             model,
             dtype: server.dtype.name(),
+            compression: server.compression,
             manager: &manager,
             swept: sweep.what.name(),
             rows: &rows,

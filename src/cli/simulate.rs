@@ -23,6 +23,7 @@ use super::options::{
     WorkloadArgs, page_lock, share_of_values, term,
 };
 use super::output::{check_apart, check_outputs, check_spared, print, written_to};
+use super::plan::packed_products;
 use super::score::without_text;
 use super::what_if::WhatIf;
 use crate::files::{
@@ -187,7 +188,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let written: String = written.into_iter().flatten().map(written_to).collect();
     let printed = match args.format {
         Format::Text => {
-            let machine = args.what_if.note(&profile) + &locks_too_much(&plan, &profile);
+            let machine = args.what_if.note(&profile)
+                + &locks_too_much(&plan, &profile)
+                + &packed_products(&plan, &profile);
             print(&(without_text(&args.without) + &plan_text(&plan) + &machine + &written))
         }
         Format::Json => print(&json),

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Kept;
 use plimsoll_core::extrapolation::{Extrapolation, SizeUnit};
 use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
 use plimsoll_core::interval::{Interval, Range};
@@ -144,6 +145,19 @@ pub fn rates_text(plan: &Plan) -> Option<String> {
 pub fn rates_note(profile: &HardwareProfile, dtype: Dtype) -> Option<String> {
     let known = CostModel::new(profile, dtype).stand_in()?;
     Some(stand_in_text((&profile.name, profile.kind), dtype, known))
+}
+
+/// That products with weights in 4 bits are guessed, where they are.
+pub fn packed_note(profile: &HardwareProfile, kept: Kept) -> Option<String> {
+    let packed = kept.compression.weights;
+    let guesses = packed && CostModel::new(profile, kept.dtype).guesses_packed_weights();
+    guesses.then(|| {
+        format!(
+            "products with weights in 4 bits were measured on no {}: they are guessed from its memory's rate, its f32 arithmetic \
+             and this program's kernels; on the machine itself `plimsoll profile` measures them",
+            profile.name
+        )
+    })
 }
 
 /// That products in one type are predicted with the rates that a profile knows of another.

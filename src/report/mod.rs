@@ -18,7 +18,9 @@ mod table;
 
 pub use bench::{AttentionRow, BenchPicture, BenchReport, BenchRow, Figure, LinkRow, ProductRow};
 pub use canvas::{Picture, picture_svg, write_picture_png};
-pub use certainty::{beyond_text, extrapolation_text, held_text, rates_note, rates_text};
+pub use certainty::{
+    beyond_text, extrapolation_text, held_text, packed_note, rates_note, rates_text,
+};
 pub use csv::to_csv;
 pub use frontier::{Frontier, POLICY_LEGEND, frontier_table};
 pub use lines::{Line, Lines};

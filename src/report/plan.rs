@@ -89,6 +89,9 @@ fn another_kind(winner: &Policy, policy: &Policy) -> String {
         let with = if is.split { "with" } else { "without" };
         said.push(format!("{with} split linear layers"));
     }
+    if said.is_empty() {
+        said.push("placed otherwise".to_owned());
+    }
     said.join(", ")
 }
 

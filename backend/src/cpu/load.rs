@@ -130,10 +130,7 @@ impl Loader<'_, '_> {
         let whole = at_least(whole, bytes)?;
         // SAFETY: the arena is the caller's own.
         let memory = unsafe { whole.bytes_mut(0, bytes.0 as usize) }?;
-        self.source.load(tensor, self.dtype, memory)?;
-        let elements = Elements::from_bytes(memory, self.dtype);
-        let packed = elements.and_then(|e| pack_matrix(e, tensor.cols as usize, place));
-        Ok(packed.map_err(DecoderError::from)?)
+        load_packed(self.source, (tensor, self.dtype), memory, place)
     }
 
     /// Fills a slab in memory, which is kept for the next.
@@ -193,4 +190,17 @@ pub(super) fn task_error(error: TaskError) -> CpuError {
         TaskError::Cuda(error) => CpuError::Cuda(error),
         other => CpuError::Program(other.to_string()),
     }
+}
+
+/// Loads a matrix into some memory and packs it from there.
+pub(crate) fn load_packed(
+    source: &dyn WeightSource,
+    (tensor, dtype): (&TensorSpec, Dtype),
+    memory: &mut [u8],
+    place: &mut [u8],
+) -> Result<(), CpuError> {
+    source.load(tensor, dtype, memory)?;
+    let elements = Elements::from_bytes(memory, dtype);
+    let packed = elements.and_then(|e| pack_matrix(e, tensor.cols as usize, place));
+    Ok(packed.map_err(DecoderError::from)?)
 }

@@ -47,6 +47,7 @@ use worker::Work;
 
 pub use error::CpuError;
 pub use load::Progress;
+pub(crate) use load::load_packed;
 pub use texts::Outlet;
 
 /// The most that each link carries, and that the CPU reads of weights; none: as fast as it goes.

@@ -9,9 +9,8 @@ use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 
 use crate::cpu::CpuError;
-use crate::decoder::{BlockTensors, DecoderError};
-use crate::kernels::Elements;
-use crate::kernels::groups::pack_matrix;
+use crate::cpu::load_packed;
+use crate::decoder::BlockTensors;
 use crate::tiers::Region;
 use crate::weights::WeightSource;
 
@@ -103,10 +102,7 @@ fn pack(
 ) -> Result<(), CpuError> {
     let bytes = Bytes(tensor.elements() * dtype.size_bytes());
     let mut whole = Region::new("host", bytes)?;
-    source.load(tensor, dtype, whole.bytes_mut())?;
-    let elements = Elements::from_bytes(whole.bytes(), dtype);
-    let packed = elements.and_then(|e| pack_matrix(e, tensor.cols as usize, place));
-    Ok(packed.map_err(DecoderError::from)?)
+    load_packed(source, (tensor, dtype), whole.bytes_mut(), place)
 }
 
 /// All on the device.

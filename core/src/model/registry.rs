@@ -61,6 +61,17 @@ pub fn names() -> impl ExactSizeIterator<Item = &'static str> {
     ENTRIES.iter().map(|(name, _)| *name)
 }
 
+/// What names of mixtures of experts have in them, which are else like those of dense models.
+const EXPERTS: [&str; 7] = [
+    "mixtral",
+    "moe",
+    "-a3b",
+    "-a22b",
+    "deepseek-v",
+    "gpt-oss",
+    "dbrx",
+];
+
 /// The model of that name, in upper or lower case. An unknown name is an error with the nearest
 /// known one, if any is close.
 pub fn find(name: &str) -> Result<ModelSpec, ModelError> {
@@ -70,6 +81,9 @@ pub fn find(name: &str) -> Result<ModelSpec, ModelError> {
         None => Err(ModelError::UnknownModel {
             name: name.to_owned(),
             known: match did_you_mean(&wanted, names()) {
+                _ if EXPERTS.iter().any(|part| wanted.contains(part)) => {
+                    "mixtures of experts are not implemented; choose a dense model (`plimsoll models list`)".to_owned()
+                }
                 Some(near) => near + " (`plimsoll models list` has all names)",
                 None => format!("give one of: {}", names().collect::<Vec<_>>().join(", ")),
             },

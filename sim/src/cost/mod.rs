@@ -133,10 +133,13 @@ impl CostModel {
                 packed_elements,
                 ..
             } if self.unpacks_within(stage) || self.guesses_packed().is_some() => packed_elements,
-            Op::Span(_)
-                if self.unpacks_within(Stage::Finish) || self.guesses_packed().is_some() =>
-            {
-                0
+            Op::Span(_) if self.guesses_packed().is_some() => 0,
+            // A head's products are not part of layers.
+            Op::Span(ref it) if self.unpacks_within(Stage::Finish) => {
+                match self.unpacks_within(Stage::Head) {
+                    true => 0,
+                    false => it.head_weights(),
+                }
             }
             _ => op.packed_elements(),
         }
@@ -146,8 +149,14 @@ impl CostModel {
     /// each product's way is then a guess.
     fn guesses_packed(&self) -> Option<&GemmRates> {
         let measured = self.gemm.measured_packed() || self.gemm.measured_by_shape();
+        let measured = measured || self.by_shape.is_some();
         let nobody_knows = self.profile.compute.unpack.is_none() && !measured;
         self.f32.as_ref().filter(|_| nobody_knows)
+    }
+
+    /// Whether times of products with weights in 4 bits are guesses.
+    pub fn guesses_packed_weights(&self) -> bool {
+        self.guesses_packed().is_some()
     }
 
     /// Unpacking and packing of 4-bit groups, once for every GPU batch (FlexGen section 5).
@@ -415,7 +424,8 @@ impl CostModel {
         });
         let unpack = self.unpack(product.elements() as u64);
         let as_they_are = self.read_in_groups(f32, product);
-        match total(&as_they_are).0 < total(&whole).0 + unpack.seconds.0 {
+        let is_read = product.m <= READ_ROWS_MOST && product.k.is_multiple_of(READ_COLUMNS);
+        match is_read && total(&as_they_are).0 < total(&whole).0 + unpack.seconds.0 {
             true => as_they_are.into_iter().flatten().for_each(each),
             false => whole.into_iter().flatten().chain([unpack]).for_each(each),
         }
@@ -574,13 +584,19 @@ impl CostModel {
 /// A number and its key in the profile.
 type Named<'a, T> = (&'static str, &'a T);
 
+/// Products that an executor reads weights in 4 bits as they are for have so many rows at most, and a depth of whole such numbers.
+const READ_ROWS_MOST: u32 = 128;
+const READ_COLUMNS: u32 = 16;
+
 /// Instructions for each multiplication of a row of x with a code: by the executor's kernel (`backend/src/cuda/kernels/packed.cu`),
 /// in which a code becomes a number once for up to four rows (2.25), and each row is multiplied by a scale, and by a minimum, once for
-/// 16 codes, of four rows for 8 (4).
+/// 16 codes, of four rows for 8 (4). Rows beyond two come in fours, some of which may be idle.
 fn code_work(m: u32) -> f64 {
-    let rows = f64::from(m.clamp(1, 4));
-    let codes = if m > 2 { 8.0 } else { 16.0 };
-    2.25 / rows + 1.0 + 4.0 / codes
+    let at_once = if m > 2 { 4 } else { m.max(1) };
+    let computed = m.max(1).next_multiple_of(at_once);
+    let codes = if at_once > 2 { 8.0 } else { 16.0 };
+    let of_row = 2.25 / f64::from(at_once) + 1.0 + 4.0 / codes;
+    of_row * f64::from(computed) / f64::from(m.max(1))
 }
 
 /// What parts take together.

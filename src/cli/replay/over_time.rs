@@ -39,7 +39,12 @@ pub(super) fn write(
     files: impl Iterator<Item = (impl AsRef<Path>, Kind)>,
 ) -> anyhow::Result<()> {
     let runs = runs(replayed, measured);
-    let title = format!("{} on {}", server.model.name, server.profile.name);
+    let title = format!(
+        "{} in {} on {}",
+        server.model.name,
+        server.kept().words(),
+        server.profile.name
+    );
     for (path, kind) in files {
         let path = path.as_ref();
         // Of the two predictions a picture has the one that is compared.
