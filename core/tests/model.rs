@@ -390,7 +390,10 @@ fn an_unknown_name_gets_the_nearest_known_one() {
         &["opt-6.7", "mean `opt-6.7b`", "models list"],
     );
     // Like none of them: these are all there are.
-    message(registry::find("a-model-of-mine"), &["llama-7b", "qwen3-32b"]);
+    message(
+        registry::find("a-model-of-mine"),
+        &["llama-7b", "qwen3-32b"],
+    );
     // However like a dense model's.
     message(registry::find("mixtral-8x7b"), &["mixtures of experts"]);
     message(registry::find("LLAMA2-70b"), &["mean `llama-2-70b`"]);

@@ -268,11 +268,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     args.execute.check_cache(&profile, args.kv_gb)?;
     let trace = read_trace(&args.trace, args.time_unit.map(Into::into))?;
     server.manager.knows(trace.features);
-    let notes = [
-        rates_note(&profile, server.dtype),
-        packed_note(&profile, server.kept()),
-    ];
-    notes.iter().flatten().for_each(|said| complain(said));
+    say_what_stands_in(&server);
     let requests = trace.requests;
     if let Some(sweep) = &args.sweep {
         let files = args.output.iter().map(PathBuf::as_path).zip(outputs);
@@ -309,6 +305,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let table = args.per_iteration.iter().map(|file| (file, Kind::Csv));
     let files = args.output.iter().zip(outputs).chain(table);
     over_time::write(&server, (&replayed, measured.as_ref()), files)
+}
+
+/// Says which of the machine's rates nobody measured.
+fn say_what_stands_in(server: &Server) {
+    let notes = [
+        rates_note(&server.profile, server.dtype),
+        packed_note(&server.profile, server.kept()),
+    ];
+    notes.iter().flatten().for_each(|said| complain(said));
 }
 
 const NONE_SERVED: &str = "no request can be served";
