@@ -34,6 +34,18 @@ fn what_does_not_fit_is_infeasible_and_names_the_tier() {
 }
 
 #[test]
+fn a_machine_without_a_disk_has_plans_without_one() {
+    let place = Place::new();
+    let line = "plan --hw rtx4090 --model llama-2-13b --num-prompts 2 --gen-len 8 --disk-gb";
+    let json = place.json(&format!("{line} 0 --format json"));
+    for what in ["weights", "cache", "activations"] {
+        assert_eq!(json["policy"][what]["disk"].as_f64(), Some(0.0), "{what}");
+    }
+    assert_eq!(json["capacity_bytes"]["disk"].as_u64(), Some(0));
+    place.refused(&format!("{line} -1"), 2, &["--disk-gb", "0 (none) or more"]);
+}
+
+#[test]
 fn a_plan_is_written_and_read_again() {
     let place = Place::new();
     let text = place.text("plan --hw t4.toml --model opt-6.7b --gen-len 8 -o plan.json");

@@ -14,6 +14,14 @@ fn gigabytes(text: &str) -> Result<f64, String> {
     stated.ok_or_else(|| format!("give a number above 0 and at most {GB_MAX}"))
 }
 
+/// No disk is a machine as well.
+fn gigabytes_or_none(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(0.0) => Ok(0.0),
+        _ => gigabytes(text).map_err(|said| said.replace("above 0", "of 0 (none) or more")),
+    }
+}
+
 /// Memory of the machine, as stated: all there is, with what others use.
 #[derive(Debug, Clone, Copy, PartialEq, Args)]
 pub(super) struct WhatIf {
@@ -23,8 +31,8 @@ pub(super) struct WhatIf {
     /// What if the host had
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
     host_gb: Option<f64>,
-    /// What if the disk had
-    #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
+    /// What if the disk had (0: there is none)
+    #[arg(long, value_name = "GB", value_parser = gigabytes_or_none, allow_negative_numbers = true)]
     disk_gb: Option<f64>,
 }
 
