@@ -40,6 +40,18 @@ fn the_steps_lead_from_the_published_policy_to_the_plan() {
     assert_eq!(text.lines().count() - found - 1, steps.len(), "{text}");
 }
 
+/// Before the search: that takes its time, and would be done in vain.
+#[test]
+fn a_file_that_is_not_there_is_refused_before_the_search() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let line = "plan --hw t4 --model opt-175b --host-gb 1 --disk-gb 0 --against no.json";
+    let output = plimsoll(folder.path(), line);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    // Searched, no plan would fit.
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("no.json"), "{said}");
+}
+
 #[test]
 fn a_plan_for_another_model_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -3,34 +3,30 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::LowerError;
+use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 
 use super::exit::{Exit, Failure};
-use crate::compare::{Comparison, compare};
+use crate::compare::Comparison;
 use crate::files::read_plan;
 use crate::report::{signed_percent, three_digits};
 
-/// Compares the policy of a plan file with a plan, on the plan's machine and for its workload.
+/// The plan of a file that a plan for a model is compared with: read before the search, which takes longer.
 ///
 /// # Errors
 /// A file that is no plan, or one for another model.
-pub(super) fn against(
-    file: &Path,
-    plan: &Plan,
-    profile: &HardwareProfile,
-) -> anyhow::Result<Result<Comparison, LowerError>> {
+pub(super) fn plan_for(file: &Path, model: &ModelSpec) -> anyhow::Result<Plan> {
     let other = read_plan(file)?;
-    if other.model != plan.model {
-        let (theirs, ours) = (&other.model.name, &plan.model.name);
+    if other.model != *model {
+        let (theirs, ours) = (&other.model.name, &model.name);
         let line = format!(
             "--against {}: is a plan for {theirs}, not for {ours}; give one for the same model",
             file.display()
         );
         return Err(Failure::new(Exit::Usage, line).into());
     }
-    Ok(compare(&other.policy, plan, profile)?)
+    Ok(other)
 }
 
 /// A line for the other plan, and one for each step.

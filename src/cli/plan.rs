@@ -14,7 +14,7 @@ use plimsoll_core::sparse::DENSE;
 use plimsoll_core::units::Seconds;
 use serde_json::json;
 
-use super::against::{self, against};
+use super::against;
 use super::exit::{Exit, Failure};
 use super::lengths::{self, LengthArgs};
 use super::options::{
@@ -23,7 +23,7 @@ use super::options::{
 use super::output::{check_apart, check_output, check_spared, print, print_json, written_to};
 use super::progress::Progress;
 use super::what_if::WhatIf;
-use crate::compare::Comparison;
+use crate::compare::{Comparison, compare};
 use crate::files::{
     PlanFile, SearchNote, find_model, find_profile, plan_json, read_lengths, write_text,
 };
@@ -185,6 +185,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
     let machine = (&profile, &model.spec, dtype);
     let request = args.wish.request(args.workload);
+    let other = args.against.as_deref();
+    let other = other.map(|file| against::plan_for(file, &model.spec));
+    let other = other.transpose()?;
     if let Some(file) = &args.lengths.prompt_lens {
         let buckets_max = args.lengths.padding.buckets_max();
         let planned = plan_lengths(machine, &request, &read_lengths(file)?, buckets_max);
@@ -197,8 +200,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let answer = searched(machine, &request)?;
     match found(answer, machine, &request) {
         Ok(planned) => {
-            let file = args.against.as_deref();
-            let compared = file.map(|file| against(file, &planned.plan, &profile));
+            let compared = other.map(|it| compare(&it.policy, &planned.plan, &profile));
             let unasked = unasked(machine, &request, &planned)?;
             let found = (&*planned, &unasked[..]);
             report((args, &profile), found, compared.transpose()?.as_ref())

@@ -146,7 +146,7 @@ impl ExecuteArgs {
         let asked = kv_gb.map(|_| server.kv_bytes);
         server.kv_bytes = cache_beside(left, beside, asked).ok_or_else(|| {
             let line = format!(
-                "--execute: the weights leave {left}, of which activations and tables of {} tokens an iteration take {beside}: \
+                "--execute: the weights leave {left}, of which activations, tables and more for {} tokens an iteration take {beside}: \
                  {} for the cache; give a smaller --kv-gb or --max-tokens",
                 server.limits.tokens,
                 left.saturating_sub(beside)
