@@ -53,6 +53,12 @@ impl Weights {
         }
     }
 
+    /// Whole weights, and behind them the same in groups: how a GPU multiplies those is a choice among ways of these.
+    pub fn whole_then_in_groups(mut whole: Vec<Weights>) -> Vec<Weights> {
+        whole.extend(whole.clone().into_iter().map(Weights::in_groups));
+        whole
+    }
+
     /// Bytes of them.
     pub fn bytes(&self) -> usize {
         match self.packed {

@@ -133,6 +133,14 @@ impl Compression {
         }
     }
 
+    /// Elements of the largest matrix of a model that is unpacked before a product: each is by itself.
+    pub fn unpacked_elements(self, model: &ModelSpec) -> u64 {
+        let blocks = [0, 1, model.num_blocks() - 1];
+        let tensors = blocks.into_iter().flat_map(|block| model.tensors(block));
+        let packed = tensors.filter(|tensor| tensor.is_multiplied() && self.packs(tensor));
+        packed.map(|tensor| tensor.elements()).max().unwrap_or(0)
+    }
+
     /// Bytes of one head's keys, or values, at one position.
     pub fn cache_head_bytes(self, head_dim: u32, dtype: Dtype) -> Bytes {
         let elements = u64::from(head_dim);

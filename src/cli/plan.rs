@@ -442,8 +442,7 @@ pub(super) fn at_most(any_split: bool, profile: &HardwareProfile) -> Option<Stri
     (any_split && profile.compute.cpu_gemm.is_empty()).then(|| {
         format!(
             "{} does not say how fast its CPU multiplies (compute.cpu_gemm), so host memory alone bounds it, of which its \
-             products, copies to page-locked buffers and the link each get all: the throughput is at most this, and may be \
-             half; on the machine itself `plimsoll profile` measures it",
+             products, copies to page-locked buffers and the link each get all: the throughput is at most this; on the machine itself `plimsoll profile` measures it",
             profile.name
         )
     })

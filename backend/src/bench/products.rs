@@ -69,12 +69,7 @@ impl ProductTimes {
 pub(super) fn learn(options: &BenchOptions) -> Result<(), ProbeError> {
     let dispatch = &options.cpu.dispatch;
     let shapes = match options.packed && options.cpu.card.is_some() {
-        // A GPU's way with weights that it unpacks is a choice among whole ones'.
-        true => [
-            Weights::of_model(&options.model, options.dtype),
-            shapes(options),
-        ]
-        .concat(),
+        true => Weights::whole_then_in_groups(Weights::of_model(&options.model, options.dtype)),
         false => shapes(options),
     };
     match &options.cpu.card {

@@ -24,6 +24,12 @@ impl Implementation {
     ];
 }
 
+/// Rows beyond which no GPU reads weights in 4 bits as they are.
+pub const PACKED_ROWS_MOST: u32 = 128;
+
+/// The depth of weights in 4 bits that a GPU reads as they are is a multiple of this.
+pub const PACKED_DEPTH: u32 = 16;
+
 /// Where one implementation gives way to the next, for weights of one shape: a row of the paper's lookup table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inflections {

@@ -393,13 +393,7 @@ pub(super) fn group(model: &ModelSpec) -> u32 {
 
 /// Room for the largest matrix of a layer or the head, unpacked: each is before its product.
 fn unpacked_bytes(plan: &Plan) -> Bytes {
-    if !plan.policy.compression.weights {
-        return Bytes::ZERO;
-    }
-    let model = &plan.model;
-    let blocks = [1, model.num_blocks() - 1];
-    let tensors = blocks.into_iter().flat_map(|block| model.tensors(block));
-    let largest = tensors.map(|t| t.elements()).max().unwrap_or(0);
+    let largest = plan.policy.compression.unpacked_elements(&plan.model);
     Bytes(largest * plan.dtype.size_bytes())
 }
 

@@ -13,7 +13,9 @@ mod span;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS, Kept};
 use plimsoll_core::extrapolation::SizeUnit;
-use plimsoll_core::hardware::{CopyLink, Curve, HardwareProfile, Quantity, WeightRead};
+use plimsoll_core::hardware::{
+    CopyLink, Curve, HardwareProfile, PACKED_DEPTH, PACKED_ROWS_MOST, Quantity, WeightRead,
+};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
@@ -424,7 +426,7 @@ impl CostModel {
         });
         let unpack = self.unpack(product.elements() as u64);
         let as_they_are = self.read_in_groups(f32, product);
-        let is_read = product.m <= READ_ROWS_MOST && product.k.is_multiple_of(READ_COLUMNS);
+        let is_read = product.m <= PACKED_ROWS_MOST && product.k.is_multiple_of(PACKED_DEPTH);
         match is_read && total(&as_they_are).0 < total(&whole).0 + unpack.seconds.0 {
             true => as_they_are.into_iter().flatten().for_each(each),
             false => whole.into_iter().flatten().chain([unpack]).for_each(each),
@@ -583,10 +585,6 @@ impl CostModel {
 
 /// A number and its key in the profile.
 type Named<'a, T> = (&'static str, &'a T);
-
-/// Products that an executor reads weights in 4 bits as they are for have so many rows at most, and a depth of whole such numbers.
-const READ_ROWS_MOST: u32 = 128;
-const READ_COLUMNS: u32 = 16;
 
 /// Instructions for each multiplication of a row of x with a code: by the executor's kernel (`backend/src/cuda/kernels/packed.cu`),
 /// in which a code becomes a number once for up to four rows (2.25), and each row is multiplied by a scale, and by a minimum, once for

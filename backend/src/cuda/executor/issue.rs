@@ -114,8 +114,7 @@ impl CardDevice {
         card.open(machine.resources.len(), events(streams_of(machine)))?;
         let mut shapes = Weights::of_model(model, dtype);
         if compression.weights {
-            let packed: Vec<Weights> = shapes.iter().map(|whole| whole.in_groups()).collect();
-            shapes.extend(packed);
+            shapes = Weights::whole_then_in_groups(shapes);
         }
         dispatch.learn(shapes, |weights| time(card, dispatch, weights))?;
         Ok(load(card, dispatch, (model, dtype, rows))?)

@@ -1,6 +1,6 @@
 //! Products with weights, by the implementation that suits their shape, and what stands around them.
 
-use plimsoll_core::hardware::{Implementation, Inflections};
+use plimsoll_core::hardware::{Implementation, Inflections, PACKED_ROWS_MOST};
 use plimsoll_core::model::{Norm as NormKind, TensorRole};
 
 use super::ground::Ground;
@@ -27,9 +27,6 @@ const UNMEASURED_PACKED: Inflections = Inflections {
     m2: Some(9),
 };
 
-/// More rows of x than any table has for GEMV, which computes no prompts with weights in 4 bits.
-const PACKED_ROWS_MOST: usize = 128;
-
 /// What computes a product of so many rows. With weights in 4 bits that is GEMV, which reads them as they are, or the conventional
 /// way, which is to unpack them and to do what suits whole ones; there is no flat product of such.
 pub(crate) fn choose(dispatch: &Dispatch, m: usize, weights: Weights) -> Implementation {
@@ -40,7 +37,9 @@ pub(crate) fn choose(dispatch: &Dispatch, m: usize, weights: Weights) -> Impleme
     };
     let points = dispatch.points(weights).unwrap_or(unmeasured);
     match points.choose(u32::try_from(m).unwrap_or(u32::MAX)) {
-        Gemv if weights.packed && (m > PACKED_ROWS_MOST || check_packed(weights.k).is_err()) => {
+        Gemv if weights.packed
+            && (m > PACKED_ROWS_MOST as usize || check_packed(weights.k).is_err()) =>
+        {
             Conventional
         }
         Flat if weights.packed => Conventional,

@@ -231,23 +231,13 @@ pub(crate) fn with_stream<R>(
     done
 }
 
-/// The curves of weights of a shape, for the rows of a lookup table. Of weights in 4 bits the conventional way is what the table
-/// has for whole ones, once they are unpacked: those come first.
+/// The curves of weights of a shape, for the rows of a lookup table.
 pub(super) fn time(
     card: &dyn Card,
     dispatch: &Dispatch,
     weights: Weights,
 ) -> Result<Option<ProductCurves>, CudaError> {
-    if !is_timed(weights) {
-        return Ok(None);
-    }
-    let operands = Operands::new((card, dispatch), weights, ROWS[ROWS.len() - 1])?;
-    Ok(curves(weights, &operands.of_table()?))
-}
-
-/// Whether there is a choice.
-fn is_timed(weights: Weights) -> bool {
-    !weights.packed || check_packed(weights.k).is_ok()
+    time_and((card, dispatch), weights, &[])
 }
 
 /// The same and for rows of prompts.
@@ -256,13 +246,28 @@ fn time_with_prompts(
     dispatch: &Dispatch,
     weights: Weights,
 ) -> Result<Option<ProductCurves>, CudaError> {
+    time_and((card, dispatch), weights, &ROWS_OF_PROMPTS)
+}
+
+/// Whether there is a choice.
+fn is_timed(weights: Weights) -> bool {
+    !weights.packed || check_packed(weights.k).is_ok()
+}
+
+/// The curves for the rows of a lookup table, and for those of some prompts. Of weights in 4 bits the conventional way is what the
+/// table has for whole ones, once they are unpacked: those come first.
+fn time_and(
+    (card, dispatch): (&dyn Card, &Dispatch),
+    weights: Weights,
+    prompts: &[usize],
+) -> Result<Option<ProductCurves>, CudaError> {
     if !is_timed(weights) {
         return Ok(None);
     }
-    let most = ROWS_OF_PROMPTS[ROWS_OF_PROMPTS.len() - 1];
+    let most = prompts.iter().chain(&ROWS).max().copied().unwrap_or(0);
     let operands = Operands::new((card, dispatch), weights, most)?;
     let mut tried = operands.of_table()?;
-    for m in ROWS_OF_PROMPTS {
+    for m in prompts.iter().copied() {
         let vendors = [Implementation::Conventional];
         let is_long = 2 * m * weights.n * weights.k >= LONG_FLOPS;
         let repeats = Repeats {

@@ -2,6 +2,7 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::GROUP_ELEMENTS;
+use plimsoll_core::hardware::PACKED_DEPTH;
 
 use super::{WARP, launch, named};
 use crate::cuda::arguments::Arguments;
@@ -15,7 +16,7 @@ const GEMV_WARPS: usize = 4;
 const GEMV_STEP: usize = 8 * WARP;
 
 /// As in `packed.cu`: columns that a lane takes at a time, and warps of a block at most.
-const PACKED_COLUMNS: usize = 16;
+const PACKED_COLUMNS: usize = PACKED_DEPTH as usize;
 const PACKED_WARPS: usize = 4;
 
 /// Elements of a row that a warp of the flat product for few rows takes at a time.

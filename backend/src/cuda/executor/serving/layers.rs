@@ -1,7 +1,6 @@
 //! The layers of a mixed batch: the stages of a plan, with attention over each sequence's own blocks.
 
 use plimsoll_core::Dtype;
-use plimsoll_core::compression::Compression;
 use plimsoll_core::model::{ModelSpec, TensorRole};
 use plimsoll_core::units::Bytes;
 
@@ -216,13 +215,6 @@ pub(super) fn workspace_elements(model: &ModelSpec) -> usize {
     let wide = if model.gated_mlp { 2 * inner } else { inner };
     let before_head = width + model.embedding_size as usize;
     (2 * width + heads).max(width + wide).max(before_head)
-}
-
-/// Elements of the largest matrix that is unpacked before a product.
-pub(super) fn unpacked_elements(model: &ModelSpec, compression: Compression) -> usize {
-    let tensors = (0..model.num_blocks()).flat_map(|block| model.tensors(block));
-    let packed = tensors.filter(|tensor| tensor.is_multiplied() && compression.packs(tensor));
-    packed.map(|tensor| tensor.elements()).max().unwrap_or(0) as usize
 }
 
 /// What a batch's activations take.

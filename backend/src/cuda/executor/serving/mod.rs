@@ -41,7 +41,7 @@ use crate::tiers::Region;
 use crate::weights::WeightSource;
 use batch::{Batch, Tables};
 use cache::CardCache;
-use layers::{Block, hidden_bytes, unpacked_elements, workspace_elements};
+use layers::{Block, hidden_bytes, workspace_elements};
 use weights::CardWeights;
 
 /// Room that is lost to addresses which have to be multiples of something.
@@ -246,7 +246,7 @@ impl Room {
         let element = extent.dtype.size_bytes() as usize;
         let hidden = hidden_bytes(extent.model, extent.dtype, extent.tokens);
         let elements = extent.tokens * workspace_elements(extent.model)
-            + unpacked_elements(extent.model, kept.compression);
+            + kept.compression.unpacked_elements(extent.model) as usize;
         let workspace = elements * element + SLACK;
         [workspace, hidden.0 as usize, tables, 4 * extent.sequences]
     }
