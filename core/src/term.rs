@@ -156,7 +156,10 @@ impl HardwareProfile {
                 compute.cpu_attention = constant(NO_TIME, &compute.cpu_attention.source);
             }
             Term::FixedCosts => self.fix_nothing(),
-            Term::Contention => self.contention.clear(),
+            Term::Contention => {
+                self.contention.clear();
+                self.tiers.host_shared = None;
+            }
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ use plimsoll_core::units::Seconds;
 
 use crate::background::OnLanes;
 use crate::cost::CostModel;
+use crate::host_memory::HostMemory;
 use crate::lanes::LaneSet;
 
 const NOBODY: u32 = u32::MAX;
@@ -34,6 +35,7 @@ pub struct Simulator {
     delays: Vec<f64>,
     /// For each lane, the lanes that slow it.
     slowed_by: Vec<LaneSet>,
+    host_memory: Option<HostMemory>,
     handoff: Handoff,
     /// Whether copies from pageable memory are begun before their turn.
     stages_ahead: bool,
@@ -83,6 +85,8 @@ struct Lane {
     start: f64,
     finish: f64,
     rate: f64,
+    /// Its rate but for what its host's memory leaves of it.
+    pace: f64,
     /// Which of the lanes that slow this one were running when its rate was set.
     beside: LaneSet,
     /// What was left of its link by the traffic of others then, and how much that delayed it besides.
@@ -123,6 +127,7 @@ impl Simulator {
                 usual,
                 between_streams,
             },
+            host_memory: HostMemory::new(machine, cost.profile()),
             stages_ahead: cost.profile().links.staged_ahead.is_some(),
             traffic: OnLanes::none(),
             cost,
@@ -180,6 +185,10 @@ impl Simulator {
             return;
         }
         let seconds = piece.seconds_of(index, (lane, this.resource), &self.cost);
+        if let Some(memory) = &mut self.host_memory {
+            let op = piece.program.op_of(&piece.program.tasks()[index]);
+            memory.begin((lane, this.resource), op, (&self.cost, seconds));
+        }
         this.head += 1;
         this.task = task;
         let handoff = handed.map_or(0.0, |from| self.handoff.of(from, this.resource.kind));
@@ -189,7 +198,7 @@ impl Simulator {
             self.stage(lane, task);
         }
         let this = &mut self.lanes[lane];
-        this.rate = 1.0;
+        (this.rate, this.pace) = (1.0, 1.0);
         this.beside = LaneSet::default();
         this.traffic = UNDISTURBED;
         self.running.insert(lane);
@@ -241,11 +250,30 @@ impl Simulator {
             }
             let mut delay = by_traffic;
             beside.for_each(|other| delay += delays[other]);
-            let rate = rate_of(delay) * traffic.0;
-            this.finish = self.now + (this.finish - self.now) * this.rate / rate;
-            this.rate = rate;
+            this.pace = rate_of(delay) * traffic.0;
             this.beside = beside;
             this.traffic = traffic;
+            if self.host_memory.is_none() {
+                this.go_on_at(this.pace, self.now);
+            }
+        });
+        self.share_host_memory();
+    }
+
+    /// Re-times what runs by what the memory of its host leaves it.
+    fn share_host_memory(&mut self) {
+        let Some(memory) = &self.host_memory else {
+            return;
+        };
+        let lanes = &mut self.lanes;
+        let mut rates = [1.0; Machine::MAX_RESOURCES];
+        self.running.for_each(|lane| rates[lane] = lanes[lane].pace);
+        let pace = |lane: usize| lanes[lane].pace;
+        memory.shares(self.running, pace, |lane, share| rates[lane] *= share);
+        self.running.for_each(|lane| {
+            if rates[lane] != lanes[lane].rate {
+                lanes[lane].go_on_at(rates[lane], self.now);
+            }
         });
     }
 
@@ -407,11 +435,18 @@ impl Lane {
             start: 0.0,
             finish: 0.0,
             rate: 1.0,
+            pace: 1.0,
             beside: LaneSet::default(),
             traffic: UNDISTURBED,
             is_staged: false,
             staging_since: 0.0,
         }
+    }
+
+    /// What is left of the running task is done at another rate from now on.
+    fn go_on_at(&mut self, rate: f64, now: f64) {
+        self.finish = now + (self.finish - now) * self.rate / rate;
+        self.rate = rate;
     }
 }
 
@@ -494,10 +529,12 @@ impl Executor for Simulator {
             delays: self.delays.clone(),
             handoff: self.handoff,
         };
-        // What others carry changes times while tasks run.
-        self.traffic
-            .is_none()
-            .then(|| Box::new(known()) as Box<dyn Times>)
+        // What others carry changes times while tasks run, and so does a host's memory that does not do for its links.
+        let links = &self.cost.profile().links;
+        let peak = links.h2d.page_locked.peak() + links.d2h.page_locked.peak();
+        let memory = self.host_memory.as_ref();
+        let does = memory.is_none_or(|memory| memory.does_for(peak));
+        (self.traffic.is_none() && does).then(|| Box::new(known()) as Box<dyn Times>)
     }
 }
 

@@ -4,6 +4,7 @@ mod background;
 pub mod closed_form;
 pub mod cost;
 mod engine;
+mod host_memory;
 mod lanes;
 mod reliance;
 mod relying;

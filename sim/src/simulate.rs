@@ -77,14 +77,14 @@ fn with_certainty(
     resting_on(summary, (plan, &cost), &reliance)
 }
 
-/// Figures with how sure they are, by the numbers that they rest on. Of a split plan on a machine whose CPU's products nobody
-/// stated they are what host memory allows at most, and no interval is around that.
+/// Figures with how sure they are, by the numbers that they rest on. Of a split plan on a machine whose CPU's products are a
+/// data sheet's, or nobody's, they are what there is at most, and no interval is around that.
 pub(crate) fn resting_on(
     summary: Summary,
     (plan, cost): (&Plan, &CostModel),
     reliance: &Reliance,
 ) -> Summary {
-    let at_most = plan.policy.split.is_some() && cost.profile().compute.cpu_gemm.is_empty();
+    let at_most = plan.policy.split.is_some() && !cost.profile().knows_cpu_products();
     let interval = || {
         Interval::of(
             (summary.throughput_tok_s, summary.latency_s),

@@ -33,7 +33,7 @@ use crate::planner::{
     Allowed, Answer, Flag, Infeasible, Objective, PlanError, Planned, Request, Strategy, Unasked,
     search_watched, unasked,
 };
-use crate::report::plan::{bottleneck_text, duration, plan_text, search_text};
+use crate::report::plan::{bottleneck_text, duration, locks_much, plan_text, search_text};
 use crate::report::{packed_note, three_digits};
 
 /// What to plan.
@@ -355,6 +355,7 @@ fn report(
                 args.what_if.note(profile),
                 strategies(args, planned),
                 modules(&planned.plan, greedys_loss),
+                locks_much(&planned.plan, profile),
                 cpu_products(&planned.plan, profile),
                 packed_products(&planned.plan, profile),
                 one_of(args, profile),
@@ -439,13 +440,22 @@ pub(super) fn packed_products(plan: &Plan, profile: &HardwareProfile) -> String 
 
 /// That what is predicted of plans, some of them split, is an upper bound, and why; none where it is not.
 pub(super) fn at_most(any_split: bool, profile: &HardwareProfile) -> Option<String> {
-    (any_split && profile.compute.cpu_gemm.is_empty()).then(|| {
+    (any_split && !profile.knows_cpu_products()).then(|| {
         format!(
-            "{} does not say how fast its CPU multiplies (compute.cpu_gemm), so host memory alone bounds it, of which its \
-             products, copies to page-locked buffers and the link each get all: the throughput is at most this; on the machine itself `plimsoll profile` measures it",
-            profile.name
+            "nobody measured how fast the CPU of {} multiplies (compute.cpu_gemm): {}; the throughput is at most this; on the machine itself \
+             `plimsoll profile` measures it",
+            profile.name,
+            cpu_bound(profile)
         )
     })
+}
+
+/// What stands in for the speed of a CPU that nobody measured.
+fn cpu_bound(profile: &HardwareProfile) -> &'static str {
+    match profile.compute.cpu_gemm.is_empty() {
+        true => "host memory alone bounds it",
+        false => "host memory and the peak of its arithmetic bound it",
+    }
 }
 
 /// Says that a schedule leaves GPUs of the machine idle.
@@ -480,9 +490,10 @@ fn advice(
         let (about, or_more) = bounds(*flag, profile);
         let but = match flag {
             Flag::CompressWeight | Flag::CompressCache => "; answers change a little",
-            Flag::SplitLayers if or_more.is_empty() => {
-                "; the profile does not say how fast the CPU multiplies, so that is as if host memory alone bounded it"
-            }
+            Flag::SplitLayers if or_more.is_empty() => &format!(
+                "; nobody measured how fast the CPU multiplies: {}",
+                cpu_bound(profile)
+            ),
             Flag::SplitLayers => "",
         };
         let gain = would_be(*gain, &format!("{about} "));
@@ -492,11 +503,11 @@ fn advice(
     std::iter::once(machine).chain(flags).collect()
 }
 
-/// What stands before and behind a flag's gain: a search finds that or more, but where host memory alone bounds the CPU's products it is
-/// the most that there can be.
+/// What stands before and behind a flag's gain: a search finds that or more, but where nobody measured the CPU's products it is the most that
+/// there can be.
 fn bounds(flag: Flag, profile: &HardwareProfile) -> (&'static str, &'static str) {
     match flag {
-        Flag::SplitLayers if profile.compute.cpu_gemm.is_empty() => ("up to", ""),
+        Flag::SplitLayers if !profile.knows_cpu_products() => ("up to", ""),
         _ => ("about", " or more"),
     }
 }

@@ -12,7 +12,7 @@ use plimsoll_sim::predict;
 use super::judge::{self, Judged, Length};
 use super::room::Room;
 use super::space::{self, Proposal, Shape};
-use super::split::{self, Prompts};
+use super::split;
 use super::whole::Maker;
 use super::{Objective, PlanError, Search};
 use crate::parallel::on_all_processors;
@@ -142,18 +142,11 @@ fn most(
 /// there; none where none helps.
 pub(super) fn of_split(
     plan: &Plan,
-    prompts: Prompts,
     profile: &HardwareProfile,
 ) -> Result<Option<Advice>, PlanError> {
     let rate = |profile: &HardwareProfile| -> Result<Option<f64>, PlanError> {
-        let mut open = Plan {
-            capacity_bytes: profile.usable(),
-            ..plan.clone()
-        };
-        open.policy.page_locked = split::blank().page_locked;
-        let plan = split::whole(open, prompts, profile)?;
         let rate = |plan| Ok(predict(&plan, profile)?.throughput_tok_s);
-        plan.map(rate).transpose()
+        split::remade(plan, profile)?.map(rate).transpose()
     };
     let Some(now) = rate(profile)? else {
         return Ok(None);
@@ -257,6 +250,10 @@ fn changes(profile: &HardwareProfile) -> Vec<(String, HardwareProfile)> {
             "a CPU that multiplies twice as fast",
             changed(&faster_products),
         ),
+        (
+            "host memory of twice the rate",
+            changed(&faster_host_memory),
+        ),
     ]
     .map(|(change, profile)| (change.to_owned(), profile))
     .into()
@@ -324,6 +321,12 @@ fn faster_cpu(profile: &mut HardwareProfile) {
 fn faster_products(profile: &mut HardwareProfile) {
     let products = &mut profile.compute.cpu_gemm;
     products.iter_mut().for_each(|gemm| double(&mut gemm.rate));
-    let bandwidth = &mut profile.tiers.host_bandwidth.value;
-    *bandwidth = BytesPerSecond(2.0 * bandwidth.0);
+}
+
+fn faster_host_memory(profile: &mut HardwareProfile) {
+    let tiers = &mut profile.tiers;
+    let shared = tiers.host_shared.iter_mut();
+    for rate in shared.chain([&mut tiers.host_bandwidth]) {
+        rate.value = BytesPerSecond(2.0 * rate.value.0);
+    }
 }

@@ -207,16 +207,14 @@ fn split_text(split: &SplitLinears, layers: u32) -> String {
         true => NOTHING.to_owned(),
         false => whole.join(", "),
     };
-    let split = match shares.is_empty() {
-        true => {
-            "nothing: the device has all linear layers whole, or the CPU computes them".to_owned()
-        }
-        false => format!(
-            "the device computes {} of a token's outputs and {} of a prompt's, the CPU the rest",
-            shares.join(", "),
-            percent(split.prefill_share)
-        ),
+    let computed = match shares.is_empty() {
+        true => "none".to_owned(),
+        false => shares.join(", "),
     };
+    let split = format!(
+        "of what it does not have whole the device computes {computed} of a token's outputs and {} of a prompt's, the CPU the rest",
+        percent(split.prefill_share)
+    );
     format!("split      {split}\non device  whole: {whole}\n")
 }
 
@@ -319,19 +317,26 @@ fn page_locked(plan: &Plan) -> String {
     }
 }
 
-/// Says that a plan page-locks more than its machine is known to allow.
-pub fn locks_too_much(plan: &Plan, profile: &HardwareProfile) -> String {
-    let most = profile.tiers.page_lockable_bytes.as_ref();
-    let most = most.map(|most| most.value);
+/// Says that a plan page-locks more than its machine is known to allow, or much where nobody knows.
+pub fn locks_much(plan: &Plan, profile: &HardwareProfile) -> String {
     let locked = page_locked_bytes(plan).unwrap_or_default();
-    let over = most.filter(|most| locked > *most);
-    over.map_or(String::new(), |most| {
-        format!(
-            "note       {locked} of the host are page-locked, and {} is known to allow {most}\n",
+    let host = profile.tiers.host_capacity_bytes.value;
+    match &profile.tiers.page_lockable_bytes {
+        Some(most) if locked > most.value => format!(
+            "note       {locked} of the host are page-locked, and {} is known to allow {}\n",
+            profile.name, most.value
+        ),
+        None if locked.as_f64() > LOCKED_MUCH * host.as_f64() => format!(
+            "note       {locked} of {host} of the host are page-locked, more than some systems allow (Windows: about half); how much \
+             yours does is `page_lockable_bytes` under [tiers] in a profile that extends {}\n",
             profile.name
-        )
-    })
+        ),
+        _ => String::new(),
+    }
 }
+
+/// A share of the host's memory from which on page-locking is worth a word.
+const LOCKED_MUCH: f64 = 0.5;
 
 fn schedule(schedule: Schedule) -> &'static str {
     match schedule {

@@ -125,6 +125,7 @@ fn tiers(options: &ProbeOptions, measured: &Measured) -> Tiers {
     let host_reads = &measured.host_reads;
     Tiers {
         page_lockable_bytes: None,
+        host_shared: None,
         // Where none is a GPU, a quarter of memory plays the device; a plan may state less.
         device_capacity_bytes: bytes(card.map_or(memory / 4, |card| card.memory()[1] as u64)),
         host_capacity_bytes: bytes(memory / 2),

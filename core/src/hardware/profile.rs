@@ -8,7 +8,7 @@ use super::contention::{Contention, Engine};
 use super::curve::Curve;
 use super::pace::Pace;
 use super::products::ProductCurves;
-use super::provenance::{Quantity, Source};
+use super::provenance::{Quantity, Source, SourceKind};
 use super::residuals::Residuals;
 use crate::Dtype;
 use crate::program::Stage;
@@ -78,6 +78,9 @@ pub struct Tiers {
     pub device_bandwidth: Quantity<BytesPerSecond>,
     /// Reading host memory from all CPU threads.
     pub host_bandwidth: Quantity<BytesPerSecond>,
+    /// All that a GPU's host moves through its memory side by side: the CPU, copies, the disk. None: these slow each other as
+    /// [`HardwareProfile::contention`] says, and no further.
+    pub host_shared: Option<Quantity<BytesPerSecond>>,
 }
 
 impl Tiers {
@@ -308,6 +311,15 @@ impl HardwareProfile {
             host: self.tiers.host_usable(),
             disk: self.tiers.disk_capacity_bytes.value,
         }
+    }
+
+    /// Whether it says more of how fast its CPU multiplies than a data sheet does: what that allows nobody reaches.
+    pub fn knows_cpu_products(&self) -> bool {
+        let is_known = |curve: &GemmCurve| {
+            let source = self.sources.get(&curve.rate.source);
+            source.is_some_and(|source| source.kind != SourceKind::Datasheet)
+        };
+        self.compute.cpu_gemm.iter().any(is_known)
     }
 
     /// How many GPUs there are.

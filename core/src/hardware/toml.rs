@@ -44,6 +44,7 @@ const TIERS: &[&str] = &[
     "page_lockable_bytes",
     "device_bandwidth_bytes_per_s",
     "host_bandwidth_bytes_per_s",
+    "host_shared_bytes_per_s",
 ];
 const LINKS: &[&str] = &[
     "h2d",
@@ -221,6 +222,7 @@ fn read_tiers(reader: &Reader<'_>) -> Result<Tiers, Fault> {
         page_lockable_bytes: reader.maybe_bytes("page_lockable_bytes")?,
         device_bandwidth: reader.rate("device_bandwidth_bytes_per_s")?,
         host_bandwidth: reader.rate("host_bandwidth_bytes_per_s")?,
+        host_shared: reader.maybe_rate("host_shared_bytes_per_s")?,
     })
 }
 
@@ -471,6 +473,10 @@ fn write_tiers(tiers: &Tiers) -> Value {
             rate(&tiers.device_bandwidth),
         ),
         ("host_bandwidth_bytes_per_s", rate(&tiers.host_bandwidth)),
+        (
+            "host_shared_bytes_per_s",
+            tiers.host_shared.as_ref().and_then(rate),
+        ),
     ])
 }
 

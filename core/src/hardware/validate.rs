@@ -46,6 +46,7 @@ impl HardwareProfile {
         self.check_beside_products()?;
         self.check_weight_reads()?;
         self.check_contention()?;
+        self.check_host_memory()?;
         self.check_residuals()
     }
 
@@ -270,6 +271,27 @@ impl HardwareProfile {
         Ok(())
     }
 
+    /// Nobody reads host memory faster than all together, and an emulated device is one of them that no program names.
+    fn check_host_memory(&self) -> Result<(), Fault> {
+        let (key, tiers) = ("tiers.host_shared_bytes_per_s", &self.tiers);
+        let Some(shared) = &tiers.host_shared else {
+            return Ok(());
+        };
+        if self.kind == DeviceKind::Emulated {
+            let problem = "is of a host whose memory the device computes in too";
+            return Err(Fault::new(key, problem, "list [[contention]] instead"));
+        }
+        let alone = &tiers.host_bandwidth.value;
+        match shared.value.0 < alone.0 {
+            true => Err(Fault::new(
+                key,
+                format!("is {}, and the CPU alone reads {alone}", shared.value),
+                "write host_bandwidth_bytes_per_s or more",
+            )),
+            false => Ok(()),
+        }
+    }
+
     fn check_residuals(&self) -> Result<(), Fault> {
         let Some(residuals) = &self.residuals else {
             return Ok(());
@@ -320,6 +342,8 @@ impl HardwareProfile {
         ];
         let lockable = tiers.page_lockable_bytes.as_ref();
         all.extend(lockable.map(|q| reserved("page_lockable_bytes", q)));
+        let shared = tiers.host_shared.as_ref();
+        all.extend(shared.map(|q| bandwidth("host_shared_bytes_per_s", q)));
         for (name, link) in [("h2d", &links.h2d), ("d2h", &links.d2h)] {
             let locked = format!("links.{name}.page_locked_bytes_per_s");
             let pageable = format!("links.{name}.pageable_bytes_per_s");

@@ -61,6 +61,33 @@ impl Times {
     pub fn share(&self) -> f64 {
         self.cpu / (self.cpu + self.device + self.communication())
     }
+
+    /// The same where the host's memory may not do for all that goes on side by side, of which the paper says nothing. Then the less
+    /// is computed by the device the better, since that takes it more: until the CPU ends when the memory does.
+    pub fn share_of(&self, memory: &Memory) -> f64 {
+        let by_law = self.share();
+        if memory.time_at(by_law) <= (1.0 - by_law) * self.cpu {
+            return by_law;
+        }
+        let left = (self.cpu - memory.cpu).max(0.0);
+        (left / (left + memory.device)).min(by_law)
+    }
+}
+
+/// Times in which a host's memory moves what a whole layer needs of it, in the unit of its [`Times`]. Of a memory that does for all: 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Memory {
+    /// Computed by the CPU.
+    pub cpu: f64,
+    /// Computed by the device: page-locked, if it is, and moved.
+    pub device: f64,
+}
+
+impl Memory {
+    /// Where the device computes a share.
+    fn time_at(&self, share: f64) -> f64 {
+        (1.0 - share) * self.cpu + share * self.device
+    }
 }
 
 #[cfg(test)]
@@ -129,6 +156,33 @@ mod tests {
         let on_device = share * (times.device + times.communication());
         let waits = (1.0 - share) * times.cpu - on_device;
         assert!(waits.abs() < EXACT, "{waits}");
+    }
+
+    #[test]
+    fn where_memory_is_short_the_cpu_ends_with_it() {
+        let times = Times {
+            cpu: 3.0,
+            device: 0.0,
+            pin: 0.5,
+            transfer: 1.0,
+        };
+        let with = |cpu, device| times.share_of(&Memory { cpu, device });
+        assert_eq!(with(0.0, 0.0), times.share());
+        assert_eq!(with(0.9, 0.65), times.share());
+        // Of all three a layer takes longest, and less for no other share.
+        let longest = |share: f64, memory: Memory| {
+            let (cpu, link) = ((1.0 - share) * times.cpu, share * times.transfer);
+            cpu.max(link).max(memory.time_at(share))
+        };
+        for (cpu, device) in [(0.9, 2.7), (2.0, 2.5), (3.0, 9.0), (2.9, 3.0)] {
+            let memory = Memory { cpu, device };
+            let share = times.share_of(&memory);
+            let best = longest(share, memory);
+            let all = (0..=1000).map(|i| f64::from(i) / 1000.0);
+            assert!(all.map(|s| longest(s, memory)).all(|t| t >= best - EXACT));
+            assert!((best - memory.time_at(share)).abs() < EXACT, "{share}");
+        }
+        assert_eq!(with(3.0, 9.0), 0.0);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod by_shape;
 mod gemm;
+mod host;
 mod part;
 mod span;
 
@@ -513,13 +514,8 @@ impl CostModel {
         let arithmetic = self.cpu_gemm.parts(product);
         let seconds = total(&arithmetic);
         if !self.cpu_gemm.measured_by_shape() {
-            let Product { m, n, k, .. } = product;
-            let (m, n, k) = (f64::from(m), f64::from(n), f64::from(k));
-            let element = self.stored_bytes(product);
             let rate = &self.profile.tiers.host_bandwidth;
-            // Inputs and outputs of parts are f32.
-            let bytes = n * k * element + m * (n + k) * size_of::<f32>() as f64;
-            let traffic = Part::streamed(HOST_BANDWIDTH, bytes, rate);
+            let traffic = Part::streamed(HOST_BANDWIDTH, self.product_traffic(product), rate);
             if traffic.seconds.0 > seconds.0 {
                 return each(traffic);
             }

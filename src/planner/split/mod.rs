@@ -7,11 +7,11 @@ mod shares;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::lower::{LowerError, check_fits, footprint};
+use plimsoll_core::lower::{LowerError, check_fits, footprint, page_locked_bytes};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Fractions, PageLocked, Policy, PolicyError, Schedule};
-use plimsoll_core::split::{SplitError, SplitLinears};
+use plimsoll_core::split::{PerModule, Route, SplitError, SplitLinears};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
@@ -28,6 +28,9 @@ pub use shares::{Module, Modules};
 
 /// Sequences of a block are tried up to here, doubling: a split is for few (HeteGen section 1).
 pub(super) const SEQUENCES_MAX: u32 = 64;
+
+/// A plan with this much of the best one's throughput is next to as good.
+const AS_GOOD: f64 = 0.98;
 
 /// How modules are chosen for the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +50,38 @@ pub enum Prompts {
     Streamed,
     /// The law shares them out, as those of a token.
     Split,
+}
+
+/// What a token's rows do of modules that are not on the device whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tokens {
+    /// The law shares them out.
+    Split,
+    /// The CPU computes all.
+    OnCpu,
+}
+
+/// Who computes which rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sharing {
+    pub prompts: Prompts,
+    pub tokens: Tokens,
+}
+
+impl Sharing {
+    /// That of a split.
+    fn of(split: &SplitLinears) -> Sharing {
+        Sharing {
+            prompts: match split.prefill_share == 1.0 {
+                true => Prompts::Streamed,
+                false => Prompts::Split,
+            },
+            tokens: match split.share == PerModule::default() {
+                true => Tokens::OnCpu,
+                false => Tokens::Split,
+            },
+        }
+    }
 }
 
 /// The best split plan of a request.
@@ -85,16 +120,14 @@ pub(super) fn answer(
         let latency = |index: &usize| found[*index].latency_s().0;
         latency(a).total_cmp(&latency(b))
     });
-    let winner = found.swap_remove(quick.or(quickest).unwrap_or(0));
-    let streams = |split: &SplitLinears| split.prefill_share == 1.0;
-    let prompts = match winner.plan().policy.split.as_ref().is_none_or(streams) {
-        true => Prompts::Streamed,
-        false => Prompts::Split,
-    };
+    let winner = quick
+        .map(|best| locking_least(&found, best, in_time))
+        .transpose()?;
+    let winner = found.swap_remove(winner.or(quickest).unwrap_or(0));
     let planned = Box::new(Planned {
         latency_s: winner.latency_s(),
         throughput_tok_s: winner.throughput_tok_s(),
-        advice: advice::of_split(winner.plan(), prompts, profile)?,
+        advice: advice::of_split(winner.plan(), profile)?,
         plan: winner.into_plan(),
         runner_up: None,
         considered,
@@ -104,6 +137,23 @@ pub(super) fn answer(
         Some(_) => Answer::Plan(planned),
         None => Answer::TooSlow(planned),
     })
+}
+
+/// Of plans, best first, the one from the best on that is next to as good and page-locks least.
+fn locking_least(
+    found: &[Judged],
+    best: usize,
+    in_time: impl Fn(&Judged) -> bool,
+) -> Result<usize, LowerError> {
+    let enough = AS_GOOD * found[best].throughput_tok_s();
+    let as_good = (best..found.len()).filter(|index| {
+        let judged = &found[*index];
+        in_time(judged) && judged.throughput_tok_s() >= enough
+    });
+    let locks = |index: usize| Ok((page_locked_bytes(found[index].plan())?, index));
+    let locked: Result<Vec<(Bytes, usize)>, LowerError> = as_good.map(locks).collect();
+    let least = locked?.into_iter().min();
+    Ok(least.map_or(best, |(_, index)| index))
 }
 
 /// Tokens a second of the best split plan with blocks of one of these numbers of sequences, of the `open` policies; none where none fits, or the
@@ -128,10 +178,10 @@ pub(super) fn rate(
 /// The plans of open policies that fit, each with its prediction.
 pub(super) fn judged(
     (maker, profile): (&Maker, &HardwareProfile),
-    policies: Vec<(Policy, Prompts)>,
+    policies: Vec<(Policy, Sharing)>,
 ) -> Result<Vec<Judged>, PlanError> {
-    let judged = |(policy, prompts)| -> Result<Option<Judged>, PlanError> {
-        let plan = whole(maker.plan(policy), prompts, profile)?;
+    let judged = |(policy, sharing)| -> Result<Option<Judged>, PlanError> {
+        let plan = whole(maker.plan(policy), sharing, profile)?;
         plan.map(|plan| Judged::in_full(plan, profile)).transpose()
     };
     let found = on_all_processors(policies, &judged).into_iter();
@@ -139,25 +189,38 @@ pub(super) fn judged(
     Ok(found?.into_iter().flatten().collect())
 }
 
-/// An open plan with the law's shares, what may be page-locked, and modules on the device; none where it has no room.
-pub(super) fn whole(
+/// An open plan with its shares, what may be page-locked, and modules on the device; none where it has no room.
+fn whole(
     open: Plan,
-    prompts: Prompts,
+    sharing: Sharing,
     profile: &HardwareProfile,
 ) -> Result<Option<Plan>, PlanError> {
     let room = Room::of(profile);
-    let plan = room.locking_less(by_law(open, prompts, profile))?;
+    let plan = room.locking_less(shared(open, sharing, profile))?;
     let plan = scheduled(plan, profile, Scheduler::Greedy)?;
     Ok(plan.filter(|plan| room.holds(plan).is_ok_and(|holds| holds)))
+}
+
+/// A split plan as it would be made on another machine; none where it has no room there.
+pub(super) fn remade(plan: &Plan, profile: &HardwareProfile) -> Result<Option<Plan>, PlanError> {
+    let Some(split) = &plan.policy.split else {
+        return Ok(None);
+    };
+    let mut open = Plan {
+        capacity_bytes: profile.usable(),
+        ..plan.clone()
+    };
+    open.policy.page_locked = locked(split.route);
+    whole(open, Sharing::of(split), profile)
 }
 
 /// The policies with the law's shares, and modules on the device as far as it has memory: the least of the host that they can take.
 pub(super) fn nearest(
     (maker, profile): (&Maker, &HardwareProfile),
-    policies: Vec<(Policy, Prompts)>,
+    policies: Vec<(Policy, Sharing)>,
 ) -> Vec<Policy> {
-    let plan = |(policy, prompts)| {
-        let plan = by_law(maker.plan(policy), prompts, profile);
+    let plan = |(policy, sharing)| {
+        let plan = shared(maker.plan(policy), sharing, profile);
         // What means nothing is said of the plan without.
         filled(plan.clone(), profile, Scheduler::Greedy).unwrap_or(plan)
     };
@@ -178,20 +241,33 @@ fn sizes(workload: Workload) -> Vec<u32> {
 
 /// One sequence's split before its shares are known, with all but linear layers on the device (HeteGen section 4.2).
 pub fn blank() -> Policy {
+    let split = SplitLinears::even(0.0);
     Policy {
-        // Rows pass through locked buffers; their homes are as they were read.
-        page_locked: PageLocked {
-            weights: false,
-            ..PageLocked::ALL
-        },
-        split: Some(SplitLinears::even(0.0)),
+        page_locked: locked(split.route),
+        split: Some(split),
         ..super::space::blank()
     }
 }
 
-/// Splits before their shares are known: where the cache lives and who attends to it, and whether prompts'
-/// rows all go to the device.
-pub(super) fn open_policies(sequences: u32, allowed: &Allowed) -> Vec<(Policy, Prompts)> {
+/// What is page-locked. Where rows pass through locked buffers, their homes are as they were read.
+fn locked(route: Route) -> PageLocked {
+    PageLocked {
+        weights: !route.pins(),
+        ..PageLocked::ALL
+    }
+}
+
+/// Ways in which a token's rows come to the device: through buffers, as HeteGen's do; from homes that are page-locked, which takes the
+/// host's memory less; not at all.
+const WAYS: [(Route, Tokens); 3] = [
+    (Route::Ahead, Tokens::Split),
+    (Route::Direct, Tokens::Split),
+    (Route::Ahead, Tokens::OnCpu),
+];
+
+/// Splits before their shares are known: where the cache lives and who attends to it, how rows come to the device, and whether
+/// prompts' all do.
+pub(super) fn open_policies(sequences: u32, allowed: &Allowed) -> Vec<(Policy, Sharing)> {
     let all = |tier: Tier| -> Fractions { PerTier::from_fn(|t| f64::from(u8::from(t == tier))) };
     let caches = [
         (Tier::Device, false),
@@ -217,7 +293,19 @@ pub(super) fn open_policies(sequences: u32, allowed: &Allowed) -> Vec<(Policy, P
                 sparse_attention: allowed.sparse_attention,
                 ..blank()
             };
-            policies.extend([Prompts::Streamed, Prompts::Split].map(|prompts| (policy, prompts)));
+            for (route, tokens) in WAYS {
+                let split = SplitLinears {
+                    route,
+                    ..SplitLinears::even(0.0)
+                };
+                let policy = Policy {
+                    page_locked: locked(route),
+                    split: Some(split),
+                    ..policy
+                };
+                let prompts = [Prompts::Streamed, Prompts::Split];
+                policies.extend(prompts.map(|prompts| (policy, Sharing { prompts, tokens })));
+            }
         }
     }
     policies
@@ -233,6 +321,15 @@ pub fn by_law(mut plan: Plan, prompts: Prompts, profile: &HardwareProfile) -> Pl
             Prompts::Split => modules.prefill_share,
         };
         split.layers_on_device = Layers::default();
+    }
+    plan
+}
+
+/// The same with a sharing's.
+fn shared(open: Plan, sharing: Sharing, profile: &HardwareProfile) -> Plan {
+    let mut plan = by_law(open, sharing.prompts, profile);
+    if let (Some(split), Tokens::OnCpu) = (&mut plan.policy.split, sharing.tokens) {
+        split.share = PerModule::default();
     }
     plan
 }

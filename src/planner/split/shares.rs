@@ -6,7 +6,7 @@ use plimsoll_core::model::TensorSpec;
 use plimsoll_core::placement::PAGE_BYTES;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::program::{Gemm, Gemms, Op, ResourceKind, Stage};
-use plimsoll_core::split::law::Times;
+use plimsoll_core::split::law::{Memory, Times};
 use plimsoll_core::split::{self, PerModule};
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_sim::CostModel;
@@ -20,14 +20,16 @@ pub struct Module {
     pub module: split::Module,
     /// Of all of it, for a new token of each sequence.
     pub times: Times,
+    /// What that takes the host's memory.
+    pub memory: Memory,
     /// What it takes on the device.
     pub bytes: Bytes,
 }
 
 impl Module {
-    /// The device's share (Eq. 8).
+    /// The device's share (Eq. 8), or less where the host's memory is short.
     pub fn share(&self) -> f64 {
-        self.times.share()
+        self.times.share_of(&self.memory)
     }
 
     /// The CPU's time at that share, and the device's and the link's (Eq. 11 and 12).
@@ -55,16 +57,19 @@ impl Modules {
             .iter()
             .filter_map(|t| Some((split::Module::of(t.role)?, t)));
         let weights: Vec<(split::Module, &TensorSpec)> = weights.collect();
-        let all = weights.iter().map(|(module, weight)| Module {
-            module: *module,
-            times: times(&cost, plan, (*weight, sequences)),
-            bytes: stored(plan, weight).align_up(PAGE_BYTES),
-        });
+        let of = |module, weight: &TensorSpec, tokens| {
+            let (times, memory) = times(&cost, plan, (weight, tokens));
+            Module {
+                module,
+                times,
+                memory,
+                bytes: stored(plan, weight).align_up(PAGE_BYTES),
+            }
+        };
+        let all = weights.iter().map(|(m, weight)| of(*m, weight, sequences));
         let largest = weights.iter().max_by_key(|(_, weight)| weight.elements());
         let tokens = sequences.saturating_mul(plan.workload.prompt_len);
-        let prefill_share = largest.map_or(1.0, |(_, weight)| {
-            times(&cost, plan, (weight, tokens)).share()
-        });
+        let prefill_share = largest.map_or(1.0, |(m, weight)| of(*m, weight, tokens).share());
         Modules {
             all: all.collect(),
             prefill_share,
@@ -93,8 +98,8 @@ fn stored(plan: &Plan, weight: &TensorSpec) -> Bytes {
     plan.policy.compression.tensor_bytes(weight, plan.dtype)
 }
 
-/// Times of a whole weight for `m` tokens.
-fn times(cost: &CostModel, plan: &Plan, (weight, m): (&TensorSpec, u32)) -> Times {
+/// Times of a whole weight for `m` tokens, and of the host's memory for it.
+fn times(cost: &CostModel, plan: &Plan, (weight, m): (&TensorSpec, u32)) -> (Times, Memory) {
     let route = plan.policy.split.map(|split| split.route);
     let pins = route.is_some_and(split::Route::pins);
     let product = Op::Linear {
@@ -126,7 +131,20 @@ fn times(cost: &CostModel, plan: &Plan, (weight, m): (&TensorSpec, u32)) -> Time
         times.pin = seconds(ResourceKind::Pin, &moved);
         times.device = after_the_last(times);
     }
-    times
+    let shared = cost.profile().tiers.host_shared.as_ref();
+    let memory = shared.map_or(Memory::default(), |rate| {
+        let seconds = |on, op| cost.host_traffic(on, op) / rate.value.0;
+        let pinned = if pins {
+            seconds(ResourceKind::Pin, &moved)
+        } else {
+            0.0
+        };
+        Memory {
+            cpu: seconds(ResourceKind::Cpu, &product),
+            device: pinned + seconds(ResourceKind::H2d, &moved),
+        }
+    });
+    (times, memory)
 }
 
 /// What is left of the device's time when the last part of the rows has come: it computes with each part while the next comes.
