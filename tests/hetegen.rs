@@ -9,16 +9,17 @@ use plimsoll::given;
 use plimsoll::planner::split::{Modules, Prompts, Scheduler, by_law, greedys_loss, scheduled};
 use plimsoll::planner::{Allowed, Answer, Objective, Planned, Request, Strategy, search};
 use plimsoll_core::Dtype;
-use plimsoll_core::hardware::{HardwareProfile, embedded};
+use plimsoll_core::hardware::{Curve, HardwareProfile, embedded};
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
-use plimsoll_core::split::SplitLinears;
+use plimsoll_core::split::{PerModule, Route, SplitLinears};
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, BytesPerSecond};
 use plimsoll_core::workload::Workload;
-use plimsoll_sim::predict;
+use plimsoll_sim::cost::CostModel;
+use plimsoll_sim::{predict, simulate};
 
 /// HeteGen section 5: one user, one prompt.
 const ONE_PROMPT: Workload = Workload {
@@ -223,6 +224,70 @@ fn what_the_greedy_choice_loses_is_said_of_whatever_plan_is_split() {
     assert!(!said.contains("modules    "), "{said}");
 }
 
+/// `rtx4090` with a CPU that somebody measured, at so many bytes a second of weights for one token.
+fn desktop(gb_s: f64) -> HardwareProfile {
+    let mut profile = embedded::profile("rtx4090").expect("embedded");
+    let mut curve = profile.compute.cpu_gemm[0].clone();
+    curve.dtype = Dtype::F16;
+    let points = vec![(1.0, gb_s * 1e9), (32.0, 32.0 * gb_s * 1e9)];
+    curve.rate = Curve::new(points, curve.rate.source.clone(), None).expect("rates");
+    profile.compute.cpu_gemm = vec![curve];
+    profile
+}
+
+#[test]
+fn where_host_memory_is_short_rows_do_not_pass_through_buffers() {
+    let split = |profile: &HardwareProfile| {
+        let plan = planned(profile, "qwen3-32b", Strategy::HeteGen).plan;
+        (plan.policy.split.expect("split"), plan)
+    };
+    // What the CPU leaves is enough for copies from where weights are, and not to page-lock them first.
+    let (direct, plan) = split(&desktop(60.0));
+    assert_eq!(direct.route, Route::Direct);
+    assert!(plan.policy.page_locked.weights && direct.share.up > 0.2);
+    let mut through_buffers = plan.clone();
+    through_buffers.policy.split = Some(SplitLinears {
+        route: Route::Ahead,
+        ..direct
+    });
+    through_buffers.policy.page_locked.weights = false;
+    let rate = |plan: &Plan| {
+        predict(plan, &desktop(60.0))
+            .expect("it runs")
+            .throughput_tok_s
+    };
+    assert!(rate(&plan) > 1.2 * rate(&through_buffers));
+    // A CPU that leaves nothing computes all, and nothing is page-locked for next to nothing.
+    let (alone, plan) = split(&embedded::profile("rtx4090").expect("embedded"));
+    assert_eq!(
+        (alone.route, alone.share),
+        (Route::Ahead, PerModule::default())
+    );
+    assert!(!plan.policy.page_locked.weights);
+}
+
+#[test]
+fn no_plan_of_a_published_machine_reads_host_memory_faster_than_it_is() {
+    for (name, of) in [
+        ("rtx4090", "opt-30b"),
+        ("rtx3090", "opt-30b"),
+        ("a10", "opt-66b"),
+        ("h100", "llama-2-70b"),
+    ] {
+        let profile = embedded::profile(name).expect("embedded");
+        let memory = profile.tiers.host_bandwidth.value.0;
+        let plan = planned(&profile, of, Strategy::HeteGen).plan;
+        let run = simulate(&plan, &profile).expect("it runs");
+        let cost = CostModel::of_plan(&profile, &plan);
+        let moved = run
+            .tasks()
+            .map(|(_, op, resource, _)| cost.host_traffic(run.machine.resources[resource], op));
+        let rate = moved.sum::<f64>() / run.trace.makespan().0;
+        println!("{name}: {:.1} of {:.1} GB/s", rate / 1e9, memory / 1e9);
+        assert!(rate <= memory, "{name}: {rate}");
+    }
+}
+
 #[test]
 fn a_split_plan_is_written_read_simulated_and_run() {
     let place = Place::new();
@@ -233,7 +298,7 @@ fn a_split_plan_is_written_read_simulated_and_run() {
         format!("plan --hw machine.toml --model {opt} {asked} --strategy hetegen -o plan.json");
     let said = place.text(&line);
     assert!(
-        said.contains("split      nothing: the device has all"),
+        said.contains("split      nothing: the device has all linear layers whole\n"),
         "{said}"
     );
     assert!(said.contains("compute.cpu_gemm"), "{said}");
@@ -294,12 +359,8 @@ fn a_split_on_a_machine_whose_cpu_nobody_knows_has_no_interval() {
     let asked = "plan --model opt-13b --num-prompts 1 --strategy hetegen --format json";
     for (machine, whole) in [("t4", false), ("a10", true)] {
         let plan = place.json(&format!("{asked} --hw {machine}"));
-        let known = !embedded::profile(machine)
-            .expect("embedded")
-            .compute
-            .cpu_gemm
-            .is_empty();
-        assert_eq!(known, whole, "{machine}");
+        let profile = embedded::profile(machine).expect("embedded");
+        assert_eq!(profile.knows_cpu_products(), whole, "{machine}");
         let prediction = &plan["prediction"];
         assert!(prediction["throughput_tok_s"].as_f64().is_some(), "{plan}");
         assert!(prediction["interval"].is_null(), "{machine}");
@@ -320,8 +381,9 @@ fn advice_knows_that_a_faster_cpu_helps_a_split() {
     let then = self::planned(&faster, "opt-30b", Strategy::HeteGen).throughput_tok_s;
     let gain = then / planned.throughput_tok_s;
     println!("{advice:?}; twice the CPU {gain:.2}");
+    // The search may move the cache as well.
     assert!(
-        gain > 1.3 && advice.gain >= gain * 0.99,
+        gain > 1.3 && advice.gain >= gain * 0.97,
         "{advice:?}, {gain}"
     );
 }

@@ -199,6 +199,29 @@ fn round_trip_keeps_every_optional_part() {
 }
 
 #[test]
+fn what_a_host_shares_is_no_less_than_its_cpu_reads() {
+    let mut profile = mini();
+    profile.tiers.host_shared = Some(Quantity::new(BytesPerSecond(2e9), "lab"));
+    profile.validate().unwrap();
+    assert_eq!(parse(&profile.to_toml()).unwrap(), profile);
+    profile.tiers.host_bandwidth.value = BytesPerSecond(3e9);
+    let line = profile.validate().unwrap_err().to_string();
+    assert!(line.contains("the CPU alone reads 3.00 GB/s"), "{line}");
+}
+
+#[test]
+fn a_data_sheet_does_not_know_how_fast_a_cpu_multiplies() {
+    let known = |name: &str| embedded::profile(name).unwrap().knows_cpu_products();
+    assert!(known("a10"));
+    for name in ["t4", "rtx4090", "gh200"] {
+        let profile = embedded::profile(name).unwrap();
+        assert!(!profile.compute.cpu_gemm.is_empty(), "{name}");
+        assert!(!profile.knows_cpu_products(), "{name}");
+    }
+    assert!(!mini().knows_cpu_products());
+}
+
+#[test]
 fn a_device_has_one_thread_unless_its_profile_says_more() {
     assert_eq!(mini().device_threads(), 1);
     let launch = "launch_s = { value = 1e-6";

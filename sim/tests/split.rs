@@ -264,3 +264,65 @@ fn pinning_slower_than_the_link_decides_the_share() {
     let at_transfer = Times { pin: 0.0, ..times }.share();
     assert!(time(share).0 < 0.8 * time(at_transfer).0);
 }
+
+/// A machine whose CPU takes all of its host's memory, and page-locking too.
+fn short_of_memory() -> HardwareProfile {
+    let mut profile = rates_alone();
+    let rate = &mut profile.tiers.host_bandwidth;
+    rate.value = BytesPerSecond(60e9);
+    profile.tiers.host_shared = Some(rate.clone());
+    profile.compute.cpu_gemm.clear();
+    profile.links.page_lock = None;
+    profile.validate().expect("a machine");
+    profile
+}
+
+/// Bytes through the host's memory, over the time of a run.
+fn traffic_per_second(plan: &Plan, profile: &HardwareProfile) -> f64 {
+    let run = simulate(plan, profile).expect("it runs");
+    let cost = CostModel::of_plan(profile, plan);
+    let traffic = run.tasks().map(|(_, op, resource, _)| {
+        let on = run.machine.resources[resource];
+        cost.host_traffic(on, op)
+    });
+    traffic.sum::<f64>() / run.trace.makespan().0
+}
+
+#[test]
+fn what_a_host_shares_is_not_given_twice() {
+    let shared = short_of_memory();
+    let mut unshared = shared.clone();
+    unshared.tiers.host_shared = None;
+    let split = SplitLinears::even(0.3);
+    let direct = SplitLinears {
+        route: Route::Direct,
+        ..split
+    };
+    for split in [split, direct] {
+        let mut plan = plan(split);
+        plan.policy.page_locked = PageLocked::ALL;
+        plan.capacity_bytes = footprint(&plan).expect("a policy");
+        let [with, without] = [&shared, &unshared].map(|it| traffic_per_second(&plan, it));
+        println!(
+            "{:?}: {with:.3e} of 60e9 B/s, {without:.3e} where nothing is shared",
+            split.route
+        );
+        assert!(with <= 60e9 * (1.0 + 1e-9), "{with}");
+        assert!(with < without, "{with}");
+    }
+    let through_buffers = traffic_per_second(&plan(split), &shared);
+    assert!(through_buffers > 0.95 * 60e9, "{through_buffers}");
+    let off = shared.without(&[Term::Contention]).expect("a term");
+    assert_eq!(off.tiers.host_shared, None);
+}
+
+#[test]
+fn a_host_that_has_enough_slows_nobody() {
+    let mut profile = rates_alone();
+    let before = predict(&plan(SplitLinears::even(0.3)), &profile).expect("it runs");
+    let mut all = profile.tiers.host_bandwidth.clone();
+    all.value = BytesPerSecond(1e12);
+    profile.tiers.host_shared = Some(all);
+    let with = predict(&plan(SplitLinears::even(0.3)), &profile).expect("it runs");
+    assert_eq!(with.latency_s, before.latency_s);
+}

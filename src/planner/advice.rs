@@ -7,7 +7,6 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::units::{Bytes, BytesPerSecond};
 use plimsoll_sim::closed_form::ClosedForms;
-use plimsoll_sim::predict;
 
 use super::judge::{self, Judged, Length};
 use super::room::Room;
@@ -138,21 +137,14 @@ fn most(
     Ok(best)
 }
 
-/// The change that helps a split plan most, by simulating it on each changed machine with the shares and modules that are best
-/// there; none where none helps.
+/// The change that helps a split plan of so many tokens a second most, by simulating it on each changed machine with the shares and
+/// modules that are best there; none where none helps.
 pub(super) fn of_split(
-    plan: &Plan,
+    (plan, now): (&Plan, f64),
     profile: &HardwareProfile,
 ) -> Result<Option<Advice>, PlanError> {
-    let rate = |profile: &HardwareProfile| -> Result<Option<f64>, PlanError> {
-        let rate = |plan| Ok(predict(&plan, profile)?.throughput_tok_s);
-        split::remade(plan, profile)?.map(rate).transpose()
-    };
-    let Some(now) = rate(profile)? else {
-        return Ok(None);
-    };
     let gains = on_all_processors(changes(profile), &|(change, profile)| {
-        rate(&profile).map(|then| (change, then.unwrap_or(0.0) / now))
+        split::rate_on(plan, &profile).map(|then| (change, then.unwrap_or(0.0) / now))
     });
     most(gains.into_iter())
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::interval;
 use plimsoll_core::lower::{footprint, page_locked_bytes};
+use plimsoll_core::model::ModelSpec;
 use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
@@ -147,7 +148,6 @@ fn placement(plan: &Plan) -> Table {
 
 fn decisions(plan: &Plan) -> String {
     let policy = &plan.policy;
-    let layers = plan.model.num_hidden_layers;
     let switch = |on| if on { "on" } else { "off" };
     let granularity = match policy.granularity {
         Granularity::Layer => "layer by layer",
@@ -187,12 +187,13 @@ fn decisions(plan: &Plan) -> String {
         policy
             .split
             .as_ref()
-            .map_or(String::new(), |split| split_text(split, layers)),
+            .map_or(String::new(), |split| split_text(split, &plan.model)),
     )
 }
 
 /// The device's share of each linear layer, and which it has whole.
-fn split_text(split: &SplitLinears, layers: u32) -> String {
+fn split_text(split: &SplitLinears, model: &ModelSpec) -> String {
+    let layers = model.num_hidden_layers;
     let shares: Vec<String> = split_shares(split, layers)
         .map(|(module, share)| format!("{} {}", module.name(), percent(share)))
         .collect();
@@ -207,14 +208,20 @@ fn split_text(split: &SplitLinears, layers: u32) -> String {
         true => NOTHING.to_owned(),
         false => whole.join(", "),
     };
-    let computed = match shares.is_empty() {
-        true => "none".to_owned(),
-        false => shares.join(", "),
+    let tensors = model.tensors(1);
+    let mut modules = tensors.iter().filter_map(|tensor| Module::of(tensor.role));
+    let has_all = modules.all(|module| split.layers_on_device[module] == layers);
+    let of_prompts = percent(split.prefill_share);
+    let split = match (shares.is_empty(), has_all) {
+        (_, true) => "nothing: the device has all linear layers whole".to_owned(),
+        (true, false) => format!(
+            "the CPU computes a token's outputs of what the device does not have, the device {of_prompts} of a prompt's"
+        ),
+        (false, false) => format!(
+            "the device computes {} of a token's outputs and {of_prompts} of a prompt's, the CPU the rest",
+            shares.join(", "),
+        ),
     };
-    let split = format!(
-        "of what it does not have whole the device computes {computed} of a token's outputs and {} of a prompt's, the CPU the rest",
-        percent(split.prefill_share)
-    );
     format!("split      {split}\non device  whole: {whole}\n")
 }
 
@@ -406,7 +413,7 @@ pub fn policy_in_short(plan: &Plan) -> String {
                 Some((low, high)) => format!(
                     ", linear layers split ({low} to {high} of a token's outputs on the device)"
                 ),
-                None => ", no linear layer split".to_owned(),
+                None => ", linear layers computed where they are".to_owned(),
             },
             None => String::new(),
         },

@@ -78,8 +78,8 @@ pub struct Tiers {
     pub device_bandwidth: Quantity<BytesPerSecond>,
     /// Reading host memory from all CPU threads.
     pub host_bandwidth: Quantity<BytesPerSecond>,
-    /// All that a GPU's host moves through its memory side by side: the CPU, copies, the disk. None: these slow each other as
-    /// [`HardwareProfile::contention`] says, and no further.
+    /// All that the CPU, copies and the disk move through host memory side by side (an emulated device's own reads are not among
+    /// it). None: they slow each other as [`HardwareProfile::contention`] says, and no further.
     pub host_shared: Option<Quantity<BytesPerSecond>>,
 }
 

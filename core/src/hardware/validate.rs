@@ -271,24 +271,17 @@ impl HardwareProfile {
         Ok(())
     }
 
-    /// Nobody reads host memory faster than all together, and an emulated device is one of them that no program names.
+    /// Nobody reads host memory faster than all together.
     fn check_host_memory(&self) -> Result<(), Fault> {
-        let (key, tiers) = ("tiers.host_shared_bytes_per_s", &self.tiers);
-        let Some(shared) = &tiers.host_shared else {
-            return Ok(());
-        };
-        if self.kind == DeviceKind::Emulated {
-            let problem = "is of a host whose memory the device computes in too";
-            return Err(Fault::new(key, problem, "list [[contention]] instead"));
-        }
-        let alone = &tiers.host_bandwidth.value;
-        match shared.value.0 < alone.0 {
-            true => Err(Fault::new(
-                key,
-                format!("is {}, and the CPU alone reads {alone}", shared.value),
+        let alone = self.tiers.host_bandwidth.value;
+        let shared = self.tiers.host_shared.as_ref().map(|rate| rate.value);
+        match shared.filter(|shared| shared.0 < alone.0) {
+            Some(shared) => Err(Fault::new(
+                "tiers.host_shared_bytes_per_s",
+                format!("is {shared}, and the CPU alone reads {alone}"),
                 "write host_bandwidth_bytes_per_s or more",
             )),
-            false => Ok(()),
+            None => Ok(()),
         }
     }
 

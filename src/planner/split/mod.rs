@@ -15,6 +15,7 @@ use plimsoll_core::split::{PerModule, Route, SplitError, SplitLinears};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
+use plimsoll_sim::predict;
 
 use super::judge::{Judged, better_first};
 use super::room::Room;
@@ -68,22 +69,6 @@ pub(super) struct Sharing {
     pub tokens: Tokens,
 }
 
-impl Sharing {
-    /// That of a split.
-    fn of(split: &SplitLinears) -> Sharing {
-        Sharing {
-            prompts: match split.prefill_share == 1.0 {
-                true => Prompts::Streamed,
-                false => Prompts::Split,
-            },
-            tokens: match split.share == PerModule::default() {
-                true => Tokens::OnCpu,
-                false => Tokens::Split,
-            },
-        }
-    }
-}
-
 /// The best split plan of a request.
 ///
 /// # Errors
@@ -127,7 +112,7 @@ pub(super) fn answer(
     let planned = Box::new(Planned {
         latency_s: winner.latency_s(),
         throughput_tok_s: winner.throughput_tok_s(),
-        advice: advice::of_split(winner.plan(), profile)?,
+        advice: advice::of_split((winner.plan(), winner.throughput_tok_s()), profile)?,
         plan: winner.into_plan(),
         runner_up: None,
         considered,
@@ -201,17 +186,33 @@ fn whole(
     Ok(plan.filter(|plan| room.holds(plan).is_ok_and(|holds| holds)))
 }
 
-/// A split plan as it would be made on another machine; none where it has no room there.
-pub(super) fn remade(plan: &Plan, profile: &HardwareProfile) -> Result<Option<Plan>, PlanError> {
-    let Some(split) = &plan.policy.split else {
+/// Tokens a second of a split plan as it would be made on another machine, in the way that is best there; none where it has no room.
+pub(super) fn rate_on(plan: &Plan, profile: &HardwareProfile) -> Result<Option<f64>, PlanError> {
+    let Some(split) = plan.policy.split else {
         return Ok(None);
     };
     let mut open = Plan {
         capacity_bytes: profile.usable(),
         ..plan.clone()
     };
-    open.policy.page_locked = locked(split.route);
-    whole(open, Sharing::of(split), profile)
+    let mut best = None;
+    for (policy, sharing) in ways(plan.policy) {
+        open.policy = policy;
+        if sharing.prompts == prompts_of(&split)
+            && let Some(plan) = whole(open.clone(), sharing, profile)?
+        {
+            let rate = predict(&plan, profile)?.throughput_tok_s;
+            best = Some(best.map_or(rate, |best: f64| best.max(rate)));
+        }
+    }
+    Ok(best)
+}
+
+fn prompts_of(split: &SplitLinears) -> Prompts {
+    match split.prefill_share == 1.0 {
+        true => Prompts::Streamed,
+        false => Prompts::Split,
+    }
 }
 
 /// The policies with the law's shares, and modules on the device as far as it has memory: the least of the host that they can take.
@@ -293,22 +294,27 @@ pub(super) fn open_policies(sequences: u32, allowed: &Allowed) -> Vec<(Policy, S
                 sparse_attention: allowed.sparse_attention,
                 ..blank()
             };
-            for (route, tokens) in WAYS {
-                let split = SplitLinears {
-                    route,
-                    ..SplitLinears::even(0.0)
-                };
-                let policy = Policy {
-                    page_locked: locked(route),
-                    split: Some(split),
-                    ..policy
-                };
-                let prompts = [Prompts::Streamed, Prompts::Split];
-                policies.extend(prompts.map(|prompts| (policy, Sharing { prompts, tokens })));
-            }
+            policies.extend(ways(policy));
         }
     }
     policies
+}
+
+/// A split policy's ways before its shares are known.
+fn ways(policy: Policy) -> impl Iterator<Item = (Policy, Sharing)> {
+    WAYS.into_iter().flat_map(move |(route, tokens)| {
+        let split = SplitLinears {
+            route,
+            ..SplitLinears::even(0.0)
+        };
+        let policy = Policy {
+            page_locked: locked(route),
+            split: Some(split),
+            ..policy
+        };
+        let prompts = [Prompts::Streamed, Prompts::Split];
+        prompts.map(|prompts| (policy, Sharing { prompts, tokens }))
+    })
 }
 
 /// A plan whose split has the law's shares on a machine, and no module on the device.
