@@ -220,11 +220,11 @@ impl PipelineArgs {
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct WorkloadArgs {
     /// Tokens in each prompt
-    #[arg(long, default_value_t = 512, value_name = "TOKENS",
+    #[arg(long, default_value_t = 512, value_name = "TOKENS", allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub prompt_len: u32,
     /// Tokens generated for each prompt
-    #[arg(long, default_value_t = 32, value_name = "TOKENS",
+    #[arg(long, default_value_t = 32, value_name = "TOKENS", allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub gen_len: u32,
     /// Prompts in all [default: no end of them. Figures are then of one block; of a diagonal schedule, of a block's

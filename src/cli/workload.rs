@@ -7,7 +7,7 @@ use plimsoll_core::serve::Distribution;
 
 use super::exit::{Exit, Failure};
 use super::options::{Format, TimeUnitName, positive};
-use super::output::{check_output, print, print_json};
+use super::output::{check_output, print, print_json, written_to};
 use crate::files::{is_file, is_standard_output, write_text};
 use crate::report::serve::prediction_text;
 use crate::report::{Align, Table, three_digits};
@@ -187,7 +187,10 @@ fn generate(args: &Generate) -> anyhow::Result<()> {
         Kind::JsonLines => trace_jsonl(&requests),
     };
     match &args.output {
-        Some(path) => Ok(write_text(path, &text)?),
+        Some(path) => {
+            write_text(path, &text)?;
+            print(&written_to(path))
+        }
         None => print(&text),
     }
 }

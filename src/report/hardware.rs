@@ -37,10 +37,11 @@ pub fn profile_text(profile: &HardwareProfile) -> String {
         let cells = [name, source.kind.name(), &source.date, &source.from];
         sources.row(cells.map(str::to_owned));
     }
-    format!(
-        "{}: {}\n\n{rows}\n{sources}",
-        profile.name, profile.description
-    )
+    let about = match profile.description.is_empty() {
+        true => profile.name.clone(),
+        false => format!("{}: {}", profile.name, profile.description),
+    };
+    format!("{about}\n\n{rows}\n{sources}")
 }
 
 /// The profile as a JSON value of the same keys as its file.

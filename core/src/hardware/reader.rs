@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
         key: &'static str,
         known: &'static [&'static str],
     ) -> Result<Vec<(&'a str, Reader<'a>)>, Fault> {
-        let value = self.need(key, "declare each source under [sources.NAME]")?;
+        let value = self.need(key, "declare each source under [sources.NAME], or take over another profile's with extends = \"NAME\"")?;
         let table = value
             .as_table()
             .ok_or_else(|| self.wrong(key, value, "write tables [sources.NAME]"))?;
