@@ -14,7 +14,7 @@ use plimsoll_core::lower::footprint;
 use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
-use plimsoll_core::split::{PerModule, Route, SplitLinears};
+use plimsoll_core::split::{Route, SplitLinears};
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, BytesPerSecond};
 use plimsoll_core::workload::Workload;
@@ -258,12 +258,27 @@ fn where_host_memory_is_short_rows_do_not_pass_through_buffers() {
     };
     assert!(rate(&plan) > 1.2 * rate(&through_buffers));
     // A CPU that leaves nothing computes all, and nothing is page-locked for next to nothing.
-    let (alone, plan) = split(&embedded::profile("rtx4090").expect("embedded"));
-    assert_eq!(
-        (alone.route, alone.share),
-        (Route::Ahead, PerModule::default())
-    );
+    let mut all_taken = embedded::profile("rtx4090").expect("embedded");
+    all_taken.tiers.host_shared = Some(all_taken.tiers.host_bandwidth.clone());
+    let (alone, plan) = split(&all_taken);
+    assert_eq!(alone.share.up, 0.0);
     assert!(!plan.policy.page_locked.weights);
+}
+
+#[test]
+fn what_locks_less_is_as_quick_where_that_is_asked() {
+    let profile = a10();
+    let mut asked = request(Strategy::HeteGen);
+    asked.workload.num_prompts = Some(16);
+    let latency = |objective: Objective| {
+        let asked = Request { objective, ..asked };
+        match search(&profile, &model("opt-13b"), Dtype::F16, &asked).expect("a request") {
+            Answer::Plan(planned) => planned.latency_s.0,
+            other => panic!("no plan: {other:?}"),
+        }
+    };
+    let [quick, much] = [Objective::Latency, Objective::Throughput].map(latency);
+    assert!(quick <= much / 0.98, "{quick} {much}");
 }
 
 #[test]
@@ -275,7 +290,7 @@ fn no_plan_of_a_published_machine_reads_host_memory_faster_than_it_is() {
         ("h100", "llama-2-70b"),
     ] {
         let profile = embedded::profile(name).expect("embedded");
-        let memory = profile.tiers.host_bandwidth.value.0;
+        let memory = profile.tiers.host_shared.clone().expect("stated").value.0;
         let plan = planned(&profile, of, Strategy::HeteGen).plan;
         let run = simulate(&plan, &profile).expect("it runs");
         let cost = CostModel::of_plan(&profile, &plan);

@@ -531,9 +531,11 @@ impl Executor for Simulator {
         };
         // What others carry changes times while tasks run, and so does a host's memory that does not do for its links.
         let links = &self.cost.profile().links;
-        let peak = links.h2d.page_locked.peak() + links.d2h.page_locked.peak();
+        let beside = |victim, other| self.cost.profile().contention_factor(victim, other);
+        let h2d = links.h2d.page_locked.peak() * beside(Engine::H2d, Engine::D2h);
+        let d2h = links.d2h.page_locked.peak() * beside(Engine::D2h, Engine::H2d);
         let memory = self.host_memory.as_ref();
-        let does = memory.is_none_or(|memory| memory.does_for(peak));
+        let does = memory.is_none_or(|memory| memory.does_for(h2d + d2h));
         (self.traffic.is_none() && does).then(|| Box::new(known()) as Box<dyn Times>)
     }
 }

@@ -56,7 +56,7 @@ impl HostMemory {
     ) {
         let traffic = cost.host_traffic(on, op);
         self.asked[lane] = match traffic > 0.0 {
-            // Alone it takes as long as it takes.
+            // Alone it takes as long as the profile says, even where that is faster than all of the memory.
             true => (traffic / seconds).min(self.rate),
             false => 0.0,
         };

@@ -442,7 +442,7 @@ pub(super) fn packed_products(plan: &Plan, profile: &HardwareProfile) -> String 
 pub(super) fn at_most(any_split: bool, profile: &HardwareProfile) -> Option<String> {
     (any_split && !profile.knows_cpu_products()).then(|| {
         format!(
-            "nobody measured how fast the CPU of {} multiplies (compute.cpu_gemm): {}; the throughput is at most this; on the machine itself \
+            "nobody measured how fast the CPU of {} multiplies (compute.cpu_gemm): {}, which it hardly reaches: take the throughput for a bound; on the machine itself \
              `plimsoll profile` measures it",
             profile.name,
             cpu_bound(profile)

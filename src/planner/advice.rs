@@ -309,7 +309,6 @@ fn faster_cpu(profile: &mut HardwareProfile) {
     double(&mut profile.compute.cpu_attention);
 }
 
-/// Where a profile does not say how fast, host memory bounds them.
 fn faster_products(profile: &mut HardwareProfile) {
     let products = &mut profile.compute.cpu_gemm;
     products.iter_mut().for_each(|gemm| double(&mut gemm.rate));

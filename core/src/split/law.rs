@@ -62,17 +62,24 @@ impl Times {
         self.cpu / (self.cpu + self.device + self.communication())
     }
 
-    /// The same where the host's memory may not do for all that goes on side by side, of which the paper says nothing. Then the less
-    /// is computed by the device the better, since that takes it more: until the CPU ends when the memory does.
+    /// The same where the host's memory may not do for all that goes on side by side, of which the paper says nothing. Where what
+    /// the device computes takes it more, the less that is the better: until the CPU ends when the memory does.
     pub fn share_of(&self, memory: &Memory) -> f64 {
         let by_law = self.share();
-        if memory.time_at(by_law) <= (1.0 - by_law) * self.cpu {
+        let does = memory.time_at(by_law) <= (1.0 - by_law) * self.cpu;
+        if does || memory.device <= memory.cpu {
             return by_law;
         }
         let left = (self.cpu - memory.cpu).max(0.0);
-        (left / (left + memory.device)).min(by_law)
+        match left / (left + memory.device) {
+            share if share < SHARE_LEAST => 0.0,
+            share => share.min(by_law),
+        }
     }
 }
+
+/// Less is not worth the copies.
+const SHARE_LEAST: f64 = 0.01;
 
 /// Times in which a host's memory moves what a whole layer needs of it, in the unit of its [`Times`]. Of a memory that does for all: 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -183,6 +190,8 @@ mod tests {
             assert!((best - memory.time_at(share)).abs() < EXACT, "{share}");
         }
         assert_eq!(with(3.0, 9.0), 0.0);
+        assert_eq!(with(2.99, 9.0), 0.0);
+        assert_eq!(with(3.0, 2.9), times.share());
     }
 
     #[test]

@@ -13,14 +13,16 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Fractions, PageLocked, Policy, PolicyError, Schedule};
 use plimsoll_core::split::{PerModule, Route, SplitError, SplitLinears};
 use plimsoll_core::tier::{PerTier, Tier};
-use plimsoll_core::units::Bytes;
+use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::predict;
 
 use super::judge::{Judged, better_first};
 use super::room::Room;
 use super::whole::Maker;
-use super::{Allowed, Answer, PlanError, Planned, Request, advice, infeasible, workload_of};
+use super::{
+    Allowed, Answer, Objective, PlanError, Planned, Request, advice, infeasible, workload_of,
+};
 use crate::parallel::on_all_processors;
 
 pub use loss::{GreedysLoss, loss_of};
@@ -30,7 +32,7 @@ pub use shares::{Module, Modules};
 /// Sequences of a block are tried up to here, doubling: a split is for few (HeteGen section 1).
 pub(super) const SEQUENCES_MAX: u32 = 64;
 
-/// A plan with this much of the best one's throughput is next to as good.
+/// A plan that is this close to the best one is next to as good.
 const AS_GOOD: f64 = 0.98;
 
 /// How modules are chosen for the device.
@@ -106,7 +108,7 @@ pub(super) fn answer(
         latency(a).total_cmp(&latency(b))
     });
     let winner = quick
-        .map(|best| locking_least(&found, best, in_time))
+        .map(|best| locking_least((&found, best), request.objective, in_time))
         .transpose()?;
     let winner = found.swap_remove(winner.or(quickest).unwrap_or(0));
     let planned = Box::new(Planned {
@@ -126,14 +128,14 @@ pub(super) fn answer(
 
 /// Of plans, best first, the one from the best on that is next to as good and page-locks least.
 fn locking_least(
-    found: &[Judged],
-    best: usize,
+    (found, best): (&[Judged], usize),
+    objective: Objective,
     in_time: impl Fn(&Judged) -> bool,
 ) -> Result<usize, LowerError> {
-    let enough = AS_GOOD * found[best].throughput_tok_s();
+    let most = found[best].cost(objective) / AS_GOOD;
     let as_good = (best..found.len()).filter(|index| {
         let judged = &found[*index];
-        in_time(judged) && judged.throughput_tok_s() >= enough
+        in_time(judged) && judged.cost(objective) <= most
     });
     let locks = |index: usize| Ok((page_locked_bytes(found[index].plan())?, index));
     let locked: Result<Vec<(Bytes, usize)>, LowerError> = as_good.map(locks).collect();
@@ -181,7 +183,12 @@ fn whole(
     profile: &HardwareProfile,
 ) -> Result<Option<Plan>, PlanError> {
     let room = Room::of(profile);
-    let plan = room.locking_less(shared(open, sharing, profile))?;
+    let asked = open.policy.page_locked;
+    let mut plan = room.locking_less(shared(open, sharing, profile))?;
+    if plan.policy.page_locked != asked {
+        // Copies from pageable homes are slower, so that the law's shares are others.
+        plan = shared(plan, sharing, profile);
+    }
     let plan = scheduled(plan, profile, Scheduler::Greedy)?;
     Ok(plan.filter(|plan| room.holds(plan).is_ok_and(|holds| holds)))
 }
@@ -259,11 +266,12 @@ fn locked(route: Route) -> PageLocked {
 }
 
 /// Ways in which a token's rows come to the device: through buffers, as HeteGen's do; from homes that are page-locked, which takes the
-/// host's memory less; not at all.
-const WAYS: [(Route, Tokens); 3] = [
+/// host's memory less; not at all, but a prompt's.
+const WAYS: [(Route, Tokens); 4] = [
     (Route::Ahead, Tokens::Split),
     (Route::Direct, Tokens::Split),
     (Route::Ahead, Tokens::OnCpu),
+    (Route::Direct, Tokens::OnCpu),
 ];
 
 /// Splits before their shares are known: where the cache lives and who attends to it, how rows come to the device, and whether
@@ -376,7 +384,15 @@ fn candidates(
     let modules = Modules::of(plan, profile);
     let used = footprint(plan)?.device;
     let room = plan.capacity_bytes.device.saturating_sub(used);
-    Ok((modules.candidates(plan.model.num_hidden_layers), room))
+    let mut candidates = modules.candidates(plan.model.num_hidden_layers);
+    let split = plan.policy.split.as_ref();
+    if split.is_some_and(|split| split.share == PerModule::default()) {
+        // The CPU computes all of each.
+        for (candidate, module) in candidates.iter_mut().zip(&modules.all) {
+            candidate.saved = Seconds(module.times.cpu);
+        }
+    }
+    Ok((candidates, room))
 }
 
 /// The plan with these layers on the device, less what whole pages make too much.
