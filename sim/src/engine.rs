@@ -1,7 +1,7 @@
 //! The discrete-event engine: an executor with modelled time.
 //!
 //! Resources are first in, first out in program order, so only the head of each queue can start.
-//! The profile says how much slower one engine is beside another; the delays of several add up.
+//! The profile says how much slower one engine is beside another; the delays of several add up. What a host's memory gives to all is shared besides.
 //! Whenever the set of running tasks changes, or what others carry over the links, what is left of each is re-timed. The same
 //! input gives the same trace: ties in time break on the task's number.
 

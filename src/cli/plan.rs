@@ -438,7 +438,7 @@ pub(super) fn packed_products(plan: &Plan, profile: &HardwareProfile) -> String 
     said.map_or(String::new(), |said| format!("note       {said}\n"))
 }
 
-/// That what is predicted of plans, some of them split, is an upper bound, and why; none where it is not.
+/// That what is predicted of plans, some of them split, is a bound by data sheets, and why; none where it is not.
 pub(super) fn at_most(any_split: bool, profile: &HardwareProfile) -> Option<String> {
     (any_split && !profile.knows_cpu_products()).then(|| {
         format!(

@@ -334,7 +334,7 @@ pub fn locks_much(plan: &Plan, profile: &HardwareProfile) -> String {
             profile.name, most.value
         ),
         None if locked.as_f64() > LOCKED_MUCH * host.as_f64() => format!(
-            "note       {locked} of {host} of the host are page-locked, more than some systems allow (Windows: about half); how much \
+            "note       {locked} of {host} of the host are page-locked, which is more than some systems allow; how much \
              yours does is `page_lockable_bytes` under [tiers] in a profile that extends {}\n",
             profile.name
         ),
