@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::hardware::{Curve, HardwareProfile, Implementation, Inflections, ProductCurves};
-use plimsoll_core::model::ModelSpec;
+use plimsoll_core::model::{ModelSpec, TensorSpec};
 
 use crate::kernels::linear::Ways;
 use crate::probe::{MEASURED, median, spread};
@@ -22,23 +22,43 @@ pub struct Weights {
     pub k: usize,
     /// Whether they are multiplied as groups of 4-bit codes.
     pub packed: bool,
+    /// Whether a bias is added, where that is not the same time: on a GPU, whose vendor's products know none.
+    pub biased: bool,
 }
 
 impl Weights {
     /// Those of a model's matrices, each shape once: of its embedding's projection, its layers and its head. (A paper's model
     /// has four; one that groups its queries, or has a head, more.)
     pub fn of_model(model: &ModelSpec, dtype: Dtype) -> Vec<Weights> {
-        let blocks = [0, 1, model.num_blocks() - 1];
+        Weights::of_matrices(model, dtype, |_, _| false)
+    }
+
+    /// The same as a GPU multiplies with them: those with a bias are others than those without.
+    pub fn of_model_on_card(model: &ModelSpec, dtype: Dtype) -> Vec<Weights> {
+        let has = |block: &[TensorSpec], role| block.iter().any(|tensor| tensor.role == role);
+        Weights::of_matrices(model, dtype, |block, tensor| {
+            tensor.role.bias().is_some_and(|role| has(block, role))
+        })
+    }
+
+    fn of_matrices(
+        model: &ModelSpec,
+        dtype: Dtype,
+        is_biased: impl Fn(&[TensorSpec], &TensorSpec) -> bool,
+    ) -> Vec<Weights> {
         let mut shapes: Vec<Weights> = Vec::new();
-        for tensor in blocks.into_iter().flat_map(|block| model.tensors(block)) {
-            let weights = Weights {
-                dtype,
-                n: tensor.rows as usize,
-                k: tensor.cols as usize,
-                packed: false,
-            };
-            if tensor.is_multiplied() && !shapes.contains(&weights) {
-                shapes.push(weights);
+        for block in [0, 1, model.num_blocks() - 1].map(|block| model.tensors(block)) {
+            for tensor in block.iter().filter(|tensor| tensor.is_multiplied()) {
+                let weights = Weights {
+                    dtype,
+                    n: tensor.rows as usize,
+                    k: tensor.cols as usize,
+                    packed: false,
+                    biased: is_biased(&block, tensor),
+                };
+                if !shapes.contains(&weights) {
+                    shapes.push(weights);
+                }
             }
         }
         shapes
@@ -49,14 +69,20 @@ impl Weights {
     pub fn in_groups(self) -> Weights {
         Weights {
             packed: true,
+            biased: false,
             ..self
         }
     }
 
     /// Whole weights, and behind them the same in groups: how a GPU multiplies those is a choice among ways of these.
-    pub fn whole_then_in_groups(mut whole: Vec<Weights>) -> Vec<Weights> {
-        whole.extend(whole.clone().into_iter().map(Weights::in_groups));
-        whole
+    pub fn whole_then_in_groups(whole: Vec<Weights>) -> Vec<Weights> {
+        let mut all = whole.clone();
+        for packed in whole.into_iter().map(Weights::in_groups) {
+            if !all.contains(&packed) {
+                all.push(packed);
+            }
+        }
+        all
     }
 
     /// Bytes of them.
@@ -107,6 +133,7 @@ pub fn curves(weights: Weights, tried: &[Tried]) -> Option<ProductCurves> {
         n: u32::try_from(weights.n).ok()?,
         k: u32::try_from(weights.k).ok()?,
         packed: weights.packed,
+        biased: weights.biased,
         gemv: curve(Implementation::Gemv)?,
         flat: curve(Implementation::Flat),
         conventional: curve(Implementation::Conventional)?,
@@ -133,6 +160,7 @@ impl Known {
                 n: curves.n as usize,
                 k: curves.k as usize,
                 packed: curves.packed,
+                biased: curves.biased,
             },
             points: curves.inflections(),
             curves: Some(curves),
@@ -247,6 +275,7 @@ mod tests {
             n,
             k,
             packed: false,
+            biased: false,
         }
     }
 

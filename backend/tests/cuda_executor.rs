@@ -290,6 +290,7 @@ fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
             n: tensor.rows as usize,
             k: tensor.cols as usize,
             packed: false,
+            biased: false,
         };
         let dispatch = Dispatch::of(shapes.map(|tensor| (weights(tensor), points)));
         let found = on_card_with(&plan, &*source, &prompts, (&card, dispatch), &options);

@@ -171,6 +171,7 @@ fn round_trip_keeps_every_optional_part() {
         n: 96,
         k: 64,
         packed: true,
+        biased: false,
         gemv: rate(&[(1.0, 5e9)]),
         flat: None,
         conventional: rate(&[(6.0, 9e9), (128.0, 1e10)]),
@@ -677,8 +678,11 @@ fn weights_are_read_at_a_rate_for_each_type() {
         few_tokens: 2.0,
         many_tokens: 5.0,
         copy: 7.0,
+        disk_read: 3.0,
     });
     assert_eq!(rates(&slower), [Some(7.5e9), Some(6e9), Some(6e9)]);
+    let disk = [&slower, &profile].map(|it| it.links.disk_read.rate.at(1e6));
+    assert!((3.0 * disk[0] / disk[1] - 1.0).abs() < 1e-12, "{disk:?}");
     let one = parse(&(MINIMAL.to_owned() + &WEIGHT_READS.replacen("f32", "bf16", 1))).unwrap();
     assert_eq!(rates(&one)[0], None);
 }

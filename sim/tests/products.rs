@@ -43,6 +43,7 @@ fn knowing(shape: [u32; 2]) -> HardwareProfile {
         n: shape[0],
         k: shape[1],
         packed: false,
+        biased: false,
         gemv: curve(&[(1.0, 1e9), (8.0, 2e9)]).expect("a curve"),
         flat: Some(curve(&[(1.0, 5e8), (8.0, 4e9), (64.0, 3e10)]).expect("a curve")),
         conventional: curve(&[(8.0, 1e9), (64.0, 6e10)]).expect("a curve"),
@@ -201,6 +202,7 @@ fn a_sum_of_products_has_those_of_packed_weights() {
     profile.compute.products.push(ProductCurves {
         dtype: Dtype::Bf16,
         packed: true,
+        biased: false,
         gemv: curve(5e12),
         flat: None,
         conventional: curve(1e12),

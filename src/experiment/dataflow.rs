@@ -97,6 +97,7 @@ impl Measured {
             n: self.n,
             k: self.k,
             packed: false,
+            biased: false,
             gemv,
             flat: Some(flat),
             conventional,

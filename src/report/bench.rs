@@ -376,6 +376,7 @@ mod tests {
                 n: 64,
                 k: 32,
                 packed: false,
+                biased: false,
             },
             rows,
             seconds: vec![(Gemv, gemv), (Conventional, 1e-3)],

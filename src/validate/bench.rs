@@ -8,8 +8,10 @@ use plimsoll_backend::cpu::{CpuExecutor, CpuOptions};
 use plimsoll_backend::probe::{Moment, PaceMeter};
 use plimsoll_backend::weights::{Remembered, Synthetic};
 use plimsoll_core::control::{Run, drive};
-use plimsoll_core::lower::Lowering;
+use plimsoll_core::lower::{Lowering, footprint};
 use plimsoll_core::plan::Plan;
+use plimsoll_core::tier::Tier;
+use plimsoll_core::units::Bytes;
 
 use super::{Case, Why};
 use crate::files::random_prompts;
@@ -57,7 +59,10 @@ impl<'a> Bench<'a> {
             Some(meter) => meter,
             None => PaceMeter::new(options)?,
         };
-        let paced = self.meter.insert(meter).steadily(|| {
+        let meter = self.meter.insert(meter);
+        let uses_disk = footprint(plan).is_ok_and(|needs| needs[Tier::Disk] > Bytes::ZERO);
+        meter.watch_disk(uses_disk);
+        let paced = meter.steadily(|| {
             if options.interrupt.load(Ordering::Relaxed) {
                 return Err(Why::interrupted());
             }

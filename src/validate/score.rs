@@ -29,8 +29,8 @@ pub struct CaseRow {
     pub error: f64,
     /// The same for the prediction at the profile's own pace.
     pub error_as_profiled: f64,
-    /// How much slower the machine was than when it was profiled (matrix products of few tokens), where
-    /// the profile says.
+    /// How much slower the machine was than when it was profiled (matrix products of few tokens; of a GPU's, reads of the
+    /// disk), where the profile says.
     pub pace: Option<f64>,
     /// Runs done again because the machine changed its pace during them.
     pub restarts: u32,

@@ -69,7 +69,7 @@ impl ProductTimes {
 pub(super) fn learn(options: &BenchOptions) -> Result<(), ProbeError> {
     let dispatch = &options.cpu.dispatch;
     let shapes = match options.packed && options.cpu.card.is_some() {
-        true => Weights::whole_then_in_groups(Weights::of_model(&options.model, options.dtype)),
+        true => Weights::whole_then_in_groups(matrices(options)),
         false => shapes(options),
     };
     match &options.cpu.card {
@@ -89,10 +89,22 @@ pub(super) fn learn(options: &BenchOptions) -> Result<(), ProbeError> {
 
 /// The model's, each once.
 fn shapes(options: &BenchOptions) -> Vec<Weights> {
-    let whole = Weights::of_model(&options.model, options.dtype).into_iter();
+    let whole = matrices(options);
     match options.packed {
-        true => whole.map(Weights::in_groups).collect(),
-        false => whole.collect(),
+        true => {
+            let packed = Weights::whole_then_in_groups(whole).into_iter();
+            packed.filter(|weights| weights.packed).collect()
+        }
+        false => whole,
+    }
+}
+
+/// With whole weights.
+fn matrices(options: &BenchOptions) -> Vec<Weights> {
+    let (model, dtype) = (&options.model, options.dtype);
+    match options.cpu.card {
+        Some(_) => Weights::of_model_on_card(model, dtype),
+        None => Weights::of_model(model, dtype),
     }
 }
 
@@ -163,6 +175,7 @@ mod tests {
         n: 3,
         k: 5,
         packed: false,
+        biased: false,
     };
 
     #[test]

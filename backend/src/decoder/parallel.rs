@@ -78,6 +78,7 @@ impl Team {
             n,
             k,
             packed: matches!(weight.weight, Matrix::Packed(_)),
+            biased: false,
         }))
     }
 
@@ -397,6 +398,7 @@ mod tests {
             n: 64,
             k: 64,
             packed: false,
+            biased: false,
         };
         let team = Team {
             dispatch: Dispatch::of([(own, points)]),

@@ -188,8 +188,17 @@ fn links(measured: &Measured) -> Links {
         disk_write: disk(ResourceKind::DiskWrite),
         page_lock: Some(curve(&moved(ResourceKind::Pin))),
         staged_ahead: staged_ahead(&measured.staged),
+        disk_read_pace: disk_read_pace(measured),
         peers: Vec::new(),
     }
+}
+
+/// At the pace that the reader's rates are for.
+fn disk_read_pace(measured: &Measured) -> Option<Quantity<Seconds>> {
+    let moments = measured.moments.iter();
+    let moments: Vec<f64> = moments.filter_map(|moment| moment.disk_read_s).collect();
+    let usual = measured.usual().disk_read_s?;
+    Some(Quantity::new(Seconds(usual), MEASURED).with_spread(spread(&moments)))
 }
 
 /// None without a GPU, of which no driver has any.

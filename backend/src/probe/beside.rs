@@ -52,7 +52,7 @@ pub(super) fn curves(parts: &[LayerPart], products: &[ProductCurves]) -> Vec<Bes
         let Op::Linear { m, ref gemms, .. } = part.task.op else {
             continue;
         };
-        let alone = |gemm: Gemm| alone_s(products, part.dtype, (m, gemm));
+        let alone = |gemm: Gemm| alone_s(products, (part.dtype, part.biased), (m, gemm));
         let all: Option<f64> = gemms.iter().map(alone).sum();
         let (Some(all), Some(first)) = (all, gemms.iter().next()) else {
             continue;
@@ -90,10 +90,15 @@ fn rates(width: u32, times: &BTreeMap<u32, Vec<f64>>) -> Rates {
 const LEAST_OF_MIDDLE: f64 = 16.0;
 
 /// Seconds of a product with whole weights by itself, by the implementation that an executor chooses.
-fn alone_s(products: &[ProductCurves], dtype: Dtype, (m, gemm): (u32, Gemm)) -> Option<f64> {
-    let known = products.iter().find(|known| {
+fn alone_s(
+    products: &[ProductCurves],
+    (dtype, biased): (Dtype, bool),
+    (m, gemm): (u32, Gemm),
+) -> Option<f64> {
+    let of_shape = products.iter().filter(|known| {
         (known.dtype, known.packed, known.n, known.k) == (dtype, false, gemm.n, gemm.k)
     });
+    let known = of_shape.min_by_key(|known| known.biased != biased);
     let rows = f64::from(m);
     let flops = 2.0 * rows * f64::from(gemm.n) * f64::from(gemm.k);
     known.map(|known| flops / known.chosen(m).at(rows))
@@ -114,6 +119,7 @@ mod tests {
             n,
             k,
             packed: false,
+            biased: false,
             gemv: of(vec![rate(1.0), rate(64.0)]),
             flat: None,
             conventional: of(vec![(1.0, 1.0)]),

@@ -11,6 +11,7 @@ mod bandwidth;
 mod beside;
 mod compute;
 mod contention;
+mod disk_pace;
 mod moves;
 mod pace;
 mod pageable;
@@ -49,7 +50,7 @@ pub use bandwidth::host_read_rates;
 pub(crate) use bandwidth::read_rate;
 use compute::Kind;
 use contention::{Losses, ROUNDS};
-use moves::{MOVERS, Moves, REGION, SIZES};
+use moves::{MOVERS, Moves, REGIONS, SIZES};
 pub use pace::{Moment, PaceMeter, Paced};
 pub use pageable::pageable_copies;
 use pageable::take_staged;
@@ -151,7 +152,10 @@ struct Measured {
 impl Measured {
     fn new(options: &CpuOptions, disk_free: Bytes) -> Result<Measured, CpuError> {
         let mut meter = PaceMeter::new(options)?;
+        // The disk's pace at first, and around all that is moved.
+        meter.watch_disk(true);
         let moments: Vec<Moment> = (0..5).map(|_| meter.now()).collect();
+        meter.watch_disk(false);
         Ok(Measured {
             base: Moment::middle(&moments),
             meter,
@@ -226,16 +230,19 @@ pub fn measure(
         },
         ..options.clone()
     };
-    progress("copies and disk", 0.0);
+    // First of all, since a GPU's executors would else learn the shapes that they meet, without the rows of prompts.
+    progress("implementations of products", 0.0);
+    measure_products(options, &mut measured)?;
+    progress("copies and disk", 0.08);
     measure_host_reads(options, &mut measured)?;
+    measured.meter.watch_disk(true);
     measure_moves(options, &mut measured)?;
+    measured.meter.watch_disk(false);
     if options.cpu.card.is_some() {
         let (_, mut tasks) = measured.run(|_| pageable_copies(options))?;
         measured.staged = take_staged(&mut tasks);
         measured.pageable = tasks;
     }
-    progress("implementations of products", 0.04);
-    measure_products(options, &mut measured)?;
     let all = options.shapes().len() * options.dtypes.len();
     let mut done = 0;
     for dtype in &options.dtypes {
@@ -310,9 +317,9 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
         Kind::OnDevice,
     )?;
     let behind = footprint(&plan)?;
-    plan.capacity_bytes = Moves::room(&MOVERS, REGION, behind);
+    plan.capacity_bytes = Moves::room(&MOVERS, REGIONS, behind);
     let machine = Machine::single_gpu(plan.capacity_bytes);
-    let mut moves = Moves::new(Program::new(), &machine, REGION).with((&MOVERS, true), behind);
+    let mut moves = Moves::new(Program::new(), &machine, REGIONS).with((&MOVERS, true), behind);
     moves.prepare();
     let rounds: Vec<_> = (0..ROUNDS)
         .map(|_| {
@@ -394,9 +401,13 @@ fn prompts(plan: &Plan, count: u32) -> Vec<Vec<u32>> {
 /// each executor measures its own model's as well.
 fn measure_products(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
     let mut shapes = Vec::new();
+    let of_model = match options.cpu.card {
+        Some(_) => Weights::of_model_on_card,
+        None => Weights::of_model,
+    };
     for dtype in &options.dtypes {
         let models = options.models.iter();
-        shapes.extend(models.flat_map(|model| Weights::of_model(model, *dtype)));
+        shapes.extend(models.flat_map(|model| of_model(model, *dtype)));
     }
     let calibration: Vec<ModelSpec> = match options.cpu.card.is_some() {
         true => {
@@ -407,7 +418,7 @@ fn measure_products(options: &ProbeOptions, measured: &mut Measured) -> Result<(
     };
     for dtype in &options.dtypes {
         let models = calibration.iter();
-        shapes.extend(models.flat_map(|model| Weights::of_model(model, *dtype)));
+        shapes.extend(models.flat_map(|model| of_model(model, *dtype)));
     }
     if let Some(narrowest) = options.dtypes.iter().min_by_key(|d| d.size_bytes()) {
         let of_type = shapes.iter().filter(|w| w.dtype == *narrowest);

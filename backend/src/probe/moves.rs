@@ -30,6 +30,13 @@ pub(super) const SIZES: &[u64] = &[
 /// Room for two of the largest, and more for what is read on and on.
 pub(super) const REGION: Bytes = Bytes(128 << 20);
 
+/// Regions of each tier. Those of a disk are larger: something on the way may keep what was read just before.
+pub(super) const REGIONS: PerTier<Bytes> = PerTier {
+    device: REGION,
+    host: REGION,
+    disk: Bytes(1 << 30),
+};
+
 /// A program of moves, with a region of its own for each engine's source and destination.
 pub(super) struct Moves {
     pub program: Program,
@@ -37,7 +44,7 @@ pub(super) struct Moves {
     movers: Vec<ResourceKind>,
     page_locked: Vec<bool>,
     regions: Vec<(BufferId, BufferId)>,
-    region: u64,
+    sizes: PerTier<Bytes>,
     moved: Vec<u64>,
     last: Option<TaskId>,
 }
@@ -54,10 +61,10 @@ fn ends(kind: ResourceKind) -> (Tier, Tier) {
 }
 
 impl Moves {
-    /// What each tier must hold besides `behind`, with regions of this many bytes for each engine.
+    /// What each tier must hold besides `behind`, with regions of so many bytes for each engine.
     pub(super) fn room(
         movers: &[ResourceKind],
-        region: Bytes,
+        sizes: PerTier<Bytes>,
         behind: PerTier<Bytes>,
     ) -> PerTier<Bytes> {
         PerTier::from_fn(|tier| {
@@ -65,19 +72,19 @@ impl Moves {
                 let (from, to) = ends(*kind);
                 u64::from(from == tier) + u64::from(to == tier)
             });
-            behind[tier] + region * ends.sum()
+            behind[tier] + sizes[tier] * ends.sum()
         })
     }
 
     /// Appends moves to a program, of regions of so many bytes.
-    pub(super) fn new(program: Program, machine: &Machine, region: Bytes) -> Moves {
+    pub(super) fn new(program: Program, machine: &Machine, sizes: PerTier<Bytes>) -> Moves {
         Moves {
             program,
             machine: machine.clone(),
             movers: Vec::new(),
             page_locked: Vec::new(),
             regions: Vec::new(),
-            region: region.0,
+            sizes,
             moved: Vec::new(),
             last: None,
         }
@@ -95,7 +102,7 @@ impl Moves {
                 .machine
                 .arena(tier, 0)
                 .expect("a machine of one GPU has all tiers");
-            let (offset, bytes) = (end[tier], Bytes(self.region));
+            let (offset, bytes) = (end[tier], self.sizes[tier]);
             end[tier] = offset + bytes;
             self.program.buffer(Buffer {
                 arena,
@@ -118,13 +125,17 @@ impl Moves {
     /// Appends a move of `bytes`. The source runs on through its region, as weights do; the
     /// destination alternates between two places, as slots do.
     pub(super) fn push(&mut self, mover: usize, bytes: u64, deps: &[TaskId]) -> TaskId {
-        let place = |at: u64| Bytes(at % (self.region / bytes).max(1) * bytes);
+        let (source, target) = ends(self.movers[mover]);
+        let place = |at: u64, tier: Tier| {
+            let room = self.sizes[tier].0 / bytes;
+            Bytes(at % room.max(1) * bytes)
+        };
         let count = self.moved[mover];
         self.moved[mover] += 1;
-        let (from, to) = (place(count), place(count % 2));
+        let (from, to) = (place(count, source), place(count % 2, target));
         // A disk that is written like a cache is written on and on, not in two places.
         let to = if self.movers[mover] == ResourceKind::DiskWrite {
-            from
+            place(count, target)
         } else {
             to
         };
@@ -172,11 +183,11 @@ impl Moves {
         };
         let own = self.regions[writer];
         self.regions[writer].1 = self.regions[reader].0;
-        for _ in 0..self.region / PART {
+        for _ in 0..self.sizes.disk.0 / PART {
             self.push(writer, PART, &[]);
         }
         self.regions[writer] = own;
-        for _ in 0..self.region / PART {
+        for _ in 0..self.sizes.disk.0 / PART {
             self.push(writer, PART, &[]);
         }
         self.moved[writer] = 0;

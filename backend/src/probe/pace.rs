@@ -7,6 +7,7 @@ use plimsoll_core::hardware::{HardwareProfile, Slowness};
 use plimsoll_core::program::ResourceKind;
 use plimsoll_core::units::Bytes;
 
+use super::disk_pace::DiskMeter;
 use super::stats::median;
 use crate::cpu::{Cores, CpuError, CpuOptions};
 use crate::decoder::Team;
@@ -39,6 +40,8 @@ pub struct Moment {
     pub many_tokens_s: f64,
     /// Copy, on the other cores.
     pub copy_s: f64,
+    /// Reads of the disk; none where nobody asked for it.
+    pub disk_read_s: Option<f64>,
 }
 
 /// How often in all a measurement is begun again because the machine changed its pace meanwhile: where
@@ -59,8 +62,12 @@ pub struct PaceMeter {
     cores: Cores,
     /// The device's threads, by which the products are computed.
     threads: usize,
-    /// A GPU has a pace of its own, of which the processor's says nothing: all moments are alike.
+    /// A GPU has a pace of its own, of which the processor's says nothing: all moments are alike, but for the disk's.
     on_card: bool,
+    options: CpuOptions,
+    /// Kept once it is there.
+    disk: Option<DiskMeter>,
+    watches_disk: bool,
 }
 
 impl PaceMeter {
@@ -91,7 +98,18 @@ impl PaceMeter {
             cores: Cores::of(options),
             threads: options.device_threads,
             on_card,
+            options: options.clone(),
+            disk: None,
+            watches_disk: false,
         })
+    }
+
+    /// Whether the disk's pace is asked for from now on. A disk without room for the work has none.
+    pub fn watch_disk(&mut self, watch: bool) {
+        self.watches_disk = watch;
+        if watch && self.disk.is_none() {
+            self.disk = DiskMeter::new(&self.options).ok();
+        }
     }
 
     /// Measures something with the reference work before and after. Where both are apart, the reference work is timed once more:
@@ -127,13 +145,16 @@ impl PaceMeter {
         }
     }
 
-    /// Times the reference work now: about a tenth of a second.
+    /// Times the reference work now: about a tenth of a second, and twice that where the disk's is asked for.
     pub fn now(&mut self) -> Moment {
+        let disk = self.disk.as_mut().filter(|_| self.watches_disk);
+        let disk_read_s = disk.and_then(|disk| disk.now().ok());
         if self.on_card {
             return Moment {
                 few_tokens_s: 1.0,
                 many_tokens_s: 1.0,
                 copy_s: 1.0,
+                disk_read_s,
             };
         }
         let (input, output, turn) = (&self.input, &mut self.output, &mut self.turn);
@@ -161,6 +182,7 @@ impl PaceMeter {
             few_tokens_s: products[0],
             many_tokens_s: products[1],
             copy_s,
+            disk_read_s,
         }
     }
 }
@@ -205,10 +227,12 @@ impl Moment {
     /// Between two moments.
     pub fn between(before: Moment, after: Moment) -> Moment {
         let mean = |part: fn(&Moment) -> f64| (part(&before) * part(&after)).sqrt();
+        let disk_read_s = before.disk_read_s.zip(after.disk_read_s);
         Moment {
             few_tokens_s: mean(|m| m.few_tokens_s),
             many_tokens_s: mean(|m| m.many_tokens_s),
             copy_s: mean(|m| m.copy_s),
+            disk_read_s: disk_read_s.map(|(before, after)| (before * after).sqrt()),
         }
     }
 
@@ -218,7 +242,7 @@ impl Moment {
         Moment::is_steady(before, later).then(|| Moment::between(before, later))
     }
 
-    /// Whether the machine went at the same pace at both moments.
+    /// Whether the processor went at the same pace at both moments. Disks seldom do for long, so runs are not done again for theirs.
     fn is_steady(before: Moment, after: Moment) -> bool {
         let ratio = after.relative_to(&before);
         [ratio.few_tokens, ratio.many_tokens, ratio.copy]
@@ -232,26 +256,38 @@ impl Moment {
             few_tokens: self.few_tokens_s / base.few_tokens_s,
             many_tokens: self.many_tokens_s / base.many_tokens_s,
             copy: self.copy_s / base.copy_s,
+            disk_read: match (self.disk_read_s, base.disk_read_s) {
+                (Some(now), Some(then)) => now / then,
+                _ => 1.0,
+            },
         }
     }
 
-    /// How much slower than when a profile was measured, where it says.
+    /// How much slower than when a profile was measured, where it says of the processor or of a disk that was asked for.
     pub fn slowness(&self, profile: &HardwareProfile) -> Option<Slowness> {
-        let pace = profile.compute.pace.as_ref()?;
+        let pace = profile.compute.pace.as_ref();
+        let disk = profile.links.disk_read_pace.as_ref();
+        let disk = disk.filter(|_| self.disk_read_s.is_some());
+        if pace.is_none() && disk.is_none() {
+            return None;
+        }
         Some(self.relative_to(&Moment {
-            few_tokens_s: pace.few_tokens.value.0,
-            many_tokens_s: pace.many_tokens.value.0,
-            copy_s: pace.copy.value.0,
+            few_tokens_s: pace.map_or(self.few_tokens_s, |pace| pace.few_tokens.value.0),
+            many_tokens_s: pace.map_or(self.many_tokens_s, |pace| pace.many_tokens.value.0),
+            copy_s: pace.map_or(self.copy_s, |pace| pace.copy.value.0),
+            disk_read_s: disk.map(|pace| pace.value.0),
         }))
     }
 
     /// The middle of several moments.
     pub fn middle(moments: &[Moment]) -> Moment {
         let of = |part: fn(&Moment) -> f64| median(&moments.iter().map(part).collect::<Vec<_>>());
+        let disk: Vec<f64> = moments.iter().filter_map(|m| m.disk_read_s).collect();
         Moment {
             few_tokens_s: of(|m| m.few_tokens_s),
             many_tokens_s: of(|m| m.many_tokens_s),
             copy_s: of(|m| m.copy_s),
+            disk_read_s: (!disk.is_empty()).then(|| median(&disk)),
         }
     }
 }
@@ -265,6 +301,7 @@ mod tests {
             few_tokens_s: times,
             many_tokens_s: 2.0 * times,
             copy_s: 3.0 * times,
+            disk_read_s: Some(4.0 * times),
         }
     }
 

@@ -27,7 +27,8 @@ const BEFORE: u64 = 32 << 20;
 pub fn pageable_copies(options: &ProbeOptions) -> Result<Run, ProbeError> {
     let mut plan = plan(options)?;
     let mut behind = footprint(&plan)?;
-    let regions = Moves::room(&MOVERS, REGION, PerTier::default());
+    let small = PerTier::from_fn(|_| REGION);
+    let regions = Moves::room(&MOVERS, small, PerTier::default());
     // And for the page-locked copies.
     plan.capacity_bytes.device += regions.device + REGION;
     let behind_all = footprint(&plan)?.host;
@@ -44,7 +45,7 @@ pub fn pageable_copies(options: &ProbeOptions) -> Result<Run, ProbeError> {
         "weights fill the regions"
     );
     behind.host = homes.start;
-    let mut moves = Moves::new(Program::new(), &machine, REGION).with((&MOVERS, false), behind);
+    let mut moves = Moves::new(Program::new(), &machine, small).with((&MOVERS, false), behind);
     // In many turns: neighbours, and the processor's clock, change from one moment to the next.
     let turns = if options.quick { 5 } else { 10 };
     moves.one_by_one(SIZES, 3, turns);

@@ -211,6 +211,7 @@ mod tests {
                 n: 96,
                 k: 80,
                 packed,
+                biased: false,
             };
             let tried = on_device(weights, 1, &options).expect("operands fit");
             let curves = at_pace(weights, tried, &Slowness::NONE).expect("curves");

@@ -21,6 +21,17 @@ use super::{Measured, ProbeError, ProbeOptions, run_plan};
 /// Sequences and prompt lengths whose products the CPU computes.
 const BATCHES: [(u32, u32); 3] = [(1, 16), (4, 24), (12, 12)];
 
+/// Models whose products the CPU computes. Beside a GPU, the last is larger than what the CPU's caches hold of any model that is
+/// split there: those of servers hold all of the others.
+fn shapes(options: &ProbeOptions) -> Vec<Shape> {
+    let beside_gpu = options.cpu.card.as_ref().map(|_| Shape {
+        hidden_size: 4608,
+        num_hidden_layers: 2,
+        biased: true,
+    });
+    compute::SHAPES.into_iter().chain(beside_gpu).collect()
+}
+
 /// The share of the device where engines are beside each other.
 const HALF: f64 = 0.5;
 
@@ -74,7 +85,7 @@ pub(super) fn measure(options: &ProbeOptions, measured: &mut Measured) -> Result
     for dtype in &options.dtypes {
         let mut runs = Vec::new();
         // It is the CPU that is asked, whatever the device.
-        for shape in compute::SHAPES {
+        for shape in shapes(options) {
             for batch in BATCHES {
                 let of = |share| of_shape((shape, *dtype), batch, gen_len, share);
                 let plan = of(0.0)?;

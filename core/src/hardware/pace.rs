@@ -34,6 +34,8 @@ pub struct Slowness {
     pub many_tokens: f64,
     /// Copies.
     pub copy: f64,
+    /// Reads of the disk.
+    pub disk_read: f64,
 }
 
 /// Up to so many tokens a product is bound by its weights, and from so many on by arithmetic.
@@ -45,6 +47,7 @@ impl Slowness {
         few_tokens: 1.0,
         many_tokens: 1.0,
         copy: 1.0,
+        disk_read: 1.0,
     };
 
     /// For matrix products of `m` tokens, between the two references in logarithms.
@@ -53,10 +56,11 @@ impl Slowness {
         self.few_tokens.powf(1.0 - share) * self.many_tokens.powf(share)
     }
 
-    /// How much longer a task takes. Disks keep their own pace.
+    /// How much longer a task takes. Of writes to a disk nobody knows.
     pub fn of(&self, on: ResourceKind, op: &Op) -> f64 {
         match (on, op) {
-            (ResourceKind::DiskRead | ResourceKind::DiskWrite | ResourceKind::Sync, _) => 1.0,
+            (ResourceKind::DiskRead, _) => self.disk_read,
+            (ResourceKind::DiskWrite | ResourceKind::Sync, _) => 1.0,
             (ResourceKind::Cpu, Op::Attention { .. } | Op::Gather { .. })
             | (_, Op::Move { .. } | Op::MoveParts { .. }) => self.copy,
             (_, Op::Linear { m, .. }) => self.of_tokens(f64::from(*m)),
@@ -72,12 +76,20 @@ impl fmt::Display for Slowness {
             few_tokens,
             many_tokens,
             copy,
+            disk_read,
         } = self;
         write!(
             f,
             "reference work took {few_tokens:.2} (products of few tokens), {many_tokens:.2} (of many) and {copy:.2} (copies) \
              times as long as when this machine was profiled"
-        )
+        )?;
+        if *disk_read != 1.0 {
+            write!(
+                f,
+                ", and {disk_read:.2} times as long to read from the disk"
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -97,6 +109,7 @@ impl HardwareProfile {
         if let Some(pin) = &mut changed.links.page_lock {
             by(pin, slowness.copy);
         }
+        by(&mut changed.links.disk_read.rate, slowness.disk_read);
         let compute = &mut changed.compute;
         for gemm in compute.gemm.iter_mut().chain(&mut compute.cpu_gemm) {
             gemm.rate = gemm.rate.slower(|m| slowness.of_tokens(m));

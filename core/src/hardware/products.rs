@@ -63,6 +63,8 @@ pub struct ProductCurves {
     pub k: u32,
     /// Whether the weights are in groups of 4-bit codes, their unpacking counted.
     pub packed: bool,
+    /// Whether a bias is added, which a GPU's conventional way needs a pass of its own for, counted.
+    pub biased: bool,
     /// Of [`Implementation::Gemv`].
     pub gemv: Curve,
     /// Of [`Implementation::Flat`]; none where it does not compute such weights.
@@ -73,15 +75,21 @@ pub struct ProductCurves {
 
 impl ProductCurves {
     /// The decision flow of the paper's Figure 9(b) over the curves. Rows between two measured ones belong to the lower.
-    /// Where there is no flat product, the conventional one takes its place.
+    /// Where there is no flat product, or it is never better than GEMV, the conventional one takes its place.
     pub fn inflections(&self) -> Inflections {
-        let after_gemv = self.flat.as_ref().unwrap_or(&self.conventional);
-        let m1 = first_better(after_gemv, &self.gemv, 1);
-        let m2 = match &self.flat {
-            Some(flat) => m1.and_then(|m1| first_better(&self.conventional, flat, m1)),
-            None => m1,
+        let after_gemv = |next: &Curve| first_better(next, &self.gemv, 1);
+        let of_flat = self
+            .flat
+            .as_ref()
+            .and_then(|flat| Some((flat, after_gemv(flat)?)));
+        let Some((flat, m1)) = of_flat else {
+            let m1 = after_gemv(&self.conventional);
+            return Inflections { m1, m2: m1 };
         };
-        Inflections { m1, m2 }
+        Inflections {
+            m1: Some(m1),
+            m2: first_better(&self.conventional, flat, m1),
+        }
     }
 
     /// The curve of an implementation.
@@ -141,6 +149,7 @@ mod tests {
             n: 96,
             k: 64,
             packed: false,
+            biased: false,
             gemv: curve(gemv),
             flat: (!flat.is_empty()).then(|| curve(flat)),
             conventional: curve(conventional),
@@ -186,8 +195,20 @@ mod tests {
         );
         let none = Inflections { m1: None, m2: None };
         assert_eq!(none.choose(1000), Gemv);
-        let slow = curves(&rows, [&gemv, &[99.0; 5], &conventional]);
-        assert_eq!(slow.inflections(), none);
+    }
+
+    /// Else GEMV would compute prompts.
+    #[test]
+    fn where_the_flat_product_is_never_better_the_conventional_one_follows_gemv() {
+        let rows = [1.0, 2.0, 4.0, 8.0];
+        let gemv = [1.0, 2.0, 4.0, 8.0];
+        let points = |conventional| {
+            let found = curves(&rows, [&gemv, &[99.0; 4], conventional]);
+            let points = found.inflections();
+            (points.m1, points.m2)
+        };
+        assert_eq!(points(&[3.0; 4]), (Some(4), Some(4)));
+        assert_eq!(points(&[9.0; 4]), (None, None));
     }
 
     #[test]

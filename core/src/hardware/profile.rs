@@ -116,6 +116,9 @@ pub struct Links {
     /// Bytes of a copy from pageable memory to a GPU that its driver has put into page-locked memory of its own by the time that the
     /// copy's turn on the link comes, at most; none where nobody measured it, and then nothing.
     pub staged_ahead: Option<Quantity<Bytes>>,
+    /// How long a reference work of the disk's reader took when the profile was measured ([`Slowness::disk_read`](super::Slowness));
+    /// none where nobody timed it.
+    pub disk_read_pace: Option<Quantity<Seconds>>,
     /// Paths between devices, or between their hosts; empty with one device. Those that are not listed are
     /// as the first.
     pub peers: Vec<PeerLink>,

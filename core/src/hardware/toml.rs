@@ -53,6 +53,7 @@ const LINKS: &[&str] = &[
     "disk_write",
     "page_lock_bytes_per_s",
     "staged_ahead_bytes",
+    "pace_disk_read_s",
     "peers",
 ];
 const COPY_LINK: &[&str] = &[
@@ -104,6 +105,7 @@ const PRODUCTS: &[&str] = &[
     "n",
     "k",
     "packed",
+    "biased",
     "m1",
     "m2",
     PRODUCT_CURVES[0],
@@ -248,6 +250,7 @@ fn read_links(reader: &Reader<'_>) -> Result<Links, Fault> {
         disk_write: disk(reader.table("disk_write", DISK_LINK)?)?,
         page_lock: reader.maybe_curve("page_lock_bytes_per_s")?,
         staged_ahead: reader.maybe_bytes("staged_ahead_bytes")?,
+        disk_read_pace: reader.maybe_seconds("pace_disk_read_s")?,
         peers: reader
             .tables("peers", PEER)?
             .iter()
@@ -346,6 +349,7 @@ fn read_product(reader: &Reader<'_>) -> Result<ProductCurves, Fault> {
         n: reader.need_whole("n")?,
         k: reader.need_whole("k")?,
         packed: reader.flag("packed")?,
+        biased: reader.flag("biased")?,
         gemv: reader.curve(gemv)?,
         flat: reader.maybe_curve(flat)?,
         conventional: reader.curve(conventional)?,
@@ -529,6 +533,10 @@ fn write_links(links: &Links) -> Value {
             "staged_ahead_bytes",
             links.staged_ahead.as_ref().and_then(bytes),
         ),
+        (
+            "pace_disk_read_s",
+            links.disk_read_pace.as_ref().and_then(seconds),
+        ),
         ("peers", Some(peers)),
     ])
 }
@@ -552,6 +560,7 @@ fn write_product(product: &ProductCurves) -> Value {
         ("n", Some(i64::from(product.n).into())),
         ("k", Some(i64::from(product.k).into())),
         ("packed", product.packed.then_some(Value::Boolean(true))),
+        ("biased", product.biased.then_some(Value::Boolean(true))),
         ("m1", points.m1.map(|m| i64::from(m).into())),
         ("m2", points.m2.map(|m| i64::from(m).into())),
         (gemv, curve(&product.gemv)),

@@ -90,7 +90,7 @@ impl HardwareProfile {
             if n == 0 || k == 0 {
                 return Err(Fault::new(key, "has no n or no k", "write both above 0"));
             }
-            if !known.insert((product.dtype.name(), n, k, product.packed)) {
+            if !known.insert((product.dtype.name(), n, k, product.packed, product.biased)) {
                 let problem = format!("has weights of {n} x {k} for the second time");
                 return Err(Fault::new(key, problem, "keep one"));
             }
@@ -375,6 +375,8 @@ impl HardwareProfile {
                 Range::NotNegative,
             )
         }));
+        let pace = links.disk_read_pace.as_ref();
+        all.extend(pace.map(|q| time("links.pace_disk_read_s".to_owned(), q)));
         for (index, peer) in links.peers.iter().enumerate() {
             let path = format!("links.peers[{index}]");
             all.push(time(format!("{path}.latency_s"), &peer.latency));

@@ -53,6 +53,30 @@ pub enum TensorRole {
     LmHeadBias,
 }
 
+impl TensorRole {
+    /// The bias that is added to what a layer's matrix gives, in models that have it.
+    pub fn bias(self) -> Option<TensorRole> {
+        use TensorRole::{
+            DownBias, DownWeight, GateBias, GateUpBias, GateUpWeight, GateWeight, KBias, KWeight,
+            LmHead, LmHeadBias, OBias, OWeight, QBias, QWeight, QkvBias, QkvWeight, UpBias,
+            UpWeight, VBias, VWeight,
+        };
+        match self {
+            QWeight => Some(QBias),
+            KWeight => Some(KBias),
+            VWeight => Some(VBias),
+            QkvWeight => Some(QkvBias),
+            OWeight => Some(OBias),
+            GateWeight => Some(GateBias),
+            UpWeight => Some(UpBias),
+            GateUpWeight => Some(GateUpBias),
+            DownWeight => Some(DownBias),
+            LmHead => Some(LmHeadBias),
+            _ => None,
+        }
+    }
+}
+
 /// In plain words, for messages.
 impl fmt::Display for TensorRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -16,8 +16,10 @@ use super::{PRODUCTS, of_type};
 /// What a profile knows of products of one type by their shape, and of parts of layers beside theirs.
 #[derive(Debug, Clone)]
 pub(super) struct ByShape {
-    /// Of whole weights, by elements, ascending.
-    products: Vec<Product>,
+    /// Of whole weights, by elements, ascending: without biases, and with them.
+    products: [Vec<Product>; 2],
+    /// Whether those of a part of a layer have biases, by [`Stage::RATED`].
+    biased: [bool; 2],
     /// Of weights in 4-bit groups, likewise; empty where a profile has none.
     packed: Vec<Product>,
     /// By part of a layer, and in each by width, ascending.
@@ -78,7 +80,14 @@ impl ByShape {
     /// What is known of a type, and of layers whose products have biases or not, by [`Stage::RATED`]; none where products and what is beside them were not told apart.
     pub(super) fn new(compute: &Compute, dtype: Dtype, biased: [bool; 2]) -> Option<ByShape> {
         let all = || compute.products.iter();
-        let products = by_elements(all().filter(|known| known.dtype == dtype && !known.packed));
+        let whole = || all().filter(|known| known.dtype == dtype && !known.packed);
+        let products = [false, true].map(|biased| {
+            let own = by_elements(whole().filter(|known| known.biased == biased));
+            match own.is_empty() {
+                true => by_elements(whole()),
+                false => own,
+            }
+        });
         // Codes are the same beside every type, and so is most of the time.
         let packed = by_elements(all().filter(|known| known.packed));
         let of_stage = |(stage, biased): (Stage, bool)| {
@@ -96,9 +105,10 @@ impl ByShape {
         };
         let stages = Stage::RATED.into_iter().zip(biased).map(of_stage);
         let beside: Vec<_> = stages.filter(|(_, curves)| !curves.is_empty()).collect();
-        let known = !products.is_empty() && !beside.is_empty();
+        let known = !products[0].is_empty() && !beside.is_empty();
         known.then_some(ByShape {
             products,
+            biased,
             packed,
             beside,
         })
@@ -126,7 +136,7 @@ impl ByShape {
     ) {
         let known = match packed && self.knows_packed() {
             true => &self.packed,
-            false => &self.products,
+            false => &self.products[usize::from(self.are_biased(stages))],
         };
         let mut width = None;
         for gemm in gemms {
@@ -139,6 +149,11 @@ impl ByShape {
             .iter()
             .flat_map(|stage| self.beside(*stage, (m, width)));
         beside.flatten().for_each(|part| each(part.times(share)));
+    }
+
+    fn are_biased(&self, stages: &[Stage]) -> bool {
+        let mut rated = Stage::RATED.into_iter().zip(self.biased);
+        rated.any(|(stage, biased)| biased && stages.contains(&stage))
     }
 
     /// What a part of a layer of some width does beside its products of so many rows; rates of other widths are between those
@@ -255,6 +270,7 @@ mod tests {
             n,
             k,
             packed: false,
+            biased: false,
             gemv: curve(&[rate(1.0), rate(100.0)]),
             flat: None,
             conventional: curve(&[(1.0, 1.0)]),
@@ -285,7 +301,7 @@ mod tests {
 
     fn seconds(known: &ByShape, m: u32, [n, k]: [u32; 2]) -> f64 {
         let mut all = 0.0;
-        product(&known.products, (m, Gemm { n, k }), &mut |part| {
+        product(&known.products[1], (m, Gemm { n, k }), &mut |part| {
             all += part.seconds.0
         });
         all

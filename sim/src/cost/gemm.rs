@@ -155,8 +155,9 @@ impl GemmRates {
         // Where unpacking is counted apart, the product is that of whole weights.
         let packed = product.packed && self.measured_packed();
         let shape = (product.n, product.k, packed);
-        let mut products = self.products.iter();
-        let (known, points) = products.find(|(p, _)| (p.n, p.k, p.packed) == shape)?;
+        let own = |(known, _): &&(ProductCurves, _)| (known.n, known.k, known.packed) == shape;
+        let products = self.products.iter().filter(own);
+        let (known, points) = products.min_by_key(|(known, _)| known.biased)?;
         let curve = known.of(points.choose(product.m))?;
         let m = f64::from(product.m);
         Some(Part {

@@ -5,12 +5,12 @@ use plimsoll_core::model::{Norm as NormKind, TensorRole};
 
 use super::ground::Ground;
 use super::issue::{Piece, Work};
+use super::timing::conventional;
 use crate::cpu::error::TaskError;
 use crate::cuda::launches::{
     self, Elements, Norm, Product, bias_activation, check_depth, check_packed, layer_norm,
     matrix_groups, rms_norm,
 };
-use crate::cuda::raw;
 use crate::cuda::tile;
 use crate::dispatch::{Dispatch, Weights};
 
@@ -35,7 +35,14 @@ pub(crate) fn choose(dispatch: &Dispatch, m: usize, weights: Weights) -> Impleme
         true => UNMEASURED_PACKED,
         false => UNMEASURED,
     };
-    let points = dispatch.points(weights).unwrap_or(unmeasured);
+    let other = || {
+        dispatch.points(Weights {
+            biased: !weights.biased,
+            ..weights
+        })
+    };
+    let points = dispatch.points(weights).or_else(other);
+    let points = points.unwrap_or(unmeasured);
     match points.choose(u32::try_from(m).unwrap_or(u32::MAX)) {
         Gemv if weights.packed
             && (m > PACKED_ROWS_MOST as usize || check_packed(weights.k).is_err()) =>
@@ -94,6 +101,7 @@ impl<G: Ground> Work<'_, G> {
             n,
             k,
             packed: true,
+            biased: false,
         };
         choose(&self.device.dispatch, m, weights) == Implementation::Gemv
     }
@@ -123,24 +131,13 @@ impl<G: Ground> Work<'_, G> {
             n: layer_rows,
             k,
             packed: false,
+            biased: product.bias != 0,
         };
         match choose(&self.device.dispatch, m, weights) {
             Implementation::Gemv => self.launch(&launches::gemv(product)?),
             // A bias of wide results has no kernel of its own.
             Implementation::Conventional if product.bias == 0 || !product.wide => {
-                self.device.card.multiply(
-                    self.stream,
-                    &raw::Product {
-                        addresses: [product.x, product.weights, product.y],
-                        shape: product.shape,
-                        dtype: product.dtype,
-                        wide: product.wide,
-                    },
-                )?;
-                match product.bias {
-                    0 => Ok(()),
-                    _ => self.activate((product.y, product.bias), [m, n], None),
-                }
+                Ok(conventional((&*self.device.card, self.stream), product)?)
             }
             _ => {
                 let cut = tile::cut([m, n, k], self.device.beside.multiprocessors());
@@ -284,6 +281,7 @@ mod tests {
             n,
             k,
             packed: false,
+            biased: false,
         };
         let dispatch = Dispatch::of([(weights(96, 64), own)]);
         let chosen = |n, k| [3, 900].map(|m| choose(&dispatch, m, weights(n, k)));

@@ -11,7 +11,9 @@ use plimsoll_core::model::ModelSpec;
 use super::beside::HEAD_ROWS;
 use super::issue::{CHOICE, ZERO};
 use super::linear::choose;
-use crate::cuda::launches::{self, Product, check_depth, check_packed, matrix_groups};
+use crate::cuda::launches::{
+    self, Elements, Product, bias_activation, check_depth, check_packed, matrix_groups,
+};
 use crate::cuda::{Card, CopyRows, CudaError, Launch, raw, tile};
 use crate::dispatch::{Dispatch, Tried, Weights, curves};
 
@@ -287,7 +289,7 @@ pub(super) fn load(
     (model, dtype, rows): (&ModelSpec, Dtype, &[usize]),
 ) -> Result<(), CudaError> {
     let mut products = Vec::new();
-    for weights in Weights::of_model(model, dtype) {
+    for weights in Weights::of_model_on_card(model, dtype) {
         // A head has a row a sequence, some at a time, and its results are as wide as f32.
         let wide = weights.n == model.vocab_size as usize;
         let at_once = |m: &usize| match wide {
@@ -375,7 +377,8 @@ impl<'c> Operands<'c> {
             dtype,
             x,
             weights: matrices + (copy * self.weights.bytes()) as u64,
-            bias: 0,
+            // Any row of the operands does.
+            bias: if self.weights.biased { matrices } else { 0 },
             y,
             packed: self.weights.packed,
             shape: [m, n, k],
@@ -492,16 +495,36 @@ fn give(card: &dyn Card, by: Implementation, product: &Product) -> Result<(), Cu
     match by {
         Implementation::Gemv => card.launch(0, &launches::gemv(product)?),
         Implementation::Flat => card.launch(0, &flat(card, product)?),
-        Implementation::Conventional => card.multiply(
-            0,
-            &raw::Product {
-                addresses: [product.x, product.weights, product.y],
-                shape: product.shape,
-                dtype: product.dtype,
-                wide: product.wide,
-            },
-        ),
+        Implementation::Conventional => conventional((card, 0), product),
     }
+}
+
+/// Gives a stream the vendor's product, and a pass of its own that adds the bias.
+pub(super) fn conventional(
+    (card, stream): (&dyn Card, usize),
+    product: &Product,
+) -> Result<(), CudaError> {
+    let [m, n, _] = product.shape;
+    card.multiply(
+        stream,
+        &raw::Product {
+            addresses: [product.x, product.weights, product.y],
+            shape: product.shape,
+            dtype: product.dtype,
+            wide: product.wide,
+        },
+    )?;
+    if product.bias == 0 {
+        return Ok(());
+    }
+    let elements = Elements {
+        dtype: product.dtype,
+        x: product.y,
+        other: product.bias,
+        count: m * n,
+        width: n,
+    };
+    card.launch(stream, &bias_activation(&elements, None)?)
 }
 
 /// The flat product, cut as suits the card.

@@ -236,10 +236,69 @@ struct Fetched {
     }
 };
 
+// Four elements a lane of some parts of a head's partial sums, all of which are under way before the first is used.
+struct FetchedFours {
+    static constexpr int PARTS = 12;
+    Eight numerators[PARTS];
+
+    __device__ void fetch(const AttentionArguments& arguments, unsigned long long query, unsigned int parts, unsigned int first,
+                        unsigned int element) {
+        const float* from = arguments.numerators + query * arguments.splits * arguments.head_dim + element;
+#pragma unroll
+        for (int i = 0; i < PARTS; i++) {
+            unsigned int part = first + i;
+            numerators[i] = load_if(from + part * arguments.head_dim, part < parts && element < arguments.head_dim);
+        }
+    }
+
+    __device__ void add(float* sums, const float* weights, unsigned int parts, unsigned int first) const {
+#pragma unroll
+        for (int i = 0; i < PARTS; i++) {
+            float weight = first + i < parts ? weights[first + i] : 0.0f;
+#pragma unroll
+            for (int at = 0; at < 4; at++) {
+                sums[at] = fmaf(weight, __uint_as_float(numerators[i].words[at]), sums[at]);
+            }
+        }
+    }
+};
+
+// The results of what all blocks of the row put, of several heads, whose elements are whole fours: a warp has a head at a time.
+template <class T>
+__device__ inline void put_heads_together(const AttentionArguments& arguments, const Heads& own, unsigned int parts, bool share,
+                                          const Found& found) {
+    unsigned int warp = threadIdx.x / WARP, own_element = threadIdx.x % WARP * 4;
+    FetchedFours fetched;
+    bool there = warp < own.count;
+    // They come while weights are found.
+    fetched.fetch(arguments, own.query + (there ? warp : 0), there ? parts : 0, 0, own_element);
+    weigh_parts(arguments, own, parts, share, found);
+    __syncthreads();
+    for (unsigned int head = warp; head < own.count; head += ATTENTION_WARPS) {
+        for (unsigned int element = own_element; element < arguments.head_dim; element += 4 * WARP) {
+            float sums[4] = {};
+            for (unsigned int first = 0; first < parts; first += FetchedFours::PARTS) {
+                if (first > 0 || head > warp || element > own_element) {
+                    fetched.fetch(arguments, own.query + head, parts, first, element);
+                }
+                fetched.add(sums, found.values + head * parts, parts, first);
+            }
+#pragma unroll
+            for (int at = 0; at < 4; at++) {
+                put_result<T>(arguments, own.query + head, element + at, sums[at] / found.denominators[head]);
+            }
+        }
+    }
+}
+
 // The results of what all blocks of the row put.
 template <class T, int HEADS>
 __device__ inline void put_together(const AttentionArguments& arguments, const Heads& own, unsigned int parts, bool share,
                                     const Found& found) {
+    if (HEADS > 1 && arguments.head_dim % 4 == 0) {
+        put_heads_together<T>(arguments, own, parts, share, found);
+        return;
+    }
     Fetched<HEADS> fetched;
     unsigned int element = threadIdx.x;
     // They come while weights are found.

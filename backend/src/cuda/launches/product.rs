@@ -22,6 +22,9 @@ const PACKED_WARPS: usize = 4;
 /// Elements of a row that a warp of the flat product for few rows takes at a time.
 const THIN_STEP: usize = 64;
 
+/// Depth up to which weights are shallow.
+const SHALLOW: usize = 8192;
+
 /// As in `flat.cu`: columns of a tile along k, and elements from a row of a tile to the next.
 const TILE_STRIDE: usize = 72;
 
@@ -206,8 +209,13 @@ pub fn check_depth(k: usize) -> Result<(), CudaError> {
 fn without_tiles(product: &Product, kernel: String, eights: usize) -> Result<Launch, CudaError> {
     let [m, n, k] = product.shape;
     check_depth(k)?;
-    // As in `thin.cu`: columns of a block, and warps that split k, at most.
-    let (columns, most) = if eights == 1 { (8, 16) } else { (16, 8) };
+    // As in `thin.cu`: columns of a block, and warps that split k, at most. Half of those of shallow weights leave room for blocks
+    // of the kernel that follows, which is worth more than to have all of it under way.
+    let (columns, most) = match eights {
+        1 if k <= SHALLOW => (8, 8),
+        1 => (8, 16),
+        _ => (16, 8),
+    };
     let warps = k.div_ceil(THIN_STEP).clamp(1, most);
     let grid = [n.div_ceil(columns), m.div_ceil(8 * eights), 1];
     let shape = (grid, warps * WARP);
@@ -306,8 +314,9 @@ mod tests {
             [gemv(&product).expect("a launch").threads, thin.threads]
         };
         assert_eq!(threads(1, 64), [32, 32]);
-        assert_eq!(threads(8, 768), [96, 384]);
-        assert_eq!(threads(8, 4096), [128, 512]);
+        assert_eq!(threads(8, 768), [96, 256]);
+        assert_eq!(threads(8, 4096), [128, 256]);
+        assert_eq!(threads(8, 11008), [128, 512]);
         assert_eq!(threads(16, 11008), [128, 256]);
     }
 

@@ -1,0 +1,67 @@
+//! How fast the disk happens to be read: a file of reference, a part of it at a time, on and on.
+
+use std::time::Instant;
+
+use plimsoll_core::units::Bytes;
+
+use crate::cpu::{CpuError, CpuOptions};
+use crate::tiers::{DiskTier, Region};
+
+/// Bytes of the file: read on and on, it is no small place that something between here and the disk may keep.
+const FILE: u64 = 512 << 20;
+
+/// Bytes of a read.
+const PART: u64 = 4 << 20;
+
+/// The reference work's bytes.
+const REFERENCE: u64 = 64 << 20;
+
+/// How long it is read at least, at a moment.
+const SECONDS_MIN: f64 = 0.2;
+
+/// The file, and memory for a part of it.
+#[derive(Debug)]
+pub(super) struct DiskMeter {
+    disk: DiskTier,
+    part: Region,
+    at: u64,
+}
+
+impl DiskMeter {
+    /// Writes the file, where the disk tier of these options lies.
+    ///
+    /// # Errors
+    /// Where there is no room for it.
+    pub fn new(options: &CpuOptions) -> Result<DiskMeter, CpuError> {
+        let disk = DiskTier::create(&options.disk_dir, Bytes(FILE))?;
+        let mut part = Region::new("host", Bytes(PART))?;
+        let numbers: &mut [u32] = bytemuck::cast_slice_mut(part.bytes_mut());
+        for at in (0..FILE).step_by(PART as usize) {
+            let mut number = at as u32 | 1;
+            for to in &mut *numbers {
+                // What a disk would store as less would be read faster than weights are.
+                number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                *to = number;
+            }
+            disk.write_at(at, bytemuck::cast_slice(numbers))?;
+        }
+        Ok(DiskMeter { disk, part, at: 0 })
+    }
+
+    /// Seconds that the reference work takes now.
+    ///
+    /// # Errors
+    /// What the system says of reading.
+    pub fn now(&mut self) -> Result<f64, CpuError> {
+        let (start, mut bytes) = (Instant::now(), 0);
+        loop {
+            self.disk.read_at(self.at, self.part.bytes_mut())?;
+            self.at = (self.at + PART) % FILE;
+            bytes += PART;
+            let seconds = start.elapsed().as_secs_f64();
+            if seconds >= SECONDS_MIN && bytes >= REFERENCE {
+                return Ok(seconds * REFERENCE as f64 / bytes as f64);
+            }
+        }
+    }
+}
