@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
     Compute, CopyLink, Curve, DEVICE_THREADS_MAX, DeviceKind, DiskLink, GemmCurve, HardwareProfile,
-    Links, Pace, ProductCurves, Quantity, Source, SourceKind, Tiers, WeightRead,
+    Links, Pace, Quantity, Source, SourceKind, Tiers, WeightRead,
 };
 use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
@@ -246,8 +246,8 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         barrier: quantity(&measured.barriers, MEASURED),
         pace: emulated.then(|| pace(measured)),
         gemm: gemm_curves(options, measured),
-        products: product_curves(options),
-        beside_products: beside::curves(&measured.layer_parts, &product_curves(options)),
+        products: measured.products.clone(),
+        beside_products: beside::curves(&measured.layer_parts, &measured.products),
         attention_prefill: curve(&of_most_work(prefill)),
         attention_decode: curve(&thin(decode)),
         cpu_launch: launch,
@@ -374,12 +374,6 @@ fn thin(rates: Rates) -> Rates {
         .into_values()
         .map(|(sizes, all)| (sizes[sizes.len() / 2], all))
         .collect()
-}
-
-/// What executors choose implementations of products by, as far as it was measured.
-fn product_curves(options: &ProbeOptions) -> Vec<ProductCurves> {
-    let known = options.cpu.dispatch.known().into_iter();
-    known.filter_map(|known| known.curves).collect()
 }
 
 fn gemm_curves(options: &ProbeOptions, measured: &Measured) -> Vec<GemmCurve> {

@@ -20,26 +20,38 @@ pub(super) struct LayerPart {
 }
 
 impl LayerPart {
-    /// A task of a model whose products have biases, or not; none where it is no whole part of a layer on the device, or its weights
-    /// may lie in a cache, from which products alone do not have them.
-    pub fn new((dtype, biased): (Dtype, bool), task: &Timed) -> Option<LayerPart> {
-        match task.op {
-            Op::Linear {
-                stage,
-                reused: false,
-                ..
-            } if task.kind == ResourceKind::Gpu && Stage::RATED.contains(&stage) => {
-                Some(LayerPart {
-                    dtype,
-                    biased,
-                    stage,
-                    task: *task,
-                })
-            }
-            _ => None,
-        }
+    /// A task of a model whose products have biases, or not, on a card with a cache of so many bytes; none where it is no whole part
+    /// of a layer on the device, or its weights may lie in the cache, from which products alone do not have them.
+    pub fn new(
+        (dtype, biased): (Dtype, bool),
+        cache_bytes: usize,
+        task: &Timed,
+    ) -> Option<LayerPart> {
+        let Op::Linear {
+            stage,
+            reused,
+            ref gemms,
+            ..
+        } = task.op
+        else {
+            return None;
+        };
+        let of_device = task.kind == ResourceKind::Gpu && Stage::RATED.contains(&stage);
+        let elements = gemms.iter().map(|it| u64::from(it.n) * u64::from(it.k));
+        let weights = elements.sum::<u64>() * dtype.size_bytes();
+        // The first part of a run is slower than others, so no layer should be known by that alone.
+        let from_memory = !reused || weights > CACHES * cache_bytes as u64;
+        (of_device && from_memory).then_some(LayerPart {
+            dtype,
+            biased,
+            stage,
+            task: *task,
+        })
     }
 }
+
+/// Weights of so many times a cache's bytes do not lie in it.
+const CACHES: u64 = 2;
 
 /// What a curve is for.
 type Key = (Dtype, Stage, bool, u32);
@@ -128,7 +140,28 @@ mod tests {
 
     fn part(stage: Stage, m: u32, gemms: &[Gemm], seconds: f64) -> Option<LayerPart> {
         let task = Timed::linear((ResourceKind::Gpu, stage), (m, gemms), (seconds, 1.0));
-        LayerPart::new((Dtype::F16, true), &task)
+        LayerPart::new((Dtype::F16, true), 1 << 20, &task)
+    }
+
+    #[test]
+    fn weights_that_were_used_before_count_where_no_cache_holds_them() {
+        let gemms = [Gemm { n: 64, k: 64 }; 3];
+        let mut task = Timed::linear(
+            (ResourceKind::Gpu, Stage::Project),
+            (4, &gemms),
+            (1e-6, 1.0),
+        );
+        let counts =
+            |task: &Timed, cache| LayerPart::new((Dtype::F16, true), cache, task).is_some();
+        assert!(counts(&task, 1 << 20));
+        if let Op::Linear { reused, .. } = &mut task.op {
+            *reused = true;
+        }
+        let bytes = 3 * 64 * 64 * 2;
+        assert_eq!(
+            [bytes / 2, bytes / 2 - 1].map(|cache| counts(&task, cache)),
+            [false, true]
+        );
     }
 
     #[test]

@@ -26,7 +26,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::control::{Controller, DriveError, Run, drive};
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
-use plimsoll_core::hardware::{Contention, HardwareProfile};
+use plimsoll_core::hardware::{Contention, HardwareProfile, ProductCurves};
 use plimsoll_core::lower::{LowerError, Lowering, footprint};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
@@ -38,6 +38,7 @@ use plimsoll_core::verify::{Verifier, VerifyError};
 use thiserror::Error;
 
 use crate::cpu::{CpuError, CpuExecutor, CpuOptions};
+use crate::cuda::Card;
 use crate::cuda::executor::learn_with_prompts_on;
 use crate::dispatch::{Dispatch, Weights};
 use crate::kernels::KernelError;
@@ -133,6 +134,8 @@ struct Measured {
     compute: Vec<(Dtype, Timed)>,
     /// Parts of a GPU's layers, also of models whose tasks are not in `compute`.
     layer_parts: Vec<beside::LayerPart>,
+    /// Products by themselves, of those shapes that were asked for: a GPU's executors learn others on the way, for fewer rows.
+    products: Vec<ProductCurves>,
     /// Some of the tasks of `compute` again, with weights in 4 bits.
     packed_weights: Vec<(Dtype, Timed)>,
     /// And with the cache in 4 bits.
@@ -166,6 +169,7 @@ impl Measured {
             staged: Vec::new(),
             compute: Vec::new(),
             layer_parts: Vec::new(),
+            products: Vec::new(),
             packed_weights: Vec::new(),
             packed_caches: Vec::new(),
             weight_reads: Vec::new(),
@@ -188,11 +192,9 @@ impl Measured {
     }
 
     /// Takes the parts of layers among tasks.
-    fn layers(&mut self, of: (Dtype, bool), tasks: &[Timed]) {
-        let parts = tasks
-            .iter()
-            .filter_map(|task| beside::LayerPart::new(of, task));
-        self.layer_parts.extend(parts);
+    fn layers(&mut self, of: (Dtype, bool), card: &dyn Card, tasks: &[Timed]) {
+        let part = |task| beside::LayerPart::new(of, card.cache_bytes(), task);
+        self.layer_parts.extend(tasks.iter().filter_map(part));
     }
 
     /// Runs something at a steady pace, if there is one, and gives its tasks' times at the base's pace.
@@ -233,6 +235,8 @@ pub fn measure(
     // First of all, since a GPU's executors would else learn the shapes that they meet, without the rows of prompts.
     progress("implementations of products", 0.0);
     measure_products(options, &mut measured)?;
+    let known = options.cpu.dispatch.known().into_iter();
+    measured.products = known.filter_map(|known| known.curves).collect();
     progress("copies and disk", 0.08);
     measure_host_reads(options, &mut measured)?;
     measured.meter.watch_disk(true);
@@ -256,10 +260,10 @@ pub fn measure(
             done += 1;
         }
     }
-    if options.cpu.card.is_some() {
+    if let Some(card) = &options.cpu.card {
         progress("models without biases", 0.44);
         for dtype in &options.dtypes {
-            measure_unbiased(options, *dtype, &mut measured)?;
+            measure_unbiased((options, &**card), *dtype, &mut measured)?;
         }
     }
     progress("weights and cache in 4 bits", 0.48);
@@ -448,8 +452,8 @@ fn measure_compute(
     for batch in options.batches() {
         let plan = compute::plan(shape, batch, gen_len, dtype, Kind::OnDevice)?;
         let (run, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
-        if options.cpu.card.is_some() {
-            measured.layers((dtype, shape.biased), &tasks);
+        if let Some(card) = &options.cpu.card {
+            measured.layers((dtype, shape.biased), &**card, &tasks);
         }
         measured
             .compute
@@ -463,7 +467,7 @@ fn measure_compute(
 
 /// Layers whose products have no biases, for what they do beside them.
 fn measure_unbiased(
-    options: &ProbeOptions,
+    (options, card): (&ProbeOptions, &dyn Card),
     dtype: Dtype,
     measured: &mut Measured,
 ) -> Result<(), ProbeError> {
@@ -471,7 +475,7 @@ fn measure_unbiased(
         for batch in options.batches() {
             let plan = compute::plan(shape, batch, 5, dtype, Kind::OnDevice)?;
             let (_, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
-            measured.layers((dtype, shape.biased), &tasks);
+            measured.layers((dtype, shape.biased), card, &tasks);
         }
     }
     Ok(())

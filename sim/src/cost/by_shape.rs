@@ -10,20 +10,67 @@ use plimsoll_core::hardware::{Compute, Curve, Inflections, ProductCurves};
 use plimsoll_core::program::{Gemm, Stage};
 use plimsoll_core::units::Seconds;
 
+use super::gemm::stand_ins;
 use super::part::{Asked, Part};
 use super::{PRODUCTS, of_type};
 
 /// What a profile knows of products of one type by their shape, and of parts of layers beside theirs.
 #[derive(Debug, Clone)]
 pub(super) struct ByShape {
-    /// Of whole weights, by elements, ascending: without biases, and with them.
-    products: [Vec<Product>; 2],
+    /// Of whole weights: without biases, and with them.
+    products: [Products; 2],
     /// Whether those of a part of a layer have biases, by [`Stage::RATED`].
     biased: [bool; 2],
-    /// Of weights in 4-bit groups, likewise; empty where a profile has none.
-    packed: Vec<Product>,
+    /// Of weights in 4-bit groups; empty where a profile has none.
+    packed: Products,
     /// By part of a layer, and in each by width, ascending.
     beside: Vec<(Stage, Vec<(f64, Curve)>)>,
+}
+
+/// Products that were measured, by elements, ascending.
+#[derive(Debug, Clone)]
+struct Products {
+    all: Vec<Product>,
+    /// The most rows that all of them were measured for.
+    rows: f64,
+    /// Those that were measured for the most rows of all.
+    of_most_rows: Vec<Product>,
+}
+
+impl Products {
+    fn new<'c>(known: impl Iterator<Item = &'c ProductCurves>) -> Products {
+        let product = |curves: &ProductCurves| Product {
+            points: curves.inflections(),
+            shape: Shape::new(curves.n, curves.k),
+            curves: curves.clone(),
+        };
+        let mut all: Vec<Product> = known.map(product).collect();
+        all.sort_by(|a, b| a.shape.elements().total_cmp(&b.shape.elements()));
+        let rows = |product: &Product| product.curves.conventional.points().last().map(|p| p.0);
+        let each = || all.iter().filter_map(rows);
+        let most = each().fold(0.0, f64::max);
+        Products {
+            rows: each().fold(f64::INFINITY, f64::min),
+            of_most_rows: all
+                .iter()
+                .filter(|it| rows(it) == Some(most))
+                .cloned()
+                .collect(),
+            all,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Those that tell of so many rows: one that was not measured for as many does not, where others were.
+    fn of_rows(&self, m: u32) -> &[Product] {
+        match f64::from(m) > self.rows {
+            true => &self.of_most_rows,
+            false => &self.all,
+        }
+    }
 }
 
 /// A product that was measured.
@@ -80,16 +127,21 @@ impl ByShape {
     /// What is known of a type, and of layers whose products have biases or not, by [`Stage::RATED`]; none where products and what is beside them were not told apart.
     pub(super) fn new(compute: &Compute, dtype: Dtype, biased: [bool; 2]) -> Option<ByShape> {
         let all = || compute.products.iter();
+        let is_known = |of: &Dtype| all().any(|known| known.dtype == *of && !known.packed);
+        // As rates by size stand for those of a type that is as wide.
+        let as_wide = stand_ins(dtype).into_iter();
+        let mut as_wide = as_wide.filter(|other| other.size_bytes() == dtype.size_bytes());
+        let dtype = as_wide.find(is_known)?;
         let whole = || all().filter(|known| known.dtype == dtype && !known.packed);
         let products = [false, true].map(|biased| {
-            let own = by_elements(whole().filter(|known| known.biased == biased));
+            let own = Products::new(whole().filter(|known| known.biased == biased));
             match own.is_empty() {
-                true => by_elements(whole()),
+                true => Products::new(whole()),
                 false => own,
             }
         });
         // Codes are the same beside every type, and so is most of the time.
-        let packed = by_elements(all().filter(|known| known.packed));
+        let packed = Products::new(all().filter(|known| known.packed));
         let of_stage = |(stage, biased): (Stage, bool)| {
             let of = |biased: bool| -> Vec<(f64, Curve)> {
                 let known = compute.beside_products.iter();
@@ -142,7 +194,7 @@ impl ByShape {
         for gemm in gemms {
             // The first takes what comes into the layer.
             width.get_or_insert(gemm.k);
-            product(known, (m, gemm), each);
+            product(known.of_rows(m), (m, gemm), each);
         }
         let Some(width) = width else { return };
         let beside = stages
@@ -234,18 +286,6 @@ fn part(all: &[Product], known: &Product, (m, shape): (u32, &Shape), seconds: f6
     }
 }
 
-/// Products that were measured, with the fewest elements first.
-fn by_elements<'c>(known: impl Iterator<Item = &'c ProductCurves>) -> Vec<Product> {
-    let product = |curves: &ProductCurves| Product {
-        points: curves.inflections(),
-        shape: Shape::new(curves.n, curves.k),
-        curves: curves.clone(),
-    };
-    let mut products: Vec<Product> = known.map(product).collect();
-    products.sort_by(|a, b| a.shape.elements().total_cmp(&b.shape.elements()));
-    products
-}
-
 fn nearest<'p>(products: &'p [Product], shape: &Shape) -> Option<&'p Product> {
     let distance = |known: &&Product| known.shape.distance(shape);
     let all = products.iter();
@@ -301,9 +341,11 @@ mod tests {
 
     fn seconds(known: &ByShape, m: u32, [n, k]: [u32; 2]) -> f64 {
         let mut all = 0.0;
-        product(&known.products[1], (m, Gemm { n, k }), &mut |part| {
-            all += part.seconds.0
-        });
+        product(
+            known.products[1].of_rows(m),
+            (m, Gemm { n, k }),
+            &mut |part| all += part.seconds.0,
+        );
         all
     }
 
@@ -333,6 +375,23 @@ mod tests {
         near([600, 300], 32.0);
         // Of a smaller one little is its weights'.
         near([50, 100], 2.0);
+    }
+
+    #[test]
+    fn a_shape_that_was_not_measured_for_so_many_rows_does_not_tell_of_them() {
+        let few = measured(200, 100, 3e-6);
+        let many = |n: u32, seconds: f64| {
+            let rate = |m: f64| (m, 2.0 * m * f64::from(n) * 100.0 / seconds);
+            ProductCurves {
+                conventional: curve(&[rate(1.0), rate(1000.0)]),
+                gemv: curve(&[(1.0, 1.0)]),
+                ..measured(n, 100, seconds)
+            }
+        };
+        let all = vec![many(100, 20e-6), few, many(400, 50e-6)];
+        let known = known(all, vec![beside(Stage::Project, 100, 1e-6)]).expect("known");
+        let us = |m| (1e6 * seconds(&known, m, [200, 100])).round();
+        assert_eq!([us(1), us(1000)], [3.0, 30.0]);
     }
 
     #[test]

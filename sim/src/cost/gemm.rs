@@ -222,7 +222,7 @@ impl GemmRates {
 /// A type and those whose rates stand for it where a profile does not know it, best first: the 16-bit
 /// types move the same bytes, and a processor that multiplies both does so at one rate. (One that has to
 /// emulate bf16 is slower than this; its profile says so with a curve of its own.)
-const fn stand_ins(dtype: Dtype) -> [Dtype; 3] {
+pub(super) const fn stand_ins(dtype: Dtype) -> [Dtype; 3] {
     match dtype {
         Dtype::F32 => [Dtype::F32, Dtype::F16, Dtype::Bf16],
         Dtype::F16 => [Dtype::F16, Dtype::Bf16, Dtype::F32],
