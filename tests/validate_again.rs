@@ -34,7 +34,14 @@ fn said(output: &Output) -> String {
 fn recorded_runs_are_predicted_no_worse_than_they_were() {
     let cpu_grid = recorded("cpu-validation/grid.toml");
     let on_cpu = ["--grid", cpu_grid.to_str().expect("a path")];
-    let records: [(&str, &str, &str, &[&str], usize); 3] = [
+    let records: [(&str, &str, &str, &[&str], usize); 4] = [
+        (
+            "cuda",
+            "record/nvidia-h100-80gb-hbm3/2026-11-27",
+            "validate/cases.csv",
+            &[],
+            45,
+        ),
         (
             "cuda",
             "record/nvidia-h100-80gb-hbm3/2026-11-26",
