@@ -92,6 +92,25 @@ fn recorded_runs_are_predicted_no_worse_than_they_were() {
     }
 }
 
+/// Where nothing but the device works, the cost of its tasks is all that can be wrong.
+#[test]
+fn what_lies_on_a_gpu_is_predicted_within_8_percent() {
+    let folder = recorded("record/nvidia-h100-80gb-hbm3/2026-11-27");
+    let files = [
+        folder.join("profile.toml"),
+        folder.join("validate/cases.csv"),
+    ];
+    let output = validate("cuda", [&files[0], &files[1]], &[]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let cases = report["cases"].as_array().expect("cases");
+    let on_device: Vec<&Value> = cases.iter().filter(|it| it["group"] == "device").collect();
+    assert_eq!(on_device.len(), 9);
+    for case in on_device {
+        let error = case["error"].as_f64().expect("a number");
+        assert!(error.abs() < 0.08, "{case}");
+    }
+}
+
 /// A cases.csv of these rows, beside a profile of this machine's kind.
 fn with(rows: &str, more: &[&str]) -> Output {
     let profile = recorded("cpu-validation/2026-11-26-epyc-clone/profile.toml");

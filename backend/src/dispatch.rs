@@ -69,20 +69,14 @@ impl Weights {
     pub fn in_groups(self) -> Weights {
         Weights {
             packed: true,
-            biased: false,
             ..self
         }
     }
 
     /// Whole weights, and behind them the same in groups: how a GPU multiplies those is a choice among ways of these.
-    pub fn whole_then_in_groups(whole: Vec<Weights>) -> Vec<Weights> {
-        let mut all = whole.clone();
-        for packed in whole.into_iter().map(Weights::in_groups) {
-            if !all.contains(&packed) {
-                all.push(packed);
-            }
-        }
-        all
+    pub fn whole_then_in_groups(mut whole: Vec<Weights>) -> Vec<Weights> {
+        whole.extend(whole.clone().into_iter().map(Weights::in_groups));
+        whole
     }
 
     /// Bytes of them.
@@ -332,6 +326,33 @@ mod tests {
         assert!(
             expected.iter().all(|shape| shapes.contains(shape)),
             "{shapes:?}"
+        );
+    }
+
+    #[test]
+    fn on_a_gpu_matrices_with_a_bias_are_others() {
+        let of = |name: &str| -> Vec<(usize, usize, bool)> {
+            let model = plimsoll_core::model::registry::find(name).expect("registered");
+            let shapes = Weights::of_model_on_card(&model, Dtype::F16);
+            shapes.iter().map(|w| (w.n, w.k, w.biased)).collect()
+        };
+        let opt = of("opt-1.3b");
+        let layers = [(2048, 2048), (8192, 2048), (2048, 8192)];
+        assert!(
+            layers.iter().all(|(n, k)| opt.contains(&(*n, *k, true))),
+            "{opt:?}"
+        );
+        assert_eq!(
+            opt.iter().filter(|shape| !shape.2).count(),
+            1,
+            "the head: {opt:?}"
+        );
+        assert!(of("llama-2-7b").iter().all(|shape| !shape.2));
+        // Queries, keys and values alone.
+        let qwen = of("qwen2.5-7b");
+        assert!(
+            qwen.contains(&(3584, 3584, true)) && qwen.contains(&(3584, 3584, false)),
+            "{qwen:?}"
         );
     }
 

@@ -165,6 +165,7 @@ fn round_trip_keeps_every_optional_part() {
     profile.compute.part_launch = Some(profile.compute.launch.clone());
     profile.compute.embed = Some(Quantity::new(Seconds(2e-5), "lab").with_spread(0.1));
     profile.links.staged_ahead = Some(Quantity::new(Bytes(2_000_000), "lab"));
+    profile.links.disk_read_pace = Some(Quantity::new(Seconds(0.03), "lab").with_spread(0.1));
     let rate = |points: &[(f64, f64)]| Curve::new(points.to_vec(), "lab", Some(0.1)).unwrap();
     profile.compute.products = vec![ProductCurves {
         dtype: Dtype::Bf16,
@@ -176,6 +177,12 @@ fn round_trip_keeps_every_optional_part() {
         flat: None,
         conventional: rate(&[(6.0, 9e9), (128.0, 1e10)]),
     }];
+    // The same with a bias is another.
+    let biased = ProductCurves {
+        biased: true,
+        ..profile.compute.products[0].clone()
+    };
+    profile.compute.products.push(biased);
     let read = |dtype, points: &[(f64, f64)]| WeightRead {
         dtype,
         rate: rate(points),

@@ -60,8 +60,8 @@ impl<'a> Bench<'a> {
             None => PaceMeter::new(options)?,
         };
         let meter = self.meter.insert(meter);
-        let uses_disk = footprint(plan).is_ok_and(|needs| needs[Tier::Disk] > Bytes::ZERO);
-        meter.watch_disk(uses_disk);
+        let on_disk = footprint(plan).map_or(Bytes::ZERO, |needs| needs[Tier::Disk]);
+        meter.watch_disk((on_disk > Bytes::ZERO).then_some(on_disk));
         let paced = meter.steadily(|| {
             if options.interrupt.load(Ordering::Relaxed) {
                 return Err(Why::interrupted());

@@ -91,10 +91,7 @@ pub(super) fn learn(options: &BenchOptions) -> Result<(), ProbeError> {
 fn shapes(options: &BenchOptions) -> Vec<Weights> {
     let whole = matrices(options);
     match options.packed {
-        true => {
-            let packed = Weights::whole_then_in_groups(whole).into_iter();
-            packed.filter(|weights| weights.packed).collect()
-        }
+        true => whole.into_iter().map(Weights::in_groups).collect(),
         false => whole,
     }
 }

@@ -198,7 +198,12 @@ fn disk_read_pace(measured: &Measured) -> Option<Quantity<Seconds>> {
     let moments = measured.moments.iter();
     let moments: Vec<f64> = moments.filter_map(|moment| moment.disk_read_s).collect();
     let usual = measured.usual().disk_read_s?;
-    Some(Quantity::new(Seconds(usual), MEASURED).with_spread(spread(&moments)))
+    let quantity = Quantity::new(Seconds(usual), MEASURED);
+    // Of a single moment there is none.
+    Some(match moments.len() {
+        1 => quantity,
+        _ => quantity.with_spread(spread(&moments)),
+    })
 }
 
 /// None without a GPU, of which no driver has any.

@@ -113,7 +113,7 @@ fn alone_s(
     let known = of_shape.min_by_key(|known| known.biased != biased);
     let rows = f64::from(m);
     let flops = 2.0 * rows * f64::from(gemm.n) * f64::from(gemm.k);
-    known.map(|known| flops / known.chosen(m).at(rows))
+    known.map(|known| flops / known.chosen_on_gpu(m).at(rows))
 }
 
 #[cfg(test)]

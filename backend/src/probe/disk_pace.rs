@@ -5,10 +5,16 @@ use std::time::Instant;
 use plimsoll_core::units::Bytes;
 
 use crate::cpu::{CpuError, CpuOptions};
-use crate::tiers::{DiskTier, Region};
+use crate::tiers::{DiskTier, Region, free_bytes};
 
-/// Bytes of the file: read on and on, it is no small place that something between here and the disk may keep.
-const FILE: u64 = 512 << 20;
+use super::moves::DISK_REGION;
+
+/// Bytes of the file: read on and on, it is no small place that something between here and the disk may keep. As much as the probe's
+/// own reads go over, where the disk has room.
+const FILE: u64 = DISK_REGION.0;
+
+/// Files of this size that a disk has room for, if it is to have one.
+const SPARED: u64 = 4;
 
 /// Bytes of a read.
 const PART: u64 = 4 << 20;
@@ -28,11 +34,15 @@ pub(super) struct DiskMeter {
 }
 
 impl DiskMeter {
-    /// Writes the file, where the disk tier of these options lies.
+    /// Writes the file, where the disk tier of these options lies; none where the disk would be nearly full, with what else needs
+    /// room beside it.
     ///
     /// # Errors
-    /// Where there is no room for it.
-    pub fn new(options: &CpuOptions) -> Result<DiskMeter, CpuError> {
+    /// What the system says of writing.
+    pub fn new(options: &CpuOptions, beside: Bytes) -> Result<Option<DiskMeter>, CpuError> {
+        if free_bytes(&options.disk_dir)? < beside + Bytes(SPARED * FILE) {
+            return Ok(None);
+        }
         let disk = DiskTier::create(&options.disk_dir, Bytes(FILE))?;
         let mut part = Region::new("host", Bytes(PART))?;
         let numbers: &mut [u32] = bytemuck::cast_slice_mut(part.bytes_mut());
@@ -45,7 +55,12 @@ impl DiskMeter {
             }
             disk.write_at(at, bytemuck::cast_slice(numbers))?;
         }
-        Ok(DiskMeter { disk, part, at: 0 })
+        Ok(Some(DiskMeter { disk, part, at: 0 }))
+    }
+
+    /// Whether there is still room for what needs so much beside the file.
+    pub fn leaves(&self, options: &CpuOptions, beside: Bytes) -> bool {
+        free_bytes(&options.disk_dir).is_ok_and(|free| free >= beside)
     }
 
     /// Seconds that the reference work takes now.

@@ -51,7 +51,7 @@ pub use bandwidth::host_read_rates;
 pub(crate) use bandwidth::read_rate;
 use compute::Kind;
 use contention::{Losses, ROUNDS};
-use moves::{MOVERS, Moves, REGIONS, SIZES};
+use moves::{MOVERS, Moves, SIZES, regions};
 pub use pace::{Moment, PaceMeter, Paced};
 pub use pageable::pageable_copies;
 use pageable::take_staged;
@@ -156,9 +156,9 @@ impl Measured {
     fn new(options: &CpuOptions, disk_free: Bytes) -> Result<Measured, CpuError> {
         let mut meter = PaceMeter::new(options)?;
         // The disk's pace at first, and around all that is moved.
-        meter.watch_disk(true);
+        meter.watch_disk(Some(Bytes::ZERO));
         let moments: Vec<Moment> = (0..5).map(|_| meter.now()).collect();
-        meter.watch_disk(false);
+        meter.watch_disk(None);
         Ok(Measured {
             base: Moment::middle(&moments),
             meter,
@@ -239,9 +239,11 @@ pub fn measure(
     measured.products = known.filter_map(|known| known.curves).collect();
     progress("copies and disk", 0.08);
     measure_host_reads(options, &mut measured)?;
-    measured.meter.watch_disk(true);
+    measured.meter.watch_disk(Some(
+        Moves::room(&MOVERS, regions(disk_free), PerTier::default()).disk,
+    ));
     measure_moves(options, &mut measured)?;
-    measured.meter.watch_disk(false);
+    measured.meter.watch_disk(None);
     if options.cpu.card.is_some() {
         let (_, mut tasks) = measured.run(|_| pageable_copies(options))?;
         measured.staged = take_staged(&mut tasks);
@@ -321,9 +323,10 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
         Kind::OnDevice,
     )?;
     let behind = footprint(&plan)?;
-    plan.capacity_bytes = Moves::room(&MOVERS, REGIONS, behind);
+    let sizes = regions(measured.disk_free);
+    plan.capacity_bytes = Moves::room(&MOVERS, sizes, behind);
     let machine = Machine::single_gpu(plan.capacity_bytes);
-    let mut moves = Moves::new(Program::new(), &machine, REGIONS).with((&MOVERS, true), behind);
+    let mut moves = Moves::new(Program::new(), &machine, sizes).with((&MOVERS, true), behind);
     moves.prepare();
     let rounds: Vec<_> = (0..ROUNDS)
         .map(|_| {

@@ -30,12 +30,23 @@ pub(super) const SIZES: &[u64] = &[
 /// Room for two of the largest, and more for what is read on and on.
 pub(super) const REGION: Bytes = Bytes(128 << 20);
 
-/// Regions of each tier. Those of a disk are larger: something on the way may keep what was read just before.
-pub(super) const REGIONS: PerTier<Bytes> = PerTier {
-    device: REGION,
-    host: REGION,
-    disk: Bytes(1 << 30),
-};
+/// The same on a disk that has room: something on the way may keep what was read just before.
+pub(super) const DISK_REGION: Bytes = Bytes(1 << 30);
+
+/// Regions that are so large together leave room on a disk.
+const DISK_REGIONS: u64 = 4;
+
+/// Regions of each tier, on a disk with so much room.
+pub(super) fn regions(disk_free: Bytes) -> PerTier<Bytes> {
+    PerTier {
+        device: REGION,
+        host: REGION,
+        disk: match disk_free >= DISK_REGION * DISK_REGIONS {
+            true => DISK_REGION,
+            false => REGION,
+        },
+    }
+}
 
 /// A program of moves, with a region of its own for each engine's source and destination.
 pub(super) struct Moves {

@@ -104,12 +104,17 @@ impl PaceMeter {
         })
     }
 
-    /// Whether the disk's pace is asked for from now on. A disk without room for the work has none.
-    pub fn watch_disk(&mut self, watch: bool) {
-        self.watches_disk = watch;
-        if watch && self.disk.is_none() {
-            self.disk = DiskMeter::new(&self.options).ok();
-        }
+    /// Whether the disk's pace is asked for from now on, beside something that needs so much room there. A disk without room for
+    /// both has none.
+    pub fn watch_disk(&mut self, beside: Option<Bytes>) {
+        self.watches_disk = beside.is_some();
+        let Some(beside) = beside else { return };
+        let options = &self.options;
+        let kept = self.disk.take();
+        self.disk = match kept.filter(|disk| disk.leaves(options, beside)) {
+            Some(disk) => Some(disk),
+            None => DiskMeter::new(options, beside).ok().flatten(),
+        };
     }
 
     /// Measures something with the reference work before and after. Where both are apart, the reference work is timed once more:
@@ -145,7 +150,7 @@ impl PaceMeter {
         }
     }
 
-    /// Times the reference work now: about a tenth of a second, and twice that where the disk's is asked for.
+    /// Times the reference work now: about a tenth of a second, and a fifth more where the disk's is asked for.
     pub fn now(&mut self) -> Moment {
         let disk = self.disk.as_mut().filter(|_| self.watches_disk);
         let disk_read_s = disk.and_then(|disk| disk.now().ok());
@@ -303,6 +308,29 @@ mod tests {
             copy_s: 3.0 * times,
             disk_read_s: Some(4.0 * times),
         }
+    }
+
+    /// A GPU's profile knows the disk's pace alone, and a moment that was not asked for it has none.
+    #[test]
+    fn a_disk_has_a_pace_of_its_own() {
+        use plimsoll_core::hardware::{Quantity, embedded};
+        use plimsoll_core::units::Seconds;
+        let mut profile = embedded::profile("t4").expect("embedded");
+        let asked = moment(2.0);
+        assert_eq!(asked.slowness(&profile), None);
+        profile.links.disk_read_pace = Some(Quantity::new(Seconds(4.0), "a test"));
+        let found = asked.slowness(&profile).expect("known");
+        assert_eq!(
+            (found.disk_read, found.few_tokens, found.copy),
+            (2.0, 1.0, 1.0)
+        );
+        let not_asked = Moment {
+            disk_read_s: None,
+            ..asked
+        };
+        assert_eq!(not_asked.slowness(&profile), None);
+        assert_eq!(Moment::between(asked, not_asked).disk_read_s, None);
+        assert_eq!(Moment::middle(&[not_asked, asked]).disk_read_s, Some(8.0));
     }
 
     #[test]

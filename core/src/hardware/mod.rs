@@ -22,7 +22,7 @@ pub use contention::{Contention, Engine};
 pub use curve::{Curve, CurveError};
 pub use error::ProfileError;
 pub use pace::{Pace, Slowness};
-pub use products::{Implementation, Inflections, PACKED_DEPTH, PACKED_ROWS_MOST, ProductCurves};
+pub use products::{GPU_ROWS_MOST, Implementation, Inflections, PACKED_DEPTH, ProductCurves};
 pub use profile::{
     BesideProducts, Cluster, Compute, CopyLink, DEVICE_THREADS_MAX, DeviceKind, DiskLink,
     GemmCurve, HardwareProfile, Links, PeerLink, Tiers, WeightRead,

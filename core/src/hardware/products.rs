@@ -24,8 +24,9 @@ impl Implementation {
     ];
 }
 
-/// Rows beyond which no GPU reads weights in 4 bits as they are.
-pub const PACKED_ROWS_MOST: u32 = 128;
+/// Rows beyond which no GPU computes by another way than the conventional one, nor reads weights in 4 bits as they are: for as many
+/// the ways are timed.
+pub const GPU_ROWS_MOST: u32 = 128;
 
 /// The depth of weights in 4 bits that a GPU reads as they are is a multiple of this.
 pub const PACKED_DEPTH: u32 = 16;
@@ -47,6 +48,14 @@ impl Inflections {
             (false, _) => Implementation::Gemv,
             (true, false) => Implementation::Flat,
             (true, true) => Implementation::Conventional,
+        }
+    }
+
+    /// The same on a GPU, whose tables end: what no table has seen to be slower than the conventional way would else compute prompts.
+    pub fn choose_on_gpu(&self, m: u32) -> Implementation {
+        match m > GPU_ROWS_MOST {
+            true => Implementation::Conventional,
+            false => self.choose(m),
         }
     }
 }
@@ -104,6 +113,12 @@ impl ProductCurves {
     /// The curve of the implementation that computes `m` rows.
     pub fn chosen(&self, m: u32) -> &Curve {
         let chosen = self.of(self.inflections().choose(m));
+        chosen.unwrap_or(&self.conventional)
+    }
+
+    /// The same on a GPU.
+    pub fn chosen_on_gpu(&self, m: u32) -> &Curve {
+        let chosen = self.of(self.inflections().choose_on_gpu(m));
         chosen.unwrap_or(&self.conventional)
     }
 
@@ -195,9 +210,12 @@ mod tests {
         );
         let none = Inflections { m1: None, m2: None };
         assert_eq!(none.choose(1000), Gemv);
+        assert_eq!(
+            [128, 129].map(|m| none.choose_on_gpu(m)),
+            [Gemv, Conventional]
+        );
     }
 
-    /// Else GEMV would compute prompts.
     #[test]
     fn where_the_flat_product_is_never_better_the_conventional_one_follows_gemv() {
         let rows = [1.0, 2.0, 4.0, 8.0];

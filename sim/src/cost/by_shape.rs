@@ -21,8 +21,10 @@ pub(super) struct ByShape {
     products: [Products; 2],
     /// Whether those of a part of a layer have biases, by [`Stage::RATED`].
     biased: [bool; 2],
-    /// Of weights in 4-bit groups; empty where a profile has none.
-    packed: Products,
+    /// Of weights in 4-bit groups, likewise; empty where a profile has none.
+    packed: [Products; 2],
+    /// How many of a layer's products are of its first part.
+    projections: usize,
     /// By part of a layer, and in each by width, ascending.
     beside: Vec<(Stage, Vec<(f64, Curve)>)>,
 }
@@ -118,30 +120,30 @@ impl Product {
     }
 
     fn curve(&self, m: u32) -> &Curve {
-        let chosen = self.curves.of(self.points.choose(m));
+        let chosen = self.curves.of(self.points.choose_on_gpu(m));
         chosen.unwrap_or(&self.curves.conventional)
     }
 }
 
 impl ByShape {
     /// What is known of a type, and of layers whose products have biases or not, by [`Stage::RATED`]; none where products and what is beside them were not told apart.
-    pub(super) fn new(compute: &Compute, dtype: Dtype, biased: [bool; 2]) -> Option<ByShape> {
+    pub(super) fn new(
+        compute: &Compute,
+        dtype: Dtype,
+        (biased, projections): ([bool; 2], usize),
+    ) -> Option<ByShape> {
         let all = || compute.products.iter();
         let is_known = |of: &Dtype| all().any(|known| known.dtype == *of && !known.packed);
         // As rates by size stand for those of a type that is as wide.
         let as_wide = stand_ins(dtype).into_iter();
         let mut as_wide = as_wide.filter(|other| other.size_bytes() == dtype.size_bytes());
         let dtype = as_wide.find(is_known)?;
-        let whole = || all().filter(|known| known.dtype == dtype && !known.packed);
-        let products = [false, true].map(|biased| {
-            let own = Products::new(whole().filter(|known| known.biased == biased));
-            match own.is_empty() {
-                true => Products::new(whole()),
-                false => own,
-            }
-        });
+        let products = of_either(
+            |known| known.dtype == dtype && !known.packed,
+            &compute.products,
+        );
         // Codes are the same beside every type, and so is most of the time.
-        let packed = Products::new(all().filter(|known| known.packed));
+        let packed = of_either(|known| known.packed, &compute.products);
         let of_stage = |(stage, biased): (Stage, bool)| {
             let of = |biased: bool| -> Vec<(f64, Curve)> {
                 let known = compute.beside_products.iter();
@@ -161,6 +163,7 @@ impl ByShape {
         known.then_some(ByShape {
             products,
             biased,
+            projections,
             packed,
             beside,
         })
@@ -174,7 +177,7 @@ impl ByShape {
 
     /// Whether products with weights in 4 bits are known; those of whole ones stand for them where they are not.
     pub(super) fn knows_packed(&self) -> bool {
-        !self.packed.is_empty()
+        !self.packed[0].is_empty()
     }
 
     /// What parts of a layer take together for so many rows, with so large a share of what is beside their products, and weights
@@ -188,12 +191,13 @@ impl ByShape {
     ) {
         let known = match packed && self.knows_packed() {
             true => &self.packed,
-            false => &self.products[usize::from(self.are_biased(stages))],
+            false => &self.products,
         };
         let mut width = None;
-        for gemm in gemms {
+        for (index, gemm) in gemms.enumerate() {
             // The first takes what comes into the layer.
             width.get_or_insert(gemm.k);
+            let known = &known[usize::from(self.is_biased(stages, index))];
             product(known.of_rows(m), (m, gemm), each);
         }
         let Some(width) = width else { return };
@@ -203,9 +207,14 @@ impl ByShape {
         beside.flatten().for_each(|part| each(part.times(share)));
     }
 
-    fn are_biased(&self, stages: &[Stage]) -> bool {
-        let mut rated = Stage::RATED.into_iter().zip(self.biased);
-        rated.any(|(stage, biased)| biased && stages.contains(&stage))
+    /// Whether a product of some parts of a layer has a bias.
+    fn is_biased(&self, stages: &[Stage], index: usize) -> bool {
+        let stage = match stages {
+            [only] => only,
+            all => &all[usize::from(index >= self.projections)],
+        };
+        let mut rated = Stage::RATED.iter().zip(self.biased);
+        rated.any(|(rated, biased)| biased && rated == stage)
     }
 
     /// What a part of a layer of some width does beside its products of so many rows; rates of other widths are between those
@@ -286,6 +295,18 @@ fn part(all: &[Product], known: &Product, (m, shape): (u32, &Shape), seconds: f6
     }
 }
 
+/// Products without biases, and with them; where there are none of a kind, all of them stand for it.
+fn of_either(of: impl Fn(&ProductCurves) -> bool, all: &[ProductCurves]) -> [Products; 2] {
+    let of = || all.iter().filter(|known| of(known));
+    [false, true].map(|biased| {
+        let own = Products::new(of().filter(|known| known.biased == biased));
+        match own.is_empty() {
+            true => Products::new(of()),
+            false => own,
+        }
+    })
+}
+
 fn nearest<'p>(products: &'p [Product], shape: &Shape) -> Option<&'p Product> {
     let distance = |known: &&Product| known.shape.distance(shape);
     let all = products.iter();
@@ -336,7 +357,7 @@ mod tests {
             beside_products: beside,
             ..profile.compute
         };
-        ByShape::new(&compute, Dtype::F16, [true; 2])
+        ByShape::new(&compute, Dtype::F16, ([true; 2], 3))
     }
 
     fn seconds(known: &ByShape, m: u32, [n, k]: [u32; 2]) -> f64 {
@@ -437,12 +458,49 @@ mod tests {
             ..profile.compute
         };
         let us = |biased, stage| {
-            let known = ByShape::new(&compute, Dtype::F16, biased).expect("known");
+            let known = ByShape::new(&compute, Dtype::F16, (biased, 3)).expect("known");
             beside_us(&known, stage, (1, 100)).round()
         };
         let found = [[false; 2], [true; 2], [true, false]]
             .map(|biased| Stage::RATED.map(|stage| us(biased, stage)));
         assert_eq!(found, [[1.0, 5.0], [3.0, 5.0], [3.0, 5.0]]);
+    }
+
+    /// A model may have biases in one part of its layers, whose products come first where both parts are asked for.
+    #[test]
+    fn products_with_biases_are_others() {
+        let whole = [(false, 2e-6), (true, 5e-6)].map(|(biased, seconds)| ProductCurves {
+            biased,
+            ..measured(100, 100, seconds)
+        });
+        let packed = whole.clone().map(|whole| ProductCurves {
+            packed: true,
+            ..whole
+        });
+        let profile = plimsoll_core::hardware::embedded::profile("t4").expect("embedded");
+        let stages = Stage::RATED.map(|stage| beside(stage, 100, 1e-6));
+        let compute = Compute {
+            products: whole.into_iter().chain(packed).collect(),
+            beside_products: stages.to_vec(),
+            ..profile.compute
+        };
+        let us = |biased, stages: &[Stage], packed| {
+            // bf16 has those of f16.
+            let known = ByShape::new(&compute, Dtype::Bf16, (biased, 3)).expect("known");
+            let gemms = [Gemm { n: 100, k: 100 }; 4].into_iter();
+            let mut all = 0.0;
+            known.parts((stages, 1, 0.0), packed, gemms, &mut |part| {
+                all += 1e6 * part.seconds.0
+            });
+            all.round()
+        };
+        for packed in [false, true] {
+            assert_eq!(us([false; 2], &Stage::RATED, packed), 8.0);
+            assert_eq!(us([true; 2], &Stage::RATED, packed), 20.0);
+            assert_eq!(us([true, false], &Stage::RATED, packed), 17.0);
+            assert_eq!(us([true, false], &Stage::RATED[..1], packed), 20.0);
+            assert_eq!(us([true, false], &Stage::RATED[1..], packed), 8.0);
+        }
     }
 
     #[test]

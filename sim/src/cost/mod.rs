@@ -15,7 +15,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS, Kept};
 use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::hardware::{
-    CopyLink, Curve, HardwareProfile, PACKED_DEPTH, PACKED_ROWS_MOST, Quantity, WeightRead,
+    CopyLink, Curve, GPU_ROWS_MOST, HardwareProfile, PACKED_DEPTH, Quantity, WeightRead,
 };
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::WeightPlacement;
@@ -77,8 +77,9 @@ impl CostModel {
 
     /// The costs of layers like a model's, of which caches hold as many as they did when the machine was measured.
     pub fn of_layers(profile: &HardwareProfile, model: &ModelSpec, dtype: Dtype) -> CostModel {
+        let products = (model.biased_parts(), model.projections());
         CostModel {
-            by_shape: ByShape::new(&profile.compute, dtype, model.biased_parts()),
+            by_shape: ByShape::new(&profile.compute, dtype, products),
             ..CostModel::new(profile, dtype)
         }
     }
@@ -88,7 +89,7 @@ impl CostModel {
         CostModel {
             gemm: GemmRates::new(&profile.compute.gemm, dtype, GEMM)
                 .with_products(&profile.compute.products, dtype),
-            by_shape: ByShape::new(&profile.compute, dtype, [false; 2]),
+            by_shape: ByShape::new(&profile.compute, dtype, ([false; 2], 3)),
             cpu_gemm: GemmRates::new(&profile.compute.cpu_gemm, dtype, CPU_GEMM),
             f32: Some(GemmRates::new(&profile.compute.gemm, Dtype::F32, GEMM))
                 .filter(|known| known.stand_in().is_none()),
@@ -427,7 +428,7 @@ impl CostModel {
         });
         let unpack = self.unpack(product.elements() as u64);
         let as_they_are = self.read_in_groups(f32, product);
-        let is_read = product.m <= PACKED_ROWS_MOST && product.k.is_multiple_of(PACKED_DEPTH);
+        let is_read = product.m <= GPU_ROWS_MOST && product.k.is_multiple_of(PACKED_DEPTH);
         match is_read && total(&as_they_are).0 < total(&whole).0 + unpack.seconds.0 {
             true => as_they_are.into_iter().flatten().for_each(each),
             false => whole.into_iter().flatten().chain([unpack]).for_each(each),

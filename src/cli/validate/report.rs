@@ -166,7 +166,7 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
         ),
         false => writeln!(
             text,
-            "pace: not known, since the profile has none (compute.pace_few_tokens_s, links.pace_disk_read_s); predictions are at its own"
+            "pace: not known, since the profile has none (compute.pace_few_tokens_s, links.pace_disk_read_s), or no case used the disk; predictions are at its own"
         ),
     };
     text.push_str(&notes_text(&report.notes));

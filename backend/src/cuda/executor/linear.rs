@@ -1,6 +1,6 @@
 //! Products with weights, by the implementation that suits their shape, and what stands around them.
 
-use plimsoll_core::hardware::{Implementation, Inflections, PACKED_ROWS_MOST};
+use plimsoll_core::hardware::{Implementation, Inflections};
 use plimsoll_core::model::{Norm as NormKind, TensorRole};
 
 use super::ground::Ground;
@@ -43,12 +43,8 @@ pub(crate) fn choose(dispatch: &Dispatch, m: usize, weights: Weights) -> Impleme
     };
     let points = dispatch.points(weights).or_else(other);
     let points = points.unwrap_or(unmeasured);
-    match points.choose(u32::try_from(m).unwrap_or(u32::MAX)) {
-        Gemv if weights.packed
-            && (m > PACKED_ROWS_MOST as usize || check_packed(weights.k).is_err()) =>
-        {
-            Conventional
-        }
+    match points.choose_on_gpu(u32::try_from(m).unwrap_or(u32::MAX)) {
+        Gemv if weights.packed && check_packed(weights.k).is_err() => Conventional,
         Flat if weights.packed => Conventional,
         Flat if check_depth(weights.k).is_err() => Gemv,
         chosen => chosen,
@@ -86,7 +82,8 @@ impl<G: Ground> Work<'_, G> {
             packed: tensor.packed,
             fresh: false,
         };
-        let product = match tensor.packed && !self.stays_packed(product.shape) {
+        let stays = self.stays_packed(product.shape, product.bias != 0);
+        let product = match tensor.packed && !stays {
             true => self.unpacked(product, self.matrix_room(n * k)?)?,
             false => product,
         };
@@ -95,13 +92,13 @@ impl<G: Ground> Work<'_, G> {
 
     /// Whether a product with weights in 4 bits reads them as they are: by a layer's m, n and k, since whole layers are what was
     /// measured.
-    pub(super) fn stays_packed(&self, [m, n, k]: [usize; 3]) -> bool {
+    pub(super) fn stays_packed(&self, [m, n, k]: [usize; 3], biased: bool) -> bool {
         let weights = Weights {
             dtype: self.turn.dtype(),
             n,
             k,
             packed: true,
-            biased: false,
+            biased,
         };
         choose(&self.device.dispatch, m, weights) == Implementation::Gemv
     }
@@ -285,7 +282,27 @@ mod tests {
         };
         let dispatch = Dispatch::of([(weights(96, 64), own)]);
         let chosen = |n, k| [3, 900].map(|m| choose(&dispatch, m, weights(n, k)));
-        assert_eq!(chosen(96, 64), [Gemv, Flat]);
+        // Nobody timed its flat product for so many.
+        assert_eq!(chosen(96, 64), [Gemv, Conventional]);
+        assert_eq!(choose(&dispatch, 128, weights(96, 64)), Flat);
+        // A bias of its own is another time; that of the other kind stands for it.
+        let biased = Weights {
+            biased: true,
+            ..weights(96, 64)
+        };
+        let both = Dispatch::of([
+            (weights(96, 64), own),
+            (
+                biased,
+                Inflections {
+                    m1: Some(2),
+                    m2: Some(2),
+                },
+            ),
+        ]);
+        let of = |dispatch| [weights(96, 64), biased].map(|it| choose(dispatch, 5, it));
+        assert_eq!(of(&dispatch), [Flat, Flat]);
+        assert_eq!(of(&both), [Flat, Conventional]);
         assert_eq!(chosen(64, 96), [Flat, Conventional]);
         assert_eq!(chosen(64, 100), [Gemv, Conventional]);
         let packed = |k| Weights {

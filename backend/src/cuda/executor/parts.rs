@@ -129,7 +129,7 @@ impl Work<'_> {
             fresh: false,
         };
         let layer = [m, weight.rows as usize, k];
-        let product = match tensor.packed && !self.stays_packed(layer) {
+        let product = match tensor.packed && !self.stays_packed(layer, false) {
             true => self.unpacked(product, room)?,
             false => product,
         };

@@ -39,8 +39,8 @@ const LONG_FLOPS: usize = 4_000_000_000;
 /// Operands that are used in turn are so many times a card's cache.
 const CACHES: usize = 4;
 
-/// A card is kept busy by copies of so many times its cache: about half a millisecond.
-const BUSY_CACHES: usize = 10;
+/// A card is kept busy by so many copies of as much as its cache: about half a millisecond.
+const BUSY_COPIES: usize = 12;
 
 /// Numbers that operands are filled with over and over. Not a power of two, so that rows and copies differ.
 const PATTERN: usize = (1 << 18) - 5;
@@ -348,6 +348,8 @@ pub(crate) struct Operands<'c> {
     addresses: [u64; 3],
     /// For weights that are unpacked.
     room: u64,
+    /// What the card is kept busy with: two places of as many bytes as its cache.
+    busy: u64,
     weights: Weights,
     copies: usize,
     next: Cell<usize>,
@@ -368,6 +370,7 @@ impl<'c> Operands<'c> {
         // Any numbers of 16 bits that are no larger than one are codes, scales and minima as well.
         let matrices = taken.numbers(dtype, copies * weights.bytes())?;
         let y = taken.room(rows * n * element)?;
+        let busy = taken.room(2 * card.cache_bytes())?;
         let room = match weights.packed {
             true => taken.room(n * k * element)?,
             false => 0,
@@ -377,6 +380,7 @@ impl<'c> Operands<'c> {
             dispatch,
             addresses: [x, matrices, y],
             room,
+            busy,
             weights,
             copies,
             next: Cell::new(0),
@@ -401,14 +405,13 @@ impl<'c> Operands<'c> {
         }
     }
 
-    /// Gives stream 0 copies among the weights that take the card longer than the host needs to give it what is timed: small
-    /// products end sooner than the next is given, and their time would be the host's.
+    /// Gives stream 0 copies, of what no product reads, that take the card longer than the host needs to give it what is timed:
+    /// small products end sooner than the next is given, and their time would be the host's.
     fn keep_busy(&self) -> Result<(), CudaError> {
         let card = self.taken.card;
-        let half = self.copies * self.weights.bytes() / 2;
-        let matrices = self.addresses[1];
-        for _ in 0..(BUSY_CACHES * card.cache_bytes()).div_ceil(half.max(1)) {
-            card.copy(0, &CopyRows::of(matrices + half as u64, matrices, half))?;
+        let bytes = card.cache_bytes();
+        for _ in 0..BUSY_COPIES {
+            card.copy(0, &CopyRows::of(self.busy + bytes as u64, self.busy, bytes))?;
         }
         Ok(())
     }

@@ -22,8 +22,9 @@ const PACKED_WARPS: usize = 4;
 /// Elements of a row that a warp of the flat product for few rows takes at a time.
 const THIN_STEP: usize = 64;
 
-/// Depth up to which weights are shallow.
+/// Depth up to which weights are shallow, and rows of them from which blocks are more than a GPU has at once.
 const SHALLOW: usize = 8192;
+const MANY_ROWS: usize = 4096;
 
 /// As in `flat.cu`: columns of a tile along k, and elements from a row of a tile to the next.
 const TILE_STRIDE: usize = 72;
@@ -209,10 +210,10 @@ pub fn check_depth(k: usize) -> Result<(), CudaError> {
 fn without_tiles(product: &Product, kernel: String, eights: usize) -> Result<Launch, CudaError> {
     let [m, n, k] = product.shape;
     check_depth(k)?;
-    // As in `thin.cu`: columns of a block, and warps that split k, at most. Half of those of shallow weights leave room for blocks
-    // of the kernel that follows, which is worth more than to have all of it under way.
+    // As in `thin.cu`: columns of a block, and warps that split k, at most. Half of those, of shallow weights with many rows, leave
+    // room for blocks of the kernel that follows, which is worth more than to have all of this one under way.
     let (columns, most) = match eights {
-        1 if k <= SHALLOW => (8, 8),
+        1 if k <= SHALLOW && n >= MANY_ROWS => (8, 8),
         1 => (8, 16),
         _ => (16, 8),
     };
@@ -317,6 +318,8 @@ mod tests {
         assert_eq!(threads(8, 768), [96, 256]);
         assert_eq!(threads(8, 4096), [128, 256]);
         assert_eq!(threads(8, 11008), [128, 512]);
+        let few_rows = flat(&product([8, 1024, 4096]), Cut::Thin).expect("a launch");
+        assert_eq!(few_rows.threads, 512);
         assert_eq!(threads(16, 11008), [128, 256]);
     }
 

@@ -38,7 +38,7 @@ pub(super) const fn shape(
     }
 }
 
-const SHAPES: [Shape; 11] = [
+const SHAPES: [Shape; 13] = [
     shape([1, 1, 1, 64], [1, 0, 1], false),
     shape([2, 2, 1, 64], [131, 0, 3], false),
     shape([1, 2, 4, 128], [70, 20, 2], false),
@@ -49,6 +49,9 @@ const SHAPES: [Shape; 11] = [
     shape([1, 2, 8, 128], [150, 0, 9], false),
     shape([2, 1, 9, 64], [200, 120, 3], true),
     shape([1, 3, 1, 128], [129, 0, 2], true),
+    // More parts than are put together at a time.
+    shape([1, 1, 4, 128], [450, 0, 14], false),
+    shape([1, 1, 8, 64], [900, 0, 28], false),
     // Heads that are no multiples of 8.
     shape([2, 2, 1, 12], [45, 0, 2], true),
     shape([1, 1, 3, 77], [70, 30, 3], false),
