@@ -7,14 +7,11 @@ use plimsoll_core::units::Bytes;
 use crate::cpu::{CpuError, CpuOptions};
 use crate::tiers::{DiskTier, Region, free_bytes};
 
-use super::moves::DISK_REGION;
+use super::moves::{DISK_REGION, DISK_ROOM};
 
 /// Bytes of the file: read on and on, it is no small place that something between here and the disk may keep. As much as the probe's
 /// own reads go over, where the disk has room.
 const FILE: u64 = DISK_REGION.0;
-
-/// Files of this size that a disk has room for, if it is to have one.
-const SPARED: u64 = 4;
 
 /// Bytes of a read.
 const PART: u64 = 4 << 20;
@@ -40,7 +37,7 @@ impl DiskMeter {
     /// # Errors
     /// What the system says of writing.
     pub fn new(options: &CpuOptions, beside: Bytes) -> Result<Option<DiskMeter>, CpuError> {
-        if free_bytes(&options.disk_dir)? < beside + Bytes(SPARED * FILE) {
+        if free_bytes(&options.disk_dir)? < beside + DISK_ROOM {
             return Ok(None);
         }
         let disk = DiskTier::create(&options.disk_dir, Bytes(FILE))?;
@@ -56,11 +53,6 @@ impl DiskMeter {
             disk.write_at(at, bytemuck::cast_slice(numbers))?;
         }
         Ok(Some(DiskMeter { disk, part, at: 0 }))
-    }
-
-    /// Whether there is still room for what needs so much beside the file.
-    pub fn leaves(&self, options: &CpuOptions, beside: Bytes) -> bool {
-        free_bytes(&options.disk_dir).is_ok_and(|free| free >= beside)
     }
 
     /// Seconds that the reference work takes now.

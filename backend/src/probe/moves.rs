@@ -33,15 +33,15 @@ pub(super) const REGION: Bytes = Bytes(128 << 20);
 /// The same on a disk that has room: something on the way may keep what was read just before.
 pub(super) const DISK_REGION: Bytes = Bytes(1 << 30);
 
-/// Regions that are so large together leave room on a disk.
-const DISK_REGIONS: u64 = 4;
+/// What a disk has free where regions of that size, and a file of reference, leave room.
+pub(super) const DISK_ROOM: Bytes = Bytes(4 << 30);
 
 /// Regions of each tier, on a disk with so much room.
 pub(super) fn regions(disk_free: Bytes) -> PerTier<Bytes> {
     PerTier {
         device: REGION,
         host: REGION,
-        disk: match disk_free >= DISK_REGION * DISK_REGIONS {
+        disk: match disk_free >= DISK_ROOM {
             true => DISK_REGION,
             false => REGION,
         },

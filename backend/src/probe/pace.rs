@@ -14,7 +14,7 @@ use crate::decoder::Team;
 use crate::kernels::Elements;
 use crate::kernels::linear::{How, LinearWeight, Ways};
 use crate::pin;
-use crate::tiers::Region;
+use crate::tiers::{Region, free_bytes};
 
 /// The reference product's weights.
 const N: usize = 1536;
@@ -110,8 +110,8 @@ impl PaceMeter {
         self.watches_disk = beside.is_some();
         let Some(beside) = beside else { return };
         let options = &self.options;
-        let kept = self.disk.take();
-        self.disk = match kept.filter(|disk| disk.leaves(options, beside)) {
+        let leaves_room = free_bytes(&options.disk_dir).is_ok_and(|free| free >= beside);
+        self.disk = match self.disk.take().filter(|_| leaves_room) {
             Some(disk) => Some(disk),
             None => DiskMeter::new(options, beside).ok().flatten(),
         };

@@ -24,11 +24,11 @@ const BATCHES: [(u32, u32); 3] = [(1, 16), (4, 24), (12, 12)];
 /// Models whose products the CPU computes. Beside a GPU, the last is larger than what the CPU's caches hold of any model that is
 /// split there: those of servers hold all of the others.
 fn shapes(options: &ProbeOptions) -> Vec<Shape> {
-    let beside_gpu = options.cpu.card.as_ref().map(|_| Shape {
-        hidden_size: 4608,
-        num_hidden_layers: 2,
-        biased: true,
-    });
+    let beside_gpu = options
+        .cpu
+        .card
+        .as_ref()
+        .map(|_| compute::SHAPES_OF_GPUS[2]);
     compute::SHAPES.into_iter().chain(beside_gpu).collect()
 }
 

@@ -110,13 +110,7 @@ impl ProductCurves {
         }
     }
 
-    /// The curve of the implementation that computes `m` rows.
-    pub fn chosen(&self, m: u32) -> &Curve {
-        let chosen = self.of(self.inflections().choose(m));
-        chosen.unwrap_or(&self.conventional)
-    }
-
-    /// The same on a GPU.
+    /// The curve of the implementation that computes `m` rows on a GPU.
     pub fn chosen_on_gpu(&self, m: u32) -> &Curve {
         let chosen = self.of(self.inflections().choose_on_gpu(m));
         chosen.unwrap_or(&self.conventional)
@@ -192,8 +186,8 @@ mod tests {
             [1, 2, 3, 4].map(|m| points.choose(m)),
             [Gemv, Flat, Flat, Flat]
         );
-        assert_eq!(found.chosen(1), &found.gemv);
-        assert_eq!(Some(found.chosen(4)), found.flat.as_ref());
+        assert_eq!(found.chosen_on_gpu(1), &found.gemv);
+        assert_eq!(Some(found.chosen_on_gpu(4)), found.flat.as_ref());
     }
 
     #[test]
@@ -235,7 +229,7 @@ mod tests {
         let found = curves(&rows, [&[1.0, 2.0, 4.0], &[], &[3.0; 3]]);
         let points = found.inflections();
         assert_eq!((points.m1, points.m2), (Some(4), Some(4)));
-        assert_eq!(found.chosen(2), &found.gemv);
-        assert_eq!(found.chosen(9), &found.conventional);
+        assert_eq!(found.chosen_on_gpu(2), &found.gemv);
+        assert_eq!(found.chosen_on_gpu(9), &found.conventional);
     }
 }
