@@ -16,6 +16,7 @@ use std::time::Duration;
 use common::{plan, tiny_opt};
 use cuda::card::{FakeCard, Fault};
 use plimsoll_backend::cpu::{CpuExecutor, CpuOptions};
+use plimsoll_backend::probe::PaceMeter;
 use plimsoll_backend::weights::Synthetic;
 use plimsoll_core::Dtype;
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
@@ -195,4 +196,33 @@ fn a_task_that_fails_ends_the_run_and_nothing_hangs() {
             "{fault:?}: {source}"
         );
     }
+}
+
+/// The links' pace is timed by copies of both kinds each way, on a card that is left without any of its memory; one that fails has
+/// none.
+#[test]
+fn links_are_timed_where_they_are_asked_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let meter = |card: &Arc<FakeCard>| {
+        let options = CpuOptions {
+            card: Some(Arc::clone(card) as _),
+            ..CpuOptions::new(dir.path())
+        };
+        PaceMeter::new(&options).expect("memory")
+    };
+    let card = FakeCard::idle();
+    let mut asked = meter(&card);
+    assert_eq!(asked.now().links_s, None);
+    asked.watch_links(true);
+    for way in asked.now().links_s.expect("it was asked for") {
+        assert!(way.page_locked > 0.0 && way.pageable > 0.0, "{way:?}");
+    }
+    let (locked, pageable) = card.page_locked(0);
+    assert!(locked > 0 && pageable > 0, "{locked} {pageable}");
+    assert_eq!(card.taken(), 0);
+    asked.watch_links(false);
+    assert_eq!(asked.now().links_s, None);
+    let mut failing = meter(&FakeCard::idle_with(Fault::RefusesAt(3)));
+    failing.watch_links(true);
+    assert_eq!(failing.now().links_s, None);
 }

@@ -2,8 +2,9 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
-    Curve, CurveError, DeviceKind, Engine, GemmCurve, HardwareProfile, Inflections, ProductCurves,
-    ProfileError, Quantity, Residuals, Slowness, SourceKind, WeightRead, embedded,
+    CopyLink, Curve, CurveError, DeviceKind, Engine, GemmCurve, HardwareProfile, Inflections,
+    LinkPace, LinkSlowness, Links, ProductCurves, ProfileError, Quantity, Residuals, Slowness,
+    SourceKind, WeightRead, embedded,
 };
 use plimsoll_core::term::Term;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
@@ -165,6 +166,10 @@ fn round_trip_keeps_every_optional_part() {
     profile.compute.part_launch = Some(profile.compute.launch.clone());
     profile.compute.embed = Some(Quantity::new(Seconds(2e-5), "lab").with_spread(0.1));
     profile.links.staged_ahead = Some(Quantity::new(Bytes(2_000_000), "lab"));
+    profile.links.h2d.pace = Some(LinkPace {
+        page_locked: Quantity::new(Seconds(3e-4), "lab").with_spread(0.1),
+        pageable: Quantity::new(Seconds(2e-3), "lab"),
+    });
     profile.links.disk_read_pace = Some(Quantity::new(Seconds(0.03), "lab").with_spread(0.1));
     let rate = |points: &[(f64, f64)]| Curve::new(points.to_vec(), "lab", Some(0.1)).unwrap();
     profile.compute.products = vec![ProductCurves {
@@ -685,11 +690,21 @@ fn weights_are_read_at_a_rate_for_each_type() {
         few_tokens: 2.0,
         many_tokens: 5.0,
         copy: 7.0,
+        h2d: LinkSlowness {
+            page_locked: 2.0,
+            pageable: 3.0,
+        },
+        d2h: LinkSlowness::NONE,
         disk_read: 3.0,
     });
     assert_eq!(rates(&slower), [Some(7.5e9), Some(6e9), Some(6e9)]);
     let disk = [&slower, &profile].map(|it| it.links.disk_read.rate.at(1e6));
     assert!((3.0 * disk[0] / disk[1] - 1.0).abs() < 1e-12, "{disk:?}");
+    let copies = |link: fn(&Links) -> &CopyLink| {
+        let rates = [&profile, &slower].map(|it| link(&it.links).page_locked.at(1e6));
+        (rates[0] / rates[1]).round()
+    };
+    assert_eq!((copies(|l| &l.h2d), copies(|l| &l.d2h)), (14.0, 7.0));
     let one = parse(&(MINIMAL.to_owned() + &WEIGHT_READS.replacen("f32", "bf16", 1))).unwrap();
     assert_eq!(rates(&one)[0], None);
 }

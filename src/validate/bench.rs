@@ -10,7 +10,6 @@ use plimsoll_backend::weights::{Remembered, Synthetic};
 use plimsoll_core::control::{Run, drive};
 use plimsoll_core::lower::{Lowering, footprint};
 use plimsoll_core::plan::Plan;
-use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 
 use super::{Case, Why};
@@ -60,8 +59,9 @@ impl<'a> Bench<'a> {
             None => PaceMeter::new(options)?,
         };
         let meter = self.meter.insert(meter);
-        let on_disk = footprint(plan).map_or(Bytes::ZERO, |needs| needs[Tier::Disk]);
-        meter.watch_disk((on_disk > Bytes::ZERO).then_some(on_disk));
+        let needs = footprint(plan).unwrap_or_default();
+        meter.watch_disk((needs.disk > Bytes::ZERO).then_some(needs.disk));
+        meter.watch_links(needs.disk + needs.host > Bytes::ZERO);
         let paced = meter.steadily(|| {
             if options.interrupt.load(Ordering::Relaxed) {
                 return Err(Why::interrupted());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll_core::control::Run;
+use plimsoll_core::hardware::Slowness;
 use plimsoll_core::program::{Program, ResourceKind};
 use plimsoll_core::summary::Summary;
 use serde::Serialize;
@@ -29,9 +30,14 @@ pub struct CaseRow {
     pub error: f64,
     /// The same for the prediction at the profile's own pace.
     pub error_as_profiled: f64,
-    /// How much slower the machine was than when it was profiled (matrix products of few tokens; of a GPU's, reads of the
-    /// disk), where the profile says.
+    /// How much slower the processor was than when it was profiled (matrix products of few tokens), where the profile says.
     pub pace: Option<f64>,
+    /// The same of copies from page-locked memory to a GPU, where the plan has any.
+    pub pace_h2d: Option<f64>,
+    /// The same from pageable memory.
+    pub pace_h2d_pageable: Option<f64>,
+    /// The same of reads of the disk.
+    pub pace_disk_read: Option<f64>,
     /// Runs done again because the machine changed its pace during them.
     pub restarts: u32,
     /// The resource whose busy time differs most.
@@ -127,13 +133,15 @@ impl CaseRow {
         trial: &Trial<'_>,
         predicted: &Run,
         middle: &TimedRun,
-        pace: Option<f64>,
+        slowness: Option<&Slowness>,
     ) -> CaseRow {
         let summary = Summary::of(predicted);
         let measured = Summary::of(&middle.run);
         let predicted_s = summary.latency_s.0;
         let measured_s = measured.latency_s.0;
         let latencies_s: Vec<f64> = trial.runs.iter().map(TimedRun::latency_s).collect();
+        // What nobody timed is as it was.
+        let known = |part: fn(&Slowness) -> f64| slowness.map(part).filter(|pace| *pace != 1.0);
         let (explained_by, explained_s) = explain(predicted, &middle.run);
         CaseRow {
             case: trial.case.name.clone(),
@@ -144,7 +152,10 @@ impl CaseRow {
             measured_s,
             error: predicted_s / measured_s - 1.0,
             error_as_profiled: trial.as_profiled_s / measured_s - 1.0,
-            pace,
+            pace: known(|it| it.few_tokens),
+            pace_h2d: known(|it| it.h2d.page_locked),
+            pace_h2d_pageable: known(|it| it.h2d.pageable),
+            pace_disk_read: known(|it| it.disk_read),
             restarts: trial.runs.iter().map(|run| u32::from(run.restarted)).sum(),
             explained_by,
             explained_s,
@@ -157,6 +168,21 @@ impl CaseRow {
             predicted_tok_s: summary.throughput_tok_s,
             measured_tok_s: summary.generated_tokens as f64 / measured_s,
         }
+    }
+
+    /// How the machine went, in words; none where nobody knows.
+    pub fn paces(&self) -> Option<String> {
+        let named = [
+            ("", self.pace),
+            ("link ", self.pace_h2d),
+            ("pageable ", self.pace_h2d_pageable),
+            ("disk ", self.pace_disk_read),
+        ];
+        let said = named
+            .iter()
+            .filter_map(|(what, pace)| Some(format!("{what}{:.2}x", (*pace)?)));
+        let said: Vec<String> = said.collect();
+        (!said.is_empty()).then(|| said.join(", "))
     }
 
     /// The row with every value in one cell.

@@ -84,13 +84,8 @@ impl<'a> Trial<'a> {
         let slowness = Moment::middle(&moments).slowness(profile);
         let machine = machine_of(self.case, profile, slowness.as_ref());
         let predicted = simulate(&self.plan, &machine)?;
-        let knows_device = profile.compute.pace.is_some();
-        let pace = slowness.map(|slowness| match knows_device {
-            true => slowness.few_tokens,
-            false => slowness.disk_read,
-        });
         self.compared = Some(Compared {
-            row: CaseRow::of(self, &predicted, &self.runs[middle], pace),
+            row: CaseRow::of(self, &predicted, &self.runs[middle], slowness.as_ref()),
             run: middle,
             predicted,
         });

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
     Compute, CopyLink, Curve, DEVICE_THREADS_MAX, DeviceKind, DiskLink, GemmCurve, HardwareProfile,
-    Links, Pace, Quantity, Source, SourceKind, Tiers, WeightRead,
+    LinkPace, Links, Pace, Quantity, Source, SourceKind, Tiers, WeightRead,
 };
 use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 
 use super::compute::Matrix;
+use super::link_pace::LinkTimes;
 use super::samples::{Handoffs, Timed, durations};
 use super::stats::{median, spread, without_falls};
 use super::{Measured, Moment, ProbeOptions, beside, compute, unpack};
@@ -175,6 +176,7 @@ fn links(measured: &Measured) -> Links {
         latency: quantity(&measured.gaps, GAPS),
         page_locked: curve(&moved(kind)),
         pageable: (!measured.pageable.is_empty()).then(|| curve(&pageable(kind))),
+        pace: link_pace(measured, usize::from(kind == ResourceKind::D2h)),
     };
     let disk = |kind| DiskLink {
         latency: quantity(&measured.gaps, GAPS),
@@ -195,14 +197,30 @@ fn links(measured: &Measured) -> Links {
 
 /// At the pace that the reader's rates are for.
 fn disk_read_pace(measured: &Measured) -> Option<Quantity<Seconds>> {
-    let moments = measured.moments.iter();
-    let moments: Vec<f64> = moments.filter_map(|moment| moment.disk_read_s).collect();
-    let usual = measured.usual().disk_read_s?;
-    let quantity = Quantity::new(Seconds(usual), MEASURED);
-    // Of a single moment there is none.
+    pace_of(measured, |moment| moment.disk_read_s)
+}
+
+/// The same of a GPU's link, to it or from it.
+fn link_pace(measured: &Measured, way: usize) -> Option<LinkPace> {
+    let of =
+        |part: fn(&LinkTimes) -> f64| pace_of(measured, |moment| Some(part(&moment.links_s?[way])));
+    Some(LinkPace {
+        page_locked: of(|times| times.page_locked)?,
+        pageable: of(|times| times.pageable)?,
+    })
+}
+
+/// What only some moments know.
+fn pace_of(
+    measured: &Measured,
+    part: impl Fn(&Moment) -> Option<f64>,
+) -> Option<Quantity<Seconds>> {
+    let moments: Vec<f64> = measured.moments.iter().filter_map(&part).collect();
+    let usual = Quantity::new(Seconds(part(&measured.usual())?), MEASURED);
+    // Of a single moment there is no spread.
     Some(match moments.len() {
-        1 => quantity,
-        _ => quantity.with_spread(spread(&moments)),
+        1 => usual,
+        _ => usual.with_spread(spread(&moments)),
     })
 }
 

@@ -12,6 +12,7 @@ mod beside;
 mod compute;
 mod contention;
 mod disk_pace;
+mod link_pace;
 mod moves;
 mod pace;
 mod pageable;
@@ -51,6 +52,7 @@ pub use bandwidth::host_read_rates;
 pub(crate) use bandwidth::read_rate;
 use compute::Kind;
 use contention::{Losses, ROUNDS};
+pub use link_pace::{BothWays, LinkTimes};
 use moves::{MOVERS, Moves, SIZES, regions};
 pub use pace::{Moment, PaceMeter, Paced};
 pub use pageable::pageable_copies;
@@ -155,10 +157,12 @@ struct Measured {
 impl Measured {
     fn new(options: &CpuOptions, disk_free: Bytes) -> Result<Measured, CpuError> {
         let mut meter = PaceMeter::new(options)?;
-        // The disk's pace at first, and around all that is moved.
+        // The paces of disk and links at first, and around all that is moved.
         meter.watch_disk(Some(Bytes::ZERO));
+        meter.watch_links(true);
         let moments: Vec<Moment> = (0..5).map(|_| meter.now()).collect();
         meter.watch_disk(None);
+        meter.watch_links(false);
         Ok(Measured {
             base: Moment::middle(&moments),
             meter,
@@ -242,6 +246,7 @@ pub fn measure(
     measured.meter.watch_disk(Some(
         Moves::room(&MOVERS, regions(disk_free), PerTier::default()).disk,
     ));
+    measured.meter.watch_links(true);
     measure_moves(options, &mut measured)?;
     measured.meter.watch_disk(None);
     if options.cpu.card.is_some() {
@@ -249,6 +254,7 @@ pub fn measure(
         measured.staged = take_staged(&mut tasks);
         measured.pageable = tasks;
     }
+    measured.meter.watch_links(false);
     let all = options.shapes().len() * options.dtypes.len();
     let mut done = 0;
     for dtype in &options.dtypes {

@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use plimsoll_core::Dtype;
-use plimsoll_core::hardware::{HardwareProfile, Slowness};
+use plimsoll_core::hardware::{HardwareProfile, LinkSlowness, Slowness};
 use plimsoll_core::program::ResourceKind;
 use plimsoll_core::units::Bytes;
 
 use super::disk_pace::DiskMeter;
+use super::link_pace::{BothWays, LinkMeter, LinkTimes};
 use super::stats::median;
 use crate::cpu::{Cores, CpuError, CpuOptions};
 use crate::decoder::Team;
@@ -42,6 +43,8 @@ pub struct Moment {
     pub copy_s: f64,
     /// Reads of the disk; none where nobody asked for it.
     pub disk_read_s: Option<f64>,
+    /// Copies to a GPU and from it; none where nobody asked for it, and without one.
+    pub links_s: Option<BothWays>,
 }
 
 /// How often in all a measurement is begun again because the machine changed its pace meanwhile: where
@@ -62,12 +65,15 @@ pub struct PaceMeter {
     cores: Cores,
     /// The device's threads, by which the products are computed.
     threads: usize,
-    /// A GPU has a pace of its own, of which the processor's says nothing: all moments are alike, but for the disk's.
+    /// A GPU has a pace of its own, of which the processor's says nothing: all moments are alike, but for disk and links.
     on_card: bool,
     options: CpuOptions,
     /// Kept once it is there.
     disk: Option<DiskMeter>,
     watches_disk: bool,
+    /// Likewise.
+    links: Option<LinkMeter>,
+    watches_links: bool,
 }
 
 impl PaceMeter {
@@ -101,6 +107,8 @@ impl PaceMeter {
             options: options.clone(),
             disk: None,
             watches_disk: false,
+            links: None,
+            watches_links: false,
         })
     }
 
@@ -115,6 +123,15 @@ impl PaceMeter {
             Some(disk) => Some(disk),
             None => DiskMeter::new(options, beside).ok().flatten(),
         };
+    }
+
+    /// Whether the pace of a GPU's links is asked for from now on. A host without memory for it has none.
+    pub fn watch_links(&mut self, watches: bool) {
+        self.watches_links = watches;
+        if watches && self.links.is_none() {
+            let card = self.options.card.clone();
+            self.links = card.and_then(|card| LinkMeter::new(card).ok());
+        }
     }
 
     /// Measures something with the reference work before and after. Where both are apart, the reference work is timed once more:
@@ -150,16 +167,20 @@ impl PaceMeter {
         }
     }
 
-    /// Times the reference work now: about a tenth of a second, and a fifth more where the disk's is asked for.
+    /// Times the reference work now: about a tenth of a second, and a fifth more each where those of disk and links are asked for.
+    /// A GPU's links can only be while no executor has it.
     pub fn now(&mut self) -> Moment {
         let disk = self.disk.as_mut().filter(|_| self.watches_disk);
         let disk_read_s = disk.and_then(|disk| disk.now().ok());
+        let links = self.links.as_mut().filter(|_| self.watches_links);
+        let links_s = links.and_then(|links| links.now().ok());
         if self.on_card {
             return Moment {
                 few_tokens_s: 1.0,
                 many_tokens_s: 1.0,
                 copy_s: 1.0,
                 disk_read_s,
+                links_s,
             };
         }
         let (input, output, turn) = (&self.input, &mut self.output, &mut self.turn);
@@ -188,6 +209,7 @@ impl PaceMeter {
             many_tokens_s: products[1],
             copy_s,
             disk_read_s,
+            links_s,
         }
     }
 }
@@ -238,6 +260,11 @@ impl Moment {
             many_tokens_s: mean(|m| m.many_tokens_s),
             copy_s: mean(|m| m.copy_s),
             disk_read_s: disk_read_s.map(|(before, after)| (before * after).sqrt()),
+            links_s: before.links_s.zip(after.links_s).map(|(before, after)| {
+                [0, 1].map(|way| {
+                    LinkTimes::by(|part| (part(&before[way]) * part(&after[way])).sqrt())
+                })
+            }),
         }
     }
 
@@ -257,7 +284,13 @@ impl Moment {
 
     /// How much slower than another moment.
     pub fn relative_to(&self, base: &Moment) -> Slowness {
+        let [h2d, d2h] = match (&self.links_s, &base.links_s) {
+            (Some(now), Some(then)) => [0, 1].map(|way| now[way].relative_to(&then[way])),
+            _ => [LinkSlowness::NONE; 2],
+        };
         Slowness {
+            h2d,
+            d2h,
             few_tokens: self.few_tokens_s / base.few_tokens_s,
             many_tokens: self.many_tokens_s / base.many_tokens_s,
             copy: self.copy_s / base.copy_s,
@@ -273,7 +306,9 @@ impl Moment {
         let pace = profile.compute.pace.as_ref();
         let disk = profile.links.disk_read_pace.as_ref();
         let disk = disk.filter(|_| self.disk_read_s.is_some());
-        if pace.is_none() && disk.is_none() {
+        let links = [&profile.links.h2d, &profile.links.d2h].map(|link| link.pace.as_ref());
+        let links = links[0].zip(links[1]).filter(|_| self.links_s.is_some());
+        if pace.is_none() && disk.is_none() && links.is_none() {
             return None;
         }
         Some(self.relative_to(&Moment {
@@ -281,6 +316,12 @@ impl Moment {
             many_tokens_s: pace.map_or(self.many_tokens_s, |pace| pace.many_tokens.value.0),
             copy_s: pace.map_or(self.copy_s, |pace| pace.copy.value.0),
             disk_read_s: disk.map(|pace| pace.value.0),
+            links_s: links.map(|(h2d, d2h)| {
+                [h2d, d2h].map(|pace| LinkTimes {
+                    page_locked: pace.page_locked.value.0,
+                    pageable: pace.pageable.value.0,
+                })
+            }),
         }))
     }
 
@@ -288,11 +329,19 @@ impl Moment {
     pub fn middle(moments: &[Moment]) -> Moment {
         let of = |part: fn(&Moment) -> f64| median(&moments.iter().map(part).collect::<Vec<_>>());
         let disk: Vec<f64> = moments.iter().filter_map(|m| m.disk_read_s).collect();
+        let links: Vec<BothWays> = moments.iter().filter_map(|m| m.links_s).collect();
         Moment {
             few_tokens_s: of(|m| m.few_tokens_s),
             many_tokens_s: of(|m| m.many_tokens_s),
             copy_s: of(|m| m.copy_s),
             disk_read_s: (!disk.is_empty()).then(|| median(&disk)),
+            links_s: (!links.is_empty()).then(|| {
+                [0, 1].map(|way| {
+                    LinkTimes::by(|part| {
+                        median(&links.iter().map(|it| part(&it[way])).collect::<Vec<_>>())
+                    })
+                })
+            }),
         }
     }
 }
@@ -307,6 +356,10 @@ mod tests {
             many_tokens_s: 2.0 * times,
             copy_s: 3.0 * times,
             disk_read_s: Some(4.0 * times),
+            links_s: Some([5.0, 7.0].map(|part| LinkTimes {
+                page_locked: part * times,
+                pageable: (part + 1.0) * times,
+            })),
         }
     }
 
@@ -331,6 +384,42 @@ mod tests {
         assert_eq!(not_asked.slowness(&profile), None);
         assert_eq!(Moment::between(asked, not_asked).disk_read_s, None);
         assert_eq!(Moment::middle(&[not_asked, asked]).disk_read_s, Some(8.0));
+    }
+
+    /// Each way, page-locked and pageable, each by itself; and only where both profile and moment know them.
+    #[test]
+    fn links_have_paces_of_their_own() {
+        use plimsoll_core::hardware::{LinkPace, Quantity, embedded};
+        use plimsoll_core::units::Seconds;
+        let mut profile = embedded::profile("t4").expect("embedded");
+        let pace = |page_locked, pageable| {
+            let time = |seconds| Quantity::new(Seconds(seconds), "a test");
+            Some(LinkPace {
+                page_locked: time(page_locked),
+                pageable: time(pageable),
+            })
+        };
+        profile.links.h2d.pace = pace(5.0, 4.0);
+        assert_eq!(moment(2.0).slowness(&profile), None);
+        profile.links.d2h.pace = pace(2.0, 16.0);
+        let found = moment(2.0).slowness(&profile).expect("known");
+        let slowness = |page_locked, pageable| LinkSlowness {
+            page_locked,
+            pageable,
+        };
+        assert_eq!(found.h2d, slowness(2.0, 3.0));
+        assert_eq!(found.d2h, slowness(7.0, 1.0));
+        assert_eq!((found.copy, found.disk_read), (1.0, 1.0));
+        let not_asked = Moment {
+            links_s: None,
+            ..moment(2.0)
+        };
+        assert_eq!(not_asked.slowness(&profile), None);
+        assert_eq!(Moment::between(moment(2.0), not_asked).links_s, None);
+        let between = Moment::between(moment(1.0), moment(4.0));
+        assert_eq!(between.links_s, moment(2.0).links_s);
+        let middle = Moment::middle(&[not_asked, moment(3.0), moment(1.0), moment(9.0)]);
+        assert_eq!(middle.links_s, moment(3.0).links_s);
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod what_if;
 pub use contention::{Contention, Engine};
 pub use curve::{Curve, CurveError};
 pub use error::ProfileError;
-pub use pace::{Pace, Slowness};
+pub use pace::{LinkPace, LinkSlowness, Pace, Slowness};
 pub use products::{GPU_ROWS_MOST, Implementation, Inflections, PACKED_DEPTH, ProductCurves};
 pub use profile::{
     BesideProducts, Cluster, Compute, CopyLink, DEVICE_THREADS_MAX, DeviceKind, DiskLink,

@@ -25,6 +25,41 @@ pub struct Pace {
     pub copy: Quantity<Seconds>,
 }
 
+/// How long copies of reference over a GPU's link took when the profile was measured, in one direction.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinkPace {
+    /// From or to page-locked memory.
+    pub page_locked: Quantity<Seconds>,
+    /// From or to pageable memory, through which a driver goes with the processor's help.
+    pub pageable: Quantity<Seconds>,
+}
+
+/// How much longer copies over a GPU's link take now than then, in one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct LinkSlowness {
+    /// From or to page-locked memory.
+    pub page_locked: f64,
+    /// From or to pageable memory.
+    pub pageable: f64,
+}
+
+impl LinkSlowness {
+    /// The profile's own pace.
+    pub const NONE: LinkSlowness = LinkSlowness {
+        page_locked: 1.0,
+        pageable: 1.0,
+    };
+
+    fn of(&self, op: &Op) -> f64 {
+        match op {
+            Op::Move { page_locked, .. } | Op::MoveParts { page_locked, .. } if *page_locked => {
+                self.page_locked
+            }
+            _ => self.pageable,
+        }
+    }
+}
+
 /// How much longer the reference work takes now than then; 1 is the profile's own pace.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Slowness {
@@ -32,8 +67,12 @@ pub struct Slowness {
     pub few_tokens: f64,
     /// Matrix products of many tokens.
     pub many_tokens: f64,
-    /// Copies.
+    /// Copies through host memory.
     pub copy: f64,
+    /// Copies to a GPU, beyond what those through host memory say.
+    pub h2d: LinkSlowness,
+    /// Copies from a GPU, likewise.
+    pub d2h: LinkSlowness,
     /// Reads of the disk.
     pub disk_read: f64,
 }
@@ -47,6 +86,8 @@ impl Slowness {
         few_tokens: 1.0,
         many_tokens: 1.0,
         copy: 1.0,
+        h2d: LinkSlowness::NONE,
+        d2h: LinkSlowness::NONE,
         disk_read: 1.0,
     };
 
@@ -61,6 +102,8 @@ impl Slowness {
         match (on, op) {
             (ResourceKind::DiskRead, _) => self.disk_read,
             (ResourceKind::DiskWrite | ResourceKind::Sync, _) => 1.0,
+            (ResourceKind::H2d, _) => self.copy * self.h2d.of(op),
+            (ResourceKind::D2h, _) => self.copy * self.d2h.of(op),
             (ResourceKind::Cpu, Op::Attention { .. } | Op::Gather { .. })
             | (_, Op::Move { .. } | Op::MoveParts { .. }) => self.copy,
             (_, Op::Linear { m, .. }) => self.of_tokens(f64::from(*m)),
@@ -76,6 +119,8 @@ impl fmt::Display for Slowness {
             few_tokens,
             many_tokens,
             copy,
+            h2d,
+            d2h,
             disk_read,
         } = self;
         write!(
@@ -83,6 +128,18 @@ impl fmt::Display for Slowness {
             "reference work took {few_tokens:.2} (products of few tokens), {many_tokens:.2} (of many) and {copy:.2} (copies) \
              times as long as when this machine was profiled"
         )?;
+        for (link, slowness) in [("to the GPU", h2d), ("from the GPU", d2h)] {
+            if *slowness != LinkSlowness::NONE {
+                let LinkSlowness {
+                    page_locked,
+                    pageable,
+                } = slowness;
+                write!(
+                    f,
+                    ", copies {link} {page_locked:.2} (page-locked) and {pageable:.2} (pageable) times as long"
+                )?;
+            }
+        }
         if *disk_read != 1.0 {
             write!(
                 f,
@@ -98,14 +155,14 @@ impl HardwareProfile {
     pub fn at_pace(&self, slowness: &Slowness) -> HardwareProfile {
         let mut changed = self.clone();
         let by = |curve: &mut Curve, factor: f64| *curve = curve.slower(|_| factor);
-        let copies = |link: &mut CopyLink| {
-            by(&mut link.page_locked, slowness.copy);
+        let copies = |link: &mut CopyLink, own: &LinkSlowness| {
+            by(&mut link.page_locked, slowness.copy * own.page_locked);
             if let Some(pageable) = &mut link.pageable {
-                by(pageable, slowness.copy);
+                by(pageable, slowness.copy * own.pageable);
             }
         };
-        copies(&mut changed.links.h2d);
-        copies(&mut changed.links.d2h);
+        copies(&mut changed.links.h2d, &slowness.h2d);
+        copies(&mut changed.links.d2h, &slowness.d2h);
         if let Some(pin) = &mut changed.links.page_lock {
             by(pin, slowness.copy);
         }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::contention::{Contention, Engine};
 use super::curve::Curve;
-use super::pace::Pace;
+use super::pace::{LinkPace, Pace};
 use super::products::ProductCurves;
 use super::provenance::{Quantity, Source, SourceKind};
 use super::residuals::Residuals;
@@ -143,6 +143,8 @@ pub struct CopyLink {
     pub page_locked: Curve,
     /// From or to pageable host memory, likewise; none where nobody measured it.
     pub pageable: Option<Curve>,
+    /// How long copies of reference took when these were measured ([`LinkSlowness`](super::LinkSlowness)); none without a GPU.
+    pub pace: Option<LinkPace>,
 }
 
 /// A path between disk and host memory.

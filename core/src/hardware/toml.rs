@@ -8,7 +8,7 @@ use super::contention::{Contention, Engine};
 use super::curve::Curve;
 use super::error::{Fault, ProfileError};
 use super::inherit::Layers;
-use super::pace::Pace;
+use super::pace::{LinkPace, Pace};
 use super::products::{PRODUCT_CURVES, ProductCurves};
 use super::profile::{
     BesideProducts, Cluster, Compute, CopyLink, DeviceKind, DiskLink, GemmCurve, HardwareProfile,
@@ -60,6 +60,8 @@ const COPY_LINK: &[&str] = &[
     "latency_s",
     "page_locked_bytes_per_s",
     "pageable_bytes_per_s",
+    "pace_page_locked_s",
+    "pace_pageable_s",
 ];
 const DISK_LINK: &[&str] = &["latency_s", "bytes_per_s", "nominal_bytes_per_s"];
 const PEER: &[&str] = &["from", "to", "latency_s", "bytes_per_s"];
@@ -234,6 +236,7 @@ fn read_links(reader: &Reader<'_>) -> Result<Links, Fault> {
             latency: link.seconds("latency_s")?,
             page_locked: link.curve("page_locked_bytes_per_s")?,
             pageable: link.maybe_curve("pageable_bytes_per_s")?,
+            pace: read_link_pace(&link)?,
         })
     };
     let disk = |link: Reader<'_>| -> Result<DiskLink, Fault> {
@@ -257,6 +260,16 @@ fn read_links(reader: &Reader<'_>) -> Result<Links, Fault> {
             .map(read_peer)
             .collect::<Result<_, _>>()?,
     })
+}
+
+fn read_link_pace(link: &Reader<'_>) -> Result<Option<LinkPace>, Fault> {
+    let Some(page_locked) = link.maybe_seconds("pace_page_locked_s")? else {
+        return Ok(None);
+    };
+    Ok(Some(LinkPace {
+        page_locked,
+        pageable: link.seconds("pace_pageable_s")?,
+    }))
 }
 
 fn read_peer(reader: &Reader<'_>) -> Result<PeerLink, Fault> {
@@ -496,6 +509,14 @@ fn write_links(links: &Links) -> Value {
             (
                 "pageable_bytes_per_s",
                 link.pageable.as_ref().and_then(curve),
+            ),
+            (
+                "pace_page_locked_s",
+                link.pace.as_ref().and_then(|p| seconds(&p.page_locked)),
+            ),
+            (
+                "pace_pageable_s",
+                link.pace.as_ref().and_then(|p| seconds(&p.pageable)),
             ),
         ]))
     };

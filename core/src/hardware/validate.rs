@@ -343,6 +343,14 @@ impl HardwareProfile {
             all.push(time(format!("links.{name}.latency_s"), &link.latency));
             all.push(curve(locked, &link.page_locked));
             all.extend(link.pageable.as_ref().map(|c| curve(pageable, c)));
+            for (key, q) in link.pace.iter().flat_map(|pace| {
+                [
+                    ("page_locked", &pace.page_locked),
+                    ("pageable", &pace.pageable),
+                ]
+            }) {
+                all.push(time(format!("links.{name}.pace_{key}_s"), q));
+            }
         }
         for (name, link) in [
             ("disk_read", &links.disk_read),

@@ -156,7 +156,7 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
          by pass: the same over each pass's own busiest resource, since prefill may be bound by another one than decode\n",
     );
     text.push_str(&unsteady(score).map_or(String::new(), |said| format!("{said}\n")));
-    let _ = match report.cases.iter().any(|row| row.pace.is_some()) {
+    let _ = match report.cases.iter().any(|row| row.paces().is_some()) {
         true => writeln!(
             text,
             "pace: how much longer reference work took around the run than when this machine was profiled; \
@@ -166,7 +166,7 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
         ),
         false => writeln!(
             text,
-            "pace: not known, since the profile has none (compute.pace_few_tokens_s, links.pace_disk_read_s), or no case used the disk; predictions are at its own"
+            "pace: not known, since the profile has none (compute.pace_few_tokens_s, links.h2d.pace_page_locked_s, links.pace_disk_read_s), or no case used disk or link; predictions are at its own"
         ),
     };
     text.push_str(&notes_text(&report.notes));
@@ -214,7 +214,7 @@ fn table(rows: &[CaseRow]) -> Table {
         ("explained by", Align::Left),
         ("busiest", Align::Left),
         ("by pass", Align::Right),
-        ("pace", Align::Right),
+        ("pace", Align::Left),
         ("repeats", Align::Right),
     ]);
     for row in rows {
@@ -232,8 +232,7 @@ fn table(rows: &[CaseRow]) -> Table {
                 row.measured_bottleneck, row.measured_over_busiest
             ),
             format!("{:.2}x", row.measured_over_busiest_by_pass),
-            row.pace
-                .map_or("-".to_owned(), |pace| format!("{pace:.2}x")),
+            row.paces().unwrap_or_else(|| "-".to_owned()),
             format!("{}{}", row.repeats(), range.unwrap_or_default()),
         ]);
     }

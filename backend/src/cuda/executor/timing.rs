@@ -138,9 +138,14 @@ pub(crate) fn read<T: bytemuck::Pod>(
     let mut found = vec![T::zeroed(); count];
     let to = found.as_mut_ptr() as u64;
     card.copy(0, &CopyRows::of(to, address, size_of::<T>() * count))?;
-    card.record(0, CHOICE)?;
-    card.await_event(CHOICE)?;
+    await_stream(card)?;
     Ok(found)
+}
+
+/// Waits until stream 0 has done what it was given.
+pub(crate) fn await_stream(card: &dyn Card) -> Result<(), CudaError> {
+    card.record(0, CHOICE)?;
+    card.await_event(CHOICE)
 }
 
 /// The same of elements of a stored type.
