@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use plimsoll_backend::cuda::{CudaError, Gpu, check_available};
 use plimsoll_backend::machine::{Finding, inspect};
-use plimsoll_backend::selftest::{self, Outcome};
+use plimsoll_backend::selftest::{self, Outcome, Wrong};
 use serde::Serialize;
 
 use super::backend::Backend;
@@ -59,6 +59,8 @@ struct KernelRow {
     /// The largest error as a share of what is allowed; none where that is no number.
     worst_error: Option<f64>,
     passed: bool,
+    /// Whether it computed anything that could be right or wrong.
+    ran: bool,
     wrong: Option<String>,
 }
 
@@ -70,6 +72,7 @@ impl KernelRow {
             cases: outcome.cases,
             worst_error: outcome.worst.is_finite().then_some(outcome.worst),
             passed: outcome.wrong.is_none(),
+            ran: !matches!(outcome.wrong, Some(Wrong::Cuda(_))),
             wrong: outcome.wrong.map(|wrong| wrong.to_string()),
         }
     }
@@ -155,18 +158,24 @@ fn text(report: &Report) -> String {
 }
 
 fn judge(report: &Report, missing: Option<CudaError>) -> anyhow::Result<()> {
-    let wrong = report.kernels.iter().filter(|row| !row.passed);
-    let names: Vec<String> = wrong
-        .map(|row| format!("{} ({})", row.kernel, row.backend))
-        .collect();
-    if !names.is_empty() {
-        let line = format!(
-            "kernels compute what they should not: {}; do not trust this machine, and report it",
-            names.join(", ")
-        );
-        return Err(Failure::new(Exit::Other, line).into());
-    }
-    missing.map_or(Ok(()), |error| Err(error.into()))
+    let named = |ran: bool| {
+        let rows = report.kernels.iter();
+        let rows = rows.filter(|row| !row.passed && row.ran == ran);
+        let names: Vec<String> = rows
+            .map(|row| format!("{} ({})", row.kernel, row.backend))
+            .collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    };
+    let line = match (named(true), named(false)) {
+        (Some(wrong), _) => format!(
+            "kernels compute what they should not: {wrong}; do not trust this machine, and report it"
+        ),
+        (None, Some(unknown)) => format!(
+            "kernels could not be run: {unknown}; the table says why, and nothing is known of what they compute"
+        ),
+        (None, None) => return missing.map_or(Ok(()), |error| Err(error.into())),
+    };
+    Err(Failure::new(Exit::Other, line).into())
 }
 
 #[cfg(test)]
@@ -182,6 +191,7 @@ mod tests {
                 cases: 2,
                 worst_error: Some(0.5),
                 passed,
+                ran: true,
                 wrong: (!passed).then(|| "2 for 3".to_owned()),
             }],
             cuda_not_tested: None,
@@ -196,5 +206,9 @@ mod tests {
         let missing = CudaError::NoGpu { index: 0, count: 0 };
         assert!(judge(&report(true), Some(missing)).is_err());
         assert!(text(&report(false)).contains("2 for 3"));
+        let mut unknown = report(false);
+        unknown.kernels[0].ran = false;
+        let error = judge(&unknown, None).unwrap_err().to_string();
+        assert!(error.contains("not be run: argmax (cpu)"), "{error}");
     }
 }

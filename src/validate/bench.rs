@@ -59,9 +59,9 @@ impl<'a> Bench<'a> {
             None => PaceMeter::new(options)?,
         };
         let meter = self.meter.insert(meter);
-        let needs = footprint(plan).unwrap_or_default();
-        meter.watch_disk((needs.disk > Bytes::ZERO).then_some(needs.disk));
-        meter.watch_links(needs.disk + needs.host > Bytes::ZERO);
+        let on_disk = footprint(plan).map_or(Bytes::ZERO, |needs| needs.disk);
+        meter.watch_disk((on_disk > Bytes::ZERO).then_some(on_disk));
+        meter.watch_links(true);
         let paced = meter.steadily(|| {
             if options.interrupt.load(Ordering::Relaxed) {
                 return Err(Why::interrupted());

@@ -24,7 +24,7 @@ pub struct CaseRow {
     pub predicted_s: f64,
     /// Latency as simulated, at the pace that the machine had when it was profiled.
     pub predicted_as_profiled_s: f64,
-    /// Latency as executed, the median of the repeats.
+    /// Latency as executed, the median of the repeats; all else that was measured is of the run in the middle.
     pub measured_s: f64,
     /// Predicted over measured, less one.
     pub error: f64,
@@ -138,8 +138,8 @@ impl CaseRow {
         let summary = Summary::of(predicted);
         let measured = Summary::of(&middle.run);
         let predicted_s = summary.latency_s.0;
-        let measured_s = measured.latency_s.0;
         let latencies_s: Vec<f64> = trial.runs.iter().map(TimedRun::latency_s).collect();
+        let measured_s = quantile(&latencies_s, 0.5);
         // What nobody timed is as it was.
         let known = |part: fn(&Slowness) -> f64| slowness.map(part).filter(|pace| *pace != 1.0);
         let (explained_by, explained_s) = explain(predicted, &middle.run);
@@ -161,7 +161,7 @@ impl CaseRow {
             explained_s,
             predicted_bottleneck: summary.bottleneck,
             measured_over_busiest: over_busiest(&measured),
-            measured_over_busiest_by_pass: measured_s / busiest_by_pass_s(&middle.run),
+            measured_over_busiest_by_pass: measured.latency_s.0 / busiest_by_pass_s(&middle.run),
             measured_bottleneck: measured.bottleneck,
             repeat_range: range(&latencies_s),
             repeats_s: Repeats::List(latencies_s),

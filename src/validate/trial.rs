@@ -72,8 +72,8 @@ impl<'a> Trial<'a> {
         digest([text.expect("plans are JSON")])
     }
 
-    /// Takes one more run. Of all so far, that of median latency is compared; it is predicted at the
-    /// median of their paces, since a single one is known less well.
+    /// Takes one more run. Of all so far, the median latency is compared, and of an even number what the lower of the middle two
+    /// did meanwhile; it is predicted at the median of their paces, since a single one is known less well.
     pub(super) fn take(&mut self, run: TimedRun, profile: &HardwareProfile) -> Result<(), Why> {
         self.runs.push(run);
         let mut order: Vec<usize> = (0..self.runs.len()).collect();

@@ -11,7 +11,7 @@ use plimsoll_core::units::Bytes;
 
 use super::error::{CpuError, TaskError};
 use crate::cuda::Card;
-use crate::tiers::{Arena, DiskTier};
+use crate::tiers::{Arena, DiskTier, fill_with_noise};
 
 /// The real memory of an emulated machine, by the number of its arenas.
 #[derive(Debug)]
@@ -161,6 +161,15 @@ impl Memory {
         Ok(Memory {
             places: places.collect::<Result<_, CpuError>>()?,
         })
+    }
+
+    /// Fills the host's arenas with what is no zeros, before anything is there.
+    pub(super) fn fill_hosts(&mut self) {
+        for (place, seed) in self.places.iter_mut().zip(1..) {
+            if let Place::Memory(Tier::Host, arena) = place {
+                fill_with_noise(arena.all_mut(), seed);
+            }
+        }
     }
 
     fn place(&self, arena: ArenaId) -> Result<&Place, TaskError> {

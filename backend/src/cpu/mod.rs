@@ -107,7 +107,8 @@ pub struct CpuOptions {
     pub given: Option<Arc<[Vec<u32>]>>,
     /// Whether every head's logits are kept.
     pub capture_logits: bool,
-    /// Whether memory is taken for the plan's whole capacity, not only for what its program keeps.
+    /// Whether memory is taken for the plan's whole capacity, not only for what its program keeps, and the host's is filled with
+    /// what no disk takes for zeros: for programs that move what nobody wrote.
     pub whole_tiers: bool,
     /// Set to end the run at the next task.
     pub interrupt: Arc<AtomicBool>,
@@ -210,13 +211,13 @@ impl<'s> CpuExecutor<'s> {
             CardDevice::open(&**card, &options.dispatch, &machine, of, &rows)?;
         }
         let on_card = card.map(|card| &**card);
+        let tiers = (&sizes[..], &pageable_homes(plan)?[..]);
+        let mut memory = Memory::new(&machine, tiers, &options.disk_dir, on_card)?;
+        if options.whole_tiers {
+            memory.fill_hosts();
+        }
         let engine = Arc::new(Engine {
-            memory: Memory::new(
-                &machine,
-                (&sizes, &pageable_homes(plan)?),
-                &options.disk_dir,
-                on_card,
-            )?,
+            memory,
             decoder,
             plan: plan.clone(),
             placement: placement.clone(),

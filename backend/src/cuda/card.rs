@@ -25,7 +25,26 @@ pub struct CopyRows {
     pub from_pitch: usize,
 }
 
+/// The furthest that rows of a copy may lie apart: as every driver takes it.
+pub(crate) const PITCH_MOST: usize = i32::MAX as usize;
+
 impl CopyRows {
+    /// The same in copies whose rows lie no further apart than drivers take: itself, or each row by itself.
+    pub fn in_reach(self) -> impl Iterator<Item = CopyRows> {
+        let is_far = self.rows > 1 && self.to_pitch.max(self.from_pitch) > PITCH_MOST;
+        let (copies, rows) = if is_far {
+            (self.rows, 1)
+        } else {
+            (1, self.rows)
+        };
+        (0..copies).map(move |copy| CopyRows {
+            to: self.to + (copy * self.to_pitch) as u64,
+            from: self.from + (copy * self.from_pitch) as u64,
+            rows,
+            ..self
+        })
+    }
+
     /// One row.
     pub fn of(to: u64, from: u64, bytes: usize) -> CopyRows {
         CopyRows {
@@ -119,4 +138,31 @@ pub trait Card: Send + Sync + Debug {
     fn multiprocessors(&self) -> usize;
     /// Waits for all work and gives memory, streams and events back.
     fn close(&self);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_lie_too_far_apart_are_copies_of_their_own() {
+        let copy = CopyRows {
+            to: 8,
+            from: 16,
+            bytes: 4,
+            rows: 3,
+            to_pitch: 4,
+            from_pitch: PITCH_MOST,
+        };
+        assert_eq!(copy.in_reach().collect::<Vec<_>>(), [copy]);
+        let far = CopyRows {
+            from_pitch: PITCH_MOST + 1,
+            ..copy
+        };
+        let places = far.in_reach().map(|copy| (copy.rows, copy.to, copy.from));
+        let at = |row: u64| (1, 8 + 4 * row, 16 + row * far.from_pitch as u64);
+        assert_eq!(places.collect::<Vec<_>>(), [at(0), at(1), at(2)]);
+        let one = CopyRows { rows: 1, ..far };
+        assert_eq!(one.in_reach().collect::<Vec<_>>(), [one]);
+    }
 }

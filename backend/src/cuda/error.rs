@@ -24,6 +24,30 @@ pub enum CudaError {
         /// What was looked up.
         symbol: &'static str,
     },
+    /// A library is of a later CUDA than the driver, which loads nothing that it makes.
+    #[error(
+        "{library} is of CUDA {found}, and the driver is for CUDA {driver}: install a newer driver, or NVRTC and cuBLAS of CUDA {driver} (`pip install nvidia-cuda-nvrtc-cu{driver} nvidia-cublas-cu{driver}`), and see that LD_LIBRARY_PATH names no later ones"
+    )]
+    Newer {
+        /// Its file's name.
+        library: &'static str,
+        /// CUDA's major version that it is of.
+        found: i32,
+        /// The one that the driver is for.
+        driver: i32,
+    },
+    /// Memory of the host that the system does not page-lock.
+    #[error(
+        "the system does not page-lock {wanted} more of the host's memory, beside {locked} ({why}): state what it locks as tiers.page_lockable_bytes in the profile, and plan again; under WSL that is little"
+    )]
+    PageLock {
+        /// How much.
+        wanted: Bytes,
+        /// What is locked already.
+        locked: Bytes,
+        /// The driver's words.
+        why: String,
+    },
     /// The driver is there, and no GPU.
     #[error(
         "the NVIDIA driver finds no GPU {index} (it finds {count}): see `nvidia-smi`, and CUDA_VISIBLE_DEVICES"

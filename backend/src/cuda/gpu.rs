@@ -8,7 +8,7 @@ use super::CudaError;
 use super::arena::DeviceArena;
 use super::arguments::Arguments;
 use super::kernel_cache::KernelCache;
-use super::raw::{Attribute, Blas, Compiler, Device, LIBRARIES, Module, Product, Stream};
+use super::raw::{Attribute, Blas, Compiler, Device, LIBRARIES, Library, Module, Product, Stream};
 use super::sources::{SOURCES, Source, source};
 
 /// A kernel and how it is run.
@@ -96,6 +96,7 @@ impl Modules {
     /// None yet.
     pub(super) fn new(device: &Arc<Device>, cache: KernelCache) -> Result<Modules, CudaError> {
         let compiler = Compiler::find()?;
+        Library::Compiler.suits(compiler.version()?[0], Device::count()?.0)?;
         let major = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         Ok(Modules {

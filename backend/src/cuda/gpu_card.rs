@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
+use plimsoll_core::units::Bytes;
+
 use super::card::{Card, CopyRows};
 use super::gpu::Modules;
 use super::kernel_cache::KernelCache;
@@ -124,8 +126,13 @@ impl Card for GpuCard {
     }
 
     fn lock_pages(&self, address: u64, bytes: usize) -> Result<(), CudaError> {
-        let locked = LockedPages::new(&self.device, address, bytes)?;
         let mut taken = self.taken.write().unwrap_or_else(PoisonError::into_inner);
+        let locked = LockedPages::new(&self.device, address, bytes);
+        let locked = locked.map_err(|error| CudaError::PageLock {
+            wanted: Bytes(bytes as u64),
+            locked: Bytes(taken.locked.iter().map(|it| it.bytes() as u64).sum()),
+            why: error.to_string(),
+        })?;
         taken.locked.push(locked);
         Ok(())
     }

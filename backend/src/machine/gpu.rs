@@ -7,7 +7,7 @@ use plimsoll_core::units::Bytes;
 
 use super::{Finding, State};
 use crate::cuda::CudaError;
-use crate::cuda::raw::{Attribute, Compiler, Device, LIBRARIES, Library};
+use crate::cuda::raw::{Attribute, Blas, Compiler, Device, LIBRARIES, Library};
 
 pub fn findings() -> Vec<Finding> {
     let mut findings: Vec<Finding> = LIBRARIES.into_iter().map(library).collect();
@@ -50,10 +50,20 @@ fn version(library: Library) -> Result<String, CudaError> {
         }
         Library::Compiler => {
             let [major, minor] = Compiler::find()?.version()?;
+            suits(library, major)?;
             Ok(format!("{major}.{minor}"))
         }
-        Library::Blas => Ok("is there".to_owned()),
+        Library::Blas => {
+            let major = Blas::major()?;
+            suits(library, major)?;
+            Ok(format!("of CUDA {major}"))
+        }
     }
+}
+
+/// Without a driver there is nothing to suit.
+fn suits(library: Library, major: i32) -> Result<(), CudaError> {
+    Device::count().map_or(Ok(()), |(driver, _)| library.suits(major, driver))
 }
 
 fn library(library: Library) -> Finding {

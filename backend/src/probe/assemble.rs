@@ -89,7 +89,9 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
         links: links(measured),
         cluster: None,
         compute: compute_rates(options, measured),
-        contention: measured.losses.contention(MEASURED),
+        contention: measured
+            .losses
+            .contention(MEASURED, options.cpu.card.is_some()),
         residuals: None,
     };
     // Who plans does so at the pace that this machine has as a rule, whatever it was when the first of this was measured.
@@ -309,6 +311,7 @@ fn embed(measured: &Measured) -> Quantity<Seconds> {
 /// From an engine to another, and from a stream to another where the device has such.
 fn handoffs(found: &Handoffs, emulated: bool) -> (Quantity<Seconds>, Option<Quantity<Seconds>>) {
     let Handoffs {
+        on_card: _,
         between_streams,
         from_streams,
         to_streams,
@@ -498,6 +501,7 @@ mod tests {
         // Twenty microseconds either way; the host's clock is thirty late.
         let seen = |us: &[f64]| us.iter().map(|us| us * 1e-6).collect();
         let found = Handoffs {
+            on_card: true,
             between_streams: seen(&[2.0, 3.0, 4.0]),
             from_streams: seen(&[49.0, 50.0, 51.0]),
             to_streams: seen(&[-11.0, -10.0, -9.0, -10.0]),

@@ -14,6 +14,7 @@ use plimsoll_core::hardware::{Contention, Engine, Quantity};
 use plimsoll_core::lower::{LowerError, footprint};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
+use plimsoll_core::program::Op;
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::Bytes;
 
@@ -38,6 +39,9 @@ const BESIDE_MIN_S: f64 = 20e-3;
 /// So much work together without any loss is assumed of every pair (a ridge), so that a few odd tasks do
 /// not make a large loss.
 const RIDGE_S: f64 = 10e-3;
+
+/// A GPU and its links do several times as much in a second, by a clock that no other process holds up.
+const GPU_SOONER: f64 = 5.0;
 
 /// What runs beside each other: sequences and GPU batches, shares, and whether the CPU attends. Of one GPU batch weights
 /// come in one piece, with overlap and without; only beside others does the GPU compute while the CPU does.
@@ -81,6 +85,15 @@ impl Set {
     }
 }
 
+/// What operations must have in common to take as long alone. Where bytes lie makes no difference to how long a move takes.
+fn kind_of(op: &Op) -> String {
+    let mut op = *op;
+    if let Op::Move { from, to, .. } = &mut op {
+        (*from, *to) = (Bytes::ZERO, Bytes::ZERO);
+    }
+    format!("{op:?}")
+}
+
 /// What a task lost, and beside whom.
 #[derive(Debug, Clone)]
 struct Loss {
@@ -102,15 +115,17 @@ impl Losses {
         let mut alone = BTreeMap::<(Engine, String), Vec<f64>>::new();
         for task in serial {
             if let Some(engine) = Engine::of(task.kind) {
-                let key = (engine, format!("{:?}", task.op));
-                alone.entry(key).or_default().push(task.seconds());
+                alone
+                    .entry((engine, kind_of(&task.op)))
+                    .or_default()
+                    .push(task.seconds());
             }
         }
         for task in overlapped {
             let Some(engine) = Engine::of(task.kind) else {
                 continue;
             };
-            if let Some(alone) = alone.get(&(engine, format!("{:?}", task.op))) {
+            if let Some(alone) = alone.get(&(engine, kind_of(&task.op))) {
                 self.rounds[round].entry(engine).or_default().push(Loss {
                     wall: task.span.duration().0,
                     alone: median(alone) * task.pace,
@@ -121,13 +136,14 @@ impl Losses {
     }
 
     /// The pairs that disturbed each other, in the middle of the rounds in which they ran together long enough.
-    pub(super) fn contention(&self, source: &str) -> Vec<Contention> {
+    pub(super) fn contention(&self, source: &str, on_card: bool) -> Vec<Contention> {
+        let sooner = if on_card { GPU_SOONER } else { 1.0 };
         let mut rates = BTreeMap::<(Engine, Engine), Vec<f64>>::new();
         for (victim, losses) in self.rounds.iter().flatten() {
-            let delays = fit(losses);
+            let delays = fit(losses, RIDGE_S / sooner);
             for beside in Engine::ALL {
                 let together = losses.iter().map(|loss| loss.together(beside)).sum::<f64>();
-                if together > BESIDE_MIN_S {
+                if together > BESIDE_MIN_S / sooner {
                     let of_pair = rates.entry((*victim, beside)).or_default();
                     of_pair.push(rate_of(delays[beside as usize]));
                 }
@@ -195,7 +211,7 @@ fn beside(task: &Timed, all: &[Timed]) -> Vec<(Set, f64)> {
 
 /// The delays beside each engine, by non-negative least squares. How much of its work a task did beside
 /// an engine depends on the delays, so both are brought closer in turn.
-fn fit(losses: &[Loss]) -> [f64; ENGINES] {
+fn fit(losses: &[Loss], ridge_s: f64) -> [f64; ENGINES] {
     const ROUNDS: usize = 200;
     let mut delays = [0.0; ENGINES];
     for _ in 0..ROUNDS {
@@ -205,7 +221,7 @@ fn fit(losses: &[Loss]) -> [f64; ENGINES] {
                 .filter(|i| *i != j)
                 .map(|i| squares[j][i] * delays[i])
                 .sum();
-            let delay = (with_loss[j] - others) / (squares[j][j] + RIDGE_S);
+            let delay = (with_loss[j] - others) / (squares[j][j] + ridge_s);
             delays[j] = delay.clamp(0.0, delay_of(SHARE_MIN));
         }
     }
@@ -262,7 +278,7 @@ mod tests {
             for task in piece.tasks() {
                 let kind = machine.resources[usize::from(task.resource.0)].kind;
                 let op = piece.ops()[task.op.0 as usize];
-                all.extend(Engine::of(kind).map(|engine| (engine, format!("{op:?}"))));
+                all.extend(Engine::of(kind).map(|engine| (engine, kind_of(&op))));
             }
         }
         all
@@ -282,6 +298,51 @@ mod tests {
         assert!(used.into_iter().all(|engine| engines.contains(engine)));
     }
 
+    /// Where a move went to is not asked: a disk is written on and on.
+    #[test]
+    fn moves_of_as_many_bytes_are_compared() {
+        use plimsoll_core::program::ResourceKind;
+        use plimsoll_core::trace::Span;
+        use plimsoll_core::units::Seconds;
+        let task = |kind, (bytes, at): (u64, u64), (start, end): (f64, f64)| Timed {
+            kind,
+            op: Op::Move {
+                bytes: Bytes(bytes),
+                from: Bytes(at),
+                to: Bytes(2 * at),
+                page_locked: true,
+            },
+            span: Span {
+                start: Seconds(start),
+                end: Seconds(end),
+            },
+            pace: 1.0,
+        };
+        let (read, write) = (ResourceKind::DiskRead, ResourceKind::DiskWrite);
+        let alone = [
+            task(read, (64, 0), (0.0, 1.0)),
+            task(write, (64, 0), (1.0, 2.0)),
+        ];
+        let beside = [
+            task(read, (64, 64), (0.0, 2.0)),
+            task(write, (64, 128), (0.0, 2.0)),
+        ];
+        let mut losses = Losses::default();
+        losses.add(0, &beside, &alone);
+        // As many bytes that are another's, or other bytes, tell nothing.
+        losses.add(1, &beside, &alone[..1]);
+        losses.add(2, &[task(read, (65, 64), (0.0, 2.0))], &alone);
+        let victims = losses.rounds.each_ref().map(BTreeMap::len);
+        assert_eq!(victims, [2, 1, 0]);
+        let found = losses.contention("test", false);
+        let rates = found.iter().map(|pair| pair.rate.value);
+        assert!(
+            rates.clone().all(|rate| (rate - 0.5).abs() < 0.01),
+            "{found:?}"
+        );
+        assert_eq!(rates.count(), 2);
+    }
+
     #[test]
     fn a_round_that_was_disturbed_from_outside_does_not_count() {
         use Engine::{Gpu, H2d};
@@ -293,7 +354,7 @@ mod tests {
                 (0..200).map(|i| observed(0.1, &[(&[H2d], f64::from(i % 5) * 10e-3)], &truth));
             rounds.rounds[round].insert(Gpu, losses.collect());
         }
-        let found = rounds.contention("test");
+        let found = rounds.contention("test", false);
         assert_eq!(
             (found.len(), found[0].victim, found[0].beside),
             (1, Gpu, H2d)
@@ -318,7 +379,7 @@ mod tests {
                 observed(0.15, &beside, &truth)
             })
             .collect();
-        for (found, truth) in fit(&losses)
+        for (found, truth) in fit(&losses, RIDGE_S)
             .into_iter()
             .map(rate_of)
             .zip(truth.map(rate_of))

@@ -5,7 +5,7 @@ use std::time::Instant;
 use plimsoll_core::units::Bytes;
 
 use crate::cpu::{CpuError, CpuOptions};
-use crate::tiers::{DiskTier, Region, free_bytes};
+use crate::tiers::{DiskTier, Region, fill_with_noise, free_bytes};
 
 use super::moves::{DISK_REGION, DISK_ROOM};
 
@@ -42,15 +42,9 @@ impl DiskMeter {
         }
         let disk = DiskTier::create(&options.disk_dir, Bytes(FILE))?;
         let mut part = Region::new("host", Bytes(PART))?;
-        let numbers: &mut [u32] = bytemuck::cast_slice_mut(part.bytes_mut());
         for at in (0..FILE).step_by(PART as usize) {
-            let mut number = at as u32 | 1;
-            for to in &mut *numbers {
-                // What a disk would store as less would be read faster than weights are.
-                number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                *to = number;
-            }
-            disk.write_at(at, bytemuck::cast_slice(numbers))?;
+            fill_with_noise(part.bytes_mut(), at + 1);
+            disk.write_at(at, part.bytes())?;
         }
         Ok(Some(DiskMeter { disk, part, at: 0 }))
     }

@@ -16,7 +16,7 @@ use super::moves::REGION;
 const COPY: usize = 16 << 20;
 
 /// How long copies of a kind go on at least, at a moment. All that time counts: what holds some of them up holds up some of a run's.
-const SECONDS_MIN: f64 = 0.04;
+const SECONDS_MIN: f64 = 0.06;
 
 /// Seconds of copies of reference, in one direction.
 #[derive(Debug, Clone, Copy, PartialEq)]

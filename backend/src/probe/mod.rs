@@ -179,7 +179,10 @@ impl Measured {
             weight_reads: Vec::new(),
             cpu_products: Vec::new(),
             gaps: Vec::new(),
-            handoffs: samples::Handoffs::default(),
+            handoffs: samples::Handoffs {
+                on_card: options.card.is_some(),
+                ..samples::Handoffs::default()
+            },
             barriers: Vec::new(),
             host_reads: Vec::new(),
             disk_free,
@@ -300,7 +303,7 @@ pub fn measure(
 pub fn contention(overlapped: &Run, serial: &Run) -> Vec<Contention> {
     let mut losses = Losses::default();
     losses.add(0, &timed(overlapped), &timed(serial));
-    losses.contention(MEASURED)
+    losses.contention(MEASURED, false)
 }
 
 fn cpu_options(options: &ProbeOptions) -> CpuOptions {
@@ -339,10 +342,8 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
             let begin = moves.program.tasks().len();
             moves.one_by_one(SIZES, repeats, turns);
             let alone = moves.program.tasks().len();
-            for first in 0..MOVERS.len() {
-                for second in first + 1..MOVERS.len() {
-                    moves.together([first, second], 4 << 20, 256 << 20);
-                }
+            for pair in pairs(options) {
+                moves.together(pair, 4 << 20, 256 << 20);
             }
             (begin..alone, alone..moves.program.tasks().len())
         })
@@ -359,6 +360,17 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
         .extend(samples::gaps_on_one_engine(&run, MOVERS[0]));
     measured.handoffs.add(&run);
     Ok(())
+}
+
+/// The engines that move beside each other. What a plan has a GPU copy from its caches goes to pageable memory, and slows copies of
+/// weights more than what is page-locked does: of these two the plans beside each other tell.
+fn pairs(options: &ProbeOptions) -> Vec<[usize; 2]> {
+    let all =
+        (0..MOVERS.len()).flat_map(|first| (first + 1..MOVERS.len()).map(move |it| [first, it]));
+    let on_card = options.cpu.card.is_some();
+    let links = [ResourceKind::H2d, ResourceKind::D2h];
+    all.filter(|pair| !on_card || pair.map(|mover| MOVERS[mover]) != links)
+        .collect()
 }
 
 fn run_program(

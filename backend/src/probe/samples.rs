@@ -129,10 +129,15 @@ pub(super) fn gaps_on_one_engine(run: &Run, kind: ResourceKind) -> Vec<f64> {
     gaps
 }
 
+/// A thread that ended its own task just before has not gone to sleep.
+const AWAKE_S: f64 = 200e-6;
+
 /// Times between the end of what a task waited for on another engine and its start, where its own engine stood idle by then: of
 /// engines both of which are streams where the device is a GPU, from those to the host's, from the host's to those, and of others.
 #[derive(Debug, Default)]
 pub(super) struct Handoffs {
+    /// Whether streams are a GPU's.
+    pub on_card: bool,
     pub between_streams: Vec<f64>,
     pub from_streams: Vec<f64>,
     pub to_streams: Vec<f64>,
@@ -155,21 +160,25 @@ impl Handoffs {
                 let ends = deps.filter_map(|dep| Some((run.trace.span(*dep)?.end.0, *dep)));
                 let last = ends.max_by(|a, b| a.0.total_cmp(&b.0));
                 let resource = task.resource.0 as usize;
-                // An engine that has only just ended its own task has not gone to sleep; a barrier has a cost of its own.
+                let free = std::mem::replace(&mut free[resource], span.end.0);
+                // A barrier has a cost of its own.
                 if let Some((ready, dep)) = last
-                    && ready > free[resource] + 200e-6
                     && kinds[resource] != ResourceKind::Sync
                 {
-                    let both = [on[dep.0 as usize], kinds[resource]];
-                    let of = match both.map(ResourceKind::is_stream) {
+                    let both = [on[dep.0 as usize], kinds[resource]].map(ResourceKind::is_stream);
+                    let of = match both {
                         [true, true] => &mut self.between_streams,
                         [true, false] => &mut self.from_streams,
                         [false, true] => &mut self.to_streams,
                         [false, false] => &mut self.others,
                     };
-                    of.push(span.start.0 - ready);
+                    // A GPU's streams never sleep.
+                    let sleeps = !(self.on_card && both == [true; 2]);
+                    let awake = if sleeps { AWAKE_S } else { 0.0 };
+                    if ready > free + awake {
+                        of.push(span.start.0 - ready);
+                    }
                 }
-                free[resource] = span.end.0;
             }
         }
     }
@@ -238,5 +247,19 @@ mod tests {
         assert_eq!(found.from_streams, [0.5]);
         assert_eq!(found.to_streams, [0.25]);
         assert!(found.others.is_empty());
+        // Whoever has just ended a task has not gone to sleep yet, and tells nothing, but of a GPU's streams.
+        let just_free = run_of(&[
+            (Gpu, &[], (0.0, 1.0)),
+            (H2d, &[], (0.0, 0.9999)),
+            (H2d, &[TaskId(0)], (1.125, 2.0)),
+        ]);
+        for (on_card, told) in [(false, 0), (true, 1)] {
+            let mut found = Handoffs {
+                on_card,
+                ..Handoffs::default()
+            };
+            found.add(&just_free);
+            assert_eq!(found.between_streams.len(), told);
+        }
     }
 }

@@ -113,6 +113,12 @@ impl Arena {
         self.base.as_ptr() as u64
     }
 
+    /// All of it, to write.
+    pub fn all_mut(&mut self) -> &mut [u8] {
+        // SAFETY: inside the mapping, initialised, and the caller has the arena for itself.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.capacity.0 as usize) }
+    }
+
     fn start(&self, offset: u64, len: usize) -> Result<NonNull<u8>, TierError> {
         let end = offset.saturating_add(len as u64);
         if end > self.capacity.0 {
@@ -188,8 +194,7 @@ impl Region {
 
     /// All of it, to write.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and the caller has the region for itself.
-        unsafe { std::slice::from_raw_parts_mut(self.arena.base.as_ptr(), self.length) }
+        self.arena.all_mut()
     }
 }
 

@@ -5,10 +5,12 @@ mod arena;
 mod copy;
 mod disk;
 mod error;
+mod noise;
 mod pace;
 
 pub use arena::{Arena, Region, available_memory, check_memory};
 pub use copy::copy;
 pub use disk::{ALIGNMENT, DiskMode, DiskTier, free_bytes, report_files_too_large};
 pub use error::TierError;
+pub(crate) use noise::fill_with_noise;
 pub use pace::{Pace, sharpen_timers};

@@ -104,7 +104,9 @@ impl Work<'_> {
                 to_pitch: row,
                 from_pitch: query_len * row,
             };
-            self.device.card.copy(self.stream, &copy)?;
+            for copy in copy.in_reach() {
+                self.device.card.copy(self.stream, &copy)?;
+            }
             done += rows;
         }
         Ok(())

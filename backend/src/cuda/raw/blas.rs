@@ -53,12 +53,27 @@ fn type_of(dtype: Dtype) -> sys::cudaDataType {
 }
 
 impl Blas {
+    /// Its major version, which is CUDA's.
+    ///
+    /// # Errors
+    /// [`CudaError::Missing`]; what the library says.
+    pub fn major() -> Result<i32, CudaError> {
+        Library::Blas.need()?;
+        let mut major = 0;
+        let which = sys::libraryPropertyType_t::MAJOR_VERSION;
+        // SAFETY: the number is a local.
+        check("cublasGetProperty", unsafe {
+            sys::cublasGetProperty(which, &raw mut major)
+        })?;
+        Ok(major)
+    }
+
     /// Starts the library.
     ///
     /// # Errors
     /// [`CudaError::Missing`]; what the library says.
     pub fn new(device: &Arc<Device>) -> Result<Blas, CudaError> {
-        Library::Blas.need()?;
+        Library::Blas.suits(Blas::major()?, Device::count()?.0)?;
         let mut handle = ptr::null_mut();
         device.enter()?;
         // SAFETY: the handle is a local.

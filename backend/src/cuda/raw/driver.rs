@@ -295,6 +295,7 @@ impl Drop for HostMemory {
 pub struct LockedPages {
     device: Arc<Device>,
     start: u64,
+    bytes: usize,
 }
 
 impl LockedPages {
@@ -310,7 +311,18 @@ impl LockedPages {
             sys::CU_MEMHOSTREGISTER_PORTABLE
         ))?;
         let device = Arc::clone(device);
-        Ok(LockedPages { device, start })
+        Ok(LockedPages {
+            device,
+            start,
+            bytes,
+        })
+    }
+}
+
+impl LockedPages {
+    /// How many bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 

@@ -49,6 +49,23 @@ impl Library {
         }
     }
 
+    /// An error where it is of a later CUDA than a driver of this version (1000 * major + 10 * minor): that loads no kernels and
+    /// starts no library of a later major version, but those of all earlier ones.
+    ///
+    /// # Errors
+    /// [`CudaError::Newer`](super::CudaError::Newer).
+    pub fn suits(self, major: i32, driver_version: i32) -> Result<(), super::CudaError> {
+        let driver = driver_version / 1000;
+        match major <= driver {
+            true => Ok(()),
+            false => Err(super::CudaError::Newer {
+                library: self.name(),
+                found: major,
+                driver,
+            }),
+        }
+    }
+
     /// Whether it can be loaded.
     #[allow(unsafe_code)]
     pub fn is_present(self) -> bool {
@@ -73,6 +90,22 @@ impl Library {
                 library: self.name(),
                 remedy: self.remedy(),
             }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_takes_libraries_of_its_own_cuda_and_of_earlier_ones() {
+        for (major, driver) in [(12, 12020), (11, 12020), (13, 13000)] {
+            assert_eq!(Library::Compiler.suits(major, driver), Ok(()));
+        }
+        let error = Library::Blas.suits(13, 12080).unwrap_err().to_string();
+        for part in ["libcublas.so is of CUDA 13", "for CUDA 12", "nvrtc-cu12"] {
+            assert!(error.contains(part), "{error}");
         }
     }
 }

@@ -1,9 +1,7 @@
 //! Many small copies as few.
 
 use crate::cuda::CopyRows;
-
-/// The furthest that rows of a copy may lie apart: as every driver takes it.
-const PITCH_MOST: usize = i32::MAX as usize;
+use crate::cuda::card::PITCH_MOST;
 
 /// Bytes that go from one address to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
