@@ -6,7 +6,7 @@ mod cuda {
     pub mod emulator;
 }
 
-use cuda::emulator::emulator;
+use cuda::emulator::{Generation, emulator, emulator_of};
 use half::f16;
 use plimsoll_backend::cuda::arguments::Arguments;
 use plimsoll_backend::cuda::launches::{Attention, HeldAs, Range};
@@ -16,7 +16,18 @@ use plimsoll_core::Dtype;
 
 #[test]
 fn every_kernel_passes_the_self_test() {
-    let Some(mut device) = emulator() else { return };
+    all_kernels_pass(Generation::Ampere);
+}
+
+#[test]
+fn every_kernel_passes_the_self_test_as_a_t4_has_it() {
+    all_kernels_pass(Generation::Turing);
+}
+
+fn all_kernels_pass(generation: Generation) {
+    let Some(mut device) = emulator_of(generation) else {
+        return;
+    };
     let outcomes = selftest::cuda(&mut device);
     assert!(outcomes.len() > 10);
     for outcome in &outcomes {

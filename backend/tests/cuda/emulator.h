@@ -318,7 +318,22 @@ struct Mma {
     }
 };
 
+#ifdef LIKE_TURING
+#define HAS_TF32 0
+template <>
+struct Mma<bf16> {
+    static constexpr bool HAS = false;
+    static unsigned int pair(float, float) {
+        failure = "Turing's tensor cores know no bf16";
+        return 0;
+    }
+    static void add(float*, const unsigned int*, const unsigned int*) {
+        failure = "Turing's tensor cores know no bf16";
+    }
+};
+#else
 #define HAS_TF32 1
+#endif
 // Ten bits of fraction: to nearest, ties away from zero. Tensor cores do not look at the others.
 static unsigned int to_tf32(float x) {
     return f32_bits(x) + 0x1000u & ~0x1fffu;
@@ -327,6 +342,10 @@ static unsigned int to_tf32(float x) {
 // mma.m16n8k8 of TF32: A is 16 x 8, B 8 x 8. A lane is row lane / 4 of A, column lane / 4 of B, and lane % 4 along k; registers 1
 // and 3 of A are eight rows further down, 2 and 3 four columns to the right; register 1 of B is four rows further down.
 static void add_tf32(float* sums, const unsigned int* a, const unsigned int* b) {
+    if (!HAS_TF32) {
+        failure = "Turing's tensor cores know no TF32";
+        return;
+    }
     unsigned int warp = current / WARP, lane = current % WARP;
     Exchange& all = exchanges[warp];
     memcpy(all.a[lane], a, sizeof all.a[lane]);

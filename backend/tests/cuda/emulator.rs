@@ -35,12 +35,27 @@ pub struct Emulator {
     _alone: MutexGuard<'static, ()>,
 }
 
+/// Which tensor cores there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Generation {
+    /// Those of f16 alone, as on a T4: some kernels compute otherwise there, and some of their code is only theirs.
+    Turing,
+    /// Those of bf16 and TF32 as well.
+    Ampere,
+}
+
 /// The emulator; none, said aloud, on a machine without a C++ compiler.
 pub fn emulator() -> Option<Emulator> {
+    emulator_of(Generation::Ampere)
+}
+
+/// The same of a generation.
+pub fn emulator_of(generation: Generation) -> Option<Emulator> {
     static ALONE: Mutex<()> = Mutex::new(());
-    static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
+    static LIBRARIES: [OnceLock<Option<Library>>; 2] = [OnceLock::new(), OnceLock::new()];
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let library = LIBRARY.get_or_init(|| compiler().map(|compiler| compile(&compiler)));
+    let library = LIBRARIES[generation as usize]
+        .get_or_init(|| compiler().map(|compiler| compile(&compiler, generation)));
     if library.is_none() {
         eprintln!("SKIPPED: no C++ compiler to run CUDA kernels with; install g++, or set CXX");
     }
@@ -68,18 +83,23 @@ fn compiler() -> Option<String> {
     there.next()
 }
 
-fn compile(compiler: &str) -> Library {
+fn compile(compiler: &str, generation: Generation) -> Library {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let includes = SOURCES.map(|source| format!("#include \"{}\"\n", source.name));
-    let all = folder.join("kernels.cpp");
+    let named = |ending: &str| folder.join(format!("kernels-{generation:?}.{ending}"));
+    let all = named("cpp");
     fs::write(
         &all,
         format!("#include \"emulator.h\"\n{}", includes.concat()),
     )
     .unwrap();
-    let library = folder.join("kernels.so");
+    let library = named("so");
     let compiled = Command::new(compiler)
+        .arg(match generation {
+            Generation::Turing => "-DLIKE_TURING",
+            Generation::Ampere => "-ULIKE_TURING",
+        })
         .args([
             "-std=c++17",
             "-O1",
