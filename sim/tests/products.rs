@@ -3,7 +3,8 @@
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::{Compression, GROUP_BYTES, GROUP_ELEMENTS, Kept};
 use plimsoll_core::hardware::{
-    BesideProducts, Curve, GemmCurve, HardwareProfile, ProductCurves, WeightRead, embedded,
+    BesideProducts, Curve, DeviceKind, GemmCurve, HardwareProfile, ProductCurves, WeightRead,
+    embedded,
 };
 use plimsoll_core::model::registry;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
@@ -66,6 +67,26 @@ fn a_product_of_a_measured_shape_takes_the_time_of_the_implementation_that_is_ch
             "{m}: {found} for {expected}"
         );
     }
+}
+
+/// A GPU computes prompts by the vendor's library, whatever its table says of fewer rows.
+#[test]
+fn no_table_of_a_gpu_reaches_beyond_its_rows() {
+    let shape = [4096, 4096];
+    let mut profile = knowing(shape);
+    let source = profile.compute.products[0].gemv.source.clone();
+    let slow = Curve::new(vec![(8.0, 1e9), (64.0, 1e9)], source, Some(0.1)).expect("a curve");
+    profile.compute.products[0].flat = None;
+    profile.compute.products[0].conventional = slow;
+    let mut rate = |kind, m: u32| {
+        profile.kind = kind;
+        let launch = profile.compute.launch.value.0;
+        let seconds = seconds(&profile, &product(m, shape, false)) - launch;
+        (2.0 * f64::from(m) * 4096.0 * 4096.0 / seconds / 1e8).round()
+    };
+    let gpu = [128, 129].map(|m| rate(DeviceKind::Gpu, m));
+    assert_eq!(gpu, [20.0, 10.0]);
+    assert_eq!(rate(DeviceKind::Emulated, 129), 20.0);
 }
 
 /// Sizes of the two parts of a layer interleave, but a cache holds what it does by the size of the layer.

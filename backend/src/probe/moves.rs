@@ -16,8 +16,10 @@ pub(super) const MOVERS: [ResourceKind; 5] = [
     ResourceKind::Pin,
 ];
 
-/// Bytes of moves.
+/// Bytes of moves, from those of a batch's tokens on.
 pub(super) const SIZES: &[u64] = &[
+    64,
+    PAGE,
     16 << 10,
     64 << 10,
     256 << 10,
@@ -26,6 +28,9 @@ pub(super) const SIZES: &[u64] = &[
     16 << 20,
     48 << 20,
 ];
+
+/// A disk moves no less at once.
+const PAGE: u64 = 4 << 10;
 
 /// Room for two of the largest, and more for what is read on and on.
 pub(super) const REGION: Bytes = Bytes(128 << 20);
@@ -210,6 +215,9 @@ impl Moves {
         for _ in 0..turns {
             for mover in 0..self.movers.len() {
                 let mut before: Vec<TaskId> = self.last.into_iter().collect();
+                let (from, to) = ends(self.movers[mover]);
+                let on_disk = [from, to].contains(&Tier::Disk);
+                let sizes = sizes.iter().filter(|bytes| !on_disk || **bytes >= PAGE);
                 for bytes in sizes {
                     for _ in 0..repeats {
                         self.push(mover, *bytes, &before);
@@ -239,7 +247,7 @@ impl Moves {
             ends.push(rest.last().unwrap_or(first));
         }
         self.last = None;
-        let join = self.push(movers[0], 4096, &ends);
+        let join = self.push(movers[0], PAGE, &ends);
         self.last = Some(join);
     }
 }

@@ -2,7 +2,7 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::extrapolation::SizeUnit;
-use plimsoll_core::hardware::{Curve, GemmCurve, Inflections, ProductCurves};
+use plimsoll_core::hardware::{Curve, DeviceKind, GemmCurve, Inflections, ProductCurves};
 use plimsoll_core::program::Stage;
 use plimsoll_core::units::Seconds;
 
@@ -24,6 +24,8 @@ pub(super) struct GemmRates {
     packed: Option<Curves>,
     /// Of stated shapes, with the implementation that computes them: the product alone.
     products: Vec<(ProductCurves, Inflections)>,
+    /// Whether they are a GPU's, whose tables end.
+    on_gpu: bool,
 }
 
 /// Curves by the size of the weight matrix: of any part of a layer, and of those that have curves of their own.
@@ -126,6 +128,7 @@ impl GemmRates {
                 .filter_map(|known| Curves::new(curves, known, true))
                 .next(),
             products: Vec::new(),
+            on_gpu: false,
         }
     }
 
@@ -135,7 +138,12 @@ impl GemmRates {
     }
 
     /// The same with what was measured of stated shapes, which is better known than what lies between sizes.
-    pub(super) fn with_products(mut self, products: &[ProductCurves], dtype: Dtype) -> GemmRates {
+    pub(super) fn with_products(
+        mut self,
+        (products, kind): (&[ProductCurves], DeviceKind),
+        dtype: Dtype,
+    ) -> GemmRates {
+        self.on_gpu = kind == DeviceKind::Gpu;
         // Codes are the same beside every type.
         let of_type = products.iter();
         let of_type = of_type.filter(|known| known.dtype == dtype || known.packed);
@@ -158,7 +166,11 @@ impl GemmRates {
         let own = |(known, _): &&(ProductCurves, _)| (known.n, known.k, known.packed) == shape;
         let products = self.products.iter().filter(own);
         let (known, points) = products.min_by_key(|(known, _)| known.biased)?;
-        let curve = known.of(points.choose(product.m))?;
+        let chosen = match self.on_gpu {
+            true => points.choose_on_gpu(product.m),
+            false => points.choose(product.m),
+        };
+        let curve = known.of(chosen)?;
         let m = f64::from(product.m);
         Some(Part {
             number: of_type(PRODUCTS, known.dtype),

@@ -88,7 +88,7 @@ impl CostModel {
     pub fn new(profile: &HardwareProfile, dtype: Dtype) -> CostModel {
         CostModel {
             gemm: GemmRates::new(&profile.compute.gemm, dtype, GEMM)
-                .with_products(&profile.compute.products, dtype),
+                .with_products((&profile.compute.products, profile.kind), dtype),
             by_shape: ByShape::new(&profile.compute, dtype, ([false; 2], 3)),
             cpu_gemm: GemmRates::new(&profile.compute.cpu_gemm, dtype, CPU_GEMM),
             f32: Some(GemmRates::new(&profile.compute.gemm, Dtype::F32, GEMM))
