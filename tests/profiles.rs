@@ -58,6 +58,13 @@ fn models_are_listed_and_shown() {
         tiny,
         place.json(&format!("models show {config} --format json"))
     );
+    // The bytes are of the type that its config.json says.
+    let stored = std::fs::read_to_string(&config).unwrap();
+    let stored = stored.replace("\"float32\"", "\"bfloat16\"");
+    place.write("config.json", &stored);
+    let shown = |format: &str| place.text(&format!("models show ./config.json{format}"));
+    assert!(shown(" --format json").contains("\"dtype\": \"bf16\""));
+    assert!(shown("").contains("weights bf16"));
     place.refused(
         "models show opt-31b",
         2,

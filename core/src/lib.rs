@@ -14,6 +14,7 @@ pub mod lower;
 pub mod machine;
 pub mod model;
 mod nearest;
+pub mod overdraw;
 pub mod pipeline;
 pub mod placement;
 pub mod plan;

@@ -7,6 +7,7 @@ use crate::control::Run;
 use crate::extrapolation::Extrapolation;
 use crate::interval::Interval;
 use crate::machine::{Machine, Resource, ResourceKind};
+use crate::overdraw::Overdraw;
 use crate::plan::Plan;
 use crate::tally::Tally;
 use crate::term::Term;
@@ -48,6 +49,9 @@ pub struct Summary {
     /// Of a prediction: which curves it asked outside their points, the longest busy first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extrapolates: Vec<Extrapolation>,
+    /// Of a prediction: that it draws more from the host's memory than the profile says that this gives; none where it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_overdraw: Option<Overdraw>,
     /// Of a prediction: terms of the cost model that were switched off for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<Term>,
@@ -237,6 +241,7 @@ impl Summary {
             stages: self.stages.clone(),
             interval: None,
             extrapolates: Vec::new(),
+            host_overdraw: None,
             without: Vec::new(),
             rates_of: None,
         }

@@ -100,6 +100,7 @@ impl Tally {
             stages: self.stages(timing, &shares),
             interval: None,
             extrapolates: Vec::new(),
+            host_overdraw: None,
             without: Vec::new(),
             rates_of: None,
         }

@@ -312,6 +312,13 @@ fn a_wrong_key_is_named_with_its_remedy() {
     assert!(matches!(error, ModelError::IllTypedKey { .. }));
     wrong(json!({"vocab_size": -1}), &["`vocab_size`", "-1"]);
     wrong(
+        json!({"vocab_size": 1_000_000_000_000_u64}),
+        &[
+            "`vocab_size`",
+            "expected one from 0 to 4294967295; correct it",
+        ],
+    );
+    wrong(
         json!({"eos_token_id": "end"}),
         &["`eos_token_id`", "expected a whole number, or a list"],
     );

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 
 use plimsoll_core::control::Run;
 use plimsoll_core::extrapolation::{Extrapolation, SizeUnit};
+use plimsoll_core::hardware::{HardwareProfile, SourceKind};
 use plimsoll_core::interval::Range;
+use plimsoll_core::overdraw::Overdraw;
 use plimsoll_core::program::{Machine, Op, Program, Resource, TaskId};
 use plimsoll_core::timing::Timing;
 use plimsoll_core::trace::Trace;
-use plimsoll_core::units::Seconds;
+use plimsoll_core::units::{BytesPerSecond, Seconds};
 
 use crate::cost::{Asked, CostModel, Part};
 
@@ -21,6 +23,8 @@ pub(crate) struct Reliance {
     numbers: BTreeMap<&'static str, Weight>,
     /// By curve, and by whether it is its sizes of weights that do not reach so far.
     outside: BTreeMap<(&'static str, bool), Outside>,
+    /// Through a host's memory; not counted of several GPUs, which may be on several hosts.
+    host_bytes: f64,
     latency_s: f64,
 }
 
@@ -44,6 +48,9 @@ struct Outside {
 
 /// Interquartile range of the standard normal distribution.
 const NORMAL_IQR: f64 = 1.349;
+
+/// So much more than a host's memory gives is no rounding.
+const OVERDRAWN: f64 = 1.02;
 
 /// Where less of the busy time than this is by measurements that were repeated, their spread says too
 /// little of the whole.
@@ -70,8 +77,11 @@ impl Reliance {
     ) {
         // Stages run side by side and are much alike: what one rests on, all do.
         let gpus = machine.num_gpus() as f64;
-        for_each_operation(piece, (machine, trace), part, |on, op, busy_s| {
+        for_each_operation(piece, (machine, trace), part, |on, op, (busy_s, tasks)| {
             let busy_s = busy_s / gpus;
+            if machine.num_gpus() == 1 {
+                self.host_bytes += tasks * cost.host_traffic(on, op);
+            }
             let alone = cost.seconds(on, op).0;
             if alone > 0.0 {
                 cost.parts(on, op, &mut |part| {
@@ -135,6 +145,24 @@ impl Reliance {
         enough.then(|| squares.sum::<f64>().sqrt())
     }
 
+    /// What the run drew from the host's memory in the mean, where that is more than this gives by a number that nobody measured
+    /// there: what is measured there is trusted, copies beside reads too.
+    pub(crate) fn host_overdraw(&self, profile: &HardwareProfile) -> Option<Overdraw> {
+        let tiers = &profile.tiers;
+        let (number, gives) = match &tiers.host_shared {
+            Some(shared) => ("tiers.host_shared", shared),
+            None => ("tiers.host_bandwidth", &tiers.host_bandwidth),
+        };
+        let asked = self.host_bytes / self.latency_s;
+        let source = profile.sources.get(&gives.source);
+        let is_measured = source.is_some_and(|source| source.kind == SourceKind::Measured);
+        (!is_measured && asked > OVERDRAWN * gives.value.0).then(|| Overdraw {
+            asked_bytes_per_s: BytesPerSecond(asked),
+            gives_bytes_per_s: gives.value,
+            number: number.to_owned(),
+        })
+    }
+
     /// The curves that were asked outside their points, the longest busy first.
     pub(crate) fn extrapolations(&self) -> Vec<Extrapolation> {
         let of = |((curve, of_weights), outside): (&(&'static str, bool), &Outside)| {
@@ -157,23 +185,25 @@ impl Reliance {
 }
 
 /// Every distinct operation of a piece, where it ran, and how long all of its tasks took from one time to
-/// another.
+/// another, and how many that are, parts of some of them counted as such.
 fn for_each_operation(
     piece: &Program,
     (machine, trace): (&Machine, &Trace),
     (from, to): (Seconds, Seconds),
-    mut each: impl FnMut(Resource, &Op, f64),
+    mut each: impl FnMut(Resource, &Op, (f64, f64)),
 ) {
     let lanes = machine.resources.len();
-    let mut busy_s = vec![0.0; piece.ops().len() * lanes];
+    let mut busy = vec![(0.0, 0.0); piece.ops().len() * lanes];
     for (task, id) in piece.tasks().iter().zip(piece.first_task().0..) {
         if let Some(span) = trace.span(TaskId(id)) {
             let slot = task.op.0 as usize * lanes + task.resource.0 as usize;
-            busy_s[slot] += span.within(from, to).0;
+            let within = span.within(from, to).0;
+            busy[slot].0 += within;
+            busy[slot].1 += within / span.duration().0.max(f64::MIN_POSITIVE);
         }
     }
-    for (slot, busy_s) in busy_s.into_iter().enumerate().filter(|(_, s)| *s > 0.0) {
+    for (slot, busy) in busy.into_iter().enumerate().filter(|(_, it)| it.0 > 0.0) {
         let on = machine.resources[slot % lanes];
-        each(on, &piece.ops()[slot / lanes], busy_s);
+        each(on, &piece.ops()[slot / lanes], busy);
     }
 }

@@ -95,6 +95,7 @@ pub(crate) fn resting_on(
     Summary {
         interval: (!at_most).then(interval).flatten(),
         extrapolates: reliance.extrapolations(),
+        host_overdraw: reliance.host_overdraw(cost.profile()),
         rates_of: cost.stand_in(),
         ..summary
     }

@@ -3,12 +3,13 @@
 mod common;
 
 use plimsoll_core::extrapolation::SizeUnit;
-use plimsoll_core::hardware::{Curve, HardwareProfile, Residuals, embedded};
+use plimsoll_core::hardware::{Curve, HardwareProfile, Residuals, SourceKind, embedded};
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::registry;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::summary::Summary;
+use plimsoll_core::units::BytesPerSecond;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::predict;
 
@@ -141,4 +142,38 @@ fn weights_of_a_size_that_was_not_measured_are_named() {
     let found = found.expect("the model's weights are larger");
     assert_eq!((found.known.low, found.known.high), (4096.0, 4096.0));
     assert_eq!(found.unit, SizeUnit::Elements);
+}
+
+/// A link that is stated to be faster than the memory it reads from: nobody copies so fast, unless that was measured there.
+#[test]
+fn what_a_hosts_memory_does_not_give_is_said() {
+    let drawing = |link: f64, shared: bool| {
+        let mut profile = unprofiled();
+        profile.links.h2d.page_locked =
+            Curve::new(vec![(1.0, link)], "cost-model", None).expect("a curve");
+        let gives = &mut profile.tiers.host_bandwidth;
+        gives.value = BytesPerSecond(10e9);
+        let gives = gives.clone();
+        profile.tiers.host_shared = shared.then_some(gives);
+        profile
+    };
+    assert_eq!(predicted(&drawing(9e9, false)).host_overdraw, None);
+    for (shared, number) in [(false, "tiers.host_bandwidth"), (true, "tiers.host_shared")] {
+        let profile = drawing(20e9, shared);
+        let summary = predicted(&profile);
+        let found = summary.host_overdraw.expect("twice as fast");
+        assert_eq!(
+            (found.number.as_str(), found.gives_bytes_per_s.0),
+            (number, 10e9)
+        );
+        // The link is not busy all the time, and small copies have a fixed time.
+        let busy = 2.0 * summary.busy_fraction.h2d;
+        let times = found.times();
+        assert!(0.8 * busy < times && times <= busy, "{times}, busy {busy}");
+        let mut measured = profile;
+        for source in measured.sources.values_mut() {
+            source.kind = SourceKind::Measured;
+        }
+        assert_eq!(predicted(&measured).host_overdraw, None);
+    }
 }

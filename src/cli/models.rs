@@ -1,6 +1,7 @@
 //! `plimsoll models list|show`
 
 use clap::Subcommand;
+use plimsoll_core::Dtype;
 use plimsoll_core::model::registry;
 
 use super::Format;
@@ -35,7 +36,7 @@ pub fn run(action: &Action) -> anyhow::Result<()> {
     match action {
         Action::List { format } => {
             let rows = registry::names()
-                .map(|name| Ok(ModelRow::of(&find_model(name)?.spec)))
+                .map(|name| Ok(ModelRow::of(&find_model(name)?.spec, Dtype::F16)))
                 .collect::<anyhow::Result<Vec<ModelRow>>>()?;
             match format {
                 Format::Text => print(&models_text(&rows)),
@@ -43,7 +44,9 @@ pub fn run(action: &Action) -> anyhow::Result<()> {
             }
         }
         Action::Show { model, format } => {
-            let row = ModelRow::of(&find_model(model)?.spec);
+            let found = find_model(model)?;
+            // A type that is not computed with here has a plan's refusal, and its model is known all the same.
+            let row = ModelRow::of(&found.spec, found.dtype(None).unwrap_or(Dtype::F16));
             match format {
                 Format::Text => print(&models_text(std::slice::from_ref(&row))),
                 Format::Json => print_json(&row),

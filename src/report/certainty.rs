@@ -9,7 +9,7 @@ use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
 use plimsoll_core::interval::{Interval, Range};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
-use plimsoll_core::units::{Bytes, Seconds};
+use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_sim::CostModel;
 
 use super::plan::durations;
@@ -71,11 +71,28 @@ pub(super) fn certainty_text(prediction: &Summary) -> String {
         false => said.to_owned(),
     };
     let mut text = format!("interval   {said}\n");
+    text.push_str(&overdraw_text(prediction));
     text.push_str(&beyond_text(&prediction.extrapolates));
     if let Some(line) = less_sure(prediction) {
         let _ = writeln!(text, "           {line}");
     }
     text
+}
+
+/// That no machine of this description does what is predicted.
+fn overdraw_text(prediction: &Summary) -> String {
+    let overdraw = prediction.host_overdraw.as_ref();
+    overdraw.map_or(String::new(), |it| {
+        let gigabytes = |rate: BytesPerSecond| three_digits(rate.0 / 1e9);
+        format!(
+            "host       copies and the CPU draw {} GB/s from its memory, of which the profile says that it gives {} ({}, which nobody \
+             measured there): one of its numbers is wrong, or this is {:.2}x too fast\n",
+            gigabytes(it.asked_bytes_per_s),
+            gigabytes(it.gives_bytes_per_s),
+            it.number,
+            it.times(),
+        )
+    })
 }
 
 /// Which curves were asked outside their points, and which have one rate for all sizes, a line each; nothing of those that were asked

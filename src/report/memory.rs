@@ -112,7 +112,7 @@ where
         area.draw(&words(name, (32, y + 2), 14, place))
             .map_err(own)?;
         let said = match ranges.iter().find(|range| range.system == name) {
-            Some(range) => format!("runs with {}", gigabytes(range)),
+            Some(range) => format!("uses {}", gigabytes(range)),
             None => "out of memory".to_owned(),
         };
         y += 18;
@@ -158,11 +158,11 @@ pub fn memory_table(points: &[MemoryPoint]) -> Table {
     table
 }
 
-/// With how much device memory each system runs, and what it reaches.
+/// How much device memory each system's plans use, and what they reach.
 pub fn ranges_table(ranges: &[MemoryRange]) -> Table {
     let mut table = Table::new(&[
         ("system", Align::Left),
-        ("runs with", Align::Left),
+        ("uses", Align::Left),
         ("least tok/s", Align::Right),
         ("most tok/s", Align::Right),
     ]);

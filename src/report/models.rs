@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Align, Table};
 
-/// What a model weighs; bytes are for f16.
+/// What a model weighs in a type.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelRow {
     /// Its name.
@@ -35,9 +35,8 @@ pub struct ModelRow {
 }
 
 impl ModelRow {
-    /// What a model weighs in f16.
-    pub fn of(spec: &ModelSpec) -> ModelRow {
-        let dtype = Dtype::F16;
+    /// What a model weighs in a type.
+    pub fn of(spec: &ModelSpec, dtype: Dtype) -> ModelRow {
         ModelRow {
             name: spec.name.clone(),
             family: spec.family.model_type(),
@@ -54,8 +53,10 @@ impl ModelRow {
     }
 }
 
-/// A line a model.
+/// A line a model, all in one type.
 pub fn models_text(rows: &[ModelRow]) -> String {
+    let dtype = rows.first().map_or(Dtype::F16.name(), |row| row.dtype);
+    let [weights, cache] = [format!("weights {dtype}"), format!("kv {dtype}/token")];
     let mut table = Table::new(&[
         ("name", Align::Left),
         ("family", Align::Left),
@@ -65,8 +66,8 @@ pub fn models_text(rows: &[ModelRow]) -> String {
         ("heads", Align::Right),
         ("kv heads", Align::Right),
         ("context", Align::Right),
-        ("weights f16", Align::Right),
-        ("kv f16/token", Align::Right),
+        (&weights, Align::Right),
+        (&cache, Align::Right),
     ]);
     for row in rows {
         table.row([

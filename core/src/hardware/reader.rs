@@ -301,7 +301,10 @@ impl<'a> Reader<'a> {
             v if v.fract() == 0.0 => return Ok(map(quantity, |value| Bytes(value as u64))),
             _ => ("is not a count of bytes", "write a whole number"),
         };
-        let problem = format!("{value} {problem}");
+        let problem = match value.abs() >= 1e15 {
+            true => format!("{value:e} {problem}"),
+            false => format!("{value} {problem}"),
+        };
         Err(Fault::new(self.key(key), problem, remedy))
     }
 

@@ -34,7 +34,7 @@ pub enum ModelError {
 
     /// A key holds a value of another type than it should.
     #[error(
-        "model `{model}`: key `{key}` of config.json is {found}: {}; correct its type",
+        "model `{model}`: key `{key}` of config.json is {found}: {}; correct it",
         plain(source)
     )]
     IllTypedKey {
@@ -94,8 +94,13 @@ pub enum ModelError {
 /// What the JSON parser says, with plain names for types.
 fn plain(error: &serde_json::Error) -> String {
     let said = error.to_string();
+    // An integer that is one, and does not fit.
+    let whole = match said.starts_with("invalid value: integer") {
+        true => "expected one from 0 to 4294967295",
+        false => "expected a whole number",
+    };
     let names = [
-        ("expected u32", "expected a whole number"),
+        ("expected u32", whole),
         ("expected f64", "expected a number"),
         ("expected a boolean", "expected true or false"),
         ("expected a string", "expected a text"),
