@@ -18,7 +18,7 @@ use cuda::runs::{
 };
 use plimsoll_backend::cpu::{CpuExecutor, CpuOptions};
 use plimsoll_backend::dispatch::{Dispatch, Weights};
-use plimsoll_backend::probe::{ProbeOptions, pageable_copies};
+use plimsoll_backend::probe::{PageableCopies, ProbeOptions};
 use plimsoll_backend::weights::{Synthetic, WeightError, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{Implementation, Inflections};
@@ -498,7 +498,8 @@ fn pageable_copies_are_measured_as_such() {
         name: "a test".to_owned(),
         date: "2026-11-25".to_owned(),
     };
-    let run = pageable_copies(&options).expect("a card");
+    let copies = PageableCopies::new(&options).expect("memory");
+    let run = copies.run(&options).expect("a card");
     for kind in [ResourceKind::H2d, ResourceKind::D2h] {
         let stream = run.machine.resource(kind, 0).expect("a link");
         let on_it = |task: &plimsoll_core::program::Task| task.resource == stream;

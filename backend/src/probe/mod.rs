@@ -55,8 +55,8 @@ use contention::{Losses, ROUNDS};
 pub use link_pace::{BothWays, LinkTimes};
 use moves::{MOVERS, Moves, SIZES, regions};
 pub use pace::{Moment, PaceMeter, Paced};
-pub use pageable::pageable_copies;
-use pageable::take_staged;
+pub use pageable::PageableCopies;
+use pageable::staged;
 pub use peak::fma_flops_per_s;
 use samples::{Timed, timed};
 pub(crate) use stats::{median, spread};
@@ -253,9 +253,14 @@ pub fn measure(
     measure_moves(options, &mut measured)?;
     measured.meter.watch_disk(None);
     if options.cpu.card.is_some() {
-        let (_, mut tasks) = measured.run(|_| pageable_copies(options))?;
-        measured.staged = take_staged(&mut tasks);
-        measured.pageable = tasks;
+        let copies = PageableCopies::new(options)?;
+        let (_, tasks) = measured.run(|_| copies.run(options))?;
+        for (round, [alone, together]) in copies.rounds.iter().enumerate() {
+            let [alone, together] = [alone, together].map(|part| &tasks[part.clone()]);
+            measured.losses.add(round, together, alone);
+        }
+        measured.staged = staged(&tasks[copies.staged]);
+        measured.pageable = tasks[copies.one_by_one].to_vec();
     }
     measured.meter.watch_links(false);
     let all = options.shapes().len() * options.dtypes.len();
@@ -343,7 +348,7 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
             moves.one_by_one(SIZES, repeats, turns);
             let alone = moves.program.tasks().len();
             for pair in pairs(options) {
-                moves.together(pair, 4 << 20, 256 << 20);
+                moves.together(pair, 4 << 20, [256 << 20; 2]);
             }
             (begin..alone, alone..moves.program.tasks().len())
         })
@@ -363,7 +368,7 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
 }
 
 /// The engines that move beside each other. What a plan has a GPU copy from its caches goes to pageable memory, and slows copies of
-/// weights more than what is page-locked does: of these two the plans beside each other tell.
+/// weights otherwise than what is page-locked does: of these two [`PageableCopies`] tells.
 fn pairs(options: &ProbeOptions) -> Vec<[usize; 2]> {
     let all =
         (0..MOVERS.len()).flat_map(|first| (first + 1..MOVERS.len()).map(move |it| [first, it]));

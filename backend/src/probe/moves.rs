@@ -212,8 +212,18 @@ impl Moves {
     /// Each size on each engine in turn, `repeats` times on end as a plan moves layer after layer, nothing
     /// beside it; all of that `turns` times. The first task of an engine's turn waits for the engine before.
     pub(super) fn one_by_one(&mut self, sizes: &[u64], repeats: u32, turns: u32) {
+        let all: Vec<usize> = (0..self.movers.len()).collect();
+        self.one_by_one_of(&all, (sizes, repeats, turns));
+    }
+
+    /// The same of some engines.
+    pub(super) fn one_by_one_of(
+        &mut self,
+        movers: &[usize],
+        (sizes, repeats, turns): (&[u64], u32, u32),
+    ) {
         for _ in 0..turns {
-            for mover in 0..self.movers.len() {
+            for mover in movers.iter().copied() {
                 let mut before: Vec<TaskId> = self.last.into_iter().collect();
                 let (from, to) = ends(self.movers[mover]);
                 let on_disk = [from, to].contains(&Tier::Disk);
@@ -237,11 +247,11 @@ impl Moves {
         }
     }
 
-    /// Two engines at once, after all that came before. Each moves about `total` bytes.
-    pub(super) fn together(&mut self, movers: [usize; 2], bytes: u64, total: u64) {
+    /// Two engines at once, after all that came before. Each moves about as many bytes in all as `totals` says.
+    pub(super) fn together(&mut self, movers: [usize; 2], bytes: u64, totals: [u64; 2]) {
         let before: Vec<TaskId> = self.last.into_iter().collect();
         let mut ends = Vec::new();
-        for mover in movers {
+        for (mover, total) in movers.into_iter().zip(totals) {
             let first = self.push(mover, bytes, &before);
             let rest = (1..total / bytes).map(|_| self.push(mover, bytes, &[]));
             ends.push(rest.last().unwrap_or(first));

@@ -1,5 +1,7 @@
 //! Copies of many sizes between a GPU and memory of the host that is not page-locked.
 
+use std::ops::Range;
+
 use plimsoll_core::control::Run;
 use plimsoll_core::lower::{LowerError, footprint, pageable_homes};
 use plimsoll_core::plan::Plan;
@@ -8,6 +10,7 @@ use plimsoll_core::program::{Machine, Program, ResourceKind};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::workload::Workload;
 
+use super::contention::ROUNDS;
 use super::moves::{Moves, REGION, SIZES};
 use super::samples::Timed;
 use super::{ProbeError, ProbeOptions, compute, run_program};
@@ -19,57 +22,98 @@ const MOVERS: [ResourceKind; 2] = [ResourceKind::H2d, ResourceKind::D2h];
 const STAGED: u64 = 4 << 20;
 const BEFORE: u64 = 32 << 20;
 
-/// Copies each way, one by one, where the plan of a model would have its weights; then some to the device for what its driver does
-/// before their turn comes.
-///
-/// # Errors
-/// Memory that cannot be had; a probe that fails.
-pub fn pageable_copies(options: &ProbeOptions) -> Result<Run, ProbeError> {
-    let mut plan = plan(options)?;
-    let mut behind = footprint(&plan)?;
-    let small = PerTier::from_fn(|_| REGION);
-    let regions = Moves::room(&MOVERS, small, PerTier::default());
-    // And for the page-locked copies.
-    plan.capacity_bytes.device += regions.device + REGION;
-    let behind_all = footprint(&plan)?.host;
-    plan.capacity_bytes.host = behind_all + REGION;
-    let machine = Machine::single_gpu(plan.capacity_bytes);
-    let host = machine
-        .arena(Tier::Host, 0)
-        .map(|arena| usize::from(arena.0));
-    let homes = host.and_then(|arena| pageable_homes(&plan).ok()?.into_iter().nth(arena));
-    let homes = homes.and_then(|homes| homes.into_iter().next());
-    let homes = homes.expect("the plan's weights are on the host, and pageable");
-    assert!(
-        homes.end - homes.start >= regions.host,
-        "weights fill the regions"
-    );
-    behind.host = homes.start;
-    let mut moves = Moves::new(Program::new(), &machine, small).with((&MOVERS, false), behind);
-    // In many turns: neighbours, and the processor's clock, change from one moment to the next.
-    let turns = if options.quick { 5 } else { 10 };
-    moves.one_by_one(SIZES, 3, turns);
-    behind.host = behind_all;
-    behind.device += regions.device;
-    let mut moves = moves.with((&MOVERS[..1], true), behind);
-    for _ in 0..2 * turns {
-        moves.in_turn(&[(2, BEFORE), (0, STAGED), (0, STAGED)]);
+/// Copies beside each other, and how many bytes each way in all: some milliseconds.
+const BESIDE: u64 = 4 << 20;
+const BESIDE_ALL: [u64; 2] = [1 << 30, 128 << 20];
+
+/// A program of copies, and which of its tasks are what.
+pub struct PageableCopies {
+    plan: Plan,
+    machine: Machine,
+    program: Program,
+    /// Copies each way by themselves.
+    pub(super) one_by_one: Range<usize>,
+    /// In rounds: weights from page-locked memory and a cache to pageable one, as plans have them; by themselves and beside each other.
+    pub(super) rounds: Vec<[Range<usize>; 2]>,
+    /// What tells how much is staged ahead.
+    pub(super) staged: Range<usize>,
+}
+
+impl PageableCopies {
+    /// Copies each way, one by one, where the plan of a model would have its weights; then down beside up; then some to the device for
+    /// what its driver does before their turn comes.
+    ///
+    /// # Errors
+    /// Memory that cannot be had.
+    pub fn new(options: &ProbeOptions) -> Result<PageableCopies, ProbeError> {
+        let mut plan = plan(options)?;
+        let mut behind = footprint(&plan)?;
+        let small = PerTier::from_fn(|_| REGION);
+        let regions = Moves::room(&MOVERS, small, PerTier::default());
+        // And for the page-locked copies.
+        plan.capacity_bytes.device += regions.device + REGION;
+        let behind_all = footprint(&plan)?.host;
+        plan.capacity_bytes.host = behind_all + REGION;
+        let machine = Machine::single_gpu(plan.capacity_bytes);
+        let host = machine
+            .arena(Tier::Host, 0)
+            .map(|arena| usize::from(arena.0));
+        let homes = host.and_then(|arena| pageable_homes(&plan).ok()?.into_iter().nth(arena));
+        let homes = homes.and_then(|homes| homes.into_iter().next());
+        let homes = homes.expect("the plan's weights are on the host, and pageable");
+        assert!(
+            homes.end - homes.start >= regions.host,
+            "weights fill the regions"
+        );
+        behind.host = homes.start;
+        let moves = Moves::new(Program::new(), &machine, small).with((&MOVERS, false), behind);
+        behind.host = behind_all;
+        behind.device += regions.device;
+        let mut moves = moves.with((&MOVERS[..1], true), behind);
+        let [up, down, locked] = [0, 1, 2];
+        // In many turns: neighbours, and the processor's clock, change from one moment to the next.
+        let turns = if options.quick { 5 } else { 10 };
+        moves.one_by_one_of(&[up, down], (SIZES, 3, turns));
+        let one_by_one = 0..moves.program.tasks().len();
+        let rounds = (0..ROUNDS).map(|_| {
+            let begin = moves.program.tasks().len();
+            moves.one_by_one_of(&[locked, down], (&[BESIDE], 16, 1));
+            let alone = moves.program.tasks().len();
+            moves.together([locked, down], BESIDE, BESIDE_ALL);
+            [begin..alone, alone..moves.program.tasks().len()]
+        });
+        let rounds: Vec<_> = rounds.collect();
+        let begin = moves.program.tasks().len();
+        for _ in 0..2 * turns {
+            moves.in_turn(&[(locked, BEFORE), (up, STAGED), (up, STAGED)]);
+        }
+        Ok(PageableCopies {
+            plan,
+            machine,
+            staged: begin..moves.program.tasks().len(),
+            program: moves.program,
+            one_by_one,
+            rounds,
+        })
     }
-    run_program(options, &plan, &machine, moves.program)
+
+    /// Runs them.
+    ///
+    /// # Errors
+    /// Memory that cannot be had; a copy that fails.
+    pub fn run(&self, options: &ProbeOptions) -> Result<Run, ProbeError> {
+        run_program(options, &self.plan, &self.machine, self.program.clone())
+    }
 }
 
 /// Bytes of copies from pageable memory to a device that were staged when their turn came: a copy behind one from page-locked memory,
-/// beside one behind its like. Takes these from the end of the copies' tasks, and leaves those that were one by one.
-pub(super) fn take_staged(tasks: &mut Vec<Timed>) -> Vec<f64> {
-    let first = tasks
-        .iter()
-        .position(|task| task.op.pageable_bytes().is_none());
-    let rest = tasks.split_off(first.unwrap_or(tasks.len()));
+/// beside one behind its like.
+pub(super) fn staged(tasks: &[Timed]) -> Vec<f64> {
     let of = |three: &[Timed; 3]| {
         let [_, behind_locked, behind_other] = three.map(|task| task.seconds());
         STAGED as f64 * (1.0 - behind_locked / behind_other)
     };
-    rest.as_chunks().0.iter().map(of).collect()
+    tasks.as_chunks().0.iter().map(of).collect()
 }
 
 /// A model with weights for all regions on the host, nothing of them page-locked.
@@ -116,7 +160,6 @@ mod tests {
 
     #[test]
     fn what_was_staged_is_what_a_copy_takes_less_behind_another_link_user() {
-        let alone = [copy(16 << 10, false, 1e-5), copy(STAGED, false, 4e-4)];
         let three = |behind_locked| {
             [
                 copy(BEFORE, true, 1e-3),
@@ -124,12 +167,51 @@ mod tests {
                 copy(STAGED, false, 4e-4),
             ]
         };
-        let mut tasks = [&alone[..], &three(3e-4), &three(2e-4)].concat();
-        let staged = take_staged(&mut tasks);
-        assert_eq!(tasks.len(), alone.len());
+        let staged = staged(&[three(3e-4), three(2e-4)].concat());
         let expected = [0.25, 0.5].map(|share| share * STAGED as f64);
         let off = staged.iter().zip(expected).map(|(a, b)| (a - b).abs());
         assert!(staged.len() == 2 && off.fold(0.0, f64::max) < 1.0);
-        assert!(take_staged(&mut tasks).is_empty() && tasks.len() == alone.len());
+        assert!(super::staged(&[]).is_empty());
+    }
+
+    /// Weights come down from page-locked memory while a cache goes up to pageable one, and both by themselves.
+    #[test]
+    fn copies_beside_each_other_are_those_of_plans() {
+        let options = ProbeOptions {
+            cpu: crate::cpu::CpuOptions::new("."),
+            quick: true,
+            dtypes: vec![plimsoll_core::Dtype::F16],
+            models: Vec::new(),
+            name: "a test".to_owned(),
+            date: "2026-11-27".to_owned(),
+        };
+        let copies = PageableCopies::new(&options).expect("a program");
+        // By engine, how many bytes of copies of the size that is looked at, and whether any is otherwise locked than a plan's.
+        let of = |part: &Range<usize>, kind: ResourceKind, page_locked: bool| {
+            let resource = copies.machine.resource(kind, 0).expect("a link");
+            let tasks = copies.program.tasks()[part.clone()].iter();
+            let tasks = tasks.filter(|task| task.resource == resource);
+            let sizes = tasks.filter_map(|task| match copies.program.op_of(task) {
+                Op::Move {
+                    bytes,
+                    page_locked: locked,
+                    ..
+                } if bytes.0 == BESIDE => Some((*locked == page_locked, bytes.0)),
+                _ => None,
+            });
+            sizes.fold((true, 0), |all, it| (all.0 && it.0, all.1 + it.1))
+        };
+        assert_eq!(copies.rounds.len(), ROUNDS);
+        for [alone, together] in &copies.rounds {
+            for (kind, locked, all) in [
+                (ResourceKind::H2d, true, BESIDE_ALL[0]),
+                (ResourceKind::D2h, false, BESIDE_ALL[1]),
+            ] {
+                assert_eq!(of(alone, kind, locked), (true, 16 * BESIDE));
+                assert_eq!(of(together, kind, locked), (true, all));
+            }
+        }
+        assert_eq!(copies.staged.len() % 3, 0);
+        assert_eq!(copies.staged.end, copies.program.tasks().len());
     }
 }
