@@ -495,6 +495,16 @@ impl Op {
         }
     }
 
+    /// Of these, new elements of a cache, which are packed.
+    pub fn newly_packed_elements(&self) -> u64 {
+        match *self {
+            Op::Linear {
+                packed_elements, ..
+            } => packed_elements,
+            _ => 0,
+        }
+    }
+
     /// Bytes of a move whose end on the host is not page-locked. None for other operations.
     pub fn pageable_bytes(&self) -> Option<Bytes> {
         match *self {

@@ -146,6 +146,7 @@ impl HardwareProfile {
                 let known = compute.unpack.as_ref().map(|curve| curve.source.clone());
                 let source = known.unwrap_or_else(|| self.tiers.device_bandwidth.source.clone());
                 compute.unpack = Some(constant(NO_TIME, &source));
+                compute.pack = None;
                 // Curves of packed weights have it in them.
                 compute.gemm.retain(|curve| !curve.packed);
                 compute.cpu_gemm.retain(|curve| !curve.packed);

@@ -166,6 +166,7 @@ fn round_trip_keeps_every_optional_part() {
     profile.compute.part_launch = Some(profile.compute.launch.clone());
     profile.compute.embed = Some(Quantity::new(Seconds(2e-5), "lab").with_spread(0.1));
     profile.links.staged_ahead = Some(Quantity::new(Bytes(2_000_000), "lab"));
+    profile.compute.pack = Some(profile.compute.attention_prefill.clone());
     profile.links.h2d.pace = Some(LinkPace {
         page_locked: Quantity::new(Seconds(3e-4), "lab").with_spread(0.1),
         pageable: Quantity::new(Seconds(2e-3), "lab"),

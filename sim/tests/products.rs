@@ -194,6 +194,48 @@ fn packed_weights_have_their_unpacking_added() {
     assert!((packed - whole - unpacking).abs() < 1e-12 * packed);
 }
 
+/// What is new in a cache is packed at a rate of its own where a profile has one, and what lies there is unpacked.
+#[test]
+fn packing_has_a_rate_of_its_own() {
+    let t4 = embedded::profile("t4").expect("embedded");
+    let source = t4.tiers.device_bandwidth.source.clone();
+    let mut told = t4.clone();
+    told.compute.pack = Some(Curve::new(vec![(1.0, 1e6)], source, None).expect("a curve"));
+    // A projection whose new elements are packed, and with weights that are unpacked besides.
+    let op = |compressed: bool| {
+        let mut op = product(2, [64, 64], compressed);
+        if let Op::Linear {
+            packed_elements, ..
+        } = &mut op
+        {
+            *packed_elements = 1000;
+        }
+        op
+    };
+    let parts = |profile: &HardwareProfile, op: &Op| {
+        let mut seconds = [0.0; 2];
+        CostModel::new(profile, Dtype::F16).parts(ResourceKind::Gpu, op, &mut |part| match part
+            .number
+        {
+            "compute.pack" => seconds[0] += part.seconds.0,
+            "compute.unpack" => seconds[1] += part.seconds.0,
+            _ => {}
+        });
+        seconds
+    };
+    let unpack = t4.compute.unpack.as_ref().expect("FlexGen's").at(1.0);
+    let near = |found: [f64; 2], expected: [f64; 2]| {
+        let off = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+        assert!(
+            off.fold(0.0, f64::max) < 1e-12,
+            "{found:?}, not {expected:?}"
+        );
+    };
+    near(parts(&t4, &op(false)), [0.0, 1000.0 / unpack]);
+    near(parts(&told, &op(false)), [1e-3, 0.0]);
+    near(parts(&told, &op(true)), [1e-3, 4096.0 / unpack]);
+}
+
 /// Where parts of layers are summed up, and products with weights in 4 bits were measured, those are what is added up.
 #[test]
 fn a_sum_of_products_has_those_of_packed_weights() {

@@ -294,7 +294,8 @@ fn faster_gpu(profile: &mut HardwareProfile) {
     beside.for_each(|it| double(&mut it.rate));
     double(&mut compute.attention_prefill);
     double(&mut compute.attention_decode);
-    compute.unpack.iter_mut().for_each(double);
+    let groups = compute.unpack.iter_mut().chain(&mut compute.pack);
+    groups.for_each(double);
 }
 
 fn faster_launch(profile: &mut HardwareProfile) {

@@ -258,7 +258,11 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         }
     }
     let launch = quantity(&measured.gaps, GAPS);
-    let unpack = unpack::rates(&measured.compute, &measured.packed_caches);
+    let groups = |packs: bool| {
+        let of = |(_, task): &&(Dtype, Timed)| (task.op.newly_packed_elements() > 0) == packs;
+        let tasks: Vec<_> = measured.packed_caches.iter().filter(of).copied().collect();
+        unpack::rate(&measured.compute, &tasks)
+    };
     let emulated = options.cpu.card.is_none();
     let (handoff, stream_handoff) = handoffs(&measured.handoffs, emulated);
     let threads = u32::try_from(options.cpu.device_threads).unwrap_or(DEVICE_THREADS_MAX);
@@ -284,7 +288,8 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         sequence: None,
         sequence_layer: None,
         cpu_gemm: cpu_gemm_curves(options, measured),
-        unpack: (!unpack.is_empty()).then(|| curve(&thin(unpack))),
+        unpack: groups(false),
+        pack: groups(true),
         weight_read: weight_reads(&measured.weight_reads),
     }
 }

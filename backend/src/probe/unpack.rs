@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use plimsoll_core::Dtype;
+use plimsoll_core::hardware::Curve;
 use plimsoll_core::program::Op;
 
+use super::assemble::MEASURED;
 use super::samples::Timed;
 use super::stats::{median, spread};
 
@@ -12,55 +14,96 @@ use super::stats::{median, spread};
 /// or less than the memory that it spares.
 const NOTHING: f64 = 0.02;
 
-/// What a task takes longer than the same without groups.
+/// What tasks of a size take longer than the same without groups.
+#[derive(Debug, Clone, Copy)]
 struct Extra {
+    elements: f64,
+    /// In the middle of them.
     seconds: f64,
-    /// What is not told from nothing.
-    least: f64,
-    /// How much longer the other may take from one time to the next.
+    /// What is not told from nothing: how much the same task differs from one time to the next, and a share of it at least.
     noise: f64,
 }
 
-/// Elements a second that are unpacked or packed, by elements, of `packed` tasks beside the median of
-/// the same tasks among `plain`. Sizes whose tasks differ no more than the same task does from one time to the next tell nothing,
-/// where others do.
-pub(super) fn rates(
-    plain: &[(Dtype, Timed)],
-    packed: &[(Dtype, Timed)],
-) -> BTreeMap<u64, Vec<f64>> {
+/// Elements a second that are unpacked or packed, over elements, by `packed` tasks beside the median of the same tasks among
+/// `plain`: a fixed time and a rate. Single differences say little of small sizes, so all sizes tell of these two, each by how
+/// sure it is. None where no task is there with groups and without.
+pub(super) fn rate(plain: &[(Dtype, Timed)], packed: &[(Dtype, Timed)]) -> Option<Curve> {
+    let extras = extras(plain, packed);
+    let (fixed, each) = line(&extras)?;
+    let mut points: Vec<(f64, f64)> = Vec::new();
+    for elements in std::iter::once(1.0).chain(extras.iter().map(|extra| extra.elements)) {
+        if points.last().is_none_or(|last| last.0 < elements) {
+            points.push((elements, elements / (fixed + each * elements)));
+        }
+    }
+    let ratios = extras.iter().map(|extra| {
+        let fitted = fixed + each * extra.elements;
+        (extra.seconds / fitted).max(0.0)
+    });
+    let ratios: Vec<f64> = ratios.collect();
+    let spread = spread(&ratios).min(1.0);
+    Some(Curve::new(points, MEASURED, Some(spread)).expect("positive rates at ascending sizes"))
+}
+
+/// By size, ascending.
+fn extras(plain: &[(Dtype, Timed)], packed: &[(Dtype, Timed)]) -> Vec<Extra> {
     let mut known = HashMap::<(Dtype, Op), Vec<f64>>::new();
     for (dtype, task) in plain {
         let times = known.entry((*dtype, task.op)).or_default();
         times.push(task.seconds());
     }
-    let mut extras = BTreeMap::<u64, Vec<Extra>>::new();
+    let mut by_size = BTreeMap::<u64, Vec<(f64, f64)>>::new();
     for (dtype, task) in packed {
         let elements = task.op.packed_elements();
         if let Some(times) = known.get(&(*dtype, whole(task.op)))
             && elements > 0
         {
             let alone = median(times);
-            extras.entry(elements).or_default().push(Extra {
-                seconds: task.seconds() - alone,
-                least: NOTHING * alone,
-                noise: spread(times) * alone,
-            });
+            let noise = alone * spread(times).max(NOTHING);
+            let of_size = by_size.entry(elements).or_default();
+            of_size.push((task.seconds() - alone, noise));
         }
     }
-    if extras.values().any(|of_size| tells(of_size)) {
-        extras.retain(|_, of_size| tells(of_size));
-    }
-    let rates = |(elements, of_size): (u64, Vec<Extra>)| {
-        let rate = |extra: &Extra| elements as f64 / extra.seconds.max(extra.least);
-        (elements, of_size.iter().map(rate).collect())
+    let of_size = |(elements, of_size): (u64, Vec<(f64, f64)>)| {
+        let middle =
+            |of: fn(&(f64, f64)) -> f64| median(&of_size.iter().map(of).collect::<Vec<_>>());
+        Extra {
+            elements: elements as f64,
+            seconds: middle(|it| it.0),
+            noise: middle(|it| it.1),
+        }
     };
-    extras.into_iter().map(rates).collect()
+    by_size.into_iter().map(of_size).collect()
 }
 
-/// Whether a size's tasks say what unpacking takes.
-fn tells(of_size: &[Extra]) -> bool {
-    let middle = |of: fn(&Extra) -> f64| median(&of_size.iter().map(of).collect::<Vec<_>>());
-    middle(|extra| extra.seconds) > middle(|extra| extra.noise.max(extra.least))
+/// The fixed time and the time of an element, none of them negative, from which the sizes are least far off in all, each in terms of
+/// its noise: least absolute deviations, which a few wrong moments do not move. Where nothing fits better, half of the noise.
+fn line(extras: &[Extra]) -> Option<(f64, f64)> {
+    let off = |(fixed, each): (f64, f64)| -> f64 {
+        let off = |it: &Extra| (it.seconds - fixed - each * it.elements).abs() / it.noise;
+        extras.iter().map(off).sum()
+    };
+    // The best line goes through two sizes, or through one and has no fixed time, or nothing but that.
+    let through_one = extras
+        .iter()
+        .flat_map(|it| [(it.seconds, 0.0), (0.0, it.seconds / it.elements)]);
+    let through_two = extras.iter().enumerate().flat_map(|(index, one)| {
+        extras[index + 1..].iter().map(move |other| {
+            let each = (other.seconds - one.seconds) / (other.elements - one.elements);
+            (one.seconds - each * one.elements, each)
+        })
+    });
+    let lines = through_one.chain(through_two);
+    let lines = lines.filter(|(fixed, each)| *fixed >= 0.0 && *each >= 0.0 && fixed + each > 0.0);
+    let best = lines.min_by(|a, b| off(*a).total_cmp(&off(*b)));
+    let nothing = (
+        median(&extras.iter().map(|it| it.noise / 2.0).collect::<Vec<_>>()),
+        0.0,
+    );
+    match best {
+        Some(best) if off(best) <= off((0.0, 0.0)) => Some(best),
+        _ => (!extras.is_empty()).then_some(nothing),
+    }
 }
 
 /// The same work without compression.
@@ -114,27 +157,39 @@ mod tests {
         (Dtype::F16, task)
     }
 
+    /// Each as long as the same task and so much more.
+    fn with_extra(of: impl Fn(f64) -> f64) -> Vec<(Dtype, Timed)> {
+        let contexts = [8, 16, 64, 256];
+        let task = |context: u32| attention(context, true, 2.0 + of(100.0 * f64::from(context)));
+        contexts.map(task).to_vec()
+    }
+
     #[test]
-    fn the_difference_of_the_same_task_counts() {
-        let plain = [
-            attention(8, false, 2.0),
-            attention(9, false, 4.0),
-            attention(11, false, 3.0),
-            attention(11, false, 4.0),
-            attention(11, false, 5.0),
-        ];
-        let packed = [
-            attention(8, true, 2.5),
-            attention(9, true, 3.0),
-            attention(10, true, 3.0),
-            attention(11, true, 4.5),
-        ];
-        let told = rates(&plain, &packed);
-        assert_eq!(told[&800], [1600.0]);
-        // The second took less, nobody ran the third without, and the last took longer by less than it varies.
-        assert_eq!(told.len(), 1, "{told:?}");
-        // Where none tells, it costs as good as nothing.
-        let nothing = rates(&plain, &packed[1..2]);
-        assert_eq!(nothing[&900], [900.0 / (4.0 * NOTHING)]);
+    fn a_fixed_time_and_a_rate_are_found_in_spite_of_a_wrong_moment() {
+        let plain = [8, 16, 64, 256].map(|context| attention(context, false, 2.0));
+        let mut packed = with_extra(|elements| 0.5 + elements / 1e4);
+        // Nobody ran this one without.
+        packed.push(attention(10, true, 99.0));
+        let found = rate(&plain, &packed).expect("four sizes");
+        for elements in [1.0, 800.0, 6400.0, 25_600.0] {
+            let expected = elements / (0.5 + elements / 1e4);
+            assert!(
+                (found.at(elements) / expected - 1.0).abs() < 1e-9,
+                "{elements}"
+            );
+        }
+        packed[1] = attention(16, true, 7.0);
+        let again = rate(&plain, &packed).expect("four sizes").at(800.0);
+        assert!((again / found.at(800.0) - 1.0).abs() < 1e-9, "{again}");
+        assert!(rate(&plain, &[]).is_none());
+    }
+
+    /// Unpacking in registers takes no time, and the memory that it spares takes less.
+    #[test]
+    fn what_takes_no_longer_costs_next_to_nothing() {
+        let plain = [8, 16, 64, 256].map(|context| attention(context, false, 2.0));
+        let found = rate(&plain, &with_extra(|_| -0.1)).expect("four sizes");
+        let seconds = 25_600.0 / found.at(25_600.0);
+        assert!((seconds - NOTHING).abs() < 1e-12, "{seconds}");
     }
 }

@@ -179,8 +179,8 @@ impl HardwareProfile {
         }
         by(&mut compute.attention_decode, slowness.few_tokens);
         by(&mut compute.attention_prefill, slowness.many_tokens);
-        if let Some(unpack) = &mut compute.unpack {
-            by(unpack, slowness.few_tokens);
+        for rate in compute.unpack.iter_mut().chain(&mut compute.pack) {
+            by(rate, slowness.few_tokens);
         }
         for read in &mut compute.weight_read {
             by(&mut read.rate, slowness.few_tokens);

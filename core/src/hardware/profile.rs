@@ -217,9 +217,10 @@ pub struct Compute {
     pub attention_prefill: Curve,
     /// Attention of one new token on the device, bytes/s over the bytes of K and V read.
     pub attention_decode: Curve,
-    /// Unpacking, or packing, 4-bit groups on the device, elements/s over elements; none where nobody
-    /// knows, and then device memory bounds it.
+    /// Unpacking 4-bit groups on the device, elements/s over elements; none where nobody knows, and then device memory bounds it.
     pub unpack: Option<Curve>,
+    /// Packing a cache's new elements into such groups, likewise; none where nobody told it from unpacking, which then stands for it.
+    pub pack: Option<Curve>,
     /// How fast products of few rows read weights, by type; of a type without a curve nobody knows.
     pub weight_read: Vec<WeightRead>,
     /// Fixed time of one CPU task.

@@ -459,6 +459,7 @@ impl HardwareProfile {
                 Some(&compute.attention_decode),
             ),
             ("unpack_elements_per_s", compute.unpack.as_ref()),
+            ("pack_elements_per_s", compute.pack.as_ref()),
             ("cpu_attention_bytes_per_s", Some(&compute.cpu_attention)),
             (
                 "cpu_attention_prefill_flops_per_s",

@@ -121,11 +121,20 @@ impl CostModel {
     pub fn parts(&self, on: impl Into<Resource>, op: &Op, each: &mut impl FnMut(Part)) {
         let on = on.into();
         self.as_stored(on, op, each);
-        match self.unpacked_apart(op) {
-            0 => {}
-            // The CPU's products read codes as they are stored and unpack them in registers.
-            _ if on.kind == ResourceKind::Cpu => {}
-            elements => each(self.unpack(elements)),
+        // The CPU's products read codes as they are stored and unpack them in registers.
+        if on.kind == ResourceKind::Cpu {
+            return;
+        }
+        let all = self.unpacked_apart(op);
+        let pack = self.profile.compute.pack.as_ref();
+        let packed = pack.map_or(0, |_| all.min(op.newly_packed_elements()));
+        if let Some(rate) = pack.filter(|_| packed > 0) {
+            let elements = packed as f64;
+            let of = (rate, elements, SizeUnit::Elements);
+            each(Part::rated("compute.pack", elements, of));
+        }
+        if all > packed {
+            each(self.unpack(all - packed));
         }
     }
 
@@ -163,7 +172,7 @@ impl CostModel {
         self.guesses_packed().is_some()
     }
 
-    /// Unpacking and packing of 4-bit groups, once for every GPU batch (FlexGen section 5).
+    /// Unpacking of 4-bit groups, and packing where nobody told them apart, once for every GPU batch (FlexGen section 5).
     fn unpack(&self, elements: u64) -> Part {
         let elements = elements as f64;
         match &self.profile.compute.unpack {
