@@ -30,12 +30,11 @@ struct Extra {
 pub(super) fn rate(plain: &[(Dtype, Timed)], packed: &[(Dtype, Timed)]) -> Option<Curve> {
     let extras = extras(plain, packed);
     let (fixed, each) = line(&extras)?;
-    let mut points: Vec<(f64, f64)> = Vec::new();
-    for elements in std::iter::once(1.0).chain(extras.iter().map(|extra| extra.elements)) {
-        if points.last().is_none_or(|last| last.0 < elements) {
-            points.push((elements, elements / (fixed + each * elements)));
-        }
-    }
+    let most = extras.last().map_or(1.0, |extra| extra.elements);
+    let sizes = (0..).map(|power| 4_f64.powi(power));
+    let sizes = sizes.take_while(|size| *size < most).chain([most]);
+    let point = |elements: f64| (elements, elements / (fixed + each * elements));
+    let points = sizes.map(point).collect();
     let ratios = extras.iter().map(|extra| {
         let fitted = fixed + each * extra.elements;
         (extra.seconds / fitted).max(0.0)
@@ -171,7 +170,7 @@ mod tests {
         // Nobody ran this one without.
         packed.push(attention(10, true, 99.0));
         let found = rate(&plain, &packed).expect("four sizes");
-        for elements in [1.0, 800.0, 6400.0, 25_600.0] {
+        for elements in [1.0, 1024.0, 4096.0, 25_600.0] {
             let expected = elements / (0.5 + elements / 1e4);
             assert!(
                 (found.at(elements) / expected - 1.0).abs() < 1e-9,
@@ -179,8 +178,8 @@ mod tests {
             );
         }
         packed[1] = attention(16, true, 7.0);
-        let again = rate(&plain, &packed).expect("four sizes").at(800.0);
-        assert!((again / found.at(800.0) - 1.0).abs() < 1e-9, "{again}");
+        let again = rate(&plain, &packed).expect("four sizes").at(1024.0);
+        assert!((again / found.at(1024.0) - 1.0).abs() < 1e-9, "{again}");
         assert!(rate(&plain, &[]).is_none());
     }
 
