@@ -51,7 +51,7 @@ pub(crate) use assemble::MEASURED;
 pub use bandwidth::host_read_rates;
 pub(crate) use bandwidth::read_rate;
 use compute::Kind;
-use contention::{Losses, ROUNDS};
+use contention::{Losses, ROUNDS_OF_MOVES};
 pub use link_pace::{BothWays, LinkTimes};
 use moves::{MOVERS, Moves, SIZES, regions};
 pub use pace::{Moment, PaceMeter, Paced};
@@ -257,7 +257,7 @@ pub fn measure(
         let (_, tasks) = measured.run(|_| copies.run(options))?;
         for (round, [alone, together]) in copies.rounds.iter().enumerate() {
             let [alone, together] = [alone, together].map(|part| &tasks[part.clone()]);
-            measured.losses.add(round, together, alone);
+            measured.losses.add_moves(round, together, alone);
         }
         measured.staged = staged(&tasks[copies.staged]);
         measured.pageable = tasks[copies.one_by_one].to_vec();
@@ -342,7 +342,7 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
     let machine = Machine::single_gpu(plan.capacity_bytes);
     let mut moves = Moves::new(Program::new(), &machine, sizes).with((&MOVERS, true), behind);
     moves.prepare();
-    let rounds: Vec<_> = (0..ROUNDS)
+    let rounds: Vec<_> = (0..ROUNDS_OF_MOVES)
         .map(|_| {
             let begin = moves.program.tasks().len();
             moves.one_by_one(SIZES, repeats, turns);
@@ -357,7 +357,7 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
     let (run, tasks) = measured.run(|_| run_program(options, &plan, &machine, program.clone()))?;
     for (round, (alone, together)) in rounds.into_iter().enumerate() {
         let (alone, together) = (&tasks[alone], &tasks[together]);
-        measured.losses.add(round, together, alone);
+        measured.losses.add_moves(round, together, alone);
         measured.moves.extend_from_slice(alone);
     }
     measured
@@ -593,7 +593,7 @@ fn measure_barriers(options: &ProbeOptions, measured: &mut Measured) -> Result<(
 
 fn measure_contention(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
     let plans = contention::plans(options.dtypes[0], options.shapes()[1])?;
-    for round in 0..ROUNDS {
+    for round in 0..contention::ROUNDS {
         for [overlapped, serial] in &plans {
             let (_, alone) = measured.run(|weights| run_plan(options, serial, weights))?;
             let (_, beside) = measured.run(|weights| run_plan(options, overlapped, weights))?;

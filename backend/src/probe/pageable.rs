@@ -10,7 +10,7 @@ use plimsoll_core::program::{Machine, Program, ResourceKind};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::workload::Workload;
 
-use super::contention::ROUNDS;
+use super::contention::ROUNDS_OF_MOVES;
 use super::moves::{Moves, REGION, SIZES};
 use super::samples::Timed;
 use super::{ProbeError, ProbeOptions, compute, run_program};
@@ -75,7 +75,7 @@ impl PageableCopies {
         let turns = if options.quick { 5 } else { 10 };
         moves.one_by_one_of(&[up, down], (SIZES, 3, turns));
         let one_by_one = 0..moves.program.tasks().len();
-        let rounds = (0..ROUNDS).map(|_| {
+        let rounds = (0..ROUNDS_OF_MOVES).map(|_| {
             let begin = moves.program.tasks().len();
             moves.one_by_one_of(&[locked, down], (&[BESIDE], 16, 1));
             let alone = moves.program.tasks().len();
@@ -201,7 +201,7 @@ mod tests {
             });
             sizes.fold((true, 0), |all, it| (all.0 && it.0, all.1 + it.1))
         };
-        assert_eq!(copies.rounds.len(), ROUNDS);
+        assert_eq!(copies.rounds.len(), ROUNDS_OF_MOVES);
         for [alone, together] in &copies.rounds {
             for (kind, locked, all) in [
                 (ResourceKind::H2d, true, BESIDE_ALL[0]),
