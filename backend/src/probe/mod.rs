@@ -252,16 +252,7 @@ pub fn measure(
     measured.meter.watch_links(true);
     measure_moves(options, &mut measured)?;
     measured.meter.watch_disk(None);
-    if options.cpu.card.is_some() {
-        let copies = PageableCopies::new(options)?;
-        let (_, tasks) = measured.run(|_| copies.run(options))?;
-        for (round, [alone, together]) in copies.rounds.iter().enumerate() {
-            let [alone, together] = [alone, together].map(|part| &tasks[part.clone()]);
-            measured.losses.add_moves(round, together, alone);
-        }
-        measured.staged = staged(&tasks[copies.staged]);
-        measured.pageable = tasks[copies.one_by_one].to_vec();
-    }
+    measure_pageable(options, &mut measured)?;
     measured.meter.watch_links(false);
     let all = options.shapes().len() * options.dtypes.len();
     let mut done = 0;
@@ -364,6 +355,22 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
         .gaps
         .extend(samples::gaps_on_one_engine(&run, MOVERS[0]));
     measured.handoffs.add(&run);
+    Ok(())
+}
+
+/// On a GPU, what is not page-locked.
+fn measure_pageable(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
+    if options.cpu.card.is_none() {
+        return Ok(());
+    }
+    let copies = PageableCopies::new(options)?;
+    let (_, tasks) = measured.run(|_| copies.run(options))?;
+    for (round, [alone, together]) in copies.rounds.iter().enumerate() {
+        let [alone, together] = [alone, together].map(|part| &tasks[part.clone()]);
+        measured.losses.add_moves(round, together, alone);
+    }
+    measured.staged = staged(&tasks[copies.staged]);
+    measured.pageable = tasks[copies.one_by_one].to_vec();
     Ok(())
 }
 
