@@ -159,7 +159,10 @@ impl Constant {
             }
             "compute.attention_prefill" => one(&mut compute.attention_prefill),
             "compute.attention_decode" => one(&mut compute.attention_decode),
-            "compute.unpack" => compute.unpack.iter_mut().map(Place::Rate).collect(),
+            "compute.unpack" => {
+                let both = compute.unpack.iter_mut().chain(&mut compute.pack);
+                both.map(Place::Rate).collect()
+            }
             "compute.cpu_attention" => one(&mut compute.cpu_attention),
             "contention.cpu.h2d" => kept(pairs, Engine::Cpu, Engine::H2d),
             _ => kept(pairs, Engine::H2d, Engine::Cpu),

@@ -32,11 +32,15 @@ pub struct CaseRow {
     pub error_as_profiled: f64,
     /// How much slower the processor was than when it was profiled (matrix products of few tokens), where the profile says.
     pub pace: Option<f64>,
-    /// The same of copies from page-locked memory to a GPU, where the plan has any.
+    /// The same of copies from page-locked memory to a GPU.
     pub pace_h2d: Option<f64>,
     /// The same from pageable memory.
     pub pace_h2d_pageable: Option<f64>,
-    /// The same of reads of the disk.
+    /// The same from a GPU to page-locked memory.
+    pub pace_d2h: Option<f64>,
+    /// The same to pageable memory.
+    pub pace_d2h_pageable: Option<f64>,
+    /// The same of reads of the disk, where the plan has any.
     pub pace_disk_read: Option<f64>,
     /// Runs done again because the machine changed its pace during them.
     pub restarts: u32,
@@ -155,6 +159,8 @@ impl CaseRow {
             pace: known(|it| it.few_tokens),
             pace_h2d: known(|it| it.h2d.page_locked),
             pace_h2d_pageable: known(|it| it.h2d.pageable),
+            pace_d2h: known(|it| it.d2h.page_locked),
+            pace_d2h_pageable: known(|it| it.d2h.pageable),
             pace_disk_read: known(|it| it.disk_read),
             restarts: trial.runs.iter().map(|run| u32::from(run.restarted)).sum(),
             explained_by,
@@ -174,8 +180,10 @@ impl CaseRow {
     pub fn paces(&self) -> Option<String> {
         let named = [
             ("", self.pace),
-            ("link ", self.pace_h2d),
-            ("pageable ", self.pace_h2d_pageable),
+            ("h2d ", self.pace_h2d),
+            ("h2d pageable ", self.pace_h2d_pageable),
+            ("d2h ", self.pace_d2h),
+            ("d2h pageable ", self.pace_d2h_pageable),
             ("disk ", self.pace_disk_read),
         ];
         let said = named

@@ -143,8 +143,11 @@ impl Card for GpuCard {
 
     fn copy(&self, stream: usize, copy: &CopyRows) -> Result<(), CudaError> {
         self.on(stream, |stream, _| {
-            let sizes = [copy.bytes, copy.rows, copy.to_pitch, copy.from_pitch];
-            stream.copy_rows(copy.to, copy.from, sizes)
+            for copy in copy.in_reach() {
+                let sizes = [copy.bytes, copy.rows, copy.to_pitch, copy.from_pitch];
+                stream.copy_rows(copy.to, copy.from, sizes)?;
+            }
+            Ok(())
         })
     }
 

@@ -74,6 +74,10 @@ fn library(library: Library) -> Finding {
     }
     match version(library) {
         Ok(version) => Finding::good(name, version),
+        Err(error @ CudaError::Newer { found, driver, .. }) => {
+            let found = format!("of CUDA {found}, and the driver is for CUDA {driver}");
+            Finding::other(name, State::Missing, found, error.to_string())
+        }
         Err(error) => Finding::other(name, State::Missing, error.to_string(), library.remedy()),
     }
 }

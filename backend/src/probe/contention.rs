@@ -351,6 +351,23 @@ mod tests {
             "{found:?}"
         );
         assert_eq!(rates.count(), 2);
+        // Milliseconds together are long enough on a GPU, and nowhere else.
+        let short = |task: &Timed| {
+            let part = |at: Seconds| Seconds(at.0 * 2.5e-3);
+            let span = Span {
+                start: part(task.span.start),
+                end: part(task.span.end),
+            };
+            Timed { span, ..*task }
+        };
+        let mut losses = Losses::default();
+        losses.add(
+            0,
+            &beside.each_ref().map(short),
+            &alone.each_ref().map(short),
+        );
+        let found = [false, true].map(|on_card| losses.contention("test", on_card).len());
+        assert_eq!(found, [0, 2]);
     }
 
     #[test]

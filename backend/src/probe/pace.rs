@@ -167,7 +167,7 @@ impl PaceMeter {
         }
     }
 
-    /// Times the reference work now: about a tenth of a second, and a fifth more each where those of disk and links are asked for.
+    /// Times the reference work now: about a tenth of a second, a fifth more where the disk's is asked for, and two fifths where the links' are.
     /// A GPU's links can only be while no executor has it.
     pub fn now(&mut self) -> Moment {
         let disk = self.disk.as_mut().filter(|_| self.watches_disk);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::Curve;
-use plimsoll_core::program::Op;
+use plimsoll_core::program::{Op, ResourceKind};
 
 use super::assemble::MEASURED;
 use super::samples::Timed;
@@ -24,35 +24,36 @@ struct Extra {
     noise: f64,
 }
 
-/// Elements a second that are unpacked or packed, over elements, by `packed` tasks beside the median of the same tasks among
-/// `plain`: a fixed time and a rate. Single differences say little of small sizes, so all sizes tell of these two, each by how
-/// sure it is. None where no task is there with groups and without.
+/// Elements a second that are unpacked or packed, over elements, by `packed` tasks of the device beside the median of the same tasks
+/// among `plain`: a fixed time and a rate. Single differences say little of small sizes, so all sizes tell of these two, each by
+/// how sure it is. None where no task is there with groups and without.
 pub(super) fn rate(plain: &[(Dtype, Timed)], packed: &[(Dtype, Timed)]) -> Option<Curve> {
     let extras = extras(plain, packed);
-    let (fixed, each) = line(&extras)?;
-    let most = extras.last().map_or(1.0, |extra| extra.elements);
-    let sizes = (0..).map(|power| 4_f64.powi(power));
-    let sizes = sizes.take_while(|size| *size < most).chain([most]);
-    let point = |elements: f64| (elements, elements / (fixed + each * elements));
-    let points = sizes.map(point).collect();
-    let ratios = extras.iter().map(|extra| {
-        let fitted = fixed + each * extra.elements;
-        (extra.seconds / fitted).max(0.0)
-    });
-    let ratios: Vec<f64> = ratios.collect();
-    let spread = spread(&ratios).min(1.0);
-    Some(Curve::new(points, MEASURED, Some(spread)).expect("positive rates at ascending sizes"))
+    let (first, last) = (extras.first()?.elements, extras.last()?.elements);
+    let (fixed, each) = line(&extras);
+    let sizes = (0..).map(|power| first * 4_f64.powi(power));
+    let sizes = sizes.take_while(|size| *size < last).chain([last]);
+    let fitted = |elements: f64| fixed + each * elements;
+    let points = sizes.map(|elements| (elements, elements / fitted(elements)));
+    // Twice the middle deviation is as wide as the middle half, of those that tell.
+    let off = extras.iter().filter(|it| fitted(it.elements) > it.noise);
+    let off = off.map(|it| (it.seconds / fitted(it.elements) - 1.0).abs());
+    let off: Vec<f64> = off.collect();
+    let spread = (!off.is_empty()).then(|| 2.0 * median(&off));
+    let curve = Curve::new(points.collect(), MEASURED, spread);
+    Some(curve.expect("positive rates at ascending sizes"))
 }
 
 /// By size, ascending.
 fn extras(plain: &[(Dtype, Timed)], packed: &[(Dtype, Timed)]) -> Vec<Extra> {
     let mut known = HashMap::<(Dtype, Op), Vec<f64>>::new();
-    for (dtype, task) in plain {
+    let on_device = |(_, task): &&(Dtype, Timed)| task.kind == ResourceKind::Gpu;
+    for (dtype, task) in plain.iter().filter(on_device) {
         let times = known.entry((*dtype, task.op)).or_default();
         times.push(task.seconds());
     }
     let mut by_size = BTreeMap::<u64, Vec<(f64, f64)>>::new();
-    for (dtype, task) in packed {
+    for (dtype, task) in packed.iter().filter(on_device) {
         let elements = task.op.packed_elements();
         if let Some(times) = known.get(&(*dtype, whole(task.op)))
             && elements > 0
@@ -76,8 +77,9 @@ fn extras(plain: &[(Dtype, Timed)], packed: &[(Dtype, Timed)]) -> Vec<Extra> {
 }
 
 /// The fixed time and the time of an element, none of them negative, from which the sizes are least far off in all, each in terms of
-/// its noise: least absolute deviations, which a few wrong moments do not move. Where nothing fits better, half of the noise.
-fn line(extras: &[Extra]) -> Option<(f64, f64)> {
+/// its noise: least absolute deviations, which a few wrong moments do not move. An element takes some time at least, since sizes
+/// that were not measured may be much larger: so much that none of these would have shown it.
+fn line(extras: &[Extra]) -> (f64, f64) {
     let off = |(fixed, each): (f64, f64)| -> f64 {
         let off = |it: &Extra| (it.seconds - fixed - each * it.elements).abs() / it.noise;
         extras.iter().map(off).sum()
@@ -92,17 +94,12 @@ fn line(extras: &[Extra]) -> Option<(f64, f64)> {
             (one.seconds - each * one.elements, each)
         })
     });
-    let lines = through_one.chain(through_two);
-    let lines = lines.filter(|(fixed, each)| *fixed >= 0.0 && *each >= 0.0 && fixed + each > 0.0);
+    let lines = through_one.chain(through_two).chain([(0.0, 0.0)]);
+    let lines = lines.filter(|(fixed, each)| *fixed >= 0.0 && *each >= 0.0);
     let best = lines.min_by(|a, b| off(*a).total_cmp(&off(*b)));
-    let nothing = (
-        median(&extras.iter().map(|it| it.noise / 2.0).collect::<Vec<_>>()),
-        0.0,
-    );
-    match best {
-        Some(best) if off(best) <= off((0.0, 0.0)) => Some(best),
-        _ => (!extras.is_empty()).then_some(nothing),
-    }
+    let (fixed, each) = best.unwrap_or_default();
+    let unseen = extras.iter().map(|it| it.noise / 2.0 / it.elements);
+    (fixed, each.max(unseen.fold(f64::INFINITY, f64::min)))
 }
 
 /// The same work without compression.
@@ -126,7 +123,7 @@ fn whole(mut op: Op) -> Op {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_core::program::{AttentionPart, ResourceKind};
+    use plimsoll_core::program::AttentionPart;
     use plimsoll_core::trace::Span;
     use plimsoll_core::units::Seconds;
 
@@ -170,7 +167,7 @@ mod tests {
         // Nobody ran this one without.
         packed.push(attention(10, true, 99.0));
         let found = rate(&plain, &packed).expect("four sizes");
-        for elements in [1.0, 1024.0, 4096.0, 25_600.0] {
+        for elements in [800.0, 3200.0, 12_800.0, 25_600.0] {
             let expected = elements / (0.5 + elements / 1e4);
             assert!(
                 (found.at(elements) / expected - 1.0).abs() < 1e-9,
@@ -178,8 +175,8 @@ mod tests {
             );
         }
         packed[1] = attention(16, true, 7.0);
-        let again = rate(&plain, &packed).expect("four sizes").at(1024.0);
-        assert!((again / found.at(1024.0) - 1.0).abs() < 1e-9, "{again}");
+        let again = rate(&plain, &packed).expect("four sizes").at(3200.0);
+        assert!((again / found.at(3200.0) - 1.0).abs() < 1e-9, "{again}");
         assert!(rate(&plain, &[]).is_none());
     }
 
@@ -190,5 +187,12 @@ mod tests {
         let found = rate(&plain, &with_extra(|_| -0.1)).expect("four sizes");
         let seconds = 25_600.0 / found.at(25_600.0);
         assert!((seconds - NOTHING).abs() < 1e-12, "{seconds}");
+        assert_eq!(found.spread, None, "nothing tells");
+        // The CPU's own tasks are no device's.
+        let on_cpu = |(dtype, task): (Dtype, Timed)| {
+            let kind = ResourceKind::Cpu;
+            (dtype, Timed { kind, ..task })
+        };
+        assert!(rate(&plain.map(on_cpu), &with_extra(|_| 1.0)).is_none());
     }
 }

@@ -264,12 +264,15 @@ fn read_links(reader: &Reader<'_>) -> Result<Links, Fault> {
 }
 
 fn read_link_pace(link: &Reader<'_>) -> Result<Option<LinkPace>, Fault> {
-    let Some(page_locked) = link.maybe_seconds("pace_page_locked_s")? else {
+    let keys = ["pace_page_locked_s", "pace_pageable_s"];
+    let [page_locked, pageable] = keys.map(|key| link.maybe_seconds(key));
+    if page_locked?.is_none() && pageable?.is_none() {
         return Ok(None);
-    };
+    }
+    // One of them alone is missing the other.
     Ok(Some(LinkPace {
-        page_locked,
-        pageable: link.seconds("pace_pageable_s")?,
+        page_locked: link.seconds(keys[0])?,
+        pageable: link.seconds(keys[1])?,
     }))
 }
 

@@ -349,7 +349,7 @@ impl HardwareProfile {
                     ("pageable", &pace.pageable),
                 ]
             }) {
-                all.push(time(format!("links.{name}.pace_{key}_s"), q));
+                all.push(pace(format!("links.{name}.pace_{key}_s"), q));
             }
         }
         for (name, link) in [
@@ -383,8 +383,8 @@ impl HardwareProfile {
                 Range::NotNegative,
             )
         }));
-        let pace = links.disk_read_pace.as_ref();
-        all.extend(pace.map(|q| time("links.pace_disk_read_s".to_owned(), q)));
+        let disk = links.disk_read_pace.as_ref();
+        all.extend(disk.map(|q| pace("links.pace_disk_read_s".to_owned(), q)));
         for (index, peer) in links.peers.iter().enumerate() {
             let path = format!("links.peers[{index}]");
             all.push(time(format!("{path}.latency_s"), &peer.latency));
@@ -429,7 +429,7 @@ impl HardwareProfile {
                 ("copy", &pace.copy),
             ]
         }) {
-            all.push(time(format!("compute.pace_{key}_s"), q));
+            all.push(pace(format!("compute.pace_{key}_s"), q));
         }
         for (key, curves) in [("gemm", &compute.gemm), ("cpu_gemm", &compute.cpu_gemm)] {
             for (index, gemm) in curves.iter().enumerate() {
@@ -500,6 +500,11 @@ fn bandwidth<'a>(key: &str, q: &'a Quantity<BytesPerSecond>) -> Entry<'a> {
 
 fn time(key: impl Into<String>, q: &Quantity<Seconds>) -> Entry<'_> {
     entry(key, q, q.value.0, Range::NotNegative)
+}
+
+/// What others are divided by.
+fn pace(key: String, q: &Quantity<Seconds>) -> Entry<'_> {
+    entry(key, q, q.value.0, Range::Positive)
 }
 
 /// A curve's points hold by construction.

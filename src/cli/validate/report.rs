@@ -166,7 +166,7 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
         ),
         false => writeln!(
             text,
-            "pace: not known, since the profile has none (compute.pace_few_tokens_s, links.h2d.pace_page_locked_s, links.pace_disk_read_s), or no case used disk or link; predictions are at its own"
+            "pace: not known, since the profile has none (compute.pace_few_tokens_s, links.h2d.pace_page_locked_s, links.pace_disk_read_s), or it could not be timed; predictions are at its own"
         ),
     };
     text.push_str(&notes_text(&report.notes));

@@ -104,9 +104,7 @@ impl Work<'_> {
                 to_pitch: row,
                 from_pitch: query_len * row,
             };
-            for copy in copy.in_reach() {
-                self.device.card.copy(self.stream, &copy)?;
-            }
+            self.device.card.copy(self.stream, &copy)?;
             done += rows;
         }
         Ok(())

@@ -41,10 +41,10 @@ impl Library {
         match self {
             Library::Driver => "install the NVIDIA driver (it comes with it), or use --backend cpu",
             Library::Compiler => {
-                "install CUDA's NVRTC (`pip install nvidia-cuda-nvrtc`, or the CUDA toolkit) and put its folder into LD_LIBRARY_PATH"
+                "install CUDA's NVRTC, of the driver's CUDA (`pip install nvidia-cuda-nvrtc`, with `-cu12` where that is 12; or the CUDA toolkit) and put its folder into LD_LIBRARY_PATH"
             }
             Library::Blas => {
-                "install cuBLAS (`pip install nvidia-cublas`, or the CUDA toolkit) and put its folder into LD_LIBRARY_PATH"
+                "install cuBLAS, of the driver's CUDA (`pip install nvidia-cublas`, with `-cu12` where that is 12; or the CUDA toolkit) and put its folder into LD_LIBRARY_PATH"
             }
         }
     }
