@@ -163,8 +163,11 @@ impl Memory {
         })
     }
 
-    /// Fills the host's arenas with what is no zeros, before anything is there.
+    /// Fills the host's arenas with what is no zeros, before anything is there; for nobody where there is no disk.
     pub(super) fn fill_hosts(&mut self) {
+        if self.first_disk().is_none() {
+            return;
+        }
         for (place, seed) in self.places.iter_mut().zip(1..) {
             if let Place::Memory(Tier::Host, arena) = place {
                 fill_with_noise(arena.all_mut(), seed);

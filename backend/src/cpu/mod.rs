@@ -107,8 +107,8 @@ pub struct CpuOptions {
     pub given: Option<Arc<[Vec<u32>]>>,
     /// Whether every head's logits are kept.
     pub capture_logits: bool,
-    /// Whether memory is taken for the plan's whole capacity, not only for what its program keeps, and the host's is filled with
-    /// what no disk takes for zeros: for programs that move what nobody wrote.
+    /// Whether memory is taken for the plan's whole capacity, not only for what its program keeps, and beside a disk the host's is
+    /// filled with what no disk takes for zeros: for programs that move what nobody wrote.
     pub whole_tiers: bool,
     /// Set to end the run at the next task.
     pub interrupt: Arc<AtomicBool>,

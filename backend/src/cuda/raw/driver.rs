@@ -317,9 +317,7 @@ impl LockedPages {
             bytes,
         })
     }
-}
 
-impl LockedPages {
     /// How many bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
