@@ -1,8 +1,8 @@
 //! Who slows whom, from the same tasks run with overlap and without.
 //!
-//! A task that takes `alone` by itself and lasted `wall` beside others lost `wall - alone`, which is the
-//! sum over its neighbours of `delay[j] * worked[j]`: what it did of its own work while engine j was busy,
-//! in seconds alone. Least squares over all tasks of an engine, with no negative delays, gives each
+//! Tasks that take `alone` by themselves and lasted `wall` beside others lost `wall - alone`, which is the
+//! sum over their neighbours of `delay[j] * worked[j]`: what they did of their own work while engine j was busy,
+//! in seconds alone. Least squares over all that an engine did, with no negative delays, gives each
 //! pair's; [`rate_of`] it is what a profile states. The simulator slows tasks by the same rule. All of that is measured in
 //! some rounds, and a pair's median counts: what a shared machine's neighbours do in one round is nobody's loss.
 
@@ -36,6 +36,10 @@ const SHARE_MIN: f64 = 0.1;
 /// From this share on, a pair does not disturb each other.
 const SHARE_UNDISTURBED: f64 = 0.995;
 
+/// Tasks of an engine are looked at for so long at a time: threads that share a core have it in turns of some milliseconds, so that of
+/// short tasks most lose nothing and one loses all.
+const STRETCH_S: f64 = 20e-3;
+
 /// A pair says something only where it ran together for so long.
 const BESIDE_MIN_S: f64 = 20e-3;
 
@@ -46,22 +50,68 @@ const RIDGE_S: f64 = 10e-3;
 /// A GPU and its links do several times as much in a second, by a clock that no other process holds up.
 const GPU_SOONER: f64 = 5.0;
 
-/// What runs beside each other: sequences and GPU batches, shares, and whether the CPU attends. Of one GPU batch weights
-/// come in one piece, with overlap and without; only beside others does the GPU compute while the CPU does.
-const PLACEMENTS: [((u32, u32), [f64; 6], bool); 3] = [
-    ((16, 1), [0.0, 100.0, 0.0, 100.0, 0.0, 100.0], false),
-    ((16, 1), [0.0, 0.0, 100.0, 0.0, 100.0, 0.0], false),
-    ((4, 4), [100.0, 0.0, 0.0, 60.0, 100.0, 0.0], true),
+/// What runs beside each other.
+struct Beside {
+    sequences: u32,
+    batches: u32,
+    gen_len: u32,
+    percent: [f64; 6],
+    cpu_attention: bool,
+    /// Of layers so wide that caches do not hold them, where that matters.
+    wide: bool,
+}
+
+/// Of one GPU batch weights come in one piece, with overlap and without; only beside others does the GPU compute while the CPU does. A
+/// sequence's products take all that memory gives, as copies do, where plans wait for copies; those of many sequences hardly any.
+const PLACEMENTS: [Beside; 4] = [
+    Beside {
+        sequences: 16,
+        batches: 1,
+        gen_len: 6,
+        percent: [0.0, 100.0, 0.0, 100.0, 0.0, 100.0],
+        cpu_attention: false,
+        wide: false,
+    },
+    Beside {
+        sequences: 1,
+        batches: 1,
+        gen_len: 24,
+        percent: [0.0, 100.0, 100.0, 0.0, 100.0, 0.0],
+        cpu_attention: false,
+        wide: true,
+    },
+    Beside {
+        sequences: 16,
+        batches: 1,
+        gen_len: 6,
+        percent: [0.0, 0.0, 100.0, 0.0, 100.0, 0.0],
+        cpu_attention: false,
+        wide: false,
+    },
+    Beside {
+        sequences: 4,
+        batches: 4,
+        gen_len: 6,
+        percent: [100.0, 0.0, 0.0, 60.0, 100.0, 0.0],
+        cpu_attention: true,
+        wide: false,
+    },
 ];
 
 /// Each placement with overlap, and the same without: the same tasks in another order.
-pub(super) fn plans(dtype: Dtype, shape: compute::Shape) -> Result<Vec<[Plan; 2]>, LowerError> {
-    let with = |((sequences, batches), percent, cpu_attention)| {
-        let mut plan = compute::plan(shape, (sequences, 48), 6, dtype, Kind::OnDevice)?;
+pub(super) fn plans(
+    dtype: Dtype,
+    shape: compute::Shape,
+    wide: Option<compute::Shape>,
+) -> Result<Vec<[Plan; 2]>, LowerError> {
+    let with = |(it, shape): (&Beside, compute::Shape)| {
+        let batch = (it.sequences, 48);
+        let mut plan = compute::plan(shape, batch, it.gen_len, dtype, Kind::OnDevice)?;
+        let policy = Policy::from_percent(it.sequences, it.batches, it.percent)?;
         plan.policy = Policy {
-            cpu_attention,
+            cpu_attention: it.cpu_attention,
             barrier: false,
-            ..Policy::from_percent(sequences, batches, percent)?.in_whole_layers()
+            ..policy.in_whole_layers()
         };
         let mut serial = plan.clone();
         serial.policy.overlap = false;
@@ -71,7 +121,8 @@ pub(super) fn plans(dtype: Dtype, shape: compute::Shape) -> Result<Vec<[Plan; 2]
         }
         Ok([plan, serial])
     };
-    PLACEMENTS.map(with).into_iter().collect()
+    let shaped = |it: &'static Beside| Some((it, if it.wide { wide? } else { shape }));
+    PLACEMENTS.iter().filter_map(shaped).map(with).collect()
 }
 
 /// Some engines, a bit each.
@@ -97,8 +148,8 @@ fn kind_of(op: &Op) -> String {
     format!("{op:?}")
 }
 
-/// What a task lost, and beside whom.
-#[derive(Debug, Clone)]
+/// What some tasks in a row lost, and beside whom.
+#[derive(Debug, Clone, Default)]
 struct Loss {
     wall: f64,
     alone: f64,
@@ -124,17 +175,33 @@ impl Losses {
                     .push(task.seconds());
             }
         }
+        let alone: BTreeMap<_, f64> = alone
+            .into_iter()
+            .map(|(kind, times)| (kind, median(&times)))
+            .collect();
+        let mut stretches = BTreeMap::<Engine, Loss>::new();
         for task in overlapped {
             let Some(engine) = Engine::of(task.kind) else {
                 continue;
             };
             if let Some(alone) = alone.get(&(engine, kind_of(&task.op))) {
-                self.rounds[round].entry(engine).or_default().push(Loss {
-                    wall: task.span.duration().0,
-                    alone: median(alone) * task.pace,
-                    beside: beside(task, overlapped),
-                });
+                let stretch = stretches.entry(engine).or_default();
+                stretch.wall += task.span.duration().0;
+                stretch.alone += alone * task.pace;
+                stretch.beside.extend(beside(task, overlapped));
+                if stretch.wall >= STRETCH_S {
+                    self.push(round, engine, std::mem::take(stretch));
+                }
             }
+        }
+        for (engine, stretch) in stretches {
+            self.push(round, engine, stretch);
+        }
+    }
+
+    fn push(&mut self, round: usize, victim: Engine, loss: Loss) {
+        if loss.alone > 0.0 {
+            self.rounds[round].entry(victim).or_default().push(loss);
         }
     }
 
@@ -296,8 +363,8 @@ mod tests {
 
     #[test]
     fn what_runs_beside_others_is_timed_alone_on_every_engine() {
-        let mut engines = Vec::new();
-        for [overlapped, serial] in plans(Dtype::F32, compute::SHAPES[1]).expect("plans") {
+        let (mut engines, [_, shape, wide]) = (Vec::new(), compute::SHAPES);
+        for [overlapped, serial] in plans(Dtype::F32, shape, Some(wide)).expect("plans") {
             let (beside, alone) = (operations(&overlapped), operations(&serial));
             let unmatched = beside.iter().filter(|op| !alone.contains(op));
             assert_eq!(unmatched.collect::<Vec<_>>(), [] as [&(Engine, String); 0]);

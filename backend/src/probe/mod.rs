@@ -53,7 +53,7 @@ pub(crate) use bandwidth::read_rate;
 use compute::Kind;
 use contention::{Losses, ROUNDS_OF_MOVES};
 pub use link_pace::{BothWays, LinkTimes};
-use moves::{MOVERS, Moves, SIZES, regions};
+use moves::{BESIDE, MOVERS, Moves, REPEATS_ALONE, SIZES, bytes_beside, regions};
 pub use pace::{Moment, PaceMeter, Paced};
 pub use pageable::PageableCopies;
 use pageable::staged;
@@ -337,9 +337,10 @@ fn measure_moves(options: &ProbeOptions, measured: &mut Measured) -> Result<(), 
         .map(|_| {
             let begin = moves.program.tasks().len();
             moves.one_by_one(SIZES, repeats, turns);
+            moves.one_by_one(&[BESIDE], REPEATS_ALONE, 1);
             let alone = moves.program.tasks().len();
             for pair in pairs(options) {
-                moves.together(pair, 4 << 20, [256 << 20; 2]);
+                moves.together(pair, BESIDE, pair.map(|mover| bytes_beside(MOVERS[mover])));
             }
             (begin..alone, alone..moves.program.tasks().len())
         })
@@ -599,7 +600,9 @@ fn measure_barriers(options: &ProbeOptions, measured: &mut Measured) -> Result<(
 }
 
 fn measure_contention(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
-    let plans = contention::plans(options.dtypes[0], options.shapes()[1])?;
+    // A GPU's memory is not the one that copies go through.
+    let wide = options.cpu.card.is_none().then_some(compute::SHAPES[2]);
+    let plans = contention::plans(options.dtypes[0], options.shapes()[1], wide)?;
     for round in 0..contention::ROUNDS {
         for [overlapped, serial] in &plans {
             let (_, alone) = measured.run(|weights| run_plan(options, serial, weights))?;

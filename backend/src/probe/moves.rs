@@ -29,6 +29,19 @@ pub(super) const SIZES: &[u64] = &[
     48 << 20,
 ];
 
+/// Bytes of moves that are timed beside each other, and of as many alone as it takes for a median that no other process moves.
+pub(super) const BESIDE: u64 = 4 << 20;
+
+pub(super) const REPEATS_ALONE: u32 = 32;
+
+/// How much an engine moves beside another: for long enough that threads that share a core have many turns.
+pub(super) fn bytes_beside(kind: ResourceKind) -> u64 {
+    match kind {
+        ResourceKind::DiskRead | ResourceKind::DiskWrite => 256 << 20,
+        _ => 1 << 30,
+    }
+}
+
 /// A disk moves no less at once.
 const PAGE: u64 = 4 << 10;
 
