@@ -1,9 +1,11 @@
 //! Why one plan is better than another: from the one to the other, decision by decision.
 
 use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::lower::LowerError;
+use plimsoll_core::lower::{LowerError, page_locked_bytes};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
+use plimsoll_core::summary::Summary;
+use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_sim::{SimulateError, predict};
 use serde::Serialize;
 
@@ -87,6 +89,10 @@ pub struct Step {
 pub struct Comparison {
     /// Throughput of the first.
     pub from_tok_s: f64,
+    /// How long that takes, of what the second's latency is of.
+    pub from_latency_s: Seconds,
+    /// What it page-locks of a host's memory.
+    pub from_page_locked_bytes: Bytes,
     /// In order; the last leads to the second plan.
     pub steps: Vec<Step>,
 }
@@ -101,10 +107,15 @@ pub fn compare(
     to: &Plan,
     profile: &HardwareProfile,
 ) -> Result<Result<Comparison, LowerError>, SimulateError> {
-    let from_tok_s = match throughput(from, to, profile)? {
-        Ok(rate) => rate,
+    let Summary {
+        throughput_tok_s: from_tok_s,
+        latency_s: from_latency_s,
+        ..
+    } = match predicted(from, to, profile)? {
+        Ok(summary) => summary,
         Err(refused) => return Ok(Err(refused)),
     };
+    let from_page_locked_bytes = page_locked_bytes(&with(from, to))?;
     let mut policy = *from;
     let mut steps = Vec::new();
     let (mut changed, mut before) = (Vec::new(), from_tok_s);
@@ -116,7 +127,8 @@ pub fn compare(
         }
         policy = next;
         changed.push(decision.what);
-        if let Ok(throughput_tok_s) = throughput(&policy, to, profile)? {
+        if let Ok(summary) = predicted(&policy, to, profile)? {
+            let throughput_tok_s = summary.throughput_tok_s;
             steps.push(Step {
                 changed: std::mem::take(&mut changed),
                 throughput_tok_s,
@@ -125,20 +137,28 @@ pub fn compare(
             before = throughput_tok_s;
         }
     }
-    Ok(Ok(Comparison { from_tok_s, steps }))
+    Ok(Ok(Comparison {
+        from_tok_s,
+        from_latency_s,
+        from_page_locked_bytes,
+        steps,
+    }))
 }
 
-fn throughput(
+fn with(policy: &Policy, of: &Plan) -> Plan {
+    Plan {
+        policy: *policy,
+        ..of.clone()
+    }
+}
+
+fn predicted(
     policy: &Policy,
     of: &Plan,
     profile: &HardwareProfile,
-) -> Result<Result<f64, LowerError>, SimulateError> {
-    let plan = Plan {
-        policy: *policy,
-        ..of.clone()
-    };
-    match predict(&plan, profile) {
-        Ok(summary) => Ok(Ok(summary.throughput_tok_s)),
+) -> Result<Result<Summary, LowerError>, SimulateError> {
+    match predict(&with(policy, of), profile) {
+        Ok(summary) => Ok(Ok(summary)),
         Err(SimulateError::Lower(
             refused @ (LowerError::DoesNotFit { .. } | LowerError::Policy(_)),
         )) => Ok(Err(refused)),

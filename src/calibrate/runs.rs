@@ -87,6 +87,9 @@ pub struct RecordedRun {
     pub printed_decode: Option<Printed>,
 }
 
+/// More stages than this is a mistake in the file.
+const STAGES_MAX: u32 = 1 << 16;
+
 impl RecordedRun {
     /// What weights, cache and activations were stored in, as in FlexGen.
     pub const DTYPE: Dtype = Dtype::F16;
@@ -262,6 +265,10 @@ impl Row<'_> {
     /// How many stages share a host depends on the machine.
     fn pipeline(&self) -> Result<Pipeline, InputError> {
         let stages = self.maybe("stages")?.unwrap_or(1);
+        if stages > STAGES_MAX {
+            let problem = format!("is {stages}: no machine has so many GPUs");
+            return Err(self.wrong("stages", problem, "give how many stages a pipeline had"));
+        }
         Ok(Pipeline {
             stages,
             micro_batches: self.maybe("micro_batches")?.unwrap_or(stages),

@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::LowerError;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
+use plimsoll_core::units::Seconds;
 
 use super::exit::{Exit, Failure};
 use crate::compare::Comparison;
@@ -29,8 +31,12 @@ pub(super) fn plan_for(file: &Path, model: &ModelSpec) -> anyhow::Result<Plan> {
     Ok(other)
 }
 
-/// A line for the other plan, and one for each step.
-pub(super) fn text(file: &Path, comparison: &Result<Comparison, LowerError>) -> String {
+/// A line for the other plan, and one for each step. With a limit on latency, if there is one.
+pub(super) fn text(
+    file: &Path,
+    comparison: &Result<Comparison, LowerError>,
+    (profile, limit): (&HardwareProfile, Option<Seconds>),
+) -> String {
     let file = file.display();
     let comparison = match comparison {
         Ok(comparison) => comparison,
@@ -52,10 +58,32 @@ pub(super) fn text(file: &Path, comparison: &Result<Comparison, LowerError>) -> 
     let gain: f64 = comparison.steps.iter().map(|step| step.gain).product();
     if gain < 1.0 {
         let worse = signed_percent(1.0 / gain - 1.0);
-        let _ = writeln!(
-            text,
-            "           the other plan is better here by {worse}; keep it"
-        );
+        let verdict = match forbidden(comparison, profile, limit) {
+            Some(why) => format!("faster by {worse}, but {why}"),
+            None => format!("better here by {worse}; keep it"),
+        };
+        let _ = writeln!(text, "           the other plan is {verdict}");
     }
     text
+}
+
+/// Why the other plan is none that could have been chosen.
+fn forbidden(
+    comparison: &Comparison,
+    profile: &HardwareProfile,
+    limit: Option<Seconds>,
+) -> Option<String> {
+    let lockable = profile.tiers.page_lockable_bytes.as_ref();
+    let locked = comparison.from_page_locked_bytes;
+    let locks = lockable.filter(|most| locked > most.value).map(|most| {
+        let most = most.value;
+        format!(
+            "page-locks {locked}, of which {} allows {most}",
+            profile.name
+        )
+    });
+    let latency_s = comparison.from_latency_s;
+    let late = limit.filter(|limit| latency_s > *limit);
+    let late = late.map(|limit| format!("takes {latency_s}, longer than {limit}"));
+    locks.or(late)
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::options::positive;
-use super::output::{check_apart, check_output, print, print_json};
+use super::output::{check_apart, check_output, check_spared, print, print_json};
 use super::profile::today;
 use super::{Format, Progress};
 use crate::calibrate::{
@@ -59,6 +59,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for path in &args.runs {
         check_apart(&[("--output", output)], &[("--runs", Some(path))])?;
     }
+    check_spared(&[("--output", output)], Some(&args.hw), None)?;
     let base = find_profile(&args.hw)?;
     let mut runs = Vec::new();
     for path in &args.runs {
@@ -171,10 +172,18 @@ fn constants(args: &Args, base: &HardwareProfile) -> anyhow::Result<Vec<Constant
                 base.name,
                 names.join(", ")
             );
-            Failure::new(Exit::Usage, line).into()
+            Failure::new(Exit::Usage, line)
         })
     });
-    named.collect()
+    let mut once = Vec::new();
+    for constant in named {
+        let constant = constant?;
+        // A constant that is named twice moves no further than by what the runs ask.
+        if !once.contains(&constant) {
+            once.push(constant);
+        }
+    }
+    Ok(once)
 }
 
 #[derive(Serialize)]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::ValueEnum;
+use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::policy::Schedule;
 use plimsoll_core::workload::Workload;
@@ -137,7 +138,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         check_spared(&output, Some(&args.hw), Some(&args.model))?;
     }
     let profile = args.what_if.of(find_profile(&args.hw)?);
-    let model = find_model(&args.model)?.spec;
+    let found = find_model(&args.model)?;
+    let own_dtype = found.dtype(None)?;
+    let model = found.spec;
     let workload = Workload {
         prompt_len: args.workload.prompt_len,
         gen_len: args.workload.gen_len,
@@ -181,14 +184,28 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             points: &points,
         }),
         Format::Text => print(&format!(
-            "{title}\n\n{}\n{POLICY_LEGEND}\n\n{}{}{}{}{} points in {computed_in_s:.2} s\n",
+            "{title}\n{}\n{}\n{POLICY_LEGEND}\n\n{}{}{}{}{}{} points in {computed_in_s:.2} s\n",
+            args.what_if.note(&profile),
             frontier_table(&points),
+            stored(own_dtype),
             rates(&profile),
             one_of(&profile),
             steady(&points),
             split(&points, &profile),
             points.len()
         )),
+    }
+}
+
+/// Says that points are of another type than the model's own.
+fn stored(own: Dtype) -> String {
+    match own == DTYPE {
+        true => String::new(),
+        false => format!(
+            "All points are in {}, as the published ones are; the model's config.json says {}, which `plimsoll plan` takes.\n",
+            DTYPE.name(),
+            own.name()
+        ),
     }
 }
 

@@ -16,6 +16,7 @@ use serde_json::json;
 
 use super::against;
 use super::exit::{Exit, Failure};
+use super::input::check_gpus;
 use super::lengths::{self, LengthArgs};
 use super::options::{
     DtypeName, Format, ScheduleName, Switch, WorkloadArgs, positive, share_of_values,
@@ -188,6 +189,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let other = args.against.as_deref();
     let other = other.map(|file| against::plan_for(file, &model.spec));
     let other = other.transpose()?;
+    if let (Some(file), Some(other)) = (&args.against, &other) {
+        check_gpus(
+            &other.policy.pipeline,
+            &profile,
+            Some(&file.display().to_string()),
+        )?;
+    }
     if let Some(file) = &args.lengths.prompt_lens {
         let buckets_max = args.lengths.padding.buckets_max();
         let planned = plan_lengths(machine, &request, &read_lengths(file)?, buckets_max);
@@ -201,7 +209,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match found(answer, machine, &request) {
         Ok(planned) => {
             let compared = other.map(|it| compare(&it.policy, &planned.plan, &profile));
-            let unasked = unasked(machine, &request, &planned)?;
+            // What would help is no reason to fail.
+            let unasked = unasked(machine, &request, &planned).unwrap_or_default();
             let found = (&*planned, &unasked[..]);
             report((args, &profile), found, compared.transpose()?.as_ref())
         }
@@ -347,7 +356,8 @@ fn report(
             let plans = (&planned.plan, runner_up);
             let search = search_text(plans, planned.considered, &advice);
             let compared = args.against.as_deref().zip(compared);
-            let compared = compared.map(|(file, it)| against::text(file, it));
+            let limit = args.wish.max_latency_s.map(Seconds);
+            let compared = compared.map(|(file, it)| against::text(file, it, (profile, limit)));
             let search = search + &compared.unwrap_or_default();
             let assumed = args.wish.assumed(args.workload);
             let assumed = assumed.map_or(String::new(), |what| format!("planned    for {what}\n"));

@@ -154,6 +154,10 @@ fn text(rows: &[RunRow], score: &RunScore) -> String {
         ]);
     }
     let mut text = table.to_string();
+    if score.runs == 0 {
+        text.push_str("\nno run has a measured number that is predicted\n");
+        return text;
+    }
     let _ = writeln!(
         text,
         "\n{} runs: |error| median {:.1}%, p90 {:.1}%, max {:.1}% (signed median {}){}",

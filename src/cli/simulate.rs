@@ -9,7 +9,7 @@ use plimsoll_core::compression::Compression;
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::{LowerError, check_fits};
-use plimsoll_core::plan::Plan;
+use plimsoll_core::plan::{Plan, Provenance};
 use plimsoll_core::policy::{Granularity, Policy};
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::summary::Summary;
@@ -267,9 +267,10 @@ fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     };
     let profile = args.what_if.of(profile);
     if args.hw.is_some() || args.what_if.is_stated() {
-        // The same plan on the machine that was named.
+        // The same plan on the machine that was named, with as many threads as that was measured with.
         plan.capacity_bytes = profile.usable();
-        plan.provenance.hardware.clone_from(&profile.name);
+        let by = &plan.provenance;
+        plan.provenance = Provenance::of(&profile, by.chosen_by, &by.plimsoll_version);
     }
     if let Some(page_lock) = args.page_lock {
         let policy = &plan.policy;
@@ -303,13 +304,15 @@ fn from_flags(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     let model = find_model(args.model.as_deref().expect(given))?;
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
     let model = model.spec;
-    let mut policy = policy(args, &profile)?;
+    let policy = policy(args, &profile)?;
     let workload = args.workload.into();
-    let page_lock = args.page_lock.unwrap_or(PageLockName::Flexgen);
-    policy.page_locked = page_lock.resolve(&profile, &model, dtype, &policy);
-    let plan = given::plan(&profile, model, dtype, workload, policy);
+    check_gpus(&policy.pipeline, &profile, None)?;
+    let mut plan = given::plan(&profile, model, dtype, workload, policy);
+    // What is page-locked is asked of a policy that the model can have.
     check_plan(&plan, None)?;
-    check_gpus(&plan.policy.pipeline, &profile, None)?;
+    let page_lock = args.page_lock.unwrap_or(PageLockName::Flexgen);
+    plan.policy.page_locked = page_lock.resolve(&profile, &plan.model, dtype, &plan.policy);
+    check_plan(&plan, None)?;
     Ok((plan, profile))
 }
 

@@ -56,8 +56,9 @@ pub struct Generate {
     #[arg(long, value_name = "R", value_parser = positive, allow_negative_numbers = true)]
     rate: Option<f64>,
     /// Deviation over mean of the times between requests; above 1 they come in bursts
-    #[arg(long, value_name = "CV", value_parser = positive, default_value_t = 2.0)]
-    cv: f64,
+    /// [default: 2]
+    #[arg(long, value_name = "CV", value_parser = positive)]
+    cv: Option<f64>,
     /// Both lengths as a data set has them
     #[arg(long, value_enum, default_value_t = Dataset::Alpaca)]
     lengths: Dataset,
@@ -152,13 +153,18 @@ fn generate(args: &Generate) -> anyhow::Result<()> {
         let line = "--rate: how many requests come a second? give it, or --arrivals at-once";
         args.rate.ok_or_else(|| Failure::new(Exit::Usage, line))
     };
+    if args.cv.is_some() && !matches!(args.arrivals, ArrivalsName::Gamma) {
+        let line =
+            "--cv: is how requests that come in bursts do; give --arrivals gamma, or leave it out";
+        return Err(Failure::new(Exit::Usage, line).into());
+    }
     let [prompt, output] = args.lengths.lengths();
     let generator = Generator {
         arrivals: match args.arrivals {
             ArrivalsName::Poisson => Arrivals::Poisson { rate: rate()? },
             ArrivalsName::Gamma => Arrivals::Gamma {
                 rate: rate()?,
-                cv: args.cv,
+                cv: args.cv.unwrap_or(2.0),
             },
             ArrivalsName::AtOnce if args.rate.is_some() => {
                 let line = "--rate: requests that come at once have no rate; leave it out";

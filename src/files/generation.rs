@@ -75,10 +75,14 @@ impl Keys<'_> {
             value.is_some_and(|value| !value.is_null() && value.as_f64() != Some(*neutral))
         };
         let do_sample = self.get("do_sample", "true or false", Value::as_bool)?;
+        let no_less_than_0 = |value: &Value| value.as_f64().filter(|number| *number >= 0.0);
+        let temperature = self.get("temperature", "a number, 0 or above", no_less_than_0)?;
+        // At 0 the likeliest token is taken, whatever else is said.
+        let greedy = temperature == Some(0.0);
         Ok(GenerationConfig {
             eos_token_ids: self.get("eos_token_id", "a token id, or a list of them", eos)?,
-            do_sample: do_sample.unwrap_or(false),
-            temperature: self.get("temperature", "a number above 0", above_0)?,
+            do_sample: do_sample.unwrap_or(false) && !greedy,
+            temperature: temperature.filter(|_| !greedy),
             // 0 is all.
             top_k: self.get("top_k", "a count", one)?.filter(|k| *k > 0),
             top_p: self.get("top_p", "a number above 0 and at most 1", share)?,

@@ -27,7 +27,9 @@ pub use kernel_cache::kernel_cache;
 pub use lengths::read_lengths;
 pub use model::{FoundModel, files_of_model, find_model, first_difference};
 pub use plan::{PlanFile, SearchNote, plan_json, read_plan};
-pub use prompts::{Prompt, Room, one_prompt, random_prompts, read_prompts, split_mix};
+pub use prompts::{
+    Prompt, Room, one_prompt, random_prompts, random_tokens, read_prompts, split_mix,
+};
 pub use rows::{Rows, is_being_written};
 pub use tokenizer::Tokenizer;
 pub use toml_place::TomlText;

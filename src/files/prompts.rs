@@ -266,14 +266,23 @@ fn check(key: &'static str, ids: &[u32], model: &ModelSpec, room: Room) -> Resul
 /// Prompts of random tokens, the same for the same seed.
 pub fn random_prompts(seed: u64, count: u64, prompt_len: u32, vocab_size: u32) -> Vec<Prompt> {
     let mut state = seed;
-    (0..count)
-        .map(|id| Prompt {
-            id: id.into(),
-            prompt_token_ids: (0..prompt_len)
-                .map(|_| (split_mix(&mut state) % u64::from(vocab_size)) as u32)
-                .collect(),
-        })
-        .collect()
+    let token_ids = |_| random_tokens(&mut state, (prompt_len, prompt_len), vocab_size);
+    let prompts = (0..count).map(token_ids).zip(0_u64..);
+    let prompts = prompts.map(|(prompt_token_ids, id)| Prompt {
+        id: id.into(),
+        prompt_token_ids,
+    });
+    prompts.collect()
+}
+
+/// The first of so many random tokens, which are drawn all the same: so that another prompt's are the same with other lengths.
+pub fn random_tokens(state: &mut u64, (first, of): (u32, u32), vocab_size: u32) -> Vec<u32> {
+    let mut draw = || (split_mix(state) % u64::from(vocab_size)) as u32;
+    let tokens = (0..first).map(|_| draw()).collect();
+    (first..of).for_each(|_| {
+        draw();
+    });
+    tokens
 }
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).

@@ -403,6 +403,8 @@ fn shortened(plan: &Plan, sample: Sample) -> Result<Plan, PlanError> {
         },
         ..plan.clone()
     };
+    // Stages of as many layers each; fewer in the last is a matter of the whole model.
+    short.policy.pipeline.last_stage_layers = None;
     // A smaller model's tensors may round up where the whole one's do not.
     short.capacity_bytes = footprint(&short)?;
     Ok(short)

@@ -46,7 +46,7 @@ pub fn serve_text(title: &str, it: &ServeSummary) -> String {
         "{title}\n\n\
          throughput {} requests/s, {} tokens/s ({} requests{refused}, {} tokens in {} s)\n\
          goodput    {} requests/s within {} s a token ({}{of_served})\n\
-         iterations {}, {} sequences each on average, {} at most; the GPU computes one {} of the time\n\
+         iterations {}, {} sequences each on average, {} at most; one is under way {} of the time\n\
          KV cache   {} tokens{at_the_end}: {} in use, {} reserved, on average\n\
          preempted  {} times: {} tokens computed again, {out} moves to the host and {back} back ({})\n{}\n{table}",
         three_digits(it.requests_per_s),

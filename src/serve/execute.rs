@@ -14,7 +14,7 @@ use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, Seconds};
 
 use super::replay::{Replayed, Server};
-use crate::files::random_prompts;
+use crate::files::random_tokens;
 
 /// What came of a trace that was really served.
 #[derive(Debug, Clone)]
@@ -90,16 +90,14 @@ impl Server {
         see: &mut dyn FnMut(u64),
     ) -> Result<Executed, ExecuteError> {
         let served = self.served(requests);
-        let lengths = requests.iter().map(|request| request.prompt_len);
+        let positions = self.model.max_position_embeddings;
+        // Longer ones are refused, and nobody reads them.
+        let lengths = requests.iter().map(|it| it.prompt_len.min(positions));
         let longest = lengths.clone().max().unwrap_or(0);
-        let count = requests.len() as u64;
-        let prompts = random_prompts(seed, count, longest, self.model.vocab_size);
-        let prompts = prompts.into_iter().zip(lengths).map(|(prompt, length)| {
-            let mut ids = prompt.prompt_token_ids;
-            ids.truncate(length as usize);
-            ids
-        });
-        let prompts = prompts.collect();
+        let mut state = seed;
+        let prompts = lengths
+            .map(|length| random_tokens(&mut state, (length, longest), self.model.vocab_size))
+            .collect();
         let executor = ServingExecutor::new(&self.machine(), &served, prompts, source, options)?;
         let mut executor = Watched {
             executor,

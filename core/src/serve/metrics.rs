@@ -30,6 +30,8 @@ pub struct Ledger {
     pub swapped_bytes: u64,
     /// Time of all iterations.
     pub busy: Seconds,
+    /// The same of the batch that has most of it: while others have nothing to do, their parts of the cache are empty.
+    longest: Seconds,
     /// Tokens in the cache and tokens whose room was given away, as shares of the cache, times time.
     used: f64,
     reserved: f64,
@@ -44,6 +46,7 @@ impl Ledger {
         self.tokens += u64::from(sequences);
         self.largest_batch = self.largest_batch.max(sequences);
         self.busy += Seconds(seconds);
+        self.longest = self.busy;
         self.used += used * seconds;
         self.reserved += reserved * seconds;
     }
@@ -63,6 +66,7 @@ impl Ledger {
             swaps_in: sum.swaps_in + it.swaps_in,
             swapped_bytes: sum.swapped_bytes + it.swapped_bytes,
             busy: sum.busy + Seconds(it.busy.0 * share),
+            longest: Seconds(sum.longest.0.max(it.longest.0)),
             used: sum.used + it.used * share,
             reserved: sum.reserved + it.reserved * share,
             gaps: [sum.gaps, it.gaps.clone()].concat(),
@@ -154,18 +158,23 @@ pub struct LayersSummary {
 }
 
 impl LayersSummary {
-    fn of(swapped: &Swapped, end: Seconds) -> LayersSummary {
+    /// From when the first request came to the last token.
+    fn of(swapped: &Swapped, begin: Seconds, end: Seconds) -> LayersSummary {
         let changes = &swapped.expansions;
         let ends = changes.iter().skip(1).map(|(at, _)| *at);
         let lasted = changes.iter().zip(ends.chain([end]));
         let total: f64 = lasted
-            .map(|((from, value), to)| value * (to - *from).0.max(0.0))
+            .map(|((from, value), to)| value * (to.0 - from.0.max(begin.0)).max(0.0))
             .sum();
         LayersSummary {
             swaps: [swapped.layers_out, swapped.layers_back],
             bytes: swapped.bytes,
             stalled_s: swapped.stalled.0,
-            expansion: if end.0 > 0.0 { total / end.0 } else { 1.0 },
+            expansion: if end.0 > begin.0 {
+                total / (end - begin).0
+            } else {
+                1.0
+            },
             expansions: changes.iter().map(|(at, value)| (at.0, *value)).collect(),
         }
     }
@@ -205,7 +214,7 @@ impl ServeSummary {
         let output_tokens = done.iter().map(|s| u64::from(s.request.output_len)).sum();
         let several = done.iter().filter(|s| s.request.output_len > 1);
         let tpot = several.map(|s| (s.last_token - s.first_token).0 / (len(s) - 1.0));
-        let busy = ledger.busy.0.max(f64::MIN_POSITIVE);
+        let busy = ledger.longest.0.max(f64::MIN_POSITIVE);
         ServeSummary {
             completed: done.len() as u64,
             refused: refused as u64,
@@ -233,7 +242,8 @@ impl ServeSummary {
             swaps: [ledger.swaps_out, ledger.swaps_in],
             swapped_bytes: ledger.swapped_bytes,
             busy: per_s(ledger.busy.0).min(1.0),
-            layers: swapped.map(|swapped| LayersSummary::of(swapped, Seconds(last))),
+            layers: swapped
+                .map(|swapped| LayersSummary::of(swapped, Seconds(first), Seconds(last))),
         }
     }
 }

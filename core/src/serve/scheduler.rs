@@ -277,8 +277,11 @@ impl Scheduler {
         if !made_room || self.running.count() == 0 {
             self.let_in(iteration);
         }
-        self.iteration = iteration;
-        self.load.sequences > 0
+        let is_one = self.load.sequences > 0;
+        if is_one {
+            self.iteration = iteration;
+        }
+        is_one
     }
 
     /// Takes out a sequence that has no room for its next token.

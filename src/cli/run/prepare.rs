@@ -350,9 +350,17 @@ fn given_plan(args: &Args, path: &Path, model: Option<&FoundModel>) -> anyhow::R
 fn went_on(args: &Args, plan: &Plan, (model, dtype): (&ModelSpec, Dtype)) -> anyhow::Result<Plan> {
     let asked = args.wish.request(args.workload);
     let packed = plan.policy.compression;
+    // Without a file, prompts are made up, and as many and as long as the plan's.
+    let made_up = args.asked().is_none();
+    let (now, then) = (asked.workload, plan.workload);
     let differs = [
+        ("--prompt-len", made_up && now.prompt_len != then.prompt_len),
+        (
+            "--num-prompts",
+            made_up && now.num_prompts.is_some() && now.num_prompts != then.num_prompts,
+        ),
         ("--model", first_difference(&plan.model, model).is_some()),
-        ("--gen-len", asked.workload.gen_len != plan.workload.gen_len),
+        ("--gen-len", now.gen_len != then.gen_len),
         ("--dtype", plan.dtype != dtype),
         (
             "--sparse-attention",

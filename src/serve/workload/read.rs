@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use jiff::Timestamp;
 use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use plimsoll_core::serve::Request;
 use plimsoll_core::serve::predict::Features;
 use plimsoll_core::units::Seconds;
@@ -239,7 +241,12 @@ impl Row {
             });
             number
                 .filter(|length| (1..=u32::MAX / 4).contains(length))
-                .ok_or_else(|| format!("{name} is `{text}`, which is no length"))
+                .ok_or_else(|| match number {
+                    Some(0) => format!(
+                        "{name} is 0 (a request that failed: BurstGPT has files without these)"
+                    ),
+                    _ => format!("{name} is `{text}`, which is no length"),
+                })
         };
         Ok(Row {
             line,
@@ -255,11 +262,16 @@ impl Row {
 struct Clock {
     unit: TimeUnit,
     first: Option<DateTime>,
+    has_offset: Option<bool>,
 }
 
 impl Clock {
     fn of(unit: TimeUnit) -> Clock {
-        Clock { unit, first: None }
+        Clock {
+            unit,
+            first: None,
+            has_offset: None,
+        }
     }
 
     fn seconds(&mut self, text: &str) -> Result<f64, String> {
@@ -280,7 +292,18 @@ impl Clock {
                 false => Err(format!("`{text}` is no time")),
             };
         }
-        let date: DateTime = text.parse().map_err(|_| format!("`{text}` is no time"))?;
+        // With an offset, or Z, it is a moment; without one all are of the same place, wherever that is.
+        let moment = text
+            .parse::<Timestamp>()
+            .map(|it| TimeZone::UTC.to_datetime(it));
+        let has_offset = moment.is_ok();
+        let date = moment.or_else(|_| text.parse::<DateTime>());
+        let date = date.map_err(|_| format!("`{text}` is no time"))?;
+        if *self.has_offset.get_or_insert(has_offset) != has_offset {
+            return Err(format!(
+                "`{text}`: some times have an offset from UTC and others none"
+            ));
+        }
         let first = *self.first.get_or_insert(date);
         let since = date.duration_since(first).as_secs_f64();
         match since >= 0.0 {
