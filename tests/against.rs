@@ -98,3 +98,38 @@ fn a_plan_against_itself_is_said_to_be_the_same() {
         "{text}"
     );
 }
+
+/// What this machine cannot run, or was not asked for, is not to be kept, however fast.
+#[test]
+fn a_plan_that_may_not_run_here_is_not_recommended() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let given = |flags: &str, file: &str| {
+        let line = format!("simulate --gen-len 4 --percent 0 100 0 100 0 100 {flags} -o {file}");
+        assert_eq!(plimsoll(folder.path(), &line).status.code(), Some(0));
+    };
+    let text = |line: &str| {
+        let output = plimsoll(folder.path(), line);
+        let text = [output.stdout, output.stderr].concat();
+        (
+            output.status.code(),
+            String::from_utf8(text).expect("UTF-8"),
+        )
+    };
+    given(
+        "--hw t4x4 --model opt-30b --stages 4 --gpu-batch-size 8",
+        "four.json",
+    );
+    let (code, said) = text("plan --hw t4 --model opt-30b --gen-len 4 --against four.json");
+    assert_eq!(code, Some(4), "{said}");
+    assert!(
+        said.contains("four.json") && said.contains("t4 has 1 GPU"),
+        "{said}"
+    );
+
+    let line = "plan --hw t4 --model opt-1.3b --gen-len 4";
+    assert_eq!(text(&format!("{line} -o slow.json")).0, Some(0));
+    let (code, said) = text(&format!("{line} --max-latency-s 1 --against slow.json"));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("keep it"), "{said}");
+    assert!(said.contains("longer than 1.00 s"), "{said}");
+}

@@ -454,3 +454,30 @@ fn arrivals_with_a_rate_need_one() {
         "{said}"
     );
 }
+
+#[test]
+fn times_with_offsets_are_moments_and_flags_that_change_nothing_are_refused() {
+    let folder = TempDir::new().expect("a folder");
+    let describe = |rows: &str| {
+        let text = format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}\n");
+        fs::write(folder.path().join("t.csv"), text).expect("written");
+        plimsoll(folder.path(), &["workload", "describe", "t.csv"])
+    };
+    let (code, said, _) =
+        describe("2024-05-10 00:00:00+00:00,10,5\n2024-05-10 02:00:01+02:00,10,5");
+    assert_eq!(code, 0);
+    assert!(said.starts_with("2 requests over 1.00 s"), "{said}");
+    let (code, said, _) = describe("2024-05-10T00:00:00Z,10,5\n2024-05-10T00:00:02Z,10,5");
+    assert_eq!(code, 0);
+    assert!(said.starts_with("2 requests over 2.00 s"), "{said}");
+    let (code, _, said) = describe("2024-05-10 00:00:00,10,5\n2024-05-10 00:00:01Z,10,5");
+    assert_eq!(code, 4);
+    assert!(said.contains("line 3") && said.contains("offset"), "{said}");
+    let (code, _, said) = describe("2024-05-10 00:00:00,10,0");
+    assert_eq!(code, 4);
+    assert!(said.contains("GeneratedTokens is 0"), "{said}");
+    let flags = ["workload", "generate", "--rate", "5", "--cv", "9"];
+    let (code, _, said) = plimsoll(folder.path(), &flags);
+    assert_eq!(code, 2);
+    assert!(said.contains("--cv"), "{said}");
+}

@@ -183,18 +183,26 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             computed_in_s,
             points: &points,
         }),
-        Format::Text => print(&format!(
-            "{title}\n{}\n{}\n{POLICY_LEGEND}\n\n{}{}{}{}{}{} points in {computed_in_s:.2} s\n",
-            args.what_if.note(&profile),
-            frontier_table(&points),
-            stored(own_dtype),
-            rates(&profile),
-            one_of(&profile),
-            steady(&points),
-            split(&points, &profile),
-            points.len()
-        )),
+        Format::Text => {
+            let said = args.what_if.note(&profile);
+            let text = text((&said, &points), &profile, own_dtype);
+            print(&format!("{title}\n{text} in {computed_in_s:.2} s\n"))
+        }
     }
+}
+
+/// All points, and what is to be said of them.
+fn text((machine, points): (&str, &[Point]), profile: &HardwareProfile, own: Dtype) -> String {
+    format!(
+        "{machine}\n{}\n{POLICY_LEGEND}\n\n{}{}{}{}{}{} points",
+        frontier_table(points),
+        stored(own),
+        rates(profile),
+        one_of(profile),
+        steady(points),
+        split(points, profile),
+        points.len()
+    )
 }
 
 /// Says that points are of another type than the model's own.

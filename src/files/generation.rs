@@ -146,6 +146,18 @@ mod tests {
         assert_eq!(many.not_applied, ["repetition_penalty"]);
     }
 
+    /// As Hugging Face writes it where beams or nothing was asked for.
+    #[test]
+    fn a_temperature_of_0_is_the_likeliest_token() {
+        for text in [
+            r#"{"temperature": 0, "do_sample": false}"#,
+            r#"{"temperature": 0.0, "do_sample": true}"#,
+        ] {
+            let found = read(text).unwrap();
+            assert_eq!((found.do_sample, found.temperature), (false, None));
+        }
+    }
+
     #[test]
     fn a_wrong_value_is_refused_by_key() {
         for (text, word) in [

@@ -299,6 +299,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn shorter_prompts_leave_the_others_as_they_were() {
+        let of = |lengths: [u32; 3]| {
+            let mut state = 7;
+            lengths.map(|length| random_tokens(&mut state, (length, 5), 100))
+        };
+        let (all, some) = (of([5; 3]), of([2, 5, 0]));
+        assert_eq!((&some[0], &some[1]), (&all[0][..2].to_vec(), &all[1]));
+        assert!(some[2].is_empty());
+    }
+
+    #[test]
     fn the_same_seed_gives_the_same_prompts() {
         let a = random_prompts(7, 3, 5, 100);
         assert_eq!(a, random_prompts(7, 3, 5, 100));
