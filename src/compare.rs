@@ -87,6 +87,9 @@ pub struct Step {
 /// From a plan to a better one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
+    /// The first.
+    #[serde(skip)]
+    pub from: Policy,
     /// Throughput of the first.
     pub from_tok_s: f64,
     /// How long that takes, of what the second's latency is of.
@@ -138,6 +141,7 @@ pub fn compare(
         }
     }
     Ok(Ok(Comparison {
+        from: *from,
         from_tok_s,
         from_latency_s,
         from_page_locked_bytes,

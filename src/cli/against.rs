@@ -7,11 +7,12 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::LowerError;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::units::Seconds;
+use plimsoll_core::policy::Policy;
 
 use super::exit::{Exit, Failure};
 use crate::compare::Comparison;
 use crate::files::read_plan;
+use crate::planner::{Allowed, Request};
 use crate::report::{signed_percent, three_digits};
 
 /// The plan of a file that a plan for a model is compared with: read before the search, which takes longer.
@@ -31,11 +32,11 @@ pub(super) fn plan_for(file: &Path, model: &ModelSpec) -> anyhow::Result<Plan> {
     Ok(other)
 }
 
-/// A line for the other plan, and one for each step. With a limit on latency, if there is one.
+/// A line for the other plan, and one for each step, of what was asked for on a machine.
 pub(super) fn text(
     file: &Path,
     comparison: &Result<Comparison, LowerError>,
-    (profile, limit): (&HardwareProfile, Option<Seconds>),
+    (profile, request): (&HardwareProfile, &Request),
 ) -> String {
     let file = file.display();
     let comparison = match comparison {
@@ -58,7 +59,7 @@ pub(super) fn text(
     let gain: f64 = comparison.steps.iter().map(|step| step.gain).product();
     if gain < 1.0 {
         let worse = signed_percent(1.0 / gain - 1.0);
-        let verdict = match forbidden(comparison, profile, limit) {
+        let verdict = match forbidden(comparison, profile, request) {
             Some(why) => format!("faster by {worse}, but {why}"),
             None => format!("better here by {worse}; keep it"),
         };
@@ -71,7 +72,7 @@ pub(super) fn text(
 fn forbidden(
     comparison: &Comparison,
     profile: &HardwareProfile,
-    limit: Option<Seconds>,
+    request: &Request,
 ) -> Option<String> {
     let lockable = profile.tiers.page_lockable_bytes.as_ref();
     let locked = comparison.from_page_locked_bytes;
@@ -83,7 +84,45 @@ fn forbidden(
         )
     });
     let latency_s = comparison.from_latency_s;
-    let late = limit.filter(|limit| latency_s > *limit);
+    let late = request.max_latency_s.filter(|limit| latency_s > *limit);
     let late = late.map(|limit| format!("takes {latency_s}, longer than {limit}"));
-    locks.or(late)
+    locks
+        .or(late)
+        .or_else(|| not_allowed(&comparison.from, &request.allowed))
+}
+
+/// What a policy does that no flag allows, or another than a flag asks for.
+fn not_allowed(policy: &Policy, allowed: &Allowed) -> Option<String> {
+    let packs = policy.compression;
+    let (weights, cache) = (allowed.compression.weights, allowed.compression.cache);
+    let does = [
+        (
+            packs.weights && !weights,
+            "weights in 4 bits, without --compress-weight",
+        ),
+        (
+            packs.cache && !cache,
+            "a cache in 4 bits, without --compress-cache",
+        ),
+        (
+            policy.sparse_attention != allowed.sparse_attention,
+            "another --sparse-attention",
+        ),
+        (
+            allowed.schedule.is_some_and(|it| it != policy.schedule),
+            "another --schedule",
+        ),
+        (
+            allowed
+                .cpu_attention
+                .is_some_and(|it| it != policy.cpu_attention),
+            "another --cpu-compute",
+        ),
+        (
+            policy.overlap && !allowed.overlap,
+            "overlap, and --no-overlap was asked for",
+        ),
+    ];
+    let found = does.into_iter().find(|(does, _)| *does);
+    found.map(|(_, what)| format!("has {what}"))
 }

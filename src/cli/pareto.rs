@@ -9,6 +9,8 @@ use std::time::Instant;
 use clap::ValueEnum;
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::obstacle_to_splits;
+use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::Schedule;
 use plimsoll_core::workload::Workload;
 use serde::Serialize;
@@ -128,10 +130,6 @@ struct Report<'a> {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let outputs = args.output.iter().map(|path| Kind::of(path));
     let outputs = outputs.collect::<Result<Vec<Kind>, Failure>>()?;
-    let systems = match &args.systems {
-        Some(names) => systems(names.iter().map(String::as_str))?,
-        None => systems(args.x.systems().split(','))?,
-    };
     for output in &args.output {
         let output = [("--output", Some(output.as_path()))];
         check_apart(&output, &[("--published", args.published.as_deref())])?;
@@ -139,8 +137,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let profile = args.what_if.of(find_profile(&args.hw)?);
     let found = find_model(&args.model)?;
-    let own_dtype = found.dtype(None)?;
+    let own_dtype = found.dtype(None).unwrap_or(DTYPE);
     let model = found.spec;
+    let systems = chosen(args, &model)?;
     let workload = Workload {
         prompt_len: args.workload.prompt_len,
         gen_len: args.workload.gen_len,
@@ -263,6 +262,18 @@ pub(super) fn title(setting: Setting<'_>) -> String {
         setting.workload.prompt_len,
         setting.workload.gen_len
     )
+}
+
+/// Those that are named, else those of the axis that can plan the model.
+fn chosen(args: &Args, model: &ModelSpec) -> Result<Vec<System>, Failure> {
+    match &args.systems {
+        Some(names) => systems(names.iter().map(String::as_str)),
+        None => {
+            let mut all = systems(args.x.systems().split(','))?;
+            all.retain(|system| *system != System::HeteGen || obstacle_to_splits(model).is_none());
+            Ok(all)
+        }
+    }
 }
 
 fn systems<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<System>, Failure> {

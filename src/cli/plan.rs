@@ -21,7 +21,9 @@ use super::lengths::{self, LengthArgs};
 use super::options::{
     DtypeName, Format, ScheduleName, Switch, WorkloadArgs, positive, share_of_values,
 };
-use super::output::{check_apart, check_output, check_spared, print, print_json, written_to};
+use super::output::{
+    check_apart, check_output, check_spared, complain, print, print_json, written_to,
+};
 use super::progress::Progress;
 use super::what_if::WhatIf;
 use crate::compare::{Comparison, compare};
@@ -210,7 +212,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Ok(planned) => {
             let compared = other.map(|it| compare(&it.policy, &planned.plan, &profile));
             // What would help is no reason to fail.
-            let unasked = unasked(machine, &request, &planned).unwrap_or_default();
+            let unasked = unasked(machine, &request, &planned).unwrap_or_else(|error| {
+                complain(&format!("what would help is not known: {error:#}"));
+                Vec::new()
+            });
             let found = (&*planned, &unasked[..]);
             report((args, &profile), found, compared.transpose()?.as_ref())
         }
@@ -356,8 +361,8 @@ fn report(
             let plans = (&planned.plan, runner_up);
             let search = search_text(plans, planned.considered, &advice);
             let compared = args.against.as_deref().zip(compared);
-            let limit = args.wish.max_latency_s.map(Seconds);
-            let compared = compared.map(|(file, it)| against::text(file, it, (profile, limit)));
+            let asked = (profile, &args.wish.request(args.workload));
+            let compared = compared.map(|(file, it)| against::text(file, it, asked));
             let search = search + &compared.unwrap_or_default();
             let assumed = args.wish.assumed(args.workload);
             let assumed = assumed.map_or(String::new(), |what| format!("planned    for {what}\n"));
@@ -453,7 +458,7 @@ pub(super) fn at_most(any_split: bool, profile: &HardwareProfile) -> Option<Stri
     (any_split && !profile.knows_cpu_products()).then(|| {
         format!(
             "nobody measured how fast the CPU of {} multiplies (compute.cpu_gemm): {}, which it hardly reaches: take the throughput for a bound; on the machine itself \
-             `plimsoll profile` measures it",
+             `plimsoll profile --backend cuda` measures it",
             profile.name,
             cpu_bound(profile)
         )

@@ -335,8 +335,7 @@ pub fn locks_much(plan: &Plan, profile: &HardwareProfile) -> String {
         ),
         None if locked.as_f64() > LOCKED_MUCH * host.as_f64() => format!(
             "note       {locked} of {host} of the host are page-locked, which is more than some systems allow; how much \
-             yours does is `page_lockable_bytes` under [tiers] in a profile that extends {}\n",
-            profile.name
+             yours does is `page_lockable_bytes` under [tiers], in its profile or in one that extends it\n",
         ),
         _ => String::new(),
     }

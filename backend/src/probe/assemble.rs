@@ -89,9 +89,7 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
         links: links(measured),
         cluster: None,
         compute: compute_rates(options, measured),
-        contention: measured
-            .losses
-            .contention(MEASURED, options.cpu.card.is_some()),
+        contention: measured.losses.contention(MEASURED),
         residuals: None,
     };
     // Who plans does so at the pace that this machine has as a rule, whatever it was when the first of this was measured.

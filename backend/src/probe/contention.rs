@@ -40,6 +40,9 @@ const SHARE_UNDISTURBED: f64 = 0.995;
 /// short tasks most lose nothing and one loses all.
 const STRETCH_S: f64 = 20e-3;
 
+/// In so many parts at least, which tell neighbours apart, where an engine has less to do.
+const STRETCHES: f64 = 16.0;
+
 /// A pair says something only where it ran together for so long.
 const BESIDE_MIN_S: f64 = 20e-3;
 
@@ -158,50 +161,43 @@ struct Loss {
 }
 
 /// Losses by round and victim.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Losses {
+    on_card: bool,
     rounds: [BTreeMap<Engine, Vec<Loss>>; ROUNDS],
 }
 
 impl Losses {
-    /// Takes in a run of some round with overlap, and what its tasks take without it.
-    pub(super) fn add(&mut self, round: usize, overlapped: &[Timed], serial: &[Timed]) {
-        let mut alone = BTreeMap::<(Engine, String), Vec<f64>>::new();
-        for task in serial {
-            if let Some(engine) = Engine::of(task.kind) {
-                alone
-                    .entry((engine, kind_of(&task.op)))
-                    .or_default()
-                    .push(task.seconds());
-            }
-        }
-        let alone: BTreeMap<_, f64> = alone
-            .into_iter()
-            .map(|(kind, times)| (kind, median(&times)))
-            .collect();
-        let mut stretches = BTreeMap::<Engine, Loss>::new();
-        for task in overlapped {
-            let Some(engine) = Engine::of(task.kind) else {
-                continue;
-            };
-            if let Some(alone) = alone.get(&(engine, kind_of(&task.op))) {
-                let stretch = stretches.entry(engine).or_default();
-                stretch.wall += task.span.duration().0;
-                stretch.alone += alone * task.pace;
-                stretch.beside.extend(beside(task, overlapped));
-                if stretch.wall >= STRETCH_S {
-                    self.push(round, engine, std::mem::take(stretch));
-                }
-            }
-        }
-        for (engine, stretch) in stretches {
-            self.push(round, engine, stretch);
+    /// None yet, of an emulated device or of a GPU.
+    pub(super) fn new(on_card: bool) -> Losses {
+        Losses {
+            on_card,
+            rounds: Default::default(),
         }
     }
 
-    fn push(&mut self, round: usize, victim: Engine, loss: Loss) {
-        if loss.alone > 0.0 {
-            self.rounds[round].entry(victim).or_default().push(loss);
+    /// Takes in a run of some round with overlap, and what its tasks take without it.
+    pub(super) fn add(&mut self, round: usize, overlapped: &[Timed], serial: &[Timed]) {
+        let alone = alone(serial);
+        for engine in Engine::ALL {
+            let tasks = overlapped
+                .iter()
+                .filter(|task| Engine::of(task.kind) == Some(engine));
+            let losses = tasks.filter_map(|task| {
+                Some(Loss {
+                    wall: task.span.duration().0,
+                    alone: alone.get(&(engine, kind_of(&task.op)))? * task.pace,
+                    beside: beside(task, overlapped),
+                })
+            });
+            let mut losses: Vec<Loss> = losses.collect();
+            // A GPU's streams have no turns.
+            if !self.on_card {
+                losses = stretches(losses);
+            }
+            if !losses.is_empty() {
+                self.rounds[round].entry(engine).or_default().extend(losses);
+            }
         }
     }
 
@@ -213,8 +209,8 @@ impl Losses {
     }
 
     /// The pairs that disturbed each other, in the middle of the rounds in which they ran together long enough.
-    pub(super) fn contention(&self, source: &str, on_card: bool) -> Vec<Contention> {
-        let sooner = if on_card { GPU_SOONER } else { 1.0 };
+    pub(super) fn contention(&self, source: &str) -> Vec<Contention> {
+        let sooner = if self.on_card { GPU_SOONER } else { 1.0 };
         let mut rates = BTreeMap::<(Engine, Engine), Vec<f64>>::new();
         for (victim, losses) in self.rounds.iter().flatten() {
             let delays = fit(losses, RIDGE_S / sooner);
@@ -259,6 +255,38 @@ impl Loss {
         }
         worked
     }
+}
+
+/// What each kind of task takes with nothing beside it.
+fn alone(serial: &[Timed]) -> BTreeMap<(Engine, String), f64> {
+    let mut times = BTreeMap::<_, Vec<f64>>::new();
+    for task in serial {
+        if let Some(engine) = Engine::of(task.kind) {
+            let kind = (engine, kind_of(&task.op));
+            times.entry(kind).or_default().push(task.seconds());
+        }
+    }
+    let medians = times
+        .into_iter()
+        .map(|(kind, times)| (kind, median(&times)));
+    medians.collect()
+}
+
+/// The same losses, those of some tasks in a row together.
+fn stretches(losses: Vec<Loss>) -> Vec<Loss> {
+    let all: f64 = losses.iter().map(|loss| loss.wall).sum();
+    let long_enough = STRETCH_S.min(all / STRETCHES);
+    let (mut found, mut stretch) = (Vec::new(), Loss::default());
+    for loss in losses {
+        stretch.wall += loss.wall;
+        stretch.alone += loss.alone;
+        stretch.beside.extend(loss.beside);
+        if stretch.wall >= long_enough {
+            found.push(std::mem::take(&mut stretch));
+        }
+    }
+    found.extend(Some(stretch).filter(|left| left.alone > 0.0));
+    found
 }
 
 /// How long which other engines were busy while a task ran.
@@ -404,14 +432,14 @@ mod tests {
             task(read, (64, 64), (0.0, 2.0)),
             task(write, (64, 128), (0.0, 2.0)),
         ];
-        let mut losses = Losses::default();
+        let mut losses = Losses::new(false);
         losses.add(0, &beside, &alone);
         // As many bytes that are another's, or other bytes, tell nothing.
         losses.add(1, &beside, &alone[..1]);
         losses.add(2, &[task(read, (65, 64), (0.0, 2.0))], &alone);
         let victims = losses.rounds.each_ref().map(BTreeMap::len);
         assert_eq!(victims[..3], [2, 1, 0]);
-        let found = losses.contention("test", false);
+        let found = losses.contention("test");
         let rates = found.iter().map(|pair| pair.rate.value);
         assert!(
             rates.clone().all(|rate| (rate - 0.5).abs() < 0.01),
@@ -427,20 +455,22 @@ mod tests {
             };
             Timed { span, ..*task }
         };
-        let mut losses = Losses::default();
-        losses.add(
-            0,
-            &beside.each_ref().map(short),
-            &alone.each_ref().map(short),
-        );
-        let found = [false, true].map(|on_card| losses.contention("test", on_card).len());
+        let found = [false, true].map(|on_card| {
+            let mut losses = Losses::new(on_card);
+            losses.add(
+                0,
+                &beside.each_ref().map(short),
+                &alone.each_ref().map(short),
+            );
+            losses.contention("test").len()
+        });
         assert_eq!(found, [0, 2]);
     }
 
     #[test]
     fn a_round_that_was_disturbed_from_outside_does_not_count() {
         use Engine::{Gpu, H2d};
-        let mut rounds = Losses::default();
+        let mut rounds = Losses::new(false);
         for (round, rate) in [0.7, 0.2, 0.68].into_iter().enumerate() {
             let mut truth = [0.0; ENGINES];
             truth[H2d as usize] = delay_of(rate);
@@ -448,12 +478,35 @@ mod tests {
                 (0..200).map(|i| observed(0.1, &[(&[H2d], f64::from(i % 5) * 10e-3)], &truth));
             rounds.rounds[round].insert(Gpu, losses.collect());
         }
-        let found = rounds.contention("test", false);
+        let found = rounds.contention("test");
         assert_eq!(
             (found.len(), found[0].victim, found[0].beside),
             (1, Gpu, H2d)
         );
         assert!((found[0].rate.value - 0.68).abs() < 0.01);
+    }
+
+    /// Copies that share a core with others in turns: most lose nothing, and each twentieth what all of the others' turn takes.
+    #[test]
+    fn turns_of_a_shared_core_leave_half_of_a_pace() {
+        use Engine::D2h;
+        let copy = |seconds| Loss {
+            wall: seconds,
+            alone: 0.2e-3,
+            beside: vec![(Set::of(D2h), seconds)],
+        };
+        let turn = (0..400).map(|i| copy(if i % 20 == 0 { 4.2e-3 } else { 0.2e-3 }));
+        let turns: Vec<Loss> = turn.collect();
+        let kept = |losses: &[Loss]| rate_of(fit(losses, 1e-3)[D2h as usize]);
+        let (one_by_one, together) = (kept(&turns), kept(&stretches(turns.clone())));
+        assert!(one_by_one < 0.3, "{one_by_one}");
+        assert!((together - 0.5).abs() < 0.03, "{together}");
+        // What has little to do is in parts all the same, and nothing of it is lost.
+        let parts = stretches(turns[..32].to_vec());
+        assert!(parts.len() >= 2 && parts.len() < 32, "{}", parts.len());
+        let wall = |losses: &[Loss]| losses.iter().map(|loss| loss.wall).sum::<f64>();
+        assert!((wall(&parts) / wall(&turns[..32]) - 1.0).abs() < 1e-9);
+        assert_eq!(stretches(Vec::new()).len(), 0);
     }
 
     #[test]

@@ -186,7 +186,7 @@ impl Measured {
             barriers: Vec::new(),
             host_reads: Vec::new(),
             disk_free,
-            losses: Losses::default(),
+            losses: Losses::new(options.card.is_some()),
         })
     }
 
@@ -297,9 +297,9 @@ pub fn measure(
 
 /// Who slows whom, by a run of tasks beside each other and a run of the same tasks one by one.
 pub fn contention(overlapped: &Run, serial: &Run) -> Vec<Contention> {
-    let mut losses = Losses::default();
+    let mut losses = Losses::new(false);
     losses.add(0, &timed(overlapped), &timed(serial));
-    losses.contention(MEASURED, false)
+    losses.contention(MEASURED)
 }
 
 fn cpu_options(options: &ProbeOptions) -> CpuOptions {

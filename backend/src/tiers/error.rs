@@ -33,7 +33,8 @@ pub enum TierError {
     /// Device and host tier are both memory of this machine, and too much of it.
     #[error(
         "the device and the host tier take {needed} of this machine's memory together, and {available} is \
-         free; plan for this machine: `plimsoll profile -o my.toml`, then `plimsoll plan --hw my.toml`"
+         free, since without --backend cuda the device is emulated; plan for this machine: `plimsoll profile -o my.toml`, \
+         then `plimsoll plan --hw my.toml`"
     )]
     TooMuchMemory {
         /// What both take.

@@ -40,7 +40,7 @@ use crate::units::{Bytes, Seconds};
 use emit::{Emitter, Mode};
 pub use pages::cache_positions;
 use schedule::{Passes, Round};
-pub use split::BUFFER_PARTS;
+pub use split::{BUFFER_PARTS, obstacle as obstacle_to_splits};
 use stage::StageLowering;
 use stages::{Layouts, StageBlocks, arena_of};
 pub use weights::CHUNK_BYTES_MIN;

@@ -3,7 +3,7 @@
 use super::{ModelError, ModelSpec, Positions, RotaryScaling};
 
 /// More layers than this is a mistake in the file, not a model.
-const LAYERS_MAX: u32 = 1 << 14;
+const LAYERS_MAX: u32 = 60_000;
 
 /// More parameters than this is a mistake in the file; below it, no count of bytes overflows.
 const PARAMETERS_MAX: u64 = 1 << 53;

@@ -30,7 +30,8 @@ pub struct Ledger {
     pub swapped_bytes: u64,
     /// Time of all iterations.
     pub busy: Seconds,
-    /// The same of the batch that has most of it: while others have nothing to do, their parts of the cache are empty.
+    /// The same of the batch that has most of it, during which shares of the cache are averaged: while others have nothing to do, their
+    /// parts are empty.
     longest: Seconds,
     /// Tokens in the cache and tokens whose room was given away, as shares of the cache, times time.
     used: f64,
@@ -135,7 +136,7 @@ pub struct ServeSummary {
     pub swaps: [u64; 2],
     /// Bytes that they moved.
     pub swapped_bytes: u64,
-    /// Share of the duration in which an iteration was under way.
+    /// Share of the duration in which an iteration was under way; of several batches in flight, of the one that has most.
     pub busy: f64,
     /// What swapping layers amounts to; none where none are.
     pub layers: Option<LayersSummary>,
@@ -241,7 +242,7 @@ impl ServeSummary {
             recomputed_tokens: ledger.recomputed_tokens,
             swaps: [ledger.swaps_out, ledger.swaps_in],
             swapped_bytes: ledger.swapped_bytes,
-            busy: per_s(ledger.busy.0).min(1.0),
+            busy: per_s(ledger.longest.0).min(1.0),
             layers: swapped
                 .map(|swapped| LayersSummary::of(swapped, Seconds(first), Seconds(last))),
         }

@@ -109,6 +109,7 @@ impl Prepared {
             choice: &choice,
             tokenizer: tokenizer.as_ref(),
             prompts: &prompts,
+            on_gpu: matches!(args.backend, Backend::Cuda),
         };
         let record = Record::new(&plan, &inputs);
         let mut prepared = Prepared {

@@ -31,6 +31,8 @@ pub(super) struct Inputs<'a> {
     pub choice: &'a Choice,
     pub tokenizer: Option<&'a Tokenizer>,
     pub prompts: &'a [Prompt],
+    /// A GPU's likeliest token is another than the CPU's where two are as likely as rounding tells apart.
+    pub on_gpu: bool,
 }
 
 impl Record {
@@ -49,7 +51,7 @@ impl Record {
         let sampling = inputs.choice.sampling.map(|it| {
             json!({ "temperature": it.temperature, "top_k": it.top_k, "top_p": it.top_p, "seed": it.seed })
         });
-        let made_with = json!({
+        let mut made_with = json!({
             "version": env!("CARGO_PKG_VERSION"),
             "model": digest([model.to_string()]),
             "weights": inputs.weights,
@@ -62,6 +64,9 @@ impl Record {
             "tokenizer": inputs.tokenizer.map(Tokenizer::digest),
             "prompts": digest(prompts),
         });
+        if inputs.on_gpu {
+            made_with["backend"] = json!("cuda");
+        }
         // As it is read again, so that numbers compare.
         let made_with = serde_json::from_str(&made_with.to_string());
         Record {

@@ -60,7 +60,7 @@ impl Specs {
 }
 
 /// What of a model stands against splitting its linear layers, if anything does.
-pub(super) fn obstacle(model: &ModelSpec) -> Option<&'static str> {
+pub fn obstacle(model: &ModelSpec) -> Option<&'static str> {
     let obstacles = [
         (
             model.qkv_layout != QkvLayout::Separate,
