@@ -458,7 +458,7 @@ pub(super) fn at_most(any_split: bool, profile: &HardwareProfile) -> Option<Stri
     (any_split && !profile.knows_cpu_products()).then(|| {
         format!(
             "nobody measured how fast the CPU of {} multiplies (compute.cpu_gemm): {}, which it hardly reaches: take the throughput for a bound; on the machine itself \
-             `plimsoll profile --backend cuda` measures it",
+             `plimsoll profile` (with a GPU: `--backend cuda`) measures it",
             profile.name,
             cpu_bound(profile)
         )

@@ -171,7 +171,7 @@ pub fn packed_note(profile: &HardwareProfile, kept: Kept) -> Option<String> {
     guesses.then(|| {
         format!(
             "products with weights in 4 bits were measured on no {}: they are guessed from its memory's rate, its f32 arithmetic \
-             and this program's kernels; on the machine itself `plimsoll profile --backend cuda` measures them",
+             and this program's kernels; on the machine itself `plimsoll profile` (with a GPU: `--backend cuda`) measures them",
             profile.name
         )
     })
