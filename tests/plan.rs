@@ -29,8 +29,15 @@ fn what_does_not_fit_is_infeasible_and_names_the_tier() {
     let tight = "plan --hw tight.toml --model opt-1.3b --prompt-len 16 --gen-len 4";
     place.refused(tight, 3, &["a plan with --compress-weight fits"]);
     place.text(&format!("{tight} --compress-weight"));
+    // With shares of their own: as few on disk as 16-bit weights would have, four-bit ones do not fit either.
+    let shared =
+        "plan --hw t4 --model opt-30b --num-prompts 1 --device-gb 4 --host-gb 12 --disk-gb 14";
+    place.refused(shared, 3, &["a plan with --compress-weight fits"]);
+    place.text(&format!("{shared} --compress-weight"));
     let slow = "plan --hw t4 --model opt-30b --max-latency-s 0.001";
     place.refused(slow, 3, &["--max-latency-s", "fastest"]);
+    // Of prompts without end as well.
+    place.refused(slow, 3, &["--strategy auto (the CPU computes"]);
 }
 
 #[test]

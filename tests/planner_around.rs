@@ -49,6 +49,36 @@ fn policy(size: u32, batches: u32, percent: [f64; 6]) -> Policy {
     }
 }
 
+/// No zig-zag is there to be the better name of a diagonal that overlaps nothing.
+#[test]
+fn who_asks_for_a_diagonal_has_blocks_as_large_as_a_zig_zags() {
+    let t4 = embedded::profile("t4").expect("embedded");
+    let model = registry::find("opt-6.7b").expect("registered");
+    for (gen_len, prompts) in [(1, 64), (32, 2)] {
+        let rate = |schedule: Schedule| {
+            let request = Request {
+                workload: Workload {
+                    prompt_len: 512,
+                    gen_len,
+                    num_prompts: Some(prompts),
+                },
+                objective: Objective::Throughput,
+                max_latency_s: None,
+                allowed: Allowed {
+                    schedule: Some(schedule),
+                    ..Allowed::default()
+                },
+            };
+            match search(&t4, &model, Dtype::F16, &request).expect("a request") {
+                Answer::Plan(planned) => planned.throughput_tok_s,
+                answer => panic!("no plan: {answer:?}"),
+            }
+        };
+        let over = rate(Schedule::Diagonal) / rate(Schedule::ZigZag);
+        assert!(over > 0.95, "{prompts} prompts, {gen_len} tokens: {over}");
+    }
+}
+
 /// The closed form would have the cache move, to no loss, and the device full of weights.
 #[test]
 fn with_short_answers_a_cache_that_stays_on_the_device_is_tried() {

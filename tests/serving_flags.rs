@@ -260,7 +260,38 @@ fn an_expansion_that_cannot_be_had_is_refused_with_the_largest() {
         said.starts_with("expansion 22.1: no request can be served: with the caches"),
         "{said}"
     );
-    let swept = ["--manager", "pie", "--sweep", "expansion=22"];
+    // Layers that the host has no room for: 7.1 GB of 5.7.
+    let small = "name = \"small\"\nextends = \"gh200\"\n[sources.sheet]\nkind = \"datasheet\"\n\
+         from = \"nowhere\"\ndate = \"2026-11-27\"\n[tiers.host_capacity_bytes]\nvalue = 10e9\n\
+         source = \"sheet\"\n";
+    std::fs::write(folder.path().join("small.toml"), small).unwrap();
+    let on_small = |more: &[&str]| {
+        let line = [
+            "replay",
+            "--hw",
+            "small.toml",
+            "--model",
+            "opt-13b",
+            "--trace",
+            "t.jsonl",
+        ];
+        let pie = ["--manager", "pie", "--kv-gb", "5"];
+        plimsoll(folder.path(), &[&line[..], &pie, more].concat())
+    };
+    let (code, out, said) = on_small(&["--expansion", "2.6"]);
+    assert_eq!((code, out.as_str()), (3, ""), "{said}");
+    assert!(said.contains("of the host's memory, which holds"), "{said}");
+    let (code, out, said) = on_small(&["--sweep", "expansion=1.2,2.6"]);
+    assert_eq!((code, out.lines().count()), (0, 5), "{out}");
+    assert!(said.starts_with("expansion 2.6: no request"), "{said}");
+    let swept = [
+        "--manager",
+        "pie",
+        "--kv-gb",
+        "5",
+        "--sweep",
+        "expansion=22",
+    ];
     let (code, out, said) = replay(&folder, &swept);
     assert_eq!(code, 0, "{said}");
     assert!(out.starts_with("opt-13b in f16 on gh200, pie\n"), "{out}");

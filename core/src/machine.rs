@@ -200,6 +200,12 @@ impl Machine {
         Some(ArenaId(index as u8))
     }
 
+    /// What the memories of all hosts hold.
+    pub fn host_capacity(&self) -> Bytes {
+        let of_hosts = self.arenas.iter().filter(|arena| arena.tier == Tier::Host);
+        of_hosts.map(|arena| arena.capacity).sum()
+    }
+
     /// Whether two resources may get in each other's way: those of one GPU, and those of one host where
     /// either is the host's.
     pub fn share_something(&self, a: Resource, b: Resource) -> bool {

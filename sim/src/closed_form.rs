@@ -115,6 +115,22 @@ impl ClosedForms {
         })
     }
 
+    /// The same for policies with one of these compressions and this share of values.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with(
+        &self,
+        compressions: &[Compression],
+        sparse_attention: f64,
+    ) -> Result<ClosedForms, LowerError> {
+        let approximations = (compressions, sparse_attention);
+        Ok(ClosedForms {
+            memory: Memory::of(&self.model, self.dtype, self.workload, approximations)?,
+            ..self.clone()
+        })
+    }
+
     /// The same on another machine: only times change.
     pub fn on(&self, profile: &HardwareProfile) -> ClosedForms {
         ClosedForms {

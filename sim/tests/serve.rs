@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::control::follow;
-use plimsoll_core::hardware::embedded;
+use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::registry;
 use plimsoll_core::serve::pie::{Adaptive, Lanes, Pie, Settings, layers_off, slots};
@@ -29,9 +29,18 @@ const LIMITS: Limits = Limits {
 
 fn serve(manager: Box<dyn KvManager>, requests: &[Request], clients: Option<u32>) -> Scheduler {
     let profile = embedded::profile("gh200").expect("embedded");
+    serve_on(&profile, manager, requests, clients)
+}
+
+fn serve_on(
+    profile: &HardwareProfile,
+    manager: Box<dyn KvManager>,
+    requests: &[Request],
+    clients: Option<u32>,
+) -> Scheduler {
     let model = registry::find("opt-13b").expect("registered");
     let machine = Machine::single_gpu(profile.usable());
-    let cost = CostModel::new(&profile, Dtype::F16);
+    let cost = CostModel::new(profile, Dtype::F16);
     let mut simulator = Simulator::new(&machine, cost);
     let shape = Shape::of(&model, Dtype::F16);
     let mut scheduler = Scheduler::new(machine, shape, LIMITS, manager, requests);
@@ -192,6 +201,32 @@ fn swapping_computes_nothing_again() {
     let (again, swapped) = (by(Preemption::Recompute), by(Preemption::Swap));
     assert!(again.recomputed_tokens > 0 && again.swaps == [0, 0]);
     assert!(swapped.recomputed_tokens == 0 && swapped.swaps[0] > 0 && swapped.swapped_bytes > 0);
+}
+
+#[test]
+fn what_the_host_has_no_room_for_is_computed_again() {
+    let requests = trace(&[(100, 300); 40], 0.0);
+    let a_token = Shape::of(&registry::find("opt-13b").expect("registered"), Dtype::F16);
+    let a_token = a_token.bytes_per_token();
+    let with_room_for = |tokens: u64| {
+        let gh200 = embedded::profile("gh200").expect("embedded");
+        let host = gh200.tiers.host_reserved_bytes.value + a_token * tokens;
+        let gh200 = gh200.with_capacities(None, Some(host), None);
+        let manager = vllm(4000, Preemption::Swap);
+        summary(&serve_on(&gh200, manager, &requests, None))
+    };
+    let (none, some, enough) = (
+        with_room_for(0),
+        with_room_for(1000),
+        with_room_for(40 * 400),
+    );
+    assert!(none.swaps == [0, 0] && none.recomputed_tokens > 0);
+    assert!(some.swaps[0] > 0 && some.recomputed_tokens > 0);
+    assert!(enough.swaps[0] > some.swaps[0] && enough.recomputed_tokens == 0);
+    for found in [none, some, enough] {
+        assert_eq!((found.completed, found.output_tokens), (40, 40 * 300));
+        assert_eq!(found.swaps[0], found.swaps[1]);
+    }
 }
 
 #[test]

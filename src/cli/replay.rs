@@ -264,6 +264,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     server
         .check_traffic()
         .map_err(|why| Failure::new(Exit::Usage, format!("--traffic: {why}")))?;
+    // Of a sweep each value is looked at.
+    if args.sweep.is_none() {
+        let has_room = server.check_host();
+        has_room.map_err(|why| Failure::new(Exit::Infeasible, why))?;
+    }
     args.execute.check(&server)?;
     args.execute.check_cache(&profile, args.kv_gb)?;
     let trace = read_trace(&args.trace, args.time_unit.map(Into::into))?;

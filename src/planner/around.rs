@@ -197,7 +197,7 @@ impl Search<'_> {
             })
         });
         policies
-            .filter(|it| space::is_meant(it, workload))
+            .filter(|it| space::is_meant(it, workload, &choices))
             .collect()
     }
 

@@ -53,7 +53,10 @@ pub fn unasked(
             Flag::CompressCache,
             in_4_bits(Compression::of(false, true))?,
         ),
-        (Flag::SplitLayers, in_part_on_the_cpu(machine, request)?),
+        (
+            Flag::SplitLayers,
+            in_part_on_the_cpu(machine, request, &planned.plan)?,
+        ),
     ];
     let gain = |(flag, rate): (Flag, Option<f64>)| {
         let gain = rate? / planned.throughput_tok_s;
@@ -111,24 +114,24 @@ fn in_4_bits(
     Ok(best.map(|best| best.throughput_tok_s()))
 }
 
-/// Tokens a second of few prompts with split layers; none where these are allowed, or prompts are many.
+/// Tokens a second of few prompts with split layers: of all of them, or where they are endless and time is limited, of blocks as large as the
+/// plan's. None where split layers are allowed, or prompts are many.
 fn in_part_on_the_cpu(
     machine: (&HardwareProfile, &ModelSpec, Dtype),
     request: &Request,
+    plan: &Plan,
 ) -> Result<Option<f64>, PlanError> {
+    let limited = request.max_latency_s.map(|_| plan.policy.block_size());
     let prompts = workload_of(request).num_prompts;
-    let few = prompts.filter(|prompts| *prompts <= split::SEQUENCES_MAX.into());
-    match few {
-        Some(prompts) if request.allowed.strategy == Strategy::FlexGen => {
-            let all = prompts as u32;
-            let blocks = [SPLIT_SEQUENCES, all];
-            let blocks = if all > SPLIT_SEQUENCES {
-                &blocks[..]
-            } else {
-                &blocks[1..]
-            };
-            split::rate(machine, request, (blocks, |_: &_| true))
-        }
-        _ => Ok(None),
+    let few = |prompts: &u64| *prompts <= split::SEQUENCES_MAX.into();
+    let Some(all) = prompts.or(limited).filter(few).map(|few| few as u32) else {
+        return Ok(None);
+    };
+    if request.allowed.strategy != Strategy::FlexGen {
+        return Ok(None);
     }
+    let smaller = prompts.is_some() && all > SPLIT_SEQUENCES;
+    let blocks = [SPLIT_SEQUENCES, all];
+    let blocks = if smaller { &blocks[..] } else { &blocks[1..] };
+    split::rate(machine, request, (blocks, |_: &_| true))
 }

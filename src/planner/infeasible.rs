@@ -113,39 +113,70 @@ impl fmt::Display for Infeasible {
 /// The plan of one sequence that exceeds the machine by least.
 pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
     let policies = smallest(&search.forms, &search.maker, &search.open);
-    let mut nearest = least_of((&search.maker, search.profile), policies.clone())?;
+    let mut nearest = least_of((&search.maker, search.profile), policies)?;
     if nearest.needed > nearest.capacity {
-        nearest.fits_in_4_bits = fits_in_4_bits(search, &policies)?;
+        nearest.fits_in_4_bits = fits_in_4_bits(search)?;
     }
     Ok(nearest)
 }
 
 /// The least of what was not allowed to be kept in 4 bits with which one of some policies fits.
-fn fits_in_4_bits(
-    search: &Search<'_>,
-    policies: &[Policy],
-) -> Result<Option<Compression>, PlanError> {
-    let tried = search.allowed.compression.choices();
+fn fits_in_4_bits(search: &Search<'_>) -> Result<Option<Compression>, PlanError> {
+    let allowed = &search.allowed;
+    let tried = allowed.compression.choices();
     for compression in Compression::ALL {
-        // The CPU attends to a cache as it is only.
-        let open = policies
-            .iter()
-            .filter(|policy| !(policy.cpu_attention && compression.cache));
-        let packed: Vec<Policy> = open
-            .map(|policy| Policy {
-                compression,
-                ..*policy
-            })
-            .collect();
-        if tried.contains(&compression) || packed.is_empty() {
+        let open = packed(&search.open, compression);
+        if tried.contains(&compression) || open.is_empty() {
             continue;
         }
-        let nearest = least_of((&search.maker, search.profile), packed)?;
-        if nearest.needed <= nearest.capacity {
+        let forms = search
+            .forms
+            .with(&[compression], allowed.sparse_attention)?;
+        let policies = smallest(&forms, &search.maker, &open);
+        let nearest = least_of((&search.maker, search.profile), policies)?;
+        if nearest.needed <= nearest.capacity || can_be_placed(&open, (&forms, &search.maker))? {
             return Ok(Some(compression));
         }
     }
     Ok(None)
+}
+
+/// Whether one of some policies has shares with which a whole plan fits, as a search would find them.
+fn can_be_placed(
+    open: &[Policy],
+    (forms, maker): (&ClosedForms, &Maker),
+) -> Result<bool, PlanError> {
+    for policy in open {
+        let Some(shape) = Shape::that_may_fit(forms, *policy, maker.room()) else {
+            continue;
+        };
+        // What the solver cannot place is left to the others.
+        for (policy, of) in lp::place_each(&shape, maker.room()).unwrap_or_default() {
+            let shape = Shape {
+                policy,
+                ..of.clone()
+            };
+            if !maker.whole(&shape)?.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Policies with so much in 4 bits, each once; the CPU attends to a cache as it is only.
+fn packed(open: &[Policy], compression: Compression) -> Vec<Policy> {
+    let mut packed: Vec<Policy> = Vec::new();
+    for policy in open {
+        let policy = Policy {
+            compression,
+            ..*policy
+        };
+        if policy.validate().is_ok() && !packed.contains(&policy) {
+            packed.push(policy);
+        }
+    }
+    packed
 }
 
 /// That none of some policies fits, by the plan that exceeds the machine by least.

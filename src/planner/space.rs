@@ -234,7 +234,9 @@ pub(super) fn shapes(
             ..*choice
         };
         let policies: Vec<Policy> = choices.iter().map(of_size).collect();
-        let meant = policies.iter().filter(|policy| is_meant(policy, workload));
+        let meant = policies
+            .iter()
+            .filter(|policy| is_meant(policy, workload, choices));
         let mut tried = 0;
         for policy in meant {
             tried += 1;
@@ -249,12 +251,13 @@ pub(super) fn shapes(
     shapes
 }
 
-/// Whether a policy is not better called by another name.
-pub(super) fn is_meant(policy: &Policy, workload: &Workload) -> bool {
+/// Whether a policy is not better called by another name that is among the choices.
+pub(super) fn is_meant(policy: &Policy, workload: &Workload, choices: &[Policy]) -> bool {
+    let is_open = |schedule| choices.iter().any(|choice| choice.schedule == schedule);
     match policy.schedule {
         Schedule::Row => policy.num_gpu_batches == 1,
         Schedule::ZigZag => true,
-        Schedule::Diagonal => overlaps(policy, workload),
+        Schedule::Diagonal => overlaps(policy, workload) || !is_open(Schedule::ZigZag),
     }
 }
 

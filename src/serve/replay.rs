@@ -8,7 +8,9 @@ use plimsoll_core::extrapolation::Extrapolation;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::machine::{Machine, ResourceKind};
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::serve::pie::{Adaptive, Lanes, Pie, Settings, layers_off, with_buffers};
+use plimsoll_core::serve::pie::{
+    Adaptive, Lanes, Pie, Settings, layers_off, layers_off_at_most, on_host, with_buffers,
+};
 use plimsoll_core::serve::predict::{
     Buckets, Classifier, Features, Learner, Oracle, Predictor, Score, Wrong,
 };
@@ -202,6 +204,28 @@ impl Server {
         }
     }
 
+    /// Whether the host has room for the layers of a stated expansion that are off the GPU.
+    ///
+    /// # Errors
+    /// That it has not, and what would help.
+    pub fn check_host(&self) -> Result<(), String> {
+        let Manager::Pie(Expansion::Fixed(expansion)) = self.manager else {
+            return Ok(());
+        };
+        let layers = self.model.num_hidden_layers as u16;
+        let share = on_host(layers, layers_off(layers, expansion));
+        let (off, holds) = (
+            Bytes((self.kv_bytes.0 as f64 * share) as u64),
+            self.profile.usable().host,
+        );
+        match off <= holds {
+            true => Ok(()),
+            false => Err(format!(
+                "layers off the GPU take {off} of the host's memory, which holds {holds}; give less --expansion or --kv-gb"
+            )),
+        }
+    }
+
     /// Whether the traffic leaves something of each link.
     ///
     /// # Errors
@@ -374,7 +398,9 @@ impl Manager {
         let lanes = Lanes::of(machine);
         match *self {
             Manager::Pie(Expansion::Auto(settings)) => {
-                let adaptive = Adaptive::new(shape.layers, settings);
+                let host = machine.host_capacity().0 as f64 / kv_bytes.0.max(1) as f64;
+                let most = layers_off_at_most(shape.layers, host);
+                let adaptive = Adaptive::new(shape.layers, settings).at_most(most);
                 Some(Pie::adaptive(lanes, kv_bytes, shape, adaptive))
             }
             Manager::Pie(Expansion::Fixed(expansion)) => {

@@ -46,6 +46,8 @@ pub struct Scheduler {
     shape: Shape,
     limits: Limits,
     manager: Box<dyn KvManager>,
+    /// What is left of the host's memory for caches of requests.
+    host_free: Bytes,
     /// Swaps layers of the cache while others are computed.
     pie: Option<Pie>,
     running: Running,
@@ -103,6 +105,7 @@ impl Scheduler {
     ) -> Scheduler {
         Scheduler {
             lanes: Lanes::of(&machine),
+            host_free: machine.host_capacity(),
             stages: Stages::alone(&machine, 0, shape.layers),
             machine,
             shape,
@@ -142,9 +145,10 @@ impl Scheduler {
         self
     }
 
-    /// The same with every so-manieth request, from the `first` on; the others are somebody else's.
+    /// The same with every so-manieth request, from the `first` on, and as much of the host's memory; the others are somebody else's.
     pub(super) fn every(mut self, first: u32, every: u32) -> Scheduler {
         (self.next, self.every) = (first, every);
+        self.host_free = Bytes(self.host_free.0 / u64::from(every));
         self
     }
 
@@ -284,10 +288,13 @@ impl Scheduler {
         is_one
     }
 
-    /// Takes out a sequence that has no room for its next token.
+    /// Takes out a sequence that has no room for its next token. Where the host has none either, it is computed again.
     fn send_away(&mut self, id: u32) {
-        let (swaps, began, busy) = (self.manager.swaps(), self.began, self.ledger.busy);
+        let (began, busy) = (self.began, self.ledger.busy);
         self.running.leave(id, self.iteration, State::Waiting);
+        let held = self.running.sequence(id).held;
+        let bytes = self.shape.bytes_per_token() * u64::from(held);
+        let swaps = self.manager.swaps() && bytes <= self.host_free;
         self.manager.release(id, &self.running);
         let sequence = self.running.sequence_mut(id);
         sequence.on_host = swaps;
@@ -296,10 +303,10 @@ impl Scheduler {
         sequence.last_token = began;
         self.ledger.preemptions += 1;
         if swaps {
-            let bytes = self.shape.bytes_per_token() * u64::from(sequence.held);
+            self.host_free = self.host_free.saturating_sub(bytes);
             self.ledger.swaps_out += 1;
             self.ledger.swapped_bytes += bytes.0;
-            let moved = Moved::Out(id, sequence.held);
+            let moved = Moved::Out(id, held);
             self.moves.push((bytes, moved));
         } else if self.described {
             self.left.push(id);
@@ -327,6 +334,7 @@ impl Scheduler {
             if sequence.on_host {
                 let bytes = self.shape.bytes_per_token() * u64::from(sequence.held);
                 self.load.context_tokens += u64::from(sequence.held) + 1;
+                self.host_free += bytes;
                 self.ledger.swaps_in += 1;
                 self.ledger.swapped_bytes += bytes.0;
                 self.moves.push((bytes, Moved::In(id)));

@@ -94,11 +94,13 @@ struct Record {
 pub struct Adaptive {
     settings: Settings,
     layers: u16,
+    /// Layers that ever may be off the GPU.
+    most: u16,
     off: u16,
     window: Window,
     /// By layers off the GPU, what it was like when it was so last.
     records: Vec<Option<Record>>,
-    /// No more than this many layers, until it is time to try again.
+    /// No more than this many layers off it, until it is time to try again.
     ceiling: u16,
     since_ceiling: u32,
     /// Iterations in a row in which nobody wanted more room.
@@ -116,6 +118,7 @@ impl Adaptive {
         Adaptive {
             settings,
             layers,
+            most: layers,
             off: 0,
             window: Window::default(),
             records: vec![None; usize::from(layers) + 1],
@@ -123,6 +126,15 @@ impl Adaptive {
             since_ceiling: 0,
             idle: 0,
             stalled: 0,
+        }
+    }
+
+    /// The same with at most so many layers off the GPU.
+    pub fn at_most(self, most: u16) -> Adaptive {
+        Adaptive {
+            most,
+            ceiling: self.ceiling.min(most),
+            ..self
         }
     }
 
@@ -175,7 +187,7 @@ impl Adaptive {
             return Some(Event::Shrink);
         }
         if self.since_ceiling >= self.settings.probe_after {
-            self.ceiling = self.layers;
+            self.ceiling = self.most;
         }
         let more = if self.off == 0 { 3 } else { self.off + 1 };
         let early =

@@ -28,6 +28,13 @@ pub fn on_host(layers: u16, off_gpu: u16) -> f64 {
     }
 }
 
+/// Layers off the GPU at most, of so many, where the host has room for so many times the GPU's part of the cache; none where
+/// fewer than swap would already be too much.
+pub fn layers_off_at_most(layers: u16, host: f64) -> u16 {
+    let most = (3..=layers).rev().find(|off| on_host(layers, *off) <= host);
+    most.unwrap_or(0)
+}
+
 /// The layers off the GPU whose expansion, buffers counted, is nearest to the one that is asked for; none at 1.
 pub fn layers_off(layers: u16, expansion: f64) -> u16 {
     let distance = |off: &u16| match off {
@@ -61,6 +68,11 @@ mod tests {
         }
         assert_eq!([on_host(48, 25), on_host(40, 0)], [1.0, 0.0]);
         assert_eq!(layers_off(48, 2.08), 25);
+        // 25 off the GPU take as much of the host as is left there; 3 take a sixteenth of it.
+        assert_eq!(
+            [1.0, 0.07, 0.06].map(|host| layers_off_at_most(48, host)),
+            [25, 3, 0]
+        );
         assert_eq!([layers_off(40, 1.0), layers_off(40, 1.6)], [0, 14]);
         assert_eq!(
             [slots(48, 0), slots(48, 2), slots(48, 3), slots(48, 25)],
