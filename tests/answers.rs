@@ -312,6 +312,45 @@ fn what_a_run_reads_or_another_writes_is_not_overwritten() {
     drop(held);
     place.text(&format!("{own} -o out.jsonl"));
     assert_eq!(place.read("out.jsonl"), rows);
+    // What another program wrote, whose lines might be rows that have not ended.
+    place.write("mine.jsonl", &prompts(2));
+    let words = ["mine.jsonl", "no mine.jsonl.run.json says what made it"];
+    place.refused(&format!("{own} -o mine.jsonl --resume"), 4, &words);
+    assert_eq!(place.read("mine.jsonl"), prompts(2));
+}
+
+/// A run of some prompts is timed from its start to its end, however many a plan for prompts without end has.
+#[test]
+fn as_many_prompts_as_a_steady_state_has_are_all_counted() {
+    let place = Place::new();
+    rounds_of_four(&place, 12, 3);
+    let mut plan: Value = serde_json::from_str(&place.read("plan.json")).unwrap();
+    plan["policy"]["schedule"] = json!("diagonal");
+    plan["workload"]["num_prompts"] = Value::Null;
+    place.write("plan.json", &plan.to_string());
+    let mut tokens = Vec::new();
+    for count in 4..=12 {
+        place.write("prompts.jsonl", &prompts(count));
+        let line = format!(
+            "run --plan plan.json --model {} --prompts prompts.jsonl --ignore-eos --format json",
+            tiny_opt()
+        );
+        let generated = &place.json(&line)["measured"]["generated_tokens"];
+        tokens.push(generated.as_u64().unwrap());
+    }
+    let all: Vec<u64> = (4..=12).map(|count| 3 * count).collect();
+    assert_eq!(tokens, all);
+    // Their texts and answers are more than there is room for.
+    let needed = plan["capacity_bytes"]["host"].clone();
+    plan["capacity_bytes"]["host"] = json!(300_000);
+    assert!(needed.as_u64().unwrap() > 300_000);
+    place.write("plan.json", &plan.to_string());
+    place.write("prompts.jsonl", &prompts(4000));
+    let line = format!(
+        "run --plan plan.json --model {} --prompts prompts.jsonl",
+        tiny_opt()
+    );
+    place.refused(&line, 3, &["host", "plan with --num-prompts 4000"]);
 }
 
 /// A folder is a checkpoint; only its config.json asked for by itself has weights that are made up.

@@ -8,6 +8,7 @@ mod report;
 mod stopped;
 mod watched;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use plimsoll_backend::cpu::{CpuExecutor, CpuOptions, Throttles};
@@ -26,7 +27,7 @@ use super::output::{check_apart, check_outputs, check_spared};
 use super::pace::Around;
 use super::profile::cpu_options;
 use super::threads::DeviceThreads;
-use crate::files::{input_name, is_being_written, is_standard_input, is_standard_output};
+use crate::files::{Reserved, input_name, is_standard_input, is_standard_output};
 use answers::Answers;
 use choice::ChoiceArgs;
 use prepare::Prepared;
@@ -168,7 +169,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             ("--prompts", prompts.filter(|file| !is_standard_input(file))),
         ],
     )?;
-    check_free(args)?;
+    let reserved = reserved(args)?;
     // Where this machine is measured first, with as many as it then runs with.
     let threads = args.threads.of(args.backend, None);
     let cpu = args
@@ -188,30 +189,35 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         draws: prepared.draws(),
         ..cpu
     };
-    let mut answers = Answers::new(&prepared, args.output.clone(), report::shown(args.format));
+    let mut answers = Answers::new(&prepared, reserved, report::shown(args.format));
     let done = execute(args, &prepared, &options, &mut answers)?;
     report::write_and_print(args, &prepared, &done, answers.failure())
 }
 
-/// Refuses outputs that another run writes, or that would take the place of what this one reads, or leaves beside its
-/// rows.
-fn check_free(args: &Args) -> anyhow::Result<()> {
+/// The file for rows, which no other run may write to from now on. Refuses outputs that one does, or that would take the place of what
+/// this one reads, or leaves beside its rows.
+fn reserved(args: &Args) -> anyhow::Result<Option<Reserved>> {
     let outputs = [("--output", &args.output), ("--trace", &args.trace)];
     let outputs = outputs.map(|(flag, file)| (flag, file.as_deref()));
-    if let Some(file) = outputs[0].1.filter(|file| is_being_written(file)) {
-        let file = file.display();
-        let line = format!(
-            "--output {file}: another run is writing to it; wait for its end, or give another file"
-        );
-        return Err(Failure::new(Exit::Usage, line).into());
-    }
     let record = outputs[0].1.map(record::beside);
     check_apart(
         &outputs[1..],
         &[("the record of --output", record.as_deref())],
     )?;
     check_spared(&outputs, args.hw.as_deref(), args.model.as_deref())?;
-    Ok(())
+    let reserved = outputs[0].1.map(|file| {
+        Reserved::of(file).map_err(|error| {
+            let why = match error.kind() {
+                ErrorKind::ResourceBusy => format!(
+                    "{}: another run is writing to it; wait for its end, or give another file",
+                    file.display()
+                ),
+                _ => error.to_string(),
+            };
+            Failure::new(Exit::Usage, format!("--output {why}")).into()
+        })
+    });
+    reserved.transpose()
 }
 
 fn execute(

@@ -30,7 +30,7 @@ pub use plan::{PlanFile, SearchNote, plan_json, read_plan};
 pub use prompts::{
     Prompt, Room, one_prompt, random_prompts, random_tokens, read_prompts, split_mix,
 };
-pub use rows::{Rows, is_being_written};
+pub use rows::{Reserved, Rows};
 pub use tokenizer::Tokenizer;
 pub use toml_place::TomlText;
 pub use write::{

@@ -1,10 +1,86 @@
 //! A file of rows that grows: each row is there whole, on disk, before the next is begun.
 
-use std::fs::{File, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use super::write::{Place, context, open};
+
+/// A file that nobody else writes rows to, from now until it or its [`Rows`] are dropped; what is in it stays until there are rows.
+#[derive(Debug)]
+pub struct Reserved {
+    path: PathBuf,
+    /// None for a pipe or a device, which may have several writers.
+    file: Option<File>,
+    /// Where it was made for this, which goes where it stays empty.
+    made: Option<PathBuf>,
+}
+
+impl Reserved {
+    /// Reserves a file, there or to be made.
+    ///
+    /// # Errors
+    /// What the system says, with the path in front; [`ErrorKind::ResourceBusy`] where another program has reserved it.
+    pub fn of(path: &Path) -> io::Result<Reserved> {
+        let attempt = || {
+            let Place::File(place) = Place::of(path)? else {
+                return Ok((None, None));
+            };
+            let is_new = !place.exists();
+            let file = File::options().append(true).create(true).open(&place)?;
+            lock(&file)?;
+            Ok((Some(file), is_new.then_some(place)))
+        };
+        let (file, made) = attempt().map_err(|error| context(path, error))?;
+        Ok(Reserved {
+            path: path.to_owned(),
+            file,
+            made,
+        })
+    }
+
+    /// As it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Begins to write behind the first `kept` bytes; what comes after them goes.
+    ///
+    /// # Errors
+    /// What the system says, with the path in front.
+    pub fn rows(mut self, kept: u64) -> io::Result<Rows> {
+        self.made = None;
+        let mut attempt = || match self.file.take() {
+            Some(file) => {
+                file.set_len(kept)?;
+                Ok((file, Some(kept)))
+            }
+            None => match Place::of(&self.path)? {
+                Place::Stream(file) => Ok((file, None)),
+                Place::File(_) | Place::Pipe => Ok((open(&self.path)?, None)),
+            },
+        };
+        let (file, end) = attempt().map_err(|error| context(&self.path, error))?;
+        Ok(Rows {
+            path: std::mem::take(&mut self.path),
+            file,
+            end,
+            sync: File::sync_data,
+        })
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let is_empty = |file: &File| file.metadata().is_ok_and(|there| there.len() == 0);
+        if let (Some(made), Some(file)) = (&self.made, &self.file)
+            && is_empty(file)
+        {
+            // An empty file is no harm.
+            let _ = fs::remove_file(made);
+        }
+    }
+}
 
 /// Rows that are written as they come.
 #[derive(Debug)]
@@ -18,32 +94,6 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Opens a file to write behind its first `kept` bytes; what comes after them goes. Nobody else may as long as it is
-    /// open.
-    ///
-    /// # Errors
-    /// What the system says, with the path in front; [`ErrorKind::ResourceBusy`] where another program has it open so.
-    pub fn open(path: &Path, kept: u64) -> io::Result<Rows> {
-        let attempt = || match Place::of(path)? {
-            Place::File(place) => {
-                let options = File::options().append(true).create(true).open(place);
-                let file = options?;
-                lock(&file)?;
-                file.set_len(kept)?;
-                Ok((file, Some(kept)))
-            }
-            Place::Stream(file) => Ok((file, None)),
-            Place::Pipe => Ok((open(path)?, None)),
-        };
-        let (file, end) = attempt().map_err(|error| context(path, error))?;
-        Ok(Rows {
-            path: path.to_owned(),
-            file,
-            end,
-            sync: File::sync_data,
-        })
-    }
-
     /// Writes whole rows, each with its line end. Says how many of them are there, which on an error are
     /// those that fitted, and what the error is, with the path in front.
     pub fn push(&mut self, rows: &str) -> (usize, io::Result<()>) {
@@ -86,12 +136,6 @@ impl Rows {
     }
 }
 
-/// Whether another program is writing rows to a file.
-pub fn is_being_written(path: &Path) -> bool {
-    let busy = |file: &File| lock(file).is_err_and(|e| e.kind() == ErrorKind::ResourceBusy);
-    path.is_file() && File::open(path).as_ref().is_ok_and(busy)
-}
-
 /// File systems without locks have none to be held.
 fn lock(file: &File) -> io::Result<()> {
     match file.try_lock() {
@@ -104,20 +148,39 @@ fn lock(file: &File) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    fn rows(path: &Path, kept: u64) -> Rows {
+        Reserved::of(path).unwrap().rows(kept).unwrap()
+    }
+
     #[test]
     fn two_do_not_write_to_one_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.jsonl");
-        assert!(!is_being_written(&path));
-        let mut rows = Rows::open(&path, 0).unwrap();
+        let refused = || {
+            let error = Reserved::of(&path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ResourceBusy);
+        };
+        let reserved = Reserved::of(&path).unwrap();
+        // From before there is a row.
+        refused();
+        let mut rows = reserved.rows(0).unwrap();
         rows.push("1\n").1.unwrap();
-        assert!(is_being_written(&path));
-        let refused = Rows::open(&path, 0).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::ResourceBusy);
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n");
+        refused();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
         drop(rows);
-        assert!(!is_being_written(&path));
-        Rows::open(&path, 2).unwrap();
+        Reserved::of(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
+    }
+
+    #[test]
+    fn a_file_that_gets_no_row_is_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.jsonl");
+        drop(Reserved::of(&path).unwrap());
+        assert!(!path.exists());
+        fs::write(&path, "").unwrap();
+        drop(Reserved::of(&path).unwrap());
+        assert!(path.exists());
     }
 
     #[test]
@@ -125,7 +188,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.jsonl");
         std::fs::write(&path, "1\n2\n3 is to").unwrap();
-        let mut rows = Rows::open(&path, 4).unwrap();
+        let mut rows = rows(&path, 4);
         for (text, count) in [("3\n", 1), ("4\n5\n", 2)] {
             let (there, written) = rows.push(text);
             written.unwrap();
@@ -133,7 +196,7 @@ mod tests {
         }
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n2\n3\n4\n5\n");
         drop(rows);
-        Rows::open(&path, 0).unwrap();
+        Reserved::of(&path).unwrap().rows(0).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
     }
 
@@ -141,7 +204,7 @@ mod tests {
     fn rows_that_did_not_reach_the_disk_do_not_count() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.jsonl");
-        let mut rows = Rows::open(&path, 0).unwrap();
+        let mut rows = rows(&path, 0);
         rows.push("1\n").1.unwrap();
         rows.sync = |_| Err(io::Error::other("lost"));
         let (there, written) = rows.push("2\n3\n");
@@ -152,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_device_that_is_full_is_said_with_its_path() {
-        let mut rows = Rows::open(Path::new("/dev/full"), 0).unwrap();
+        let mut rows = rows(Path::new("/dev/full"), 0);
         let (there, written) = rows.push("1\n");
         assert_eq!(there, 0);
         let said = written.unwrap_err().to_string();

@@ -4,13 +4,12 @@
 //! beginning of the file of an uninterrupted run, however the plan puts prompts together.
 
 use std::io;
-use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::Value;
 
 use super::prepare::Prepared;
-use crate::files::{Prompt, Rows};
+use crate::files::{Prompt, Reserved, Rows};
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -84,18 +83,18 @@ pub(super) struct Answers<'a> {
     failed: Option<io::Error>,
 }
 
-struct Output {
-    path: PathBuf,
-    /// Not opened before there is a row: until then an earlier file stays as it is.
-    rows: Option<Rows>,
+enum Output {
+    /// There is no row yet: until then an earlier file stays as it is.
+    Reserved(Reserved),
+    Rows(Rows),
 }
 
 impl<'a> Answers<'a> {
     /// Keeps the tokens of the first answers, as many as are `shown`.
-    pub fn new(prepared: &'a Prepared, path: Option<PathBuf>, shown: usize) -> Answers<'a> {
+    pub fn new(prepared: &'a Prepared, output: Option<Reserved>, shown: usize) -> Answers<'a> {
         Answers {
             prepared,
-            output: path.map(|path| Output { path, rows: None }),
+            output: output.map(Output::Reserved),
             written: 0,
             tokens: 0,
             shown: (shown, Vec::new()),
@@ -135,9 +134,9 @@ impl<'a> Answers<'a> {
     }
 
     fn write(&mut self, which: &[(usize, Vec<u32>)]) -> io::Result<()> {
-        let Some(output) = &mut self.output else {
+        if self.output.is_none() {
             return Ok(());
-        };
+        }
         let mut text = String::new();
         let mut tokens = Vec::new();
         for (at, ids) in which {
@@ -147,16 +146,16 @@ impl<'a> Answers<'a> {
             text.push_str(&serde_json::to_string(&answer)?);
             text.push('\n');
         }
-        let rows = match &mut output.rows {
-            Some(rows) => rows,
-            none => none.insert(
-                self.prepared
-                    .kept
-                    .open(&self.prepared.record, &output.path)?,
-            ),
+        let mut rows = match self.output.take() {
+            Some(Output::Rows(rows)) => rows,
+            Some(Output::Reserved(file)) => {
+                self.prepared.kept.open(&self.prepared.record, file)?
+            }
+            None => return Ok(()),
         };
         // Of several rows those that fit are there, even where not all do.
         let (there, written) = rows.push(&text);
+        self.output = Some(Output::Rows(rows));
         self.tokens += tokens[..there].iter().sum::<usize>();
         written
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::choice::Choice;
-use crate::files::{InputError, Prompt, Rows, Tokenizer, is_file, read_text, write_atomically};
+use crate::files::{InputError, Prompt, Reserved, Rows, Tokenizer, is_file, read_text, write_atomically};
 
 /// What made the rows of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -161,6 +161,15 @@ impl Kept {
             _ => fs::read(path).map_err(|error| InputError::unreadable(path, &error))?,
         };
         let mut kept = Kept::default();
+        if bytes.is_empty() {
+            return Ok(kept);
+        }
+        let beside = beside(path);
+        if !beside.exists() {
+            let problem = format!("is not empty, and no {} says what made it", beside.display());
+            let remedy = "give it as well, or run again without --resume";
+            return Err(InputError::bad_file(path, "--resume", problem, remedy));
+        }
         let whole = |line: &&[u8]| line.ends_with(b"\n");
         let lines = bytes
             .split_inclusive(|byte| *byte == b'\n')
@@ -177,16 +186,9 @@ impl Kept {
             kept.ids.push(row.id);
             kept.bytes += line.len() as u64;
         }
-        let beside = beside(path);
-        if kept.ids.is_empty() {
-            return Ok(kept);
+        if !kept.ids.is_empty() {
+            kept.record = Some(Record::read(&beside)?);
         }
-        if !beside.exists() {
-            let problem = format!("has rows, and no {} says what made them", beside.display());
-            let remedy = "give it as well, or run again without --resume";
-            return Err(InputError::bad_file(path, "--resume", problem, remedy));
-        }
-        kept.record = Some(Record::read(&beside)?);
         Ok(kept)
     }
 
@@ -228,21 +230,22 @@ impl Kept {
         }
     }
 
-    /// Opens a file of rows to write behind those that are kept. Where there are none, what makes the new
+    /// Begins to write rows behind those that are kept. Where there are none, what makes the new
     /// ones is put beside it once older rows are gone, and these go once that is on disk.
     ///
     /// # Errors
     /// What the system says.
-    pub fn open(&self, record: &Record, path: &Path) -> io::Result<Rows> {
-        if !self.ids.is_empty() || !is_file(path) {
-            return Rows::open(path, self.bytes);
+    pub fn open(&self, record: &Record, reserved: Reserved) -> io::Result<Rows> {
+        let path = reserved.path().to_owned();
+        if !self.ids.is_empty() || !is_file(&path) {
+            return reserved.rows(self.bytes);
         }
         let mut rows = None;
-        write_atomically(&beside(path), |out| {
+        write_atomically(&beside(&path), |out| {
             serde_json::to_writer(&mut *out, record)?;
             out.write_all(b"\n")?;
             out.flush()?;
-            rows = Some(Rows::open(path, 0));
+            rows = Some(reserved.rows(0));
             Ok(())
         })?;
         rows.expect("it was opened with what is beside it")
@@ -262,16 +265,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.jsonl");
         fs::write(&path, text).unwrap();
+        fs::write(beside(&path), "{}").unwrap();
         Kept::read(&path)
     }
 
     #[test]
     fn rows_without_what_made_them_are_refused() {
-        let said = kept(ROWS).unwrap_err().to_string();
-        assert!(
-            said.contains("out.jsonl.run.json says what made them"),
-            "{said}"
-        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.jsonl");
+        // What somebody else wrote has no record either, even if its lines look like rows that have not ended.
+        for text in [ROWS, "{\"id\": 1, \"prompt\": \"Once\"}\n"] {
+            fs::write(&path, text).unwrap();
+            let said = Kept::read(&path).unwrap_err().to_string();
+            assert!(said.contains("out.jsonl.run.json says what"), "{said}");
+        }
         let said = kept(&ROWS.replace("\"id\": \"b\"", ""))
             .unwrap_err()
             .to_string();
