@@ -140,9 +140,14 @@ impl SlowRun {
 
     /// Starts a command, and waits until Ctrl-C is heard.
     pub fn of(place: &Place, line: &str) -> SlowRun {
-        let mut command = Command::new("sh");
         // As it is by default, a write beyond the limit would end the process by a signal.
-        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
+        SlowRun::ignoring(place, "XFSZ", line)
+    }
+
+    /// The same which is started to ignore some signals.
+    pub fn ignoring(place: &Place, signals: &str, line: &str) -> SlowRun {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("trap '' {signals}; exec \"$0\" \"$@\"")]);
         command.arg(env!("CARGO_BIN_EXE_plimsoll"));
         command.args(line.split_whitespace());
         command.current_dir(place.folder.path());

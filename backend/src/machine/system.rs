@@ -9,7 +9,7 @@ use plimsoll_core::units::Bytes;
 
 use super::{Finding, State};
 use crate::kernels::simd::InstructionSet;
-use crate::tiers::{DiskMode, DiskTier};
+use crate::tiers::{DiskMode, DiskTier, available_memory, memory_limit, total_memory};
 
 pub fn findings(disk_dir: &Path) -> Vec<Finding> {
     vec![
@@ -37,18 +37,14 @@ fn processor() -> Finding {
     }
 }
 
-/// A number of /proc/meminfo, in bytes.
-fn meminfo(text: &str, key: &str) -> Option<Bytes> {
-    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-    let number = line.trim_start_matches(':').split_whitespace().next()?;
-    number.parse().ok().map(|kib: u64| Bytes(kib << 10))
-}
-
 fn memory() -> Finding {
     const NAME: &str = "host memory";
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    match (meminfo(&text, "MemAvailable"), meminfo(&text, "MemTotal")) {
-        (Some(free), Some(all)) => Finding::good(NAME, format!("{free} of {all} free")),
+    let held = match memory_limit() {
+        Some(_) => ", which is what a control group (a container's, or a service's) allows",
+        None => "",
+    };
+    match (available_memory(), total_memory()) {
+        (Some(free), Some(all)) => Finding::good(NAME, format!("{free} of {all} free{held}")),
         _ => {
             let remedy = "mount /proc, from which capacities are read";
             Finding::other(NAME, State::Missing, "/proc/meminfo does not say", remedy)
@@ -139,10 +135,6 @@ mod tests {
 
     #[test]
     fn what_the_system_writes_is_read() {
-        let text = "MemTotal:       16384 kB\nMemFree:         1024 kB\nMemAvailable:    2048 kB\n";
-        assert_eq!(meminfo(text, "MemAvailable"), Some(Bytes(2 << 20)));
-        assert_eq!(meminfo(text, "MemTotal"), Some(Bytes(16 << 20)));
-        assert_eq!(meminfo(text, "Swap"), None);
         assert_eq!(chosen("always [madvise] never\n"), Some("madvise"));
         assert_eq!(chosen(""), None);
     }

@@ -15,6 +15,7 @@ use super::link_pace::LinkTimes;
 use super::samples::{Handoffs, Timed, durations};
 use super::stats::{median, spread, without_falls};
 use super::{Measured, Moment, ProbeOptions, beside, compute, unpack};
+use crate::tiers::total_memory;
 
 pub(crate) const MEASURED: &str = "measured";
 const COUNTED: &str = "counted";
@@ -119,7 +120,8 @@ fn best_weight_rate(measured: &Measured) -> f64 {
 }
 
 fn tiers(options: &ProbeOptions, measured: &Measured) -> Tiers {
-    let memory = system_memory();
+    // 4 GiB where the system does not say.
+    let memory = total_memory().map_or(4 << 30, |bytes| bytes.0);
     let card = options.cpu.card.as_ref();
     let bytes = |count: u64| Quantity::new(Bytes(count), COUNTED);
     let rate = |rate: f64| Quantity::new(BytesPerSecond(rate), MEASURED);
@@ -139,22 +141,6 @@ fn tiers(options: &ProbeOptions, measured: &Measured) -> Tiers {
         host_reserved_bytes: bytes(0),
         device_bandwidth: rate(best_weight_rate(measured)),
         host_bandwidth: rate(median(host_reads)).with_spread(spread(host_reads)),
-    }
-}
-
-/// Main memory in bytes; 4 GiB where the system does not say.
-#[allow(unsafe_code)]
-fn system_memory() -> u64 {
-    // SAFETY: asks for two numbers.
-    let (pages, page) = unsafe {
-        (
-            libc::sysconf(libc::_SC_PHYS_PAGES),
-            libc::sysconf(libc::_SC_PAGESIZE),
-        )
-    };
-    match (u64::try_from(pages), u64::try_from(page)) {
-        (Ok(pages), Ok(page)) if pages > 0 && page > 0 => pages * page,
-        _ => 4 << 30,
     }
 }
 

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use plimsoll_core::units::Bytes;
 
-use super::TierError;
+use super::{TierError, available_memory};
 
 /// Mappings start at multiples of this, so that the system can use large pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -210,17 +210,6 @@ pub fn check_memory(device: Bytes, host: Bytes) -> Result<(), TierError> {
         }
         _ => Ok(()),
     }
-}
-
-/// Memory that can be taken without swapping, where the system says. It promises more than it has, and
-/// ends the process that comes to collect; so it is asked first.
-pub fn available_memory() -> Option<Bytes> {
-    let report = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = report
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(Bytes(kib * 1024))
 }
 
 impl Drop for Arena {
