@@ -239,8 +239,13 @@ fn both_ways_to_write_rotary_scaling_mean_the_same() {
             "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 16},
     });
+    // Saved again, a file may have both names of the kind, of which the later one counts.
+    let mut both = old.clone();
+    both["rope_scaling"]["type"] = json!("yarn");
+    both["rope_scaling"]["rope_type"] = json!("llama3");
     let spec = llama_with(old).unwrap();
     assert_eq!(spec, llama_with(new).unwrap());
+    assert_eq!(spec, llama_with(both).unwrap());
     assert_eq!(spec.eos_token_ids, [7, 8]);
     let Positions::Rotary { theta, scaling, .. } = spec.positions else {
         panic!("rotary");

@@ -24,18 +24,32 @@ pub struct GenerationConfig {
     pub not_applied: Vec<&'static str>,
 }
 
-/// Keys of Hugging Face's `generate` that change tokens, with the value that changes nothing.
-const NOT_APPLIED: [(&str, f64); 9] = [
-    ("repetition_penalty", 1.0),
-    ("encoder_repetition_penalty", 1.0),
-    ("no_repeat_ngram_size", 0.0),
-    ("num_beams", 1.0),
-    ("penalty_alpha", 0.0),
-    ("min_p", 0.0),
-    ("typical_p", 1.0),
-    ("min_new_tokens", 0.0),
-    ("min_length", 0.0),
+/// Keys of Hugging Face's `generate` that change tokens, with the number that changes nothing; nothing at all does of the others.
+const NOT_APPLIED: [(&str, Option<f64>); 20] = [
+    ("repetition_penalty", Some(1.0)),
+    ("encoder_repetition_penalty", Some(1.0)),
+    ("no_repeat_ngram_size", Some(0.0)),
+    ("num_beams", Some(1.0)),
+    ("penalty_alpha", Some(0.0)),
+    ("min_p", Some(0.0)),
+    ("typical_p", Some(1.0)),
+    ("epsilon_cutoff", Some(0.0)),
+    ("eta_cutoff", Some(0.0)),
+    ("guidance_scale", Some(1.0)),
+    ("min_new_tokens", Some(0.0)),
+    ("min_length", Some(0.0)),
+    ("exponential_decay_length_penalty", None),
+    ("bad_words_ids", None),
+    ("suppress_tokens", None),
+    ("begin_suppress_tokens", None),
+    ("forced_bos_token_id", None),
+    ("forced_eos_token_id", None),
+    ("sequence_bias", None),
+    ("stop_strings", None),
 ];
+
+/// What `generate` draws from where a checkpoint says that tokens are drawn, and not from how many.
+const TOP_K: u32 = 50;
 
 impl GenerationConfig {
     /// That of a model's folder; the default where there is no such file.
@@ -70,21 +84,31 @@ impl Keys<'_> {
         };
         let above_0 = |value: &Value| value.as_f64().filter(|number| *number > 0.0);
         let share = |value: &Value| above_0(value).filter(|share| *share <= 1.0);
-        let applies = |(key, neutral): &(&str, f64)| {
-            let value = self.keys.get(*key);
-            value.is_some_and(|value| !value.is_null() && value.as_f64() != Some(*neutral))
+        let applies = |(key, neutral): &(&str, Option<f64>)| {
+            let is_nothing = |value: &Value| match value {
+                Value::Null => true,
+                Value::Array(items) => items.is_empty(),
+                Value::Object(keys) => keys.is_empty(),
+                other => neutral.is_some() && other.as_f64() == *neutral,
+            };
+            self.keys.get(*key).is_some_and(|value| !is_nothing(value))
         };
         let do_sample = self.get("do_sample", "true or false", Value::as_bool)?;
         let no_less_than_0 = |value: &Value| value.as_f64().filter(|number| *number >= 0.0);
         let temperature = self.get("temperature", "a number, 0 or above", no_less_than_0)?;
         // At 0 the likeliest token is taken, whatever else is said.
         let greedy = temperature == Some(0.0);
+        let do_sample = do_sample.unwrap_or(false) && !greedy;
+        let top_k = match self.keys.contains_key("top_k") {
+            // 0 is all.
+            true => self.get("top_k", "a count", one)?.filter(|k| *k > 0),
+            false => do_sample.then_some(TOP_K),
+        };
         Ok(GenerationConfig {
             eos_token_ids: self.get("eos_token_id", "a token id, or a list of them", eos)?,
-            do_sample: do_sample.unwrap_or(false) && !greedy,
+            do_sample,
             temperature: temperature.filter(|_| !greedy),
-            // 0 is all.
-            top_k: self.get("top_k", "a count", one)?.filter(|k| *k > 0),
+            top_k,
             top_p: self.get("top_p", "a number above 0 and at most 1", share)?,
             not_applied: NOT_APPLIED
                 .iter()
@@ -144,6 +168,24 @@ mod tests {
             (Some(0.6), None, Some(0.9))
         );
         assert_eq!(many.not_applied, ["repetition_penalty"]);
+        let named = read(
+            r#"{"bad_words_ids": [[3]], "suppress_tokens": [], "stop_strings": "\n", "sequence_bias": null,
+                "guidance_scale": 1, "forced_eos_token_id": 2}"#,
+        );
+        let expected = ["bad_words_ids", "forced_eos_token_id", "stop_strings"];
+        assert_eq!(named.unwrap().not_applied, expected);
+    }
+
+    #[test]
+    fn who_draws_and_does_not_say_from_how_many_draws_from_fifty() {
+        for (text, top_k) in [
+            (r#"{"do_sample": true, "top_p": 0.9}"#, Some(50)),
+            (r#"{"do_sample": true, "top_k": null}"#, None),
+            (r#"{"do_sample": true, "top_k": 7}"#, Some(7)),
+            (r#"{"top_p": 0.9}"#, None),
+        ] {
+            assert_eq!(read(text).unwrap().top_k, top_k, "{text}");
+        }
     }
 
     /// As Hugging Face writes it where beams or nothing was asked for.

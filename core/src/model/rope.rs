@@ -9,8 +9,10 @@ use super::{ModelError, Positions, RotaryPairs, RotaryScaling};
 /// `rope_parameters`, or `rope_scaling` before it.
 #[derive(Debug, Default, Deserialize)]
 struct RopeWire {
-    #[serde(alias = "type")]
     rope_type: Option<String>,
+    /// Its older name, beside which the later one counts: files that were saved again have both.
+    #[serde(rename = "type")]
+    older_type: Option<String>,
     rope_theta: Option<f64>,
     partial_rotary_factor: Option<f64>,
     factor: Option<f64>,
@@ -44,7 +46,8 @@ impl<'a, 'k> Rope<'a, 'k> {
             Some(wire) => ("rope_parameters", Some(wire)),
             None => ("rope_scaling", keys.optional(&["rope_scaling"])?),
         };
-        let wire = wire.unwrap_or_default();
+        let mut wire: RopeWire = wire.unwrap_or_default();
+        wire.rope_type = wire.rope_type.or(wire.older_type.take());
         Ok(Rope { keys, key, wire })
     }
 

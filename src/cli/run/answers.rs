@@ -52,7 +52,8 @@ impl Prepared {
     /// The answer to a prompt, by all tokens that came out for it.
     pub fn answer<'a>(&self, prompt: &'a Prompt, ids: Vec<u32>) -> io::Result<Answer<'a>> {
         let (ids, finish_reason) = ended(ids, &self.choice.stop, self.plan.workload.gen_len);
-        let text = self.tokenizer.as_ref().map(|it| it.decode(&ids));
+        let tokenizer = self.tokenizer.as_ref();
+        let text = tokenizer.map(|it| it.decode_after(&prompt.prompt_token_ids, &ids));
         Ok(Answer {
             id: &prompt.id,
             prompt_tokens: prompt.prompt_token_ids.len(),
