@@ -265,7 +265,14 @@ fn a_case_that_fits_nowhere_is_infeasible() {
         "the device tier holds",
         "too much",
     ];
-    Place::new(&planned).refused(hw, 3, &words);
+    let place = Place::new(&planned);
+    place.refused(hw, 3, &words);
+    // An earlier run's profile is that of its tables.
+    fs::write(place.path("out/cases.csv"), "earlier").expect("written");
+    fs::write(place.path("out/profile.toml"), "earlier").expect("written");
+    place.refused(hw, 3, &words);
+    let kept = fs::read_to_string(place.path("out/profile.toml"));
+    assert_eq!(kept.expect("kept"), "earlier");
 }
 
 #[cfg(unix)]

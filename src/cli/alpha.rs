@@ -59,7 +59,8 @@ pub struct Args {
     #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
     h2d_gb_s: Option<f64>,
     /// The most that the CPU reads of weights while it multiplies, in GB/s
-    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(long, value_name = "GB/S", value_parser = positive, allow_negative_numbers = true,
+          conflicts_with = "output")]
     cpu_gb_s: Option<f64>,
     #[command(flatten)]
     threads: DeviceThreads,
@@ -199,23 +200,22 @@ fn with_curves(
     options: &PartOptions,
     (measured, copies): (&[Measured], &[(Bytes, Seconds)]),
 ) -> HardwareProfile {
-    const SOURCE: &str = "alpha-benchmark";
+    let name = format!("alpha-{}", options.model.name);
     let source = Source {
         kind: SourceKind::Measured,
         from: format!(
-            "plimsoll alpha on the {} executor: two layers of {}, {} sequences, the CPU beside copies",
+            "plimsoll alpha on the {} executor: two layers of {}, the CPU beside copies",
             if options.cpu.card.is_some() {
                 "CUDA"
             } else {
                 "CPU"
             },
             options.model.name,
-            options.sequences
         ),
         date: today(),
     };
-    profile.sources.insert(SOURCE.to_owned(), source);
-    let curve = |points| Curve::new(points, SOURCE, None).ok();
+    profile.sources.insert(name.clone(), source);
+    let curve = |points| Curve::new(points, name.as_str(), None).ok();
     for ((n, k), rates) in cpu_rates(options, measured) {
         let packed = options.compression.weights;
         let shape = (options.dtype, Some(n), Some(k), packed);

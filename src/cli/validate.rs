@@ -102,7 +102,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let cpu = args.backend.choosing_by(cpu, &profile);
     let profile_file = args.output.join("profile.toml");
-    write_text(&profile_file, &profile.to_toml())?;
+    let write_profile = || write_text(&profile_file, &profile.to_toml());
+    // Beside tables of an earlier run its own profile stays until there are new ones.
+    let mut is_to_come = report::has_tables(&args.output);
+    if !is_to_come {
+        write_profile()?;
+    }
     let setting = Setting {
         hardware: profile.name.clone(),
         device: args.backend.words(),
@@ -116,6 +121,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let tables = validation.run(&mut |so_far| {
         let report = Report::of(so_far, &setting, &profile);
         bar.set(report.coverage.runs as u64);
+        if std::mem::take(&mut is_to_come) {
+            write_profile()?;
+        }
         report::write_tables(&args.output, &report)
     });
     drop(bar);

@@ -122,7 +122,11 @@ mod tests {
         assert_eq!(of("0::/a/b\n"), ["/root/a/b", "/root/a", "/root/"]);
         assert_eq!(of("0::/\n"), ["/root/"]);
         let first = "9:cpu,cpuacct:/x\n4:hugetlb,memory:/docker/1\n";
-        let expected = ["/root/memory/docker/1", "/root/memory/docker", "/root/memory/"];
+        let expected = [
+            "/root/memory/docker/1",
+            "/root/memory/docker",
+            "/root/memory/",
+        ];
         assert_eq!(of(first), expected);
         assert!(of("nonsense\n").is_empty());
     }

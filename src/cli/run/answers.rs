@@ -149,9 +149,7 @@ impl<'a> Answers<'a> {
         }
         let mut rows = match self.output.take() {
             Some(Output::Rows(rows)) => rows,
-            Some(Output::Reserved(file)) => {
-                self.prepared.kept.open(&self.prepared.record, file)?
-            }
+            Some(Output::Reserved(file)) => self.prepared.kept.open(&self.prepared.record, file)?,
             None => return Ok(()),
         };
         // Of several rows those that fit are there, even where not all do.

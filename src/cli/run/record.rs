@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::choice::Choice;
-use crate::files::{InputError, Prompt, Reserved, Rows, Tokenizer, is_file, read_text, write_atomically};
+use crate::files::{
+    InputError, Prompt, Reserved, Rows, Tokenizer, is_file, read_text, write_atomically,
+};
 
 /// What made the rows of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -166,7 +168,10 @@ impl Kept {
         }
         let beside = beside(path);
         if !beside.exists() {
-            let problem = format!("is not empty, and no {} says what made it", beside.display());
+            let problem = format!(
+                "is not empty, and no {} says what made it",
+                beside.display()
+            );
             let remedy = "give it as well, or run again without --resume";
             return Err(InputError::bad_file(path, "--resume", problem, remedy));
         }

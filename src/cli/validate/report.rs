@@ -77,6 +77,13 @@ fn notes_text(notes: &[String]) -> String {
     text
 }
 
+/// Whether a folder has tables of an earlier run.
+pub(super) fn has_tables(dir: &Path) -> bool {
+    ["cases.csv", "cases.json"]
+        .iter()
+        .any(|name| dir.join(name).exists())
+}
+
 /// Writes `cases.csv` and `cases.json`.
 pub(super) fn write_tables(dir: &Path, report: &Report<'_>) -> io::Result<()> {
     let rows: Vec<CaseRow> = report.cases.iter().map(CaseRow::in_cells).collect();
