@@ -164,7 +164,9 @@ fn predicted(
     match predict(&with(policy, of), profile) {
         Ok(summary) => Ok(Ok(summary)),
         Err(SimulateError::Lower(
-            refused @ (LowerError::DoesNotFit { .. } | LowerError::Policy(_)),
+            refused @ (LowerError::DoesNotFit { .. }
+            | LowerError::Policy(_)
+            | LowerError::TooMuch { .. }),
         )) => Ok(Err(refused)),
         Err(error) => Err(error),
     }

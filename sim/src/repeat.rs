@@ -3,7 +3,7 @@
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::schedule::rounds;
-use plimsoll_core::lower::{LowerError, arena_footprints, check_fits, footprint};
+use plimsoll_core::lower::{LowerError, arena_footprints, check_fits, check_kept, footprint};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
 use plimsoll_core::workload::Workload;
@@ -23,6 +23,10 @@ struct Shortened {
 impl Shortened {
     /// Where there is enough to leave out.
     fn of(plan: &Plan) -> Option<Shortened> {
+        // Of answers of one token a pipeline's first stages are rounds ahead of its last.
+        if plan.policy.pipeline.stages > 1 && plan.workload.gen_len == 1 {
+            return None;
+        }
         let rounds = rounds(&plan.policy, &plan.workload);
         let prompts = |batches: &[u32]| batches.iter().map(|b| u64::from(*b)).sum::<u64>();
         let full = prompts(&rounds.first()?.batches);
@@ -71,6 +75,9 @@ pub(crate) fn predict_repeated(
         return Ok(None);
     };
     check_fits(plan)?;
+    if check_kept(&shortened.plan).is_err() {
+        return Ok(None);
+    }
     let run = run_unverified(&shortened.plan, profile)?;
     let Some(mut summary) = Summary::of_repeated(&run, shortened.missing) else {
         return Ok(None);

@@ -4,7 +4,7 @@ use plimsoll_core::control::{Controller, DriveError, Run, drive, drive_unverifie
 use plimsoll_core::executor::Executor;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::interval::Interval;
-use plimsoll_core::lower::{LowerError, Lowering};
+use plimsoll_core::lower::{LowerError, Lowering, check_kept};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
 use plimsoll_core::timing::Timing;
@@ -121,11 +121,13 @@ pub(crate) fn run_unverified(plan: &Plan, profile: &HardwareProfile) -> Result<R
 /// How a controller's decisions get to an executor.
 type Drive = fn(&mut dyn Controller, &mut dyn Executor) -> Result<Run, DriveError>;
 
+/// Keeps all of it.
 fn run(
     mut lowering: Lowering,
     profile: &HardwareProfile,
     drive: Drive,
 ) -> Result<Run, SimulateError> {
+    check_kept(lowering.plan())?;
     let cost = CostModel::of_plan(profile, lowering.plan());
     let mut simulator = Simulator::new(lowering.machine(), cost);
     Ok(drive(&mut lowering, &mut simulator)?)

@@ -287,6 +287,38 @@ fn a_sum_of_products_has_those_of_packed_weights() {
     assert!((seconds(&without, &packed) - whole).abs() < 1e-9 * whole);
 }
 
+/// What the attention gives may be wider than the layer, whose norms and residuals are as wide as it.
+#[test]
+fn halves_of_a_layers_end_have_what_it_does_beside_its_products_between_them() {
+    let mut profile = knowing([4096, 4096]);
+    let source = profile.compute.products[0].gemv.source.clone();
+    let beside = |width: u32, rate: f64| BesideProducts {
+        dtype: Dtype::F16,
+        stage: Stage::Finish,
+        biased: false,
+        width,
+        rate: Curve::new(vec![(1.0, rate)], source.clone(), None).expect("a curve"),
+    };
+    profile.compute.beside_products = vec![beside(1024, 1e9), beside(4096, 5e8)];
+    let of = |stage: Stage, gemms: &[Gemm]| Op::Linear {
+        stage,
+        m: 1,
+        gemms: Gemms::new(gemms),
+        position: 0,
+        reused: false,
+        compressed: false,
+        packed_elements: 0,
+    };
+    // 32 heads of 128 in a layer of 1024.
+    let all = [(1024, 4096), (3072, 1024), (1024, 3072)].map(|(n, k)| Gemm { n, k });
+    let seconds = |stage, gemms: &[Gemm]| {
+        seconds(&profile, &of(stage, gemms)) - profile.compute.launch.value.0
+    };
+    let halves = seconds(Stage::Output, &all[..1]) + seconds(Stage::Mlp, &all[1..]);
+    let whole = seconds(Stage::Finish, &all);
+    assert!((halves / whole - 1.0).abs() < 1e-9, "{halves} and {whole}");
+}
+
 /// Where nobody measured it, weights in 4 bits are read as they are, as fast as memory or f32 arithmetic allows, or unpacked first.
 #[test]
 fn packed_weights_are_guessed_to_be_read_in_the_faster_way() {

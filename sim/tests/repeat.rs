@@ -4,7 +4,7 @@ mod common;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
-use plimsoll_core::lower::LowerError;
+use plimsoll_core::lower::{LowerError, Lowering, check_kept};
 use plimsoll_core::model::registry;
 use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
@@ -75,6 +75,32 @@ fn what_is_too_much_for_one_program_has_a_prediction() {
     assert!(too_much, "{refused}");
     let predicted = predict(&plan, &t4()).expect("rounds repeat");
     assert_eq!(predicted.generated_tokens, 8_000_000);
+}
+
+/// What is let go of piece by piece may be longer than what is kept.
+#[test]
+fn a_program_that_is_too_long_to_keep_can_be_streamed() {
+    let mut plan = plan(Schedule::ZigZag, true, Some(8));
+    plan.model.max_position_embeddings = 70_000;
+    let long = |gen_len: u32, prompts: u64| {
+        let mut long = plan.clone();
+        long.workload.gen_len = gen_len;
+        long.workload.num_prompts = Some(prompts);
+        long.capacity_bytes = PerTier::from_fn(|_| Bytes(u64::MAX >> 8));
+        long
+    };
+    let answers = |plan: &Plan| (Lowering::new(plan).is_ok(), check_kept(plan).is_ok());
+    assert_eq!(answers(&long(100, 8)), (true, true));
+    let streamed = long(60_000, 64);
+    assert_eq!(answers(&streamed), (true, false));
+    let said = simulate(&streamed, &t4())
+        .expect_err("too long")
+        .to_string();
+    assert!(said.contains("--trace"), "{said}");
+    let never = long(60_000, 8000);
+    assert_eq!(answers(&never), (false, false));
+    let said = check_kept(&never).expect_err("too long").to_string();
+    assert!(said.contains("fewer prompts"), "{said}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use plimsoll_backend::weights::WeightSource;
 use plimsoll_core::control::{DriveError, Run};
 use plimsoll_core::executor::{ExecutionError, Executor};
 use plimsoll_core::flow::Flow;
-use plimsoll_core::lower::Lowering;
+use plimsoll_core::lower::{Lowering, check_kept};
 use plimsoll_core::units::BytesPerSecond;
 
 use super::Progress;
@@ -228,6 +228,9 @@ fn execute(
 ) -> anyhow::Result<Done> {
     let plan = &prepared.plan;
     let lowering = Lowering::new(plan)?;
+    if args.trace.is_some() {
+        check_kept(plan)?;
+    }
     let (placement, texts) = (lowering.placement().clone(), lowering.texts().clone());
     let source: &dyn WeightSource = &*prepared.source;
     let passes = lowering.passes().clone();

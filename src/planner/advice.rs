@@ -37,12 +37,16 @@ pub struct Advice {
     pub gain: f64,
 }
 
-/// The change that helps a plan most of those tried, with all that was `open` to it; none where none helps.
+/// The change that helps a plan most of those tried, with all that was `open` to it; none where none helps, or answers are very long.
 pub(super) fn best(
     (search, open): (&Search<'_>, &[Policy]),
     proposals: &[Proposal],
     plan: &Plan,
 ) -> Result<Option<Advice>, PlanError> {
+    if judge::is_large(plan) {
+        // Parts tell too little, and all of it takes too long.
+        return Ok(None);
+    }
     let policies = policies(proposals, plan);
     // The same schedule on another machine.
     let mut open = open.to_vec();
@@ -104,6 +108,21 @@ pub(super) fn best(
         }
     }
     Ok(None)
+}
+
+/// Tokens a second of a plan that was judged by a part, beside another that has its prediction: by a simulation in full, since a part may be off by
+/// tens of percents, or where that takes long by how much better its part is than the other's.
+pub(super) fn rate_beside(
+    judged: Judged,
+    other: &Plan,
+    (profile, forms): (&HardwareProfile, &ClosedForms),
+) -> Result<f64, PlanError> {
+    let predicted = match &other.prediction {
+        Some(other) if judge::is_large(judged.plan()) => other.throughput_tok_s,
+        _ => return Ok(judged.predicted(profile)?.throughput_tok_s()),
+    };
+    let own = judge::by_samples(vec![other.clone()], profile, forms, Length::Long)?;
+    Ok(predicted * judged.throughput_tok_s() / own[0].throughput_tok_s())
 }
 
 /// The best by simulations of a part of some placements of a plan's model and workload, and another, on a machine; none where none can

@@ -8,10 +8,14 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 
 use super::advice::{self, GAIN_MIN};
+use super::judge::{self, Judged};
 use super::{Allowed, PlanError, Planned, Request, Search, Strategy, space, split, workload_of};
 
 /// Sequences of the smaller blocks whose layers are split to say what that would bring; the others are all prompts at once.
 const SPLIT_SEQUENCES: u32 = 8;
+
+/// Smaller gains may be none where plans are too long to be compared but by parts.
+const GAIN_MIN_OF_PARTS: f64 = 1.3;
 
 /// What a request may allow besides what it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,9 +62,13 @@ pub fn unasked(
             in_part_on_the_cpu(machine, request, &planned.plan)?,
         ),
     ];
+    let least = match judge::is_large(&planned.plan) {
+        true => GAIN_MIN_OF_PARTS,
+        false => GAIN_MIN,
+    };
     let gain = |(flag, rate): (Flag, Option<f64>)| {
         let gain = rate? / planned.throughput_tok_s;
-        (gain >= GAIN_MIN).then_some(Unasked { flag, gain })
+        (gain >= least).then_some(Unasked { flag, gain })
     };
     Ok(rates.into_iter().filter_map(gain).collect())
 }
@@ -109,9 +117,8 @@ fn in_4_bits(
     shapes.retain(|shape| request.max_latency_s.is_none() || shape.policy.block_size() <= block);
     let placed = advice::best_of(&shapes, room);
     let best = advice::best_by_samples(&placed, (plan, None), (profile, &search.forms))?;
-    // A part may be off by tens of percents.
-    let best = best.map(|best| best.predicted(profile)).transpose()?;
-    Ok(best.map(|best| best.throughput_tok_s()))
+    let rate = |best: Judged| advice::rate_beside(best, plan, (profile, &search.forms));
+    best.map(rate).transpose()
 }
 
 /// Tokens a second of few prompts with split layers: of all of them, or where they are endless and time is limited, of blocks as large as the

@@ -30,6 +30,9 @@ const FEW_SQUARES: u64 = 20_000;
 /// So many are for the last look: about a second.
 const SOME_SQUARES: u64 = 1_500_000;
 
+/// With more, a plan takes some seconds: next to none can be compared in full.
+const LARGE_SQUARES: u64 = 3_000_000;
+
 /// A plan has at most so many where some dozens of its like are simulated in such a time.
 const SMALL_SQUARES: u64 = 25_000;
 
@@ -359,6 +362,11 @@ pub(super) fn in_full(
 }
 
 /// Squares of FlexGen's figure 2.
+/// Whether a plan takes so long to simulate that hardly another is besides.
+pub(super) fn is_large(plan: &Plan) -> bool {
+    squares(plan) > LARGE_SQUARES
+}
+
 fn squares(plan: &Plan) -> u64 {
     let policy = &plan.policy;
     let prompts = plan.workload.num_prompts.unwrap_or(policy.block_size());

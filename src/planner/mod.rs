@@ -201,6 +201,19 @@ pub enum PlanError {
     Solver(String),
 }
 
+impl PlanError {
+    /// Whether a plan is too large to be simulated.
+    fn is_of_size(&self) -> bool {
+        let too_much = |error: &LowerError| matches!(error, LowerError::TooMuch { .. });
+        match self {
+            PlanError::Request(error) | PlanError::Simulate(SimulateError::Lower(error)) => {
+                too_much(error)
+            }
+            PlanError::Simulate(_) | PlanError::Solver(_) => false,
+        }
+    }
+}
+
 /// Finds the best plan for a machine, a model and a workload.
 ///
 /// # Errors

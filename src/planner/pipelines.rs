@@ -1,10 +1,12 @@
 //! How many stages, and micro-batches through them: a search on one GPU for each (FlexGen section 4.4).
 
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::machine::Machine;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
+use plimsoll_core::tier::PerTier;
 use plimsoll_sim::predict;
 
 use super::room::Room;
@@ -23,6 +25,7 @@ pub(super) fn of_machine(
     request: &Request,
 ) -> Vec<Pipeline> {
     let most = profile.num_gpus().min(model.num_hidden_layers);
+    let most = stages_most(most, profile.gpus_per_host());
     let doubled = std::iter::successors(Some(2_u32), |stages| stages.checked_mul(2));
     let mut stages: Vec<u32> = doubled.take_while(|stages| *stages < most).collect();
     stages.extend((most > 1).then_some(most));
@@ -46,6 +49,21 @@ pub(super) fn of_machine(
     std::iter::once(Pipeline::default())
         .chain(several)
         .collect()
+}
+
+/// So many stages, or as many as a program can number the engines of.
+fn stages_most(most: u32, gpus_per_host: u32) -> u32 {
+    let number = |count: u32| u8::try_from(count).unwrap_or(u8::MAX);
+    let engines = |stages: u32| {
+        let on_host = number(gpus_per_host.min(stages));
+        let machine = Machine::several_gpus(PerTier::default(), number(stages), on_host);
+        machine.resources.len()
+    };
+    let most = most.min(Machine::MAX_RESOURCES as u32);
+    let fits = (1..=most)
+        .rev()
+        .find(|stages| engines(*stages) <= Machine::MAX_RESOURCES);
+    fits.unwrap_or(1)
 }
 
 /// A plan whose last stage has fewer layers, since it has the head besides, where that is faster.
@@ -83,4 +101,31 @@ pub(super) fn with_lighter_end(
         planned.plan = plan;
     }
     Ok(planned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_no_more_stages_than_a_program_has_engines_for() {
+        // As many as GPUs, but of hosts with one each 8 engines a stage: 128 in all.
+        assert_eq!(
+            [4, 16, 17, 32].map(|gpus| stages_most(gpus, 1)),
+            [4, 16, 16, 16]
+        );
+        for (gpus, on_host) in [(24, 8), (64, 8), (40, 4), (1000, 2)] {
+            let most = stages_most(gpus, on_host);
+            let engines = |stages: u32| {
+                let machine =
+                    Machine::several_gpus(PerTier::default(), stages as u8, on_host as u8);
+                machine.resources.len()
+            };
+            assert!(engines(most) <= Machine::MAX_RESOURCES, "{gpus} {on_host}");
+            assert!(
+                engines(most + 1) > Machine::MAX_RESOURCES,
+                "{gpus} {on_host}"
+            );
+        }
+    }
 }

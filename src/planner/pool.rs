@@ -147,16 +147,18 @@ impl<'a> Pool<'a> {
             .cloned()
     }
 
-    /// With what is near the best plan, and better, in front of it. Pipelines are left alone, which take long, and so are plans that end in a
-    /// stated time, for which all shapes are looked at.
+    /// With what is near the best plan, and better, in front of it. Pipelines and very long answers are left alone, which take long, and so
+    /// are plans that end in a stated time, for which all shapes are looked at.
     fn looked_around(
         &self,
         mut judged: Vec<Candidate>,
         other: Option<Candidate>,
         objective: Objective,
     ) -> Result<Vec<Candidate>, PlanError> {
-        let stages = |candidate: &Candidate| candidate.plan().policy.pipeline.stages;
-        if judged.first().is_none_or(|best| stages(best) > 1) {
+        let is_long = |best: &Candidate| {
+            best.plan().policy.pipeline.stages > 1 || judge::is_large(best.plan())
+        };
+        if judged.first().is_none_or(is_long) {
             return Ok(judged);
         }
         let cost = |candidate: &Candidate| candidate.judged.cost(objective);
@@ -193,16 +195,27 @@ impl<'a> Pool<'a> {
         nearest.map(Answer::Infeasible).ok_or_else(none)
     }
 
-    /// Simulated in full.
+    /// Simulated in full, but for those that are too large for that.
     fn predicted(&self, plans: Vec<Candidate>) -> Result<Vec<Candidate>, PlanError> {
-        let in_full = |candidate: Candidate| {
+        let in_full = |candidate: Candidate| -> Result<Candidate, PlanError> {
             let judged = candidate.judged.predicted(self.profile)?;
             Ok(Candidate {
                 judged,
                 ..candidate
             })
         };
-        on_all_processors(plans, &in_full).into_iter().collect()
+        let (mut predicted, mut too_large) = (Vec::new(), None);
+        for candidate in on_all_processors(plans, &in_full) {
+            match candidate {
+                Ok(candidate) => predicted.push(candidate),
+                Err(error) if error.is_of_size() => too_large = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        match too_large {
+            Some(error) if predicted.is_empty() => Err(error),
+            _ => Ok(predicted),
+        }
     }
 
     /// Simulated in full, a few at a time, until enough are in time.
@@ -221,10 +234,13 @@ impl<'a> Pool<'a> {
         let mut known: Vec<Neighbour> = Vec::new();
         while !rest.is_empty() && !are_enough(&judged, &rest, limit) {
             let later = rest.split_off(rest.len().min(FINALISTS_MAX));
-            let thought: Vec<Seconds> = rest.iter().map(|c| c.judged.latency_s()).collect();
-            for (thought, candidate) in thought.into_iter().zip(self.predicted(rest)?) {
+            let thought = |c: &Candidate| (c.plan().policy, c.judged.latency_s());
+            let thought: Vec<(Policy, Seconds)> = rest.iter().map(thought).collect();
+            for candidate in self.predicted(rest)? {
                 let found = candidate.judged.latency_s();
-                known.push(Neighbour::new(candidate.plan(), found, thought));
+                let policy = candidate.plan().policy;
+                let thought = thought.iter().find(|(known, _)| *known == policy);
+                known.extend(thought.map(|(_, it)| Neighbour::new(candidate.plan(), found, *it)));
                 judged.push(candidate);
             }
             rest = later;
@@ -316,6 +332,10 @@ fn finalists(plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {
         return plans;
     };
     let (kind_of_best, close) = (best.kind(), CLOSE * best.judged.cost(objective));
+    let most = match judge::is_large(best.plan()) {
+        true => 1,
+        false => FINALISTS_MAX,
+    };
     let mut seen = Vec::new();
     let mut others = 0;
     let mut finalists = Vec::new();
@@ -327,7 +347,7 @@ fn finalists(plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {
         let of_best = seen.first().is_none_or(|best| *best == way);
         let is_close = candidate.judged.cost(objective) <= close
             && before < if of_best { OF_BEST } else { 1 }
-            && seen.len() < FINALISTS_MAX;
+            && seen.len() < most;
         if is_close || (another_kind && others == 0) {
             seen.push(way);
             others += usize::from(another_kind);

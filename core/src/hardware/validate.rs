@@ -327,14 +327,15 @@ impl HardwareProfile {
         let mut all = vec![
             capacity("device_capacity_bytes", &tiers.device_capacity_bytes),
             capacity("host_capacity_bytes", &tiers.host_capacity_bytes),
-            capacity("disk_capacity_bytes", &tiers.disk_capacity_bytes),
-            reserved("device_reserved_bytes", &tiers.device_reserved_bytes),
-            reserved("host_reserved_bytes", &tiers.host_reserved_bytes),
+            // There may be none.
+            zero_or_more("disk_capacity_bytes", &tiers.disk_capacity_bytes),
+            zero_or_more("device_reserved_bytes", &tiers.device_reserved_bytes),
+            zero_or_more("host_reserved_bytes", &tiers.host_reserved_bytes),
             bandwidth("device_bandwidth_bytes_per_s", &tiers.device_bandwidth),
             bandwidth("host_bandwidth_bytes_per_s", &tiers.host_bandwidth),
         ];
         let lockable = tiers.page_lockable_bytes.as_ref();
-        all.extend(lockable.map(|q| reserved("page_lockable_bytes", q)));
+        all.extend(lockable.map(|q| zero_or_more("page_lockable_bytes", q)));
         let shared = tiers.host_shared.as_ref();
         all.extend(shared.map(|q| bandwidth("host_shared_bytes_per_s", q)));
         for (name, link) in [("h2d", &links.h2d), ("d2h", &links.d2h)] {
@@ -485,7 +486,7 @@ fn capacity<'a>(key: &str, q: &'a Quantity<Bytes>) -> Entry<'a> {
     entry(format!("tiers.{key}"), q, q.value.as_f64(), Range::Positive)
 }
 
-fn reserved<'a>(key: &str, q: &'a Quantity<Bytes>) -> Entry<'a> {
+fn zero_or_more<'a>(key: &str, q: &'a Quantity<Bytes>) -> Entry<'a> {
     entry(
         format!("tiers.{key}"),
         q,

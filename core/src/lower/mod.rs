@@ -99,7 +99,7 @@ pub enum LowerError {
         what: &'static str,
     },
     /// A count is past what a program can number.
-    #[error("{what} is {value}, and a program has at most {max}; state less: rounds repeat")]
+    #[error("{what} is {value}, and a program has at most {max}; {remedy}")]
     TooMuch {
         /// What is counted.
         what: &'static str,
@@ -107,6 +107,8 @@ pub enum LowerError {
         value: u64,
         /// How many there may be.
         max: u64,
+        /// What there may be less of.
+        remedy: &'static str,
     },
     /// A tier is too small. Infeasible is an answer.
     #[error(
@@ -299,40 +301,52 @@ fn check_counts(plan: &Plan) -> Result<(), LowerError> {
     let widest = u64::from(workload.prompt_len).max(heads);
     let engines = plan.machine().resources.len() as u64;
     let batches = schedule::prompts(policy, workload).div_ceil(size.max(1));
-    for (what, value, max) in [
+    let most = u64::from(u16::MAX);
+    for (what, value, max, remedy) in [
         (
             "the number of tokens to generate",
             passes,
-            u64::from(u16::MAX),
+            most,
+            "state fewer",
         ),
         (
             "the number of the model's blocks",
             blocks,
-            u64::from(u16::MAX),
+            most,
+            "take a model of fewer layers",
         ),
         (
             "the number of GPU batches",
             policy.batches_in_block(),
-            u64::from(u16::MAX),
+            most,
+            "state smaller blocks",
         ),
         (
             "the number of GPU batches of all prompts",
             batches,
             BATCHES_MAX,
+            "state larger ones, or fewer prompts: rounds repeat",
         ),
         (
             "the number of engines of all stages",
             engines,
             Machine::MAX_RESOURCES as u64,
+            "state fewer stages",
         ),
         (
             "GPU batch size times tokens or heads",
             size.saturating_mul(widest),
             u64::from(u32::MAX),
+            "state a smaller GPU batch",
         ),
     ] {
         if value > max {
-            return Err(LowerError::TooMuch { what, value, max });
+            return Err(LowerError::TooMuch {
+                what,
+                value,
+                max,
+                remedy,
+            });
         }
     }
     Ok(())
@@ -341,22 +355,38 @@ fn check_counts(plan: &Plan) -> Result<(), LowerError> {
 /// GPU batches of a whole run, which are listed round by round whether they are simulated or not.
 const BATCHES_MAX: u64 = 10_000_000;
 
-/// Squares (a block of the model on a GPU batch in a pass) of a whole run: about ten tasks each.
-const SQUARES_MAX: u64 = 20_000_000;
+/// Squares (a block of the model on a GPU batch in a pass) of a run whose pieces are let go of: ten to thirty tasks each, which 32 bits
+/// number.
+const SQUARES_MAX: u64 = 100_000_000;
 
-/// Keeps the whole of a program in memory.
-fn check_size(plan: &Plan) -> Result<(), LowerError> {
+/// The same of one that is kept, in some gigabytes.
+const KEPT_SQUARES_MAX: u64 = 20_000_000;
+
+/// Whether all pieces of a plan's program may be kept until its end.
+///
+/// # Errors
+/// That there are too many.
+pub fn check_kept(plan: &Plan) -> Result<(), LowerError> {
+    check_size(plan, KEPT_SQUARES_MAX)
+}
+
+fn check_size(plan: &Plan, max: u64) -> Result<(), LowerError> {
     let (policy, workload) = (&plan.policy, &plan.workload);
     let prompts = schedule::prompts(policy, workload);
     let batches = prompts.div_ceil(u64::from(policy.gpu_batch_size));
     let passes = u64::from(workload.gen_len);
     let squares = batches.saturating_mul(u64::from(plan.model.num_blocks()));
     let squares = squares.saturating_mul(passes);
-    if squares > SQUARES_MAX {
+    if squares > max {
+        let remedy = match squares > SQUARES_MAX {
+            true => "state fewer prompts or tokens: rounds repeat",
+            false => "leave out --trace, which keeps all of it, or state fewer prompts or tokens",
+        };
         return Err(LowerError::TooMuch {
             what: "the number of GPU batches times blocks times tokens",
             value: squares,
-            max: SQUARES_MAX,
+            max,
+            remedy,
         });
     }
     Ok(())
@@ -413,7 +443,7 @@ impl Lowering {
     /// A plan that means nothing, or that does not fit its machine.
     pub fn new(plan: &Plan) -> Result<Lowering, LowerError> {
         check_fits(plan)?;
-        check_size(plan)?;
+        check_size(plan, SQUARES_MAX)?;
         let passes = Passes::new(&plan.policy, &plan.workload);
         let num_batches = most_batches(passes.rounds());
         let machine = plan.machine();

@@ -180,12 +180,12 @@ impl ByShape {
         !self.packed[0].is_empty()
     }
 
-    /// What parts of a layer take together for so many rows, with so large a share of what is beside their products, and weights
+    /// What parts of a layer so wide take together for so many rows, with so large a share of what is beside their products, and weights
     /// that are in 4 bits or whole.
     pub(super) fn parts(
         &self,
         (stages, m, share): (&[Stage], u32, f64),
-        packed: bool,
+        (width, packed): (u32, bool),
         gemms: impl Iterator<Item = Gemm>,
         each: &mut impl FnMut(Part),
     ) {
@@ -193,14 +193,10 @@ impl ByShape {
             true => &self.packed,
             false => &self.products,
         };
-        let mut width = None;
         for (index, gemm) in gemms.enumerate() {
-            // The first takes what comes into the layer.
-            width.get_or_insert(gemm.k);
             let known = &known[usize::from(self.is_biased(stages, index))];
             product(known.of_rows(m), (m, gemm), each);
         }
-        let Some(width) = width else { return };
         let beside = stages
             .iter()
             .flat_map(|stage| self.beside(*stage, (m, width)));
@@ -489,7 +485,7 @@ mod tests {
             let known = ByShape::new(&compute, Dtype::Bf16, (biased, 3)).expect("known");
             let gemms = [Gemm { n: 100, k: 100 }; 4].into_iter();
             let mut all = 0.0;
-            known.parts((stages, 1, 0.0), packed, gemms, &mut |part| {
+            known.parts((stages, 1, 0.0), (100, packed), gemms, &mut |part| {
                 all += 1e6 * part.seconds.0
             });
             all.round()

@@ -322,7 +322,13 @@ impl CostModel {
         };
         // Attention's end and the MLP are a layer's end together, and each has biases and a residual.
         let share = if rated == stage { 1.0 } else { 0.5 };
-        known.parts((&[rated], m, share), packed, gemms.iter(), each);
+        // What the attention gives may be wider than the layer.
+        let width = gemms.iter().next().map(|first| match stage {
+            Stage::Finish | Stage::Output => first.n,
+            _ => first.k,
+        });
+        let Some(width) = width else { return };
+        known.parts((&[rated], m, share), (width, packed), gemms.iter(), each);
         each(self.launch());
     }
 

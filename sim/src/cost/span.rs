@@ -27,9 +27,10 @@ impl CostModel {
         let by_shape = self.by_shape_of(&Stage::RATED);
         match by_shape.filter(|_| self.sums_up(Stage::Finish, it.compressed)) {
             Some(known) => {
+                let width = it.gemms.iter().next().map_or(0, |first| first.k);
                 known.parts(
                     (&Stage::RATED, it.tokens, 1.0),
-                    it.compressed,
+                    (width, it.compressed),
                     it.gemms.iter(),
                     &mut of_layer,
                 );
