@@ -8,6 +8,7 @@ use plimsoll_backend::cpu::{CpuExecutor, CpuOptions};
 use plimsoll_backend::probe::{Moment, PaceMeter};
 use plimsoll_backend::weights::{Remembered, Synthetic};
 use plimsoll_core::control::{Run, drive};
+use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::{Lowering, footprint};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::units::Bytes;
@@ -17,6 +18,8 @@ use crate::files::random_prompts;
 
 pub(super) struct Bench<'a> {
     options: &'a CpuOptions,
+    /// Whether predictions know how much slower links are than when they were profiled.
+    knows_links: bool,
     meter: Option<PaceMeter>,
     weights: Weights,
 }
@@ -43,9 +46,11 @@ impl TimedRun {
 }
 
 impl<'a> Bench<'a> {
-    pub fn new(options: &'a CpuOptions) -> Bench<'a> {
+    pub fn new(options: &'a CpuOptions, profile: &HardwareProfile) -> Bench<'a> {
+        let links = [&profile.links.h2d, &profile.links.d2h];
         Bench {
             options,
+            knows_links: links.iter().any(|link| link.pace.is_some()),
             meter: None,
             weights: HashMap::new(),
         }
@@ -61,7 +66,13 @@ impl<'a> Bench<'a> {
         let meter = self.meter.insert(meter);
         let on_disk = footprint(plan).map_or(Bytes::ZERO, |needs| needs.disk);
         meter.watch_disk((on_disk > Bytes::ZERO).then_some(on_disk));
-        meter.watch_links(true);
+        let shares = [
+            plan.policy.weights,
+            plan.policy.cache,
+            plan.policy.activations,
+        ];
+        let moves = shares.iter().any(|shares| shares.device < 1.0);
+        meter.watch_links(self.knows_links && moves);
         let paced = meter.steadily(|| {
             if options.interrupt.load(Ordering::Relaxed) {
                 return Err(Why::interrupted());

@@ -93,7 +93,7 @@ impl<'a> Validation<'a> {
         Ok(Validation {
             profile,
             trials: grid.cases.iter().map(trial).collect::<Result<_, _>>()?,
-            bench: Bench::new(options),
+            bench: Bench::new(options, profile),
             repeats: grid.repeats,
             failures: Vec::new(),
             interrupted: false,

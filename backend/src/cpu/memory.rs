@@ -138,29 +138,40 @@ impl Memory {
         disk_dir: &std::path::Path,
         card: Option<&dyn Card>,
     ) -> Result<Memory, CpuError> {
-        let place =
-            |((arena, bytes), pageable): ((&plimsoll_core::machine::Arena, &Bytes), &Vec<_>)| {
-                Ok(match (arena.tier, *bytes, card) {
-                    (Tier::Disk, Bytes::ZERO, _) => Place::Disk(None),
-                    (Tier::Disk, bytes, _) => Place::Disk(Some(DiskTier::create(disk_dir, bytes)?)),
-                    (Tier::Device, bytes, Some(card)) => Place::Card(card.take(bytes.0 as usize)?),
-                    (tier, bytes, card) => {
-                        let arena = Arena::new(tier.name(), bytes)?;
-                        if let Some(card) = card {
-                            for locked in between(pageable, bytes) {
-                                let bytes = (locked.end - locked.start).0 as usize;
-                                card.lock_pages(arena.address() + locked.start.0, bytes)?;
-                            }
-                        }
-                        Place::Memory(tier, arena)
-                    }
-                })
-            };
+        let mut memory = Memory { places: Vec::new() };
         let arenas = machine.arenas.iter().zip(sizes).zip(pageable);
-        let places = arenas.map(place);
-        Ok(Memory {
-            places: places.collect::<Result<_, CpuError>>()?,
-        })
+        for ((arena, bytes), pageable) in arenas {
+            let added = memory.add((arena.tier, *bytes), pageable, disk_dir, card);
+            if let (Err(_), Some(card)) = (&added, card) {
+                // What is page-locked is unlocked before it is gone.
+                card.close();
+            }
+            added?;
+        }
+        Ok(memory)
+    }
+
+    fn add(
+        &mut self,
+        (tier, bytes): (Tier, Bytes),
+        pageable: &[Range<Bytes>],
+        disk_dir: &std::path::Path,
+        card: Option<&dyn Card>,
+    ) -> Result<(), CpuError> {
+        let place = match (tier, bytes, card) {
+            (Tier::Disk, Bytes::ZERO, _) => Place::Disk(None),
+            (Tier::Disk, bytes, _) => Place::Disk(Some(DiskTier::create(disk_dir, bytes)?)),
+            (Tier::Device, bytes, Some(card)) => Place::Card(card.take(bytes.0 as usize)?),
+            (tier, bytes, _) => Place::Memory(tier, Arena::new(tier.name(), bytes)?),
+        };
+        self.places.push(place);
+        if let (Some(Place::Memory(_, arena)), Some(card)) = (self.places.last(), card) {
+            for locked in between(pageable, bytes) {
+                let bytes = (locked.end - locked.start).0 as usize;
+                card.lock_pages(arena.address() + locked.start.0, bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// Fills the host's arenas with what is no zeros, before anything is there; for nobody where there is no disk.

@@ -110,16 +110,17 @@ impl Lane {
     /// Gives the stream its tasks until all is over.
     fn issue_all(self, moments: &[Arc<Moments>], ended: &SyncSender<Issued>) {
         for moments in moments.iter().cycle() {
-            let Some(job) = self.scheduler.next(self.resource, None) else {
-                return;
-            };
-            // Its events are those of a task long ago, which somebody may still wait for.
+            // Its events are those of a task long ago, which somebody may still wait for. Who waited here with a task in hand would hold the
+            // events of those before it, which others may wait for.
             while Arc::strong_count(moments) > 1 {
                 if self.scheduler.is_over() {
-                    return self.scheduler.leave();
+                    break;
                 }
                 std::thread::sleep(Duration::from_micros(20));
             }
+            let Some(job) = self.scheduler.next(self.resource, None) else {
+                return;
+            };
             let issue = AssertUnwindSafe(|| self.issue(&job, moments));
             let issued = catch_unwind(issue).unwrap_or_else(|panic| Err(panicked(&*panic)));
             if let Err(error) = issued {
@@ -148,7 +149,15 @@ impl Lane {
         card.record(self.resource, moments.begin)?;
         let task = (&*job.piece, job.index);
         self.tasks.issue(self.resource, task)?;
-        Ok(card.record(self.resource, moments.end)?)
+        card.record(self.resource, moments.end)?;
+        // A copy up may read pageable memory when it is issued, behind whatever its stream waits for: what comes down to there has to be there
+        // by then. (Drivers so far return no sooner.)
+        let (piece, index) = task;
+        let op = piece.op_of(&piece.tasks()[index]);
+        if self.kind == ResourceKind::D2h && op.pageable_bytes().is_some() {
+            card.await_event(moments.end)?;
+        }
+        Ok(())
     }
 
     /// Ends the stream's tasks as they end, until no more come.

@@ -39,6 +39,9 @@ const LONG_FLOPS: usize = 4_000_000_000;
 /// Operands that are used in turn are so many times a card's cache.
 const CACHES: usize = 4;
 
+/// Smaller weights are no model's that anybody waits for: a row of 256 by 256.
+const TOY_BYTES: usize = 128 << 10;
+
 /// A card is kept busy by so many copies of as much as its cache: about half a millisecond.
 const BUSY_COPIES: usize = 12;
 
@@ -411,8 +414,11 @@ impl<'c> Operands<'c> {
     }
 
     /// Gives stream 0 copies, of what no product reads, that take the card longer than the host needs to give it what is timed:
-    /// small products end sooner than the next is given, and their time would be the host's.
+    /// small products end sooner than the next is given, and their time would be the host's. Those of toys may be.
     fn keep_busy(&self) -> Result<(), CudaError> {
+        if self.weights.bytes() < TOY_BYTES {
+            return Ok(());
+        }
         let card = self.taken.card;
         let bytes = card.cache_bytes();
         for _ in 0..BUSY_COPIES {

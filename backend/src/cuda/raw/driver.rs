@@ -673,6 +673,7 @@ impl Module {
         let mut module = ptr::null_mut();
         device.enter()?;
         call!(cuModuleLoadData(&raw mut module, cubin.as_ptr().cast()))?;
+        load_functions(module);
         let device = Arc::clone(device);
         Ok(Module {
             device,
@@ -700,6 +701,42 @@ impl Module {
         .map_err(|_| missing())?;
         known.insert(kernel.to_owned(), Function(function));
         Ok(function)
+    }
+}
+
+/// Has a module's kernels loaded now: left alone, the driver loads each at its first launch, inside somebody's clock. Drivers that do so
+/// can (12.4); with others, and where it fails, kernels come when they are launched.
+fn load_functions(module: sys::CUmodule) {
+    type Count = unsafe extern "C" fn(*mut u32, sys::CUmodule) -> CUresult;
+    type Enumerate = unsafe extern "C" fn(*mut sys::CUfunction, u32, sys::CUmodule) -> CUresult;
+    type Load = unsafe extern "C" fn(sys::CUfunction) -> CUresult;
+    // SAFETY: the names are of these types; the driver is never unloaded.
+    let found = unsafe {
+        let driver = sys::culib();
+        let count = driver.get::<Count>(b"cuModuleGetFunctionCount\0");
+        let enumerate = driver.get::<Enumerate>(b"cuModuleEnumerateFunctions\0");
+        let load = driver.get::<Load>(b"cuFuncLoad\0");
+        match (count, enumerate, load) {
+            (Ok(count), Ok(enumerate), Ok(load)) => Some((*count, *enumerate, *load)),
+            _ => None,
+        }
+    };
+    let Some((count, enumerate, load)) = found else {
+        return;
+    };
+    let mut number = 0;
+    // SAFETY: the module is loaded, and the result is a local.
+    if unsafe { count(&raw mut number, module) } != CUresult::CUDA_SUCCESS {
+        return;
+    }
+    let mut functions = vec![ptr::null_mut(); number as usize];
+    // SAFETY: there is room for as many as are asked for.
+    if unsafe { enumerate(functions.as_mut_ptr(), number, module) } != CUresult::CUDA_SUCCESS {
+        return;
+    }
+    for function in functions {
+        // SAFETY: a function of the module. One that is not loaded now is when it is launched.
+        let _ = unsafe { load(function) };
     }
 }
 
