@@ -116,7 +116,8 @@ pub fn setup(setting: Setting) -> Setup {
         dtype: setting.dtype,
         compression: setting.compression,
     };
-    let machine = Machine::single_gpu(PerTier::default());
+    // Its host has room for all; what the executor's has is the setting's.
+    let machine = Machine::single_gpu(PerTier::from_fn(|_| Bytes(1 << 40)));
     let shape = Shape::of(&model, kept);
     let texts = texts(&model);
     let kv = shape.bytes_per_token() * setting.tokens;
