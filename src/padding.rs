@@ -1,6 +1,8 @@
 //! Prompts of different lengths in batches: all padded to the longest, as FlexGen does (section 6.3), or
 //! each to the longest of its bucket.
 
+use std::collections::HashMap;
+
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
@@ -8,7 +10,7 @@ use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use serde::Serialize;
 
-use crate::planner::{Answer, PlanError, Planned, Request, search};
+use crate::planner::{Answer, PlanError, Planned, Request, search_watched};
 
 /// The lengths of prompts, in tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,20 +151,27 @@ fn latency_s(planned: &Planned) -> Seconds {
 }
 
 /// Plans prompts in one bucket, then in one more as long as that answers them sooner, up to
-/// `buckets_max`. The inner error is the answer for a bucket that has no plan.
+/// `buckets_max`; `watch` sees each search. The inner error is the answer for a bucket that has no plan.
 ///
 /// # Errors
 /// As [`search`].
 pub fn plan_lengths(
     (profile, model, dtype): (&HardwareProfile, &ModelSpec, Dtype),
     request: &Request,
-    lengths: &Lengths,
-    buckets_max: usize,
+    (lengths, buckets_max): (&Lengths, usize),
+    watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Result<Batches, Answer>, PlanError> {
     let mut best: Option<Batches> = None;
+    // Of one number of buckets more, some are as before.
+    let mut known: HashMap<(u32, u64), Box<Planned>> = HashMap::new();
     'counts: for count in 1..=buckets_max.clamp(1, lengths.distinct()) {
         let mut buckets = Vec::new();
         for bucket in lengths.buckets(count) {
+            let key = (bucket.prompt_len, bucket.prompts);
+            if let Some(planned) = known.get(&key) {
+                buckets.push((bucket, planned.clone()));
+                continue;
+            }
             let workload = Workload {
                 prompt_len: bucket.prompt_len,
                 num_prompts: Some(bucket.prompts),
@@ -172,8 +181,11 @@ pub fn plan_lengths(
                 workload,
                 ..*request
             };
-            match search(profile, model, dtype, &request)? {
-                Answer::Plan(planned) => buckets.push((bucket, planned)),
+            match search_watched((profile, model, dtype), &request, watch)? {
+                Answer::Plan(planned) => {
+                    known.insert(key, planned.clone());
+                    buckets.push((bucket, planned));
+                }
                 // What fits in fewer buckets is an answer.
                 _ if best.is_some() => break 'counts,
                 refused => return Ok(Err(refused)),

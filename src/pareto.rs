@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use plimsoll_core::hardware::HardwareProfile;
+use plimsoll_core::lower::page_locked_bytes;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
 use plimsoll_core::term::Term;
@@ -81,6 +82,9 @@ pub struct Point {
     pub compress_cache: Option<bool>,
     /// Out of memory: what binds.
     pub exceeds: Option<Bound>,
+    /// What its plan page-locks on the host; not written.
+    #[serde(skip)]
+    pub page_locked: Bytes,
     /// What the nearest plan asks of it.
     pub needed_bytes: Option<u64>,
     /// What it has.
@@ -242,12 +246,15 @@ impl Point {
             compress_weight: None,
             compress_cache: None,
             exceeds: None,
+            page_locked: Bytes::ZERO,
             needed_bytes: None,
             capacity_bytes: None,
         };
         match &best.outcome {
             Outcome::Fits(block) => {
                 let policy = &block.plan.policy;
+                // A plan that fits has a layout.
+                point.page_locked = page_locked_bytes(&block.plan).unwrap_or_default();
                 point.latency_s = Some(block.latency_s.0);
                 point.throughput_tok_s = Some(block.throughput_tok_s);
                 let range = block.interval().map(|i| i.throughput_tok_s);

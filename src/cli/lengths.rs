@@ -54,6 +54,7 @@ impl Padding {
 /// A file that cannot be written.
 pub(super) fn report(
     batches: &Batches,
+    notes: &str,
     format: Format,
     output: Option<&Path>,
 ) -> anyhow::Result<()> {
@@ -71,7 +72,7 @@ pub(super) fn report(
         Format::Text => {
             let files = written.iter().flatten().map(|path| path.display());
             let files = files.map(|path| format!("written    {path}\n"));
-            print(&(text(batches, &totals) + &files.collect::<String>()))
+            print(&(text(batches, &totals) + notes + &files.collect::<String>()))
         }
         Format::Json => {
             let buckets = batches.buckets.iter();

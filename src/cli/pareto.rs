@@ -193,13 +193,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// All points, and what is to be said of them.
 fn text((machine, points): (&str, &[Point]), profile: &HardwareProfile, own: Dtype) -> String {
     format!(
-        "{machine}\n{}\n{POLICY_LEGEND}\n\n{}{}{}{}{}{} points",
+        "{machine}\n{}\n{POLICY_LEGEND}\n\n{}{}{}{}{}{}{} points",
         frontier_table(points),
         stored(own),
         rates(profile),
         one_of(profile),
         steady(points),
         split(points, profile),
+        locked(points, profile),
         points.len()
     )
 }
@@ -240,6 +241,26 @@ fn split(points: &[Point], profile: &HardwareProfile) -> String {
     let any_fits = split.any(|point| point.throughput_tok_s.is_some());
     let said = at_most(any_fits, profile);
     said.map_or(String::new(), |said| format!("hetegen: {said}.\n"))
+}
+
+/// Says that a system page-locks more than the machine is known to allow, as it does; no plan of ours may.
+fn locked(points: &[Point], profile: &HardwareProfile) -> String {
+    let Some(most) = &profile.tiers.page_lockable_bytes else {
+        return String::new();
+    };
+    let said = System::ALL.into_iter().filter_map(|system| {
+        let own = points.iter().filter(|p| p.system == system.name());
+        let locked = own.map(|point| point.page_locked).max()?;
+        (locked > most.value).then(|| {
+            format!(
+                "{} page-locks up to {locked} of host memory; {} is known to allow {}, which plimsoll's plans keep to.\n",
+                system.name(),
+                profile.name,
+                most.value
+            )
+        })
+    });
+    said.collect()
 }
 
 /// Says that a machine of several GPUs is not used whole.

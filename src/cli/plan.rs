@@ -200,9 +200,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     if let Some(file) = &args.lengths.prompt_lens {
         let buckets_max = args.lengths.padding.buckets_max();
-        let planned = plan_lengths(machine, &request, &read_lengths(file)?, buckets_max);
+        let lengths = read_lengths(file)?;
+        let bar = Progress::new("searching", 1);
+        let mut watch = |done, steps| bar.set_of(done, steps);
+        let planned = plan_lengths(machine, &request, (&lengths, buckets_max), &mut watch);
+        drop(bar);
         return match planned.map_err(refused)? {
-            Ok(batches) => lengths::report(&batches, args.format, args.output.as_deref()),
+            Ok(batches) => {
+                let plans = batches.buckets.iter().map(|(_, planned)| &planned.plan);
+                let notes = notes(args, plans, &profile);
+                lengths::report(&batches, &notes, args.format, args.output.as_deref())
+            }
             Err(answer) => found(answer, machine, &request)
                 .map_or_else(|refusal| args.refuse(&refusal), |_| Ok(())),
         };
@@ -367,13 +375,9 @@ fn report(
             let assumed = args.wish.assumed(args.workload);
             let assumed = assumed.map_or(String::new(), |what| format!("planned    for {what}\n"));
             let machine = [
-                args.what_if.note(profile),
                 strategies(args, planned),
                 modules(&planned.plan, greedys_loss),
-                locks_much(&planned.plan, profile),
-                cpu_products(&planned.plan, profile),
-                packed_products(&planned.plan, profile),
-                one_of(args, profile),
+                notes(args, [&planned.plan], profile),
             ];
             let machine = machine.concat();
             let file = args.output.as_deref().filter(|_| written.is_ok());
@@ -386,6 +390,30 @@ fn report(
     };
     written?;
     printed
+}
+
+/// What is to be said of plans on a machine, each once.
+fn notes<'a>(
+    args: &Args,
+    plans: impl IntoIterator<Item = &'a Plan>,
+    profile: &HardwareProfile,
+) -> String {
+    let mut notes = vec![args.what_if.note(profile)];
+    for plan in plans {
+        notes.extend([
+            locks_much(plan, profile),
+            cpu_products(plan, profile),
+            packed_products(plan, profile),
+        ]);
+    }
+    notes.push(one_of(args, profile));
+    let mut said: Vec<String> = Vec::new();
+    for note in notes {
+        if !said.contains(&note) {
+            said.push(note);
+        }
+    }
+    said.concat()
 }
 
 /// By how much the better of two strategies is better, or why there is one only.
