@@ -173,6 +173,8 @@ fn round_trip_keeps_every_optional_part() {
     });
     profile.links.disk_read_pace = Some(Quantity::new(Seconds(0.03), "lab").with_spread(0.1));
     let rate = |points: &[(f64, f64)]| Curve::new(points.to_vec(), "lab", Some(0.1)).unwrap();
+    profile.compute.attention_decode_shared = Some(rate(&[(1.0, 1.0), (8.0, 0.6)]));
+    profile.compute.cpu_attention_shared = Some(rate(&[(1.0, 1.0), (8.0, 0.5)]));
     profile.compute.products = vec![ProductCurves {
         dtype: Dtype::Bf16,
         n: 96,

@@ -1,7 +1,7 @@
 //! Terms of the cost model, switched off one by one.
 
 use plimsoll_core::Dtype;
-use plimsoll_core::hardware::{HardwareProfile, embedded};
+use plimsoll_core::hardware::{Curve, HardwareProfile, embedded};
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{AttentionPart, Gemm, Gemms, Op, ResourceKind, Stage};
 use plimsoll_core::term::Term;
@@ -79,6 +79,46 @@ fn each_term_bears_on_its_own_tasks_and_no_others() {
                 _ => assert_eq!(after, before, "{} on {op:?}", term.name()),
             }
         }
+    }
+}
+
+/// The same bytes are computed with by more heads.
+#[test]
+fn heads_that_share_a_key_head_take_their_rate() {
+    let mut profile = t4();
+    let source = profile.compute.cpu_attention.source.clone();
+    let left = |eight: f64| Curve::new(vec![(1.0, 1.0), (8.0, eight)], source.clone(), None).ok();
+    profile.compute.attention_decode_shared = left(0.5);
+    profile.compute.cpu_attention_shared = left(0.25);
+    profile.validate().expect("numbers");
+    let of = |profile: &HardwareProfile, on, wanted: u32| {
+        let mut op = attention();
+        if let Op::Attention { group, .. } = &mut op {
+            *group = wanted;
+        }
+        let cost = CostModel::new(profile, Dtype::F16);
+        let mut rated = 0.0;
+        let number = ["compute.attention_decode", "compute.cpu_attention"];
+        cost.parts(on, &op, &mut |part| {
+            rated += if number.contains(&part.number) {
+                part.seconds.0
+            } else {
+                0.0
+            };
+        });
+        rated
+    };
+    for (on, eight) in [(ResourceKind::Gpu, 0.5), (ResourceKind::Cpu, 0.25)] {
+        let alone = of(&t4(), on, 1);
+        let expected = [(1, 1.0), (8, 1.0 / eight), (64, 1.0 / eight)];
+        for (group, times) in expected {
+            let found = of(&profile, on, group) / alone;
+            assert!((found / times - 1.0).abs() < 1e-9, "{group}: {found}");
+        }
+        let some = of(&profile, on, 4) / alone;
+        assert!(some > 1.0 && some < 1.0 / eight, "{some}");
+        // Nobody knows.
+        assert_eq!(of(&t4(), on, 8), alone);
     }
 }
 

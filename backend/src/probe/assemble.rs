@@ -222,11 +222,40 @@ fn staged_ahead(staged: &[f64]) -> Option<Quantity<Bytes>> {
     })
 }
 
+/// What is left of attention's rate where key heads have several query heads, over how many; types and contexts are compared each with
+/// itself.
+fn left_where_shared(tasks: &[(Dtype, Timed)], on: ResourceKind) -> Option<Curve> {
+    let mut rates = BTreeMap::<(u32, Dtype, u64), Vec<f64>>::new();
+    for (dtype, task) in tasks {
+        if let (Op::Attention { group, .. }, Some(bytes)) =
+            (&task.op, compute::decode_cache_bytes(task, on))
+        {
+            let of = rates.entry((*group, *dtype, bytes)).or_default();
+            of.push(bytes as f64 / task.seconds());
+        }
+    }
+    let mut left = BTreeMap::<u32, Vec<f64>>::new();
+    for ((group, dtype, bytes), of) in &rates {
+        if let Some(alone) = rates.get(&(1, *dtype, *bytes)) {
+            left.entry(*group)
+                .or_default()
+                .push(median(of) / median(alone));
+        }
+    }
+    let points = left
+        .iter()
+        .map(|(group, left)| (f64::from(*group), median(left)));
+    Curve::new(points.collect(), MEASURED, None).ok()
+}
+
 fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
     let mut prefill = BTreeMap::<u64, Vec<(f64, f64)>>::new();
     let mut decode = Rates::new();
     let mut cpu = Rates::new();
-    for (_, task) in &measured.compute {
+    // Their caches are larger than those of the models before.
+    let alone = |(_, task): &&(Dtype, Timed)| matches!(task.op, Op::Attention { group: 1, .. });
+    let larger = measured.shared.iter().filter(alone);
+    for (_, task) in measured.compute.iter().chain(larger) {
         let time = task.seconds();
         if let Some((context, flops)) = compute::prefill_attention(task) {
             let of_context = prefill.entry(u64::from(context)).or_default();
@@ -263,9 +292,11 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         beside_products: beside::curves(&measured.layer_parts, &measured.products),
         attention_prefill: curve(&of_most_work(prefill)),
         attention_decode: curve(&thin(decode)),
+        attention_decode_shared: left_where_shared(&measured.shared, ResourceKind::Gpu),
         cpu_launch: launch,
         // A small cache may have lain in the processor's own.
         cpu_attention: curve(&thin(cpu)).capped(median(&measured.host_reads)),
+        cpu_attention_shared: left_where_shared(&measured.shared, ResourceKind::Cpu),
         cpu_attention_prefill: None,
         part_launch: None,
         embed: (!emulated).then(|| embed(measured)),

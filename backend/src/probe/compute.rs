@@ -199,9 +199,46 @@ fn llama(shape: Shape) -> String {
     )
 }
 
+/// Query heads a key head of the models that tell what is left of attention's rate: one, as many as kernels see together, and as many as
+/// models have.
+pub(super) const SHARED: [u32; 3] = [1, 4, 8];
+
+/// Sequences and prompt lengths for them, on a CPU and beside a GPU: a layer's cache of 34 and 268 MB in two bytes an element, which
+/// their caches do not hold.
+const SHARED_BATCHES: [(u32, u32); 2] = [(32, 256), (128, 512)];
+
+/// A plan of a model with as many key heads whatever its query heads are, for decode attention on the device or on the CPU.
+pub(super) fn shared_plan(
+    group: u32,
+    on_card: bool,
+    dtype: Dtype,
+    kind: Kind,
+) -> Result<Plan, LowerError> {
+    let config = format!(
+        r#"{{"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "head_dim": 128,
+            "num_attention_heads": {heads}, "num_key_value_heads": 8, "intermediate_size": 256,
+            "vocab_size": {VOCABULARY}, "max_position_embeddings": 2048}}"#,
+        heads = 8 * group,
+    );
+    let model = ModelSpec::from_hf_config("calibration", &config);
+    let model = model.expect("a well-formed configuration");
+    let batch = SHARED_BATCHES[usize::from(on_card)];
+    plan_of(model, batch, 4, dtype, kind)
+}
+
 /// GPU batches of a calibration model: the first brings the weights, the others find them.
 pub(super) fn plan(
     shape: Shape,
+    batch: (u32, u32),
+    gen_len: u32,
+    dtype: Dtype,
+    kind: Kind,
+) -> Result<Plan, LowerError> {
+    plan_of(model(shape), batch, gen_len, dtype, kind)
+}
+
+fn plan_of(
+    model: ModelSpec,
     (sequences, prompt_len): (u32, u32),
     gen_len: u32,
     dtype: Dtype,
@@ -227,7 +264,7 @@ pub(super) fn plan(
         gen_len,
         num_prompts: None,
     };
-    with_room((model(shape), dtype), workload, policy)
+    with_room((model, dtype), workload, policy)
 }
 
 /// A policy's plan whose tiers are as large as it needs.

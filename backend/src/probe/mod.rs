@@ -142,6 +142,8 @@ struct Measured {
     packed_weights: Vec<(Dtype, Timed)>,
     /// And with the cache in 4 bits.
     packed_caches: Vec<(Dtype, Timed)>,
+    /// Of models whose key heads have one query head, and several.
+    shared: Vec<(Dtype, Timed)>,
     /// Products of one row, with the bytes of all weights.
     weight_reads: Vec<(Dtype, Bytes, Timed)>,
     /// The CPU's products, nothing beside them.
@@ -176,6 +178,7 @@ impl Measured {
             products: Vec::new(),
             packed_weights: Vec::new(),
             packed_caches: Vec::new(),
+            shared: Vec::new(),
             weight_reads: Vec::new(),
             cpu_products: Vec::new(),
             gaps: Vec::new(),
@@ -285,6 +288,7 @@ pub fn measure(
     progress("attention on the CPU", 0.68);
     for dtype in &options.dtypes {
         measure_cpu_attention(options, *dtype, &mut measured)?;
+        measure_shared(options, *dtype, &mut measured)?;
     }
     progress("engines beside each other", 0.74);
     measure_barriers(options, &mut measured)?;
@@ -579,6 +583,25 @@ fn measure_cpu_attention(
         measured.handoffs.add(&run);
         let on_cpu = tasks.into_iter().filter(|t| t.kind == ResourceKind::Cpu);
         measured.compute.extend(on_cpu.map(|t| (dtype, t)));
+    }
+    Ok(())
+}
+
+/// Attention where a key head has one query head, and where it has several, over caches of the same size, on the device and on the CPU.
+fn measure_shared(
+    options: &ProbeOptions,
+    dtype: Dtype,
+    measured: &mut Measured,
+) -> Result<(), ProbeError> {
+    for kind in [Kind::OnDevice, Kind::CpuAttention] {
+        for group in compute::SHARED {
+            let on_card = options.cpu.card.is_some();
+            let plan = compute::shared_plan(group, on_card, dtype, kind)?;
+            let (_, tasks) = measured.run(|weights| run_plan(options, &plan, weights))?;
+            measured
+                .shared
+                .extend(tasks.into_iter().map(|t| (dtype, t)));
+        }
     }
     Ok(())
 }

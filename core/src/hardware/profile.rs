@@ -217,6 +217,9 @@ pub struct Compute {
     pub attention_prefill: Curve,
     /// Attention of one new token on the device, bytes/s over the bytes of K and V read.
     pub attention_decode: Curve,
+    /// What is left of that rate where several query heads share a key head, over how many: they compute as many times as much of the
+    /// same bytes. All of it where nobody knows.
+    pub attention_decode_shared: Option<Curve>,
     /// Unpacking 4-bit groups on the device, elements/s over elements; none where nobody knows, and then device memory bounds it.
     pub unpack: Option<Curve>,
     /// Packing a cache's new elements into such groups, likewise; none where nobody told it from unpacking, which then stands for it.
@@ -230,6 +233,8 @@ pub struct Compute {
     pub cpu_gemm: Vec<GemmCurve>,
     /// Attention of one new token on the CPU, bytes/s over the bytes of K and V read.
     pub cpu_attention: Curve,
+    /// What is left of that rate likewise.
+    pub cpu_attention_shared: Option<Curve>,
     /// The part of that time that goes into a copy of the cache, where one is made first; none where nobody
     /// knows, and then it takes host memory's time.
     pub cpu_copy_share: Option<Quantity<f64>>,

@@ -84,6 +84,7 @@ const COMPUTE: &[&str] = &[
     "beside_products",
     "attention_prefill_flops_per_s",
     "attention_decode_bytes_per_s",
+    "attention_decode_shared",
     "unpack_elements_per_s",
     "pack_elements_per_s",
     "weight_read",
@@ -91,6 +92,7 @@ const COMPUTE: &[&str] = &[
     "cpu_launch_s",
     "cpu_gemm",
     "cpu_attention_bytes_per_s",
+    "cpu_attention_shared",
     "cpu_copy_share",
     "cpu_attention_prefill_flops_per_s",
 ];
@@ -317,12 +319,14 @@ fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
             .collect::<Result<_, _>>()?,
         attention_prefill: reader.curve("attention_prefill_flops_per_s")?,
         attention_decode: reader.curve("attention_decode_bytes_per_s")?,
+        attention_decode_shared: reader.maybe_curve("attention_decode_shared")?,
         unpack: reader.maybe_curve("unpack_elements_per_s")?,
         pack: reader.maybe_curve("pack_elements_per_s")?,
         weight_read: read_weight_reads(reader)?,
         cpu_launch: reader.seconds("cpu_launch_s")?,
         cpu_gemm: read_gemms(reader, "cpu_gemm")?,
         cpu_attention: reader.curve("cpu_attention_bytes_per_s")?,
+        cpu_attention_shared: reader.maybe_curve("cpu_attention_shared")?,
         cpu_copy_share: reader.maybe_quantity("cpu_copy_share")?,
         cpu_attention_prefill: reader.maybe_curve("cpu_attention_prefill_flops_per_s")?,
     })
@@ -663,12 +667,17 @@ fn write_compute(compute: &Compute) -> Value {
             "attention_decode_bytes_per_s",
             curve(&compute.attention_decode),
         ),
+        (
+            "attention_decode_shared",
+            rate(&compute.attention_decode_shared),
+        ),
         ("unpack_elements_per_s", rate(&compute.unpack)),
         ("pack_elements_per_s", rate(&compute.pack)),
         ("weight_read", reads),
         ("cpu_launch_s", seconds(&compute.cpu_launch)),
         ("cpu_gemm", on_cpu),
         ("cpu_attention_bytes_per_s", curve(&compute.cpu_attention)),
+        ("cpu_attention_shared", rate(&compute.cpu_attention_shared)),
         (
             "cpu_copy_share",
             compute

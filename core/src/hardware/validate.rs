@@ -459,6 +459,14 @@ impl HardwareProfile {
                 "attention_decode_bytes_per_s",
                 Some(&compute.attention_decode),
             ),
+            (
+                "attention_decode_shared",
+                compute.attention_decode_shared.as_ref(),
+            ),
+            (
+                "cpu_attention_shared",
+                compute.cpu_attention_shared.as_ref(),
+            ),
             ("unpack_elements_per_s", compute.unpack.as_ref()),
             ("pack_elements_per_s", compute.pack.as_ref()),
             ("cpu_attention_bytes_per_s", Some(&compute.cpu_attention)),

@@ -550,6 +550,7 @@ impl CostModel {
         let (
             Op::Attention {
                 part,
+                group,
                 query_len,
                 context_len,
                 ..
@@ -562,24 +563,31 @@ impl CostModel {
         };
         let compute = &self.profile.compute;
         let on_cpu = on == ResourceKind::Cpu;
-        let (launch, number, decode) = if on_cpu {
+        let (launch, number, decode, shared) = if on_cpu {
+            let decode = (&compute.cpu_attention, &compute.cpu_attention_shared);
             (
                 self.cpu_launch(),
                 "compute.cpu_attention",
-                &compute.cpu_attention,
+                decode.0,
+                decode.1,
             )
         } else {
-            let decode = &compute.attention_decode;
-            (self.launch(), "compute.attention_decode", decode)
+            let decode = (&compute.attention_decode, &compute.attention_decode_shared);
+            (
+                self.launch(),
+                "compute.attention_decode",
+                decode.0,
+                decode.1,
+            )
         };
         each(launch);
         if *query_len == 1 {
-            let bytes = cache.as_f64();
+            let bytes = cache.as_f64() / left_of(shared, f64::from(*group));
             let share = match part {
                 AttentionPart::Copied => self.cpu_shares().1,
                 _ => 1.0,
             };
-            let rate = (decode, bytes, SizeUnit::Bytes);
+            let rate = (decode, cache.as_f64(), SizeUnit::Bytes);
             return each(Part::rated(number, bytes * share, rate));
         }
         let (number, prefill) = match &compute.cpu_attention_prefill {
@@ -593,6 +601,11 @@ impl CostModel {
             (prefill, context, SizeUnit::ContextTokens),
         ));
     }
+}
+
+/// What is left of a rate of attention with so many query heads a key head.
+fn left_of(shared: &Option<Curve>, group: f64) -> f64 {
+    shared.as_ref().map_or(1.0, |left| left.at(group))
 }
 
 /// A number and its key in the profile.

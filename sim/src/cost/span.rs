@@ -4,7 +4,7 @@ use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::program::{Span, Stage};
 
 use super::gemm::Product;
-use super::{CostModel, Part};
+use super::{CostModel, Part, left_of};
 
 /// Tasks that a layer on a batch counts for, as [`launch`](plimsoll_core::hardware::Compute::launch) says.
 const TASKS_A_LAYER: f64 = 3.0;
@@ -45,9 +45,10 @@ impl CostModel {
         if it.context_tokens > 0 {
             let bytes = it.cache_bytes().as_f64();
             let rate = (&compute.attention_decode, bytes, SizeUnit::Bytes);
+            let group = f64::from(it.q_size) / f64::from(it.kv_size.max(1));
             each(Part::rated(
                 "compute.attention_decode",
-                bytes * layers,
+                bytes * layers / left_of(&compute.attention_decode_shared, group),
                 rate,
             ));
         }
