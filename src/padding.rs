@@ -154,7 +154,7 @@ fn latency_s(planned: &Planned) -> Seconds {
 /// `buckets_max`; `watch` sees each search. The inner error is the answer for a bucket that has no plan.
 ///
 /// # Errors
-/// As [`search`].
+/// As [`search_watched`].
 pub fn plan_lengths(
     (profile, model, dtype): (&HardwareProfile, &ModelSpec, Dtype),
     request: &Request,

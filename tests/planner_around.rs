@@ -1,7 +1,7 @@
 //! Plans that a search by changing plans one thing after another, each simulated, once found to be better than the planner's: it finds
 //! their like.
 
-use plimsoll::planner::{Allowed, Answer, Objective, Request, search};
+use plimsoll::planner::{Allowed, Answer, Objective, Request, is_too_long_for_advice, search};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::embedded;
 use plimsoll_core::lower::footprint;
@@ -47,6 +47,34 @@ fn policy(size: u32, batches: u32, percent: [f64; 6]) -> Policy {
         page_locked: PageLocked::ALL,
         ..Policy::from_percent(size, batches, percent).expect("a policy")
     }
+}
+
+/// Of many rounds some are simulated, so that they take no longer than a few: what would help is tried as ever.
+#[test]
+fn many_short_prompts_are_no_long_plan() {
+    let t4 = embedded::profile("t4").expect("embedded");
+    let model = registry::find("opt-6.7b").expect("registered");
+    let planned = |gen_len: u32, prompts: u64| {
+        let request = Request {
+            workload: Workload {
+                prompt_len: 256,
+                gen_len,
+                num_prompts: Some(prompts),
+            },
+            objective: Objective::Throughput,
+            max_latency_s: None,
+            allowed: Allowed::default(),
+        };
+        match search(&t4, &model, Dtype::F16, &request).expect("a request") {
+            Answer::Plan(planned) => planned,
+            answer => panic!("no plan: {answer:?}"),
+        }
+    };
+    let many = planned(32, 100_000);
+    assert!(!is_too_long_for_advice(&many.plan) && many.advice.is_some());
+    let mut long = many.plan.clone();
+    long.workload.gen_len = 30_000;
+    assert!(is_too_long_for_advice(&long));
 }
 
 /// No zig-zag is there to be the better name of a diagonal that overlaps nothing.

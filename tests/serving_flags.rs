@@ -264,7 +264,7 @@ fn an_expansion_that_cannot_be_had_is_refused_with_the_largest() {
     let small = "name = \"small\"\nextends = \"gh200\"\n[sources.sheet]\nkind = \"datasheet\"\n\
          from = \"nowhere\"\ndate = \"2026-11-27\"\n[tiers.host_capacity_bytes]\nvalue = 10e9\n\
          source = \"sheet\"\n";
-    std::fs::write(folder.path().join("small.toml"), small).unwrap();
+    fs::write(folder.path().join("small.toml"), small).unwrap();
     let on_small = |more: &[&str]| {
         let line = [
             "replay",
@@ -281,6 +281,8 @@ fn an_expansion_that_cannot_be_had_is_refused_with_the_largest() {
     let (code, out, said) = on_small(&["--expansion", "2.6"]);
     assert_eq!((code, out.as_str()), (3, ""), "{said}");
     assert!(said.contains("of the host's memory, which holds"), "{said}");
+    let (_, out, _) = on_small(&["--expansion", "2.6", "--format", "json"]);
+    assert!(out.contains("infeasible"), "{out}");
     let (code, out, said) = on_small(&["--sweep", "expansion=1.2,2.6"]);
     assert_eq!((code, out.lines().count()), (0, 5), "{out}");
     assert!(said.starts_with("expansion 2.6: no request"), "{said}");

@@ -34,7 +34,7 @@ use crate::padding::plan_lengths;
 use crate::planner::split::{GreedysLoss, loss_of};
 use crate::planner::{
     Allowed, Answer, Flag, Infeasible, Objective, PlanError, Planned, Request, Strategy, Unasked,
-    search_watched, unasked,
+    is_too_long_for_advice, search_watched, unasked,
 };
 use crate::report::plan::{bottleneck_text, duration, locks_much, plan_text, search_text};
 use crate::report::{packed_note, three_digits};
@@ -526,7 +526,11 @@ fn advice(
         .advice
         .as_ref()
         .map(|advice| format!("{} {}", advice.change, would_be(advice.gain, "")));
-    let helps = helps.unwrap_or_else(|| "no single change that was tried helps".to_owned());
+    let none = match is_too_long_for_advice(&planned.plan) {
+        true => "no change of the machine was tried: the plan takes long to simulate",
+        false => "no single change that was tried helps",
+    };
+    let helps = helps.unwrap_or_else(|| none.to_owned());
     let prediction = planned.plan.prediction.as_ref();
     let bottleneck = prediction.map_or(String::new(), bottleneck_text);
     let flags = unasked.iter().map(|Unasked { flag, gain }| {

@@ -264,11 +264,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     server
         .check_traffic()
         .map_err(|why| Failure::new(Exit::Usage, format!("--traffic: {why}")))?;
-    // Of a sweep each value is looked at.
-    if args.sweep.is_none() {
-        let has_room = server.check_host();
-        has_room.map_err(|why| Failure::new(Exit::Infeasible, why))?;
-    }
+    check_host(args, &server).inspect_err(told)?;
     args.execute.check(&server)?;
     args.execute.check_cache(&profile, args.kv_gb)?;
     let trace = read_trace(&args.trace, args.time_unit.map(Into::into))?;
@@ -310,6 +306,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let table = args.per_iteration.iter().map(|file| (file, Kind::Csv));
     let files = args.output.iter().zip(outputs).chain(table);
     over_time::write(&server, (&replayed, measured.as_ref()), files)
+}
+
+/// Refuses layers off the GPU that the host has no room for. Of a sweep each value is looked at.
+fn check_host(args: &Args, server: &Server) -> anyhow::Result<()> {
+    let is_swept = args.sweep.is_some();
+    let has_room = if is_swept {
+        Ok(())
+    } else {
+        server.check_host()
+    };
+    has_room.map_err(|why| Failure::new(Exit::Infeasible, why).into())
 }
 
 /// Says which of the machine's rates nobody measured.

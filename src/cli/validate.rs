@@ -102,12 +102,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let cpu = args.backend.choosing_by(cpu, &profile);
     let profile_file = args.output.join("profile.toml");
-    let write_profile = || write_text(&profile_file, &profile.to_toml());
-    // Beside tables of an earlier run its own profile stays until there are new ones.
+    // Beside tables of an earlier run its own profile stays until there are new ones; what was measured is kept anyhow.
     let mut is_to_come = report::has_tables(&args.output);
-    if !is_to_come {
-        write_profile()?;
-    }
+    let first = match is_to_come {
+        true => args.output.join("profile.new.toml"),
+        false => profile_file.clone(),
+    };
+    write_text(&first, &profile.to_toml())?;
     let setting = Setting {
         hardware: profile.name.clone(),
         device: args.backend.words(),
@@ -122,7 +123,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let report = Report::of(so_far, &setting, &profile);
         bar.set(report.coverage.runs as u64);
         if std::mem::take(&mut is_to_come) {
-            write_profile()?;
+            fs::rename(&first, &profile_file)?;
         }
         report::write_tables(&args.output, &report)
     });

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::write::{Place, context, open};
@@ -27,8 +28,14 @@ impl Reserved {
                 return Ok((None, None));
             };
             let is_new = !place.exists();
-            let file = File::options().append(true).create(true).open(&place)?;
-            lock(&file)?;
+            let file = loop {
+                let file = File::options().append(true).create(true).open(&place)?;
+                lock(&file)?;
+                // Whoever had reserved it may have removed it before it was locked here.
+                if is_still(&file, &place) {
+                    break file;
+                }
+            };
             Ok((Some(file), is_new.then_some(place)))
         };
         let (file, made) = attempt().map_err(|error| context(path, error))?;
@@ -136,6 +143,13 @@ impl Rows {
     }
 }
 
+/// Whether a path leads to an open file.
+fn is_still(file: &File, path: &Path) -> bool {
+    let of = |there: fs::Metadata| (there.dev(), there.ino());
+    let open = file.metadata().map(of);
+    fs::metadata(path).map(of).ok() == open.ok()
+}
+
 /// File systems without locks have none to be held.
 fn lock(file: &File) -> io::Result<()> {
     match file.try_lock() {
@@ -187,17 +201,17 @@ mod tests {
     fn rows_go_behind_what_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.jsonl");
-        std::fs::write(&path, "1\n2\n3 is to").unwrap();
+        fs::write(&path, "1\n2\n3 is to").unwrap();
         let mut rows = rows(&path, 4);
         for (text, count) in [("3\n", 1), ("4\n5\n", 2)] {
             let (there, written) = rows.push(text);
             written.unwrap();
             assert_eq!(there, count);
         }
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n2\n3\n4\n5\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1\n2\n3\n4\n5\n");
         drop(rows);
         Reserved::of(&path).unwrap().rows(0).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "");
     }
 
     #[test]
@@ -210,7 +224,7 @@ mod tests {
         let (there, written) = rows.push("2\n3\n");
         assert_eq!(there, 0);
         assert!(written.unwrap_err().to_string().contains("lost"));
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
     }
 
     #[test]

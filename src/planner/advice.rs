@@ -37,16 +37,12 @@ pub struct Advice {
     pub gain: f64,
 }
 
-/// The change that helps a plan most of those tried, with all that was `open` to it; none where none helps, or answers are very long.
+/// The change that helps a plan most of those tried, with all that was `open` to it; none where none helps.
 pub(super) fn best(
     (search, open): (&Search<'_>, &[Policy]),
     proposals: &[Proposal],
     plan: &Plan,
 ) -> Result<Option<Advice>, PlanError> {
-    if judge::is_large(plan) {
-        // Parts tell too little, and all of it takes too long.
-        return Ok(None);
-    }
     let policies = policies(proposals, plan);
     // The same schedule on another machine.
     let mut open = open.to_vec();

@@ -62,11 +62,12 @@ pub fn unasked(
             in_part_on_the_cpu(machine, request, &planned.plan)?,
         ),
     ];
-    let least = match judge::is_large(&planned.plan) {
-        true => GAIN_MIN_OF_PARTS,
-        false => GAIN_MIN,
-    };
+    let is_large = judge::is_large(&planned.plan);
     let gain = |(flag, rate): (Flag, Option<f64>)| {
+        let least = match is_large && flag != Flag::SplitLayers {
+            true => GAIN_MIN_OF_PARTS,
+            false => GAIN_MIN,
+        };
         let gain = rate? / planned.throughput_tok_s;
         (gain >= least).then_some(Unasked { flag, gain })
     };

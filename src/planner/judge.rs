@@ -33,6 +33,9 @@ const SOME_SQUARES: u64 = 1_500_000;
 /// With more, a plan takes some seconds: next to none can be compared in full.
 const LARGE_SQUARES: u64 = 3_000_000;
 
+/// Rounds that are simulated where there are more.
+const ROUNDS: u64 = 4;
+
 /// A plan has at most so many where some dozens of its like are simulated in such a time.
 const SMALL_SQUARES: u64 = 25_000;
 
@@ -361,12 +364,22 @@ pub(super) fn in_full(
     all(plans, &|plan| Judged::in_full(plan, profile))
 }
 
-/// Squares of FlexGen's figure 2.
-/// Whether a plan takes so long to simulate that hardly another is besides.
+/// Whether a plan takes so long to simulate that hardly another is besides. Of many rounds only some are simulated.
 pub(super) fn is_large(plan: &Plan) -> bool {
-    squares(plan) > LARGE_SQUARES
+    let workload = plan.workload;
+    let rounds = plan.policy.block_size().saturating_mul(ROUNDS);
+    let few = Workload {
+        num_prompts: workload.num_prompts.map(|prompts| prompts.min(rounds)),
+        ..workload
+    };
+    let plan = Plan {
+        workload: few,
+        ..plan.clone()
+    };
+    squares(&plan) > LARGE_SQUARES
 }
 
+/// Squares of FlexGen's figure 2.
 fn squares(plan: &Plan) -> u64 {
     let policy = &plan.policy;
     let prompts = plan.workload.num_prompts.unwrap_or(policy.block_size());

@@ -181,7 +181,7 @@ pub struct Planned {
     pub runner_up: Option<Plan>,
     /// Shapes (GPU batch size, GPU batches, where attention runs) that were compared.
     pub considered: usize,
-    /// The change of the machine that would help most, of those tried.
+    /// The change of the machine that would help most, of those tried; none are for [very long answers](is_too_long_for_advice).
     pub advice: Option<Advice>,
     /// Why no plan with split linear layers was looked at, or fits, where one was allowed.
     pub not_split: Option<String>,
@@ -199,6 +199,11 @@ pub enum PlanError {
     /// The linear program's solver failed.
     #[error("the linear program has no answer: {0}")]
     Solver(String),
+}
+
+/// Whether a plan takes too long to simulate for changes of its machine to be tried.
+pub fn is_too_long_for_advice(plan: &Plan) -> bool {
+    judge::is_large(plan)
 }
 
 impl PlanError {

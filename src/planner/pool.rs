@@ -168,7 +168,10 @@ impl<'a> Pool<'a> {
             let found = search.better_shares(start.plan(), &best.judged, objective)?;
             best = found.map_or(best, |judged| Candidate { judged, ..*start });
         }
-        let other = other.map(|other| self.predicted(vec![other])).transpose()?;
+        let other = match other.map(|other| self.predicted(vec![other])).transpose() {
+            Err(error) if error.is_of_size() => None,
+            other => other?,
+        };
         let starts = std::iter::once(best.clone()).chain(other.into_iter().flatten());
         for start in starts {
             let (search, _) = &self.searches[start.search];
@@ -236,7 +239,12 @@ impl<'a> Pool<'a> {
             let later = rest.split_off(rest.len().min(FINALISTS_MAX));
             let thought = |c: &Candidate| (c.plan().policy, c.judged.latency_s());
             let thought: Vec<(Policy, Seconds)> = rest.iter().map(thought).collect();
-            for candidate in self.predicted(rest)? {
+            let predicted = match self.predicted(rest) {
+                // What was found before is an answer.
+                Err(error) if error.is_of_size() && !judged.is_empty() => break,
+                predicted => predicted?,
+            };
+            for candidate in predicted {
                 let found = candidate.judged.latency_s();
                 let policy = candidate.plan().policy;
                 let thought = thought.iter().find(|(known, _)| *known == policy);
@@ -275,9 +283,14 @@ impl<'a> Pool<'a> {
         // Larger blocks than the plan's would take longer than they may.
         let near = proposals.iter().filter(|_| self.limit.is_none());
         let near: Vec<Proposal> = near.cloned().collect();
+        // Where answers are very long parts tell too little, and all of it takes too long.
+        let advice = match judge::is_large(&plan) {
+            true => None,
+            false => advice::best((search, &open), &near, &plan)?,
+        };
         Ok(Box::new(Planned {
             not_split: None,
-            advice: advice::best((search, &open), &near, &plan)?,
+            advice,
             runner_up: second,
             considered: self.considered,
             latency_s,

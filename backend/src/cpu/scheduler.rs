@@ -6,7 +6,7 @@
 //!
 //! Where a GPU executes, some resources are its streams. A task there is first *issued*, behind those that it waits for on
 //! other streams, which need be issued only; and it ends when the GPU says so. What waits for it on the host waits for
-//! its end. Whoever issues waits for tasks of the host, and never for the GPU.
+//! its end. Whoever issues waits for tasks of the host, and for the GPU only where it copies down to pageable memory.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -86,11 +86,18 @@ impl Group {
         let (limit, used) = of("memory.max", "memory.current")
             .or_else(|| of("memory.limit_in_bytes", "memory.usage_in_bytes"))?;
         let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
-        // Files that nobody reads at present give way.
-        let cached = ["total_inactive_file ", "inactive_file "]
-            .iter()
-            .find_map(|key| stat.lines().find_map(|line| line.strip_prefix(key)));
-        let cached = cached.and_then(|it| it.parse::<u64>().ok()).unwrap_or(0);
+        let counted = |key: &str| -> Option<u64> {
+            let line = stat.lines().find_map(|line| line.strip_prefix(key))?;
+            line.trim().parse().ok()
+        };
+        // What is kept of files gives way. In version 1 the totals have it of groups within this one.
+        let kept = |state: &str| {
+            let of_all = counted(&format!("total_{state} "));
+            of_all
+                .or_else(|| counted(&format!("{state} ")))
+                .unwrap_or(0)
+        };
+        let cached = kept("inactive_file") + kept("active_file");
         let used = used.saturating_sub(cached);
         (limit < NO_LIMIT).then(|| Group {
             limit: Bytes(limit),
@@ -149,8 +156,9 @@ mod tests {
             })
         };
         assert_eq!(Group::read(folder.path()), of(8000, 3000));
-        write("memory.stat", "inactive_file 1\ntotal_inactive_file 500\n");
-        assert_eq!(Group::read(folder.path()), of(8000, 3500));
+        let stat = "inactive_file 1\ntotal_inactive_file 500\ntotal_active_file 1000\n";
+        write("memory.stat", stat);
+        assert_eq!(Group::read(folder.path()), of(8000, 4500));
         write("memory.max", "6000\n");
         write("memory.current", "7000\n");
         write("memory.stat", "anon 1\ninactive_file 200\n");

@@ -327,7 +327,6 @@ impl HardwareProfile {
         let mut all = vec![
             capacity("device_capacity_bytes", &tiers.device_capacity_bytes),
             capacity("host_capacity_bytes", &tiers.host_capacity_bytes),
-            // There may be none.
             zero_or_more("disk_capacity_bytes", &tiers.disk_capacity_bytes),
             zero_or_more("device_reserved_bytes", &tiers.device_reserved_bytes),
             zero_or_more("host_reserved_bytes", &tiers.host_reserved_bytes),

@@ -355,9 +355,9 @@ fn check_counts(plan: &Plan) -> Result<(), LowerError> {
 /// GPU batches of a whole run, which are listed round by round whether they are simulated or not.
 const BATCHES_MAX: u64 = 10_000_000;
 
-/// Squares (a block of the model on a GPU batch in a pass) of a run whose pieces are let go of: ten to thirty tasks each, which 32 bits
-/// number.
-const SQUARES_MAX: u64 = 100_000_000;
+/// Squares (a block of the model on a GPU batch in a pass) of a run whose pieces are let go of: ten to thirty tasks each, or sixty where
+/// linear layers are split, which 32 bits number.
+const SQUARES_MAX: u64 = 60_000_000;
 
 /// The same of one that is kept, in some gigabytes.
 const KEPT_SQUARES_MAX: u64 = 20_000_000;
@@ -380,7 +380,7 @@ fn check_size(plan: &Plan, max: u64) -> Result<(), LowerError> {
     if squares > max {
         let remedy = match squares > SQUARES_MAX {
             true => "state fewer prompts or tokens: rounds repeat",
-            false => "leave out --trace, which keeps all of it, or state fewer prompts or tokens",
+            false => "keep no trace, which is all of it, or state fewer prompts or tokens",
         };
         return Err(LowerError::TooMuch {
             what: "the number of GPU batches times blocks times tokens",

@@ -11,8 +11,8 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
-use plimsoll_core::lower::check_fits;
 use plimsoll_core::lower::schedule::rounds;
+use plimsoll_core::lower::{LowerError, check_fits};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::timing::Part;
@@ -103,11 +103,7 @@ impl Prepared {
         if let (Some(prompts), Some(_), None) = (&prompts, &kept.record, &args.plan) {
             as_many_as_then(args, prompts.len() as u64, &plan)?;
         }
-        let endless = plan.workload.num_prompts.is_none();
         let prompts = for_plan(args, prompts, &mut plan)?;
-        if endless {
-            has_room(&plan)?;
-        }
         let stated = predicted_with(profile.as_ref(), &plan);
         let device_threads = args.threads.of(args.backend, stated);
         let inputs = Inputs {
@@ -452,7 +448,7 @@ fn for_plan(
     args: &Args,
     prompts: Option<Vec<Prompt>>,
     plan: &mut Plan,
-) -> Result<Vec<Prompt>, InputError> {
+) -> anyhow::Result<Vec<Prompt>> {
     let workload = plan.workload;
     let batches = rounds(&plan.policy, &workload);
     let sequences = batches.iter().flat_map(|round| &round.batches);
@@ -466,22 +462,25 @@ fn for_plan(
         let given = count(found, "prompt");
         let problem = format!("{given}, the plan is for {planned}");
         let remedy = format!("give {planned}, or plan with --num-prompts {found}");
-        return Err(InputError::bad_file(path, "all lines", problem, remedy));
+        return Err(InputError::bad_file(path, "all lines", problem, remedy).into());
     }
     if workload.num_prompts.is_none() {
         // What was expected of a full block, or of a steady state, says nothing about a run of this many.
         let is_a_block = found == planned && Part::of(plan) == Part::Whole;
         plan.workload.num_prompts = Some(found);
         plan.prediction.take_if(|_| !is_a_block);
+        has_room(plan, found)?;
     }
     Ok(prompts)
 }
 
 /// That a plan for prompts without end has room for so many: their texts, and their answers, are on the host.
-fn has_room(plan: &Plan) -> anyhow::Result<()> {
-    let prompts = plan.workload.num_prompts.unwrap_or_default();
+fn has_room(plan: &Plan, prompts: u64) -> anyhow::Result<()> {
     let remedy = format!("plan with --num-prompts {prompts}");
-    check_fits(plan).map_err(|why| Failure::noted(&why.into(), &remedy).into())
+    check_fits(plan).map_err(|why| match why {
+        LowerError::DoesNotFit { .. } => Failure::noted(&why.into(), &remedy).into(),
+        other => other.into(),
+    })
 }
 
 /// Where weights come from, what they are in words, and what tells them from others.

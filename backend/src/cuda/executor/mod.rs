@@ -10,7 +10,8 @@
 //! Nothing is allocated on the device once a plan's executor has been made. Beside the plan's arena lies `Beside`: what a
 //! plan does not count, such as logits and tables.
 //!
-//! The host waits for the device in one case: where it chooses tokens, since they are drawn or given, or keeps logits.
+//! The host waits for the device in two cases: where it chooses tokens, since they are drawn or given, or keeps logits; and for the end
+//! of copies down to pageable memory.
 
 mod attend;
 mod beside;
