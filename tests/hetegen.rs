@@ -361,6 +361,9 @@ fn the_alpha_benchmark_puts_curves_into_a_profile() {
     );
     assert!(!place.text(&plan).contains("does not say how fast"));
     place.refused(&format!("alpha --model {opt} --step 0"), 2, &["--step"]);
+    // What a CPU that is held back does is not the machine's.
+    let held = format!("alpha --model {opt} --cpu-gb-s 1 --hw machine.toml -o with.toml");
+    place.refused(&held, 2, &["--cpu-gb-s", "--output"]);
     place.refused(
         &format!("alpha --model {opt} --around -1"),
         2,

@@ -152,6 +152,16 @@ fn pareto_refuses_what_it_does_not_know() {
 }
 
 #[test]
+fn a_system_that_page_locks_more_than_is_known_to_be_allowed_is_named() {
+    let place = Place::new();
+    let line = "pareto --hw t4 --model opt-66b --batches 4 --systems";
+    let said = place.text(&format!("{line} deepspeed"));
+    assert!(said.contains("deepspeed page-locks up to 132 GB"), "{said}");
+    let said = place.text(&format!("{line} plimsoll,accelerate"));
+    assert!(!said.contains("page-locks up to"), "{said}");
+}
+
+#[test]
 fn rates_of_another_type_are_said() {
     let place = Place::new();
     let gemm = "[[compute.gemm]]\ndtype = \"f32\"\nflops_per_s = { points = [[512, 8e12]], source = \"stated\" }\n";

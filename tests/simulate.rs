@@ -130,7 +130,11 @@ fn prompts_beyond_number_are_refused_before_they_are_listed() {
     let place = Place::new();
     let line = "simulate --hw t4 --model opt-125m --prompt-len 8 --gen-len 2 --num-prompts 1000000000000 \
                 --gpu-batch-size 1 --percent 100 0 100 0 100 0";
-    place.refused(line, 2, &["GPU batches of all prompts", "state less"]);
+    place.refused(
+        line,
+        2,
+        &["GPU batches of all prompts", "fewer prompts: rounds repeat"],
+    );
 }
 
 #[test]

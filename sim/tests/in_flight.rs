@@ -171,5 +171,12 @@ proptest! {
         let ends: Vec<f64> = all.iterations().iter().map(|it| it.ended_s).collect();
         prop_assert_eq!(ends.len() as u64, found.iterations);
         prop_assert!(ends.windows(2).all(|pair| pair[0] < pair[1]));
+        // Each says whose it is, and has its number there.
+        let mut counts = std::collections::HashMap::new();
+        for row in all.iterations() {
+            let count = counts.entry(row.batch).or_insert(0);
+            *count += 1;
+            prop_assert_eq!(row.iteration, *count);
+        }
     }
 }

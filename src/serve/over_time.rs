@@ -13,6 +13,7 @@ const POINTS: usize = 200;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunRow<'a> {
     run: &'a str,
+    batch: u32,
     iteration: u64,
     began_s: f64,
     ended_s: f64,
@@ -31,6 +32,7 @@ pub struct RunRow<'a> {
 pub fn rows<'a>(run: &'a str, all: &[IterationRow]) -> Vec<RunRow<'a>> {
     let row = |it: &IterationRow| RunRow {
         run,
+        batch: it.batch,
         iteration: it.iteration,
         began_s: it.began_s,
         ended_s: it.ended_s,
@@ -110,6 +112,7 @@ mod tests {
 
     fn iteration(began_s: f64, ended_s: f64, expansion: f64, stalled_s: f64) -> IterationRow {
         IterationRow {
+            batch: 0,
             iteration: 1,
             began_s,
             ended_s,

@@ -79,11 +79,14 @@ impl InFlight {
         all
     }
 
-    /// Iterations of all batches in the order of their ends, each with the number that it has in its own; none where nobody
-    /// wanted them.
+    /// Iterations of all batches in the order of their ends; none where nobody wanted them.
     pub fn iterations(&self) -> Vec<IterationRow> {
-        let all = self.batches.iter().flat_map(Scheduler::iterations);
-        let mut all: Vec<IterationRow> = all.copied().collect();
+        let each = (0..).zip(&self.batches);
+        let all = each.flat_map(|(batch, of)| {
+            let rows = of.iterations().iter();
+            rows.map(move |row| IterationRow { batch, ..*row })
+        });
+        let mut all: Vec<IterationRow> = all.collect();
         all.sort_by(|a, b| a.ended_s.total_cmp(&b.ended_s));
         all
     }

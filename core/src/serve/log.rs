@@ -5,7 +5,9 @@ use serde::Serialize;
 /// An iteration. Times are in seconds on the executor's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct IterationRow {
-    /// From 1 on.
+    /// Whose, of the batches in flight in a pipeline, from 0 on; elsewhere there is one.
+    pub batch: u32,
+    /// From 1 on, of the batch's own.
     pub iteration: u64,
     /// When it began.
     pub began_s: f64,

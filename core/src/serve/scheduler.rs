@@ -434,6 +434,7 @@ impl Scheduler {
             None => (0, 1.0, Seconds::ZERO),
         };
         log.push(IterationRow {
+            batch: 0,
             iteration: self.iteration as u64,
             began_s: self.began.0,
             ended_s: now.0,
