@@ -366,24 +366,20 @@ pub(super) fn in_full(
 
 /// Whether a plan takes so long to simulate that hardly another is besides. Of many rounds only some are simulated.
 pub(super) fn is_large(plan: &Plan) -> bool {
-    let workload = plan.workload;
-    let rounds = plan.policy.block_size().saturating_mul(ROUNDS);
-    let few = Workload {
-        num_prompts: workload.num_prompts.map(|prompts| prompts.min(rounds)),
-        ..workload
-    };
-    let plan = Plan {
-        workload: few,
-        ..plan.clone()
-    };
-    squares(&plan) > LARGE_SQUARES
+    let block = plan.policy.block_size();
+    let rounds = block.saturating_mul(ROUNDS);
+    let prompts = plan.workload.num_prompts.unwrap_or(block).min(rounds);
+    squares_of(plan, prompts) > LARGE_SQUARES
 }
 
 /// Squares of FlexGen's figure 2.
 fn squares(plan: &Plan) -> u64 {
-    let policy = &plan.policy;
-    let prompts = plan.workload.num_prompts.unwrap_or(policy.block_size());
-    let batches = prompts.div_ceil(u64::from(policy.gpu_batch_size));
+    let all = plan.workload.num_prompts;
+    squares_of(plan, all.unwrap_or(plan.policy.block_size()))
+}
+
+fn squares_of(plan: &Plan, prompts: u64) -> u64 {
+    let batches = prompts.div_ceil(u64::from(plan.policy.gpu_batch_size));
     let squares = u64::from(plan.model.num_blocks()).saturating_mul(batches);
     squares.saturating_mul(u64::from(plan.workload.gen_len))
 }

@@ -181,12 +181,13 @@ impl Sweep {
     /// A trace without a rate, a server without an expansion; an error of ours.
     pub fn rows(&self, server: &Server, requests: &[Request]) -> anyhow::Result<Vec<SweepRow>> {
         let row = |value: f64| {
-            let can_be = self.can_be(value, server);
-            let with_room = || self.with(value, server, requests).0.check_host();
-            if let Err(why) = can_be.and_then(|()| with_room()) {
+            if let Err(why) = self.can_be(value, server) {
                 return Ok(SweepRow::refused(value, requests, why));
             }
             let (server, requests) = self.with(value, server, requests);
+            if let Err(why) = server.check_host() {
+                return Ok(SweepRow::refused(value, &requests, why));
+            }
             Ok(SweepRow::of(value, &server.replay(&requests)?))
         };
         on_all_processors(self.values.clone(), &row)
