@@ -39,7 +39,7 @@ pub struct Args {
     hw: Option<String>,
     /// Run nothing and write nothing: predict the cases of an earlier validation again (its cases.csv), beside what it measured
     #[arg(long, value_name = "FILE", requires = "hw",
-          conflicts_with_all = ["repeats", "output", "device_threads", "disk_dir"])]
+          conflicts_with_all = ["repeats", "output", "all_traces", "device_threads", "disk_dir"])]
     measured: Option<PathBuf>,
     /// Runs of each case [default: as the grid says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -47,6 +47,9 @@ pub struct Args {
     /// Where tables, plots and the trace go
     #[arg(short, long, default_value = "plimsoll-validate", value_name = "DIR")]
     output: PathBuf,
+    /// Keep each case's trace (DIR/traces), not only that of the case furthest off
+    #[arg(long)]
+    all_traces: bool,
     #[command(flatten)]
     threads: DeviceThreads,
     /// Where the disk tier's file goes
@@ -134,7 +137,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         None => Ok(()),
     };
     if let Some(score) = &report.score {
-        let pictures = report::write_pictures(&args.output, &report, validation.trials());
+        let pictures = report::write_pictures(
+            &args.output,
+            &report,
+            validation.trials(),
+            args.all_traces,
+        );
         match args.format {
             Format::Json => print_json(&report)?,
             Format::Text => print(&report::text(&report, score, &args.output))?,

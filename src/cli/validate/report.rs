@@ -1,6 +1,7 @@
 //! What a validation says: tables that grow with it, pictures at its end, and the printed text.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -93,12 +94,13 @@ pub(super) fn write_tables(dir: &Path, report: &Report<'_>) -> io::Result<()> {
     csv.and(write_text(&dir.join("cases.json"), &json))
 }
 
-/// Draws all cases, and writes the trace of the one that is furthest off: the one to look at. One that
-/// fails does not keep the others from their place.
+/// Draws all cases, and writes the trace of the one that is furthest off: the one to look at. Where all traces are asked for, they
+/// are in a folder beside it. One that fails does not keep the others from their place.
 pub(super) fn write_pictures(
     dir: &Path,
     report: &Report<'_>,
     trials: &[Trial<'_>],
+    all_traces: bool,
 ) -> io::Result<()> {
     let points: Vec<Point> = report.cases.iter().map(point).collect();
     let title = format!(
@@ -111,18 +113,42 @@ pub(super) fn write_pictures(
     };
     let svg = picture_svg(&scatter).and_then(|svg| write_text(&dir.join("scatter.svg"), &svg));
     let png = write_picture_png(&dir.join("scatter.png"), &scatter);
-    svg.and(png).and(write_furthest(dir, trials))
+    let traces = match all_traces {
+        true => write_all_traces(&dir.join("traces"), trials),
+        false => Ok(()),
+    };
+    svg.and(png).and(write_furthest(dir, trials)).and(traces)
+}
+
+fn write_all_traces(dir: &Path, trials: &[Trial<'_>]) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    for (number, trial) in (1..).zip(trials) {
+        write_trace(&dir.join(trace_name(number, &trial.case.name)), trial)?;
+    }
+    Ok(())
+}
+
+/// A case's file: its number among all, and what a file's name can have of its own name.
+fn trace_name(number: usize, case: &str) -> String {
+    let words = case.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    format!("{number:02}-{}.json", words.join("-"))
 }
 
 fn write_furthest(dir: &Path, trials: &[Trial<'_>]) -> io::Result<()> {
     let error = |trial: &&Trial<'_>| trial.row().map_or(-1.0, |row| row.error.abs());
     let furthest = trials.iter().max_by(|a, b| error(a).total_cmp(&error(b)));
-    let Some((predicted, measured)) = furthest.and_then(Trial::pair) else {
+    furthest.map_or(Ok(()), |trial| write_trace(&dir.join("trace.json"), trial))
+}
+
+/// A case's trace, predicted and measured; none of one that has not run.
+fn write_trace(file: &Path, trial: &Trial<'_>) -> io::Result<()> {
+    let Some((predicted, measured)) = trial.pair() else {
         return Ok(());
     };
     let process = |name, run| Process { name, run };
     let measured = process("measured", measured);
-    write_atomically(&dir.join("trace.json"), |out| {
+    write_atomically(file, |out| {
         write_side_by_side(out, process("predicted", predicted), measured)
     })
 }
