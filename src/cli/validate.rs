@@ -137,12 +137,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         None => Ok(()),
     };
     if let Some(score) = &report.score {
-        let pictures = report::write_pictures(
-            &args.output,
-            &report,
-            validation.trials(),
-            args.all_traces,
-        );
+        let pictures =
+            report::write_pictures(&args.output, &report, validation.trials(), args.all_traces);
         match args.format {
             Format::Json => print_json(&report)?,
             Format::Text => print(&report::text(&report, score, &args.output))?,

@@ -24,7 +24,7 @@ pub struct Launch {
     pub threads: u32,
     /// Shared memory of a size that the kernel does not state itself.
     pub shared_bytes: u32,
-    /// It may begin before what its stream was given before has ended, for which it waits itself.
+    /// It may begin before what its stream was given before has ended, for which all kernels wait themselves.
     pub early: bool,
     /// What it is given.
     pub arguments: Arguments,

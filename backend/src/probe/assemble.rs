@@ -291,7 +291,10 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         products: measured.products.clone(),
         beside_products: beside::curves(&measured.layer_parts, &measured.products),
         attention_prefill: curve(&of_most_work(prefill)),
-        attention_decode: curve(&thin(decode)),
+        attention_decode: curve(&match emulated {
+            true => thin(decode),
+            false => not_held_up(thin(decode)),
+        }),
         attention_decode_shared: left_where_shared(&measured.shared, ResourceKind::Gpu),
         cpu_launch: launch,
         // A small cache may have lain in the processor's own.
@@ -422,6 +425,21 @@ fn thin(rates: Rates) -> Rates {
         .collect()
 }
 
+/// Rates of a GPU by bytes, of which more take no less time: what took more was held up by the host, which had not given the next
+/// kernel yet.
+fn not_held_up(rates: Rates) -> Rates {
+    let mut least_s = f64::INFINITY;
+    let of_size = |(size, mut rates): (u64, Vec<f64>)| {
+        let middle_s = size as f64 / median(&rates);
+        least_s = least_s.min(middle_s);
+        rates
+            .iter_mut()
+            .for_each(|rate| *rate *= middle_s / least_s);
+        (size, rates)
+    };
+    rates.into_iter().rev().map(of_size).collect()
+}
+
 fn gemm_curves(options: &ProbeOptions, measured: &Measured) -> Vec<GemmCurve> {
     let emulated = options.cpu.card.is_none();
     let of = |tasks: &[(Dtype, Timed)], packed: bool| -> Vec<GemmCurve> {
@@ -514,6 +532,14 @@ mod tests {
         let gemms = [Gemm { n: 1000, k: 600 }, Gemm { n: 400, k: 1000 }];
         let of = (ResourceKind::Gpu, Stage::Finish);
         Timed::linear(of, (1, &gemms), (seconds, 2.0))
+    }
+
+    #[test]
+    fn more_bytes_take_no_less_time() {
+        let rates = Rates::from([(10, vec![2.0]), (20, vec![5.0, 4.0, 10.0]), (40, vec![8.0])]);
+        // 5, 4 and 5 seconds: the first is what the second took.
+        let expected = Rates::from([(10, vec![2.5]), (20, vec![5.0, 4.0, 10.0]), (40, vec![8.0])]);
+        assert_eq!(not_held_up(rates), expected);
     }
 
     #[test]

@@ -56,10 +56,13 @@ const CACHES: u64 = 2;
 /// What a curve is for.
 type Key = (Dtype, Stage, bool, u32);
 
+/// By what it is for and rows: seconds beside products, and of these.
+type Found = BTreeMap<Key, BTreeMap<u32, Vec<[f64; 2]>>>;
+
 /// Curves over rows. Parts with a product that was not measured alone are left out, and those that in the middle took no longer than
 /// their products, which were faster in them than alone.
 pub(super) fn curves(parts: &[LayerPart], products: &[ProductCurves]) -> Vec<BesideProducts> {
-    let mut by_key = BTreeMap::<Key, BTreeMap<u32, Vec<f64>>>::new();
+    let mut by_key = Found::new();
     for part in parts {
         let Op::Linear { m, ref gemms, .. } = part.task.op else {
             continue;
@@ -71,10 +74,11 @@ pub(super) fn curves(parts: &[LayerPart], products: &[ProductCurves]) -> Vec<Bes
         };
         let times = by_key.entry((part.dtype, part.stage, part.biased, first.k));
         let of_rows = times.or_default().entry(m).or_default();
-        of_rows.push(part.task.seconds() - all);
+        of_rows.push([part.task.seconds() - all, all]);
     }
-    let of = |((dtype, stage, biased, width), times)| {
-        let rates = rates(width, &times);
+    let of = |(key, times): (&Key, _)| {
+        let (dtype, stage, biased, width) = *key;
+        let rates = rates(width, times, |rows| not_held_up(&by_key, *key, rows));
         (!rates.is_empty()).then(|| BesideProducts {
             dtype,
             stage,
@@ -83,20 +87,42 @@ pub(super) fn curves(parts: &[LayerPart], products: &[ProductCurves]) -> Vec<Bes
             rate: curve(&rates),
         })
     };
-    by_key.into_iter().filter_map(of).collect()
+    by_key.iter().filter_map(of).collect()
 }
 
-/// Elements a second by rows, from seconds that in single cases may be none or less.
-fn rates(width: u32, times: &BTreeMap<u32, Vec<f64>>) -> Rates {
-    let of_rows = |(m, times): (&u32, &Vec<f64>)| {
-        let middle = median(times);
+/// Elements a second by rows, from seconds that in single cases may be none or less, and that in the middle are `most` at most.
+fn rates(width: u32, times: &BTreeMap<u32, Vec<[f64; 2]>>, most: impl Fn(u32) -> f64) -> Rates {
+    let of_rows = |(m, times): (&u32, &Vec<[f64; 2]>)| {
+        let [middle, _] = middle(times);
         let elements = f64::from(*m) * f64::from(width);
-        let rate = |seconds: &f64| elements / seconds.max(middle / LEAST_OF_MIDDLE);
+        let faster = (middle / most(*m)).max(1.0);
+        let rate = |[s, _]: &[f64; 2]| faster * elements / s.max(middle / LEAST_OF_MIDDLE);
         let rates = times.iter().map(rate).collect();
         (middle > 0.0).then_some((u64::from(*m), rates))
     };
     times.iter().filter_map(of_rows).collect()
 }
+
+fn middle(times: &[[f64; 2]]) -> [f64; 2] {
+    [0, 1].map(|of| median(&times.iter().map(|it| it[of]).collect::<Vec<_>>()))
+}
+
+/// The least that as many rows or more took in a layer as wide or wider: neither takes less. What took more was held up by the host,
+/// which had not given the next kernel yet. What is little beside its products says nothing, since it is a difference.
+fn not_held_up(found: &Found, (dtype, stage, biased, width): Key, rows: u32) -> f64 {
+    let alike = found.iter().filter(|((of, its, has, wide), _)| {
+        (*of, *its, *has) == (dtype, stage, biased) && *wide >= width
+    });
+    let times = alike.flat_map(|(_, times)| times.range(rows..));
+    let certain = times.filter_map(|(_, times)| {
+        let [beside, products] = middle(times);
+        (beside > CERTAIN * products).then_some(beside)
+    });
+    certain.fold(f64::INFINITY, f64::min)
+}
+
+/// A difference of this part of what it is taken from is certain.
+const CERTAIN: f64 = 0.25;
 
 /// Single times count as one part in so many of the middle one at least.
 const LEAST_OF_MIDDLE: f64 = 16.0;
@@ -169,7 +195,12 @@ mod tests {
         let square = Gemm { n: 64, k: 64 };
         let wide = Gemm { n: 256, k: 64 };
         let strange = Gemm { n: 8, k: 64 };
-        let products = [measured(64, 64, 3e-6), measured(256, 64, 10e-6)];
+        let narrow = Gemm { n: 32, k: 32 };
+        let products = [
+            measured(64, 64, 3e-6),
+            measured(256, 64, 10e-6),
+            measured(32, 32, 2e-6),
+        ];
         let parts = [
             part(Stage::Project, 4, &[square; 3], 17e-6),
             part(Stage::Project, 4, &[square; 3], 13e-6),
@@ -178,6 +209,9 @@ mod tests {
             part(Stage::Finish, 8, &[square, wide], 12e-6),
             part(Stage::Finish, 8, &[square, strange], 99e-6),
             part(Stage::Head, 4, &[square], 99e-6),
+            // Held up, by what a wider layer takes, and little beside its products.
+            part(Stage::Project, 2, &[narrow; 3], 26e-6),
+            part(Stage::Project, 8, &[square; 3], 10e-6),
         ];
         let parts: Vec<LayerPart> = parts.into_iter().flatten().collect();
         let curves = curves(&parts, &products);
@@ -187,7 +221,8 @@ mod tests {
             (it.stage, it.width, us.collect::<Vec<_>>())
         });
         let expected = [
-            (Stage::Project, 64, vec![(4.0, 5.0)]),
+            (Stage::Project, 32, vec![(2.0, 5.0)]),
+            (Stage::Project, 64, vec![(4.0, 5.0), (8.0, 1.0)]),
             (Stage::Finish, 64, vec![(4.0, 16.0)]),
         ];
         assert_eq!(found.collect::<Vec<_>>(), expected);

@@ -6,7 +6,7 @@ use std::time::Instant;
 use plimsoll_core::hardware::LinkSlowness;
 
 use crate::cpu::CpuError;
-use crate::cuda::executor::{Taken, await_stream, with_stream};
+use crate::cuda::executor::{Taken, timed, with_stream};
 use crate::cuda::{Card, CopyRows, CudaError};
 use crate::tiers::Region;
 
@@ -101,22 +101,19 @@ impl LinkMeter {
     }
 }
 
-/// Seconds of a copy, of many that follow each other through regions at these addresses.
+/// Seconds of a copy, of many that follow each other through regions at these addresses, by the card's clock: how long the host takes
+/// to notice that they have ended is another thing each time.
 fn copied(card: &dyn Card, (from, to): (u64, u64)) -> Result<f64, CudaError> {
-    let turn = || -> Result<(), CudaError> {
-        for at in (0..REGION.0).step_by(COPY) {
-            card.copy(0, &CopyRows::of(to + at, from + at, COPY))?;
-        }
-        await_stream(card)
+    let mut turn = || -> Result<(), CudaError> {
+        (0..REGION.0)
+            .step_by(COPY)
+            .try_for_each(|at| card.copy(0, &CopyRows::of(to + at, from + at, COPY)))
     };
-    turn()?;
-    let (start, mut copies) = (Instant::now(), 0);
-    loop {
-        turn()?;
+    timed(card, &mut turn)?;
+    let (start, mut seconds, mut copies) = (Instant::now(), 0.0, 0);
+    while start.elapsed().as_secs_f64() < SECONDS_MIN {
+        seconds += timed(card, &mut turn)?;
         copies += REGION.0 as usize / COPY;
-        let seconds = start.elapsed().as_secs_f64();
-        if seconds >= SECONDS_MIN {
-            return Ok(seconds / copies as f64);
-        }
     }
+    Ok(seconds / copies as f64)
 }

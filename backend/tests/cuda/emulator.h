@@ -73,8 +73,6 @@ static void (*body)(const void*);
 static const void* body_arguments;
 static std::map<std::string, std::vector<uint64_t>> shared;
 static std::vector<uint64_t> dynamic_shared;
-// Whether the kernel may begin before what came before it has ended.
-static bool is_early;
 static std::string failure;
 
 static void wait_as(State state) {
@@ -177,7 +175,6 @@ static unsigned int atomicAdd(unsigned int* at, unsigned int by) {
 struct Kernel {
     void (*body)(const void*);
     size_t arguments, threads;
-    bool early;
 };
 static std::map<std::string, Kernel>& kernels() {
     static std::map<std::string, Kernel> all;
@@ -189,14 +186,31 @@ struct Registration {
     }
 };
 
-#define EMULATED(NAME, ARGUMENTS, THREADS, EARLY, ...)                                                         \
+#define EMULATED(NAME, ARGUMENTS, THREADS, FIRST, ...)                                                         \
     static void emulated_##NAME(const void* arguments) {                                                     \
+        FIRST;                                                                                               \
         __VA_ARGS__(*(const ARGUMENTS*)arguments);                                                           \
     }                                                                                                        \
-    static Registration registered_##NAME(#NAME, {emulated_##NAME, sizeof(ARGUMENTS), THREADS, EARLY});
-#define KERNEL_OF_BLOCKS(NAME, ARGUMENTS, THREADS, BLOCKS, ...) EMULATED(NAME, ARGUMENTS, THREADS, false, __VA_ARGS__)
-#define KERNEL(NAME, ARGUMENTS, THREADS, ...) EMULATED(NAME, ARGUMENTS, THREADS, false, __VA_ARGS__)
-#define EARLY_KERNEL(NAME, ARGUMENTS, THREADS, BLOCKS, ...) EMULATED(NAME, ARGUMENTS, THREADS, true, __VA_ARGS__)
+    static Registration registered_##NAME(#NAME, {emulated_##NAME, sizeof(ARGUMENTS), THREADS});
+#define KERNEL_OF_BLOCKS(NAME, ARGUMENTS, THREADS, BLOCKS, ...)                                                \
+    EMULATED(NAME, ARGUMENTS, THREADS, wait_for_previous(), __VA_ARGS__)
+#define KERNEL(NAME, ARGUMENTS, THREADS, ...) KERNEL_OF_BLOCKS(NAME, ARGUMENTS, THREADS, 1, __VA_ARGS__)
+#define EARLY_KERNEL(NAME, ARGUMENTS, THREADS, BLOCKS, ...) EMULATED(NAME, ARGUMENTS, THREADS, let_next_begin(), __VA_ARGS__)
+
+static void let_next_begin() {}
+static void wait_for_previous() {
+    fibers[current].has_waited = true;
+}
+
+// Nearer there is nothing.
+static void bring_nearer(const void* from, unsigned int bytes) {
+    if ((uintptr_t)from % 16 || bytes % 16 || bytes == 0) {
+        failure = "no whole sixteens of bytes are brought nearer";
+    }
+}
+static unsigned int multiprocessors() {
+    return 1;
+}
 
 #include "elements.cuh"
 
@@ -231,11 +245,6 @@ static f16 half_of(float x) {
     return f16{(unsigned short)(sign | (unsigned short)(biased * 1024 + count))};
 }
 
-static void let_next_begin() {}
-static void wait_for_previous() {
-    fibers[current].has_waited = true;
-}
-
 static Eight load_weights(const void* from, bool there) {
     Eight loaded = {};
     if (there) {
@@ -251,8 +260,8 @@ static Eight load_with_neighbours(const void* from, bool there) {
 }
 // What may have been written by what came before.
 static Eight load_if(const void* from, bool there) {
-    if (is_early && !fibers[current].has_waited) {
-        failure = "an early kernel reads before it waits for what came before";
+    if (!fibers[current].has_waited) {
+        failure = "a kernel reads before it waits for what came before";
     }
     return load_weights(from, there);
 }
@@ -443,8 +452,8 @@ static void run_block(unsigned int threads) {
             failure = "not all threads of a block reached the same barrier";
             return;
         }
-        if (is_early && !fibers[i].has_waited) {
-            failure = "not all threads of an early kernel waited for what came before";
+        if (!fibers[i].has_waited) {
+            failure = "not all threads of a kernel waited for what came before";
             return;
         }
     }
@@ -460,7 +469,7 @@ static Dimensions block_of(unsigned long number, bool backwards) {
 
 // Runs a kernel; what went wrong, or null.
 extern "C" const char* emulate(const char* name, const unsigned int* grid, unsigned int threads, unsigned int shared_bytes,
-                               bool early, const void* arguments, size_t argument_bytes) {
+                               const void* arguments, size_t argument_bytes) {
     failure.clear();
     auto found = kernels().find(name);
     if (found == kernels().end()) {
@@ -470,13 +479,10 @@ extern "C" const char* emulate(const char* name, const unsigned int* grid, unsig
                   std::to_string(argument_bytes) + " given";
     } else if (threads % WARP || threads > found->second.threads) {
         failure = std::string(name) + " is for at most " + std::to_string(found->second.threads) + " threads, in whole warps";
-    } else if (early && !found->second.early) {
-        failure = std::string(name) + " does not wait for what came before, and is launched as if it did";
     }
     if (!failure.empty()) {
         return failure.c_str();
     }
-    is_early = found->second.early;
     body = found->second.body;
     body_arguments = arguments;
     // What lies behind must stay as it is.

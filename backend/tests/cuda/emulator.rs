@@ -19,7 +19,6 @@ type Emulate = unsafe extern "C" fn(
     *const u32,
     u32,
     u32,
-    bool,
     *const c_void,
     usize,
 ) -> *const c_char;
@@ -174,7 +173,6 @@ impl KernelDevice for Emulator {
                 launch.grid.as_ptr(),
                 launch.threads,
                 launch.shared_bytes,
-                launch.early,
                 arguments.words().as_ptr().cast(),
                 arguments.size(),
             );

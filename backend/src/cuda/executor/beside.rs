@@ -1,7 +1,7 @@
 //! What lies on the device beside a plan's arena: tables, logits, and partial sums of attention.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use plimsoll_core::Dtype;
 use plimsoll_core::model::ModelSpec;
@@ -10,7 +10,7 @@ use plimsoll_core::plan::Plan;
 use super::supported::held;
 use crate::cpu::CpuError;
 use crate::cuda::launches::{Blocks, HeldAs, PAGES_MOST, PagesTable, SCORE_BINS};
-use crate::cuda::{Card, CudaError};
+use crate::cuda::{Card, CudaError, Launch};
 use crate::decoder::Decoder;
 use crate::kernels::rotary::Rotary;
 
@@ -91,6 +91,8 @@ pub(super) struct Beside {
     padded: AtomicBool,
     /// u32 `[tokens]`: positions in their texts.
     pub(super) places: u64,
+    /// What wrote them last.
+    placed: Mutex<Option<Launch>>,
     pub(super) table: PagesTable,
     pub(super) rotary: Option<RotaryTables>,
     /// f32 `[HEAD_ROWS, vocabulary]`.
@@ -242,6 +244,7 @@ impl Beside {
             firsts,
             padded: AtomicBool::new(false),
             places: tokens,
+            placed: Mutex::default(),
             table: PagesTable { pages, page_ends },
             rotary,
             logits,
@@ -264,7 +267,13 @@ impl Beside {
     pub(super) fn pad(&self, card: &dyn Card, padding: &[u32]) -> Result<(), CudaError> {
         let padded = padding.iter().any(|tokens| *tokens > 0);
         self.padded.store(padded, Ordering::Relaxed);
+        *self.placed() = None;
         card.write(self.firsts, bytemuck::cast_slice(padding))
+    }
+
+    /// What wrote the positions last, for who writes them next. All is given to one stream, in this order.
+    pub(super) fn placed(&self) -> MutexGuard<'_, Option<Launch>> {
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where the padding of prompts from a number on is; 0 where there is none.

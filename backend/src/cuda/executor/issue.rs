@@ -371,8 +371,15 @@ impl<'a, G: Ground> Work<'a, G> {
     /// Writes the positions of the batch's tokens in their texts, where they are not there already.
     pub(super) fn put_places(&self, position: u32) -> Result<(), TaskError> {
         let beside = &self.device.beside;
-        let launch = self.turn.places(beside, position);
-        launch.map_or(Ok(()), |launch| self.launch(&launch))
+        let Some(launch) = self.turn.places(beside, position) else {
+            return Ok(());
+        };
+        let mut placed = beside.placed();
+        if placed.as_ref() != Some(&launch) {
+            self.launch(&launch)?;
+            *placed = Some(launch);
+        }
+        Ok(())
     }
 }
 

@@ -77,8 +77,12 @@ impl<G: Ground> Work<'_, G> {
         self.add(&pieces, wide, None)
     }
 
-    /// Normalises, and projects to queries, keys and values.
-    pub(super) fn to_heads(&self, position: u32) -> Result<[u64; 3], TaskError> {
+    /// Normalises, and projects to queries, keys and values. Queries go to some place, if there is one for them.
+    pub(super) fn to_heads(
+        &self,
+        queries: Option<u64>,
+        position: u32,
+    ) -> Result<[u64; 3], TaskError> {
         use TensorRole::{
             AttnNormBias, AttnNormWeight, KBias, KWeight, QBias, QWeight, VBias, VWeight,
         };
@@ -89,8 +93,8 @@ impl<G: Ground> Work<'_, G> {
         let before = model.norm_position == NormPosition::Before;
         let norm = before.then_some([AttnNormWeight, AttnNormBias]);
         self.gathered(&self.hidden(position)?, x, norm)?;
-        let [q, k, v] = [q_size, kv_size, kv_size].map(|size| self.room(m * size));
-        let [q, k, v] = [q?, k?, v?];
+        let q = queries.map_or_else(|| self.room(m * q_size), Ok)?;
+        let [k, v] = [self.room(m * kv_size)?, self.room(m * kv_size)?];
         for (y, weight, bias) in [
             (q, QWeight, QBias),
             (k, KWeight, KBias),
@@ -141,7 +145,12 @@ impl<G: Ground> Work<'_, G> {
 impl Work<'_> {
     /// Normalises, projects to queries, keys and values, and appends these two to the cache.
     pub(super) fn project(&self, position: u32) -> Result<(), TaskError> {
-        let new = self.to_heads(position)?;
+        // Where attention takes all queries from one place, they are made there.
+        let queries = match self.mid(Tier::Host)? {
+            Some(_) => None,
+            None => self.mid(Tier::Device)?,
+        };
+        let new = self.to_heads(queries, position)?;
         self.projected(new, position)
     }
 
@@ -155,7 +164,7 @@ impl Work<'_> {
     /// Brings queries to where attention finds them: the device's rows, then those that the CPU attends to.
     fn store_queries(&self, q: u64, position: u32) -> Result<(), TaskError> {
         let own = self.turn.mid_elements(self.turn.batch(position));
-        if let Some(to) = self.mid(Tier::Device)? {
+        if let Some(to) = self.mid(Tier::Device)?.filter(|to| *to != q) {
             self.copy(to, q, own)?;
         }
         if let Some(to) = self.mid(Tier::Host)? {
@@ -204,16 +213,12 @@ impl Work<'_> {
         (start, position): (usize, u32),
     ) -> Result<(), TaskError> {
         let model = self.turn.model();
-        let table = self.device.beside.table;
-        self.launch(&launches::put_pages(&[(page, usize::MAX)], table)?)?;
         let append = Append {
             dtype: self.turn.dtype(),
             held,
             keys,
             values,
-            pages: table.pages,
-            page_ends: table.page_ends,
-            page_count: 1,
+            page,
             row_start: rows.start,
             rows: rows.len(),
             kv_heads: model.num_key_value_heads as usize,

@@ -146,7 +146,7 @@ pub(crate) fn read<T: bytemuck::Pod>(
 }
 
 /// Waits until stream 0 has done what it was given.
-pub(crate) fn await_stream(card: &dyn Card) -> Result<(), CudaError> {
+fn await_stream(card: &dyn Card) -> Result<(), CudaError> {
     card.record(0, CHOICE)?;
     card.await_event(CHOICE)
 }
@@ -204,13 +204,20 @@ fn seconds(card: &dyn Card, in_a_row: usize, give: &Way<'_>) -> Result<f64, Cuda
     for _ in 0..in_a_row {
         give()?;
     }
+    let all = timed(card, &mut || (0..in_a_row).try_for_each(|_| give()))?;
+    Ok(all / in_a_row as f64)
+}
+
+/// Seconds from when stream 0 is free until it has done something, by the card's clock.
+pub(crate) fn timed(
+    card: &dyn Card,
+    give: &mut dyn FnMut() -> Result<(), CudaError>,
+) -> Result<f64, CudaError> {
     card.record(0, ZERO)?;
-    for _ in 0..in_a_row {
-        give()?;
-    }
+    give()?;
     card.record(0, CHOICE)?;
     card.await_event(CHOICE)?;
-    Ok(f64::from(card.elapsed_ms(ZERO, CHOICE)?) / 1e3 / in_a_row as f64)
+    Ok(f64::from(card.elapsed_ms(ZERO, CHOICE)?) / 1e3)
 }
 
 /// Measures weights that a table does not know, on a card that no executor has.

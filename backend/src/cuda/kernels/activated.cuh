@@ -1,4 +1,4 @@
-// Activation functions by number, and a loop over elements.
+// Activation functions by number.
 #pragma once
 #include "elements.cuh"
 
@@ -13,8 +13,3 @@ __device__ inline float activated(float x, unsigned int activation) {
     default: return x;
     }
 }
-
-// All elements, whatever the number of threads.
-#define EACH(I, COUNT)                                                                                        \
-    for (unsigned long long I = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; I < (COUNT);        \
-         I += (unsigned long long)gridDim.x * blockDim.x)

@@ -17,16 +17,21 @@ struct alignas(16) Eight {
 
 #ifndef PLIMSOLL_EMULATED
 // A kernel is a function of one structure, so that all are launched alike. Bodies are templates over the stored type. A
-// multiprocessor has registers for so many blocks of it at once.
-#define KERNEL_OF_BLOCKS(NAME, ARGUMENTS, THREADS, BLOCKS, ...)                                               \
+// multiprocessor has registers for so many blocks of it at once. All may begin before what came before them in their stream has
+// ended, so that they are there when it has. EARLY_KERNEL is one that has something to do until then: each thread waits by
+// wait_for_previous, before it reads or writes what others write or read.
+#define EARLY_KERNEL(NAME, ARGUMENTS, THREADS, BLOCKS, ...)                                                   \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const ARGUMENTS arguments) {            \
         let_next_begin();                                                                                    \
         __VA_ARGS__(arguments);                                                                              \
     }
+#define KERNEL_OF_BLOCKS(NAME, ARGUMENTS, THREADS, BLOCKS, ...)                                               \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const ARGUMENTS arguments) {            \
+        let_next_begin();                                                                                    \
+        wait_for_previous();                                                                                 \
+        __VA_ARGS__(arguments);                                                                              \
+    }
 #define KERNEL(NAME, ARGUMENTS, THREADS, ...) KERNEL_OF_BLOCKS(NAME, ARGUMENTS, THREADS, 1, __VA_ARGS__)
-// One that may begin before what came before it in its stream has ended: each thread waits for that by wait_for_previous,
-// before it reads or writes what others write or read.
-#define EARLY_KERNEL KERNEL_OF_BLOCKS
 #define SHARED(TYPE, NAME, COUNT) __shared__ alignas(16) TYPE NAME[COUNT]
 #define DYNAMIC_SHARED(NAME) extern __shared__ Eight NAME[]
 #include "ptx.cuh"
@@ -66,6 +71,27 @@ __device__ inline void widen(const Eight& from, float* into) {
         into[2 * i + 1] = to_f32(T{(unsigned short)(from.words[i] >> 16)});
     }
 }
+
+template <class T>
+__device__ inline Eight narrowed_eight(const float* from) {
+    Eight into;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        unsigned int low = narrowed<T>(from[2 * i]).bits, high = narrowed<T>(from[2 * i + 1]).bits;
+        into.words[i] = low | high << 16;
+    }
+    return into;
+}
+
+// Whether eights can be loaded from there on.
+__device__ inline bool has_eights(const void* from) {
+    return (unsigned long long)from % 16 == 0;
+}
+
+// All elements, whatever the number of threads.
+#define EACH(I, COUNT)                                                                                        \
+    for (unsigned long long I = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; I < (COUNT);        \
+         I += (unsigned long long)gridDim.x * blockDim.x)
 
 __device__ inline unsigned int least(unsigned int a, unsigned int b) {
     return a < b ? a : b;

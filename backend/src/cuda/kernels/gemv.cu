@@ -130,9 +130,9 @@ __device__ inline void load_columns(const Rows<T>& from, unsigned int at, unsign
     }
 }
 
-// Adds what a warp has of all rows.
+// Adds what a warp has of all rows. A wave is as many blocks as there are at once.
 template <class T, int ROWS, int COLUMNS, int AHEAD, class Way>
-__device__ inline void add_rows(const Rows<T>& from, Way& sums) {
+__device__ inline void add_rows(const ProductArguments& arguments, const Rows<T>& from, unsigned int wave, Way& sums) {
     // More would leave too few registers for what is under way.
     constexpr unsigned int AT_ONCE = ROWS < 4 ? ROWS : 4;
     unsigned int sixteens = from.k % 8 ? 0 : from.k / 8;
@@ -140,6 +140,10 @@ __device__ inline void add_rows(const Rows<T>& from, Way& sums) {
 #pragma unroll
     for (unsigned int ahead = 0; ahead < AHEAD; ahead++) {
         load_columns<T, COLUMNS>(from, ahead * blockDim.x + threadIdx.x, sixteens, weights[ahead]);
+    }
+    if (threadIdx.x < COLUMNS && blockIdx.x < wave) {
+        unsigned int row = blockIdx.x * COLUMNS + threadIdx.x;
+        bring_row_nearer<T>(arguments, row, AHEAD * blockDim.x * 8, row + wave * COLUMNS);
     }
     wait_for_previous();
     // All lanes of a warp go on as long as any has something, since they compute together.
@@ -162,7 +166,7 @@ __device__ inline void add_rows(const Rows<T>& from, Way& sums) {
     }
 }
 
-template <class T, int ROWS, int COLUMNS, int AHEAD, bool TENSOR>
+template <class T, int ROWS, int COLUMNS, int AHEAD, int BLOCKS, bool TENSOR>
 __device__ void gemv(const ProductArguments& arguments) {
     typedef typename Summing<TENSOR && Mma<T>::HAS, T, ROWS, COLUMNS>::Way Way;
     constexpr unsigned int COUNT = COLUMNS * ROWS;
@@ -176,7 +180,7 @@ __device__ void gemv(const ProductArguments& arguments) {
         arguments.k,
     };
     Way sums = {};
-    add_rows<T, ROWS, COLUMNS, AHEAD>(from, sums);
+    add_rows<T, ROWS, COLUMNS, AHEAD>(arguments, from, multiprocessors() * BLOCKS, sums);
     float* mine = parts + threadIdx.x / WARP * Way::LANES * COUNT;
     sums.put(mine);
     if (from.k % 8) {
@@ -197,7 +201,7 @@ __device__ void gemv(const ProductArguments& arguments) {
 
 #define GEMV(TYPE, ROWS, COLUMNS, AHEAD, BLOCKS)                                                              \
     EARLY_KERNEL(gemv_##TYPE##_m##ROWS, ProductArguments, GEMV_THREADS, BLOCKS,                            \
-                     gemv<TYPE, ROWS, COLUMNS, AHEAD, (ROWS > 1)>)
+                     gemv<TYPE, ROWS, COLUMNS, AHEAD, BLOCKS, (ROWS > 1)>)
 
 // More rows read x more often than weights, unless some columns share a reading of it.
 #define GEMV_OF(TYPE)                                                                                         \
@@ -210,4 +214,4 @@ GEMV_OF(f16)
 GEMV_OF(bf16)
 
 // What stands in where tensor cores lack the type, by its own name so that it is tested everywhere.
-EARLY_KERNEL(gemv_plain_bf16_m4, ProductArguments, GEMV_THREADS, 1, gemv<bf16, 4, 2, 4, false>)
+EARLY_KERNEL(gemv_plain_bf16_m4, ProductArguments, GEMV_THREADS, 1, gemv<bf16, 4, 2, 4, 1, false>)

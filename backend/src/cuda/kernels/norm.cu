@@ -10,12 +10,59 @@ struct NormArguments {
     float epsilon;
 };
 
+// Eights of a row; none where its elements have to be taken one by one.
+__device__ inline unsigned int eights_of(const NormArguments& arguments) {
+    bool all = has_eights(arguments.x) && has_eights(arguments.weight) && has_eights(arguments.bias) && has_eights(arguments.y);
+    return all && arguments.width % 8 == 0 ? arguments.width / 8 : 0;
+}
+
+struct Value {
+    __device__ inline float of(float x) const { return x; }
+};
+
+struct Square {
+    float centre;
+    __device__ inline float of(float x) const { return (x - centre) * (x - centre); }
+};
+
+// The sum over a row.
+template <class T, class WAY>
+__device__ inline float row_sum(const NormArguments& arguments, const T* x, WAY way, float* parts) {
+    unsigned int eights = eights_of(arguments);
+    float sum = 0.0f;
+    for (unsigned int i = threadIdx.x; i < eights; i += blockDim.x) {
+        float some[8];
+        widen<T>(((const Eight*)x)[i], some);
+#pragma unroll
+        for (int at = 0; at < 8; at++) {
+            sum += way.of(some[at]);
+        }
+    }
+    for (unsigned int i = 8 * eights + threadIdx.x; i < arguments.width; i += blockDim.x) {
+        sum += way.of(to_f32(x[i]));
+    }
+    return block_sum(sum, parts);
+}
+
 template <class T>
 __device__ void write_normal(const NormArguments& arguments, const T* x, float centre, float factor) {
-    const T* weight = (const T*)arguments.weight;
-    const T* bias = (const T*)arguments.bias;
+    const T *weight = (const T*)arguments.weight, *bias = (const T*)arguments.bias;
     T* y = (T*)arguments.y + (unsigned long long)blockIdx.x * arguments.width;
-    for (unsigned int i = threadIdx.x; i < arguments.width; i += blockDim.x) {
+    unsigned int eights = eights_of(arguments);
+    for (unsigned int i = threadIdx.x; i < eights; i += blockDim.x) {
+        float some[8], weights[8], biases[8] = {};
+        widen<T>(((const Eight*)x)[i], some);
+        widen<T>(((const Eight*)weight)[i], weights);
+        if (bias) {
+            widen<T>(((const Eight*)bias)[i], biases);
+        }
+#pragma unroll
+        for (int at = 0; at < 8; at++) {
+            some[at] = (some[at] - centre) * factor * weights[at] + biases[at];
+        }
+        ((Eight*)y)[i] = narrowed_eight<T>(some);
+    }
+    for (unsigned int i = 8 * eights + threadIdx.x; i < arguments.width; i += blockDim.x) {
         float normal = (to_f32(x[i]) - centre) * factor * to_f32(weight[i]);
         y[i] = narrowed<T>(bias ? normal + to_f32(bias[i]) : normal);
     }
@@ -25,17 +72,8 @@ template <class T>
 __device__ void layer_norm(const NormArguments& arguments) {
     SHARED(float, parts, WARP);
     const T* x = (const T*)arguments.x + (unsigned long long)blockIdx.x * arguments.width;
-    float sum = 0.0f;
-    for (unsigned int i = threadIdx.x; i < arguments.width; i += blockDim.x) {
-        sum += to_f32(x[i]);
-    }
-    float mean = block_sum(sum, parts) / arguments.width;
-    float squares = 0.0f;
-    for (unsigned int i = threadIdx.x; i < arguments.width; i += blockDim.x) {
-        float off = to_f32(x[i]) - mean;
-        squares += off * off;
-    }
-    float variance = block_sum(squares, parts) / arguments.width;
+    float mean = row_sum(arguments, x, Value{}, parts) / arguments.width;
+    float variance = row_sum(arguments, x, Square{mean}, parts) / arguments.width;
     write_normal(arguments, x, mean, 1.0f / sqrtf(variance + arguments.epsilon));
 }
 
@@ -43,11 +81,7 @@ template <class T>
 __device__ void rms_norm(const NormArguments& arguments) {
     SHARED(float, parts, WARP);
     const T* x = (const T*)arguments.x + (unsigned long long)blockIdx.x * arguments.width;
-    float squares = 0.0f;
-    for (unsigned int i = threadIdx.x; i < arguments.width; i += blockDim.x) {
-        squares += to_f32(x[i]) * to_f32(x[i]);
-    }
-    float mean_square = block_sum(squares, parts) / arguments.width;
+    float mean_square = row_sum(arguments, x, Square{0.0f}, parts) / arguments.width;
     write_normal(arguments, x, 0.0f, 1.0f / sqrtf(mean_square + arguments.epsilon));
 }
 

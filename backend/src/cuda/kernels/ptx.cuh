@@ -30,6 +30,20 @@ __device__ inline void wait_for_previous() {
 #endif
 }
 
+// Has the cache beside memory fetch whole sixteens of bytes, while the thread goes on.
+__device__ inline void bring_nearer(const void* from, unsigned int bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
+#endif
+}
+
+// How many multiprocessors there are, at most.
+__device__ inline unsigned int multiprocessors() {
+    unsigned int count;
+    asm("mov.u32 %0, %%nsmid;" : "=r"(count));
+    return count;
+}
+
 // Loads 16 bytes, or gives zeros, without a branch between loads: many can be under way.
 #define LOAD_IF(LOAD)                                                                                         \
     Eight loaded;                                                                                            \

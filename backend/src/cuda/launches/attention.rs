@@ -217,14 +217,6 @@ pub fn check_cache(held: HeldAs, head_dim: usize, record_bytes: usize) -> Result
     Ok(())
 }
 
-/// All kernels of the source wait for what came before them before they do anything.
-fn early(kernel: String, shape: ([usize; 3], usize), arguments: Arguments) -> Launch {
-    Launch {
-        early: true,
-        ..launch("attention", kernel, shape, arguments)
-    }
-}
-
 impl Attention {
     fn check(&self) -> Result<(), CudaError> {
         if self.part == 0 || self.splits * self.part < self.seen() || self.splits > PARTS_MOST {
@@ -299,7 +291,7 @@ impl Attention {
         let heads = self.blocks().heads;
         let grid = [self.rows, self.splits, self.group.div_ceil(heads)];
         let shape = (grid, THREADS);
-        Ok(early(self.kernel(name)?, shape, arguments))
+        Ok(launch("attention", self.kernel(name)?, shape, arguments))
     }
 
     /// The same in two launches, synchronised: partial sums, and what puts them together. So it was done before, and so the
@@ -316,7 +308,8 @@ impl Attention {
         let grid = [self.rows, self.group, 1];
         let combine = named("combine", self.dtype)?;
         let shape = (grid, THREADS);
-        Ok([apart.launch()?, early(combine, shape, apart.arguments())])
+        let combine = launch("attention", combine, shape, apart.arguments());
+        Ok([apart.launch()?, combine])
     }
 }
 

@@ -4,11 +4,12 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::GROUP_ELEMENTS;
 
 use super::attention::HeldAs;
+use super::elements::blocks_of;
 use super::{WARP, launch, named};
 use crate::cuda::arguments::Arguments;
 use crate::cuda::{CudaError, Launch};
 
-/// Of a block that packs or unpacks weights.
+/// Of a block that copies eights, or packs or unpacks weights.
 const THREADS: usize = 256;
 
 /// Fresh keys and values, and where they go.
@@ -22,12 +23,8 @@ pub struct Append {
     pub keys: u64,
     /// The same.
     pub values: u64,
-    /// u64 `[page_count]`: addresses.
-    pub pages: u64,
-    /// u32 `[page_count]`: past the last position of each.
-    pub page_ends: u64,
-    /// Pages.
-    pub page_count: usize,
+    /// Where records are, one a position.
+    pub page: u64,
     /// The first row of the cache that lies here.
     pub row_start: usize,
     /// Rows that lie here.
@@ -38,7 +35,7 @@ pub struct Append {
     pub head_dim: usize,
     /// Fresh positions.
     pub query_len: usize,
-    /// The first of them.
+    /// The place of the first of them in the page.
     pub start: usize,
     /// Bytes from a position to the next.
     pub record_bytes: usize,
@@ -51,16 +48,29 @@ impl Append {
     /// [`CudaError::Type`].
     pub fn launch(&self) -> Result<Launch, CudaError> {
         let arguments = Arguments::new()
-            .wides([self.keys, self.values, self.pages, self.page_ends])
-            .counts([self.page_count, self.row_start, self.rows])
+            .wides([self.keys, self.values, self.page])
+            .counts([self.row_start, self.rows])
             .counts([self.kv_heads, self.head_dim, self.query_len])
             .counts([self.start, self.record_bytes]);
+        let of_rows = self.rows * self.query_len;
         let kernel = match self.held {
+            HeldAs::Whole if self.is_of_eights() => {
+                let eights = 2 * of_rows * self.head_dim / 8;
+                let shape = ([blocks_of(eights), 1, 1], THREADS);
+                let kernel = "append_eights".to_owned();
+                return Ok(launch("append", kernel, shape, arguments));
+            }
             HeldAs::Whole => named("append", self.dtype)?,
             HeldAs::Packed => named("append_packed", self.dtype)?,
         };
-        let shape = ([self.rows * self.query_len, 1, 1], 2 * WARP);
+        let shape = ([of_rows, 1, 1], 2 * WARP);
         Ok(launch("append", kernel, shape, arguments))
+    }
+
+    /// Whether all heads begin at multiples of 16 bytes and end there.
+    fn is_of_eights(&self) -> bool {
+        let places = [self.keys, self.values, self.page, self.record_bytes as u64];
+        self.head_dim.is_multiple_of(8) && places.iter().all(|place| place.is_multiple_of(16))
     }
 }
 

@@ -49,7 +49,8 @@ fn each(
         .wides([elements.x, elements.other, elements.count as u64])
         .counts([elements.width, code(activation)]);
     let kernel = named(kernel, elements.dtype)?;
-    let shape = ([blocks_of(elements.count), 1, 1], THREADS);
+    // A thread takes eight at a time where it can.
+    let shape = ([blocks_of(elements.count.div_ceil(8)), 1, 1], THREADS);
     Ok(launch("activation", kernel, shape, arguments))
 }
 

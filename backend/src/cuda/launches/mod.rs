@@ -63,7 +63,7 @@ fn launch(
         grid: blocks(grid),
         threads: threads as u32,
         shared_bytes: 0,
-        early: false,
+        early: true,
         arguments,
     }
 }

@@ -302,7 +302,7 @@ mod tests {
                 assert_eq!(launch.expect("a launch").early, !fresh);
             }
             let tiled = flat(&product, Cut::Tiles(64)).expect("a launch");
-            assert!(!tiled.early, "its kernel does not wait");
+            assert!(tiled.early, "its kernel waits first");
         }
     }
 

@@ -16,7 +16,7 @@ const ACTIVATIONS: [Option<Activation>; 5] = [
 ];
 
 /// Rows and columns.
-const SHAPES: [[usize; 2]; 3] = [[1, 1], [3, 77], [5, 256]];
+const SHAPES: [[usize; 2]; 4] = [[1, 1], [3, 77], [5, 256], [37, 1032]];
 
 pub fn bias_activation(bench: &mut Bench<'_>) -> Result<(), Wrong> {
     for dtype in TYPES {

@@ -74,7 +74,12 @@ pub fn matrices(bench: &mut Bench<'_>) -> Result<(), Wrong> {
 }
 
 /// Sequences, key/value heads, elements a head, fresh positions, those before.
-const APPENDS: [[usize; 5]; 3] = [[1, 1, 64, 1, 0], [2, 3, 80, 4, 5], [3, 2, 128, 1, 3]];
+const APPENDS: [[usize; 5]; 4] = [
+    [1, 1, 64, 1, 0],
+    [2, 3, 80, 4, 5],
+    [3, 2, 128, 1, 3],
+    [2, 2, 20, 3, 2],
+];
 
 pub fn append(bench: &mut Bench<'_>) -> Result<(), Wrong> {
     for dtype in TYPES {
@@ -116,20 +121,13 @@ fn append_case(
     let count = sequences * spec.query_len * spec.kv_heads * spec.head_dim;
     let keys = encode(dtype, &bench.numbers(count, 3.0));
     let values = encode(dtype, &bench.numbers(count, 0.5));
-    // Two pages: the second begins in the middle of what is fresh, if there is a middle.
-    let end = spec.start() + spec.query_len.div_ceil(2);
-    let pages = [
-        bench.output(end * record)?,
-        bench.output((spec.context_len - end).max(1) * record)?,
-    ];
+    let page = bench.output(spec.context_len * record)?;
     let launch = Append {
         dtype,
         held,
         keys: bench.raw(&keys)?,
         values: bench.raw(&values)?,
-        pages: bench.addresses(&pages.map(|page| page.address))?,
-        page_ends: bench.words(&[end as u32, u32::MAX])?,
-        page_count: 2,
+        page: page.address,
         row_start,
         rows: rows - row_start,
         kv_heads: spec.kv_heads,
@@ -151,7 +149,6 @@ fn append_case(
     let (keys, values) = (host(dtype, &keys), host(dtype, &values));
     append_on_host(&mut segment, spec, &keys, &values).expect("shapes that fit");
     let expected: &[u8] = bytemuck::cast_slice(&expected);
-    let mut found = bench.read(&case, pages[0])?;
-    found.extend(bench.read(&case, pages[1])?);
+    let found = bench.read(&case, page)?;
     differ(&case, &found, expected)
 }

@@ -87,7 +87,7 @@ impl Block<'_> {
 impl Work<'_, Block<'_>> {
     /// Computes a layer.
     pub(super) fn layer(&self) -> Result<(), TaskError> {
-        let [q, k, v] = self.to_heads(0)?;
+        let [q, k, v] = self.to_heads(None, 0)?;
         self.normalise_and_turn([q, k], 0)?;
         self.append_mixed([k, v])?;
         self.attend_steps(q)?;
