@@ -158,7 +158,7 @@ __device__ inline void put_sums(const ProductArguments& arguments, const float* 
 }
 
 // WARPS at most, and fewer where rows are short.
-template <class T, int TILES, int EIGHTS, int WARPS, int BLOCKS, bool TENSOR>
+template <class T, int TILES, int EIGHTS, int WARPS, bool TENSOR>
 __device__ void thin(const ProductArguments& arguments) {
     // Eight more than a row is wide, so that lanes put their pairs into different banks.
     constexpr int COLUMNS = 8 * TILES, ROWS = 8 * EIGHTS, STRIDE = COLUMNS + 8;
@@ -173,10 +173,7 @@ __device__ void thin(const ProductArguments& arguments) {
     for (int ahead = 0; ahead < AHEAD; ahead++) {
         load_weights<T>(arguments, warp + ahead * warps, steps[ahead]);
     }
-    if (threadIdx.x < COLUMNS && blockIdx.x < multiprocessors() * BLOCKS) {
-        unsigned int row = blockIdx.x * COLUMNS + threadIdx.x;
-        bring_row_nearer<T>(arguments, row, AHEAD * warps * STEP, row + multiprocessors() * BLOCKS * COLUMNS);
-    }
+    // To have the rest brought nearer meanwhile, as GEMV does, gains nothing here.
     wait_for_previous();
 #pragma unroll
     for (int ahead = 0; ahead < AHEAD; ahead++) {
@@ -198,7 +195,7 @@ __device__ void thin(const ProductArguments& arguments) {
 
 // Blocks are small, so that whichever multiprocessor is quick gets more of them; but two eights of rows would read x too often.
 #define THIN(TYPE, EIGHTS, TILES, WARPS)                                                                      \
-    EARLY_KERNEL(thin_##TYPE##_e##EIGHTS, ProductArguments, WARPS * WARP, 2, thin<TYPE, TILES, EIGHTS, WARPS, 2, true>)
+    EARLY_KERNEL(thin_##TYPE##_e##EIGHTS, ProductArguments, WARPS * WARP, 2, thin<TYPE, TILES, EIGHTS, WARPS, true>)
 
 THIN(f16, 1, 1, 16)
 THIN(f16, 2, 2, 8)
@@ -206,4 +203,4 @@ THIN(bf16, 1, 1, 16)
 THIN(bf16, 2, 2, 8)
 
 // What stands in where tensor cores lack the type, by its own name so that it is tested everywhere.
-EARLY_KERNEL(thin_plain_bf16_e2, ProductArguments, 8 * WARP, 1, thin<bf16, 2, 2, 8, 1, false>)
+EARLY_KERNEL(thin_plain_bf16_e2, ProductArguments, 8 * WARP, 1, thin<bf16, 2, 2, 8, false>)

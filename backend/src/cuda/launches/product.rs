@@ -236,6 +236,8 @@ fn with_tiles(
     let shape = (grid, columns / 16 * WARP);
     Ok(Launch {
         shared_bytes: (buffers * tile_bytes) as u32,
+        // Blocks that come early go where there is room at that moment, and these are few and long: a fifth slower with 64 rows.
+        early: false,
         ..launch("flat", kernel, shape, product.arguments())
     })
 }
@@ -302,7 +304,7 @@ mod tests {
                 assert_eq!(launch.expect("a launch").early, !fresh);
             }
             let tiled = flat(&product, Cut::Tiles(64)).expect("a launch");
-            assert!(tiled.early, "its kernel waits first");
+            assert!(!tiled.early, "its blocks are few and long");
         }
     }
 
