@@ -102,7 +102,8 @@ fn errors(output: &Output) -> String {
 #[test]
 fn every_case_is_reported_in_every_format() {
     let place = Place::new(GRID);
-    let output = place.run(&[&LOOSE[..], &["--format", "json", "--repeats", "2"]].concat());
+    let more = ["--format", "json", "--repeats", "2", "--all-traces"];
+    let output = place.run(&[&LOOSE[..], &more].concat());
     assert!(output.status.success(), "{}", errors(&output));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let cases = report["cases"].as_array().expect("cases");
@@ -139,6 +140,25 @@ fn every_case_is_reported_in_every_format() {
         "{table}"
     );
     let trace = place.json("out/trace.json");
+    let folder = fs::read_dir(place.path("out/traces")).expect("all traces");
+    let mut all: Vec<String> = folder
+        .map(|file| {
+            file.expect("a file")
+                .file_name()
+                .into_string()
+                .expect("a name")
+        })
+        .collect();
+    all.sort();
+    assert_eq!(all.len(), 2, "{all:?}");
+    assert!(
+        all[0].starts_with("01-") && all[1].starts_with("02-"),
+        "{all:?}"
+    );
+    let of_furthest = all
+        .iter()
+        .map(|name| place.json(&format!("out/traces/{name}")));
+    assert!(of_furthest.into_iter().any(|one| one == trace));
     assert!(
         trace["traceEvents"]
             .as_array()
