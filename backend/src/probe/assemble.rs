@@ -426,7 +426,7 @@ fn thin(rates: Rates) -> Rates {
 }
 
 /// Rates of a GPU by bytes, of which more take no less time: what took more was held up by the host, which had not given the next
-/// kernel yet.
+/// kernel yet. (The least of noisy times is rather too little than too much.)
 fn not_held_up(rates: Rates) -> Rates {
     let mut least_s = f64::INFINITY;
     let of_size = |(size, mut rates): (u64, Vec<f64>)| {

@@ -78,7 +78,7 @@ pub(super) fn curves(parts: &[LayerPart], products: &[ProductCurves]) -> Vec<Bes
     }
     let of = |(key, times): (&Key, _)| {
         let (dtype, stage, biased, width) = *key;
-        let rates = rates(width, times, |rows| not_held_up(&by_key, *key, rows));
+        let rates = rates(width, times, |rows| least_of_more(&by_key, *key, rows));
         (!rates.is_empty()).then(|| BesideProducts {
             dtype,
             stage,
@@ -108,8 +108,9 @@ fn middle(times: &[[f64; 2]]) -> [f64; 2] {
 }
 
 /// The least that as many rows or more took in a layer as wide or wider: neither takes less. What took more was held up by the host,
-/// which had not given the next kernel yet. What is little beside its products says nothing, since it is a difference.
-fn not_held_up(found: &Found, (dtype, stage, biased, width): Key, rows: u32) -> f64 {
+/// which had not given the next kernel yet. (The least of noisy times is rather too little than too much.) What is little beside its
+/// products says nothing, since it is a difference.
+fn least_of_more(found: &Found, (dtype, stage, biased, width): Key, rows: u32) -> f64 {
     let alike = found.iter().filter(|((of, its, has, wide), _)| {
         (*of, *its, *has) == (dtype, stage, biased) && *wide >= width
     });

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test file uses a part
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -119,6 +120,8 @@ struct State {
     locked: Vec<(u64, usize)>,
     /// By stream, copies from or to memory of the host that is not.
     pageable_copies: Vec<usize>,
+    /// By stream, where weights are that may still be unpacked when a kernel begins early.
+    unpacking: Vec<Vec<Range<u64>>>,
     failed: Option<CudaError>,
     busy: bool,
     gone: bool,
@@ -235,6 +238,7 @@ impl FakeCard {
         }
         if !matches!(command, Command::Record { .. } | Command::Wait { .. }) {
             state.taken += 1;
+            state.look_for_fresh_weights(stream, &command)?;
             if self.shared.fault == Some(Fault::RefusesAt(state.taken)) {
                 return Err(failed("a call"));
             }
@@ -262,6 +266,38 @@ fn join(clock: &mut Vec<u64>, other: &[u64]) {
 }
 
 impl State {
+    /// Kernels that begin early load their weights before what came before has ended: back to the last that did not begin early.
+    fn look_for_fresh_weights(
+        &mut self,
+        stream: usize,
+        command: &Command,
+    ) -> Result<(), CudaError> {
+        self.unpacking.resize(self.streams.len(), Vec::new());
+        let unpacking = &mut self.unpacking[stream];
+        let Command::Launch(launch) = command else {
+            unpacking.clear();
+            return Ok(());
+        };
+        if !launch.early {
+            unpacking.clear();
+        }
+        let words = launch.arguments.words();
+        if launch.kernel.starts_with("unpack_matrix") {
+            let [rows, columns] = [words[2] & 0xffff_ffff, words[2] >> 32];
+            unpacking.push(words[0]..words[0] + 2 * rows * columns);
+        }
+        let multiplies = ["gemv", "thin"]
+            .iter()
+            .any(|it| launch.kernel.starts_with(it));
+        match multiplies && unpacking.iter().any(|it| it.contains(&words[1])) {
+            true => Err(CudaError::Call {
+                call: "a product that begins early",
+                why: "its weights are not unpacked yet".to_owned(),
+            }),
+            false => Ok(()),
+        }
+    }
+
     /// A stream that could go on.
     fn ready(&self) -> Vec<usize> {
         let ready = |commands: &VecDeque<Command>| match commands.front() {

@@ -122,10 +122,10 @@ pub(super) fn write_pictures(
 
 fn write_all_traces(dir: &Path, trials: &[Trial<'_>]) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    for (number, trial) in (1..).zip(trials) {
-        write_trace(&dir.join(trace_name(number, &trial.case.name)), trial)?;
-    }
-    Ok(())
+    let written = (1..)
+        .zip(trials)
+        .map(|(number, trial)| write_trace(&dir.join(trace_name(number, &trial.case.name)), trial));
+    written.fold(Ok(()), Result::and)
 }
 
 /// A case's file: its number among all, and what a file's name can have of its own name.

@@ -1,7 +1,6 @@
-// Fresh keys and values to the records of a cache, [position][key, then value][row][head], where a row is a key/value head of
-// a sequence, to one page. Heads that are whole eights are copied in the order of the records,
-// 16 bytes a thread. For others there is a block of two warps a row and a fresh position, rows side by side: a warp for the key,
-// the other for the value.
+// Fresh keys and values to the records of a page, [position][key, then value][row][head], where a row is a key/value head of a
+// sequence. Heads that are whole eights are copied in the order of the records, 16 bytes a thread. For others there is a block of
+// two warps a row and a fresh position, rows side by side: a warp for the key, the other for the value.
 #include "mixed.cuh"
 
 struct AppendArguments {
@@ -45,7 +44,7 @@ __device__ void copy_eights(const AppendArguments& arguments) {
 
 template <class T>
 __device__ inline void copy_head(const T* head, T* into, unsigned int head_dim) {
-    if (head_dim % 8 == 0) {
+    if (head_dim % 8 == 0 && has_eights(head) && has_eights(into)) {
         for (unsigned int i = threadIdx.x % WARP; i < head_dim / 8; i += WARP) {
             ((Eight*)into)[i] = ((const Eight*)head)[i];
         }

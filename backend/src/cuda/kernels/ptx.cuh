@@ -32,7 +32,8 @@ __device__ inline void wait_for_previous() {
 
 // Has the cache beside memory fetch whole sixteens of bytes, while the thread goes on.
 __device__ inline void bring_nearer(const void* from, unsigned int bytes) {
-#if __CUDA_ARCH__ >= 900
+// Compilers of CUDA 11 do not know it.
+#if __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ >= 12
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
 #endif
 }

@@ -51,6 +51,7 @@ fn blocks(blocks: [usize; 3]) -> [u32; 3] {
     blocks.map(|count| u32::try_from(count).unwrap_or(u32::MAX))
 }
 
+/// Kernels wait for what came before them (`KERNEL`), so that they may begin early.
 fn launch(
     source: &'static str,
     kernel: String,

@@ -48,7 +48,7 @@ pub struct Product {
     pub shape: [usize; 3],
     /// y is f32, and not of the stored type.
     pub wide: bool,
-    /// What the stream was given just before writes the weights.
+    /// What the stream was given before writes the weights, and nothing since then that waits for the end of that before it begins.
     pub fresh: bool,
 }
 
@@ -94,7 +94,7 @@ fn by_rows(product: &Product, kernel: String, rows: usize) -> Launch {
     };
     let grid = [n.div_ceil(columns), m.div_ceil(rows), 1];
     let shape = (grid, warps * WARP);
-    early("gemv", kernel, shape, product)
+    unless_fresh("gemv", kernel, shape, product)
 }
 
 fn by_bands(product: &Product) -> Result<Launch, CudaError> {
@@ -108,7 +108,12 @@ fn by_bands(product: &Product) -> Result<Launch, CudaError> {
     let bands = n.div_ceil(GROUP_ELEMENTS as usize);
     // Those that share weights are neighbours, so that they come from memory once.
     let grid = [m.div_ceil(rows), bands * of_band, 1];
-    Ok(early("packed", kernel, (grid, warps * WARP), product))
+    Ok(unless_fresh(
+        "packed",
+        kernel,
+        (grid, warps * WARP),
+        product,
+    ))
 }
 
 /// Whether GEMV computes weights of this depth that are in 4 bits.
@@ -126,8 +131,8 @@ pub fn check_packed(k: usize) -> Result<(), CudaError> {
     }
 }
 
-/// A launch of a kernel that loads weights before it waits for what came before.
-fn early(
+/// A launch of a kernel that loads weights before it waits for what came before, which it may unless these are fresh.
+fn unless_fresh(
     source: &'static str,
     kernel: String,
     shape: ([usize; 3], usize),
@@ -220,7 +225,7 @@ fn without_tiles(product: &Product, kernel: String, eights: usize) -> Result<Lau
     let warps = k.div_ceil(THIN_STEP).clamp(1, most);
     let grid = [n.div_ceil(columns), m.div_ceil(8 * eights), 1];
     let shape = (grid, warps * WARP);
-    Ok(early("thin", kernel, shape, product))
+    Ok(unless_fresh("thin", kernel, shape, product))
 }
 
 fn with_tiles(

@@ -146,7 +146,12 @@ pub fn rms_norm(bench: &mut Bench<'_>) -> Result<(), Wrong> {
 
 pub fn rotary(bench: &mut Bench<'_>) -> Result<(), Wrong> {
     // Tokens, heads, elements a head, pairs that are turned.
-    let shapes = [[1, 1, 64, 32], [3, 5, 80, 16], [2, 4, 128, 64]];
+    let shapes = [
+        [1, 1, 64, 32],
+        [3, 5, 80, 16],
+        [2, 4, 128, 64],
+        [2, 3, 20, 10],
+    ];
     for dtype in TYPES {
         for ([count, heads, head_dim, pairs], adjacent) in
             shapes.into_iter().flat_map(|s| [(s, false), (s, true)])
