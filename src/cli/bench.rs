@@ -60,7 +60,6 @@ pub struct Args {
 /// # Errors
 /// A model that is not executed; what the machine lacks; an interrupt.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    args.backend.check_available()?;
     for file in &args.output {
         let output = [("--output", Some(file.as_path()))];
         check_output("--output", Some(file))?;
@@ -72,6 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let found = find_model(&args.model)?;
     let dtype = found.dtype(args.dtype.map(Dtype::from))?;
     args.backend.computed([dtype])?;
+    args.backend.check_available()?;
     let cpu = options_of(args, profile.as_ref())?;
     let device = cpu
         .card

@@ -49,20 +49,21 @@ pub struct Args {
 /// # Errors
 /// Memory or disk that cannot be had; an interrupt.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    args.backend.check_available()?;
     check_output("--output", args.output.as_deref())?;
     let models = args.model.iter().map(|model| find_model(model));
     let models = models.map(|found| Ok(found?.spec));
+    let models = models.collect::<anyhow::Result<_>>()?;
+    let dtypes = args.dtype.iter().map(|dtype| Dtype::from(*dtype));
+    let dtypes = args.backend.computed(dtypes)?;
+    args.backend.check_available()?;
     let threads = args.threads.of(args.backend, None);
     let options = ProbeOptions {
         cpu: args
             .backend
             .on_device(cpu_options(&args.disk_dir, threads)?)?,
         quick: args.quick,
-        dtypes: args
-            .backend
-            .computed(args.dtype.iter().map(|d| Dtype::from(*d)))?,
-        models: models.collect::<anyhow::Result<_>>()?,
+        dtypes,
+        models,
         name: args.name.clone(),
         date: today(),
     };

@@ -85,9 +85,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let (Some(hw), Some(measured)) = (&args.hw, &args.measured) {
         return again::run(args, hw, measured);
     }
-    args.backend.check_available()?;
     let grid = read_grid(args)?;
     check_executable(&grid)?;
+    args.backend.check_available()?;
     let given = args
         .hw
         .as_deref()

@@ -131,14 +131,15 @@ fn tiers(options: &ProbeOptions, measured: &Measured) -> Tiers {
         host_shared: None,
         // Where none is a GPU, a quarter of memory plays the device; a plan may state less.
         device_capacity_bytes: bytes(card.map_or(memory / 4, |card| card.memory()[1] as u64)),
-        host_capacity_bytes: bytes(memory / 2),
+        // Without a GPU a quarter is the device's and one others'; beside one, a quarter is reserved for others.
+        host_capacity_bytes: bytes(if card.is_some() { memory } else { memory / 2 }),
         disk_capacity_bytes: bytes(measured.disk_free.0),
         // What was taken before (the driver's context), and a share for kernels and what lies beside a plan's arena.
         device_reserved_bytes: bytes(card.map_or(0, |card| {
             let [free, all] = card.memory().map(|bytes| bytes as u64);
             all - free + all / SHARE_BESIDE_PLANS
         })),
-        host_reserved_bytes: bytes(0),
+        host_reserved_bytes: bytes(card.map_or(0, |_| memory / 4)),
         device_bandwidth: rate(best_weight_rate(measured)),
         host_bandwidth: rate(median(host_reads)).with_spread(spread(host_reads)),
     }
