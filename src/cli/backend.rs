@@ -22,7 +22,7 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    /// Refuses a backend that is not here, before anything else is done.
+    /// Refuses a backend that is not here, before anything is measured or run.
     ///
     /// # Errors
     /// What the machine lacks, with exit code 5.
