@@ -59,8 +59,7 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
     };
     let gaps =
         "from a task to the next of the same engine, of copies and of the device; the same for all";
-    let counted =
-        "the system's own count of memory, and of what is free where the disk tier's file goes";
+    let counted = "the system's own count of memory, of which a quarter is left to others, and of what is free where the disk tier's file goes";
     let sources = BTreeMap::from([
         (MEASURED.to_owned(), source(format!("{what}, this machine"))),
         (
@@ -123,6 +122,7 @@ fn tiers(options: &ProbeOptions, measured: &Measured) -> Tiers {
     // 4 GiB where the system does not say.
     let memory = total_memory().map_or(4 << 30, |bytes| bytes.0);
     let card = options.cpu.card.as_ref();
+    let [host_capacity, host_reserved] = host_memory(memory, card.is_some());
     let bytes = |count: u64| Quantity::new(Bytes(count), COUNTED);
     let rate = |rate: f64| Quantity::new(BytesPerSecond(rate), MEASURED);
     let host_reads = &measured.host_reads;
@@ -131,17 +131,24 @@ fn tiers(options: &ProbeOptions, measured: &Measured) -> Tiers {
         host_shared: None,
         // Where none is a GPU, a quarter of memory plays the device; a plan may state less.
         device_capacity_bytes: bytes(card.map_or(memory / 4, |card| card.memory()[1] as u64)),
-        // Without a GPU a quarter is the device's and one others'; beside one, a quarter is reserved for others.
-        host_capacity_bytes: bytes(if card.is_some() { memory } else { memory / 2 }),
+        host_capacity_bytes: bytes(host_capacity),
         disk_capacity_bytes: bytes(measured.disk_free.0),
         // What was taken before (the driver's context), and a share for kernels and what lies beside a plan's arena.
         device_reserved_bytes: bytes(card.map_or(0, |card| {
             let [free, all] = card.memory().map(|bytes| bytes as u64);
             all - free + all / SHARE_BESIDE_PLANS
         })),
-        host_reserved_bytes: bytes(card.map_or(0, |_| memory / 4)),
+        host_reserved_bytes: bytes(host_reserved),
         device_bandwidth: rate(best_weight_rate(measured)),
         host_bandwidth: rate(median(host_reads)).with_spread(spread(host_reads)),
+    }
+}
+
+/// Of so many bytes, what is the host's and what of that is reserved. A quarter is left to others; without a GPU another is the device's.
+fn host_memory(all: u64, has_gpu: bool) -> [u64; 2] {
+    match has_gpu {
+        true => [all, all / 4],
+        false => [all / 2, 0],
     }
 }
 
@@ -533,6 +540,16 @@ mod tests {
         let gemms = [Gemm { n: 1000, k: 600 }, Gemm { n: 400, k: 1000 }];
         let of = (ResourceKind::Gpu, Stage::Finish);
         Timed::linear(of, (1, &gemms), (seconds, 2.0))
+    }
+
+    #[test]
+    fn a_quarter_of_memory_is_left_to_others() {
+        let usable = |has_gpu| {
+            let [capacity, reserved] = host_memory(128, has_gpu);
+            capacity - reserved
+        };
+        // An emulated device has a quarter, a GPU its own.
+        assert_eq!([false, true].map(usable), [64, 96]);
     }
 
     #[test]
