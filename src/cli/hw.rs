@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::Format;
 use super::output::{print, print_json};
 use crate::files::{find_profile, list_profiles};
-use crate::report::hardware::{profile_json, profile_text};
+use crate::report::hardware::{Curves, profile_json, profile_text};
 use crate::report::{Align, Table};
 
 /// What to do with profiles.
@@ -23,6 +23,9 @@ pub enum Action {
         /// A path, a name in hw-profiles/ of the current directory, or an embedded one
         #[arg(value_name = "PROFILE")]
         hw: String,
+        /// Print each point of each curve, not its first and last only
+        #[arg(long)]
+        points: bool,
         /// How to print it
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
@@ -48,10 +51,14 @@ struct Row {
 pub fn run(action: &Action) -> anyhow::Result<()> {
     match action {
         Action::List { format } => list(*format),
-        Action::Show { hw, format } => {
+        Action::Show { hw, points, format } => {
             let profile = find_profile(hw)?;
+            let curves = match points {
+                true => Curves::Points,
+                false => Curves::Ends,
+            };
             match format {
-                Format::Text => print(&profile_text(&profile)),
+                Format::Text => print(&profile_text(&profile, curves)),
                 Format::Json => print_json(&profile_json(&profile)),
             }
         }

@@ -6,8 +6,17 @@ use toml::{Table as TomlTable, Value};
 
 use super::{Align, Table, percent, signed_percent, three_digits};
 
+/// What of a curve is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Curves {
+    /// Where it begins and ends: a measured profile has thousands of points.
+    Ends,
+    /// Each point.
+    Points,
+}
+
 /// The profile with every number, where it comes from, and the sources in full.
-pub fn profile_text(profile: &HardwareProfile) -> String {
+pub fn profile_text(profile: &HardwareProfile, curves: Curves) -> String {
     let tree: TomlTable = profile
         .to_toml()
         .parse()
@@ -21,7 +30,7 @@ pub fn profile_text(profile: &HardwareProfile) -> String {
     ]);
     for section in ["tiers", "links", "cluster", "compute", "contention"] {
         if let Some(value) = tree.get(section) {
-            numbers(section, value, profile, &mut rows);
+            numbers(section, value, (profile, curves), &mut rows);
         }
     }
     if let Some(residuals) = &profile.residuals {
@@ -53,17 +62,22 @@ pub fn profile_json(profile: &HardwareProfile) -> serde_json::Value {
     serde_json::to_value(tree).expect("a profile holds texts and finite numbers")
 }
 
-fn numbers(path: &str, value: &Value, profile: &HardwareProfile, rows: &mut Table) {
+fn numbers(
+    path: &str,
+    value: &Value,
+    (profile, curves): (&HardwareProfile, Curves),
+    rows: &mut Table,
+) {
     match value {
         Value::Table(leaf) if leaf.contains_key("value") => {
             number_row(path, leaf, profile, rows);
         }
         Value::Table(leaf) if leaf.contains_key("points") => {
-            curve_rows(path, leaf, profile, rows);
+            curve_rows(path, leaf, (profile, curves), rows);
         }
         Value::Table(table) => {
             for (key, value) in table {
-                numbers(&format!("{path}.{key}"), value, profile, rows);
+                numbers(&format!("{path}.{key}"), value, (profile, curves), rows);
             }
         }
         Value::Array(items) => {
@@ -71,7 +85,7 @@ fn numbers(path: &str, value: &Value, profile: &HardwareProfile, rows: &mut Tabl
                 numbers(
                     &format!("{path}[{}]", label(index, item)),
                     item,
-                    profile,
+                    (profile, curves),
                     rows,
                 );
             }
@@ -105,20 +119,34 @@ fn number_row(path: &str, leaf: &TomlTable, profile: &HardwareProfile, rows: &mu
     push(path.to_owned(), with_unit(path, value), leaf, profile, rows);
 }
 
-fn curve_rows(path: &str, leaf: &TomlTable, profile: &HardwareProfile, rows: &mut Table) {
+fn curve_rows(
+    path: &str,
+    leaf: &TomlTable,
+    (profile, curves): (&HardwareProfile, Curves),
+    rows: &mut Table,
+) {
+    // GEMM curves and what is beside them run over rows, attention over tokens where it counts operations, unpacking over elements.
+    let is_count = ["flops_per_s", "elements_per_s"]
+        .into_iter()
+        .any(|unit| path.ends_with(unit));
+    let size = |point: &Value| match as_number(&point[0]) {
+        size if is_count => format!("{size:.0}"),
+        size => Bytes(size as u64).to_string(),
+    };
+    let rate = |point: &Value| with_unit(path, as_number(&point[1]));
     let points = leaf["points"].as_array().map_or(&[][..], Vec::as_slice);
-    for point in points {
-        let (size, rate) = (as_number(&point[0]), as_number(&point[1]));
-        // GEMM curves and what is beside them run over rows, attention over tokens where it counts operations, unpacking over elements.
-        let is_count = ["flops_per_s", "elements_per_s"]
-            .into_iter()
-            .any(|unit| path.ends_with(unit));
-        let at = match is_count {
-            true => format!("{size:.0}"),
-            false => Bytes(size as u64).to_string(),
-        };
-        let key = format!("{path} at {at}");
-        push(key, with_unit(path, rate), leaf, profile, rows);
+    match points {
+        [first, .., last] if curves == Curves::Ends => {
+            let key = format!("{path} at {} to {}", size(first), size(last));
+            let value = format!("{} to {}", rate(first), rate(last));
+            push(key, value, leaf, profile, rows);
+        }
+        points => {
+            for point in points {
+                let key = format!("{path} at {}", size(point));
+                push(key, rate(point), leaf, profile, rows);
+            }
+        }
     }
 }
 
@@ -192,10 +220,30 @@ mod tests {
     }
 
     #[test]
+    fn a_curve_is_its_ends_or_all_its_points() {
+        let profile = embedded::profile("h200").unwrap();
+        let curve = "points = [[1000, 2e9], [2000, 3e9], [4000, 5e9]]";
+        let leaf: TomlTable = curve.parse().unwrap();
+        let rows_of = |curves| {
+            let mut rows = Table::new(&[("", Align::Left); 5]);
+            curve_rows("x_bytes_per_s", &leaf, (&profile, curves), &mut rows);
+            rows.to_string()
+        };
+        let ends = rows_of(Curves::Ends);
+        assert!(ends.contains("x_bytes_per_s at 1.00 kB to 4.00 kB  2.00 GB/s to 5.00 GB/s"));
+        assert!(!ends.contains("3.00 GB/s"), "{ends}");
+        let points = rows_of(Curves::Points);
+        assert!(
+            points.contains("x_bytes_per_s at 2.00 kB  3.00 GB/s"),
+            "{points}"
+        );
+    }
+
+    #[test]
     fn every_number_of_every_profile_has_a_kind() {
         for name in embedded::names() {
             let profile = embedded::profile(name).unwrap();
-            let text = profile_text(&profile);
+            let text = profile_text(&profile, Curves::Points);
             let (numbers, _) = text.split_once("\n\nsource").unwrap_or((&text, ""));
             for line in numbers
                 .lines()
