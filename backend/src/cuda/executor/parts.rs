@@ -139,8 +139,6 @@ impl Work<'_> {
             let tile = Product {
                 y: y + (WIDE * first * n) as u64,
                 shape: [count, n, k],
-                // The kernel in between begins early, too; what follows this one finds them unpacked.
-                fresh: product.fresh && first == 0,
                 ..product
             };
             self.multiply(&tile, weight.rows as usize)?;

@@ -64,22 +64,23 @@ __device__ inline Eight load_once(const void* from, bool there) {
     LOAD_IF("ld.global.L1::no_allocate.v4.u32");
 }
 
-// The same of weights, which nothing writes from the kernel's begin on, be that early.
+// The same of weights, which nothing writes from the kernel's begin on, be that early. To say so (`.nc`) would let the assembler
+// put them behind the wait.
 __device__ inline Eight load_weights(const void* from, bool there) {
-    LOAD_IF("ld.global.nc.L1::no_allocate.v4.u32");
+    LOAD_IF("ld.global.L1::no_allocate.v4.u32");
 }
 
 // The same where the thread asks for what lies beside it next.
 __device__ inline Eight load_common_weights(const void* from, bool there) {
-    LOAD_IF("ld.global.nc.v4.u32");
+    LOAD_IF("ld.global.v4.u32");
 }
 
 // The same where neighbours ask for what lies around it: memory gives more at a time than they do.
 __device__ inline Eight load_with_neighbours(const void* from, bool there) {
 #if __CUDA_ARCH__ >= 800
-    LOAD_IF("ld.global.nc.L1::no_allocate.L2::256B.v4.u32");
+    LOAD_IF("ld.global.L1::no_allocate.L2::256B.v4.u32");
 #else
-    LOAD_IF("ld.global.nc.L1::no_allocate.L2::128B.v4.u32");
+    LOAD_IF("ld.global.L1::no_allocate.L2::128B.v4.u32");
 #endif
 }
 
