@@ -59,7 +59,7 @@ pub struct Fit {
     pub before: Vec<f64>,
     /// Errors after.
     pub after: Vec<f64>,
-    /// Each run's error where the constants are fitted to the others.
+    /// Each run's error where the constants are fitted to those of other configurations.
     pub left_out: Vec<f64>,
 }
 
@@ -202,17 +202,19 @@ impl Problem<'_> {
         at.iter().map(weight).collect()
     }
 
-    /// The normal equations at a point, perhaps without one run: their matrix and right-hand side.
+    /// The normal equations at a point, perhaps without one run and all like it: their matrix and right-hand side.
     fn normal(
         &self,
         x: &[f64],
         (at, slopes): (&[f64], &DMatrix<f64>),
-        without: Option<usize>,
+        without: Option<&RecordedRun>,
     ) -> (DMatrix<f64>, DVector<f64>) {
         let prior = 1.0 / (self.options.prior * self.options.prior);
         let mut weights = self.weights(at);
-        if let Some(run) = without {
-            weights[run] = 0.0;
+        for (weight, run) in weights.iter_mut().zip(&self.runs) {
+            if without.is_some_and(|without| run.is_alike(without)) {
+                *weight = 0.0;
+            }
         }
         let weights = DMatrix::from_diagonal(&DVector::from_vec(weights));
         let transposed = slopes.transpose() * weights;
@@ -276,22 +278,21 @@ impl Problem<'_> {
             .collect()
     }
 
-    /// Leaves each run out: one step from the fit of all, then that run is simulated.
+    /// Leaves each run out, with those of its configuration: one step from the fit of all, then that run is simulated.
     fn left_out(
         &self,
         x: &[f64],
         at: &[f64],
         slopes: &DMatrix<f64>,
     ) -> Result<Vec<f64>, SimulateError> {
-        let indices: Vec<usize> = (0..self.runs.len()).collect();
-        let each = on_all_processors(indices, &|run| {
+        let each = on_all_processors(self.runs.clone(), &|run| {
             let (matrix, right) = self.normal(x, (at, slopes), Some(run));
             let delta = matrix.cholesky().map(|c| c.solve(&right));
             let without: Vec<f64> = match delta {
                 Some(delta) => x.iter().zip(delta.iter()).map(|(x, d)| x - d).collect(),
                 None => x.to_vec(),
             };
-            let residual = Self::residual(self.runs[run], &self.profile(&without))?;
+            let residual = Self::residual(run, &self.profile(&without))?;
             Ok(residual.exp_m1())
         });
         each.into_iter().collect()

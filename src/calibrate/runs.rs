@@ -16,6 +16,7 @@ use plimsoll_core::workload::Workload;
 
 use crate::files::{InputError, find_model, line_of, read_text};
 use crate::published::Printed;
+use crate::report::count;
 use crate::{flexgen, given};
 
 /// Columns that a file must have.
@@ -102,13 +103,37 @@ impl RecordedRun {
         )
     }
 
-    /// Whether both are the same run with the same result, whatever they are called.
-    pub fn is_same_run(&self, other: &RecordedRun) -> bool {
+    /// Whether both ran the same on the same machine, whatever came out.
+    pub fn is_alike(&self, other: &RecordedRun) -> bool {
         self.hardware == other.hardware
             && self.model == other.model
             && self.workload == other.workload
             && self.policy == other.policy
-            && self.measured == other.measured
+    }
+
+    /// Whether both are the same run with the same result, whatever they are called.
+    pub fn is_same_run(&self, other: &RecordedRun) -> bool {
+        self.is_alike(other) && self.measured == other.measured
+    }
+
+    /// Refuses a run of more stages than its machine has GPUs. `path` is the file that it comes from.
+    ///
+    /// # Errors
+    /// Its line, and what the machine has.
+    pub fn check_gpus(&self, profile: &HardwareProfile, path: &Path) -> Result<(), InputError> {
+        let (stages, gpus) = (self.policy.pipeline.stages, profile.num_gpus());
+        if stages <= gpus {
+            return Ok(());
+        }
+        let has = count(gpus.into(), "GPU");
+        let problem = format!("stages is {stages}, and {} has {has}", profile.name);
+        let remedy = "give a machine with as many (`hw`, or --hw), as t4x4 is";
+        Err(InputError::bad_file(
+            path,
+            format!("line {}", self.line),
+            problem,
+            remedy,
+        ))
     }
 
     /// The run as a plan for a machine.

@@ -1,5 +1,6 @@
 //! `plimsoll calibrate`: a profile's constants fitted to measured runs.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -13,8 +14,8 @@ use super::output::{check_apart, check_output, check_spared, print, print_json};
 use super::profile::today;
 use super::{Format, Progress};
 use crate::calibrate::{
-    CONSTANTS, Constant, Fit, FitOptions, RecordedRun, SAYS_NOTHING, fit, read_runs, sizes,
-    source_of_fit,
+    CONSTANTS, Constant, Fit, FitOptions, FittedConstant, RecordedRun, SAYS_NOTHING, fit,
+    read_runs, sizes, source_of_fit,
 };
 use crate::files::{find_profile, write_text};
 use crate::report::{Align, Table, count, signed_percent, three_digits};
@@ -63,7 +64,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let base = find_profile(&args.hw)?;
     let mut runs = Vec::new();
     for path in &args.runs {
-        runs.extend(read_runs(path)?);
+        let read = read_runs(path)?;
+        let is_here = |run: &&RecordedRun| run.hardware.as_ref().is_none_or(|on| *on == base.name);
+        let mut here = read.iter().filter(is_here);
+        here.try_for_each(|run| run.check_gpus(&base, path))?;
+        runs.extend(read);
     }
     runs.retain(RecordedRun::has_number);
     keep_those_of(&base.name, &mut runs);
@@ -88,24 +93,28 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         base.name
     );
     say_what_moved(&mut found, &from);
-    let log_errors: Vec<f64> = found.left_out.iter().map(|error| error.ln_1p()).collect();
+    let log_errors = by_configuration(&runs, &found.left_out);
     let left_out = Source {
         kind: SourceKind::Fitted,
         from: format!("errors of {from}, each left out of the fit"),
         date: today(),
     };
     let kept = residuals::put_into(&mut found.profile, &log_errors, ("left-out", left_out));
+    if !kept && !found.constants.iter().all(FittedConstant::stays) {
+        // Those that the profile had are of other constants.
+        found.profile.residuals = None;
+    }
     let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
     let report = Report::of(&base, &found, (&names, repeats), kept);
-    match args.format {
-        Format::Json => print_json(&report)?,
-        Format::Text => print(&report.text())?,
-    }
+    let printed = match args.format {
+        Format::Json => print_json(&report),
+        Format::Text => print(&report.text()),
+    };
     if let Some(path) = &args.output {
         found.profile.name = stem(path);
         write_text(path, &found.profile.to_toml())?;
     }
-    Ok(())
+    printed
 }
 
 /// Says in the fitted profile which constants come from the runs; the others keep the sources that they had.
@@ -141,6 +150,18 @@ fn drop_repeated(runs: &mut Vec<RecordedRun>) -> usize {
     }
     *runs = kept;
     all - runs.len()
+}
+
+/// Logarithms of the errors, one a configuration: runs of the same one are off alike, and are no more witnesses than one.
+fn by_configuration(runs: &[RecordedRun], errors: &[f64]) -> Vec<f64> {
+    let first = |run: &RecordedRun| runs.iter().position(|other| other.is_alike(run));
+    let mut sums: BTreeMap<Option<usize>, (f64, f64)> = BTreeMap::new();
+    for (run, error) in runs.iter().zip(errors) {
+        let (sum, count) = sums.entry(first(run)).or_default();
+        *sum += error.ln_1p();
+        *count += 1.0;
+    }
+    sums.into_values().map(|(sum, count)| sum / count).collect()
 }
 
 /// Leaves out runs on other machines. Where some name this one, only those are surely on it.
@@ -361,8 +382,12 @@ impl Report {
                 )
             }
             None => format!(
-                "fewer than {} runs do not say how far off predictions are: the profile keeps what it had",
-                Residuals::RUNS_MIN
+                "runs of fewer than {} configurations do not say how far off predictions are: {}",
+                Residuals::RUNS_MIN,
+                match self.constants.iter().all(|row| row.stays) {
+                    true => "the profile keeps what it had",
+                    false => "a profile whose constants moved has no interval from runs",
+                }
             ),
         };
         let _ = writeln!(text, "{said}");

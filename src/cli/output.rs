@@ -9,19 +9,18 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use crate::files::{check_writable, files_of_model, is_file, same_file};
 
-/// Prints a text.
+/// Prints a text. That nobody reads any more is no failure, and keeps nothing else from being done or said.
 ///
 /// # Errors
-/// Where nobody reads any more (the process then ends quietly with 0), or nothing can be written.
+/// Where nothing can be written.
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     let done = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     match done {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::nobody_reads().into()),
-        Err(error) => Err(anyhow::anyhow!(
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(anyhow::anyhow!(
             "standard output cannot be written: {error}"
         )),
-        Ok(()) => Ok(()),
+        _ => Ok(()),
     }
 }
 

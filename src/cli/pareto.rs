@@ -110,6 +110,9 @@ struct Lengths {
 #[derive(Serialize)]
 struct Report<'a> {
     hardware: &'a str,
+    /// Memory that it was asked about with.
+    #[serde(skip_serializing_if = "WhatIf::is_as_it_is")]
+    if_it_had: WhatIf,
     /// Of those that the machine has.
     gpus_used: u32,
     gpus: u32,
@@ -173,6 +176,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match args.format {
         Format::Json => print_json(&Report {
             hardware: &profile.name,
+            if_it_had: args.what_if,
             gpus_used: 1,
             gpus: profile.num_gpus(),
             model: &model.name,

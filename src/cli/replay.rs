@@ -84,7 +84,7 @@ pub struct Args {
     /// Sequences in an iteration at most
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     max_sequences: u32,
-    /// Tokens computed in an iteration at most, unless a prompt alone has more [default: the model's positions, from
+    /// Tokens computed in an iteration at most; a prompt that has more goes beside no other [default: the model's positions, from
     /// 2048 to 8192]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
@@ -269,8 +269,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     args.execute.check_cache(&profile, args.kv_gb)?;
     let trace = read_trace(&args.trace, args.time_unit.map(Into::into))?;
     server.manager.knows(trace.features);
-    say_what_stands_in(&server);
     let requests = trace.requests;
+    say_what_stands_in(&server, &requests);
     if let Some(sweep) = &args.sweep {
         let files = args.output.iter().map(PathBuf::as_path).zip(outputs);
         return swept(args.format, (&server, &requests), sweep, files.collect());
@@ -298,14 +298,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let measured = options.as_ref().map(execute).transpose()?;
     // What was found is said even where a file of it cannot be written.
     let count = requests.len();
-    print_replayed(args.format, (&server, count), &replayed, measured.as_ref())?;
+    let printed = print_replayed(args.format, (&server, count), &replayed, measured.as_ref());
     if let Some(path) = &args.per_request {
         let csv = to_csv(&RequestRow::of(&replayed.sequences))?;
         write_atomically(path, |out| out.write_all(&csv))?;
     }
     let table = args.per_iteration.iter().map(|file| (file, Kind::Csv));
     let files = args.output.iter().zip(outputs).chain(table);
-    over_time::write(&server, (&replayed, measured.as_ref()), files)
+    over_time::write(&server, (&replayed, measured.as_ref()), files)?;
+    printed
 }
 
 /// Refuses layers off the GPU that the host has no room for. Of a sweep each value is looked at.
@@ -320,12 +321,25 @@ fn check_host(args: &Args, server: &Server) -> anyhow::Result<()> {
 }
 
 /// Says which of the machine's rates nobody measured.
-fn say_what_stands_in(server: &Server) {
+fn say_what_stands_in(server: &Server, requests: &[Request]) {
     let notes = [
         rates_note(&server.profile, server.dtype),
         packed_note(&server.profile, server.kept()),
+        windows_note(&server.model, requests),
     ];
     notes.iter().flatten().for_each(|said| complain(said));
+}
+
+/// That a window slides in the model, and not in what is predicted of serving it.
+fn windows_note(model: &ModelSpec, requests: &[Request]) -> Option<String> {
+    let window = model.sliding_window?;
+    let longest = requests.iter().map(Request::total_len).max()?;
+    (longest > window).then(|| {
+        format!(
+            "note: {} attends to the last {window} tokens, and is predicted as if to all: too slow, if anything",
+            model.name
+        )
+    })
 }
 
 const NONE_SERVED: &str = "no request can be served";
@@ -450,7 +464,7 @@ fn swept(
         y: "throughput (tokens/s)",
         lines: &[line],
     };
-    match format {
+    let printed = match format {
         Format::Json => print_json(&SweepReport {
             hardware,
             model,
@@ -459,9 +473,9 @@ fn swept(
             manager: &manager,
             swept: sweep.what.name(),
             rows: &rows,
-        })?,
-        Format::Text => print(&sweep_text(&title, sweep.what.axis(), &rows))?,
-    }
+        }),
+        Format::Text => print(&sweep_text(&title, sweep.what.axis(), &rows)),
+    };
     for (path, kind) in files {
         match kind {
             Kind::Svg => write_text(path, &picture_svg(&picture)?)?,
@@ -469,7 +483,8 @@ fn swept(
             Kind::Csv => write_rows(path, sweep.what, &rows)?,
         }
     }
-    any_served(sweep.what, &rows)
+    any_served(sweep.what, &rows)?;
+    printed
 }
 
 fn write_rows(path: &Path, what: Swept, rows: &[SweepRow]) -> anyhow::Result<()> {
@@ -653,7 +668,7 @@ fn check_flags(args: &Args) -> Result<(), Failure> {
     let foreign =
         |(_, given, whose): &(_, bool, &[ManagerName])| *given && !whose.contains(&args.manager);
     let Some((flag, _, whose)) = flags.into_iter().find(foreign) else {
-        return Ok(());
+        return check_probes(args);
     };
     let name = |it: ManagerName| format!("{it:?}").to_lowercase();
     let whose: Vec<String> = whose.iter().copied().map(name).collect();
@@ -663,6 +678,20 @@ fn check_flags(args: &Args) -> Result<(), Failure> {
         name(args.manager)
     );
     Err(Failure::new(Exit::Usage, line))
+}
+
+/// Refuses a word to the controller where expansions are given.
+fn check_probes(args: &Args) -> Result<(), Failure> {
+    let given = matches!(args.expansion, Some(Expansion::Fixed(_)));
+    let swept = args.sweep.as_ref().map(|sweep| sweep.what) == Some(Swept::Expansion);
+    match args.probe_after {
+        Some(_) if given || swept => {
+            let line =
+                "--probe-after is of --expansion auto, and expansions are given; leave it out";
+            Err(Failure::new(Exit::Usage, line))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn manager(args: &Args, positions: u32) -> Result<Manager, Failure> {

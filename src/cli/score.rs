@@ -77,6 +77,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             .for_each(|term| term.off_in(&mut run.policy));
     }
     check_measured(&args.runs, &runs)?;
+    runs.iter()
+        .try_for_each(|run| run.check_gpus(machines.of(run), &args.runs))?;
     let (rows, score) = score_runs(&runs, &|run| machines.of(run).clone())?;
     if let Some(path) = &args.output {
         let csv = to_csv(&rows)?;

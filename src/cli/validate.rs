@@ -139,12 +139,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(score) = &report.score {
         let pictures =
             report::write_pictures(&args.output, &report, validation.trials(), args.all_traces);
-        match args.format {
-            Format::Json => print_json(&report)?,
-            Format::Text => print(&report::text(&report, score, &args.output))?,
-        }
+        let printed = match args.format {
+            Format::Json => print_json(&report),
+            Format::Text => print(&report::text(&report, score, &args.output)),
+        };
         // What was measured is shown, wherever it cannot be written.
         tables.and(pictures).and(compared)?;
+        printed?;
     }
     finish(args, validation, report.score.as_ref())
 }

@@ -3,6 +3,7 @@
 use clap::Args;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::units::Bytes;
+use serde::Serialize;
 
 use super::options::positive;
 
@@ -23,16 +24,19 @@ fn gigabytes_or_none(text: &str) -> Result<f64, String> {
 }
 
 /// Memory of the machine, as stated: all there is, with what others use.
-#[derive(Debug, Clone, Copy, PartialEq, Args)]
+#[derive(Debug, Clone, Copy, PartialEq, Args, Serialize)]
 pub(super) struct WhatIf {
     /// What if the device had so much memory, in GB of 10^9 bytes
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     device_gb: Option<f64>,
     /// What if the host had
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     host_gb: Option<f64>,
     /// What if the disk had (0: there is none)
     #[arg(long, value_name = "GB", value_parser = gigabytes_or_none, allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     disk_gb: Option<f64>,
 }
 
@@ -44,6 +48,11 @@ impl WhatIf {
             true => profile.with_capacities(device, host, disk),
             false => profile,
         }
+    }
+
+    /// Whether nothing is.
+    pub(super) fn is_as_it_is(&self) -> bool {
+        !self.is_stated()
     }
 
     /// Whether anything is.

@@ -537,8 +537,11 @@ fn read(path: &Path) -> Result<Definition, InputError> {
     let here = |key| faulty(path, key);
     let (title, kind) = match written {
         Written::Runs(it) => {
-            let runs = read_runs(&beside(&it.file))?;
+            let file = beside(&it.file);
+            let runs = read_runs(&file)?;
             let machines = Machines::find(&it.hw, &runs).map_err(here("hw"))?;
+            runs.iter()
+                .try_for_each(|run| run.check_gpus(machines.of(run), &file))?;
             let machines = Box::new(machines);
             let kind = Kind::Runs {
                 runs,

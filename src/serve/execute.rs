@@ -152,7 +152,11 @@ impl Server {
         let all = u32::try_from(computed.sum::<u64>()).unwrap_or(u32::MAX);
         Limits {
             sequences,
-            tokens: tokens.min(all).max(sequences).max(longest.unwrap_or(0)),
+            tokens: match longest.filter(|longest| *longest > tokens) {
+                // It is computed beside those that get their next token.
+                Some(longest) => longest.saturating_add(sequences).min(all),
+                None => tokens.min(all).max(sequences).max(longest.unwrap_or(0)),
+            },
         }
     }
 }

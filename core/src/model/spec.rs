@@ -160,14 +160,6 @@ impl ModelSpec {
         ]
     }
 
-    /// Products of a layer that give queries, keys and values.
-    pub fn projections(&self) -> usize {
-        match self.qkv_layout {
-            QkvLayout::Separate => 3,
-            QkvLayout::FusedBlocks | QkvLayout::FusedPerHead => 1,
-        }
-    }
-
     /// Input embedding, decoder layers, and the final norm with the head: layers + 2.
     pub fn num_blocks(&self) -> u32 {
         self.num_hidden_layers + 2

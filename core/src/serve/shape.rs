@@ -28,6 +28,7 @@ pub struct Shape {
     gemms: Gemms,
     compressed: bool,
     head: Gemm,
+    hidden_size: u32,
     q_size: u32,
     kv_size: u32,
     element_bytes: u32,
@@ -36,7 +37,7 @@ pub struct Shape {
 
 impl Shape {
     /// Of a model with its cache in one type, and its weights in that or in 4 bits. Attention looks at all tokens, also where the model's
-    /// window slides.
+    /// window slides; the projections between embeddings and layers of another width (opt-350m), a hundredth of its work, are left out.
     pub fn of(model: &ModelSpec, kept: impl Into<Kept>) -> Shape {
         let Kept { dtype, compression } = kept.into();
         let (hidden, inner) = (model.hidden_size, model.intermediate_size);
@@ -52,7 +53,8 @@ impl Shape {
                 gemm(hidden, inner),
             ]),
             compressed: compression.weights,
-            head: gemm(model.vocab_size, hidden),
+            head: gemm(model.vocab_size, model.embedding_size),
+            hidden_size: hidden,
             q_size,
             kv_size,
             element_bytes: dtype.size_bytes() as u32,
@@ -77,7 +79,7 @@ impl Shape {
 
     /// What one stage hands over to the next: the activations of all tokens.
     pub(super) fn hidden_bytes(&self, load: &Load) -> Bytes {
-        let elements = u64::from(load.tokens) * u64::from(self.head.k);
+        let elements = u64::from(load.tokens) * u64::from(self.hidden_size);
         Bytes(elements * u64::from(self.element_bytes))
     }
 

@@ -23,8 +23,6 @@ pub(super) struct ByShape {
     biased: [bool; 2],
     /// Of weights in 4-bit groups, likewise; empty where a profile has none.
     packed: [Products; 2],
-    /// How many of a layer's products are of its first part.
-    projections: usize,
     /// By part of a layer, and in each by width, ascending.
     beside: Vec<(Stage, Vec<(f64, Curve)>)>,
 }
@@ -127,11 +125,7 @@ impl Product {
 
 impl ByShape {
     /// What is known of a type, and of layers whose products have biases or not, by [`Stage::RATED`]; none where products and what is beside them were not told apart.
-    pub(super) fn new(
-        compute: &Compute,
-        dtype: Dtype,
-        (biased, projections): ([bool; 2], usize),
-    ) -> Option<ByShape> {
+    pub(super) fn new(compute: &Compute, dtype: Dtype, biased: [bool; 2]) -> Option<ByShape> {
         let all = || compute.products.iter();
         let is_known = |of: &Dtype| all().any(|known| known.dtype == *of && !known.packed);
         // As rates by size stand for those of a type that is as wide.
@@ -163,7 +157,6 @@ impl ByShape {
         known.then_some(ByShape {
             products,
             biased,
-            projections,
             packed,
             beside,
         })
@@ -203,11 +196,11 @@ impl ByShape {
         beside.flatten().for_each(|part| each(part.times(share)));
     }
 
-    /// Whether a product of some parts of a layer has a bias.
+    /// Whether a product of some parts of a layer has a bias. Of several parts the first has one, of queries, keys and values.
     fn is_biased(&self, stages: &[Stage], index: usize) -> bool {
         let stage = match stages {
             [only] => only,
-            all => &all[usize::from(index >= self.projections)],
+            all => &all[usize::from(index > 0)],
         };
         let mut rated = Stage::RATED.iter().zip(self.biased);
         rated.any(|(rated, biased)| biased && rated == stage)
@@ -353,7 +346,7 @@ mod tests {
             beside_products: beside,
             ..profile.compute
         };
-        ByShape::new(&compute, Dtype::F16, ([true; 2], 3))
+        ByShape::new(&compute, Dtype::F16, [true; 2])
     }
 
     fn seconds(known: &ByShape, m: u32, [n, k]: [u32; 2]) -> f64 {
@@ -454,7 +447,7 @@ mod tests {
             ..profile.compute
         };
         let us = |biased, stage| {
-            let known = ByShape::new(&compute, Dtype::F16, (biased, 3)).expect("known");
+            let known = ByShape::new(&compute, Dtype::F16, biased).expect("known");
             beside_us(&known, stage, (1, 100)).round()
         };
         let found = [[false; 2], [true; 2], [true, false]]
@@ -482,7 +475,7 @@ mod tests {
         };
         let us = |biased, stages: &[Stage], packed| {
             // bf16 has those of f16.
-            let known = ByShape::new(&compute, Dtype::Bf16, (biased, 3)).expect("known");
+            let known = ByShape::new(&compute, Dtype::Bf16, biased).expect("known");
             let gemms = [Gemm { n: 100, k: 100 }; 4].into_iter();
             let mut all = 0.0;
             known.parts((stages, 1, 0.0), (100, packed), gemms, &mut |part| {
@@ -493,7 +486,7 @@ mod tests {
         for packed in [false, true] {
             assert_eq!(us([false; 2], &Stage::RATED, packed), 8.0);
             assert_eq!(us([true; 2], &Stage::RATED, packed), 20.0);
-            assert_eq!(us([true, false], &Stage::RATED, packed), 17.0);
+            assert_eq!(us([true, false], &Stage::RATED, packed), 11.0);
             assert_eq!(us([true, false], &Stage::RATED[..1], packed), 20.0);
             assert_eq!(us([true, false], &Stage::RATED[1..], packed), 8.0);
         }

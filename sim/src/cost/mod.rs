@@ -67,19 +67,16 @@ impl CostModel {
         kept: impl Into<Kept>,
     ) -> CostModel {
         let kept = kept.into();
-        let tensors = (0..model.num_blocks()).flat_map(|block| model.tensors(block));
-        let bytes: Bytes = tensors.map(|tensor| kept.bytes(&tensor)).sum();
         CostModel {
-            weights: Some(bytes.as_f64()),
+            weights: Some(kept.weights(model).as_f64()),
             ..CostModel::of_layers(profile, model, kept.dtype)
         }
     }
 
     /// The costs of layers like a model's, of which caches hold as many as they did when the machine was measured.
     pub fn of_layers(profile: &HardwareProfile, model: &ModelSpec, dtype: Dtype) -> CostModel {
-        let products = (model.biased_parts(), model.projections());
         CostModel {
-            by_shape: ByShape::new(&profile.compute, dtype, products),
+            by_shape: ByShape::new(&profile.compute, dtype, model.biased_parts()),
             ..CostModel::new(profile, dtype)
         }
     }
@@ -89,7 +86,7 @@ impl CostModel {
         CostModel {
             gemm: GemmRates::new(&profile.compute.gemm, dtype, GEMM)
                 .with_products((&profile.compute.products, profile.kind), dtype),
-            by_shape: ByShape::new(&profile.compute, dtype, ([false; 2], 3)),
+            by_shape: ByShape::new(&profile.compute, dtype, [false; 2]),
             cpu_gemm: GemmRates::new(&profile.compute.cpu_gemm, dtype, CPU_GEMM),
             f32: Some(GemmRates::new(&profile.compute.gemm, Dtype::F32, GEMM))
                 .filter(|known| known.stand_in().is_none()),

@@ -51,9 +51,11 @@ pub(super) fn run(
         format!("Where linear layers are split: {said}.\n")
     });
     let note = note + &rates(setting.profile);
+    let machine = args.what_if.note(setting.profile);
     match args.format {
         Format::Json => print_json(&json!({
             "hardware": setting.profile.name,
+            "if_it_had": args.what_if.is_stated().then_some(args.what_if),
             "model": setting.model.name,
             "rates": rates_note(setting.profile, DTYPE),
             "prompt_len": setting.workload.prompt_len,
@@ -63,7 +65,7 @@ pub(super) fn run(
             "points": points,
         })),
         Format::Text => print(&format!(
-            "{title}\ntokens a second, by device memory\n\n{}\n{}\n{note}{} points in {computed_in_s:.2} s\n",
+            "{title}\n{machine}tokens a second, by device memory\n\n{}\n{}\n{note}{} points in {computed_in_s:.2} s\n",
             memory_table(&points),
             ranges_table(&ranges),
             points.len()

@@ -33,7 +33,7 @@ use crate::files::{
     find_model, find_profile, first_difference, one_prompt, random_prompts, read_plan,
     read_prompts,
 };
-use crate::planner::Request;
+use crate::planner::{Request, Strategy};
 use crate::report::count;
 use crate::validate::Limits;
 
@@ -385,7 +385,45 @@ fn went_on(args: &Args, plan: &Plan, (model, dtype): (&ModelSpec, Dtype)) -> any
         return Err(InputError::bad_file(rows, flag, problem, remedy).into());
     }
     check_plan(plan, None)?;
+    let flags = not_followed(&asked, plan);
+    if !flags.is_empty() {
+        complain(&format!(
+            "note: goes on with the plan of the run that was stopped, which is not as {} would have it; to plan \
+             anew, run without --resume",
+            flags.join(", ")
+        ));
+    }
     Ok(plan.clone())
+}
+
+/// Flags that a plan is not as they would have it, and that decide no row.
+fn not_followed(asked: &Request, plan: &Plan) -> Vec<&'static str> {
+    let (allowed, policy) = (&asked.allowed, &plan.policy);
+    let latency = plan.prediction.as_ref().map(|it| it.latency_s);
+    let too_late = asked.max_latency_s.zip(latency);
+    let flags = [
+        (
+            "--schedule",
+            allowed.schedule.is_some_and(|it| it != policy.schedule),
+        ),
+        ("--no-overlap", policy.overlap && !allowed.overlap),
+        (
+            "--cpu-compute",
+            allowed
+                .cpu_attention
+                .is_some_and(|it| it != policy.cpu_attention),
+        ),
+        (
+            "--strategy hetegen",
+            allowed.strategy == Strategy::HeteGen && policy.split.is_none(),
+        ),
+        (
+            "--max-latency-s",
+            too_late.is_some_and(|(most, predicted)| predicted > most),
+        ),
+    ];
+    let flags = flags.into_iter().filter(|(_, differs)| *differs);
+    flags.map(|(flag, _)| flag).collect()
 }
 
 /// That a run which is gone on with has as many prompts as it had.
