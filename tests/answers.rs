@@ -259,6 +259,11 @@ fn a_run_goes_on_without_a_plan_and_with_another() {
         assert_eq!(place.read("out.jsonl"), whole, "{line}");
     }
     left(&half);
+    let went_on = place.run(&format!("{own} --schedule row -o out.jsonl --resume"));
+    assert_eq!(place.read("out.jsonl"), whole);
+    let said = String::from_utf8_lossy(&went_on.stderr).into_owned();
+    assert!(said.contains("not as --schedule would have it"), "{said}");
+    left(&half);
     let longer = own.replace("--gen-len 5", "--gen-len 6");
     place.refused(
         &format!("{longer} -o out.jsonl --resume"),

@@ -237,6 +237,12 @@ fn calibrate_writes_a_profile_that_score_reads() {
         text.contains("calibrated") && text.contains("name = \"mine\""),
         "{text}"
     );
+    // Those of the t4 are of its constants, and one run makes none.
+    assert!(
+        t4().residuals.is_some() && !text.contains("[residuals]"),
+        "{text}"
+    );
+    assert!(stdout.contains("no interval from runs"), "{stdout}");
     let (code, ..) = plimsoll(&["score", "--hw", out, "--runs", runs]);
     assert_eq!(code, 0);
     let (code, _, stderr) = plimsoll(&[
@@ -250,6 +256,45 @@ fn calibrate_writes_a_profile_that_score_reads() {
     ]);
     assert_eq!(code, 2);
     assert!(stderr.contains("links.disk_read"), "{stderr}");
+}
+
+#[test]
+fn runs_of_one_configuration_say_nothing_of_each_other_left_out() {
+    let (_dir, path) = file(&format!(
+        "{HEADER},latency_s\nopt-1.3b,128,4,4,1,0,100,100,0,100,0,3\nopt-1.3b,128,4,4,1,0,100,100,0,100,0,3.01\n"
+    ));
+    let options = FitOptions {
+        constants: vec![Constant::named("links.h2d.page_locked").expect("known")],
+        prior: 1.0,
+        noise: 0.05,
+    };
+    let fit = fit(
+        &t4(),
+        &read_runs(&path).expect("runs"),
+        &options,
+        &|_, _| (),
+    )
+    .expect("fits");
+    for ((before, after), left_out) in fit.before.iter().zip(&fit.after).zip(&fit.left_out) {
+        assert!(after.abs() < 0.2 * before.abs(), "{fit:?}");
+        assert!((left_out - before).abs() < 1e-9, "{fit:?}");
+    }
+}
+
+#[test]
+fn runs_on_more_gpus_than_the_machine_has_are_refused() {
+    let (_dir, path) = file(&format!(
+        "{HEADER},stages,throughput_tok_s\nopt-1.3b,128,4,4,1,0,100,100,0,100,0,4,9\n"
+    ));
+    let runs = path.to_str().unwrap();
+    for command in ["score", "calibrate"] {
+        let (code, out, said) = plimsoll(&[command, "--hw", "t4", "--runs", runs]);
+        assert_eq!((code, out.as_str()), (4, ""), "{said}");
+        let words = ["line 2", "stages is 4, and t4 has 1 GPU", "t4x4"];
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    }
+    let (code, _, said) = plimsoll(&["score", "--hw", "t4x4", "--runs", runs]);
+    assert_eq!(code, 0, "{said}");
 }
 
 /// A run that is bound by the link, twice; in f16, as all runs.

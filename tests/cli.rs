@@ -7,6 +7,42 @@ use std::process::Stdio;
 use common::{POLICY, Place, SlowRun, tiny_plan};
 use serde_json::Value;
 
+/// The exit code of a command whose standard output nobody reads.
+fn unread(place: &Place, line: &str) -> Option<i32> {
+    let mut command = common::program();
+    let mut child = command
+        .args(line.split(' '))
+        .current_dir(place.path(""))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("runs");
+    drop(child.stdout.take());
+    child.wait().expect("ends").code()
+}
+
+#[test]
+fn files_and_exit_codes_are_as_if_somebody_read() {
+    let place = Place::new();
+    let columns =
+        "model,prompt_len,gen_len,gpu_batch_size,num_gpu_batches,wg,wc,cg,cc,hg,hc,latency_s";
+    let run = "opt-1.3b,128,4,4,1,0,100,100,0,100,0,3";
+    place.write("runs.csv", &format!("{columns}\n{run}\n"));
+    let calibrate =
+        "calibrate --hw t4 --runs runs.csv --constants links.h2d.page_locked -o mine.toml";
+    assert_eq!(unread(&place, calibrate), Some(0));
+    assert!(place.read("mine.toml").contains("name = \"mine\""));
+    place.write(
+        "t.csv",
+        "arrived_at,num_prefill_tokens,num_decode_tokens\n0,16,4\n",
+    );
+    let replay = "replay --hw gh200 --model opt-13b --trace t.csv --per-request each.csv";
+    assert_eq!(unread(&place, replay), Some(0));
+    assert_eq!(place.read("each.csv").lines().count(), 2);
+    let too_small = "plan --hw t4 --model opt-175b --host-gb 1 --disk-gb 1 --format json";
+    assert_eq!(unread(&place, too_small), Some(3));
+}
+
 #[test]
 fn wrong_flags_are_refused_in_a_line() {
     let place = Place::new();

@@ -391,6 +391,29 @@ fn column(csv: &str, name: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_prompt_longer_than_an_iteration_may_be_is_computed_beside_who_decodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
+    let rows = "0,16000,200\n".repeat(6);
+    written(&folder, "t.csv", &(header.to_owned() + &rows));
+    let rate = |more: &[&str]| {
+        let args = "replay --hw h100 --model llama-3.1-8b --trace t.csv --kv-gb 30 --format json";
+        let args: Vec<&str> = args.split(' ').chain(more.iter().copied()).collect();
+        let (code, out, said) = plimsoll(folder.path(), &args);
+        assert_eq!(code, 0, "{said}");
+        json(&out)["output_tokens_per_s"].as_f64().expect("a rate")
+    };
+    for manager in ["orca", "s3", "vllm"] {
+        let [usual, all] = [
+            &["--manager", manager][..],
+            &["--manager", manager, "--max-tokens", "17000"],
+        ]
+        .map(rate);
+        assert!((usual / all - 1.0).abs() < 0.1, "{manager}: {usual}, {all}");
+    }
+}
+
+#[test]
 fn traffic_is_said_and_what_changes_over_time_is_written_and_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";

@@ -234,6 +234,21 @@ fn flags_of_another_manager_are_refused_by_name() {
 }
 
 #[test]
+fn what_the_controller_goes_by_is_refused_where_expansions_are_given() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |_| None);
+    let probes = ["--manager", "pie", "--probe-after", "9"];
+    for given in [["--expansion", "1.4"], ["--sweep", "expansion=1.2,1.4"]] {
+        let (code, out, said) = replay(&folder, &[&probes[..], &given].concat());
+        assert_eq!((code, out.as_str()), (2, ""), "{said}");
+        assert!(
+            said.contains("--probe-after is of --expansion auto"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn device_threads_are_those_of_what_is_executed() {
     let folder = tempfile::tempdir().unwrap();
     write_trace(&folder, |_| None);
