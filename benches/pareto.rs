@@ -31,11 +31,11 @@ fn figure_1(c: &mut Criterion) {
     let mut group = c.benchmark_group("figure 1, opt-175b on t4");
     group.sample_size(10);
     group.bench_function("all", |b| {
-        b.iter(|| black_box(points(setting, &all, None)));
+        b.iter(|| black_box(points(setting, &all, None, &|_, _| ())));
     });
     for system in all {
         group.bench_function(system.name(), |b| {
-            b.iter(|| black_box(points(setting, &[system], None)));
+            b.iter(|| black_box(points(setting, &[system], None, &|_, _| ())));
         });
     }
     group.finish();

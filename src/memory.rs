@@ -7,7 +7,7 @@ use plimsoll_core::workload::Workload;
 use serde::Serialize;
 
 use crate::baseline::{Baseline, System};
-use crate::parallel::on_all_processors;
+use crate::parallel::{Watch, watched};
 use crate::pareto::Setting;
 use crate::planner::{Block, Bound, Outcome, PlanError};
 use crate::report::plan::policy_in_short;
@@ -73,9 +73,10 @@ pub fn points(
     setting: Setting<'_>,
     systems: &[System],
     sizes: &[Bytes],
+    watch: &Watch<'_>,
 ) -> Result<Vec<MemoryPoint>, PlanError> {
     let all = systems.iter().flat_map(|s| sizes.iter().map(|b| (*s, *b)));
-    let found = on_all_processors(all.collect(), &|(system, size)| {
+    let found = watched(all.collect(), watch, &|(system, size)| {
         point(setting, system, size)
     });
     let mut points = found
@@ -192,7 +193,7 @@ mod tests {
         };
         let sizes = [1, 4, 12].map(|gb| Bytes(gb * 1_000_000_000));
         let systems = [System::HeteGen, System::FlexGen, System::DeepSpeed];
-        let points = points(setting, &systems, &sizes).expect("points");
+        let points = points(setting, &systems, &sizes, &|_, _| ()).expect("points");
         assert_eq!(points.len(), 9);
         assert!(points[..3].windows(2).all(|p| {
             p[0].throughput_tok_s.unwrap_or(0.0) <= p[1].throughput_tok_s.unwrap_or(0.0)

@@ -12,7 +12,7 @@ use plimsoll_core::workload::Workload;
 use serde::Serialize;
 
 use crate::baseline::{Baseline, System};
-use crate::parallel::on_all_processors;
+use crate::parallel::{Watch, on_all_processors, watched};
 use crate::planner::{Bound, Outcome, PlanError};
 
 /// Where doubling ends at the latest.
@@ -111,11 +111,16 @@ pub fn points(
     setting: Setting<'_>,
     systems: &[System],
     batches: Option<&[u32]>,
+    watch: &Watch<'_>,
 ) -> Result<Vec<Point>, PlanError> {
     let curve = |system: System| curve(setting, system, batches);
     let curves = on_all_processors(systems.to_vec(), &curve);
     let curves = curves.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let blocks = predicted(setting.profile, curves.into_iter().flatten().collect())?;
+    let blocks = predicted(
+        setting.profile,
+        curves.into_iter().flatten().collect(),
+        watch,
+    )?;
     let mut points: Vec<Point> = blocks.iter().map(Point::of).collect();
     for curve in points.chunk_by_mut(|a, b| a.system == b.system) {
         mark_frontier(curve);
@@ -132,10 +137,14 @@ struct Best {
 }
 
 /// All blocks with their predictions. Large ones take long, so they come first: then no processor waits.
-fn predicted(profile: &HardwareProfile, blocks: Vec<Best>) -> Result<Vec<Best>, PlanError> {
+fn predicted(
+    profile: &HardwareProfile,
+    blocks: Vec<Best>,
+    watch: &Watch<'_>,
+) -> Result<Vec<Best>, PlanError> {
     let mut placed: Vec<(usize, Best)> = blocks.into_iter().enumerate().collect();
     placed.sort_by_key(|(_, best)| Reverse(best.sequences));
-    let predicted = on_all_processors(placed, &|(place, best): (usize, Best)| {
+    let predicted = watched(placed, watch, &|(place, best): (usize, Best)| {
         let outcome = best.outcome.predicted(profile)?;
         Ok((place, Best { outcome, ..best }))
     });
@@ -351,7 +360,7 @@ mod tests {
             },
         };
         let systems = [System::DeepSpeed, System::FlexGen];
-        let points = points(setting, &systems, None).unwrap();
+        let points = points(setting, &systems, None, &|_, _| ()).unwrap();
         let of = |system: System| points.iter().filter(move |p| p.system == system.name());
         let deepspeed: Vec<&Point> = of(System::DeepSpeed).collect();
         assert_eq!(

@@ -10,6 +10,8 @@ fn both_spellings_of_a_profile_are_the_same() {
     let line = |hw: &str| format!("simulate --hw {hw} --model opt-1.3b {POLICY} --format json");
     assert_eq!(place.json(&line("t4")), place.json(&line("t4.toml")));
     let shown = place.text("hw show a10");
+    place.write("whole.toml", &place.text("hw show t4 --format toml"));
+    assert_eq!(place.json(&line("t4")), place.json(&line("whole.toml")));
     assert_eq!(place.text("hw show A10"), shown);
     place.refused(&line("t5"), 2, &["--hw t5", "did you mean `t4"]);
     place.refused(&line("t5.toml"), 4, &["t5.toml"]);
@@ -75,6 +77,19 @@ fn models_are_listed_and_shown() {
     place.refused("models show no/config.json", 4, &["no/config.json"]);
     let hub = "models show facebook/opt-30b";
     place.refused(hub, 2, &["no such folder", "`opt-30b` for its shape"]);
+    let hub = "models show Qwen/Qwen2.5-72B-Instruct";
+    place.refused(hub, 2, &["nothing is downloaded", "`qwen2.5-72b` for"]);
+    let hub = "models show mistralai/Mixtral-8x7B-v0.1";
+    place.refused(hub, 2, &["nothing is downloaded", "mixtures of experts"]);
+    std::fs::create_dir(place.path("folder")).unwrap();
+    place.write("folder/x.gguf", "GGUF");
+    for model in ["folder", "folder/x.gguf"] {
+        place.refused(
+            &format!("models show {model}"),
+            4,
+            &["folder/x.gguf: is GGUF", "config.json"],
+        );
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ const LIKENESS_MIN: f64 = 0.5;
 /// Letters that may be wrong at most: of long names, half of them would be another word.
 const WRONG_MAX: usize = 5;
 
-/// The question "did you mean ...?" about the candidate most like `name`, if any is close.
+/// The question "did you mean ...?" about the candidate most like `name`, if any is close. What begins with it is.
 pub fn did_you_mean<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -15,12 +15,22 @@ pub fn did_you_mean<'a>(
         .into_iter()
         .map(|candidate| {
             let likeness = strsim::normalized_damerau_levenshtein(name, candidate);
-            (likeness, candidate)
+            let goes_on = candidate
+                .strip_prefix(name)
+                .is_some_and(|more| more.starts_with('-'));
+            (
+                if goes_on && !name.is_empty() {
+                    1.0
+                } else {
+                    likeness
+                },
+                candidate,
+            )
         })
         .filter(|(likeness, candidate)| {
             *likeness >= LIKENESS_MIN && strsim::damerau_levenshtein(name, candidate) <= WRONG_MAX
         })
-        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .reduce(|best, it| if it.0 > best.0 { it } else { best })
         .map(|(_, candidate)| format!("did you mean `{candidate}`?"))
 }
 
@@ -39,6 +49,9 @@ mod tests {
         let meant = |name| did_you_mean(name, ["t4", "a100-80", "llama-7b"]);
         assert_eq!(meant("t5").as_deref(), Some("did you mean `t4`?"));
         assert_eq!(meant("llama").as_deref(), Some("did you mean `llama-7b`?"));
+        assert_eq!(meant("a100").as_deref(), Some("did you mean `a100-80`?"));
+        let gpus = did_you_mean("a100", ["h100", "a100-80"]);
+        assert_eq!(gpus.as_deref(), Some("did you mean `a100-80`?"));
         assert_eq!(meant("h200"), None);
         assert_eq!(meant(""), None);
         assert_eq!(did_you_mean("max_tokens", ["prompt_token_ids"]), None);

@@ -1,6 +1,6 @@
 //! `plimsoll hw list|show`
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 
 use super::Format;
@@ -27,9 +27,20 @@ pub enum Action {
         #[arg(long)]
         points: bool,
         /// How to print it
-        #[arg(long, value_enum, default_value_t = Format::Text)]
-        format: Format,
+        #[arg(long, value_enum, default_value_t = ProfileFormat::Text)]
+        format: ProfileFormat,
     },
+}
+
+/// How a profile is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ProfileFormat {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+    /// As the file of a profile with all that others give it: to begin one's own with
+    Toml,
 }
 
 #[derive(Serialize)]
@@ -58,8 +69,9 @@ pub fn run(action: &Action) -> anyhow::Result<()> {
                 false => Curves::Ends,
             };
             match format {
-                Format::Text => print(&profile_text(&profile, curves)),
-                Format::Json => print_json(&profile_json(&profile)),
+                ProfileFormat::Text => print(&profile_text(&profile, curves)),
+                ProfileFormat::Json => print_json(&profile_json(&profile)),
+                ProfileFormat::Toml => print(&profile.to_toml()),
             }
         }
     }

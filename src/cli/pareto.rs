@@ -15,6 +15,7 @@ use plimsoll_core::policy::Schedule;
 use plimsoll_core::workload::Workload;
 use serde::Serialize;
 
+use super::Progress;
 use super::exit::{Exit, Failure};
 use super::options::Format;
 use super::output::{check_apart, check_output, check_spared, print, print_json};
@@ -162,7 +163,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     published.retain(|p| p.model.name == model.name && p.workload == workload);
     let begun = Instant::now();
-    let points = points(setting, &systems, args.batches.as_deref()).map_err(refused)?;
+    let bar = Progress::new("predicting", 1);
+    let watch = |done, all| bar.set_of(done, all);
+    let points = points(setting, &systems, args.batches.as_deref(), &watch).map_err(refused)?;
+    drop(bar);
     let computed_in_s = begun.elapsed().as_secs_f64();
     let title = title(setting);
     let picture = Frontier {

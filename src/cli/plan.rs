@@ -346,11 +346,22 @@ fn report(
     let advice = advice((planned, unasked), (profile, args.wish.objective));
     let greedys_loss = greedys_loss(planned, profile)?;
     let refused = compared.and_then(|it| it.as_ref().err().map(ToString::to_string));
+    let assumed = args.wish.assumed(args.workload);
+    let assumed = assumed.map_or(String::new(), |what| format!("planned    for {what}\n"));
+    let machine = [
+        strategies(args, planned),
+        modules(&planned.plan, greedys_loss),
+        notes(args, [&planned.plan], profile),
+    ];
+    let machine = machine.concat();
     let json = plan_json(&PlanFile {
         plan: &planned.plan,
         search: Some(SearchNote {
             considered: planned.considered,
             advice: &advice,
+            notes: (assumed.lines().chain(machine.lines()))
+                .map(in_one_space)
+                .collect(),
             runner_up: planned.runner_up.as_ref(),
             greedys_loss,
             against: compared.and_then(|it| it.as_ref().ok()),
@@ -372,14 +383,6 @@ fn report(
             let asked = (profile, &args.wish.request(args.workload));
             let compared = compared.map(|(file, it)| against::text(file, it, asked));
             let search = search + &compared.unwrap_or_default();
-            let assumed = args.wish.assumed(args.workload);
-            let assumed = assumed.map_or(String::new(), |what| format!("planned    for {what}\n"));
-            let machine = [
-                strategies(args, planned),
-                modules(&planned.plan, greedys_loss),
-                notes(args, [&planned.plan], profile),
-            ];
-            let machine = machine.concat();
             let file = args.output.as_deref().filter(|_| written.is_ok());
             let file = file.map_or(String::new(), written_to);
             print(&format!(
@@ -390,6 +393,11 @@ fn report(
     };
     written?;
     printed
+}
+
+/// A line without the room between its columns.
+fn in_one_space(line: &str) -> String {
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// What is to be said of plans on a machine, each once.

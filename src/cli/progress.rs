@@ -43,14 +43,14 @@ impl Pace {
     }
 
     /// What the steps that are left take at the pace of all before: steps are not alike, so that the last ones alone
-    /// tell little. None before one is done.
+    /// tell little. None before one is done, and once the next has taken longer than all that are left were to.
     fn left(&self, steps: u64, now: Instant) -> Option<Duration> {
         let ((begun, first), (at, done)) = self.first.zip(self.last)?;
         let a_step =
             (at - begun).as_secs_f64() / done.checked_sub(first).filter(|it| *it > 0)? as f64;
         let left = a_step * steps.saturating_sub(done) as f64;
         let left = Duration::try_from_secs_f64(left).ok()?;
-        Some(left.saturating_sub(now - at))
+        left.checked_sub(now - at)
     }
 }
 
@@ -173,6 +173,6 @@ mod tests {
         assert_eq!(left(&pace, 110), Some(50));
         pace.set(90, at(111));
         assert_eq!(left(&pace, 111), Some(5));
-        assert_eq!(left(&pace, 200), Some(0));
+        assert_eq!(left(&pace, 200), None);
     }
 }

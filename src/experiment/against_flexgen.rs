@@ -196,7 +196,7 @@ impl AgainstFlexGen {
         };
         let answers: u64 = requests.iter().map(|it| u64::from(it.output_len)).sum();
         let mean = answers as f64 / requests.len().max(1) as f64;
-        let points = points(setting, &[System::FlexGen], Some(&self.blocks))?;
+        let points = points(setting, &[System::FlexGen], Some(&self.blocks), &|_, _| ())?;
         let placed = points.iter().filter_map(|it| Some((it, it.place()?)));
         let best = placed.max_by(|(_, (_, a)), (_, (_, b))| a.total_cmp(b));
         Ok(best.map(|(point, (latency, _))| Block {

@@ -181,7 +181,7 @@ pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
                     model,
                     workload: *workload,
                 };
-                Outcome::Frontier(points(setting, systems, None)?)
+                Outcome::Frontier(points(setting, systems, None, &|_, _| ())?)
             }
             Kind::Schedules(schedules) => Outcome::Schedules(schedules.rows()?),
             Kind::Ablation => Outcome::Ablation(ablation(definitions)?),
@@ -201,7 +201,7 @@ pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
                     model: &scene.model,
                     workload: scene.workload,
                 };
-                let points = memory::points(setting, systems, &memory::sizes(setting));
+                let points = memory::points(setting, systems, &memory::sizes(setting), &|_, _| ());
                 Outcome::Memory(points?)
             }
             Kind::Breakdown(asked) => Outcome::Breakdown(asked.rows()?),

@@ -73,6 +73,9 @@ pub fn find_model(wanted: &str) -> Result<FoundModel, InputError> {
     let path = Path::new(wanted);
     if path.is_dir() {
         let config = path.join("config.json");
+        if let Some(file) = gguf_in(path).filter(|_| !config.is_file()) {
+            return Err(no_gguf(&file));
+        }
         if config.is_file() || registry::find(wanted).is_err() {
             return Ok(FoundModel {
                 is_folder: true,
@@ -92,6 +95,17 @@ pub fn find_model(wanted: &str) -> Result<FoundModel, InputError> {
         let remedy = "give the folder that it lies in, with its config.json";
         return Err(InputError::bad_whole_file(path, problem, remedy));
     }
+    if path.is_file() && is_gguf(path) {
+        return Err(no_gguf(path));
+    }
+    if let Some(name) = hub_like(wanted).filter(|_| !path.exists())
+        && let Err(error) = registry::find(name)
+    {
+        let said = format!(
+            "--model {wanted}: there is no such folder, and nothing is downloaded; give the folder of the checkpoint; {error}"
+        );
+        return Err(InputError::UnknownName(said));
+    }
     if path.is_file() || wanted.contains(['/', '\\']) || wanted.ends_with(".json") {
         return read_config(path);
     }
@@ -109,9 +123,32 @@ pub fn find_model(wanted: &str) -> Result<FoundModel, InputError> {
 /// The model that is known under the last part of a name on the Hugging Face Hub.
 fn hub_name(wanted: &str) -> Option<String> {
     let (_, name) = wanted.split_once('/')?;
-    let name = name.to_lowercase();
-    let name = name.strip_suffix("-hf").unwrap_or(&name);
-    registry::find(name).is_ok().then(|| name.to_owned())
+    registry::of_that_shape(name).map(str::to_owned)
+}
+
+/// The last part of a name like those of the Hub, which say whose and what.
+fn hub_like(wanted: &str) -> Option<&str> {
+    let (whose, name) = wanted.split_once('/')?;
+    let is_name =
+        |part: &str| !part.is_empty() && !part.starts_with(['.', '~']) && !part.contains('/');
+    (is_name(whose) && is_name(name) && !name.ends_with(".json")).then_some(name)
+}
+
+fn is_gguf(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|kind| kind.eq_ignore_ascii_case("gguf"))
+}
+
+fn gguf_in(folder: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).find(|path| is_gguf(path))
+}
+
+fn no_gguf(file: &Path) -> InputError {
+    let problem = "is GGUF, which is not read";
+    let remedy = "give the Hugging Face folder that it was made of (config.json, tokenizer.json, *.safetensors), or its config.json or a \
+                  known name for the shape alone; --compress-weight keeps weights in 4 bits";
+    InputError::bad_whole_file(file, problem, remedy)
 }
 
 /// What is read of a model's folder, or its configuration alone; nothing of a known name.

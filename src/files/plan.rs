@@ -35,6 +35,9 @@ pub struct SearchNote<'a> {
     pub considered: usize,
     /// What would help.
     pub advice: &'a [String],
+    /// What else is to be said of the plan and the machine's numbers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// The best plan of another kind.
     pub runner_up: Option<&'a Plan>,
     /// What the greedy choice of modules for the device loses, of a plan that splits linear layers.

@@ -324,7 +324,7 @@ fn page_locked(plan: &Plan) -> String {
     }
 }
 
-/// Says that a plan page-locks more than its machine is known to allow, or much where nobody knows.
+/// Says that a plan page-locks more than its machine is known to allow or nearly as much, or much where nobody knows.
 pub fn locks_much(plan: &Plan, profile: &HardwareProfile) -> String {
     let locked = page_locked_bytes(plan).unwrap_or_default();
     let host = profile.tiers.host_capacity_bytes.value;
@@ -332,6 +332,11 @@ pub fn locks_much(plan: &Plan, profile: &HardwareProfile) -> String {
         Some(most) if locked > most.value => format!(
             "note       {locked} of the host are page-locked, and {} is known to allow {}\n",
             profile.name, most.value
+        ),
+        Some(most) if locked.as_f64() > LOCKED_NEARLY_ALL * most.value.as_f64() => format!(
+            "note       {locked} of the host are page-locked, nearly all of the {} that {} is known to allow, which bounds plans as \
+             memory does; where yours allows more, say so (`page_lockable_bytes` under [tiers], in a profile that extends it)\n",
+            most.value, profile.name
         ),
         None if locked.as_f64() > LOCKED_MUCH * host.as_f64() => format!(
             "note       {locked} of {host} of the host are page-locked, which is more than some systems allow; how much \
@@ -343,6 +348,9 @@ pub fn locks_much(plan: &Plan, profile: &HardwareProfile) -> String {
 
 /// A share of the host's memory from which on page-locking is worth a word.
 const LOCKED_MUCH: f64 = 0.5;
+
+/// Of what a machine allows, the share from which on that is what bounds a plan.
+const LOCKED_NEARLY_ALL: f64 = 0.95;
 
 fn schedule(schedule: Schedule) -> &'static str {
     match schedule {

@@ -2,7 +2,7 @@
 //! as parts of the program.
 
 use super::{ModelError, ModelSpec};
-use crate::did_you_mean;
+use crate::{did_you_mean, is_slip_of};
 
 macro_rules! entries {
     ($($name:literal),* $(,)?) => {
@@ -72,6 +72,35 @@ const EXPERTS: [&str; 7] = [
     "dbrx",
 ];
 
+/// What is behind the names of models that were trained further, and have the shape of those that they come from.
+const TUNED: [&str; 5] = ["-hf", "-instruct", "-chat", "-base", "-it"];
+
+/// The known name of the model whose shape another has that was made of it, as `Llama-2-70b-chat-hf`.
+pub fn of_that_shape(name: &str) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase();
+    let mut shape = &*name;
+    while let Some(less) = TUNED.iter().find_map(|tuned| shape.strip_suffix(tuned)) {
+        shape = less;
+    }
+    names().find(|known| *known == shape)
+}
+
+/// What a name that nothing has was probably meant to be: the same shape; of its family, one as large, else any; else one
+/// that is but for a slip.
+fn meant(wanted: &str) -> Option<String> {
+    if let Some(name) = of_that_shape(wanted) {
+        return did_you_mean(name, [name]);
+    }
+    let family =
+        |name: &str| -> String { name.chars().take_while(char::is_ascii_alphabetic).collect() };
+    let size = |name: &str| name.rsplit('-').next().map(str::to_owned);
+    let kin = || names().filter(|name| family(name) == family(wanted));
+    let as_large = || kin().filter(|name| size(name) == size(wanted));
+    let slips = names().filter(|name| is_slip_of(wanted, name));
+    let nearest = did_you_mean(wanted, as_large()).or_else(|| did_you_mean(wanted, kin()));
+    nearest.or_else(|| did_you_mean(wanted, slips))
+}
+
 /// The model of that name, in upper or lower case. An unknown name is an error with the nearest
 /// known one, if any is close.
 pub fn find(name: &str) -> Result<ModelSpec, ModelError> {
@@ -80,7 +109,7 @@ pub fn find(name: &str) -> Result<ModelSpec, ModelError> {
         Some((known, config)) => ModelSpec::from_hf_config(known, config),
         None => Err(ModelError::UnknownModel {
             name: name.to_owned(),
-            known: match did_you_mean(&wanted, names()) {
+            known: match meant(&wanted) {
                 _ if EXPERTS.iter().any(|part| wanted.contains(part)) => {
                     "mixtures of experts are not implemented; choose a dense model (`plimsoll models list`)".to_owned()
                 }
@@ -88,5 +117,26 @@ pub fn find(name: &str) -> Result<ModelSpec, ModelError> {
                 None => format!("give one of: {}", names().collect::<Vec<_>>().join(", ")),
             },
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_name_is_taken_for_one_of_its_family_and_size() {
+        for (wrong, meant) in [
+            ("llama-70b", "llama-2-70b"),
+            ("qwen-72b", "qwen2.5-72b"),
+            ("Llama-3-70B-Instruct", "llama-3-70b"),
+            ("opt-31b", "opt-30b"),
+        ] {
+            let said = find(wrong).expect_err(wrong).to_string();
+            assert!(said.contains(&format!("did you mean `{meant}`")), "{said}");
+        }
+        let said = find("gemma-2-27b").expect_err("unknown").to_string();
+        assert!(!said.contains("did you mean"), "{said}");
+        assert_eq!(of_that_shape("Llama-2-70b-chat-hf"), Some("llama-2-70b"));
     }
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
+use super::super::Progress;
 use super::super::exit::{Exit, Failure};
 use super::super::options::Format;
 use super::super::output::{print, print_json};
@@ -34,7 +35,10 @@ pub(super) fn run(
         return Err(Failure::new(Exit::Usage, line).into());
     }
     let begun = Instant::now();
-    let points = points(setting, systems, &sizes(setting)).map_err(refused)?;
+    let bar = Progress::new("planning", 1);
+    let watch = |done, all| bar.set_of(done, all);
+    let points = points(setting, systems, &sizes(setting), &watch).map_err(refused)?;
+    drop(bar);
     let computed_in_s = begun.elapsed().as_secs_f64();
     let title = format!("{}, one prompt", title(setting));
     let picture = MemoryCurves {

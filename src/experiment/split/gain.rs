@@ -56,7 +56,12 @@ impl Gain {
                 model: &self.scene.model,
                 workload: self.scene.workload,
             };
-            let points = points(setting, &[System::HeteGen, System::FlexGen], &sizes)?;
+            let points = points(
+                setting,
+                &[System::HeteGen, System::FlexGen],
+                &sizes,
+                &|_, _| (),
+            )?;
             let (hetegen, flexgen) = points.split_at(sizes.len());
             let pairs = device_gb.iter().zip(hetegen.iter().zip(flexgen));
             rows.extend(pairs.map(|(device_gb, (hetegen, flexgen))| {
