@@ -22,6 +22,7 @@ pub fn put_into(
         p95_log_error: quantile(log_errors, 0.95),
         runs: u32::try_from(log_errors.len()).unwrap_or(u32::MAX),
         source: name.to_owned(),
+        of: None,
     });
     true
 }

@@ -134,6 +134,31 @@ fn a_cache_on_the_device_is_not_attended_to_by_the_cpu() {
 }
 
 #[test]
+fn what_is_said_of_a_plan_is_in_its_json_too() {
+    let place = Place::new();
+    place.write("mine.toml", "name = \"mine\"\nextends = \"t4\"\n");
+    let line = "plan --hw mine.toml --model opt-1.3b --num-prompts 4 --host-gb 50";
+    let json = place.json(&format!("{line} --format json"));
+    let notes = json["search"]["notes"].as_array().expect("notes");
+    let text = place.text(line);
+    let text: Vec<String> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    for said in [
+        "machine mine if it had 50.0 GB of host memory",
+        "note the interval is from errors of runs on t4",
+    ] {
+        let is_it = |line: &str| line.starts_with(said);
+        assert!(
+            notes.iter().filter_map(|note| note.as_str()).any(is_it),
+            "{notes:?}"
+        );
+        assert!(text.iter().any(|line| is_it(line)), "{text:?}");
+    }
+}
+
+#[test]
 fn other_memory_is_asked_for_without_a_profile() {
     let place = Place::new();
     let plan = "--model opt-6.7b --gen-len 4 --format json";

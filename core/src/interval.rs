@@ -117,6 +117,7 @@ mod tests {
             p95_log_error: 0.1,
             runs,
             source: "runs".to_owned(),
+            of: None,
         }
     }
 

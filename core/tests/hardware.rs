@@ -218,6 +218,7 @@ fn round_trip_keeps_every_optional_part() {
         p95_log_error: 0.1,
         runs: 7,
         source: "lab".to_owned(),
+        of: Some("another".to_owned()),
     });
     profile.validate().unwrap();
     assert_eq!(parse(&profile.to_toml()).unwrap(), profile);
@@ -279,6 +280,18 @@ fn a_child_states_only_differences() {
     expected.links.h2d.page_locked = Curve::new(vec![(1.0, 7.0)], "lab", None).unwrap();
     assert_eq!(child, expected);
     assert_eq!(mini().tiers.host_capacity_bytes.spread, Some(0.01));
+}
+
+#[test]
+fn errors_of_runs_on_a_parent_say_whose_they_are() {
+    let of = |profile: &HardwareProfile| profile.residuals.as_ref().expect("some").of.clone();
+    let parent = embedded::profile("t4").expect("embedded");
+    assert_eq!(of(&parent), None);
+    let child = "name = \"child\"\nextends = \"t4\"\n";
+    let child = HardwareProfile::parse(child, "child.toml", &embedded::parent).expect("a profile");
+    assert_eq!(of(&child).as_deref(), Some("t4"));
+    let own = child.to_toml().replace("of = \"t4\"\n", "");
+    assert_eq!(of(&parse(&own).expect("a profile")), None);
 }
 
 #[test]

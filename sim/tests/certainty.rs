@@ -75,6 +75,7 @@ fn residuals_make_an_interval_of_their_own() {
         p95_log_error: 0.2,
         runs: 1000,
         source: "cost-model".to_owned(),
+        of: None,
     });
     let summary = predicted(&profile);
     let rates = summary

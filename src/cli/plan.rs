@@ -36,7 +36,9 @@ use crate::planner::{
     Allowed, Answer, Flag, Infeasible, Objective, PlanError, Planned, Request, Strategy, Unasked,
     is_too_long_for_advice, search_watched, unasked,
 };
-use crate::report::plan::{bottleneck_text, duration, locks_much, plan_text, search_text};
+use crate::report::plan::{
+    bottleneck_text, duration, intervals_machine, locks_much, plan_text, search_text,
+};
 use crate::report::{packed_note, three_digits};
 
 /// What to plan.
@@ -409,6 +411,7 @@ fn notes<'a>(
     let mut notes = vec![args.what_if.note(profile)];
     for plan in plans {
         notes.extend([
+            intervals_machine(plan, profile),
             locks_much(plan, profile),
             cpu_products(plan, profile),
             packed_products(plan, profile),

@@ -31,7 +31,7 @@ use crate::files::{
     write_text,
 };
 use crate::given;
-use crate::report::plan::{locks_much, plan_text};
+use crate::report::plan::{intervals_machine, locks_much, plan_text};
 use crate::trace_file::{Process, write_run};
 
 /// A plan, or what makes one.
@@ -189,6 +189,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let printed = match args.format {
         Format::Text => {
             let machine = args.what_if.note(&profile)
+                + &intervals_machine(&plan, &profile)
                 + &locks_much(&plan, &profile)
                 + &packed_products(&plan, &profile);
             print(&(without_text(&args.without) + &plan_text(&plan) + &machine + &written))

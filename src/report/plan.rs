@@ -324,6 +324,19 @@ fn page_locked(plan: &Plan) -> String {
     }
 }
 
+/// Says that an interval is from errors of runs on another machine.
+pub fn intervals_machine(plan: &Plan, profile: &HardwareProfile) -> String {
+    let interval = plan.prediction.as_ref().and_then(|it| it.interval.as_ref());
+    let from_runs = interval.is_some_and(|interval| interval.from_residuals);
+    let of = profile.residuals.as_ref().and_then(|it| it.of.as_ref());
+    of.filter(|_| from_runs).map_or(String::new(), |of| {
+        format!(
+            "note       the interval is from errors of runs on {of}, which {} extends; none was on this machine\n",
+            profile.name
+        )
+    })
+}
+
 /// Says that a plan page-locks more than its machine is known to allow or nearly as much, or much where nobody knows.
 pub fn locks_much(plan: &Plan, profile: &HardwareProfile) -> String {
     let locked = page_locked_bytes(plan).unwrap_or_default();

@@ -51,7 +51,7 @@ impl Layers {
     }
 
     /// One table: tables merge key by key; a number with its source, an array and residuals are
-    /// replaced whole. A child's name and description are its own.
+    /// replaced whole. A child's name and description are its own, and residuals say whose they are.
     pub fn merged(&self) -> Table {
         let mut merged = Table::new();
         for (index, (_, layer)) in self.0.iter().enumerate().rev() {
@@ -63,7 +63,26 @@ impl Layers {
             }
             merge(&mut merged, layer);
         }
+        self.say_whose_residuals(&mut merged);
         merged
+    }
+
+    /// Says of residuals that another profile has which one: what a child states otherwise, no run of its was compared with.
+    fn say_whose_residuals(&self, merged: &mut Table) {
+        let mut older = self.0.iter().map(|(_, layer)| layer);
+        let whose = older.find(|layer| layer.contains_key("residuals"));
+        let is_own = self
+            .0
+            .first()
+            .is_some_and(|(_, child)| child.contains_key("residuals"));
+        let name = whose
+            .filter(|_| !is_own)
+            .and_then(|layer| layer.get("name"));
+        if let (Some(name), Some(Value::Table(residuals))) = (name, merged.get_mut("residuals"))
+            && !residuals.contains_key("of")
+        {
+            residuals.insert("of".to_owned(), name.clone());
+        }
     }
 
     /// The file and the key that a fault is to be mended in: the youngest file that holds the key, and

@@ -14,6 +14,8 @@ pub struct Residuals {
     pub runs: u32,
     /// A key of [`HardwareProfile::sources`](super::HardwareProfile::sources).
     pub source: String,
+    /// The machine that the runs were on, where this one has them of one that it extends.
+    pub of: Option<String>,
 }
 
 impl Residuals {

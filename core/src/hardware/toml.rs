@@ -128,6 +128,7 @@ const RESIDUALS: &[&str] = &[
     "p95_log_error",
     "runs",
     "source",
+    "of",
 ];
 
 const KINDS: &[(&str, DeviceKind)] =
@@ -441,6 +442,7 @@ fn read_residuals(reader: &Reader<'_>) -> Result<Residuals, Fault> {
         p95_log_error: reader.number("p95_log_error")?,
         runs: reader.need_whole("runs")?,
         source: reader.text("source")?.to_owned(),
+        of: Some(reader.text_or_empty("of")?.to_owned()).filter(|of| !of.is_empty()),
     })
 }
 
@@ -707,5 +709,6 @@ fn write_residuals(residuals: &Residuals) -> Value {
         ("p95_log_error", Some(residuals.p95_log_error.into())),
         ("runs", Some(i64::from(residuals.runs).into())),
         ("source", Some(residuals.source.clone().into())),
+        ("of", residuals.of.clone().map(Value::from)),
     ])
 }
