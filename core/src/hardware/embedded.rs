@@ -15,6 +15,7 @@ const MACHINES: &[(&str, &str)] = profiles![
     "a100-s3",
     "a100x12-s3",
     "gh200",
+    "gh200-flexgen",
     "gh200-vllm",
     "gh200-vllm-both-ways",
     "h100",
