@@ -314,6 +314,15 @@ fn inheritance_faults_name_the_file_to_mend() {
     let child = "name = \"child\"\nextends = \"mini\"\n";
     refuses_text("extends = \"mini\"", "x.toml", "name", &["missing"]);
     refuses_text("extends = 3", "x.toml", "extends", &["one profile"]);
+    refuses(
+        "kind = \"emulated\"\n[sources",
+        "[sources",
+        "kind",
+        &["gpu, emulated"],
+    );
+    let table = format!("{child}[compute.gemm.f16]\nflops_per_s = 3\n");
+    let words = ["[[compute.gemm]]", "dtype", "flops_per_s"];
+    refuses_text(&table, "x.toml", "compute.gemm", &words);
     refuses_text(
         "name = \"a\"\nextends = \"minni\"",
         "x.toml",

@@ -80,8 +80,10 @@ impl<'a> Reader<'a> {
 
     /// One of some words.
     pub fn word<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Result<T, Fault> {
-        let text = self.text(key)?;
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
+        let one = || format!("write {key} = \"...\" with one of: {}", names.join(", "));
+        self.need(key, &one())?;
+        let text = self.text(key)?;
         let found = words.iter().find(|(name, _)| *name == text);
         found.map(|(_, value)| *value).ok_or_else(|| {
             let remedy = format!("write one of: {}", names.join(", "));
@@ -196,15 +198,19 @@ impl<'a> Reader<'a> {
         let Some(value) = self.get(key) else {
             return Ok(Vec::new());
         };
-        let remedy = "write an array of tables, each under [[...]]";
+        let remedy = format!(
+            "write an array of tables, each under [[{}]], of keys {}",
+            self.key(key),
+            known.join(", ")
+        );
         let array = value
             .as_array()
-            .ok_or_else(|| self.wrong(key, value, remedy))?;
+            .ok_or_else(|| self.wrong(key, value, &remedy))?;
         let mut tables = Vec::new();
         for (index, element) in array.iter().enumerate() {
             let table = element
                 .as_table()
-                .ok_or_else(|| self.wrong(key, element, remedy))?;
+                .ok_or_else(|| self.wrong(key, element, &remedy))?;
             let path = format!("{}[{index}]", self.key(key));
             tables.push(Reader::new(table, path, known)?);
         }
