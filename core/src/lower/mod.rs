@@ -325,7 +325,7 @@ fn check_counts(plan: &Plan) -> Result<(), LowerError> {
             "the number of GPU batches of all prompts",
             batches,
             BATCHES_MAX,
-            "state larger ones, or fewer prompts: rounds repeat",
+            "state larger ones, or fewer prompts: rounds repeat; without a number of them they do without end",
         ),
         (
             "the number of engines of all stages",
