@@ -4,9 +4,8 @@ use plimsoll_core::hardware::{HardwareProfile, Residuals, Source};
 
 use crate::stats::quantile;
 
-/// Puts the quantiles of logarithms of predicted over measured rate into a profile, with where they come
-/// from. Of fewer than [`Residuals::RUNS_MIN`] runs none are worth it: the profile keeps what it had.
-/// Whether they were put in.
+/// Puts the quantiles of logarithms of predicted over measured rate into a profile, one of each configuration that ran, with where they
+/// come from. Of fewer than [`Residuals::RUNS_MIN`] none are worth it: the profile keeps what it had. Whether they were put in.
 pub fn put_into(
     profile: &mut HardwareProfile,
     log_errors: &[f64],

@@ -281,6 +281,34 @@ fn runs_of_one_configuration_say_nothing_of_each_other_left_out() {
     }
 }
 
+/// Eleven runs: of five configurations one twice each but for one, and one that is on no machine of ours.
+#[test]
+fn errors_are_kept_of_configurations_not_of_runs() {
+    let run = |batch: u32, seconds: f64| {
+        format!("opt-1.3b,128,4,{batch},1,0,100,100,0,100,0,{seconds},1,t4\n")
+    };
+    let twice = |batch| run(batch, 3.0) + &run(batch, 3.03);
+    let calibrated = |batches: &[u32]| {
+        let runs: String = batches.iter().copied().map(twice).collect();
+        let elsewhere = "opt-1.3b,128,4,4,1,0,100,100,0,100,0,3,4,\n";
+        let (dir, path) = file(&format!("{HEADER},latency_s,stages,hw\n{runs}{elsewhere}"));
+        let fitted = dir.path().join("mine.toml");
+        let (runs, out) = (path.to_str().unwrap(), fitted.to_str().unwrap());
+        let constants = ["--constants", "links.h2d.page_locked"];
+        let args = ["calibrate", "--hw", "t4", "--runs", runs, "-o", out];
+        let (code, _, said) = plimsoll(&[&args[..], &constants].concat());
+        assert_eq!(code, 0, "{said}");
+        let text = fs::read_to_string(&fitted).expect("written");
+        let parent = |_: &str| unreachable!("it extends nothing");
+        HardwareProfile::parse(&text, "mine.toml", &parent)
+            .expect("a profile")
+            .residuals
+    };
+    assert_eq!(calibrated(&[1, 2, 4, 8]), None);
+    let kept = calibrated(&[1, 2, 4, 8, 16]).expect("there are five");
+    assert_eq!((kept.runs, kept.of), (5, None));
+}
+
 #[test]
 fn runs_on_more_gpus_than_the_machine_has_are_refused() {
     let (_dir, path) = file(&format!(

@@ -81,6 +81,15 @@ fn models_are_listed_and_shown() {
     place.refused(hub, 2, &["nothing is downloaded", "`qwen2.5-72b` for"]);
     let hub = "models show mistralai/Mixtral-8x7B-v0.1";
     place.refused(hub, 2, &["nothing is downloaded", "mixtures of experts"]);
+    place.refused(
+        "models show ckpts/mine",
+        4,
+        &["ckpts/mine", "check the path"],
+    );
+    // A folder that says nothing does not hide a name.
+    std::fs::create_dir(place.path("opt-1.3b")).unwrap();
+    place.write("opt-1.3b/x.gguf", "GGUF");
+    place.text("models show opt-1.3b");
     std::fs::create_dir(place.path("folder")).unwrap();
     place.write("folder/x.gguf", "GGUF");
     for model in ["folder", "folder/x.gguf"] {

@@ -391,12 +391,12 @@ fn column(csv: &str, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_prompt_longer_than_an_iteration_may_be_is_computed_beside_who_decodes() {
+fn a_prompt_as_long_as_an_iteration_may_be_is_computed_beside_who_decodes() {
     let folder = tempfile::tempdir().unwrap();
     let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
-    let rows = "0,16000,200\n".repeat(6);
-    written(&folder, "t.csv", &(header.to_owned() + &rows));
-    let rate = |more: &[&str]| {
+    let rate = |prompt: u32, more: &[&str]| {
+        let rows = format!("0,{prompt},200\n").repeat(6);
+        written(&folder, "t.csv", &(header.to_owned() + &rows));
         let args = "replay --hw h100 --model llama-3.1-8b --trace t.csv --kv-gb 30 --format json";
         let args: Vec<&str> = args.split(' ').chain(more.iter().copied()).collect();
         let (code, out, said) = plimsoll(folder.path(), &args);
@@ -404,12 +404,17 @@ fn a_prompt_longer_than_an_iteration_may_be_is_computed_beside_who_decodes() {
         json(&out)["output_tokens_per_s"].as_f64().expect("a rate")
     };
     for manager in ["orca", "s3", "vllm"] {
-        let [usual, all] = [
-            &["--manager", manager][..],
-            &["--manager", manager, "--max-tokens", "17000"],
-        ]
-        .map(rate);
-        assert!((usual / all - 1.0).abs() < 0.1, "{manager}: {usual}, {all}");
+        for prompt in [8190, 8192, 16000] {
+            let limits = [
+                &["--manager", manager][..],
+                &["--manager", manager, "--max-tokens", "17000"],
+            ];
+            let [usual, all] = limits.map(|flags| rate(prompt, flags));
+            assert!(
+                (usual / all - 1.0).abs() < 0.1,
+                "{manager}, {prompt}: {usual}, {all}"
+            );
+        }
     }
 }
 
@@ -546,4 +551,18 @@ fn another_machine_does_not_say_how_much_cache_this_one_has() {
     let (code, _, said) = run(&["--kv-gb", "0.001"]);
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("warning: t4"), "{said}");
+}
+
+#[test]
+fn a_window_that_slides_is_said_to_be_taken_for_all_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
+    let said = |prompt: u32| {
+        written(&folder, "t.csv", &format!("{header}0,{prompt},4\n"));
+        let args = "replay --hw h100 --model mistral-7b --trace t.csv --kv-gb 30";
+        let args: Vec<&str> = args.split(' ').collect();
+        plimsoll(folder.path(), &args).2
+    };
+    assert_eq!(said(4000), "");
+    assert!(said(5000).contains("the last 4096 tokens"));
 }

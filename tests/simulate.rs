@@ -187,3 +187,30 @@ fn percents_that_fit_the_model_and_no_layer_are_told_of_the_other_rounding() {
     let said = place.refused(&line("14 60", ""), 3, &["host"]);
     assert!(!said.contains("granularity"), "{said}");
 }
+
+/// A memory of few bytes more than a plan locks is what bounds it.
+#[test]
+fn what_is_page_locked_is_said_where_it_is_nearly_all_that_may_be() {
+    let place = Place::new();
+    let tiers = |bytes: f64| {
+        let lockable = format!("page_lockable_bytes = {{ value = {bytes}, source = \"mine\" }}");
+        let source = "[sources.mine]\nkind = \"datasheet\"\nfrom = \"a test\"\ndate = \"2026\"\n";
+        format!("name = \"mine\"\nextends = \"t4\"\n{source}[tiers]\n{lockable}\n")
+    };
+    let said = |bytes: f64| {
+        place.write("mine.toml", &tiers(bytes));
+        let policy = "--gpu-batch-size 4 --percent 0 100 100 0 100 0 --page-lock all";
+        place.text(&format!(
+            "simulate --hw mine.toml --model opt-1.3b {policy}"
+        ))
+    };
+    let all = said(64e9);
+    let locked = all.split("page-locked on the host: ").nth(1).expect("said");
+    let gb: f64 = locked
+        .split(['(', ' '])
+        .find_map(|word| word.parse().ok())
+        .expect("GB");
+    assert!(!all.contains("nearly all of the"), "{all}");
+    assert!(said(1.02e9 * gb).contains("nearly all of the"), "{gb}");
+    assert!(said(0.9e9 * gb).contains("is known to allow"), "{gb}");
+}

@@ -6,7 +6,8 @@ const LIKENESS_MIN: f64 = 0.5;
 /// Letters that may be wrong at most: of long names, half of them would be another word.
 const WRONG_MAX: usize = 5;
 
-/// The question "did you mean ...?" about the candidate most like `name`, if any is close. What begins with it is.
+/// The question "did you mean ...?" about the candidate most like `name`, if any is close. Most like it is what goes on behind it with
+/// a dash and few letters.
 pub fn did_you_mean<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str>,

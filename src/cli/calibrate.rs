@@ -64,14 +64,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let base = find_profile(&args.hw)?;
     let mut runs = Vec::new();
     for path in &args.runs {
-        let read = read_runs(path)?;
-        let is_here = |run: &&RecordedRun| run.hardware.as_ref().is_none_or(|on| *on == base.name);
-        let mut here = read.iter().filter(is_here);
-        here.try_for_each(|run| run.check_gpus(&base, path))?;
-        runs.extend(read);
+        let read = read_runs(path)?.into_iter();
+        runs.extend(read.map(|run| (path, run)));
     }
-    runs.retain(RecordedRun::has_number);
+    runs.retain(|(_, run)| run.has_number());
     keep_those_of(&base.name, &mut runs);
+    runs.iter()
+        .try_for_each(|(path, run)| run.check_gpus(&base, path))?;
+    let mut runs: Vec<RecordedRun> = runs.into_iter().map(|(_, run)| run).collect();
     let repeats = drop_repeated(&mut runs);
     if runs.is_empty() {
         let line = "--runs: no run with a measured number is on this machine; give some";
@@ -96,7 +96,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let log_errors = by_configuration(&runs, &found.left_out);
     let left_out = Source {
         kind: SourceKind::Fitted,
-        from: format!("errors of {from}, each left out of the fit"),
+        from: format!("errors of {from}, each configuration left out of the fit"),
         date: today(),
     };
     let kept = residuals::put_into(&mut found.profile, &log_errors, ("left-out", left_out));
@@ -165,12 +165,12 @@ fn by_configuration(runs: &[RecordedRun], errors: &[f64]) -> Vec<f64> {
 }
 
 /// Leaves out runs on other machines. Where some name this one, only those are surely on it.
-fn keep_those_of(machine: &str, runs: &mut Vec<RecordedRun>) {
-    let this = |run: &RecordedRun| run.hardware.as_deref() == Some(machine);
+fn keep_those_of(machine: &str, runs: &mut Vec<(&PathBuf, RecordedRun)>) {
+    let this = |(_, run): &(&PathBuf, RecordedRun)| run.hardware.as_deref() == Some(machine);
     if runs.iter().any(this) {
         runs.retain(this);
     } else {
-        runs.retain(|run| run.hardware.is_none());
+        runs.retain(|(_, run)| run.hardware.is_none());
     }
 }
 
@@ -377,8 +377,8 @@ impl Report {
             Some(errors) => {
                 let [median, low, high] = errors.map(|log: f64| signed_percent(log.exp_m1()));
                 format!(
-                    "kept in the profile: of runs left out, nine of ten are predicted {low} to {high} too fast \
-                     (median {median}); intervals are wider, since runs are few"
+                    "kept in the profile: of configurations left out, nine of ten are predicted {low} to {high} too fast \
+                     (median {median}); intervals are wider, since they are few"
                 )
             }
             None => format!(

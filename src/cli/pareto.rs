@@ -112,7 +112,6 @@ struct Lengths {
 struct Report<'a> {
     hardware: &'a str,
     /// Memory that it was asked about with.
-    #[serde(skip_serializing_if = "WhatIf::is_as_it_is")]
     if_it_had: WhatIf,
     /// Of those that the machine has.
     gpus_used: u32,

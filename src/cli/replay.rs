@@ -84,7 +84,7 @@ pub struct Args {
     /// Sequences in an iteration at most
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     max_sequences: u32,
-    /// Tokens computed in an iteration at most; a prompt that has more goes beside no other [default: the model's positions, from
+    /// Tokens computed in an iteration at most; one prompt is in any case, whatever it has [default: the model's positions, from
     /// 2048 to 8192]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,

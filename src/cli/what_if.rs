@@ -28,15 +28,12 @@ fn gigabytes_or_none(text: &str) -> Result<f64, String> {
 pub(super) struct WhatIf {
     /// What if the device had so much memory, in GB of 10^9 bytes
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     device_gb: Option<f64>,
     /// What if the host had
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     host_gb: Option<f64>,
     /// What if the disk had (0: there is none)
     #[arg(long, value_name = "GB", value_parser = gigabytes_or_none, allow_negative_numbers = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     disk_gb: Option<f64>,
 }
 
@@ -48,11 +45,6 @@ impl WhatIf {
             true => profile.with_capacities(device, host, disk),
             false => profile,
         }
-    }
-
-    /// Whether nothing is.
-    pub(super) fn is_as_it_is(&self) -> bool {
-        !self.is_stated()
     }
 
     /// Whether anything is.

@@ -73,10 +73,10 @@ pub fn find_model(wanted: &str) -> Result<FoundModel, InputError> {
     let path = Path::new(wanted);
     if path.is_dir() {
         let config = path.join("config.json");
-        if let Some(file) = gguf_in(path).filter(|_| !config.is_file()) {
-            return Err(no_gguf(&file));
-        }
         if config.is_file() || registry::find(wanted).is_err() {
+            if let Some(file) = gguf_in(path).filter(|_| !config.is_file()) {
+                return Err(no_gguf(&file));
+            }
             return Ok(FoundModel {
                 is_folder: true,
                 ..read_config(&config)?
@@ -99,10 +99,10 @@ pub fn find_model(wanted: &str) -> Result<FoundModel, InputError> {
         return Err(no_gguf(path));
     }
     if let Some(name) = hub_like(wanted).filter(|_| !path.exists())
-        && let Err(error) = registry::find(name)
+        && let Some(near) = registry::instead_of(name)
     {
         let said = format!(
-            "--model {wanted}: there is no such folder, and nothing is downloaded; give the folder of the checkpoint; {error}"
+            "--model {wanted}: there is no such folder, and nothing is downloaded; give the folder of the checkpoint; as a name: {near}"
         );
         return Err(InputError::UnknownName(said));
     }
@@ -131,7 +131,8 @@ fn hub_like(wanted: &str) -> Option<&str> {
     let (whose, name) = wanted.split_once('/')?;
     let is_name =
         |part: &str| !part.is_empty() && !part.starts_with(['.', '~']) && !part.contains('/');
-    (is_name(whose) && is_name(name) && !name.ends_with(".json")).then_some(name)
+    let is_file = name.ends_with(".json") || is_gguf(Path::new(name));
+    (is_name(whose) && is_name(name) && !is_file).then_some(name)
 }
 
 fn is_gguf(path: &Path) -> bool {

@@ -166,9 +166,11 @@ fn push(key: String, value: String, leaf: &TomlTable, profile: &HardwareProfile,
 fn residual_row(residuals: &Residuals, profile: &HardwareProfile, rows: &mut Table) {
     let percent = |log: f64| signed_percent(log.exp_m1());
     let kind = profile.sources.get(&residuals.source);
+    let on = residuals.of.as_ref();
+    let on = on.map_or(String::new(), |of| format!(" on {of}"));
     rows.row([
         format!(
-            "residuals: rate predicted over measured, {} runs",
+            "residuals: rate predicted over measured, {} runs{on}",
             residuals.runs
         ),
         format!(

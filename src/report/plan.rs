@@ -331,7 +331,7 @@ pub fn intervals_machine(plan: &Plan, profile: &HardwareProfile) -> String {
     let of = profile.residuals.as_ref().and_then(|it| it.of.as_ref());
     of.filter(|_| from_runs).map_or(String::new(), |of| {
         format!(
-            "note       the interval is from errors of runs on {of}, which {} extends; none was on this machine\n",
+            "note       the interval is from errors of runs on {of}, which {} extends\n",
             profile.name
         )
     })

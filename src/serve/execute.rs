@@ -138,7 +138,7 @@ impl Server {
     }
 
     /// What an iteration computes at most: a request may be computed again as a whole, whatever the limit is.
-    fn most(&self, requests: &[Request]) -> Limits {
+    pub fn most(&self, requests: &[Request]) -> Limits {
         let whole = requests.iter().map(Request::total_len);
         // Those that no model has positions for are refused.
         let positions = self.model.max_position_embeddings;
@@ -152,11 +152,11 @@ impl Server {
         let all = u32::try_from(computed.sum::<u64>()).unwrap_or(u32::MAX);
         Limits {
             sequences,
-            tokens: match longest.filter(|longest| *longest > tokens) {
-                // It is computed beside those that get their next token.
-                Some(longest) => longest.saturating_add(sequences).min(all),
-                None => tokens.min(all).max(sequences).max(longest.unwrap_or(0)),
-            },
+            // The longest is computed beside those that get their next token.
+            tokens: tokens
+                .max(longest.unwrap_or(0).saturating_add(sequences))
+                .min(all)
+                .max(sequences),
         }
     }
 }

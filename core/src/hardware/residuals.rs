@@ -10,7 +10,7 @@ pub struct Residuals {
     pub p05_log_error: f64,
     /// The 95th percentile.
     pub p95_log_error: f64,
-    /// Of how many runs, 2 or more.
+    /// Of how many runs, 2 or more: all runs of one configuration count as one.
     pub runs: u32,
     /// A key of [`HardwareProfile::sources`](super::HardwareProfile::sources).
     pub source: String,

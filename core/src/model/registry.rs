@@ -85,6 +85,15 @@ pub fn of_that_shape(name: &str) -> Option<&'static str> {
     names().find(|known| *known == shape)
 }
 
+/// What to do about a name that nothing has, if more is known than that.
+pub fn instead_of(name: &str) -> Option<String> {
+    let wanted = name.to_ascii_lowercase();
+    if EXPERTS.iter().any(|part| wanted.contains(part)) {
+        return Some("mixtures of experts are not implemented; choose a dense model (`plimsoll models list`)".to_owned());
+    }
+    meant(&wanted).map(|near| near + " (`plimsoll models list` has all names)")
+}
+
 /// What a name that nothing has was probably meant to be: the same shape; of its family, one as large, else any; else one
 /// that is but for a slip.
 fn meant(wanted: &str) -> Option<String> {
@@ -109,13 +118,9 @@ pub fn find(name: &str) -> Result<ModelSpec, ModelError> {
         Some((known, config)) => ModelSpec::from_hf_config(known, config),
         None => Err(ModelError::UnknownModel {
             name: name.to_owned(),
-            known: match meant(&wanted) {
-                _ if EXPERTS.iter().any(|part| wanted.contains(part)) => {
-                    "mixtures of experts are not implemented; choose a dense model (`plimsoll models list`)".to_owned()
-                }
-                Some(near) => near + " (`plimsoll models list` has all names)",
-                None => format!("give one of: {}", names().collect::<Vec<_>>().join(", ")),
-            },
+            known: instead_of(&wanted).unwrap_or_else(|| {
+                format!("give one of: {}", names().collect::<Vec<_>>().join(", "))
+            }),
         }),
     }
 }

@@ -21,7 +21,7 @@ mod stages;
 pub use distribution::Distribution;
 pub use in_flight::InFlight;
 pub use log::IterationRow;
-pub use manager::{BLOCK_TOKENS, KvManager, Orca, Preemption, Reserve, S3, TokensLeft, Vllm};
+pub use manager::{BLOCK_TOKENS, KvManager, Orca, Preemption, Reserve, S3, Vllm};
 pub use metrics::{LayersSummary, Ledger, ServeSummary};
 pub use request::Request;
 pub use running::Running;

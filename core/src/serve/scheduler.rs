@@ -2,7 +2,7 @@
 
 use super::Request;
 use super::log::IterationRow;
-use super::manager::{KvManager, TokensLeft};
+use super::manager::KvManager;
 use super::metrics::{Ledger, ServeSummary};
 use super::pie::{Iteration, Lanes, Next, Pie};
 use super::predict::Score;
@@ -317,12 +317,10 @@ impl Scheduler {
     /// Adds those that wait, as far as there is room.
     fn let_in(&mut self, iteration: i64) {
         while self.load.sequences < self.limits.sequences {
-            let left = match self.load.tokens {
-                0 => TokensLeft::ANY,
-                tokens => TokensLeft {
-                    at_most: self.limits.tokens.saturating_sub(tokens),
-                    or_above: (self.load.prompt_tokens == 0).then_some(self.limits.tokens),
-                },
+            // One prompt goes in any case: it shall not wait for those who decode to end, nor for ever.
+            let left = match self.load.prompt_tokens {
+                0 => u32::MAX,
+                _ => self.limits.tokens.saturating_sub(self.load.tokens),
             };
             let Some(id) = self.manager.admit(&self.running, left) else {
                 return;

@@ -59,7 +59,7 @@ pub(super) fn run(
     match args.format {
         Format::Json => print_json(&json!({
             "hardware": setting.profile.name,
-            "if_it_had": args.what_if.is_stated().then_some(args.what_if),
+            "if_it_had": args.what_if,
             "model": setting.model.name,
             "rates": rates_note(setting.profile, DTYPE),
             "prompt_len": setting.workload.prompt_len,

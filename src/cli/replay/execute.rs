@@ -147,8 +147,8 @@ impl ExecuteArgs {
         server.kv_bytes = cache_beside(left, beside, asked).ok_or_else(|| {
             let line = format!(
                 "--execute: the weights leave {left}, of which activations, tables and more for {} tokens an iteration take {beside}: \
-                 {} for the cache; give a smaller --kv-gb or --max-tokens",
-                server.limits.tokens,
+                 {} for the cache; give a smaller --kv-gb, --max-tokens or --max-sequences, or shorter requests",
+                server.most(requests).tokens,
                 left.saturating_sub(beside)
             );
             Failure::new(Exit::Infeasible, line)

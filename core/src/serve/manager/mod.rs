@@ -14,28 +14,6 @@ pub use vllm::{BLOCK_TOKENS, Preemption, Vllm};
 use super::predict::Score;
 use super::{Request, Running};
 
-/// How many tokens may still be computed in an iteration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokensLeft {
-    /// So many.
-    pub at_most: u32,
-    /// Or more than so many, which no iteration leaves: such a prompt would wait for ever.
-    pub or_above: Option<u32>,
-}
-
-impl TokensLeft {
-    /// Any number.
-    pub const ANY: TokensLeft = TokensLeft {
-        at_most: u32::MAX,
-        or_above: None,
-    };
-
-    /// Whether they do for so many.
-    pub fn allow(self, tokens: u32) -> bool {
-        tokens <= self.at_most || self.or_above.is_some_and(|above| tokens > above)
-    }
-}
-
 /// Decides which requests have room. The scheduler asks for each iteration: first who has to leave so that those who
 /// run have room for their next token, then who joins.
 pub trait KvManager: Debug {
@@ -60,8 +38,8 @@ pub trait KvManager: Debug {
     /// How many wait.
     fn waiting(&self) -> usize;
 
-    /// Gives room to the next that is to join, if it has room and asks for no more tokens to be computed than may be.
-    fn admit(&mut self, running: &Running, left: TokensLeft) -> Option<u32>;
+    /// Gives room to the next that is to join, if it has room and asks for no more tokens to be computed than this.
+    fn admit(&mut self, running: &Running, tokens_max: u32) -> Option<u32>;
 
     /// One that was admitted has joined.
     fn joined(&mut self, id: u32, running: &Running);

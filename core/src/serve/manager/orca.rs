@@ -1,8 +1,8 @@
 //! Orca: each request has the room of the longest there may be, so that its answer can always be ended.
 
 use super::super::{Request, Running};
+use super::KvManager;
 use super::queue::Queue;
-use super::{KvManager, TokensLeft};
 
 /// Reserves a maximum length for each request. Nobody has to leave.
 #[derive(Debug)]
@@ -63,9 +63,9 @@ impl KvManager for Orca {
         self.waiting.len()
     }
 
-    fn admit(&mut self, running: &Running, left: TokensLeft) -> Option<u32> {
+    fn admit(&mut self, running: &Running, tokens_max: u32) -> Option<u32> {
         let id = self.waiting.first()?;
-        let fits = self.taken < self.seats && left.allow(running.sequence(id).to_compute());
+        let fits = self.taken < self.seats && running.sequence(id).to_compute() <= tokens_max;
         if !fits {
             return None;
         }

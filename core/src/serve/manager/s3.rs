@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::super::calendar::Calendar;
 use super::super::predict::{Predictor, Score, Tally};
 use super::super::{Request, Running, State};
-use super::{KvManager, TokensLeft};
+use super::KvManager;
 
 /// What is reserved for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,12 +118,12 @@ impl KvManager for S3 {
         self.waiting
     }
 
-    fn admit(&mut self, running: &Running, left: TokensLeft) -> Option<u32> {
+    fn admit(&mut self, running: &Running, tokens_max: u32) -> Option<u32> {
         // Decreasing first fit: the longest that fits, and of those as long the one that came first.
         let free = u32::try_from(self.free.min(i64::from(u32::MAX))).ok()?;
         let is_computed = |(_, ids): &(&Reverse<u32>, &VecDeque<u32>)| {
             let first = ids.front().map(|id| running.sequence(*id));
-            left.allow(first.map_or(0, |sequence| sequence.to_compute()))
+            first.map_or(0, |sequence| sequence.to_compute()) <= tokens_max
         };
         let key = *self.pool.range(Reverse(free)..).find(is_computed)?.0;
         let ids = self.pool.get_mut(&key)?;
@@ -205,18 +205,14 @@ mod tests {
     fn the_longest_that_fits_is_admitted_and_of_those_as_long_who_came_first() {
         let lengths = [(1, 30), (1, 80), (9, 50), (1, 50), (1, 120)];
         let (mut s3, running) = waiting(200, &lengths);
-        let of = |at_most| TokensLeft {
-            at_most,
-            or_above: None,
-        };
-        let mut admitted = |tokens| s3.admit(&running, of(tokens));
+        let mut admitted = |tokens_max| s3.admit(&running, tokens_max);
         assert_eq!([admitted(9), admitted(9)], [Some(4), Some(1)]);
         assert_eq!(admitted(9), None);
         // A smaller cache has less than nothing left.
         s3.resize(150);
-        assert_eq!(s3.admit(&running, of(9)), None);
+        assert_eq!(s3.admit(&running, 9), None);
         s3.resize(400);
-        let mut admitted = |tokens| s3.admit(&running, of(tokens));
+        let mut admitted = |tokens_max| s3.admit(&running, tokens_max);
         // Who came first of the longest has a prompt that is too long this time.
         assert_eq!(admitted(8), Some(0));
         assert_eq!([admitted(9), admitted(9)], [Some(2), Some(3)]);
@@ -225,7 +221,7 @@ mod tests {
     #[test]
     fn a_cache_of_more_tokens_than_anyone_asks_for_admits_all() {
         let (mut s3, running) = waiting(1 << 40, &[(1, 5), (1, u32::MAX / 2)]);
-        let admitted = [(); 3].map(|()| s3.admit(&running, TokensLeft::ANY));
+        let admitted = [(); 3].map(|()| s3.admit(&running, u32::MAX));
         assert_eq!(admitted, [Some(1), Some(0), None]);
     }
 }

@@ -1,8 +1,8 @@
 //! vLLM: blocks of a few tokens, taken as they are needed. When none is left the latest has to leave.
 
 use super::super::{Request, Running};
+use super::KvManager;
 use super::queue::Queue;
-use super::{KvManager, TokensLeft};
 
 /// Tokens of a block (vLLM's default).
 pub const BLOCK_TOKENS: u32 = 16;
@@ -92,7 +92,7 @@ impl KvManager for Vllm {
         self.waiting.len()
     }
 
-    fn admit(&mut self, running: &Running, left: TokensLeft) -> Option<u32> {
+    fn admit(&mut self, running: &Running, tokens_max: u32) -> Option<u32> {
         let id = self.waiting.first()?;
         let sequence = running.sequence(id);
         let needed = blocks_of(sequence.to_hold());
@@ -100,7 +100,7 @@ impl KvManager for Vllm {
             0 => 0,
             _ => (self.blocks * WATERMARK_PERCENT / 100) as i64,
         };
-        if self.free - needed < kept || !left.allow(sequence.to_compute()) {
+        if self.free - needed < kept || sequence.to_compute() > tokens_max {
             return None;
         }
         self.free -= needed;
