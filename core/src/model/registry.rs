@@ -135,7 +135,7 @@ mod tests {
             ("llama-70b", "llama-2-70b"),
             ("qwen-72b", "qwen2.5-72b"),
             ("Llama-3-70B-Instruct", "llama-3-70b"),
-            ("opt-60b", "opt-66b"),
+            ("opt-175", "opt-175b"),
         ] {
             let said = find(wrong).expect_err(wrong).to_string();
             assert!(said.contains(&format!("did you mean `{meant}`")), "{said}");
