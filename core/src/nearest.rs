@@ -15,18 +15,12 @@ pub fn did_you_mean<'a>(
     candidates
         .into_iter()
         .map(|candidate| {
-            let likeness = strsim::normalized_damerau_levenshtein(name, candidate);
-            let goes_on = candidate
-                .strip_prefix(name)
-                .is_some_and(|more| more.starts_with('-'));
-            (
-                if goes_on && !name.is_empty() {
-                    1.0
-                } else {
-                    likeness
-                },
-                candidate,
-            )
+            let more = candidate.strip_prefix(name);
+            let likeness = match more.is_some_and(|more| more.starts_with('-')) {
+                true => 1.0,
+                false => strsim::normalized_damerau_levenshtein(name, candidate),
+            };
+            (likeness, candidate)
         })
         .filter(|(likeness, candidate)| {
             *likeness >= LIKENESS_MIN && strsim::damerau_levenshtein(name, candidate) <= WRONG_MAX

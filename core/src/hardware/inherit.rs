@@ -69,15 +69,10 @@ impl Layers {
 
     /// Says of residuals that another profile has which one: what a child states otherwise, no run of its was compared with.
     fn say_whose_residuals(&self, merged: &mut Table) {
-        let mut older = self.0.iter().map(|(_, layer)| layer);
-        let whose = older.find(|layer| layer.contains_key("residuals"));
-        let is_own = self
-            .0
-            .first()
-            .is_some_and(|(_, child)| child.contains_key("residuals"));
-        let name = whose
-            .filter(|_| !is_own)
-            .and_then(|layer| layer.get("name"));
+        let mut layers = self.0.iter();
+        let whose = layers.position(|(_, layer)| layer.contains_key("residuals"));
+        let whose = whose.filter(|place| *place > 0);
+        let name = whose.and_then(|place| self.0[place].1.get("name"));
         if let (Some(name), Some(Value::Table(residuals))) = (name, merged.get_mut("residuals"))
             && !residuals.contains_key("of")
         {

@@ -23,7 +23,7 @@ use crate::units::{Bytes, Seconds};
 pub struct Limits {
     /// Sequences at most.
     pub sequences: u32,
-    /// Tokens computed at most, unless a prompt alone has more.
+    /// Tokens computed at most; one prompt is in any case.
     pub tokens: u32,
 }
 

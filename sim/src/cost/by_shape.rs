@@ -196,7 +196,8 @@ impl ByShape {
         beside.flatten().for_each(|part| each(part.times(share)));
     }
 
-    /// Whether a product of some parts of a layer has a bias. Of several parts the first has one, of queries, keys and values.
+    /// Whether a product of some parts of a layer has a bias. Several parts are a served layer's, whose first product gives queries, keys
+    /// and values together.
     fn is_biased(&self, stages: &[Stage], index: usize) -> bool {
         let stage = match stages {
             [only] => only,
