@@ -155,7 +155,8 @@ fn round_trip_keeps_what_is_left_where_heads_share() {
 #[test]
 fn round_trip_keeps_every_optional_part() {
     let mut profile = mini();
-    profile.links.page_lock = Some(Curve::new(vec![(1.0, 0.1 + 0.2)], "lab", Some(0.3)).unwrap());
+    profile.links.page_lock =
+        Some(Curve::new(vec![(1.0, 1e9 * (0.1 + 0.2))], "lab", Some(0.3)).unwrap());
     profile.links.h2d.pageable = Some(profile.links.d2h.page_locked.clone());
     profile.links.peers = vec![plimsoll_core::hardware::PeerLink {
         from: 0,
@@ -269,15 +270,15 @@ fn a_device_has_one_thread_unless_its_profile_says_more() {
 fn a_child_states_only_differences() {
     let child = parse(
         "name = \"child\"\nextends = \"mini\"\n[tiers]\n\
-         host_capacity_bytes = { value = 9, source = \"lab\" }\n\
-         [links.h2d]\npage_locked_bytes_per_s = { points = [[1, 7]], source = \"lab\" }\n",
+         host_capacity_bytes = { value = 9000, source = \"lab\" }\n\
+         [links.h2d]\npage_locked_bytes_per_s = { points = [[1, 7e9]], source = \"lab\" }\n",
     )
     .unwrap();
     let mut expected = mini();
     expected.name = "child".to_owned();
     // A number is replaced whole: the parent's spread does not describe the child's value.
-    expected.tiers.host_capacity_bytes = Quantity::new(Bytes(9), "lab");
-    expected.links.h2d.page_locked = Curve::new(vec![(1.0, 7.0)], "lab", None).unwrap();
+    expected.tiers.host_capacity_bytes = Quantity::new(Bytes(9000), "lab");
+    expected.links.h2d.page_locked = Curve::new(vec![(1.0, 7e9)], "lab", None).unwrap();
     assert_eq!(child, expected);
     assert_eq!(mini().tiers.host_capacity_bytes.spread, Some(0.01));
 }
@@ -300,7 +301,7 @@ fn a_child_replaces_arrays_and_brings_sources() {
         "name = \"child\"\nextends = \"mini\"\ncontention = []\n\
          [sources.mine]\nkind = \"fitted\"\nfrom = \"x\"\ndate = \"2026\"\n\
          [[compute.gemm]]\ndtype = \"f16\"\n\
-         flops_per_s = { points = [[1, 2]], source = \"mine\" }\n",
+         flops_per_s = { points = [[1, 2e12]], source = \"mine\" }\n",
     )
     .unwrap();
     assert!(child.contention.is_empty());
@@ -481,7 +482,8 @@ fn numbers_out_of_range_are_refused() {
         ("inf", "less than 9.2e18"),
         ("1e30", "less than 9.2e18"),
         ("nan", "whole number"),
-        ("1.5", "whole number"),
+        ("1000.5", "whole number"),
+        ("24", "24 GB is 24e9"),
         ("-4", "how many bytes there are"),
     ] {
         refuses(
@@ -496,6 +498,19 @@ fn numbers_out_of_range_are_refused() {
         "launch_s = { value = -1e-6",
         "compute.launch_s.value",
         &["0 or more"],
+    );
+    let in_giga = ["is 7 a second at most", "7 GB/s is 7e9"];
+    refuses(
+        "device_bandwidth_bytes_per_s = { value = 1e9",
+        "device_bandwidth_bytes_per_s = { value = 7",
+        "tiers.device_bandwidth_bytes_per_s",
+        &in_giga,
+    );
+    refuses(
+        "[[4096, 1e9], [1048576, 10e9]]",
+        "[[4096, 2], [1048576, 7]]",
+        "links.h2d.page_locked_bytes_per_s",
+        &in_giga,
     );
     refuses(
         "spread = 0.01",

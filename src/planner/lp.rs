@@ -82,7 +82,8 @@ pub(super) fn place_again(shape: &Shape, room: &Room) -> Result<Option<Policy>, 
     place(shape, room)
 }
 
-fn uses_disk(policy: &Policy) -> bool {
+/// Whether anything is on disk.
+pub(super) fn uses_disk(policy: &Policy) -> bool {
     let placed = [policy.weights, policy.cache, policy.activations];
     placed.iter().any(|shares| shares.disk > 0.0)
 }

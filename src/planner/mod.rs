@@ -23,9 +23,9 @@ mod neighbour;
 mod pipelines;
 mod pool;
 mod room;
+mod simpler;
 mod space;
 pub mod split;
-mod staying;
 mod whole;
 mod within;
 
@@ -547,11 +547,10 @@ impl<'a> Search<'a> {
             let scanned = space::scan_each(shapes, Kind::of, (room, objective, count));
             // What the solver cannot place at all is left to the smallest blocks, and to the nearest plan.
             let scanned = scanned.unwrap_or_default();
-            let staying = self.with_cache_on_device(shapes, &scanned, (objective, count));
+            let simpler = self.moving_less(shapes, &scanned, (objective, count));
             let scanned = scanned.into_iter().map(|best| (best, JUDGED + more));
-            for (best, most) in
-                scanned.chain(staying.into_iter().map(|best| (best, staying::JUDGED)))
-            {
+            let simpler = simpler.into_iter().map(|best| (best, simpler::JUDGED));
+            for (best, most) in scanned.chain(simpler) {
                 let may_win = |plan: &Plan| self.may_win(plan, &best, objective);
                 for alike in by_way(&best) {
                     let before = plans.len();

@@ -11,7 +11,7 @@ use super::neighbour::{Neighbour, ratio};
 use super::within::SLACK;
 use super::{
     Answer, Fit, Found, Infeasible, Objective, PlanError, Planned, Proposal, Request, Search,
-    advice,
+    advice, lp,
 };
 use crate::parallel::on_all_processors;
 
@@ -30,7 +30,7 @@ const OF_BEST: usize = 3;
 /// With so many simulated in full, and one of them in time, no other kind of plan is waited for.
 const PREDICTED_MAX: usize = 9;
 
-/// What is found around the best plans must be better by this factor: they are simpler, and predictions are not that sure.
+/// What is found around the best plans, or uses the disk, must be better by this factor: others are simpler, and predictions are not that sure.
 const WORTH_ANOTHER: f64 = 0.99;
 
 /// How many of the best plans are tried with other shares before it is looked around one.
@@ -108,7 +108,11 @@ impl<'a> Pool<'a> {
                 let predicted = self.predicted(finalists(plans, self.objective))?;
                 let plans = sorted(predicted, self.objective);
                 let cost = |candidate: &Candidate| candidate.judged.cost(self.objective);
-                quickest_of_equals(plans, cost, |candidate| candidate.judged.latency_s())
+                let plans =
+                    quickest_of_equals(plans, cost, |candidate| candidate.judged.latency_s());
+                sparing_disk(plans, cost, |candidate| {
+                    lp::uses_disk(&candidate.plan().policy)
+                })
             }
             (Verdict::Predicted, Some(limit)) => self.until_in_time(plans, limit)?,
         };
@@ -328,6 +332,21 @@ fn quickest_of_equals<T>(
     plans
 }
 
+/// Plans, those of least cost first, with the best that leaves the disk alone in front, if it is as good as the first: writes wear a disk
+/// out, and what it really takes is less sure.
+fn sparing_disk<T>(
+    mut plans: Vec<T>,
+    cost: impl Fn(&T) -> f64,
+    uses_disk: impl Fn(&T) -> bool,
+) -> Vec<T> {
+    let best = plans.first().map_or(0.0, &cost);
+    let sparing = plans.iter().position(|plan| !uses_disk(plan));
+    if let Some(sparing) = sparing.filter(|at| cost(&plans[*at]) * WORTH_ANOTHER <= best) {
+        plans[..=sparing].rotate_right(1);
+    }
+    plans
+}
+
 /// Whether some are in time, of more than one kind if that can be had soon.
 fn are_enough(judged: &[Candidate], rest: &[Candidate], limit: Seconds) -> bool {
     let mut in_time = judged.iter().filter(|c| c.judged.latency_s() <= limit);
@@ -382,5 +401,18 @@ mod tests {
         let order = quickest_of_equals(plans, |plan| plan.0, |plan| Seconds(plan.1));
         let latencies: Vec<f64> = order.into_iter().map(|plan| plan.1).collect();
         assert_eq!(latencies, [800.0, 900.0, 850.0, 10.0]);
+    }
+
+    #[test]
+    fn a_plan_that_leaves_the_disk_alone_is_preferred_within_a_percent() {
+        let order = |plans: Vec<(f64, bool)>| {
+            let order = sparing_disk(plans, |plan| plan.0, |plan| plan.1);
+            order.into_iter().map(|plan| plan.0).collect::<Vec<f64>>()
+        };
+        let near = vec![(1.0, true), (1.005, true), (1.009, false), (1.01, false)];
+        assert_eq!(order(near), [1.009, 1.0, 1.005, 1.01]);
+        assert_eq!(order(vec![(1.0, true), (1.02, false)]), [1.0, 1.02]);
+        assert_eq!(order(vec![(1.0, true)]), [1.0]);
+        assert!(order(Vec::new()).is_empty());
     }
 }

@@ -525,6 +525,12 @@ pub(super) fn lowest_latency_s(form: &ClosedForm, room: &Room) -> Seconds {
         .max(Seconds(streamed * form.rounds()))
 }
 
+/// Whether weights may all be elsewhere than on disk.
+pub(super) fn may_spare_disk(form: &ClosedForm, room: &Room) -> bool {
+    let memory = form.memory();
+    least_disk_share(&memory.device, &memory.host, room) <= 0.0
+}
+
 /// The share of weights that must be on disk whatever else is where. Memory rows count from all
 /// weights on the device.
 fn least_disk_share(device: &Linear, host: &Linear, room: &Room) -> f64 {

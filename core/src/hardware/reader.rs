@@ -8,6 +8,11 @@ use super::provenance::Quantity;
 use crate::did_you_mean;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
+/// No machine's rates are less a second, and no tier has fewer bytes: they were meant in another unit.
+const RATE_LEAST: f64 = 1e5;
+const CAPACITY_LEAST: f64 = 1e3;
+const IN_ONES: &str = "write it in units of one: 24 GB is 24e9, 7 GB/s is 7e9";
+
 /// A table, the keys it may have, and the path that leads to it.
 pub(super) struct Reader<'a> {
     table: &'a Table,
@@ -262,7 +267,9 @@ impl<'a> Reader<'a> {
 
     /// A rate with its source.
     pub fn rate(&self, key: &'static str) -> Result<Quantity<BytesPerSecond>, Fault> {
-        Ok(map(self.quantity(key)?, BytesPerSecond))
+        let quantity = self.quantity(key)?;
+        self.check_unit(key, quantity.value)?;
+        Ok(map(quantity, BytesPerSecond))
     }
 
     /// A rate with its source, or nothing.
@@ -304,6 +311,9 @@ impl<'a> Reader<'a> {
             v if v < 0.0 => ("is below 0", "write how many bytes there are"),
             // 2^63 is where TOML's integers end.
             v if v >= 9.2e18 => ("is more than any machine has", "write less than 9.2e18"),
+            v if key.ends_with("_capacity_bytes") && v > 0.0 && v < CAPACITY_LEAST => {
+                ("bytes are less than any machine has", IN_ONES)
+            }
             v if v.fract() == 0.0 => return Ok(map(quantity, |value| Bytes(value as u64))),
             _ => ("is not a count of bytes", "write a whole number"),
         };
@@ -324,13 +334,26 @@ impl<'a> Reader<'a> {
         let inner = self.table(key, &["points", "source", "spread"])?;
         let points = inner.need("points", remedy)?;
         let points = pairs(points).ok_or_else(|| inner.wrong("points", points, remedy))?;
-        Curve::new(points, inner.text("source")?, inner.spread()?).map_err(|error| {
+        let curve = Curve::new(points, inner.text("source")?, inner.spread()?);
+        let curve = curve.map_err(|error| {
             Fault::new(
                 inner.key("points"),
                 error.to_string(),
                 "write points with rising sizes, all numbers positive and finite",
             )
-        })
+        })?;
+        let rates = curve.points().iter().map(|(_, rate)| *rate);
+        self.check_unit(key, rates.fold(0.0, f64::max))?;
+        Ok(curve)
+    }
+
+    /// Rates are in units of one, and are easily written in GB/s.
+    fn check_unit(&self, key: &'static str, highest: f64) -> Result<(), Fault> {
+        if key.ends_with("_per_s") && highest > 0.0 && highest < RATE_LEAST {
+            let problem = format!("is {highest} a second at most, less than any machine does");
+            return Err(Fault::new(self.key(key), problem, IN_ONES));
+        }
+        Ok(())
     }
 
     /// A curve with its source, or nothing.
