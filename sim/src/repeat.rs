@@ -23,8 +23,10 @@ struct Shortened {
 impl Shortened {
     /// Where there is enough to leave out.
     fn of(plan: &Plan) -> Option<Shortened> {
-        // Of answers of one token a pipeline's first stages are rounds ahead of its last.
-        if plan.policy.pipeline.stages > 1 && plan.workload.gen_len == 1 {
+        // Of answers of one token a pipeline's first stages are rounds ahead of its last, and the disk, which nobody waits for to have
+        // written the cache, is rounds behind.
+        let drifts = plan.policy.pipeline.stages > 1 || plan.policy.cache.disk > 0.0;
+        if drifts && plan.workload.gen_len == 1 {
             return None;
         }
         let rounds = rounds(&plan.policy, &plan.workload);

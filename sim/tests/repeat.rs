@@ -67,6 +67,26 @@ fn a_few_rounds_stand_for_many() {
     }
 }
 
+/// Of one token nobody reads the cache, so that a disk that writes it falls behind round after round.
+#[test]
+fn a_disk_that_falls_behind_is_waited_for() {
+    let percent = [100.0, 0.0, 16.0, 0.0, 100.0, 0.0];
+    let mut plan = plan(Schedule::ZigZag, false, Some(16 * 40));
+    plan.policy = Policy {
+        barrier: false,
+        ..Policy::from_percent(16, 1, percent).expect("a policy")
+    };
+    plan.workload.prompt_len = 512;
+    plan.workload.gen_len = 1;
+    plan.capacity_bytes = PerTier::from_fn(|_| Bytes(1 << 50));
+    let predicted = predict(&plan, &t4()).expect("fits").latency_s;
+    let simulated = simulate(&plan, &t4()).expect("fits").trace.makespan();
+    assert!(
+        close(predicted.0, simulated.0, 1e-9),
+        "{predicted:?} and {simulated:?}"
+    );
+}
+
 #[test]
 fn what_is_too_much_for_one_program_has_a_prediction() {
     let plan = plan(Schedule::ZigZag, true, Some(1_000_000));

@@ -84,6 +84,11 @@ impl Passes {
         last.map_or(0, |admitted| admitted + self.last_after() + 1)
     }
 
+    /// GPU batches of each round but the last, which may have fewer.
+    fn batches_in_round(&self) -> usize {
+        self.rounds.first().map_or(1, |round| round.batches.len())
+    }
+
     /// Passes from the one that admits a GPU batch to its last.
     fn last_after(&self) -> u64 {
         u64::from(self.gen_len.saturating_sub(1)) * self.stride
@@ -96,8 +101,7 @@ impl Passes {
 
     /// The pass in which a GPU batch has a token.
     pub fn pass_of(&self, round: u32, batch: u16, token: u32) -> Option<u64> {
-        let earlier = self.rounds.get(..round as usize)?;
-        let before: usize = earlier.iter().map(|r| r.batches.len()).sum();
+        let before = round as usize * self.batches_in_round();
         let admitted = self.admitted.get(before + usize::from(batch))?;
         Some(admitted + u64::from(token) * self.stride)
     }
@@ -127,18 +131,18 @@ impl Passes {
         let stay = self.last_after();
         let first = self.admitted.partition_point(|at| at + stay < pass);
         let end = self.admitted.partition_point(|at| *at <= pass);
-        let places = self.rounds.iter().enumerate().flat_map(|(round, r)| {
-            let batches = r.batches.iter().enumerate();
-            batches.map(move |(batch, sequences)| (round as u32, batch as u16, *sequences))
-        });
-        let present = places.zip(&self.admitted).take(end).skip(first);
-        let active = present.filter(|(_, admitted)| (pass - *admitted).is_multiple_of(self.stride));
+        let present = (first..end).map(|index| (index, pass - self.admitted[index]));
+        let active = present.filter(|(_, after)| after.is_multiple_of(self.stride));
+        let per_round = self.batches_in_round();
         active
-            .map(|((round, batch, sequences), admitted)| Turn {
-                round,
-                batch,
-                sequences,
-                token: ((pass - admitted) / self.stride) as u32,
+            .map(|(index, after)| {
+                let (round, batch) = (index / per_round, index % per_round);
+                Turn {
+                    round: round as u32,
+                    batch: batch as u16,
+                    sequences: self.rounds[round].batches[batch],
+                    token: (after / self.stride) as u32,
+                }
             })
             .collect()
     }
