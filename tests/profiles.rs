@@ -42,6 +42,19 @@ fn a_profile_of_the_folder_hides_the_embedded_one() {
 }
 
 #[test]
+fn no_file_comes_between_embedded_profiles() {
+    let place = Place::new();
+    place.write("mine.toml", "name = \"mine\"\nextends = \"rtx4090\"\n");
+    let shown = place.text("hw show mine.toml");
+    // What rtx4090 extends has this name, and so has what somebody keeps here.
+    place.write("base.toml", &place.text("hw show t4 --format toml"));
+    assert_eq!(place.text("hw show mine.toml"), shown);
+    // A file may hide an embedded profile and extend it, and be extended.
+    place.write("rtx4090.toml", "name = \"x\"\nextends = \"rtx4090\"\n");
+    assert_eq!(place.text("hw show mine.toml"), shown);
+}
+
+#[test]
 fn models_are_listed_and_shown() {
     let place = Place::new();
     let list = place.json("models list --format json");
@@ -130,7 +143,7 @@ fn a_wrong_profile_is_refused_by_key() {
 #[test]
 fn the_key_that_was_written_is_blamed() {
     let place = Place::new();
-    let tiny = "device_capacity_bytes = { value = 1, source = \"stated\" }";
+    let tiny = "device_capacity_bytes = { value = 1000, source = \"stated\" }";
     place.write("small.toml", &small_machine(tiny));
     let words = ["small.toml: tiers.device_capacity_bytes:", "reserved"];
     place.refused("hw show small.toml", 4, &words);

@@ -768,6 +768,11 @@ impl Program {
         from..to
     }
 
+    /// What its tasks wait for, task by task.
+    pub fn deps(&self) -> &[TaskId] {
+        &self.deps
+    }
+
     /// What the `index`-th task of the piece waits for.
     #[inline]
     pub fn deps_at(&self, index: usize) -> &[TaskId] {

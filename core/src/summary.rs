@@ -23,7 +23,8 @@ pub struct Summary {
     pub throughput_tok_s: f64,
     /// From the start to the last token of the last sequence.
     pub latency_s: Seconds,
-    /// Until each round's first tokens, summed over rounds.
+    /// Until each round's first tokens, summed over rounds. Where prefill and decode share passes ([`Summary::shares_passes`]) that
+    /// is less than what prompts take: most are prefilled beside others' decoding.
     pub prefill_s: Seconds,
     /// The rest; none where each sequence has one token, which prefill chooses.
     pub decode_s: Option<Seconds>,
@@ -171,6 +172,11 @@ impl BusyFraction {
 }
 
 impl Summary {
+    /// Whether some prompts are prefilled while others decode, so that neither has a time of its own.
+    pub fn shares_passes(&self) -> bool {
+        self.decode_s.is_some() && self.decode_throughput_tok_s.is_none()
+    }
+
     /// Sums up a run of a static plan, all of it.
     pub fn of(run: &Run) -> Summary {
         Summary::timed(run, Timing::of(run))

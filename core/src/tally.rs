@@ -232,10 +232,13 @@ impl Occupied {
     /// Applies all changes before a time.
     fn settle(&mut self, before: Seconds) {
         self.forget();
-        self.changes.sort_unstable_by_key(|change| change.at);
         let before = Instant::new(before, false);
-        let settled = self.changes.partition_point(|change| change.at < before);
-        for change in self.changes.drain(..settled) {
+        let mut settled: Vec<Change> = self
+            .changes
+            .extract_if(.., |change| change.at < before)
+            .collect();
+        settled.sort_unstable_by_key(|change| change.at);
+        for change in settled {
             let (arena, bytes) = (usize::from(change.size.0), change.size.1);
             if change.at.taken() {
                 self.now[arena] += bytes;

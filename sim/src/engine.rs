@@ -11,7 +11,9 @@ use std::sync::Arc;
 use plimsoll_core::executor::{ExecutionError, Executor, NotSubmitted, Times, Until};
 use plimsoll_core::hardware::contention::{delay_of, rate_of};
 use plimsoll_core::hardware::{Engine, HardwareProfile};
-use plimsoll_core::program::{Machine, Op, Program, Resource, ResourceId, ResourceKind, TaskId};
+use plimsoll_core::program::{
+    Machine, Op, OpId, Program, Resource, ResourceId, ResourceKind, TaskId,
+};
 use plimsoll_core::trace::{Span, Trace};
 use plimsoll_core::traffic::Background;
 use plimsoll_core::units::Seconds;
@@ -36,6 +38,8 @@ pub struct Simulator {
     /// For each lane, the lanes that slow it.
     slowed_by: Vec<LaneSet>,
     host_memory: Option<HostMemory>,
+    /// Of each running lane, what it goes on at where a host's memory is shared; kept for its room.
+    rates: Vec<f64>,
     handoff: Handoff,
     /// Whether copies from pageable memory are begun before their turn.
     stages_ahead: bool,
@@ -76,7 +80,7 @@ impl Handoff {
 #[derive(Debug, Clone)]
 struct Lane {
     resource: Resource,
-    queue: Vec<u32>,
+    queue: Vec<Queued>,
     head: usize,
     /// The piece that the task ahead of the head is from; the head's is this one or a later one.
     piece: usize,
@@ -95,6 +99,16 @@ struct Lane {
     is_staged: bool,
     /// Since when the next one can have been staged: when the last one ended, and all before it were issued.
     staging_since: f64,
+}
+
+/// A task in a lane's queue, with what it takes to begin it: here that is read in order, in a piece tasks of other lanes lie between.
+#[derive(Debug, Clone, Copy)]
+struct Queued {
+    task: u32,
+    op: OpId,
+    /// Its place among what the piece's tasks wait for.
+    first_dep: u32,
+    num_deps: u32,
 }
 
 /// Which tasks have ended.
@@ -128,6 +142,7 @@ impl Simulator {
                 between_streams,
             },
             host_memory: HostMemory::new(machine, cost.profile()),
+            rates: vec![1.0; machine.resources.len()],
             stages_ahead: cost.profile().links.staged_ahead.is_some(),
             traffic: OnLanes::none(),
             cost,
@@ -169,24 +184,24 @@ impl Simulator {
     /// ended for which this one stood waiting: that takes the profile's hand-off time.
     fn start_ready(&mut self, lane: usize, handed: Option<ResourceKind>) {
         let this = &mut self.lanes[lane];
-        let Some(&task) = this.queue.get(this.head) else {
+        let Some(&queued) = this.queue.get(this.head) else {
             return;
         };
+        let task = queued.task;
         this.piece = this.piece.max(self.forgotten);
         while self.pieces[this.piece - self.forgotten].end <= task {
             this.piece += 1;
         }
         let piece = &mut self.pieces[this.piece - self.forgotten];
-        let index = (task - piece.program.first_task().0) as usize;
-        let deps = piece.program.deps_at(index);
+        let deps = &piece.program.deps()[queued.first_dep as usize..][..queued.num_deps as usize];
         let missing = deps.iter().find(|dep| !self.done.contains(dep.0));
         self.blocked_on[lane] = missing.map_or(NOBODY, |dep| dep.0);
         if missing.is_some() {
             return;
         }
-        let seconds = piece.seconds_of(index, (lane, this.resource), &self.cost);
+        let seconds = piece.seconds_of(queued.op, (lane, this.resource), &self.cost);
         if let Some(memory) = &mut self.host_memory {
-            let op = piece.program.op_of(&piece.program.tasks()[index]);
+            let op = &piece.program.ops()[queued.op.0 as usize];
             memory.begin((lane, this.resource), op, (&self.cost, seconds));
         }
         this.head += 1;
@@ -265,8 +280,7 @@ impl Simulator {
         let Some(memory) = &self.host_memory else {
             return;
         };
-        let lanes = &mut self.lanes;
-        let mut rates = [1.0; Machine::MAX_RESOURCES];
+        let (lanes, rates) = (&mut self.lanes, &mut self.rates);
         self.running.for_each(|lane| rates[lane] = lanes[lane].pace);
         let pace = |lane: usize| lanes[lane].pace;
         memory.shares(self.running, pace, |lane, share| rates[lane] *= share);
@@ -411,11 +425,11 @@ impl Piece {
 
     fn seconds_of(
         &mut self,
-        index: usize,
+        op: OpId,
         (lane, resource): (usize, Resource),
         cost: &CostModel,
     ) -> f64 {
-        let op = self.program.tasks()[index].op.0 as usize;
+        let op = op.0 as usize;
         let known = &mut self.seconds[op * self.num_lanes + lane];
         if known.is_nan() {
             *known = cost.seconds(resource, &self.program.ops()[op]).0;
@@ -475,8 +489,16 @@ fn contention(machine: &Machine, profile: &HardwareProfile) -> (Vec<f64>, Vec<La
 
 impl Executor for Simulator {
     fn submit(&mut self, piece: Arc<Program>) -> Result<(), ExecutionError> {
-        for (task, id) in piece.tasks().iter().zip(piece.first_task().0..) {
-            self.lanes[task.resource.0 as usize].queue.push(id);
+        let mut first_dep = 0;
+        for (index, task) in piece.tasks().iter().enumerate() {
+            let num_deps = piece.deps_at(index).len() as u32;
+            self.lanes[task.resource.0 as usize].queue.push(Queued {
+                task: piece.first_task().0 + index as u32,
+                op: task.op,
+                first_dep,
+                num_deps,
+            });
+            first_dep += num_deps;
         }
         self.done.extend_to(piece.end_task().0);
         self.trace.extend_to(piece.end_task());
@@ -499,7 +521,7 @@ impl Executor for Simulator {
                     self.step(f64::INFINITY);
                 }
                 if let Some(waiting) = self.lanes.iter().find_map(|l| l.queue.get(l.head)) {
-                    return Err(self.stuck(TaskId(*waiting)));
+                    return Err(self.stuck(TaskId(waiting.task)));
                 }
             }
         }

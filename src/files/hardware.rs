@@ -1,5 +1,6 @@
 //! Finding a hardware profile: a path, a name in `hw-profiles/`, or one that is compiled in.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -38,8 +39,7 @@ pub fn find_profile(wanted: &str) -> Result<HardwareProfile, InputError> {
     let name = name.to_lowercase();
     if let Some(text) = embedded::text(&name) {
         let origin = format!("{name}.toml");
-        let parent = |wanted: &str| parent_text(Path::new(FOLDER), wanted);
-        return Ok(HardwareProfile::parse(text, &origin, &parent)?);
+        return Ok(HardwareProfile::parse(text, &origin, &embedded::parent)?);
     }
     Err(not_found(wanted, &name))
 }
@@ -68,46 +68,49 @@ pub fn list_profiles() -> Vec<Listed> {
 
 fn read_profile(path: &Path) -> Result<HardwareProfile, InputError> {
     let text = read_text(path)?;
-    let folder = path.parent().unwrap_or(Path::new(""));
     let origin = path.display().to_string();
-    let parent = |wanted: &str| match embedded_below(path, wanted) {
-        Some(text) => Ok(text.to_owned()),
-        None => parent_text(folder, wanted),
-    };
+    let ancestors = Ancestors(RefCell::new(Some(path.to_owned())));
+    let parent = |wanted: &str| ancestors.text(wanted);
     Ok(HardwareProfile::parse(&text, &origin, &parent)?)
 }
 
-/// The embedded profile that a file of the same name hides, and may extend none the less.
-fn embedded_below(path: &Path, wanted: &str) -> Option<&'static str> {
-    let same = path.file_stem().is_some_and(|stem| stem == wanted);
-    same.then(|| embedded::text(wanted)).flatten()
+/// Finds the profiles that others extend, one after another, from the file that the youngest of them is in; none where it is
+/// compiled in.
+struct Ancestors(RefCell<Option<PathBuf>>);
+
+impl Ancestors {
+    /// The text of the profile that the one before extends: a neighbour, one of the folder, or an embedded one. What is embedded
+    /// extends what is: no file that happens to have a parent's name changes its numbers.
+    fn text(&self, name: &str) -> Result<String, ProfileError> {
+        let name = name.strip_suffix(".toml").unwrap_or(name);
+        let name = name.strip_prefix("./").unwrap_or(name);
+        let child = self.0.take();
+        if let Some(path) = child.and_then(|child| file_of_parent(&child, name)) {
+            let text = read_text(&path).map_err(|error| ProfileError {
+                origin: String::new(),
+                key: "extends".to_owned(),
+                problem: error.to_string(),
+                remedy: "name a profile that can be read".to_owned(),
+            });
+            self.0.replace(Some(path));
+            return text;
+        }
+        let known = list_profiles();
+        let names = known.iter().map(|listed| listed.name.as_str());
+        let text = embedded::text(name).map(str::to_owned);
+        text.ok_or_else(|| ProfileError::no_such_profile(name, names))
+    }
 }
 
-/// The text of the profile that another extends: a neighbour, one of the folder, or an embedded one.
-fn parent_text(neighbours: &Path, name: &str) -> Result<String, ProfileError> {
-    let name = name.strip_suffix(".toml").unwrap_or(name);
-    let name = name.strip_prefix("./").unwrap_or(name);
-    if is_plain(name) {
-        for folder in [neighbours, Path::new(FOLDER)] {
-            let path = folder.join(format!("{name}.toml"));
-            if path.is_file() {
-                return read_text(&path).map_err(|error| ProfileError {
-                    origin: String::new(),
-                    key: "extends".to_owned(),
-                    problem: error.to_string(),
-                    remedy: "name a profile that can be read".to_owned(),
-                });
-            }
-        }
+/// The file of the profile that another one's file extends, if there is one. A file extends the embedded profile of its own name.
+fn file_of_parent(child: &Path, name: &str) -> Option<PathBuf> {
+    let is_own = child.file_stem().is_some_and(|stem| stem == name);
+    if !is_plain(name) || (is_own && embedded::text(name).is_some()) {
+        return None;
     }
-    match embedded::text(name) {
-        Some(text) => Ok(text.to_owned()),
-        None => {
-            let known = list_profiles();
-            let names = known.iter().map(|listed| listed.name.as_str());
-            Err(ProfileError::no_such_profile(name, names))
-        }
-    }
+    let neighbours = child.parent().unwrap_or(Path::new(""));
+    let files = [neighbours, Path::new(FOLDER)].map(|folder| folder.join(format!("{name}.toml")));
+    files.into_iter().find(|path| path.is_file())
 }
 
 fn is_plain(name: &str) -> bool {

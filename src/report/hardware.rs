@@ -125,8 +125,9 @@ fn curve_rows(
     (profile, curves): (&HardwareProfile, Curves),
     rows: &mut Table,
 ) {
-    // GEMM curves and what is beside them run over rows, attention over tokens where it counts operations, unpacking over elements.
-    let is_count = ["flops_per_s", "elements_per_s"]
+    // GEMM curves and what is beside them run over rows, attention over tokens where it counts operations, unpacking over elements,
+    // and what is left of attention over the query heads that share a key head.
+    let is_count = ["flops_per_s", "elements_per_s", "_shared"]
         .into_iter()
         .any(|unit| path.ends_with(unit));
     let size = |point: &Value| match as_number(&point[0]) {
@@ -226,11 +227,12 @@ mod tests {
         let profile = embedded::profile("h200").unwrap();
         let curve = "points = [[1000, 2e9], [2000, 3e9], [4000, 5e9]]";
         let leaf: TomlTable = curve.parse().unwrap();
-        let rows_of = |curves| {
+        let rows_at = |path, leaf: &TomlTable, curves| {
             let mut rows = Table::new(&[("", Align::Left); 5]);
-            curve_rows("x_bytes_per_s", &leaf, (&profile, curves), &mut rows);
+            curve_rows(path, leaf, (&profile, curves), &mut rows);
             rows.to_string()
         };
+        let rows_of = |curves| rows_at("x_bytes_per_s", &leaf, curves);
         let ends = rows_of(Curves::Ends);
         assert!(ends.contains("x_bytes_per_s at 1.00 kB to 4.00 kB  2.00 GB/s to 5.00 GB/s"));
         assert!(!ends.contains("3.00 GB/s"), "{ends}");
@@ -238,6 +240,13 @@ mod tests {
         assert!(
             points.contains("x_bytes_per_s at 2.00 kB  3.00 GB/s"),
             "{points}"
+        );
+        // Heads are not bytes.
+        let heads: TomlTable = "points = [[1, 1.0], [8, 0.5]]".parse().unwrap();
+        let heads = rows_at("x_shared", &heads, Curves::Ends);
+        assert!(
+            heads.contains("x_shared at 1 to 8  1.00 to 0.500"),
+            "{heads}"
         );
     }
 

@@ -507,6 +507,9 @@ fn phases(summary: &Summary, is_steady: bool) -> String {
                 duration(decode)
             )
         }
+        Some(_) if summary.shares_passes() => {
+            "prompts are prefilled beside the decoding of others".to_owned()
+        }
         Some(decode) => format!("prefill {prefill}, decode {}", duration(decode)),
         None => "all of it prefill, which gives the one token of each prompt".to_owned(),
     }

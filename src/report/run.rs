@@ -28,8 +28,11 @@ pub fn comparison(predicted: Option<&Summary>, measured: &Summary) -> Table {
     };
     let time = |s: f64| duration(plimsoll_core::units::Seconds(s));
     line("latency", &|s| Some(s.latency_s.0), &time);
-    line("prefill", &|s| Some(s.prefill_s.0), &time);
-    line("decode", &|s| s.decode_s.map(|s| s.0), &time);
+    // Where phases share passes, neither has a time of its own.
+    if !measured.shares_passes() {
+        line("prefill", &|s| Some(s.prefill_s.0), &time);
+        line("decode", &|s| s.decode_s.map(|s| s.0), &time);
+    }
     line("tokens/s", &|s| Some(s.throughput_tok_s), &three_digits);
     for tier in Tier::ALL {
         let name = format!("{tier} peak");

@@ -30,18 +30,18 @@ impl Layers {
                     .within(child));
                 }
             };
-            if chain.contains(&name) {
-                let problem = format!("`{name}` extends itself through {}", path(&chain, child));
-                return Err(
-                    Fault::new("extends", problem, "let one of them extend nothing").within(child),
-                );
-            }
             let text = parent(&name).map_err(|error| error.or_origin(child))?;
             let origin = match name.ends_with(".toml") {
                 true => name.clone(),
                 false => format!("{name}.toml"),
             };
             let content = table(&text, &origin)?;
+            // A file may hide another of its name, and extend that.
+            if chain.contains(&name) && layers.iter().any(|(_, known)| *known == content) {
+                let problem = format!("`{name}` extends itself through {}", path(&chain, child));
+                let remedy = "let one of them extend nothing";
+                return Err(Fault::new("extends", problem, remedy).within(child));
+            }
             layers.push((origin, content));
             chain.push(name);
         }

@@ -216,22 +216,26 @@ impl StageLowering {
     /// the CPU's collecting of values, has something to hide behind. A batch must not meet itself in the
     /// next layer before its end.
     fn holds_back(&self, out: &Emitter, units: &[Unit], num_batches: usize) -> bool {
-        let apart = |unit: &&Unit| self.cache.on_cpu(unit) || self.cache.gathers(unit);
-        let Some(unit) = units.iter().find(apart) else {
-            return false;
-        };
-        let moves_hidden = unit.shape.hidden.host + unit.shape.hidden.disk > 0;
-        let enough = if moves_hidden { 3 } else { 2 };
-        out.mode() == Mode::Free && num_batches >= enough
+        let apart = |unit: &Unit| self.cache.on_cpu(unit) || self.cache.gathers(unit);
+        out.mode() == Mode::Free && num_batches > 1 && units.iter().any(apart)
     }
 
     /// Brings a unit's cache and activations, where they are not on the device.
     fn load(&mut self, out: &mut Emitter, unit: &Unit) {
+        self.load_cache(out, unit);
+        self.load_ahead(out, unit);
+    }
+
+    fn load_cache(&mut self, out: &mut Emitter, unit: &Unit) {
         let attends = !self.blocks.is_head(unit.cell.block) && unit.cell.block != 0;
         if attends && unit.begins_block() {
             self.pass.cache = self.cache.load(out, &mut self.layout, unit);
             self.copied = self.pass.cache.copied();
         }
+    }
+
+    /// Brings a unit's activations a unit ahead of it.
+    fn load_ahead(&mut self, out: &mut Emitter, unit: &Unit) {
         if unit.cell.block != 0 && !self.pass.direct {
             self.pass.hidden = Some(self.load_hidden(out, unit));
         }
@@ -247,8 +251,13 @@ impl StageLowering {
         if weights_first {
             self.weights.begin_chunk(out, &mut self.layout);
         }
+        // Of two batches, what the next one begins with is the end that is held back.
+        let late = next.filter(|_| self.pass.holds_back && self.pass.num_batches == 2);
         if let Some(next) = next {
-            self.load(out, next);
+            self.load_cache(out, next);
+        }
+        if let Some(next) = next.filter(|_| late.is_none()) {
+            self.load_ahead(out, next);
         }
         if self.pass.direct && unit.cell.block != 0 {
             work = Some(self.load_hidden(out, unit));
@@ -281,6 +290,9 @@ impl StageLowering {
             } else {
                 self.end_layer(out, pending);
             }
+        }
+        if let Some(next) = late {
+            self.load_ahead(out, next);
         }
         if weights_first {
             self.weights.end_chunk(out, &mut self.layout);
