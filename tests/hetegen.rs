@@ -406,6 +406,40 @@ fn advice_knows_that_a_faster_cpu_helps_a_split() {
     );
 }
 
+/// Only a larger host has room for a split, and only a larger device for the whole model.
+#[test]
+fn advice_of_auto_knows_plans_of_either_strategy() {
+    let rtx4090 = embedded::profile("rtx4090").expect("embedded");
+    let of = |profile: &HardwareProfile| planned(profile, "llama-2-70b", Strategy::Auto);
+    let small = of(&rtx4090);
+    assert!(small.plan.policy.split.is_none());
+    let advice = small.advice.expect("a change helps");
+    assert_eq!(advice.change, "twice the host memory");
+    let twice = Bytes(2 * rtx4090.tiers.host_capacity_bytes.value.0);
+    let large = of(&rtx4090.with_capacities(None, Some(twice), None));
+    assert!(large.plan.policy.split.is_some());
+    let gain = large.throughput_tok_s / small.throughput_tok_s;
+    assert!(
+        (advice.gain / gain - 1.0).abs() < 0.02,
+        "{} and {gain}",
+        advice.gain
+    );
+
+    // A model that the device all but holds, and with 8 GB more does.
+    let small = a10().with_capacities(Some(Bytes(24_000_000_000)), None, None);
+    let split = planned(&small, "opt-13b", Strategy::Auto);
+    assert!(split.plan.policy.split.is_some());
+    let large = a10().with_capacities(Some(Bytes(32_000_000_000)), None, None);
+    let gain = planned(&large, "opt-13b", Strategy::Auto).throughput_tok_s / split.throughput_tok_s;
+    let advice = split.advice.expect("a change helps");
+    assert_eq!(advice.change, "8 GB more device memory");
+    assert!(
+        (advice.gain / gain - 1.0).abs() < 0.02,
+        "{} and {gain}",
+        advice.gain
+    );
+}
+
 #[test]
 fn auto_says_why_there_is_no_split() {
     let place = Place::new();

@@ -13,7 +13,7 @@ use super::room::Room;
 use super::space::{self, Proposal, Shape};
 use super::split;
 use super::whole::Maker;
-use super::{Objective, PlanError, Search};
+use super::{Objective, PlanError, Planned, Search};
 use crate::parallel::on_all_processors;
 
 /// Proposals of the search whose shapes are tried on a changed machine.
@@ -162,6 +162,21 @@ pub(super) fn of_split(
         split::rate_on(plan, &profile).map(|then| (change, then.unwrap_or(0.0) / now))
     });
     most(gains.into_iter())
+}
+
+/// What helps most of a plan's own advice and of what other plans come to on changed machines, whose `rate` is in tokens a second.
+pub(super) fn most_of_changes(
+    profile: &HardwareProfile,
+    planned: &Planned,
+    rate: &(dyn Fn(&HardwareProfile) -> Result<Option<f64>, PlanError> + Sync),
+) -> Result<Option<Advice>, PlanError> {
+    let now = planned.throughput_tok_s;
+    let gains = on_all_processors(changes(profile), &|(change, profile)| {
+        rate(&profile).map(|then| (change, then.unwrap_or(0.0) / now))
+    });
+    let own = planned.advice.clone();
+    let own = own.map(|own| Ok((own.change, own.gain)));
+    most(own.into_iter().chain(gains))
 }
 
 /// (GPU batch size, GPU batches) near the best, the plan's own first: as proposed, larger, and smaller. Without

@@ -9,7 +9,9 @@ use plimsoll_core::policy::Policy;
 
 use super::advice::{self, GAIN_MIN};
 use super::judge::{self, Judged};
-use super::{Allowed, PlanError, Planned, Request, Search, Strategy, space, split, workload_of};
+use super::{
+    Advice, Allowed, PlanError, Planned, Request, Search, Strategy, space, split, workload_of,
+};
 
 /// Sequences of the smaller blocks whose layers are split to say what that would bring; the others are all prompts at once.
 const SPLIT_SEQUENCES: u32 = 8;
@@ -106,20 +108,58 @@ fn in_4_bits(
             (&[plan.policy.gpu_batch_size], is_packed),
         );
     }
+    let is_open = |policy: &Policy| {
+        is_packed(policy) && (request.max_latency_s.is_none() || policy.block_size() <= block)
+    };
+    unsplit_rate(machine, &request, (plan, is_open))
+}
+
+/// Tokens a second of a plan whose layers are whole, of the policies that are `open`: the closed form's best, which need not be the
+/// best. It is of the pipeline of another plan, and in half layers where that is. None where none fits.
+fn unsplit_rate(
+    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    request: &Request,
+    (plan, is_open): (&Plan, impl Fn(&Policy) -> bool),
+) -> Result<Option<f64>, PlanError> {
     let (profile, model, dtype) = machine;
-    let search = Search::new(profile, model, dtype, &request, plan.policy.pipeline)?;
+    let search = Search::new(profile, model, dtype, request, plan.policy.pipeline)?;
     let room = search.maker.room();
-    let mut open: Vec<Policy> = match plan.policy.half_layers {
+    let open: Vec<Policy> = match plan.policy.half_layers {
         true => space::also_in_halves(search.open.clone()).concat(),
         false => search.open.clone(),
     };
-    open.retain(&is_packed);
     let mut shapes = space::shapes(&search.forms, &open, search.maker.workload(), room);
-    shapes.retain(|shape| request.max_latency_s.is_none() || shape.policy.block_size() <= block);
+    shapes.retain(|shape| is_open(&shape.policy));
     let placed = advice::best_of(&shapes, room);
     let best = advice::best_by_samples(&placed, (plan, None), (profile, &search.forms))?;
     let rate = |best: Judged| advice::rate_beside(best, plan, (profile, &search.forms));
     best.map(rate).transpose()
+}
+
+/// The change of the machine that helps most where plans of either strategy may be made for it: what fits only there may be of the
+/// other. Of many prompts it is that of the plan's own.
+pub(super) fn advice_of_both(
+    (profile, model, dtype): (&HardwareProfile, &ModelSpec, Dtype),
+    request: &Request,
+    planned: &Planned,
+) -> Result<Option<Advice>, PlanError> {
+    let Some(all) = few(workload_of(request).num_prompts) else {
+        return Ok(planned.advice.clone());
+    };
+    let plan = &planned.plan;
+    advice::most_of_changes(profile, planned, &|changed| {
+        let machine = (changed, model, dtype);
+        match plan.policy.split {
+            Some(_) => unsplit_rate(machine, request, (plan, |_: &Policy| true)),
+            None => split::rate(machine, request, (&[all], |_: &_| true)),
+        }
+    })
+}
+
+/// Prompts, if they are so few that layers may be split for them.
+fn few(prompts: Option<u64>) -> Option<u32> {
+    let few = |prompts: &u64| *prompts <= split::SEQUENCES_MAX.into();
+    prompts.filter(few).map(|few| few as u32)
 }
 
 /// Tokens a second of few prompts with split layers: of all of them, or where they are endless and time is limited, of blocks as large as the
@@ -131,8 +171,7 @@ fn in_part_on_the_cpu(
 ) -> Result<Option<f64>, PlanError> {
     let limited = request.max_latency_s.map(|_| plan.policy.block_size());
     let prompts = workload_of(request).num_prompts;
-    let few = |prompts: &u64| *prompts <= split::SEQUENCES_MAX.into();
-    let Some(all) = prompts.or(limited).filter(few).map(|few| few as u32) else {
+    let Some(all) = few(prompts.or(limited)) else {
         return Ok(None);
     };
     if request.allowed.strategy != Strategy::FlexGen {

@@ -246,18 +246,25 @@ pub fn search_watched(
         Strategy::HeteGen => split::answer(machine, request),
         Strategy::Auto => {
             let whole = search_unsplit(machine, request, watch)?;
-            match split::answer(machine, request) {
-                Ok(Answer::Infeasible(why)) => Ok(match whole {
+            let answer = match split::answer(machine, request) {
+                Ok(Answer::Infeasible(why)) => match whole {
                     Answer::Infeasible(whole) => {
                         Answer::Infeasible(Box::new(whole.or_nearer(*why)))
                     }
                     whole => not_split(whole, why.to_string()),
-                }),
-                Ok(split) => Ok(better(whole, split, request.objective)),
+                },
+                Ok(split) => better(whole, split, request.objective),
                 // Not with this model, or not with what was asked for.
-                Err(PlanError::Request(error)) => Ok(not_split(whole, error.to_string())),
-                Err(error) => Err(error),
-            }
+                Err(PlanError::Request(error)) => not_split(whole, error.to_string()),
+                Err(error) => return Err(error),
+            };
+            Ok(match answer {
+                Answer::Plan(mut planned) => {
+                    planned.advice = flags::advice_of_both(machine, request, &planned)?;
+                    Answer::Plan(planned)
+                }
+                answer => answer,
+            })
         }
     }
 }
