@@ -83,7 +83,7 @@ fn models_are_listed_and_shown() {
     place.refused(
         "models show opt-31b",
         2,
-        &["--model", "opt-31b", "did you mean"],
+        &["models show", "opt-31b", "did you mean"],
     );
     let said = place.refused("models show zzz", 2, &["--model", "zzz", "opt-30b"]);
     assert!(!said.contains("did you mean"), "{said}");

@@ -6,7 +6,7 @@ use plimsoll_core::model::registry;
 
 use super::Format;
 use super::output::{print, print_json};
-use crate::files::find_model;
+use crate::files::{InputError, find_model};
 use crate::report::models::{ModelRow, models_text};
 
 /// What to do with models.
@@ -28,6 +28,16 @@ pub enum Action {
     },
 }
 
+/// A name is an argument here, and follows no flag.
+fn without_flag(error: InputError) -> InputError {
+    match error {
+        InputError::UnknownName(line) => {
+            InputError::UnknownName(line.replacen("--model", "models show", 1))
+        }
+        other => other,
+    }
+}
+
 /// Lists or shows.
 ///
 /// # Errors
@@ -44,7 +54,7 @@ pub fn run(action: &Action) -> anyhow::Result<()> {
             }
         }
         Action::Show { model, format } => {
-            let found = find_model(model)?;
+            let found = find_model(model).map_err(without_flag)?;
             // A type that is not computed with here has a plan's refusal, and its model is known all the same.
             let row = ModelRow::of(&found.spec, found.dtype(None).unwrap_or(Dtype::F16));
             match format {

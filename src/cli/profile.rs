@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use plimsoll_backend::cpu::CpuOptions;
+use plimsoll_backend::machine::others::busy_share;
 use plimsoll_backend::probe::{ProbeOptions, measure};
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
@@ -14,6 +16,11 @@ use super::output::{check_output, complain};
 use super::threads::DeviceThreads;
 use super::{Exit, Failure, Progress, print, stop_on_interrupt};
 use crate::files::{find_model, write_text};
+use crate::report::percent;
+
+/// How long it is looked for what else runs here, and how much of the processors that may take.
+const LOOKED_FOR: Duration = Duration::from_millis(300);
+const BUSY_MOST: f64 = 0.25;
 
 /// Measure this machine and write its hardware profile
 #[derive(Debug, clap::Args)]
@@ -118,6 +125,13 @@ pub(super) fn cpu_options(
 }
 
 pub(super) fn measure_with_progress(options: &ProbeOptions) -> anyhow::Result<HardwareProfile> {
+    if let Some(busy) = busy_share(LOOKED_FOR).filter(|busy| *busy > BUSY_MOST) {
+        complain(&format!(
+            "something else keeps {} of the processors busy: rates come out low and uneven; measure again \
+             when the machine is idle",
+            percent(busy)
+        ));
+    }
     let progress = Progress::new("measuring", 100);
     let profile = measure(options, &mut |what, share| {
         progress.begin(&format!("measuring {what}"), (share * 100.0) as u64);

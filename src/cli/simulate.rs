@@ -31,7 +31,7 @@ use crate::files::{
     write_text,
 };
 use crate::given;
-use crate::report::plan::{intervals_machine, locks_much, plan_text};
+use crate::report::plan::{intervals_machine, locks_much, plan_text, whole_tensors};
 use crate::trace_file::{Process, write_run};
 
 /// A plan, or what makes one.
@@ -209,18 +209,28 @@ fn does_not_fit(
     let LowerError::DoesNotFit { tier, .. } = error else {
         return error.into();
     };
-    let less = match &args.plan {
-        Some(_) => "plan again for this machine",
-        None if tier == Tier::Disk => "lower --gpu-batch-size or --num-gpu-batches",
-        None => {
-            "lower --gpu-batch-size or --num-gpu-batches, or move more to the tiers below (--percent)"
-        }
+    let smaller =
+        (plan.policy.block_size() > 1).then_some("lower --gpu-batch-size or --num-gpu-batches");
+    let below = (tier != Tier::Disk).then_some("move more to the tiers below (--percent)");
+    let less = match (&args.plan, smaller, below) {
+        (Some(_), ..) => "plan again for this machine".to_owned(),
+        (None, None, None) => "take a larger disk".to_owned(),
+        (None, ..) => [smaller, below]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(", or "),
     };
-    let finer = match args.plan.is_none() && fits_if_spread(plan) {
-        true => {
+    let whole = whole_tensors(plan).map_or(String::new(), |(real, asked)| {
+        format!("; whole tensors put {real} of the weights on device/host/disk, for {asked}")
+    });
+    let coarse = args.plan.is_none() && plan.policy.granularity == Granularity::Layer;
+    let finer = match coarse {
+        true if fits_if_spread(plan) => {
             ", or give --granularity spread, as plans have it: percents are then of the model and not of each layer"
         }
-        false => "",
+        true if !whole.is_empty() => ", or give --granularity spread, which comes closer to that",
+        _ => "",
     };
     let gpus = profile.num_gpus().min(plan.model.num_hidden_layers);
     let spread = match gpus > 1 && args.plan.is_none() && args.pipeline.is_one_stage() {
@@ -230,7 +240,11 @@ fn does_not_fit(
         ),
         false => String::new(),
     };
-    Failure::new(Exit::Infeasible, format!("{error}; {less}{finer}{spread}")).into()
+    Failure::new(
+        Exit::Infeasible,
+        format!("{error}{whole}; {less}{finer}{spread}"),
+    )
+    .into()
 }
 
 /// Whether it fits where rounding errors are carried from tensor to tensor.

@@ -124,7 +124,8 @@ fn not_found(wanted: &str, name: &str) -> InputError {
     }
     if !is_plain(name) {
         let path = Path::new(wanted);
-        let error = std::io::Error::from(std::io::ErrorKind::NotFound);
+        let missing = || std::io::ErrorKind::NotFound.into();
+        let error = std::fs::metadata(path).err().unwrap_or_else(missing);
         return InputError::unreadable(path, &error);
     }
     let known = list_profiles();

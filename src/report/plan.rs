@@ -111,18 +111,31 @@ fn heading(plan: &Plan) -> String {
     )
 }
 
+/// Shares of the weights by their tensors as they really lie.
+fn shares_of_weights(plan: &Plan) -> PerTier<f64> {
+    let placed = WeightPlacement::new(&plan.model, plan.dtype, &plan.policy);
+    let bytes = placed.bytes().map(Bytes::as_f64);
+    let all = bytes.device + bytes.host + bytes.disk;
+    bytes.map(|bytes| bytes / all.max(1.0))
+}
+
+/// The percentages that whole tensors come to and those that they are for, by device, host and disk, where these are others.
+pub fn whole_tensors(plan: &Plan) -> Option<(String, String)> {
+    let in_words = |shares: &PerTier<f64>| Tier::ALL.map(|tier| percent(shares[tier])).join("/");
+    let (real, asked) = (
+        in_words(&shares_of_weights(plan)),
+        in_words(&plan.policy.weights),
+    );
+    (real != asked && plan.policy.split.is_none()).then_some((real, asked))
+}
+
 /// Shares of each tier; of the weights, those of the tensors as they really lie.
 fn placement(plan: &Plan) -> Table {
     let policy = &plan.policy;
-    let placed = WeightPlacement::new(&plan.model, plan.dtype, policy);
-    let bytes = placed.bytes().map(Bytes::as_f64);
-    let all = bytes.device + bytes.host + bytes.disk;
-    let weights = bytes.map(|bytes| bytes / all.max(1.0));
-    let asked = Tier::ALL.map(|tier| percent(policy.weights[tier]));
-    let real = Tier::ALL.map(|tier| percent(weights[tier]));
-    let note = match asked == real || policy.split.is_some() {
-        true => String::new(),
-        false => format!("(whole tensors, for {})", asked.join("/")),
+    let weights = shares_of_weights(plan);
+    let note = match whole_tensors(plan) {
+        Some((_, asked)) => format!("(whole tensors, for {asked})"),
+        None => String::new(),
     };
     let mut table = Table::new(&[
         ("", Align::Left),
@@ -271,13 +284,18 @@ fn stages(plan: &Plan, prediction: &Summary) -> Table {
         let weights: Bytes = slabs.map(|s| s.device + s.host + s.disk).sum();
         let peak = stage.peak_bytes;
         let busy = &stage.busy_fraction;
+        // A host's memory and disk are counted with its first stage.
+        let of_host = |bytes: Bytes| match index % plan.policy.pipeline.stages_per_host as usize {
+            0 => bytes.to_string(),
+            _ => "as above".to_owned(),
+        };
         table.row([
             index.to_string(),
             holds(blocks, model.num_hidden_layers),
             weights.to_string(),
             peak.device.to_string(),
-            peak.host.to_string(),
-            peak.disk.to_string(),
+            of_host(peak.host),
+            of_host(peak.disk),
             percent(busy.gpu),
             percent(busy.peer_link),
             percent(stage.prefill_bubble),
@@ -515,17 +533,22 @@ fn phases(summary: &Summary, is_steady: bool) -> String {
     }
 }
 
+/// A resource that is busy for a larger share of the time binds alone.
+const ALL_THE_TIME: f64 = 0.9;
+
 /// What binds a prediction, in a sentence: the busiest resource, and what stages lose by waiting for each
 /// other where that is most of what their GPUs do not work.
 pub fn bottleneck_text(summary: &Summary) -> String {
-    let share = percent(busy(&summary.busy_fraction, &summary.bottleneck));
+    let share = busy(&summary.busy_fraction, &summary.bottleneck);
     let busiest = format!(
-        "{} is busy {share} of the time",
-        in_words(&summary.bottleneck)
+        "{} is busy {} of the time",
+        in_words(&summary.bottleneck),
+        percent(share)
     );
     let bubbles = bubbles(summary);
     let idle = 1.0 - summary.busy_fraction.gpu;
-    if bubbles <= idle / 2.0 || summary.stages.is_empty() {
+    // What is busy all the time is waited for, however stages share the work.
+    if bubbles <= idle / 2.0 || summary.stages.is_empty() || share > ALL_THE_TIME {
         return busiest;
     }
     format!(

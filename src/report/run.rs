@@ -6,25 +6,36 @@ use plimsoll_core::tier::Tier;
 use super::plan::{duration, in_words};
 use super::{Align, Table, percent, signed_percent, three_digits};
 
-/// Measured and predicted, line by line, with the prediction's signed error.
-pub fn comparison(predicted: Option<&Summary>, measured: &Summary) -> Table {
-    let mut table = Table::new(&[
-        ("", Align::Left),
-        ("predicted", Align::Right),
-        ("measured", Align::Right),
-        ("error", Align::Right),
-    ]);
+/// Measured and predicted, line by line, with the prediction's signed error; where the machine's pace around the run is known, beside what
+/// is predicted at that, which one run's tells less surely than a median of several.
+pub fn comparison(
+    (predicted, at_pace): (Option<&Summary>, Option<&Summary>),
+    measured: &Summary,
+) -> Table {
+    let mut columns = vec![("", Align::Left), ("predicted", Align::Right)];
+    columns.extend(at_pace.map(|_| ("at this pace", Align::Right)));
+    columns.extend([("measured", Align::Right), ("error", Align::Right)]);
+    let mut table = Table::new(&columns);
+    let row = |name: String, predicted: [Option<String>; 2], measured: String, error: String| {
+        let [first, then] = predicted;
+        let then = at_pace.map(|_| then.unwrap_or_default());
+        let cells = [name, first.unwrap_or_default()].into_iter().chain(then);
+        cells.chain([measured, error]).collect::<Vec<String>>()
+    };
     type Value<'a> = &'a dyn Fn(&Summary) -> Option<f64>;
     let mut line = |name: &str, value: Value<'_>, text: &dyn Fn(f64) -> String| {
         let Some(real) = value(measured) else {
             return;
         };
-        let (said, error) = match predicted.and_then(value) {
-            Some(said) if real != 0.0 => (text(said), signed_percent(said / real - 1.0)),
-            Some(said) => (text(said), String::new()),
-            None => (String::new(), String::new()),
-        };
-        table.row([name.to_owned(), said, text(real), error]);
+        let said = [predicted, at_pace].map(|it| it.and_then(value));
+        let error = said[0].filter(|_| real != 0.0);
+        let error = error.map_or(String::new(), |said| signed_percent(said / real - 1.0));
+        table.row(row(
+            name.to_owned(),
+            said.map(|it| it.map(text)),
+            text(real),
+            error,
+        ));
     };
     let time = |s: f64| duration(plimsoll_core::units::Seconds(s));
     line("latency", &|s| Some(s.latency_s.0), &time);
@@ -45,13 +56,9 @@ pub fn comparison(predicted: Option<&Summary>, measured: &Summary) -> Table {
             continue;
         }
         let cell = |s: &Summary| percent(s.busy_fraction.named()[index].1);
-        let said = predicted.map(cell).unwrap_or_default();
-        table.row([
-            format!("{} busy", in_words(name)),
-            said,
-            cell(measured),
-            String::new(),
-        ]);
+        let said = [predicted, at_pace].map(|it| it.map(cell));
+        let name = format!("{} busy", in_words(name));
+        table.row(row(name, said, cell(measured), String::new()));
     }
     table
 }

@@ -7,7 +7,8 @@ use plimsoll_core::model::ModelSpec;
 use super::BenchOptions;
 use crate::cpu::CpuError;
 use crate::cuda::executor::{
-    RECOMPUTED_AT, Taken, Way, apart, copies, in_turns, read, read_numbers, with_stream,
+    Busy, RECOMPUTED_AT, Taken, Way, apart, copies, in_turns_behind, read, read_numbers,
+    with_stream,
 };
 use crate::cuda::launches::{Attention, Blocks, HeldAs, SCORE_BINS, choose_range, count_scores};
 use crate::cuda::{Card, CudaError, Launch};
@@ -120,6 +121,9 @@ struct Step<'o> {
 /// What its kernels work on.
 struct Operands<'c> {
     taken: Taken<'c>,
+    busy: Busy,
+    /// Bytes of a copy of the cache.
+    bytes: usize,
     /// For each copy of the cache.
     attentions: Vec<Attention>,
     bins: u64,
@@ -230,6 +234,8 @@ impl<'o> Step<'o> {
         }
         let bins = taken.words(&[0_u32; SCORE_BINS])?;
         Ok(Operands {
+            busy: Busy::new(&mut taken)?,
+            bytes,
             taken,
             attentions,
             bins,
@@ -276,6 +282,7 @@ impl Operands<'_> {
             .iter()
             .map(|launches| Box::new(|| give(launches)) as Way<'_>)
             .collect();
-        in_turns(card, options.repeats, &ways)
+        let keep_busy = || self.busy.keep(card, self.bytes);
+        in_turns_behind(&keep_busy, card, options.repeats, &ways)
     }
 }

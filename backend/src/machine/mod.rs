@@ -1,6 +1,7 @@
 //! What this machine has for running models, what is missing, and how to get it.
 
 mod gpu;
+pub mod others;
 mod system;
 
 use std::path::Path;

@@ -86,6 +86,18 @@ static void __syncthreads() {
     wait_as(AT_BLOCK);
 }
 
+static int __syncthreads_or(int one) {
+    static int any;
+    any |= one != 0;
+    __syncthreads();
+    int all = any;
+    __syncthreads();
+    // All have read it, and nobody has come back.
+    any = 0;
+    __syncthreads();
+    return all;
+}
+
 template <class T>
 static T __shfl_xor_sync(unsigned int, T value, int mask) {
     unsigned int warp = current / WARP, lane = current % WARP;

@@ -10,11 +10,12 @@ use plimsoll_backend::weights::{Safetensors, Synthetic, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::control::Run;
-use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
+use plimsoll_core::hardware::{DeviceKind, HardwareProfile, Slowness};
 use plimsoll_core::lower::schedule::rounds;
 use plimsoll_core::lower::{LowerError, check_fits};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
+use plimsoll_core::summary::Summary;
 use plimsoll_core::timing::Part;
 use plimsoll_core::workload::Workload;
 
@@ -55,8 +56,10 @@ pub(super) struct Prepared {
     pub kept: Kept,
     /// What makes the rows.
     pub record: Record,
-    /// The machine's, where it is given or was measured.
+    /// The machine's, where it is given or was measured, with what is slowed down.
     pub profile: Option<HardwareProfile>,
+    /// The same without that.
+    unheld: Option<HardwareProfile>,
     /// The run in modelled time, where the machine's profile is known and a trace is asked for.
     pub predicted: Option<Run>,
     /// Why there is no prediction although one could have been made.
@@ -91,7 +94,8 @@ impl Prepared {
             .resolve(args.seed, &generation(folder, &spec)?, &spec);
         // Before a machine is measured, which takes minutes.
         let (source, weights, identity) = weights(args.seed, &spec, model.as_ref())?;
-        let profile = profile(args, known, (&spec, dtype), cpu)?;
+        let unheld = profile(args, known, (&spec, dtype), cpu)?;
+        let profile = unheld.as_ref().map(|profile| limits(args).hold(profile));
         let mut plan = match (given, &kept.record) {
             (Some(plan), _) => plan,
             (None, Some(record)) => went_on(args, &record.plan, (&spec, dtype))?,
@@ -126,6 +130,7 @@ impl Prepared {
             kept,
             record,
             profile,
+            unheld,
             predicted: None,
             left_out: None,
         };
@@ -143,6 +148,17 @@ impl Prepared {
         let predicted = predict((args, self.device_threads), profile, plan)?;
         (self.predicted, self.left_out) = predicted;
         Ok(())
+    }
+
+    /// The prediction at the pace that the machine had, where there is one and that is known. A link is held to what was asked for, however
+    /// fast the machine goes.
+    pub fn at_pace(&self, args: &Args, pace: Option<&Slowness>) -> anyhow::Result<Option<Summary>> {
+        let (Some(pace), Some(machine), Some(_)) = (pace, &self.unheld, &self.plan.prediction)
+        else {
+            return Ok(None);
+        };
+        let machine = limits(args).hold(&machine.at_pace(pace));
+        Ok(Some(plimsoll_sim::predict(&self.plan, &machine)?))
     }
 
     /// Takes those prompts out that have their rows.
@@ -207,11 +223,15 @@ fn profile(
             })?
         }
     };
-    let limits = Limits {
+    Ok(Some(profile))
+}
+
+/// What is slowed down.
+fn limits(args: &Args) -> Limits {
+    Limits {
         throttles: args.throttles(),
         ..Limits::default()
-    };
-    Ok(Some(limits.hold(&profile)))
+    }
 }
 
 /// The prompts of the file or the command line, if there are any.

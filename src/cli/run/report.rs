@@ -47,6 +47,8 @@ struct Report<'a> {
     prediction: Option<&'a Summary>,
     /// Why there is no prediction, where one could have been made.
     prediction_left_out: Option<&'a str>,
+    /// At the pace that the machine had, where that is known.
+    prediction_at_pace: Option<&'a Summary>,
     measured: &'a Summary,
     pace: Option<Slowness>,
     outputs: Vec<Answer<'a>>,
@@ -117,6 +119,7 @@ fn print_result(
     output: Option<&Path>,
 ) -> anyhow::Result<()> {
     let plan = &prepared.plan;
+    let at_pace = prepared.at_pace(args, done.pace.as_ref())?;
     match args.format {
         Format::Json => {
             let report = Report {
@@ -129,6 +132,7 @@ fn print_result(
                 policy: plan.policy,
                 prediction: plan.prediction.as_ref(),
                 prediction_left_out: prepared.left_out.as_deref(),
+                prediction_at_pace: at_pace.as_ref(),
                 measured: &done.measured,
                 pace: done.pace,
                 outputs: outputs(prepared, &done.tokens)?,
@@ -137,7 +141,7 @@ fn print_result(
         }
         Format::Text => {
             let answers = outputs(prepared, &done.tokens)?;
-            let figures = figures(prepared, done);
+            let figures = figures(prepared, done, at_pace.as_ref());
             if args.answers_alone() {
                 // Whoever asks one question wants one answer, to read or to pass on.
                 complain(figures.trim_end());
@@ -176,7 +180,7 @@ pub(super) fn write_trace(path: &Path, prepared: &Prepared, run: &Run) -> io::Re
 }
 
 /// What was run, and how fast.
-fn figures(prepared: &Prepared, done: &Done) -> String {
+fn figures(prepared: &Prepared, done: &Done, at_pace: Option<&Summary>) -> String {
     let (plan, measured) = (&prepared.plan, &done.measured);
     let disk = done
         .disk
@@ -195,7 +199,7 @@ fn figures(prepared: &Prepared, done: &Done) -> String {
         plan.provenance.hardware,
         prepared.weights,
         policy_in_short(plan),
-        comparison(plan.prediction.as_ref(), measured)
+        comparison((plan.prediction.as_ref(), at_pace), measured)
     );
     let predicted = plan.prediction.as_ref();
     if let Some(interval) = predicted.and_then(|summary| summary.interval) {

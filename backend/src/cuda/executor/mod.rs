@@ -33,6 +33,6 @@ pub(crate) use linear::choose;
 pub(crate) use supported::check_plan;
 pub use timing::Repeats;
 pub(crate) use timing::{
-    Operands, Taken, Way, apart, copies, in_turns, learn_on, learn_with_prompts_on, read,
-    read_numbers, timed, with_stream,
+    Busy, Operands, Taken, Way, apart, copies, in_turns, in_turns_behind, learn_on,
+    learn_with_prompts_on, read, read_numbers, timed, with_stream,
 };

@@ -33,8 +33,8 @@ const REPEATS: Repeats = Repeats {
 /// How often products of a prompt's rows are.
 const TURNS_OF_PROMPTS: usize = 2;
 
-/// Operations from which a product takes longer than the host does to give the next one.
-const LONG_FLOPS: usize = 4_000_000_000;
+/// Operations from which a product takes so long (0.1 ms on the fastest cards) that beginning and ending alone is nothing beside it.
+const LONG_FLOPS: usize = 100_000_000_000;
 
 /// Operands that are used in turn are so many times a card's cache.
 const CACHES: usize = 4;
@@ -177,8 +177,31 @@ pub(crate) fn in_turns(
     in_turns_behind(&|| Ok(()), card, repeats, ways)
 }
 
+/// What a card is kept busy with: two places of as many bytes as its cache.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Busy(u64);
+
+impl Busy {
+    pub(crate) fn new(taken: &mut Taken<'_>) -> Result<Busy, CudaError> {
+        taken.room(2 * taken.card.cache_bytes()).map(Busy)
+    }
+
+    /// Gives stream 0 copies, of what nothing else reads, that take the card longer than the host needs to give it what is timed: what
+    /// reads so many bytes may end sooner than the next is given, and its time would be the host's. That of toys may be.
+    pub(crate) fn keep(self, card: &dyn Card, timed: usize) -> Result<(), CudaError> {
+        if timed < TOY_BYTES {
+            return Ok(());
+        }
+        let bytes = card.cache_bytes();
+        for _ in 0..BUSY_COPIES {
+            card.copy(0, &CopyRows::of(self.0 + bytes as u64, self.0, bytes))?;
+        }
+        Ok(())
+    }
+}
+
 /// The same, each time behind something else that the stream is given first.
-fn in_turns_behind(
+pub(crate) fn in_turns_behind(
     first: &dyn Fn() -> Result<(), CudaError>,
     card: &dyn Card,
     repeats: Repeats,
@@ -363,8 +386,7 @@ pub(crate) struct Operands<'c> {
     addresses: [u64; 3],
     /// For weights that are unpacked.
     room: u64,
-    /// What the card is kept busy with: two places of as many bytes as its cache.
-    busy: u64,
+    busy: Busy,
     weights: Weights,
     copies: usize,
     next: Cell<usize>,
@@ -385,7 +407,7 @@ impl<'c> Operands<'c> {
         // Any numbers of 16 bits that are no larger than one are codes, scales and minima as well.
         let matrices = taken.numbers(dtype, copies * weights.bytes())?;
         let y = taken.room(rows * n * element)?;
-        let busy = taken.room(2 * card.cache_bytes())?;
+        let busy = Busy::new(&mut taken)?;
         let room = match weights.packed {
             true => taken.room(n * k * element)?,
             false => 0,
@@ -418,20 +440,6 @@ impl<'c> Operands<'c> {
             wide: false,
             fresh: false,
         }
-    }
-
-    /// Gives stream 0 copies, of what no product reads, that take the card longer than the host needs to give it what is timed:
-    /// small products end sooner than the next is given, and their time would be the host's. Those of toys may be.
-    fn keep_busy(&self) -> Result<(), CudaError> {
-        if self.weights.bytes() < TOY_BYTES {
-            return Ok(());
-        }
-        let card = self.taken.card;
-        let bytes = card.cache_bytes();
-        for _ in 0..BUSY_COPIES {
-            card.copy(0, &CopyRows::of(self.busy + bytes as u64, self.busy, bytes))?;
-        }
-        Ok(())
     }
 
     /// Gives stream 0 a product of so many rows with a copy of the weights.
@@ -498,7 +506,9 @@ impl<'c> Operands<'c> {
             .iter()
             .map(|by| Box::new(|| self.give_next(*by, m)) as Way<'_>)
             .collect();
-        let times = in_turns_behind(&|| self.keep_busy(), self.taken.card, repeats, &ways)?;
+        let card = self.taken.card;
+        let keep_busy = || self.busy.keep(card, self.weights.bytes());
+        let times = in_turns_behind(&keep_busy, card, repeats, &ways)?;
         let tried = all.iter().zip(times);
         Ok(tried
             .map(|(implementation, seconds)| Tried {
@@ -534,7 +544,10 @@ pub(crate) fn apart(one: &[f32], other: &[f32]) -> f32 {
         true => f32::INFINITY,
         false => f32::max(most, off),
     });
-    most / largest.max(f32::MIN_POSITIVE)
+    match most.is_finite() && largest.is_finite() {
+        true => most / largest.max(f32::MIN_POSITIVE),
+        false => f32::INFINITY,
+    }
 }
 
 /// Gives stream 0 a product.

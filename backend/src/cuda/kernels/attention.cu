@@ -32,13 +32,15 @@ __device__ void attend_as(const A& arguments, unsigned int number) {
     // At first this block's part; then all positions, for queries that left the range. It is a loop so that a way is there once.
     for (bool again = false;; again = true) {
         bool share = unified.on && !again;
+        bool out = false;
         if (share) {
-            loop.template walk<true>(arguments, unified, seen, own);
+            out = loop.template walk<true>(arguments, unified, seen, own);
         } else {
             loop.template walk<false>(arguments, unified, seen, own);
         }
         loop.put(found, own, arguments.head_dim);
-        __syncthreads();
+        // Where a block is alone, flags are read only if it set some: they are as far away as memory.
+        bool any = __syncthreads_or(out);
         if (again) {
             put_all<T>(arguments, own, found, share, left);
             unflag(arguments, own, left);
@@ -46,7 +48,7 @@ __device__ void attend_as(const A& arguments, unsigned int number) {
         }
         if (parts == 1 && arguments.arrived) {
             put_all<T>(arguments, own, found, share, ~0u);
-            left = share ? flagged(own, arguments.overflow + own.query) : 0;
+            left = any ? flagged(own, arguments.overflow + own.query) : 0;
         } else {
             put_part(arguments, own, found, share);
             if (!arguments.arrived || !is_last(arguments, own, parts, told)) {

@@ -126,8 +126,9 @@ struct Teams {
         }
     }
 
+    // Whether this thread flagged a query.
     template <bool SHARE, class A>
-    __device__ void walk(const A& arguments, const Unified& unified, const Seen& seen, const Heads& own) {
+    __device__ bool walk(const A& arguments, const Unified& unified, const Seen& seen, const Heads& own) {
         forget();
         unsigned int key = row_of_record(arguments) * S::bytes(arguments.head_dim);
         unsigned int value = key + rows_of_record(arguments) * S::bytes(arguments.head_dim);
@@ -166,6 +167,7 @@ struct Teams {
             }
         }
         join<SHARE>();
+        return SHARE && left;
     }
 
     // The teams of a warp put together what they found, which all of them have then.

@@ -186,8 +186,9 @@ struct Warps {
         }
     }
 
+    // Whether this thread flagged a query.
     template <bool SHARE, class A>
-    __device__ void walk(const A& arguments, const Unified& unified, const Seen& seen, const Heads& own) {
+    __device__ bool walk(const A& arguments, const Unified& unified, const Seen& seen, const Heads& own) {
         run = Run{nullptr, 0, 0};
         denominator = 0.0f;
         maximum = -__uint_as_float(0x7f800000u);
@@ -225,6 +226,7 @@ struct Warps {
         }
         denominator += __shfl_xor_sync(ALL_LANES, denominator, 1);
         denominator += __shfl_xor_sync(ALL_LANES, denominator, 2);
+        return SHARE && left;
     }
 
     __device__ void put(const Found& found, const Heads& own, unsigned int) const {
