@@ -85,7 +85,7 @@ fn models_are_listed_and_shown() {
         2,
         &["models show", "opt-31b", "did you mean"],
     );
-    let said = place.refused("models show zzz", 2, &["--model", "zzz", "opt-30b"]);
+    let said = place.refused("models show zzz", 2, &["models show:", "zzz", "opt-30b"]);
     assert!(!said.contains("did you mean"), "{said}");
     place.refused("models show no/config.json", 4, &["no/config.json"]);
     let hub = "models show facebook/opt-30b";

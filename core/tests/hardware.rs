@@ -155,8 +155,8 @@ fn round_trip_keeps_what_is_left_where_heads_share() {
 #[test]
 fn round_trip_keeps_every_optional_part() {
     let mut profile = mini();
-    profile.links.page_lock =
-        Some(Curve::new(vec![(1.0, 1e9 * (0.1 + 0.2))], "lab", Some(0.3)).unwrap());
+    let odd = vec![(1.0, 1e9 * (0.1 + 0.2))];
+    profile.links.page_lock = Some(Curve::new(odd, "lab", Some(0.3)).unwrap());
     profile.links.h2d.pageable = Some(profile.links.d2h.page_locked.clone());
     profile.links.peers = vec![plimsoll_core::hardware::PeerLink {
         from: 0,
@@ -171,7 +171,6 @@ fn round_trip_keeps_every_optional_part() {
     profile.compute.handoff = Some(Quantity::new(Seconds(0.0), "lab"));
     profile.compute.stream_handoff = Some(Quantity::new(Seconds(2e-6), "lab"));
     profile.compute.cpu_copy_share = Some(Quantity::new(0.25, "lab"));
-    profile.kind = DeviceKind::Emulated;
     profile.compute.device_threads = Some(Quantity::new(12, "lab"));
     profile.compute.cpu_attention_prefill = Some(profile.compute.attention_prefill.clone());
     profile.compute.cpu_gemm = profile.compute.gemm.clone();

@@ -225,11 +225,14 @@ fn does_not_fit(
         format!("; whole tensors put {real} of the weights on device/host/disk, for {asked}")
     });
     let coarse = args.plan.is_none() && plan.policy.granularity == Granularity::Layer;
-    let finer = match coarse {
-        true if fits_if_spread(plan) => {
+    let finer = match coarse.then(|| check_spread(plan)) {
+        Some(Ok(())) => {
             ", or give --granularity spread, as plans have it: percents are then of the model and not of each layer"
         }
-        true if !whole.is_empty() => ", or give --granularity spread, which comes closer to that",
+        // What lacks then is less.
+        Some(Err(LowerError::DoesNotFit { tier: then, .. })) if then != tier => {
+            ", or give --granularity spread, which comes closer to that"
+        }
         _ => "",
     };
     let gpus = profile.num_gpus().min(plan.model.num_hidden_layers);
@@ -247,8 +250,8 @@ fn does_not_fit(
     .into()
 }
 
-/// Whether it fits where rounding errors are carried from tensor to tensor.
-fn fits_if_spread(plan: &Plan) -> bool {
+/// [`check_fits`] where rounding errors are carried from tensor to tensor.
+fn check_spread(plan: &Plan) -> Result<(), LowerError> {
     let policy = Policy {
         granularity: Granularity::Spread,
         ..plan.policy
@@ -257,7 +260,7 @@ fn fits_if_spread(plan: &Plan) -> bool {
         policy,
         ..plan.clone()
     };
-    check_fits(&plan).is_ok()
+    check_fits(&plan)
 }
 
 fn write_trace(args: &Args, plan: &Plan, run: &Run) -> io::Result<()> {

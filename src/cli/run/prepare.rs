@@ -69,10 +69,8 @@ pub(super) struct Prepared {
 impl Prepared {
     pub fn new(args: &Args, cpu: &CpuOptions) -> anyhow::Result<Prepared> {
         let model = args.model.as_deref().map(find_model).transpose()?;
-        let given = match &args.plan {
-            Some(path) => Some(given_plan(args, path, model.as_ref())?),
-            None => None,
-        };
+        let given = |path| given_plan(args, path, model.as_ref());
+        let given = args.plan.as_deref().map(given).transpose()?;
         let kept = match (&args.output, args.resume) {
             (Some(path), true) => Kept::read(path)?,
             _ => Kept::default(),
