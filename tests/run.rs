@@ -51,6 +51,7 @@ fn a_run_gives_tokens_and_the_measured_figures() {
     ));
     assert!(text.contains("emulated"), "{text}");
     assert!(text.contains("pace: around the run, "), "{text}");
+    assert!(text.contains("predicted  at this pace  measured"), "{text}");
     for work in ["few tokens", "many", "copies"] {
         assert!(text.contains(work), "no {work} in\n{text}");
     }
@@ -61,6 +62,9 @@ fn a_run_gives_tokens_and_the_measured_figures() {
     for work in ["few_tokens", "many_tokens", "copy"] {
         assert!(json["pace"][work].as_f64().is_some_and(|it| it > 0.0));
     }
+    // At the stated pace, which no machine has, products would take another time.
+    let latency = |key: &str| json[key]["latency_s"].as_f64().expect("a prediction");
+    assert_ne!(latency("prediction_at_pace"), latency("prediction"));
 }
 
 #[test]

@@ -189,7 +189,10 @@ fn percents_that_fit_the_model_and_no_layer_are_told_of_the_other_rounding() {
         3,
         &["host", "put 0%/66%/34%", "for 15%/43%/42%"],
     );
-    assert!(said.contains("spread, which comes closer"), "{said}");
+    assert!(
+        said.contains("spread, which comes closer to these percents"),
+        "{said}"
+    );
     // Where that does not help, nobody is sent there.
     let said = place.refused(&line("14 60", ""), 3, &["host"]);
     assert!(!said.contains("granularity"), "{said}");

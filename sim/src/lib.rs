@@ -15,4 +15,5 @@ mod stream;
 pub use cost::CostModel;
 pub use engine::Simulator;
 pub use relying::Relying;
+pub use repeat::rounds_are_alike;
 pub use simulate::{SimulateError, predict, prediction, simulate, time};

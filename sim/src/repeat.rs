@@ -14,6 +14,13 @@ use crate::simulate::{SimulateError, run_unverified};
 /// the others, and one more, which a diagonal schedule admits beside it.
 const ROUNDS: usize = 3;
 
+/// Whether one round of a plan can stand for the others. Of answers of one token a pipeline's first stages are rounds ahead of its last,
+/// and the disk, which nobody waits for to have written the cache, is rounds behind.
+pub fn rounds_are_alike(plan: &Plan) -> bool {
+    let drifts = plan.policy.pipeline.stages > 1 || plan.policy.cache.disk > 0.0;
+    !drifts || plan.workload.gen_len > 1
+}
+
 /// A plan for fewer prompts, of which so many rounds are missing.
 struct Shortened {
     plan: Plan,
@@ -23,10 +30,7 @@ struct Shortened {
 impl Shortened {
     /// Where there is enough to leave out.
     fn of(plan: &Plan) -> Option<Shortened> {
-        // Of answers of one token a pipeline's first stages are rounds ahead of its last, and the disk, which nobody waits for to have
-        // written the cache, is rounds behind.
-        let drifts = plan.policy.pipeline.stages > 1 || plan.policy.cache.disk > 0.0;
-        if drifts && plan.workload.gen_len == 1 {
+        if !rounds_are_alike(plan) {
             return None;
         }
         let rounds = rounds(&plan.policy, &plan.workload);

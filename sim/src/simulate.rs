@@ -36,7 +36,7 @@ pub fn simulate(plan: &Plan, profile: &HardwareProfile) -> Result<Run, SimulateE
 }
 
 /// What a plan's run in modelled time amounts to, and how sure that is. Of many rounds only a few are
-/// simulated, and no piece is kept longer than it takes. Its program is not verified: that takes longer than
+/// simulated where they are alike ([`rounds_are_alike`](crate::rounds_are_alike)), and no piece is kept longer than it takes. Its program is not verified: that takes longer than
 /// all else, and whoever executes it does so.
 ///
 /// # Errors

@@ -452,3 +452,19 @@ fn what_is_hidden_is_all_but_the_busiest() {
     let off = binds / expected.latency_s.0 - 1.0;
     assert!(off.abs() < 0.05, "{off}: {expected:?}");
 }
+
+/// A layer's end is held back behind the other batch's projection, whether the activations stay on the device or move.
+#[test]
+fn two_batches_hide_the_cpu_although_activations_move() {
+    let latency = |percent: [f64; 6]| {
+        let policy = Policy {
+            page_locked: PageLocked::ALL,
+            ..policy(8, 2, percent, true)
+        };
+        let plan = plan(model("opt-1.3b"), WORKLOAD, policy);
+        predict(&plan, &quiet_t4()).expect("fits").latency_s.0
+    };
+    let stay = latency([100.0, 0.0, 0.0, 100.0, 100.0, 0.0]);
+    let some_move = latency([100.0, 0.0, 0.0, 100.0, 80.0, 20.0]);
+    assert!(some_move < stay * 1.03, "{some_move} s beside {stay} s");
+}

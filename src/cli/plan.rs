@@ -533,10 +533,15 @@ fn advice(
         ObjectiveName::Throughput => format!("would give {about}{gain:.1}x the throughput"),
         ObjectiveName::Latency => format!("would make it {about}{gain:.1}x as fast"),
     };
-    let helps = planned
-        .advice
-        .as_ref()
-        .map(|advice| format!("{} {}", advice.change, would_be(advice.gain, "")));
+    let helps = planned.advice.as_ref().map(|advice| {
+        // How fast a CPU multiplies that nobody measured is a bound, of which the plan now has nothing.
+        let is_bound = advice.is_split && planned.plan.policy.split.is_none();
+        let about = match is_bound && !profile.knows_cpu_products() {
+            true => "up to ",
+            false => "",
+        };
+        format!("{} {}", advice.change, would_be(advice.gain, about))
+    });
     let none = match is_too_long_for_advice(&planned.plan) {
         true => "no change of the machine was tried: the plan takes long to simulate",
         false => "no single change that was tried helps",

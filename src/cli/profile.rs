@@ -124,19 +124,22 @@ pub(super) fn cpu_options(
     Ok(cpu)
 }
 
+/// Measures, and says so where something else had the processors as well.
 pub(super) fn measure_with_progress(options: &ProbeOptions) -> anyhow::Result<HardwareProfile> {
-    if let Some(busy) = busy_share(LOOKED_FOR).filter(|busy| *busy > BUSY_MOST) {
-        complain(&format!(
-            "something else keeps {} of the processors busy: rates come out low and uneven; measure again \
-             when the machine is idle",
-            percent(busy)
-        ));
-    }
+    let busy = busy_share(LOOKED_FOR).filter(|busy| *busy > BUSY_MOST);
     let progress = Progress::new("measuring", 100);
     let profile = measure(options, &mut |what, share| {
         progress.begin(&format!("measuring {what}"), (share * 100.0) as u64);
-    });
-    Ok(profile?)
+    })?;
+    drop(progress);
+    if let Some(busy) = busy {
+        complain(&format!(
+            "something else kept {} of the processors busy when this began: rates come out low and uneven; \
+             measure again when the machine is idle",
+            percent(busy)
+        ));
+    }
+    Ok(profile)
 }
 
 /// The date in UTC, as YYYY-MM-DD.

@@ -229,9 +229,8 @@ fn does_not_fit(
         Some(Ok(())) => {
             ", or give --granularity spread, as plans have it: percents are then of the model and not of each layer"
         }
-        // What lacks then is less.
         Some(Err(LowerError::DoesNotFit { tier: then, .. })) if then != tier => {
-            ", or give --granularity spread, which comes closer to that"
+            ", or give --granularity spread, which comes closer to these percents, and a little less"
         }
         _ => "",
     };

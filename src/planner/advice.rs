@@ -35,6 +35,8 @@ pub struct Advice {
     pub change: String,
     /// Tokens a second with it over those without.
     pub gain: f64,
+    /// Whether the plan with it splits linear layers, for which the CPU's own rate counts.
+    pub is_split: bool,
 }
 
 /// The change that helps a plan most of those tried, with all that was `open` to it; none where none helps.
@@ -100,7 +102,11 @@ pub(super) fn best(
             None => rate(&best) / rate(&now),
         };
         if gain >= GAIN_MIN {
-            return Ok(Some(Advice { change, gain }));
+            return Ok(Some(Advice {
+                change,
+                gain,
+                is_split: false,
+            }));
         }
     }
     Ok(None)
@@ -139,18 +145,34 @@ pub(super) fn best_by_samples(
 }
 
 /// The change with the most gain, if it is worth a word.
-fn most(
-    gains: impl Iterator<Item = Result<(String, f64), PlanError>>,
-) -> Result<Option<Advice>, PlanError> {
+fn most(all: impl Iterator<Item = Result<Advice, PlanError>>) -> Result<Option<Advice>, PlanError> {
     let mut best: Option<Advice> = None;
-    for gain in gains {
-        let (change, gain) = gain?;
-        if gain >= best.as_ref().map_or(GAIN_MIN, |advice| advice.gain) {
-            best = Some(Advice { change, gain });
+    for advice in all {
+        let advice = advice?;
+        if advice.gain >= best.as_ref().map_or(GAIN_MIN, |best| best.gain) {
+            best = Some(advice);
         }
     }
     Ok(best)
 }
+
+/// What plans, split or not, come to on each changed machine, at a `rate` in tokens a second, none where none fits; beside so many now.
+fn of_changes(
+    profile: &HardwareProfile,
+    now: f64,
+    (is_split, rate): (bool, Rate<'_>),
+) -> Vec<Result<Advice, PlanError>> {
+    on_all_processors(changes(profile), &|(change, profile)| {
+        rate(&profile).map(|then| Advice {
+            change,
+            gain: then.unwrap_or(0.0) / now,
+            is_split,
+        })
+    })
+}
+
+/// Tokens a second on a machine.
+type Rate<'r> = &'r (dyn Fn(&HardwareProfile) -> Result<Option<f64>, PlanError> + Sync);
 
 /// The change that helps a split plan of so many tokens a second most, by simulating it on each changed machine with the shares and
 /// modules that are best there; none where none helps.
@@ -158,25 +180,20 @@ pub(super) fn of_split(
     (plan, now): (&Plan, f64),
     profile: &HardwareProfile,
 ) -> Result<Option<Advice>, PlanError> {
-    let gains = on_all_processors(changes(profile), &|(change, profile)| {
-        split::rate_on(plan, &profile).map(|then| (change, then.unwrap_or(0.0) / now))
-    });
-    most(gains.into_iter())
+    let rate = |profile: &HardwareProfile| split::rate_on(plan, profile);
+    most(of_changes(profile, now, (true, &rate)).into_iter())
 }
 
-/// What helps most of a plan's own advice and of what other plans come to on changed machines, whose `rate` is in tokens a second.
+/// What helps most of a plan's own advice and of what plans of the other strategy come to on changed machines.
 pub(super) fn most_of_changes(
     profile: &HardwareProfile,
     planned: &Planned,
-    rate: &(dyn Fn(&HardwareProfile) -> Result<Option<f64>, PlanError> + Sync),
+    rate: Rate<'_>,
 ) -> Result<Option<Advice>, PlanError> {
-    let now = planned.throughput_tok_s;
-    let gains = on_all_processors(changes(profile), &|(change, profile)| {
-        rate(&profile).map(|then| (change, then.unwrap_or(0.0) / now))
-    });
-    let own = planned.advice.clone();
-    let own = own.map(|own| Ok((own.change, own.gain)));
-    most(own.into_iter().chain(gains))
+    let other = planned.plan.policy.split.is_none();
+    let others = of_changes(profile, planned.throughput_tok_s, (other, rate));
+    let own = planned.advice.clone().map(Ok);
+    most(own.into_iter().chain(others))
 }
 
 /// (GPU batch size, GPU batches) near the best, the plan's own first: as proposed, larger, and smaller. Without

@@ -143,15 +143,17 @@ pub(super) fn advice_of_both(
     request: &Request,
     planned: &Planned,
 ) -> Result<Option<Advice>, PlanError> {
-    let Some(all) = few(workload_of(request).num_prompts) else {
+    let plan = &planned.plan;
+    let few = few(workload_of(request).num_prompts);
+    // As always, none is looked for where plans take long to simulate.
+    let Some(all) = few.filter(|_| !judge::is_large(plan)) else {
         return Ok(planned.advice.clone());
     };
-    let plan = &planned.plan;
     advice::most_of_changes(profile, planned, &|changed| {
         let machine = (changed, model, dtype);
         match plan.policy.split {
             Some(_) => unsplit_rate(machine, request, (plan, |_: &Policy| true)),
-            None => split::rate(machine, request, (&[all], |_: &_| true)),
+            None => split::rate(machine, request, (&split_blocks(all), |_: &_| true)),
         }
     })
 }
@@ -177,8 +179,15 @@ fn in_part_on_the_cpu(
     if request.allowed.strategy != Strategy::FlexGen {
         return Ok(None);
     }
-    let smaller = prompts.is_some() && all > SPLIT_SEQUENCES;
-    let blocks = [SPLIT_SEQUENCES, all];
-    let blocks = if smaller { &blocks[..] } else { &blocks[1..] };
-    split::rate(machine, request, (blocks, |_: &_| true))
+    let blocks = match prompts {
+        Some(_) => split_blocks(all),
+        None => vec![all],
+    };
+    split::rate(machine, request, (&blocks, |_: &_| true))
+}
+
+/// The blocks that so many prompts are split in to say about what that would bring.
+fn split_blocks(all: u32) -> Vec<u32> {
+    let smaller = (all > SPLIT_SEQUENCES).then_some(SPLIT_SEQUENCES);
+    smaller.into_iter().chain([all]).collect()
 }

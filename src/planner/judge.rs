@@ -17,7 +17,7 @@ use plimsoll_core::timing::Part;
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForms, Estimate, stage_model};
-use plimsoll_sim::{predict, time};
+use plimsoll_sim::{predict, rounds_are_alike, time};
 
 use super::kind::{self, Alike};
 use super::{Objective, PlanError};
@@ -364,11 +364,14 @@ pub(super) fn in_full(
     all(plans, &|plan| Judged::in_full(plan, profile))
 }
 
-/// Whether a plan takes so long to simulate that hardly another is besides. Of many rounds only some are simulated.
+/// Whether a plan takes so long to simulate that hardly another is besides. Of many rounds only some are simulated, where they are alike.
 pub(super) fn is_large(plan: &Plan) -> bool {
     let block = plan.policy.block_size();
-    let rounds = block.saturating_mul(ROUNDS);
-    let prompts = plan.workload.num_prompts.unwrap_or(block).min(rounds);
+    let all = plan.workload.num_prompts.unwrap_or(block);
+    let prompts = match rounds_are_alike(plan) {
+        true => all.min(block.saturating_mul(ROUNDS)),
+        false => all,
+    };
     squares_of(plan, prompts) > LARGE_SQUARES
 }
 

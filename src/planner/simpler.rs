@@ -21,6 +21,10 @@ impl Search<'_> {
         known: &[Vec<Proposal>],
         (objective, count): (Objective, usize),
     ) -> Vec<Vec<Proposal>> {
+        let is_single = self.open.iter().all(|choice| choice.pipeline.stages == 1);
+        if !is_single {
+            return Vec::new();
+        }
         let any = |of: fn(&Proposal) -> bool| known.iter().flatten().any(of);
         let room = self.maker.room();
         let usual = || {
@@ -37,8 +41,6 @@ impl Search<'_> {
             let within = usual().filter(|it| space::may_spare_disk(&it.form, &room));
             ways.push((within.cloned().collect(), room));
         }
-        let is_single = self.open.iter().all(|choice| choice.pipeline.stages == 1);
-        ways.retain(|_| is_single);
         let scores = known.iter().flatten().map(|proposal| proposal.score);
         let most = scores.fold(f64::INFINITY, f64::min) * CLOSED_FORM_OFF;
         let scanned = ways.into_iter().flat_map(|(shapes, room)| {

@@ -11,7 +11,12 @@ use crate::units::{Bytes, BytesPerSecond, Seconds};
 /// No machine's rates are less a second, and no tier has fewer bytes: they were meant in another unit.
 const RATE_LEAST: f64 = 1e5;
 const CAPACITY_LEAST: f64 = 1e3;
-const IN_ONES: &str = "write it in units of one: 24 GB is 24e9, 7 GB/s is 7e9";
+const IN_ONES: &str = "write it in units of one: 24 GB is 24e9, 7 GB/s is 7e9, 65 TFLOP/s is 65e12";
+
+/// Whether a key says how much memory there is, or may be page-locked.
+fn is_of_memory(key: &str) -> bool {
+    key.ends_with("_capacity_bytes") || key == "page_lockable_bytes"
+}
 
 /// A table, the keys it may have, and the path that leads to it.
 pub(super) struct Reader<'a> {
@@ -311,7 +316,7 @@ impl<'a> Reader<'a> {
             v if v < 0.0 => ("is below 0", "write how many bytes there are"),
             // 2^63 is where TOML's integers end.
             v if v >= 9.2e18 => ("is more than any machine has", "write less than 9.2e18"),
-            v if key.ends_with("_capacity_bytes") && v > 0.0 && v < CAPACITY_LEAST => {
+            v if is_of_memory(key) && v > 0.0 && v < CAPACITY_LEAST => {
                 ("bytes are less than any machine has", IN_ONES)
             }
             v if v.fract() == 0.0 => return Ok(map(quantity, |value| Bytes(value as u64))),
