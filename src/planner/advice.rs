@@ -39,6 +39,16 @@ pub struct Advice {
     pub is_split: bool,
 }
 
+impl Advice {
+    fn unsplit(change: String, gain: f64) -> Advice {
+        Advice {
+            change,
+            gain,
+            is_split: false,
+        }
+    }
+}
+
 /// The change that helps a plan most of those tried, with all that was `open` to it; none where none helps.
 pub(super) fn best(
     (search, open): (&Search<'_>, &[Policy]),
@@ -102,11 +112,7 @@ pub(super) fn best(
             None => rate(&best) / rate(&now),
         };
         if gain >= GAIN_MIN {
-            return Ok(Some(Advice {
-                change,
-                gain,
-                is_split: false,
-            }));
+            return Ok(Some(Advice::unsplit(change, gain)));
         }
     }
     Ok(None)

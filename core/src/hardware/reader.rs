@@ -11,7 +11,7 @@ use crate::units::{Bytes, BytesPerSecond, Seconds};
 /// No machine's rates are less a second, and no tier has fewer bytes: they were meant in another unit.
 const RATE_LEAST: f64 = 1e5;
 const CAPACITY_LEAST: f64 = 1e3;
-const IN_ONES: &str = "write it in units of one: 24 GB is 24e9, 7 GB/s is 7e9, 65 TFLOP/s is 65e12";
+const IN_ONES: &str = "write it in units of one: 24 GB is 24e9, 7 GB/s is 7e9, 2 TFLOP/s is 2e12";
 
 /// Whether a key says how much memory there is, or may be page-locked.
 fn is_of_memory(key: &str) -> bool {
