@@ -2,7 +2,6 @@
 
 use plimsoll_core::policy::{PageLocked, Policy, Schedule};
 
-use super::lp::uses_disk;
 use crate::flexgen;
 
 /// The order of computation and its steps, where attention runs, over how many GPUs, whether linear layers are split: plans that differ
@@ -35,8 +34,8 @@ impl Kind {
 }
 
 /// Plans on which simulations of a part, and the closed form, err alike: of a kind, of blocks with or without more GPU batches
-/// than are usual, with the same page-locked, with all of the cache on the device or not, and with anything on disk or not.
-pub(super) type Alike = (Kind, bool, PageLocked, bool, bool);
+/// than are usual, with the same page-locked, and with all of the cache on the device or not.
+pub(super) type Alike = (Kind, bool, PageLocked, bool);
 
 /// What a policy's plan errs alike with.
 pub(super) fn alike(policy: &Policy) -> Alike {
@@ -45,7 +44,6 @@ pub(super) fn alike(policy: &Policy) -> Alike {
         has_usual_batches(policy),
         policy.page_locked,
         policy.cache.device >= 1.0,
-        uses_disk(policy),
     )
 }
 

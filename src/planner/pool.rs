@@ -373,7 +373,11 @@ fn finalists(plans: Vec<Candidate>, objective: Objective) -> Vec<Candidate> {
     let mut finalists = Vec::new();
     for candidate in plans {
         let policy = &candidate.plan().policy;
-        let way = (kind::alike(policy), policy.pipeline.micro_batches);
+        let way = (
+            kind::alike(policy),
+            policy.pipeline.micro_batches,
+            lp::uses_disk(policy),
+        );
         let another_kind = candidate.kind() != kind_of_best;
         let before = seen.iter().filter(|known| **known == way).count();
         let of_best = seen.first().is_none_or(|best| *best == way);
