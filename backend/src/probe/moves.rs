@@ -151,8 +151,8 @@ impl Moves {
         self
     }
 
-    /// Appends a move of `bytes`. The source runs on through its region, as weights do; the
-    /// destination alternates between two places, as slots do.
+    /// Appends a move of `bytes`. The source runs on through its region, as weights do. So does the destination of what leaves the
+    /// device or the host, as a cache does; else it alternates between two places, as slots do.
     pub(super) fn push(&mut self, mover: usize, bytes: u64, deps: &[TaskId]) -> TaskId {
         let (source, target) = ends(self.movers[mover]);
         let place = |at: u64, tier: Tier| {
@@ -161,12 +161,10 @@ impl Moves {
         };
         let count = self.moved[mover];
         self.moved[mover] += 1;
-        let (from, to) = (place(count, source), place(count % 2, target));
-        // A disk that is written like a cache is written on and on, not in two places.
-        let to = if self.movers[mover] == ResourceKind::DiskWrite {
-            place(count, target)
-        } else {
-            to
+        let from = place(count, source);
+        let to = match self.movers[mover] {
+            ResourceKind::D2h | ResourceKind::DiskWrite => place(count, target),
+            _ => place(count % 2, target),
         };
         let op = self.program.op(Op::Move {
             bytes: Bytes(bytes),

@@ -8,12 +8,14 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{PageLocked, Policy};
 use plimsoll_core::program::{Machine, Program, ResourceKind};
 use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
 use super::contention::ROUNDS_OF_MOVES;
 use super::moves::{Moves, REGION, SIZES};
 use super::samples::Timed;
 use super::{ProbeError, ProbeOptions, compute, run_program};
+use crate::tiers::available_memory;
 
 /// A region of each on each side, one behind the other.
 const MOVERS: [ResourceKind; 2] = [ResourceKind::H2d, ResourceKind::D2h];
@@ -21,6 +23,11 @@ const MOVERS: [ResourceKind; 2] = [ResourceKind::H2d, ResourceKind::D2h];
 /// A copy that is several times what drivers stage ahead, and one from page-locked memory that takes longer than that.
 const STAGED: u64 = 4 << 20;
 const BEFORE: u64 = 32 << 20;
+
+/// A region of the host that no processor's cache holds, as a plan's cache is: a copy from there, or to there, is one by the
+/// processor. And how much memory has to be free for it.
+const COLD: Bytes = Bytes(1 << 30);
+const COLD_ROOM: Bytes = Bytes(8 << 30);
 
 /// Copies beside each other, and how many bytes each way in all: some milliseconds.
 const BESIDE: u64 = 4 << 20;
@@ -46,14 +53,21 @@ impl PageableCopies {
     /// # Errors
     /// Memory that cannot be had.
     pub fn new(options: &ProbeOptions) -> Result<PageableCopies, ProbeError> {
-        let mut plan = plan(options)?;
+        let of_host = match available_memory() {
+            Some(free) if free >= COLD_ROOM => COLD,
+            _ => REGION,
+        };
+        let mut plan = plan(options, of_host)?;
         let mut behind = footprint(&plan)?;
-        let small = PerTier::from_fn(|_| REGION);
-        let regions = Moves::room(&MOVERS, small, PerTier::default());
+        let sizes = PerTier {
+            host: of_host,
+            ..PerTier::from_fn(|_| REGION)
+        };
+        let regions = Moves::room(&MOVERS, sizes, PerTier::default());
         // And for the page-locked copies.
         plan.capacity_bytes.device += regions.device + REGION;
         let behind_all = footprint(&plan)?.host;
-        plan.capacity_bytes.host = behind_all + REGION;
+        plan.capacity_bytes.host = behind_all + of_host;
         let machine = Machine::single_gpu(plan.capacity_bytes);
         let host = machine
             .arena(Tier::Host, 0)
@@ -66,7 +80,7 @@ impl PageableCopies {
             "weights fill the regions"
         );
         behind.host = homes.start;
-        let moves = Moves::new(Program::new(), &machine, small).with((&MOVERS, false), behind);
+        let moves = Moves::new(Program::new(), &machine, sizes).with((&MOVERS, false), behind);
         behind.host = behind_all;
         behind.device += regions.device;
         let mut moves = moves.with((&MOVERS[..1], true), behind);
@@ -117,7 +131,7 @@ pub(super) fn staged(tasks: &[Timed]) -> Vec<f64> {
 }
 
 /// A model with weights for all regions on the host, nothing of them page-locked.
-fn plan(options: &ProbeOptions) -> Result<Plan, LowerError> {
+fn plan(options: &ProbeOptions, region: Bytes) -> Result<Plan, LowerError> {
     let dtype = options.dtypes[0];
     let policy = Policy {
         page_locked: PageLocked::NONE,
@@ -129,7 +143,7 @@ fn plan(options: &ProbeOptions) -> Result<Plan, LowerError> {
         num_prompts: None,
     };
     // That many bytes are about as many only.
-    let model = compute::model(compute::of_bytes(REGION * 3, dtype));
+    let model = compute::model(compute::of_bytes(region * 2 + REGION, dtype));
     compute::with_room((model, dtype), workload, policy)
 }
 
