@@ -6,10 +6,11 @@ use std::path::Path;
 use plimsoll_core::serve::IterationRow;
 
 use super::execute::Measured;
-use super::{Kind, Replayed, Server};
+use super::{Kind, Server};
 use crate::files::{write_atomically, write_text};
 use crate::report::{OverTime, picture_svg, to_csv, write_picture_png};
 use crate::serve::over_time::{panels, rows, shaded};
+use crate::serve::replay::Replayed;
 
 /// Runs by name with their iterations: predicted as the machine was profiled and, where it was really served, as fast as the
 /// machine went, and measured. Alone where predictions were of another machine.
