@@ -54,6 +54,26 @@ fn a_pipeline_is_simulated_and_says_what_each_stage_does() {
 }
 
 #[test]
+fn stages_of_one_host_have_its_memory_once() {
+    let place = Place::new();
+    let source = r#"{ value = 4, source = "four-machines" }"#;
+    let two = source.replace('4', "2");
+    let hardware = format!(
+        "name = \"two-hosts\"\nextends = \"t4x4\"\n[cluster]\nhosts = {two}\ngpus_per_host = {two}\n"
+    );
+    place.write("two-hosts.toml", &hardware);
+    let line = format!("simulate --hw two-hosts.toml --model opt-1.3b {PIPELINE} --stages 4");
+    let text = place.text(&line);
+    let stages = text.lines().skip_while(|line| !line.starts_with("stage"));
+    let shared: Vec<bool> = stages
+        .skip(1)
+        .take(4)
+        .map(|line| line.contains("as above"))
+        .collect();
+    assert_eq!(shared, [false, true, false, true], "{text}");
+}
+
+#[test]
 fn a_pipeline_that_is_none_is_refused() {
     let place = Place::new();
     let on =

@@ -36,9 +36,8 @@ use crate::planner::{
     Allowed, Answer, Flag, Infeasible, Objective, PlanError, Planned, Request, Strategy, Unasked,
     is_too_long_for_advice, search_watched, unasked,
 };
-use crate::report::plan::{
-    bottleneck_text, duration, intervals_machine, locks_much, plan_text, search_text,
-};
+use crate::report::bottleneck::bottleneck_text;
+use crate::report::plan::{duration, intervals_machine, locks_much, plan_text, search_text};
 use crate::report::{packed_note, three_digits};
 
 /// What to plan.

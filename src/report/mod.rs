@@ -1,6 +1,7 @@
 //! What people and spreadsheets read: text tables, CSV, scatter plots.
 
 mod bench;
+pub mod bottleneck;
 mod canvas;
 mod certainty;
 mod csv;

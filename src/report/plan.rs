@@ -13,10 +13,11 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::split::{Module, SplitLinears};
-use plimsoll_core::summary::{BusyFraction, Summary};
+use plimsoll_core::summary::Summary;
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::{Bytes, Seconds};
 
+use super::bottleneck::{busy, in_words};
 use super::certainty::{certainty_text, numbers, probably, rates_text};
 use super::{Align, Table, count, percent, three_digits};
 use crate::planner::Kind;
@@ -530,58 +531,6 @@ fn phases(summary: &Summary, is_steady: bool) -> String {
         }
         Some(decode) => format!("prefill {prefill}, decode {}", duration(decode)),
         None => "all of it prefill, which gives the one token of each prompt".to_owned(),
-    }
-}
-
-/// A resource that is busy for a larger share of the time binds alone.
-const ALL_THE_TIME: f64 = 0.9;
-
-/// What binds a prediction, in a sentence: the busiest resource, and what stages lose by waiting for each
-/// other where that is most of what their GPUs do not work.
-pub fn bottleneck_text(summary: &Summary) -> String {
-    let share = busy(&summary.busy_fraction, &summary.bottleneck);
-    let busiest = format!(
-        "{} is busy {} of the time",
-        in_words(&summary.bottleneck),
-        percent(share)
-    );
-    let bubbles = bubbles(summary);
-    let idle = 1.0 - summary.busy_fraction.gpu;
-    // What is busy all the time is waited for, however stages share the work.
-    if bubbles <= idle / 2.0 || summary.stages.is_empty() || share > ALL_THE_TIME {
-        return busiest;
-    }
-    format!(
-        "{busiest}, and stages have nothing to do for {} of it (bubbles, which more micro-batches or \
-         fewer stages make shorter)",
-        percent(bubbles)
-    )
-}
-
-/// Share of the time in which a stage has no pass under way, on average.
-fn bubbles(summary: &Summary) -> f64 {
-    let all: f64 = summary.stages.iter().map(|stage| stage.bubble).sum();
-    all / summary.stages.len().max(1) as f64
-}
-
-fn busy(fractions: &BusyFraction, name: &str) -> f64 {
-    let found = fractions
-        .named()
-        .into_iter()
-        .find(|(known, _)| *known == name);
-    found.map_or(0.0, |(_, share)| share)
-}
-
-pub(super) fn in_words(resource: &str) -> &str {
-    match resource {
-        "gpu" => "GPU",
-        "cpu" => "CPU",
-        "h2d" => "host to device",
-        "d2h" => "device to host",
-        "disk_read" => "disk read",
-        "disk_write" => "disk write",
-        "peer_link" => "link between stages",
-        other => other,
     }
 }
 

@@ -3,7 +3,8 @@
 use plimsoll_core::summary::Summary;
 use plimsoll_core::tier::Tier;
 
-use super::plan::{duration, in_words};
+use super::bottleneck::in_words;
+use super::plan::duration;
 use super::{Align, Table, percent, signed_percent, three_digits};
 
 /// Measured and predicted, line by line, with the prediction's signed error; where the machine's pace around the run is known, beside what
