@@ -153,15 +153,30 @@ fn by_modules(
     tensors.iter().map(home).collect()
 }
 
-/// FlexGen places a layer's attention and its MLP each by itself.
+/// FlexGen places a layer's attention and its MLP each by itself, and the norm of either, which is first here, behind its matrices: so
+/// with three quarters on the host an MLP's two are both there.
 fn by_halves(tensors: &[TensorSpec], shares: &Fractions) -> Vec<Tier> {
     tensors
         .chunk_by(|a, b| in_mlp(a.role) == in_mlp(b.role))
         .flat_map(|half| {
-            let sizes: Vec<u64> = half.iter().map(TensorSpec::elements).collect();
-            by_middle(&sizes, shares)
+            let mut sizes: Vec<u64> = half.iter().map(TensorSpec::elements).collect();
+            let norms = half.iter().take_while(|tensor| is_norm(tensor.role));
+            let norms = norms.count();
+            sizes.rotate_left(norms);
+            let mut tiers = by_middle(&sizes, shares);
+            tiers.rotate_right(norms);
+            tiers
         })
         .collect()
+}
+
+/// Whether a tensor is of a norm over all that a half of a layer takes or gives.
+fn is_norm(role: TensorRole) -> bool {
+    use TensorRole::{AttnNormBias, AttnNormWeight, MlpNormBias, MlpNormWeight};
+    matches!(
+        role,
+        AttnNormWeight | AttnNormBias | MlpNormWeight | MlpNormBias
+    )
 }
 
 fn in_mlp(role: TensorRole) -> bool {

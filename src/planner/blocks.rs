@@ -9,15 +9,16 @@ use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
+use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::ClosedForms;
 
 use super::bound::Bound;
 use super::judge::{self, Judged};
-use super::space::{self, Shape};
+use super::space::{self, Shape, Undivided};
 use super::whole::Maker;
-use super::{Allowed, Objective, PlanError, Request, Search, infeasible, split};
+use super::{Allowed, Objective, PlanError, Request, Search, infeasible, simpler, split};
 
 /// How many proposals of a block are made whole and judged, best first.
 const PROPOSED: usize = 8;
@@ -30,6 +31,8 @@ pub struct Rules {
     pub choices: Vec<Vec<Policy>>,
     /// GPU batches a block, at most.
     pub batches_max: u32,
+    /// Whether activations, and a cache in 4 bits, each lie on one tier.
+    pub undivided: bool,
     /// Its ways to make shares of weights whole.
     pub granularities: Vec<Granularity>,
     /// What it page-locks once a plan is whole, where its search knows nothing of that; none: as much as the machine is known to let.
@@ -47,9 +50,28 @@ impl Rules {
         Rules {
             choices: space::also_in_halves(choices),
             batches_max: u32::MAX,
+            undivided: false,
             granularities: vec![Granularity::Spread, Granularity::Layer],
             page_locks: None,
         }
+    }
+
+    /// A shape for each way in which what is not to be divided may lie.
+    fn shapes(&self, shape: Shape) -> Vec<Shape> {
+        if !self.undivided {
+            return vec![shape];
+        }
+        let caches: &[Option<Tier>] = match shape.policy.compression.cache {
+            true => &Tier::ALL.map(Some),
+            false => &[None],
+        };
+        let ways = caches.iter().flat_map(|cache| {
+            Tier::ALL.map(|tier| Undivided {
+                cache: *cache,
+                activations: Some(tier),
+            })
+        });
+        ways.map(|way| shape.undivided(way)).collect()
     }
 
     /// Who makes its plans.
@@ -240,21 +262,24 @@ impl<'a> Blocks<'a> {
     ) -> Result<Vec<Plan>, PlanError> {
         let room = maker.room();
         let may_fit = |policy: &Policy| Shape::that_may_fit(&self.forms, *policy, room);
-        let shapes: Vec<Shape> = open.iter().filter_map(may_fit).collect();
+        let may_fit = open.iter().filter_map(may_fit);
+        let shapes: Vec<Shape> = may_fit.flat_map(|shape| rules.shapes(shape)).collect();
         let mut plans: Vec<Plan> = Vec::new();
         // The closed form errs otherwise on each schedule, and on what is compressed, so each has its candidates.
         let alike = |policy: &Policy| (policy.schedule, policy.compression);
         let most = (room, Objective::Throughput, PROPOSED);
-        let proposals = space::scan_each(&shapes, alike, most)?
-            .into_iter()
-            .flatten();
-        for proposal in proposals {
+        let scanned = space::scan_each(&shapes, alike, most)?;
+        let simpler = simpler::moving_less(&shapes, &scanned, alike, most);
+        for proposal in scanned.into_iter().chain(simpler).flatten() {
             for &granularity in &rules.granularities {
                 let policy = Policy {
                     granularity,
                     ..proposal.policy
                 };
-                let shape = Shape::settled(policy, &proposal.form);
+                let shape = Shape {
+                    undivided: proposal.undivided,
+                    ..Shape::settled(policy, &proposal.form)
+                };
                 let Some(plan) = maker.fitting(&shape)? else {
                     continue;
                 };

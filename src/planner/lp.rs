@@ -9,7 +9,7 @@ use good_lp::{
     microlp, variable,
 };
 use plimsoll_core::policy::{Fractions, Policy};
-use plimsoll_core::tier::PerTier;
+use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_sim::closed_form::{Linear, Phase};
 
 use super::PlanError;
@@ -192,12 +192,22 @@ struct Shares {
 impl Program {
     fn new(shape: &Shape) -> Program {
         let mut variables = ProblemVariables::new();
-        let mut free_to = |most: f64| Free {
-            host: variables.add(variable().min(0.0).max(most)),
-            disk: variables.add(variable().min(0.0).max(most)),
+        let mut free = |all_on: Option<Tier>| {
+            let mut share = |tier: Tier| {
+                let [least, most] = match all_on {
+                    None => [0.0, 1.0],
+                    Some(all_on) => [f64::from(u8::from(all_on == tier)); 2],
+                };
+                variables.add(variable().min(least).max(most))
+            };
+            Free {
+                host: share(Tier::Host),
+                disk: share(Tier::Disk),
+            }
         };
-        let of_cache = if shape.cache_stays { 0.0 } else { 1.0 };
-        let (weights, cache, activations) = (free_to(1.0), free_to(of_cache), free_to(1.0));
+        let undivided = shape.undivided;
+        let weights = free(None);
+        let (cache, activations) = (free(undivided.cache), free(undivided.activations));
         let both = |free: Free<Variable>| (free.host + free.disk, 1.0);
         Program {
             rows: vec![both(weights), both(cache), both(activations)],

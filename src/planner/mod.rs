@@ -554,7 +554,13 @@ impl<'a> Search<'a> {
             let scanned = space::scan_each(shapes, Kind::of, (room, objective, count));
             // What the solver cannot place at all is left to the smallest blocks, and to the nearest plan.
             let scanned = scanned.unwrap_or_default();
-            let simpler = self.moving_less(shapes, &scanned, (objective, count));
+            // Of pipelines none: they take long.
+            let is_single = self.open.iter().all(|choice| choice.pipeline.stages == 1);
+            let asked = (room, objective, count);
+            let simpler = match is_single {
+                true => simpler::moving_less(shapes, &scanned, Kind::of, asked),
+                false => Vec::new(),
+            };
             let scanned = scanned.into_iter().map(|best| (best, JUDGED + more));
             let simpler = simpler.into_iter().map(|best| (best, simpler::JUDGED));
             for (best, most) in scanned.chain(simpler) {

@@ -4,53 +4,48 @@
 //! then holds up weights, though with short answers there is little of it; and it takes all the disk that hides, for gains below what
 //! any prediction is sure of.
 
-use super::kind::{self, Kind};
+use plimsoll_core::policy::Policy;
+
+use super::kind;
 use super::room::Room;
 use super::space::{self, Proposal, Shape};
-use super::{CLOSED_FORM_OFF, Objective, Search, lp};
+use super::{CLOSED_FORM_OFF, Objective, lp};
 
 /// How many of each kind and way to page-lock are judged.
 pub(super) const JUDGED: usize = 8;
 
-impl Search<'_> {
-    /// Proposals with all of the cache on the device, where some known ones have it elsewhere, and with nothing on disk, where some use
-    /// that; none for pipelines, which take long.
-    pub(super) fn moving_less(
-        &self,
-        shapes: &[Shape],
-        known: &[Vec<Proposal>],
-        (objective, count): (Objective, usize),
-    ) -> Vec<Vec<Proposal>> {
-        let is_single = self.open.iter().all(|choice| choice.pipeline.stages == 1);
-        if !is_single {
-            return Vec::new();
-        }
-        let any = |of: fn(&Proposal) -> bool| known.iter().flatten().any(of);
-        let room = self.maker.room();
-        let usual = || {
-            let is_usual = |it: &&Shape| kind::has_usual_batches(&it.policy);
-            shapes.iter().filter(is_usual)
-        };
-        let mut ways: Vec<(Vec<Shape>, Room)> = Vec::new();
-        if any(|proposal| proposal.policy.cache.device < 1.0) {
-            let staying = usual().filter_map(|it| it.with_cache_on_device(room));
-            ways.push((staying.collect(), *room));
-        }
-        if any(|proposal| lp::uses_disk(&proposal.policy)) {
-            let room = room.without_disk();
-            let within = usual().filter(|it| space::may_spare_disk(&it.form, &room));
-            ways.push((within.cloned().collect(), room));
-        }
-        let scores = known.iter().flatten().map(|proposal| proposal.score);
-        let most = scores.fold(f64::INFINITY, f64::min) * CLOSED_FORM_OFF;
-        let scanned = ways.into_iter().flat_map(|(shapes, room)| {
-            let found = space::scan_each(&shapes, Kind::of, (&room, objective, count));
-            found.unwrap_or_default()
-        });
-        let mut found: Vec<Vec<Proposal>> = scanned.collect();
-        for best in &mut found {
-            best.retain(|proposal| proposal.score <= most);
-        }
-        found
+/// Proposals with all of the cache on the device, where some known ones have it elsewhere, and with nothing on disk, where some use
+/// that: so many of each kind, as `key` has it.
+pub(super) fn moving_less<K: PartialEq>(
+    shapes: &[Shape],
+    known: &[Vec<Proposal>],
+    key: impl Fn(&Policy) -> K,
+    (room, objective, count): (&Room, Objective, usize),
+) -> Vec<Vec<Proposal>> {
+    let any = |of: fn(&Proposal) -> bool| known.iter().flatten().any(of);
+    let usual = || {
+        let is_usual = |it: &&Shape| kind::has_usual_batches(&it.policy);
+        shapes.iter().filter(is_usual)
+    };
+    let mut ways: Vec<(Vec<Shape>, Room)> = Vec::new();
+    if any(|proposal| proposal.policy.cache.device < 1.0) {
+        let staying = usual().filter_map(|it| it.with_cache_on_device(room));
+        ways.push((staying.collect(), *room));
     }
+    if any(|proposal| lp::uses_disk(&proposal.policy)) {
+        let room = room.without_disk();
+        let within = usual().filter(|it| space::may_spare_disk(&it.form, &room));
+        ways.push((within.cloned().collect(), room));
+    }
+    let scores = known.iter().flatten().map(|proposal| proposal.score);
+    let most = scores.fold(f64::INFINITY, f64::min) * CLOSED_FORM_OFF;
+    let scanned = ways.into_iter().flat_map(|(shapes, room)| {
+        let found = space::scan_each(&shapes, &key, (&room, objective, count));
+        found.unwrap_or_default()
+    });
+    let mut found: Vec<Vec<Proposal>> = scanned.collect();
+    for best in &mut found {
+        best.retain(|proposal| proposal.score <= most);
+    }
+    found
 }

@@ -34,6 +34,13 @@ const UNHIDDEN: f64 = 0.7;
 /// Shapes that are placed between two looks at which can still be among the best.
 pub(super) const AT_ONCE: usize = 32;
 
+/// What is not to be divided: the tier that all of it is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Undivided {
+    pub cache: Option<Tier>,
+    pub activations: Option<Tier>,
+}
+
 /// A point of the outer level with its closed form.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
@@ -42,8 +49,7 @@ pub(super) struct Shape {
     pub form: ClosedForm,
     /// The same with less page-locked, where not all may be.
     pub less_locked: Vec<Shape>,
-    /// Whether the cache is not to leave the device.
-    pub cache_stays: bool,
+    pub undivided: Undivided,
 }
 
 impl Shape {
@@ -66,11 +72,22 @@ impl Shape {
             policy,
             form: form.clone(),
             less_locked: Vec::new(),
-            cache_stays: false,
+            undivided: Undivided::default(),
         }
     }
 
-    /// The same with all of the cache on the device, unless that is surely too much; it is nothing to a CPU that attends then.
+    /// The same with something undivided.
+    pub(super) fn undivided(&self, undivided: Undivided) -> Shape {
+        let less = self.less_locked.iter();
+        Shape {
+            undivided,
+            less_locked: less.map(|shape| shape.undivided(undivided)).collect(),
+            ..self.clone()
+        }
+    }
+
+    /// The same with all of the cache on the device, unless that is surely too much or it is to be elsewhere; it is nothing to a CPU
+    /// that attends then.
     pub(super) fn with_cache_on_device(&self, room: &Room) -> Option<Shape> {
         let device = &self.form.memory().device;
         let PerTier {
@@ -80,13 +97,13 @@ impl Shape {
         } = device.cache;
         let least = device.lowest() - staying.min(host).min(disk) + staying;
         let may_fit = least <= room[Tier::Device];
-        let staying = |shape: &Shape| Shape {
-            cache_stays: true,
-            ..shape.clone()
-        };
-        (may_fit && !self.policy.cpu_attention).then(|| Shape {
-            less_locked: self.less_locked.iter().map(staying).collect(),
-            ..staying(self)
+        let cache = Some(Tier::Device);
+        let may_be_there = self.undivided.cache.is_none() || self.undivided.cache == cache;
+        (may_fit && may_be_there && !self.policy.cpu_attention).then(|| {
+            self.undivided(Undivided {
+                cache,
+                ..self.undivided
+            })
         })
     }
 
@@ -105,8 +122,7 @@ impl Shape {
 pub(super) struct Proposal {
     pub policy: Policy,
     pub form: ClosedForm,
-    /// As of its [`Shape`].
-    pub cache_stays: bool,
+    pub undivided: Undivided,
     /// What the closed form expects: seconds a token, or seconds.
     pub score: f64,
     /// The same if it hid less ([`UNHIDDEN`]).
@@ -497,7 +513,7 @@ pub(super) fn place_all(
             Proposal {
                 score: cost(expected.latency_s),
                 hiding_less: cost(expected.latency_s + unhidden),
-                cache_stays: shape.cache_stays,
+                undivided: shape.undivided,
                 policy,
                 form,
             }
@@ -612,7 +628,7 @@ mod tests {
             best.insert(Proposal {
                 policy,
                 form: form.clone(),
-                cache_stays: false,
+                undivided: Undivided::default(),
                 score,
                 hiding_less: score,
             });

@@ -85,7 +85,7 @@ impl Maker {
     /// layer alike, which is coarser but loads as much for each layer.
     pub(super) fn make(&self, proposal: &Proposal) -> Result<Vec<Plan>, PlanError> {
         self.whole(&Shape {
-            cache_stays: proposal.cache_stays,
+            undivided: proposal.undivided,
             ..Shape::settled(proposal.policy, &proposal.form)
         })
     }
