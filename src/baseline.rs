@@ -379,7 +379,7 @@ mod tests {
             let Outcome::DoesNotFit(excess) = baseline.block(8).unwrap() else {
                 panic!("{} fits", system.name());
             };
-            assert_eq!(excess.bound.tier(), Some(plimsoll_core::tier::Tier::Device));
+            assert_eq!(excess.bound.tier(), Some(Tier::Device));
             assert!(excess.needed > excess.capacity);
         }
     }

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::page_locked_bytes;
 use plimsoll_core::model::ModelSpec;
+use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
 use plimsoll_core::term::Term;
 use plimsoll_core::units::Bytes;
@@ -270,6 +271,11 @@ impl Point {
                 point.low_tok_s = range.map(|range| range.low);
                 point.high_tok_s = range.map(|range| range.high);
                 point.set_policy(policy);
+                if policy.split.is_some() {
+                    // Layers that are split lie on the host, whatever the policy's shares.
+                    let lie = WeightPlacement::of(&block.plan).shares();
+                    (point.wg, point.wc) = (Some(100.0 * lie.device), Some(100.0 * lie.host));
+                }
             }
             Outcome::DoesNotFit(excess) => {
                 point.exceeds = Some(excess.bound);

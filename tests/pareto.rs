@@ -39,6 +39,24 @@ fn pareto_draws_each_system_and_says_what_does_not_fit() {
     assert_eq!(report["points"][0]["wc"], 0.0);
 }
 
+#[test]
+fn weights_of_split_layers_are_where_they_lie() {
+    let place = Place::new();
+    let line = "pareto --hw a10 --device-gb 8 --model llama-2-13b --gen-len 8 --batches 1 --systems hetegen";
+    let point = &place.json(&format!("{line} --format json"))["points"][0];
+    let [on_device, on_host] = ["wg", "wc"].map(|key| point[key].as_f64().expect("a percentage"));
+    assert!(
+        on_device < 50.0 && (on_device + on_host - 100.0).abs() < 1e-6,
+        "{point}"
+    );
+    let text = place.text(line);
+    assert!(
+        text.lines()
+            .any(|it| it.starts_with("hetegen") && it.ends_with(" split")),
+        "{text}"
+    );
+}
+
 /// As `plan` does, of the machine and not of the plan.
 #[test]
 fn split_layers_on_a_cpu_of_unknown_speed_are_said_to_be_an_upper_bound() {

@@ -614,6 +614,13 @@ fn a_latency_limit_is_kept_or_refused() {
     let found = planned(&profile, &model, &hurried);
     assert!(latency(&found.plan) <= limit);
     assert!(throughput(&found.plan) <= throughput(&free.plan) * EQUAL);
+    // What keeps nothing out changes nothing.
+    let unhurried = Request {
+        max_latency_s: Some(Seconds(latency(&free.plan).0 * 2.0)),
+        ..request(FLEXGEN)
+    };
+    let found = planned(&profile, &model, &unhurried);
+    assert_eq!(found.plan, free.plan);
     let impossible = Request {
         max_latency_s: Some(Seconds(1e-3)),
         ..request(FLEXGEN)

@@ -295,6 +295,60 @@ fn orca_says_where_it_reserves_far_more_than_requests_have() {
 }
 
 #[test]
+fn what_is_not_served_as_it_was_asked_for_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
+    written(
+        &folder,
+        "t.csv",
+        &(header.to_owned() + "0,100,20\n0,50,150\n"),
+    );
+    let s3 = |max_len: &str| {
+        let flags = ["--manager", "s3", "--accuracy", "1", "--max-len", max_len];
+        let (code, _, said) = replay(&folder, &flags);
+        assert_eq!(code, 0, "{said}");
+        said
+    };
+    assert!(s3("100").contains("1 answers have more than the 100 tokens of --max-len"));
+    assert_eq!(s3("150"), "");
+    let pie = |expansion: &str| {
+        let flags = ["--manager", "pie", "--kv-gb", "3", "--expansion", expansion];
+        let (code, _, said) = replay(&folder, &flags);
+        assert_eq!(code, 0, "{said}");
+        said
+    };
+    assert_eq!(pie("1"), "");
+    let said = pie("18");
+    let said = pie("18");
+    assert!(
+        said.contains("expansion of 14.67 of 18, the nearest that there is"),
+        "{said}"
+    );
+}
+
+#[test]
+fn answers_of_one_token_have_nothing_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
+    written(&folder, "t.csv", &(header.to_owned() + "0,100,1\n1,50,1\n"));
+    let (code, out, said) = replay(&folder, &["--per-request", "r.csv"]);
+    assert_eq!((code, said.as_str()), (0, ""));
+    for name in ["a token after it, s", "between tokens, s"] {
+        let line = out.lines().find(|line| line.starts_with(name)).expect(name);
+        assert!(line.ends_with(" -") && !line.contains('0'), "{line}");
+    }
+    assert!(!out.contains("e-"), "differences of times: {out}");
+    let rows = fs::read_to_string(folder.path().join("r.csv")).unwrap();
+    assert!(rows.starts_with("run,request,"), "{rows}");
+    assert!(
+        rows.lines()
+            .skip(1)
+            .all(|row| row.starts_with("predicted,")),
+        "{rows}"
+    );
+}
+
+#[test]
 fn weights_that_do_not_fit_may_in_4_bits() {
     let folder = tempfile::tempdir().unwrap();
     let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
@@ -362,8 +416,10 @@ fn a_trace_is_served_for_real_as_it_was_predicted() {
         // A T4's profile says nothing of this machine.
         let warning = "warning: t4 is not of a machine with this device";
         assert_eq!(code, 0, "{manager:?}: {said}");
+        let packed = said.contains("unpacked before each product, as t4 has it");
+        assert_eq!(packed, manager.contains(&"--compress-weight"), "{said}");
         assert!(
-            said.starts_with(warning) && said.lines().count() == 1,
+            said.contains(warning) && said.lines().count() == 1 + usize::from(packed),
             "{said}"
         );
         let out = json(&out);

@@ -396,6 +396,12 @@ fn an_interruption_keeps_what_had_ended() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let coverage = &report["coverage"];
     assert_eq!(coverage["interrupted"], true);
+    let written = fs::read(place.path("out/cases.json")).expect("tables");
+    let written: Value = serde_json::from_slice(&written).expect("JSON");
+    assert_eq!(
+        written["coverage"], *coverage,
+        "the file says what is printed"
+    );
     assert!(
         coverage["runs"]
             .as_u64()

@@ -384,7 +384,7 @@ fn rows_come_from_page_locked_staging() {
             pageable,
         )
     };
-    let homes = WeightPlacement::new(&plan.model, plan.dtype, &plan.policy);
+    let homes = WeightPlacement::of(&plan);
     let homes = homes
         .blocks
         .iter()

@@ -366,7 +366,7 @@ fn a_compressed_plan_runs_in_less_and_in_exactly_what_it_says() {
     assert!(outcome.tokens.iter().all(|tokens| tokens.len() == 4));
 
     plan.capacity_bytes.device = Bytes(packed.0 - 1);
-    let placement = WeightPlacement::new(&plan.model, plan.dtype, &plan.policy);
+    let placement = WeightPlacement::of(&plan);
     let error = CpuExecutor::new(&plan, &placement, &source, &options);
     let error = error.err().expect("too small").to_string();
     assert!(error.starts_with("the device tier holds"), "{error}");

@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::Dtype;
 use crate::compression::Compression;
 use crate::model::{ModelSpec, TensorRole, TensorSpec};
+use crate::plan::Plan;
 use crate::policy::{Fractions, Granularity, Policy};
 use crate::split::{Module, SplitLinears};
 use crate::tier::{PerTier, Tier};
@@ -79,6 +80,18 @@ impl WeightPlacement {
             })
             .collect();
         WeightPlacement { blocks }
+    }
+
+    /// That of a plan.
+    pub fn of(plan: &Plan) -> WeightPlacement {
+        WeightPlacement::new(&plan.model, plan.dtype, &plan.policy)
+    }
+
+    /// Shares of each tier by the tensors as they really lie.
+    pub fn shares(&self) -> PerTier<f64> {
+        let bytes = self.bytes().map(Bytes::as_f64);
+        let all = bytes.device + bytes.host + bytes.disk;
+        bytes.map(|bytes| bytes / all.max(1.0))
     }
 
     /// Bytes that live in each tier.

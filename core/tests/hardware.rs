@@ -498,6 +498,12 @@ fn numbers_out_of_range_are_refused() {
         "compute.launch_s.value",
         &["0 or more"],
     );
+    refuses(
+        "launch_s = { value = 1e-6",
+        "launch_s = { value = 10",
+        "compute.launch_s",
+        &["is 10 s", "10 us is 10e-6"],
+    );
     let in_giga = ["is 7 a second at most", "7 GB/s is 7e9"];
     refuses(
         "device_bandwidth_bytes_per_s = { value = 1e9",

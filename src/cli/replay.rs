@@ -9,7 +9,6 @@ mod server;
 mod stages;
 mod sweep;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use plimsoll_core::model::ModelSpec;
@@ -20,9 +19,9 @@ use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, TimeUnitName, positive};
 use super::output::{check_apart, check_output, check_spared, complain};
 use super::pareto::Kind;
-use crate::files::{find_profile, write_atomically};
-use crate::report::{packed_note, rates_note, to_csv};
-use crate::serve::replay::{Expansion, Manager, RequestRow, Server};
+use crate::files::find_profile;
+use crate::report::{packed_note, rates_note};
+use crate::serve::replay::{Expansion, Manager, Server};
 use crate::serve::sweep::Sweep;
 use crate::serve::workload::read_trace;
 use execute::ExecuteArgs;
@@ -94,7 +93,7 @@ pub struct Args {
     /// Keep weights in 4 bits an element, in groups of 64
     #[arg(long)]
     compress_weight: bool,
-    /// Write a line a request (CSV)
+    /// Write a line a request (CSV), of each run: as predicted and, with --execute, as measured
     #[arg(long, value_name = "FILE")]
     per_request: Option<PathBuf>,
     /// Write a line an iteration (CSV): when, how many sequences, what is off the GPU, how long layers waited for their caches
@@ -183,14 +182,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let count = requests.len();
     let printed = print_replayed(args.format, (&server, count), &replayed, measured.as_ref());
     if let Some(path) = &args.per_request {
-        let csv = to_csv(&RequestRow::of(&replayed.sequences))?;
-        write_atomically(path, |out| out.write_all(&csv))?;
+        over_time::write_requests((&replayed, measured.as_ref()), path)?;
     }
     let table = args.per_iteration.iter().map(|file| (file, Kind::Csv));
     let files = args.output.iter().zip(outputs).chain(table);
     over_time::write(&server, (&replayed, measured.as_ref()), files)?;
     printed
 }
+
+/// By what share an expansion is another one than was stated.
+const ANOTHER_EXPANSION: f64 = 0.05;
 
 /// Refuses layers off the GPU that the host has no room for. Of a sweep each value is looked at.
 fn check_host(args: &Args, server: &Server) -> anyhow::Result<()> {
@@ -209,8 +210,31 @@ fn say_what_stands_in(server: &Server, requests: &[Request]) {
         rates_note(&server.profile, server.dtype),
         packed_note(&server.profile, server.kept()),
         windows_note(&server.model, requests),
+        whole_layers_note(server),
+        longer_note(server, requests),
     ];
     notes.iter().flatten().for_each(|said| complain(said));
+}
+
+/// That whole layers make another expansion of a stated one.
+fn whole_layers_note(server: &Server) -> Option<String> {
+    let [stated, had] = server.expansions()?;
+    let is_another = (had / stated - 1.0).abs() > ANOTHER_EXPANSION;
+    is_another.then(|| {
+        format!("note: whole layers make an expansion of {had:.2} of {stated}, the nearest that there is")
+    })
+}
+
+/// That answers are longer than S3 was told that any is.
+fn longer_note(server: &Server, requests: &[Request]) -> Option<String> {
+    let Manager::S3 { prediction, .. } = &server.manager else {
+        return None;
+    };
+    let most = prediction.longest()?;
+    let longer = requests.iter().filter(|it| it.output_len > most).count();
+    (longer > 0).then(|| {
+        format!("note: {longer} answers have more than the {most} tokens of --max-len: what is predicted of them is too short")
+    })
 }
 
 /// That a window slides in the model, and not in what is predicted of serving it.

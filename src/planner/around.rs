@@ -101,14 +101,17 @@ impl Search<'_> {
         self.better_of(plans, best, objective)
     }
 
-    /// The best of some plans, simulated in full, if it is better than a plan.
+    /// The best of some plans, simulated in full, that is in time where throughput is asked for, if it is better than a plan.
     fn better_of(
         &self,
         plans: Vec<Plan>,
         best: &Judged,
         objective: Objective,
     ) -> Result<Option<Judged>, PlanError> {
-        let judged = judge::in_full(plans, self.profile)?;
+        let mut judged = judge::in_full(plans, self.profile)?;
+        // Who looks for the quickest finds none that is in time.
+        let limit = self.limit.filter(|_| objective == Objective::Throughput);
+        judged.retain(|plan| limit.is_none_or(|limit| plan.latency_s() <= limit));
         let judged = judge::sorted(judged, objective).into_iter().next();
         let is_better = |judged: &Judged| judged.cost(objective) < best.cost(objective) * BETTER;
         Ok(judged.filter(is_better))

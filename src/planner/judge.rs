@@ -14,7 +14,7 @@ use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::timing::Part;
-use plimsoll_core::units::{Bytes, Seconds};
+use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::{ClosedForms, Estimate, stage_model};
 use plimsoll_sim::{predict, rounds_are_alike, time};
@@ -390,11 +390,8 @@ fn squares_of(plan: &Plan, prompts: u64) -> u64 {
 /// The closed form of a plan's policy with the shares of weights that its whole tensors have.
 pub(super) fn estimate(plan: &Plan, forms: &ClosedForms) -> Estimate {
     let form = forms.form(&plan.policy);
-    let bytes = WeightPlacement::new(&plan.model, plan.dtype, &plan.policy).bytes();
-    let bytes = bytes.map(Bytes::as_f64);
-    let all = bytes.device + bytes.host + bytes.disk;
     form.evaluate(&Policy {
-        weights: bytes.map(|bytes| bytes / all),
+        weights: WeightPlacement::of(plan).shares(),
         ..plan.policy
     })
 }
@@ -440,6 +437,7 @@ mod tests {
     use plimsoll_core::pipeline::Pipeline;
     use plimsoll_core::sparse::DENSE;
     use plimsoll_core::tier::PerTier;
+    use plimsoll_core::units::Bytes;
 
     use super::*;
     use crate::given;

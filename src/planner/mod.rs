@@ -447,6 +447,8 @@ struct Search<'a> {
     /// The discrete choices besides sizes.
     open: Vec<Policy>,
     allowed: Allowed,
+    /// How long a block may take.
+    limit: Option<Seconds>,
     maker: Maker,
 }
 
@@ -455,6 +457,8 @@ struct Found {
     verdict: Fit,
     /// What the plans come from, best first.
     proposals: Vec<Proposal>,
+    /// Whether the time that a block may take kept plans out.
+    limit_binds: bool,
     /// Shapes that were compared.
     considered: usize,
 }
@@ -488,6 +492,7 @@ impl<'a> Search<'a> {
             open: space::choices(&allowed, pipeline),
             forms: ClosedForms::new(profile, &stage, dtype, workload, approximations)?,
             allowed,
+            limit: request.max_latency_s,
             maker: Maker::new(profile, model, dtype, workload),
         })
     }
@@ -498,15 +503,20 @@ impl<'a> Search<'a> {
         // Of so many prompts, what has the most throughput ends soonest.
         let found = match request.max_latency_s.filter(|_| endless) {
             Some(limit) => self.within(&shapes, limit)?,
-            None => self.best(&shapes, request.objective)?,
+            None => {
+                let best = self.best(&shapes, request.objective)?;
+                best.map(|ranked| (ranked, false))
+            }
         };
+        let limit_binds = found.as_ref().is_some_and(|(_, binds)| *binds);
         let (verdict, proposals) = match found {
-            Some((plans, proposals)) => (Fit::Plans(plans), proposals),
+            Some(((plans, proposals), _)) => (Fit::Plans(plans), proposals),
             None => (self.nearest()?, Vec::new()),
         };
         Ok(Found {
             verdict,
             proposals,
+            limit_binds,
             considered: shapes.len(),
         })
     }

@@ -4,7 +4,7 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::units::Seconds;
 
-use super::kind::Kind;
+use super::kind;
 
 /// A plan that was looked at more closely.
 #[derive(Debug)]
@@ -31,11 +31,11 @@ impl Neighbour {
     }
 }
 
-/// How many times longer than thought a policy may take: as the nearest neighbour of its kind with the same page-locked does, and the
-/// less the farther that is, so that what nothing is known of gets a chance.
+/// How many times longer than thought a policy may take: as the nearest neighbour does of those that are alike ([`kind::Alike`]), and
+/// the less the farther that is, so that what nothing is known of gets a chance.
 pub(super) fn ratio(policy: &Policy, known: &[Neighbour]) -> f64 {
-    let way = |policy: &Policy| (Kind::of(policy), policy.page_locked);
-    let alike = known.iter().filter(|n| way(&n.policy) == way(policy));
+    let way = kind::alike(policy);
+    let alike = known.iter().filter(|n| kind::alike(&n.policy) == way);
     let distance = |neighbour: &&Neighbour| neighbour.distance(policy);
     let nearest = alike.min_by(|a, b| distance(a).total_cmp(&distance(b)));
     nearest.map_or(1.0, |nearest| {

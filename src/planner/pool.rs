@@ -47,6 +47,8 @@ pub(super) struct Pool<'a> {
     searches: Vec<(Search<'a>, Vec<Proposal>)>,
     plans: Vec<Candidate>,
     infeasible: Vec<Infeasible>,
+    /// Whether the limit kept plans out.
+    limit_binds: bool,
     considered: usize,
 }
 
@@ -76,6 +78,7 @@ impl<'a> Pool<'a> {
             searches: Vec::new(),
             plans: Vec::new(),
             infeasible: Vec::new(),
+            limit_binds: false,
             considered: 0,
         }
     }
@@ -90,6 +93,7 @@ impl<'a> Pool<'a> {
             Fit::Plans(plans) => self.plans.extend(plans.into_iter().map(candidate)),
             Fit::Infeasible(why) => self.infeasible.push(*why),
         }
+        self.limit_binds |= found.limit_binds;
         self.considered += found.considered;
         self.searches.push((search, found.proposals));
     }
@@ -102,7 +106,7 @@ impl<'a> Pool<'a> {
         }
         let plans = sorted(plans, self.objective);
         let other = self.with_cache_elsewhere(&plans);
-        let judged = match (verdict, self.limit) {
+        let judged = match (verdict, self.limit.filter(|_| self.limit_binds)) {
             (Verdict::Ranked, _) => plans,
             (Verdict::Predicted, None) => {
                 let predicted = self.predicted(finalists(plans, self.objective))?;
@@ -117,13 +121,12 @@ impl<'a> Pool<'a> {
             (Verdict::Predicted, Some(limit)) => self.until_in_time(plans, limit)?,
         };
         let in_full = verdict == Verdict::Predicted;
-        let judged = match self.limit {
-            None if in_full => self.looked_around(judged, other, self.objective)?,
-            _ => judged,
-        };
         let limit = self.limit;
         let is_in_time = |c: &Candidate| limit.is_none_or(|limit| c.judged.latency_s() <= limit);
-        let (in_time, slow): (Vec<_>, Vec<_>) = judged.into_iter().partition(is_in_time);
+        let (mut in_time, slow): (Vec<_>, Vec<_>) = judged.into_iter().partition(is_in_time);
+        if in_full && !in_time.is_empty() {
+            in_time = self.looked_around(in_time, other, self.objective)?;
+        }
         if in_time.is_empty() {
             let mut slow = sorted(slow, Objective::Latency);
             if in_full {
@@ -151,8 +154,7 @@ impl<'a> Pool<'a> {
             .cloned()
     }
 
-    /// With what is near the best plan, and better, in front of it. Pipelines and very long answers are left alone, which take long, and so
-    /// are plans that end in a stated time, for which all shapes are looked at.
+    /// With what is near the best plan, and better, in front of it. Pipelines and very long answers are left alone, which take long.
     fn looked_around(
         &self,
         mut judged: Vec<Candidate>,
@@ -285,7 +287,7 @@ impl<'a> Pool<'a> {
         // The same plan in other words is no other way.
         let second = second.filter(|second| second.policy != plan.policy);
         // Larger blocks than the plan's would take longer than they may.
-        let near = proposals.iter().filter(|_| self.limit.is_none());
+        let near = proposals.iter().filter(|_| !self.limit_binds);
         let near: Vec<Proposal> = near.cloned().collect();
         // Where answers are very long parts tell too little, and all of it takes too long.
         let advice = match judge::is_large(&plan) {

@@ -49,3 +49,34 @@ pub(super) fn moving_less<K: PartialEq>(
     }
     found
 }
+
+/// What the linear programs propose for each shape, and for those of a single GPU the same with all of the cache on the device, and
+/// with nothing on disk where that was used.
+pub(super) fn placed(shapes: &[&Shape], room: &Room, objective: Objective) -> Vec<Proposal> {
+    let placed = |shapes: Vec<&Shape>, room: &Room| -> Vec<Proposal> {
+        let placed = space::place_all(shapes, room, objective).into_iter();
+        // What the solver cannot place is left to the other shapes.
+        placed.flatten().flatten().collect()
+    };
+    let mut found = placed(shapes.to_vec(), room);
+    let is_single = shapes.iter().all(|shape| shape.policy.pipeline.stages == 1);
+    if !is_single {
+        return found;
+    }
+    let usual = || {
+        shapes
+            .iter()
+            .filter(|it| kind::has_usual_batches(&it.policy))
+    };
+    let uses_disk = found.iter().any(|proposal| lp::uses_disk(&proposal.policy));
+    let staying: Vec<Shape> = usual()
+        .filter_map(|it| it.with_cache_on_device(room))
+        .collect();
+    found.extend(placed(staying.iter().collect(), room));
+    if uses_disk {
+        let room = room.without_disk();
+        let within = usual().filter(|it| space::may_spare_disk(&it.form, &room));
+        found.extend(placed(within.copied().collect(), &room));
+    }
+    found
+}

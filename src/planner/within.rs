@@ -11,7 +11,7 @@ use super::judge::{self, Judged, Length};
 use super::kind::Kind;
 use super::neighbour::{Neighbour, ratio};
 use super::space::{self, Proposal, Shape};
-use super::{Objective, PlanError, Ranked, Search};
+use super::{Objective, PlanError, Ranked, Search, simpler};
 
 /// How many shapes are judged before the others are looked at again.
 const AT_ONCE: usize = 4;
@@ -27,18 +27,18 @@ pub(super) const SLACK: f64 = 1.04;
 
 impl Search<'_> {
     /// Plans, ranked: the best of each kind that end in time, as far as simulations of a part can tell. Where none
-    /// does, the quickest; where nothing fits, none.
+    /// does, the quickest; where nothing fits, none. And whether the limit binds: the best of all surely ends in time where it does not.
     pub(super) fn within(
         &self,
         shapes: &[Shape],
         limit: Seconds,
-    ) -> Result<Option<Ranked>, PlanError> {
+    ) -> Result<Option<(Ranked, bool)>, PlanError> {
         let Some((plans, proposals)) = self.best(shapes, Objective::Throughput)? else {
             return Ok(None);
         };
         let surely = |best: &Judged| best.latency_s() * SLACK <= limit;
         if plans.first().is_some_and(surely) {
-            return Ok(Some((plans, proposals)));
+            return Ok(Some(((plans, proposals), false)));
         }
         let mut in_time = plans;
         in_time.retain(|plan| plan.latency_s() <= limit * SLACK);
@@ -46,20 +46,19 @@ impl Search<'_> {
             in_time.extend(self.within_of(&of_kind, limit)?);
         }
         if in_time.is_empty() {
-            return self.best(shapes, Objective::Latency);
+            let quickest = self.best(shapes, Objective::Latency)?;
+            return Ok(quickest.map(|ranked| (ranked, true)));
         }
         // The proposals are of plans that take longer.
-        Ok(Some((in_time, Vec::new())))
+        Ok(Some(((in_time, Vec::new()), true)))
     }
 
     /// The best of one kind.
     fn within_of(&self, shapes: &[&Shape], limit: Seconds) -> Result<Vec<Judged>, PlanError> {
         let room = self.maker.room();
         let may_be = |s: &&Shape| space::lowest_latency_s(&s.form, room) <= limit;
-        let shapes = shapes.iter().copied().filter(may_be).collect();
-        let placed = space::place_all(shapes, room, Objective::Throughput).into_iter();
-        // What the solver cannot place is left to the other shapes.
-        let mut untried: Vec<Proposal> = placed.flatten().flatten().collect();
+        let shapes: Vec<&Shape> = shapes.iter().copied().filter(may_be).collect();
+        let mut untried = simpler::placed(&shapes, room, Objective::Throughput);
         let mut known = Vec::new();
         let mut in_time: Vec<Judged> = Vec::new();
         for _ in 0..LOOKS {

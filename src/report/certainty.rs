@@ -11,6 +11,7 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_sim::CostModel;
+use plimsoll_sim::cost::PackedWeights;
 
 use super::plan::durations;
 use super::{count, percent, three_digits};
@@ -164,16 +165,27 @@ pub fn rates_note(profile: &HardwareProfile, dtype: Dtype) -> Option<String> {
     Some(stand_in_text((&profile.name, profile.kind), dtype, known))
 }
 
-/// That products with weights in 4 bits are guessed, where they are.
+/// What times of products with weights in 4 bits rest on, where these were not measured.
 pub fn packed_note(profile: &HardwareProfile, kept: Kept) -> Option<String> {
-    let packed = kept.compression.weights;
-    let guesses = packed && CostModel::new(profile, kept.dtype).guesses_packed_weights();
-    guesses.then(|| {
-        format!(
-            "products with weights in 4 bits were measured on no {}: they are guessed from its memory's rate, its f32 arithmetic \
-             and this program's kernels; on the machine itself `plimsoll profile` (with a GPU: `--backend cuda`) measures them",
-            profile.name
-        )
+    const MEASURE: &str =
+        "on the machine itself `plimsoll profile` (with a GPU: `--backend cuda`) measures them";
+    let name = &profile.name;
+    let packed = kept.compression.weights && profile.kind == DeviceKind::Gpu;
+    let rest_on = packed.then(|| CostModel::new(profile, kept.dtype).packed_weights())?;
+    Some(match rest_on {
+        PackedWeights::Measured => return None,
+        PackedWeights::Guessed => format!(
+            "products with weights in 4 bits were measured on no {name}: they are guessed from its memory's rate, its f32 arithmetic \
+             and this program's kernels; {MEASURE}"
+        ),
+        PackedWeights::Unpacked(source) => format!(
+            "weights in 4 bits are unpacked before each product, as {name} has it (compute.unpack_elements_per_s, source `{source}`): \
+             of other software, such as this program's kernels on a GPU, that says nothing; {MEASURE}"
+        ),
+        PackedWeights::UnpackedByMemory => format!(
+            "weights in 4 bits are taken to be unpacked before each product, which may be far too slow: {name} has no f32 rate \
+             (compute.gemm) to guess products by that read them as they are; {MEASURE}"
+        ),
     })
 }
 

@@ -9,6 +9,7 @@ use super::canvas::{
     range_of, seconds_label, words,
 };
 use super::{Align, Table, three_digits};
+use crate::baseline::System;
 use crate::pareto::Point;
 use crate::published::Published;
 
@@ -265,7 +266,8 @@ pub fn frontier_table(points: &[Point]) -> Table {
 /// What the column says.
 pub const POLICY_LEGEND: &str = "\
 policy: sequences in a GPU batch x GPU batches, percent of weights, cache and activations on device and host each (wg wc cg cc hg hc; \
-the rest is on disk), cpu where the CPU attends, and the schedule where it is not zig-zag";
+the rest is on disk), cpu where the CPU attends, split where it and the GPU share linear layers (hetegen), and the schedule where it is \
+not zig-zag";
 
 /// As FlexGen's tables print it, or what does not fit.
 fn policy(point: &Point) -> String {
@@ -278,13 +280,17 @@ fn policy(point: &Point) -> String {
         Some(true) => " cpu",
         _ => "",
     };
+    let split = match point.system == System::HeteGen.name() {
+        true => " split",
+        false => "",
+    };
     let schedule = match point.schedule {
         None | Some(Schedule::ZigZag) => String::new(),
         Some(Schedule::Row) => " row".to_owned(),
         Some(Schedule::Diagonal) => " diagonal".to_owned(),
     };
     format!(
-        "{}x{} {}{cpu}{schedule}",
+        "{}x{} {}{cpu}{split}{schedule}",
         point.gpu_batch_size.unwrap_or(0),
         point.num_gpu_batches.unwrap_or(0),
         percent.join(" ")

@@ -112,19 +112,11 @@ fn heading(plan: &Plan) -> String {
     )
 }
 
-/// Shares of the weights by their tensors as they really lie.
-fn shares_of_weights(plan: &Plan) -> PerTier<f64> {
-    let placed = WeightPlacement::new(&plan.model, plan.dtype, &plan.policy);
-    let bytes = placed.bytes().map(Bytes::as_f64);
-    let all = bytes.device + bytes.host + bytes.disk;
-    bytes.map(|bytes| bytes / all.max(1.0))
-}
-
 /// The percentages that whole tensors come to and those that they are for, by device, host and disk, where these are others.
 pub fn whole_tensors(plan: &Plan) -> Option<(String, String)> {
     let in_words = |shares: &PerTier<f64>| Tier::ALL.map(|tier| percent(shares[tier])).join("/");
     let (real, asked) = (
-        in_words(&shares_of_weights(plan)),
+        in_words(&WeightPlacement::of(plan).shares()),
         in_words(&plan.policy.weights),
     );
     (real != asked && plan.policy.split.is_none()).then_some((real, asked))
@@ -133,7 +125,7 @@ pub fn whole_tensors(plan: &Plan) -> Option<(String, String)> {
 /// Shares of each tier; of the weights, those of the tensors as they really lie.
 fn placement(plan: &Plan) -> Table {
     let policy = &plan.policy;
-    let weights = shares_of_weights(plan);
+    let weights = WeightPlacement::of(plan).shares();
     let note = match whole_tensors(plan) {
         Some((_, asked)) => format!("(whole tensors, for {asked})"),
         None => String::new(),
@@ -181,7 +173,7 @@ fn decisions(plan: &Plan) -> String {
         String::new()
     };
     format!(
-        "batch      {} x {}{} = {} a block\n\
+        "batch      {} x {}{} = {} a block{}\n\
          schedule   {}{}, overlap {}, barrier {}, attention on the CPU {}\n\
          tensors    made whole {granularity}, page-locked on the host: {}, in 4 bits: {}\n{}{sparse}",
         policy.gpu_batch_size,
@@ -191,6 +183,11 @@ fn decisions(plan: &Plan) -> String {
             many => format!(" x {many} micro-batches"),
         },
         count(policy.block_size(), "sequence"),
+        match plan.workload.num_prompts {
+            Some(prompts) if prompts < policy.block_size() =>
+                format!(", not all filled by {prompts}"),
+            _ => String::new(),
+        },
         schedule(policy.schedule),
         policy.steps_in_words(),
         switch(policy.overlap),

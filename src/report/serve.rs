@@ -8,6 +8,12 @@ use plimsoll_core::units::Bytes;
 use super::{Align, Table, percent, signed_percent, three_digits};
 use crate::serve::sweep::SweepRow;
 
+/// Names of what answers of one token do not have.
+const AFTER_THE_FIRST: [&str; 2] = ["a token after it, s", "between tokens, s"];
+
+/// Less is what differences of times leave.
+const LEAST_S: f64 = 1e-9;
+
 /// The figures under a title.
 pub fn serve_text(title: &str, it: &ServeSummary) -> String {
     let mut table = Table::new(&[
@@ -18,15 +24,23 @@ pub fn serve_text(title: &str, it: &ServeSummary) -> String {
         ("p99", Align::Right),
         ("max", Align::Right),
     ]);
+    // Nothing comes after the one token of an answer.
+    let is_of_one = it.output_tokens <= it.completed;
     for (name, of) in [
         ("to the first token, s", it.ttft_s),
-        ("a token after it, s", it.tpot_s),
-        ("between tokens, s", it.itl_s),
+        (AFTER_THE_FIRST[0], it.tpot_s),
+        (AFTER_THE_FIRST[1], it.itl_s),
         ("whole request, s", it.e2e_s),
         ("queueing, s a token", it.queueing_s_per_token),
         ("compute, s a token", it.compute_s_per_token),
     ] {
-        let cells = [of.mean, of.p50, of.p90, of.p99, of.max].map(three_digits);
+        let is_none = is_of_one && AFTER_THE_FIRST.contains(&name);
+        let cell = |seconds: f64| match seconds {
+            _ if is_none => "-".to_owned(),
+            s if s < LEAST_S => three_digits(0.0),
+            s => three_digits(s),
+        };
+        let cells = [of.mean, of.p50, of.p90, of.p99, of.max].map(cell);
         table.row([name.to_owned()].into_iter().chain(cells));
     }
     let refused = match it.refused {

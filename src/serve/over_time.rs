@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::report::{Line, Panel};
 
-/// Points of a line at most, but for steps.
-const POINTS: usize = 200;
+/// Steps of a line that is of means.
+const STEPS: usize = 200;
 
 /// An iteration, and of which run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -49,15 +49,17 @@ pub fn rows<'a>(run: &'a str, all: &[IterationRow]) -> Vec<RunRow<'a>> {
     all.iter().map(row).collect()
 }
 
-/// Panels of some runs: expansion, sequences, and how long computation waits.
+/// Panels of some runs: expansion, sequences under way on average, 0 between iterations, and how long computation waits.
 pub fn panels(runs: &[(&str, &[IterationRow])]) -> Vec<Panel> {
     type Points = fn(&[IterationRow]) -> Vec<(f64, f64)>;
     let all: [(&'static str, Points); 3] = [
         ("expansion", expansion),
-        ("sequences", |it| means(it, |row| f64::from(row.sequences))),
+        ("sequences, mean", |it| {
+            in_steps(it, |step| step.mean(|row| f64::from(row.sequences)))
+        }),
         ("waiting, % of time", |it| {
-            means(it, |row| {
-                100.0 * row.stalled_s / (row.ended_s - row.began_s)
+            in_steps(it, |step| {
+                100.0 * step.mean(|row| row.stalled_s / (row.ended_s - row.began_s))
             })
         }),
     ];
@@ -94,16 +96,49 @@ fn expansion(all: &[IterationRow]) -> Vec<(f64, f64)> {
     points
 }
 
-/// Means over time of some iterations in a row each.
-fn means(all: &[IterationRow], value: fn(&IterationRow) -> f64) -> Vec<(f64, f64)> {
-    let some = all.chunks(all.len().div_ceil(POINTS).max(1));
-    let mean = |some: &[IterationRow]| {
-        let took = |it: &IterationRow| it.ended_s - it.began_s;
-        let sum: f64 = some.iter().map(|it| value(it) * took(it)).sum();
-        let all: f64 = some.iter().map(took).sum();
-        (some[0].began_s, sum / all.max(f64::MIN_POSITIVE))
-    };
-    some.map(mean).collect()
+/// A step of time, and the iterations that are in it, as far as they are.
+struct Step<'a> {
+    from: f64,
+    to: f64,
+    iterations: &'a [IterationRow],
+}
+
+impl Step<'_> {
+    /// The mean of a value over the step's time, in which nothing may be under way; batches that follow each other through stages
+    /// add up.
+    fn mean(&self, value: impl Fn(&IterationRow) -> f64) -> f64 {
+        let within =
+            |it: &IterationRow| (it.ended_s.min(self.to) - it.began_s.max(self.from)).max(0.0);
+        let took = self.iterations.iter().filter(|it| it.ended_s > it.began_s);
+        let sum: f64 = took.map(|it| value(it) * within(it)).sum();
+        sum / (self.to - self.from)
+    }
+}
+
+/// Both ends of each of the steps that a run's time is cut into, with their value.
+fn in_steps(all: &[IterationRow], value: impl Fn(&Step<'_>) -> f64) -> Vec<(f64, f64)> {
+    let begin = all.first().map_or(0.0, |first| first.began_s);
+    let end = all.iter().map(|it| it.ended_s).fold(begin, f64::max);
+    if end <= begin {
+        return Vec::new();
+    }
+    let at = |step: usize| begin + (end - begin) * step as f64 / STEPS as f64;
+    let mut rest = all;
+    let mut points = Vec::with_capacity(2 * STEPS);
+    for step in 0..STEPS {
+        let (from, to) = (at(step), at(step + 1));
+        // They begin in order, and where there are several stages they overlap.
+        let over = rest.iter().take_while(|it| it.ended_s <= from).count();
+        rest = &rest[over..];
+        let begun = rest.partition_point(|it| it.began_s < to);
+        let value = value(&Step {
+            from,
+            to,
+            iterations: &rest[..begun],
+        });
+        points.extend([(from, value), (to, value)]);
+    }
+    points
 }
 
 #[cfg(test)]
@@ -138,7 +173,44 @@ mod tests {
         let panels = panels(&[("measured", &all)]);
         let points = |panel: usize| panels[panel].lines[0].points.clone();
         assert_eq!(points(0), [(0.0, 1.0), (2.0, 1.0), (2.0, 1.5), (4.0, 1.5)]);
-        assert_eq!(points(1), [(0.0, 4.0), (1.0, 4.0), (2.0, 4.0)]);
-        assert_eq!(points(2), [(0.0, 0.0), (1.0, 25.0), (2.0, 50.0)]);
+        let at = |panel: usize, time: f64| {
+            let points = points(panel);
+            let step = points
+                .windows(2)
+                .find(|ends| (ends[0].0..ends[1].0).contains(&time));
+            step.expect("a step")[0].1
+        };
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} for {b}");
+        for (time, sequences, waiting) in [(0.5, 4.0, 0.0), (1.5, 4.0, 25.0), (3.5, 4.0, 50.0)] {
+            near(at(1, time), sequences);
+            near(at(2, time), waiting);
+        }
+    }
+
+    #[test]
+    fn between_iterations_nothing_is_under_way() {
+        let all = [
+            iteration(1.0, 2.0, 1.0, 0.0),
+            iteration(4.0, 5.0, 1.0, 0.0),
+            iteration(4.0, 5.0, 1.0, 0.0),
+        ];
+        let panels = panels(&[("predicted", &all)]);
+        let points = &panels[1].lines[0].points;
+        let of = |from: f64, to: f64| {
+            let within = points.iter().filter(|point| (from..to).contains(&point.0));
+            within.map(|point| point.1).collect::<Vec<f64>>()
+        };
+        assert!(of(2.03, 3.97).iter().all(|sequences| *sequences == 0.0));
+        assert!(
+            of(1.0, 1.97)
+                .iter()
+                .all(|sequences| (sequences - 4.0).abs() < 1e-9)
+        );
+        // Of two batches at once.
+        assert!(
+            of(4.03, 4.97)
+                .iter()
+                .all(|sequences| (sequences - 8.0).abs() < 1e-9)
+        );
     }
 }

@@ -122,6 +122,16 @@ pub enum Prediction {
 }
 
 impl Prediction {
+    /// The longest answer that is predicted; none where nobody is wrong.
+    pub fn longest(&self) -> Option<u32> {
+        match self {
+            Prediction::Oracle => None,
+            Prediction::Classifier { buckets, .. } | Prediction::Learner { buckets, .. } => {
+                Some(buckets.max_len)
+            }
+        }
+    }
+
     fn predictor(&self) -> Box<dyn Predictor> {
         match *self {
             Prediction::Oracle => Box::new(Oracle),
@@ -202,6 +212,19 @@ impl Server {
             dtype: self.dtype,
             compression: self.compression,
         }
+    }
+
+    /// The expansion that was stated, and what whole layers make of it.
+    pub fn expansions(&self) -> Option<[f64; 2]> {
+        let Manager::Pie(Expansion::Fixed(stated)) = self.manager else {
+            return None;
+        };
+        let layers = self.model.num_hidden_layers as u16;
+        let had = match layers_off(layers, stated) {
+            0 => 1.0,
+            off => with_buffers(layers, off),
+        };
+        Some([stated, had])
     }
 
     /// Whether the host has room for the layers of a stated expansion that are off the GPU.
@@ -416,7 +439,9 @@ impl Manager {
 
 /// A request's row in a table of all.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RequestRow {
+pub struct RequestRow<'a> {
+    /// Of which run, as in the table of iterations.
+    pub run: &'a str,
     /// Its number in the trace, from 0 on.
     pub request: usize,
     /// When it came.
@@ -441,9 +466,9 @@ pub struct RequestRow {
     pub refused: bool,
 }
 
-impl RequestRow {
-    /// Of all requests, in their order.
-    pub fn of(sequences: &[Sequence]) -> Vec<RequestRow> {
+impl<'a> RequestRow<'a> {
+    /// Of all requests of a run, in their order.
+    pub fn of(run: &'a str, sequences: &[Sequence]) -> Vec<RequestRow<'a>> {
         let rows = sequences.iter().enumerate().map(|(request, it)| {
             let done = it.state == State::Done;
             let if_done = |value: f64| done.then_some(value);
@@ -454,6 +479,7 @@ impl RequestRow {
             } = it.request;
             let decoding = (it.last_token - it.first_token).0;
             RequestRow {
+                run,
                 request,
                 arrival_s: arrival.0,
                 prompt_len,

@@ -131,6 +131,8 @@ pub struct SweepRow {
     pub average_batch: f64,
     /// How often requests had to leave.
     pub preemptions: u64,
+    /// Pie's expansion over time, in whole layers; none where no layers were swapped.
+    pub expansion: Option<f64>,
     /// Why requests were refused, where some were: what the first of them did, or what the machine and the model have less of.
     pub refusal: Option<String>,
 }
@@ -159,6 +161,7 @@ impl SweepRow {
             goodput_per_s: it.goodput_per_s,
             average_batch: it.average_batch,
             preemptions: it.preemptions,
+            expansion: it.layers.as_ref().map(|layers| layers.expansion),
             refusal: refusal.map(|refusal| format!("the first {}", refusal.why)),
         }
     }

@@ -100,7 +100,7 @@ impl<'a> Validation<'a> {
         })
     }
 
-    /// Runs all cases, or until the user interrupts. `ended` sees what there is after each run.
+    /// Runs all cases, or until the user interrupts. `ended` sees what there is after each run, and where one fails or is interrupted.
     ///
     /// # Errors
     /// What `ended` says.
@@ -114,17 +114,26 @@ impl<'a> Validation<'a> {
                     Ok(()) => ended(self)?,
                     Err(why) if why.is_interruption() => {
                         self.interrupted = true;
-                        return Ok(());
+                        return self.stopped(ended);
                     }
                     Err(why) => {
                         self.trials[index].failed = true;
                         let case = &self.trials[index].case.name;
                         self.failures.push(why.of(case));
+                        self.stopped(ended)?;
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Shows what there is, if anything, with what stopped it or a case.
+    fn stopped(&self, ended: &mut dyn FnMut(&Self) -> io::Result<()>) -> io::Result<()> {
+        match self.coverage().runs {
+            0 => Ok(()),
+            _ => ended(self),
+        }
     }
 
     fn run_once(&mut self, index: usize) -> Result<(), Why> {

@@ -8,9 +8,11 @@ use super::provenance::Quantity;
 use crate::did_you_mean;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
-/// No machine's rates are less a second, and no tier has fewer bytes: they were meant in another unit.
+/// No machine's rates are less a second, no tier has fewer bytes, and nothing that a profile has a time of takes longer (seconds): they
+/// were meant in another unit.
 const RATE_LEAST: f64 = 1e5;
 const CAPACITY_LEAST: f64 = 1e3;
+const TIME_MOST: f64 = 1.0;
 const IN_ONES: &str = "write it in units of one: 24 GB is 24e9, 7 GB/s is 7e9, 2 TFLOP/s is 2e12";
 
 /// Whether a key says how much memory there is, or may be page-locked.
@@ -262,7 +264,13 @@ impl<'a> Reader<'a> {
 
     /// A time with its source.
     pub fn seconds(&self, key: &'static str) -> Result<Quantity<Seconds>, Fault> {
-        Ok(map(self.quantity(key)?, Seconds))
+        let quantity = self.quantity(key)?;
+        if quantity.value > TIME_MOST {
+            let problem = format!("is {} s, longer than any of these takes", quantity.value);
+            let remedy = "write it in seconds: 10 us is 10e-6, 2 ms is 2e-3";
+            return Err(Fault::new(self.key(key), problem, remedy));
+        }
+        Ok(map(quantity, Seconds))
     }
 
     /// A time with its source, or nothing.

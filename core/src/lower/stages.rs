@@ -105,7 +105,7 @@ pub(super) struct Layouts {
 
 impl Layouts {
     pub(super) fn new(plan: &Plan, machine: &Machine, passes: &Passes) -> Layouts {
-        let weights = WeightPlacement::new(&plan.model, plan.dtype, &plan.policy);
+        let weights = WeightPlacement::of(plan);
         let weights = Arc::new(weights);
         let mut ends = vec![Bytes::ZERO; machine.arenas.len()];
         let mut stages = Vec::new();

@@ -45,12 +45,25 @@ pub struct CostModel {
     weights: Option<f64>,
 }
 
+/// What times of a GPU's products with weights in 4 bits rest on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PackedWeights {
+    /// Rates of their own.
+    Measured,
+    /// What was measured of unpacking, which comes first then; with its source.
+    Unpacked(String),
+    /// The rates of memory and of f32 arithmetic: codes are read as they are, or unpacked first, whichever is faster.
+    Guessed,
+    /// Memory's rate alone, at which all are unpacked first.
+    UnpackedByMemory,
+}
+
 impl CostModel {
     /// The costs of a plan's tasks.
     pub fn of_plan(profile: &HardwareProfile, plan: &Plan) -> CostModel {
         let known = profile.compute.weight_read_of(plan.dtype);
         let weights = known.map(|_| {
-            let placement = WeightPlacement::new(&plan.model, plan.dtype, &plan.policy);
+            let placement = WeightPlacement::of(plan);
             let PerTier { device, host, disk } = placement.bytes();
             (device + host + disk).as_f64()
         });
@@ -158,15 +171,24 @@ impl CostModel {
     /// The rates of a GPU's f32 arithmetic, where neither its products with weights in 4 bits nor what unpacking takes were measured:
     /// each product's way is then a guess.
     fn guesses_packed(&self) -> Option<&GemmRates> {
-        let measured = self.gemm.measured_packed() || self.gemm.measured_by_shape();
-        let measured = measured || self.by_shape.is_some();
-        let nobody_knows = self.profile.compute.unpack.is_none() && !measured;
+        let nobody_knows = self.profile.compute.unpack.is_none() && !self.measures_packed();
         self.f32.as_ref().filter(|_| nobody_knows)
     }
 
-    /// Whether times of products with weights in 4 bits are guesses.
-    pub fn guesses_packed_weights(&self) -> bool {
-        self.guesses_packed().is_some()
+    /// Whether products with weights in 4 bits have rates of their own.
+    fn measures_packed(&self) -> bool {
+        let measured = self.gemm.measured_packed() || self.gemm.measured_by_shape();
+        measured || self.by_shape.is_some()
+    }
+
+    /// What times of products with weights in 4 bits rest on.
+    pub fn packed_weights(&self) -> PackedWeights {
+        match &self.profile.compute.unpack {
+            _ if self.measures_packed() => PackedWeights::Measured,
+            Some(rate) => PackedWeights::Unpacked(rate.source.clone()),
+            None if self.f32.is_some() => PackedWeights::Guessed,
+            None => PackedWeights::UnpackedByMemory,
+        }
     }
 
     /// Unpacking of 4-bit groups, and packing where nobody told them apart, once for every GPU batch (FlexGen section 5).

@@ -1,4 +1,4 @@
-//! `plimsoll replay --per-iteration`, and its picture over time.
+//! `plimsoll replay --per-request` and `--per-iteration`, and its picture over time.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -10,24 +10,38 @@ use super::{Kind, Server};
 use crate::files::{write_atomically, write_text};
 use crate::report::{OverTime, picture_svg, to_csv, write_picture_png};
 use crate::serve::over_time::{panels, rows, shaded};
-use crate::serve::replay::Replayed;
+use crate::serve::replay::{Replayed, RequestRow};
 
-/// Runs by name with their iterations: predicted as the machine was profiled and, where it was really served, as fast as the
+/// Runs by name: predicted as the machine was profiled and, where it was really served, as fast as the
 /// machine went, and measured. Alone where predictions were of another machine.
 fn runs<'a>(
     replayed: &'a Replayed,
     measured: Option<&'a Measured>,
-) -> Vec<(&'static str, &'a [IterationRow])> {
+) -> Vec<(&'static str, &'a Replayed)> {
     let mut runs = Vec::new();
     if measured.is_none_or(|it| !it.foreign) {
-        runs.push(("predicted", &*replayed.iterations));
+        runs.push(("predicted", replayed));
     }
     if let Some(it) = measured {
         let at_pace = it.at_pace.as_ref();
-        runs.extend(at_pace.map(|it| ("predicted at this pace", &*it.iterations)));
-        runs.push(("measured", &it.replayed.iterations));
+        runs.extend(at_pace.map(|it| ("predicted at this pace", it)));
+        runs.push(("measured", &it.replayed));
     }
     runs
+}
+
+/// Writes a table of all requests of all runs.
+///
+/// # Errors
+/// A file that cannot be written.
+pub(super) fn write_requests(
+    (replayed, measured): (&Replayed, Option<&Measured>),
+    path: &Path,
+) -> anyhow::Result<()> {
+    let runs = runs(replayed, measured).into_iter();
+    let rows = runs.flat_map(|(run, it)| RequestRow::of(run, &it.sequences));
+    let csv = to_csv(&rows.collect::<Vec<_>>())?;
+    Ok(write_atomically(path, |out| out.write_all(&csv))?)
 }
 
 /// Writes tables and pictures of all iterations.
@@ -39,7 +53,9 @@ pub(super) fn write(
     (replayed, measured): (&Replayed, Option<&Measured>),
     files: impl Iterator<Item = (impl AsRef<Path>, Kind)>,
 ) -> anyhow::Result<()> {
-    let runs = runs(replayed, measured);
+    let runs = runs(replayed, measured).into_iter();
+    let runs: Vec<(&str, &[IterationRow])> =
+        runs.map(|(name, it)| (name, &*it.iterations)).collect();
     let title = format!(
         "{} in {} on {}",
         server.model.name,
