@@ -319,7 +319,6 @@ fn what_is_not_served_as_it_was_asked_for_is_said() {
     };
     assert_eq!(pie("1"), "");
     let said = pie("18");
-    let said = pie("18");
     assert!(
         said.contains("expansion of 14.67 of 18, the nearest that there is"),
         "{said}"
