@@ -384,6 +384,23 @@ mod tests {
         }
     }
 
+    /// Nothing that a search places fits here, and what is nearest divides the cache.
+    #[test]
+    fn flexgens_nearest_plan_keeps_to_its_rules() {
+        let t4 = embedded::profile("t4").unwrap();
+        let gb = |gb: f64| Some(Bytes((gb * 1e9) as u64));
+        let small = t4.with_capacities(gb(7.5), gb(9.0), gb(0.0));
+        let model = registry::find("opt-6.7b").unwrap();
+        let baseline = Baseline::new(System::FlexGen4Bit, &small, &model, WORKLOAD).unwrap();
+        if let Outcome::Fits(block) = baseline.ranked(80).unwrap() {
+            let cache = block.plan.policy.cache;
+            assert!(
+                Tier::ALL.iter().any(|tier| cache[*tier] == 1.0),
+                "{cache:?}"
+            );
+        }
+    }
+
     /// With a cache on disk, which hides by the closed form alone, this block took 29% longer.
     #[test]
     fn a_block_leaves_the_disk_alone_where_that_is_faster() {

@@ -615,12 +615,14 @@ fn a_latency_limit_is_kept_or_refused() {
     assert!(latency(&found.plan) <= limit);
     assert!(throughput(&found.plan) <= throughput(&free.plan) * EQUAL);
     // What keeps nothing out changes nothing.
-    let unhurried = Request {
-        max_latency_s: Some(Seconds(latency(&free.plan).0 * 2.0)),
-        ..request(FLEXGEN)
-    };
-    let found = planned(&profile, &model, &unhurried);
-    assert_eq!(found.plan, free.plan);
+    for factor in [1.0, 1.1, 2.0] {
+        let unhurried = Request {
+            max_latency_s: Some(Seconds(latency(&free.plan).0 * factor)),
+            ..request(FLEXGEN)
+        };
+        let found = planned(&profile, &model, &unhurried);
+        assert_eq!(found.plan, free.plan, "{factor}");
+    }
     let impossible = Request {
         max_latency_s: Some(Seconds(1e-3)),
         ..request(FLEXGEN)

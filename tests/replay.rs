@@ -309,7 +309,7 @@ fn what_is_not_served_as_it_was_asked_for_is_said() {
         assert_eq!(code, 0, "{said}");
         said
     };
-    assert!(s3("100").contains("1 answers have more than the 100 tokens of --max-len"));
+    assert!(s3("100").contains("1 answer of more than the 100 tokens of --max-len"));
     assert_eq!(s3("150"), "");
     let pie = |expansion: &str| {
         let flags = ["--manager", "pie", "--kv-gb", "3", "--expansion", expansion];

@@ -20,7 +20,7 @@ use super::options::{DtypeName, Format, TimeUnitName, positive};
 use super::output::{check_apart, check_output, check_spared, complain};
 use super::pareto::Kind;
 use crate::files::find_profile;
-use crate::report::{packed_note, rates_note};
+use crate::report::{count, packed_note, rates_note};
 use crate::serve::replay::{Expansion, Manager, Server};
 use crate::serve::sweep::Sweep;
 use crate::serve::workload::read_trace;
@@ -29,6 +29,9 @@ use manager::{ManagerName, PreemptionName, ReserveName, expansion};
 use predict::PredictArgs;
 use report::{complain_of, none_served, print_replayed, tell_infeasible};
 use stages::StagesArgs;
+
+/// By what share an expansion is another one than was stated.
+const ANOTHER_EXPANSION: f64 = 0.05;
 
 /// Who serves what.
 #[derive(Debug, clap::Args)]
@@ -190,9 +193,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     printed
 }
 
-/// By what share an expansion is another one than was stated.
-const ANOTHER_EXPANSION: f64 = 0.05;
-
 /// Refuses layers off the GPU that the host has no room for. Of a sweep each value is looked at.
 fn check_host(args: &Args, server: &Server) -> anyhow::Result<()> {
     let is_swept = args.sweep.is_some();
@@ -233,7 +233,10 @@ fn longer_note(server: &Server, requests: &[Request]) -> Option<String> {
     let most = prediction.longest()?;
     let longer = requests.iter().filter(|it| it.output_len > most).count();
     (longer > 0).then(|| {
-        format!("note: {longer} answers have more than the {most} tokens of --max-len: what is predicted of them is too short")
+        format!(
+            "note: {} of more than the {most} tokens of --max-len: what is predicted is too short",
+            count(longer as u64, "answer")
+        )
     })
 }
 

@@ -8,10 +8,11 @@ use plimsoll_core::machine::ResourceKind;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::units::Seconds;
 
 use super::judge::{self, Judged, Length};
 use super::space::{self, Shape};
-use super::{Objective, PlanError, Search, lp};
+use super::{Objective, PlanError, Search, lp, within};
 use crate::flexgen;
 use crate::parallel::on_all_processors;
 
@@ -109,17 +110,27 @@ impl Search<'_> {
         objective: Objective,
     ) -> Result<Option<Judged>, PlanError> {
         let mut judged = judge::in_full(plans, self.profile)?;
-        // Who looks for the quickest finds none that is in time.
-        let limit = self.limit.filter(|_| objective == Objective::Throughput);
+        let limit = self.limit_of(objective);
         judged.retain(|plan| limit.is_none_or(|limit| plan.latency_s() <= limit));
         let judged = judge::sorted(judged, objective).into_iter().next();
         let is_better = |judged: &Judged| judged.cost(objective) < best.cost(objective) * BETTER;
         Ok(judged.filter(is_better))
     }
 
-    /// The best by the closed form.
+    /// How long a plan may take. Who looks for the quickest, since nothing is in time, begins with what is not.
+    fn limit_of(&self, objective: Objective) -> Option<Seconds> {
+        self.limit.filter(|_| objective == Objective::Throughput)
+    }
+
+    /// The best by the closed form, of those that may be in time.
     fn likely(&self, plans: Vec<Plan>, objective: Objective) -> Vec<Plan> {
-        let scored = plans.into_iter();
+        let most = self
+            .limit_of(objective)
+            .map(|limit| limit * within::CLOSED_FORM_OFF);
+        let in_time = |plan: &Plan| {
+            most.is_none_or(|most| judge::estimate(plan, &self.forms).latency_s <= most)
+        };
+        let scored = plans.into_iter().filter(in_time);
         let mut scored: Vec<(f64, Plan)> = scored
             .map(|plan| (self.score(&plan, objective), plan))
             .collect();

@@ -7,7 +7,7 @@ use plimsoll_core::interval::Interval;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
+use plimsoll_core::policy::{Fractions, Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, Seconds};
@@ -72,6 +72,13 @@ impl Rules {
             })
         });
         ways.map(|way| shape.undivided(way)).collect()
+    }
+
+    /// Whether what is not to be divided is not.
+    fn allows(&self, policy: &Policy) -> bool {
+        let is_on_one = |shares: &Fractions| Tier::ALL.iter().any(|tier| shares[*tier] >= 1.0);
+        let cache = !policy.compression.cache || is_on_one(&policy.cache);
+        !self.undivided || (cache && is_on_one(&policy.activations))
     }
 
     /// Who makes its plans.
@@ -250,7 +257,8 @@ impl<'a> Blocks<'a> {
             return self.judged(plans);
         }
         // What is nearest may fit after all: whole tensors may take less than their share.
-        let nearest = infeasible::smallest(&self.forms, &maker, &open.concat());
+        let mut nearest = infeasible::smallest(&self.forms, &maker, &open.concat());
+        nearest.retain(|policy| rules.allows(policy));
         self.outcome(&maker, nearest, |plan| rules.settled(plan, self.profile))
     }
 

@@ -28,7 +28,7 @@ pub struct Infeasible {
     pub capacity: Bytes,
     /// All that there is of it, and what of that no plan may take; both 0 of what may be page-locked.
     pub whole_and_reserved: [Bytes; 2],
-    /// What the nearest plan lacks of all, each as a share of its size.
+    /// What the nearest plan lacks of all, each as a share of its size, the device's counted twice.
     pub(super) lack: f64,
     /// The plan that lacks least; it fits a machine whose tiers hold `nearest_needs`, if that may be page-locked.
     pub nearest: Plan,
@@ -210,7 +210,8 @@ fn whole_and_reserved(profile: &HardwareProfile, bound: Bound) -> [Bytes; 2] {
     }
 }
 
-/// Of some policies the plan that exceeds the machine by least, what it needs, and what it lacks of all as shares of their sizes.
+/// Of some policies the plan that exceeds the machine by least, what it needs, and what it lacks of all as shares of their sizes, by
+/// their [`weight`].
 fn least_lacking(
     maker: &Maker,
     policies: impl IntoIterator<Item = Policy>,
@@ -220,7 +221,10 @@ fn least_lacking(
     for policy in policies {
         let plan = room.locking_less(maker.plan(policy))?;
         let needs = room.needs(&plan)?;
-        let lacks = room.exceeded(&needs).map(|it| share(room, it)).sum();
+        let lacks = room
+            .exceeded(&needs)
+            .map(|it| weight(it.0) * share(room, it));
+        let lacks = lacks.sum();
         if nearest.as_ref().is_none_or(|(least, ..)| lacks < *least) {
             nearest = Some((lacks, plan, needs));
         }
@@ -238,6 +242,14 @@ fn binding(room: &Room, needs: &Needs) -> Bound {
         .exceeded(needs)
         .max_by(|a, b| lack(a).total_cmp(&lack(b)));
     most.map_or(Bound::Tier(Tier::Device), |(bound, _)| bound)
+}
+
+/// How much farther a plan is for what lacks of this: nobody can give a GPU more memory.
+fn weight(bound: Bound) -> f64 {
+    match bound {
+        Bound::Tier(Tier::Device) => 2.0,
+        Bound::Tier(_) | Bound::PageLocked => 1.0,
+    }
 }
 
 /// What lacks of its size. What is next to nothing counts as the device's size: else little that lacks there would be more than all of

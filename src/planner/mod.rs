@@ -325,12 +325,34 @@ fn search_unsplit(
     Ok(answer)
 }
 
-/// The answer of the searches on all of the machine's pipelines.
+/// The answer of the searches on all of the machine's pipelines: of a limit on time, that of no limit if it is in time.
 fn answer(
     machine: (&HardwareProfile, &ModelSpec, Dtype),
     request: &Request,
     (verdict, watch): (Verdict, &mut dyn FnMut(u64, u64)),
 ) -> Result<Answer, PlanError> {
+    if let Some(limit) = request.max_latency_s {
+        let free = Request {
+            max_latency_s: None,
+            ..*request
+        };
+        let pool = searched(machine, &free, watch)?;
+        if pool.may_be_in(limit)
+            && let Answer::Plan(planned) = pool.asked_within(limit).answer(verdict)?
+            && planned.latency_s <= limit
+        {
+            return Ok(Answer::Plan(planned));
+        }
+    }
+    searched(machine, request, watch)?.answer(verdict)
+}
+
+/// What the searches on all of the machine's pipelines find.
+fn searched<'a>(
+    machine: (&'a HardwareProfile, &ModelSpec, Dtype),
+    request: &Request,
+    watch: &mut dyn FnMut(u64, u64),
+) -> Result<Pool<'a>, PlanError> {
     let (profile, model, dtype) = machine;
     let pipelines = pipelines::of_machine(profile, model, request).into_iter();
     // A pipeline's stages are zig-zags.
@@ -350,7 +372,7 @@ fn answer(
         }
         watch(done, steps);
     }
-    pool.answer(verdict)
+    Ok(pool)
 }
 
 /// Where no plan was in time: the plan that a search for the least latency finds, if that is quicker. What
@@ -457,8 +479,6 @@ struct Found {
     verdict: Fit,
     /// What the plans come from, best first.
     proposals: Vec<Proposal>,
-    /// Whether the time that a block may take kept plans out.
-    limit_binds: bool,
     /// Shapes that were compared.
     considered: usize,
 }
@@ -503,20 +523,15 @@ impl<'a> Search<'a> {
         // Of so many prompts, what has the most throughput ends soonest.
         let found = match request.max_latency_s.filter(|_| endless) {
             Some(limit) => self.within(&shapes, limit)?,
-            None => {
-                let best = self.best(&shapes, request.objective)?;
-                best.map(|ranked| (ranked, false))
-            }
+            None => self.best(&shapes, request.objective)?,
         };
-        let limit_binds = found.as_ref().is_some_and(|(_, binds)| *binds);
         let (verdict, proposals) = match found {
-            Some(((plans, proposals), _)) => (Fit::Plans(plans), proposals),
+            Some((plans, proposals)) => (Fit::Plans(plans), proposals),
             None => (self.nearest()?, Vec::new()),
         };
         Ok(Found {
             verdict,
             proposals,
-            limit_binds,
             considered: shapes.len(),
         })
     }

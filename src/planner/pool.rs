@@ -33,6 +33,9 @@ const PREDICTED_MAX: usize = 9;
 /// What is found around the best plans, or uses the disk, must be better by this factor: others are simpler, and predictions are not that sure.
 const WORTH_ANOTHER: f64 = 0.99;
 
+/// By what factor looking around what a simulation of a part says may make a plan quicker.
+const MAY_BE: f64 = 1.2;
+
 /// How many of the best plans are tried with other shares before it is looked around one.
 const STARTS: usize = 4;
 
@@ -44,11 +47,11 @@ pub(super) struct Pool<'a> {
     profile: &'a HardwareProfile,
     objective: Objective,
     limit: Option<Seconds>,
+    /// How much time who asks has, whether plans were looked for that keep within it or not.
+    asked_within: Option<Seconds>,
     searches: Vec<(Search<'a>, Vec<Proposal>)>,
     plans: Vec<Candidate>,
     infeasible: Vec<Infeasible>,
-    /// Whether the limit kept plans out.
-    limit_binds: bool,
     considered: usize,
 }
 
@@ -75,11 +78,26 @@ impl<'a> Pool<'a> {
             profile,
             objective: request.objective,
             limit: request.max_latency_s,
+            asked_within: request.max_latency_s,
             searches: Vec::new(),
             plans: Vec::new(),
             infeasible: Vec::new(),
-            limit_binds: false,
             considered: 0,
+        }
+    }
+
+    /// Whether what looks best, by simulations of a part, may end in so much time.
+    pub(super) fn may_be_in(&self, limit: Seconds) -> bool {
+        let plans = self.plans.iter().map(|candidate| &candidate.judged);
+        let best = plans.min_by(|a, b| judge::better_first(a, b, self.objective));
+        best.is_some_and(|best| best.latency_s() <= limit * MAY_BE)
+    }
+
+    /// The same, whose answer is for who has so much time: nothing larger is advised, and what is next best is in time.
+    pub(super) fn asked_within(self, limit: Seconds) -> Pool<'a> {
+        Pool {
+            asked_within: Some(limit),
+            ..self
         }
     }
 
@@ -93,7 +111,6 @@ impl<'a> Pool<'a> {
             Fit::Plans(plans) => self.plans.extend(plans.into_iter().map(candidate)),
             Fit::Infeasible(why) => self.infeasible.push(*why),
         }
-        self.limit_binds |= found.limit_binds;
         self.considered += found.considered;
         self.searches.push((search, found.proposals));
     }
@@ -105,8 +122,12 @@ impl<'a> Pool<'a> {
             return self.lacking();
         }
         let plans = sorted(plans, self.objective);
-        let other = self.with_cache_elsewhere(&plans);
-        let judged = match (verdict, self.limit.filter(|_| self.limit_binds)) {
+        let may_be_in_time = |c: &Candidate| {
+            let limit = self.limit;
+            limit.is_none_or(|limit| c.judged.latency_s() <= limit * SLACK)
+        };
+        let other = self.with_cache_elsewhere(&plans).filter(may_be_in_time);
+        let judged = match (verdict, self.limit) {
             (Verdict::Ranked, _) => plans,
             (Verdict::Predicted, None) => {
                 let predicted = self.predicted(finalists(plans, self.objective))?;
@@ -187,7 +208,10 @@ impl<'a> Pool<'a> {
                 .filter(|found| cost(found) < cost(&best))
                 .unwrap_or(best);
         }
-        if cost(&best) < cost(&judged[0]) * WORTH_ANOTHER {
+        // What is in time where the first is not is worth it in any case.
+        let is_late = |c: &Candidate| self.limit.is_some_and(|limit| c.judged.latency_s() > limit);
+        let is_rescued = is_late(&judged[0]) && !is_late(&best);
+        if is_rescued || cost(&best) < cost(&judged[0]) * WORTH_ANOTHER {
             judged.insert(0, best);
         }
         Ok(judged)
@@ -286,8 +310,14 @@ impl<'a> Pool<'a> {
         let second = second.map(|second| without_idle_cpu(second.judged.into_plan()));
         // The same plan in other words is no other way.
         let second = second.filter(|second| second.policy != plan.policy);
+        let limit = self.asked_within.filter(|limit| latency_s <= *limit);
+        let is_late = |second: &Plan| {
+            let prediction = second.prediction.as_ref();
+            prediction.is_some_and(|it| limit.is_some_and(|limit| it.latency_s > limit))
+        };
+        let second = second.filter(|second| !is_late(second));
         // Larger blocks than the plan's would take longer than they may.
-        let near = proposals.iter().filter(|_| !self.limit_binds);
+        let near = proposals.iter().filter(|_| self.asked_within.is_none());
         let near: Vec<Proposal> = near.cloned().collect();
         // Where answers are very long parts tell too little, and all of it takes too long.
         let advice = match judge::is_large(&plan) {

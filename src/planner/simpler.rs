@@ -22,24 +22,12 @@ pub(super) fn moving_less<K: PartialEq>(
     key: impl Fn(&Policy) -> K,
     (room, objective, count): (&Room, Objective, usize),
 ) -> Vec<Vec<Proposal>> {
-    let any = |of: fn(&Proposal) -> bool| known.iter().flatten().any(of);
-    let usual = || {
-        let is_usual = |it: &&Shape| kind::has_usual_batches(&it.policy);
-        shapes.iter().filter(is_usual)
-    };
-    let mut ways: Vec<(Vec<Shape>, Room)> = Vec::new();
-    if any(|proposal| proposal.policy.cache.device < 1.0) {
-        let staying = usual().filter_map(|it| it.with_cache_on_device(room));
-        ways.push((staying.collect(), *room));
-    }
-    if any(|proposal| lp::uses_disk(&proposal.policy)) {
-        let room = room.without_disk();
-        let within = usual().filter(|it| space::may_spare_disk(&it.form, &room));
-        ways.push((within.cloned().collect(), room));
-    }
-    let scores = known.iter().flatten().map(|proposal| proposal.score);
+    let shapes: Vec<&Shape> = shapes.iter().collect();
+    let known: Vec<&Proposal> = known.iter().flatten().collect();
+    let scores = known.iter().map(|proposal| proposal.score);
     let most = scores.fold(f64::INFINITY, f64::min) * CLOSED_FORM_OFF;
-    let scanned = ways.into_iter().flat_map(|(shapes, room)| {
+    let ways = ways(&shapes, &known, room).into_iter();
+    let scanned = ways.flat_map(|(shapes, room)| {
         let found = space::scan_each(&shapes, &key, (&room, objective, count));
         found.unwrap_or_default()
     });
@@ -50,8 +38,7 @@ pub(super) fn moving_less<K: PartialEq>(
     found
 }
 
-/// What the linear programs propose for each shape, and for those of a single GPU the same with all of the cache on the device, and
-/// with nothing on disk where that was used.
+/// What the linear programs propose for each shape, and, of those of a single GPU, for each way to move less.
 pub(super) fn placed(shapes: &[&Shape], room: &Room, objective: Objective) -> Vec<Proposal> {
     let placed = |shapes: Vec<&Shape>, room: &Room| -> Vec<Proposal> {
         let placed = space::place_all(shapes, room, objective).into_iter();
@@ -59,24 +46,35 @@ pub(super) fn placed(shapes: &[&Shape], room: &Room, objective: Objective) -> Ve
         placed.flatten().flatten().collect()
     };
     let mut found = placed(shapes.to_vec(), room);
-    let is_single = shapes.iter().all(|shape| shape.policy.pipeline.stages == 1);
-    if !is_single {
-        return found;
-    }
-    let usual = || {
-        shapes
-            .iter()
-            .filter(|it| kind::has_usual_batches(&it.policy))
-    };
-    let uses_disk = found.iter().any(|proposal| lp::uses_disk(&proposal.policy));
-    let staying: Vec<Shape> = usual()
-        .filter_map(|it| it.with_cache_on_device(room))
-        .collect();
-    found.extend(placed(staying.iter().collect(), room));
-    if uses_disk {
-        let room = room.without_disk();
-        let within = usual().filter(|it| space::may_spare_disk(&it.form, &room));
-        found.extend(placed(within.copied().collect(), &room));
+    if shapes.iter().all(|shape| shape.policy.pipeline.stages == 1) {
+        let ways = ways(shapes, &found.iter().collect::<Vec<_>>(), room);
+        for (shapes, room) in ways {
+            let more = placed(shapes.iter().collect(), &room).into_iter();
+            let more: Vec<Proposal> = more
+                .filter(|proposal| found.iter().all(|known| known.policy != proposal.policy))
+                .collect();
+            found.extend(more);
+        }
     }
     found
+}
+
+/// Shapes whose blocks move less, and the room that they have, where some known proposals move more: the cache, or to and from disk.
+fn ways(shapes: &[&Shape], known: &[&Proposal], room: &Room) -> Vec<(Vec<Shape>, Room)> {
+    let any = |of: fn(&Proposal) -> bool| known.iter().any(|proposal| of(proposal));
+    let usual = || {
+        let is_usual = |it: &&&Shape| kind::has_usual_batches(&it.policy);
+        shapes.iter().filter(is_usual)
+    };
+    let mut ways: Vec<(Vec<Shape>, Room)> = Vec::new();
+    if any(|proposal| proposal.policy.cache.device < 1.0) {
+        let staying = usual().filter_map(|it| it.with_cache_on_device(room));
+        ways.push((staying.collect(), *room));
+    }
+    if any(|proposal| lp::uses_disk(&proposal.policy)) {
+        let room = room.without_disk();
+        let within = usual().filter(|it| space::may_spare_disk(&it.form, &room));
+        ways.push((within.map(|it| (*it).clone()).collect(), room));
+    }
+    ways
 }

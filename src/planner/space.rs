@@ -86,8 +86,8 @@ impl Shape {
         }
     }
 
-    /// The same with all of the cache on the device, unless that is surely too much or it is to be elsewhere; it is nothing to a CPU
-    /// that attends then.
+    /// The same with all of the cache on the device, unless that is surely too much or it is said where it is; it is nothing to a CPU that
+    /// attends then.
     pub(super) fn with_cache_on_device(&self, room: &Room) -> Option<Shape> {
         let device = &self.form.memory().device;
         let PerTier {
@@ -98,8 +98,8 @@ impl Shape {
         let least = device.lowest() - staying.min(host).min(disk) + staying;
         let may_fit = least <= room[Tier::Device];
         let cache = Some(Tier::Device);
-        let may_be_there = self.undivided.cache.is_none() || self.undivided.cache == cache;
-        (may_fit && may_be_there && !self.policy.cpu_attention).then(|| {
+        let is_open = self.undivided.cache.is_none();
+        (may_fit && is_open && !self.policy.cpu_attention).then(|| {
             self.undivided(Undivided {
                 cache,
                 ..self.undivided

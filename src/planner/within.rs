@@ -20,25 +20,25 @@ const AT_ONCE: usize = 4;
 const LOOKS: usize = 32;
 
 /// A plan that takes so many times the limit by its closed form is not simulated.
-const CLOSED_FORM_OFF: f64 = 1.1;
+pub(super) const CLOSED_FORM_OFF: f64 = 1.1;
 
 /// What a simulation of a part may be off, as a factor.
 pub(super) const SLACK: f64 = 1.04;
 
 impl Search<'_> {
     /// Plans, ranked: the best of each kind that end in time, as far as simulations of a part can tell. Where none
-    /// does, the quickest; where nothing fits, none. And whether the limit binds: the best of all surely ends in time where it does not.
+    /// does, the quickest; where nothing fits, none.
     pub(super) fn within(
         &self,
         shapes: &[Shape],
         limit: Seconds,
-    ) -> Result<Option<(Ranked, bool)>, PlanError> {
+    ) -> Result<Option<Ranked>, PlanError> {
         let Some((plans, proposals)) = self.best(shapes, Objective::Throughput)? else {
             return Ok(None);
         };
         let surely = |best: &Judged| best.latency_s() * SLACK <= limit;
         if plans.first().is_some_and(surely) {
-            return Ok(Some(((plans, proposals), false)));
+            return Ok(Some((plans, proposals)));
         }
         let mut in_time = plans;
         in_time.retain(|plan| plan.latency_s() <= limit * SLACK);
@@ -46,11 +46,10 @@ impl Search<'_> {
             in_time.extend(self.within_of(&of_kind, limit)?);
         }
         if in_time.is_empty() {
-            let quickest = self.best(shapes, Objective::Latency)?;
-            return Ok(quickest.map(|ranked| (ranked, true)));
+            return self.best(shapes, Objective::Latency);
         }
         // The proposals are of plans that take longer.
-        Ok(Some(((in_time, Vec::new()), true)))
+        Ok(Some((in_time, Vec::new())))
     }
 
     /// The best of one kind.

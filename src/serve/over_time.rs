@@ -49,20 +49,39 @@ pub fn rows<'a>(run: &'a str, all: &[IterationRow]) -> Vec<RunRow<'a>> {
     all.iter().map(row).collect()
 }
 
-/// Panels of some runs: expansion, sequences under way on average, 0 between iterations, and how long computation waits.
+/// Panels of some runs, means over steps of time, 0 between iterations: expansion, sequences under way, and how long computation
+/// waits for layers; where no layers are swapped, how full the cache is and how many requests wait.
 pub fn panels(runs: &[(&str, &[IterationRow])]) -> Vec<Panel> {
     type Points = fn(&[IterationRow]) -> Vec<(f64, f64)>;
-    let all: [(&'static str, Points); 3] = [
-        ("expansion", expansion),
-        ("sequences, mean", |it| {
-            in_steps(it, |step| step.mean(|row| f64::from(row.sequences)))
-        }),
-        ("waiting, % of time", |it| {
-            in_steps(it, |step| {
-                100.0 * step.mean(|row| row.stalled_s / (row.ended_s - row.began_s))
-            })
-        }),
-    ];
+    let sequences: (&'static str, Points) = ("sequences, mean", |it| {
+        in_steps(it, |step| step.mean(|row| f64::from(row.sequences)))
+    });
+    let swaps = |it: &IterationRow| it.layers_off > 0 || it.expansion != 1.0;
+    let all: [(&'static str, Points); 3] = match runs.iter().any(|(_, it)| it.iter().any(swaps)) {
+        true => [
+            ("expansion", expansion),
+            sequences,
+            ("waiting, % of time", |it| {
+                in_steps(it, |step| {
+                    100.0 * step.mean_under_way(|row| row.stalled_s / (row.ended_s - row.began_s))
+                })
+            }),
+        ],
+        false => [
+            sequences,
+            ("KV cache, % in use", |it| {
+                in_steps(it, |step| {
+                    100.0
+                        * step.mean_under_way(|row| {
+                            row.cached_tokens as f64 / row.capacity_tokens.max(1) as f64
+                        })
+                })
+            }),
+            ("requests waiting, mean", |it| {
+                in_steps(it, |step| step.mean_under_way(|row| row.waiting as f64))
+            }),
+        ],
+    };
     let panel = |(y, points): (&'static str, Points)| Panel {
         y,
         lines: runs
@@ -104,14 +123,25 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// The mean of a value over the step's time, in which nothing may be under way; batches that follow each other through stages
-    /// add up.
-    fn mean(&self, value: impl Fn(&IterationRow) -> f64) -> f64 {
+    /// The sum of a value of its iterations, each by its time in the step, and of these times.
+    fn sums(&self, value: impl Fn(&IterationRow) -> f64) -> [f64; 2] {
         let within =
             |it: &IterationRow| (it.ended_s.min(self.to) - it.began_s.max(self.from)).max(0.0);
         let took = self.iterations.iter().filter(|it| it.ended_s > it.began_s);
-        let sum: f64 = took.map(|it| value(it) * within(it)).sum();
-        sum / (self.to - self.from)
+        took.fold([0.0, 0.0], |[sum, time], it| {
+            [sum + value(it) * within(it), time + within(it)]
+        })
+    }
+
+    /// The mean of what batches that follow each other through stages have each, over the step's time, in which none may be under way.
+    fn mean(&self, value: impl Fn(&IterationRow) -> f64) -> f64 {
+        self.sums(value)[0] / (self.to - self.from)
+    }
+
+    /// The mean of what they have together, or of a share of their time, while any is under way; 0 where none is.
+    fn mean_under_way(&self, value: impl Fn(&IterationRow) -> f64) -> f64 {
+        let [sum, time] = self.sums(value);
+        if time > 0.0 { sum / time } else { 0.0 }
     }
 }
 
@@ -195,10 +225,12 @@ mod tests {
             iteration(4.0, 5.0, 1.0, 0.0),
         ];
         let panels = panels(&[("predicted", &all)]);
-        let points = &panels[1].lines[0].points;
+        let points = &panels[0].lines[0].points;
         let of = |from: f64, to: f64| {
             let within = points.iter().filter(|point| (from..to).contains(&point.0));
-            within.map(|point| point.1).collect::<Vec<f64>>()
+            let found: Vec<f64> = within.map(|point| point.1).collect();
+            assert!(!found.is_empty());
+            found
         };
         assert!(of(2.03, 3.97).iter().all(|sequences| *sequences == 0.0));
         assert!(
@@ -206,6 +238,13 @@ mod tests {
                 .iter()
                 .all(|sequences| (sequences - 4.0).abs() < 1e-9)
         );
+        let names = panels.iter().map(|panel| panel.y);
+        let without_layers = [
+            "sequences, mean",
+            "KV cache, % in use",
+            "requests waiting, mean",
+        ];
+        assert!(names.eq(without_layers));
         // Of two batches at once.
         assert!(
             of(4.03, 4.97)

@@ -21,6 +21,7 @@ const MACHINES: &[(&str, &str)] = profiles![
     "h100",
     "h200",
     "rtx3090",
+    "rtx3090-flexgen",
     "rtx4090",
     "t4",
     "t4-direct",
