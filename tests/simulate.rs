@@ -187,7 +187,7 @@ fn percents_that_fit_the_model_and_no_layer_are_told_of_the_other_rounding() {
     let said = place.refused(
         &line("15 43", ""),
         3,
-        &["host", "put <1%/66%/34%", "for 15%/43%/42%"],
+        &["host", "put 0%/66%/34%", "for 15%/43%/42%"],
     );
     assert!(
         said.contains("spread, which comes closer to these percents"),

@@ -166,30 +166,16 @@ fn by_modules(
     tensors.iter().map(home).collect()
 }
 
-/// FlexGen places a layer's attention and its MLP each by itself, and the norm of either, which is first here, behind its matrices: so
-/// with three quarters on the host an MLP's two are both there.
+/// FlexGen places a layer's attention and its MLP each by itself. (Its code has the norm of either behind the matrices, and not before
+/// them as here, which matters where a matrix's middle falls on a percentage: with three quarters of OPT on the host.)
 fn by_halves(tensors: &[TensorSpec], shares: &Fractions) -> Vec<Tier> {
     tensors
         .chunk_by(|a, b| in_mlp(a.role) == in_mlp(b.role))
         .flat_map(|half| {
-            let mut sizes: Vec<u64> = half.iter().map(TensorSpec::elements).collect();
-            let norms = half.iter().take_while(|tensor| is_norm(tensor.role));
-            let norms = norms.count();
-            sizes.rotate_left(norms);
-            let mut tiers = by_middle(&sizes, shares);
-            tiers.rotate_right(norms);
-            tiers
+            let sizes: Vec<u64> = half.iter().map(TensorSpec::elements).collect();
+            by_middle(&sizes, shares)
         })
         .collect()
-}
-
-/// Whether a tensor is of a norm over all that a half of a layer takes or gives.
-fn is_norm(role: TensorRole) -> bool {
-    use TensorRole::{AttnNormBias, AttnNormWeight, MlpNormBias, MlpNormWeight};
-    matches!(
-        role,
-        AttnNormWeight | AttnNormBias | MlpNormWeight | MlpNormBias
-    )
 }
 
 fn in_mlp(role: TensorRole) -> bool {

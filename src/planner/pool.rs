@@ -86,11 +86,12 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Whether what looks best, by simulations of a part, may end in so much time.
+    /// Whether something that comes close to the best, by simulations of a part, may end in so much time.
     pub(super) fn may_be_in(&self, limit: Seconds) -> bool {
-        let plans = self.plans.iter().map(|candidate| &candidate.judged);
-        let best = plans.min_by(|a, b| judge::better_first(a, b, self.objective));
-        best.is_some_and(|best| best.latency_s() <= limit * MAY_BE)
+        let cost = |candidate: &Candidate| candidate.judged.cost(self.objective);
+        let best = self.plans.iter().map(cost).fold(f64::INFINITY, f64::min);
+        let mut close = self.plans.iter().filter(|it| cost(it) <= CLOSE * best);
+        close.any(|it| it.judged.latency_s() <= limit * MAY_BE)
     }
 
     /// The same, whose answer is for who has so much time: nothing larger is advised, and what is next best is in time.
