@@ -325,7 +325,8 @@ fn search_unsplit(
     Ok(answer)
 }
 
-/// The answer of the searches on all of the machine's pipelines: of a limit on time, that of no limit if it is in time.
+/// The answer of the searches on all of the machine's pipelines: of a limit on time, that of no limit if it is in time. Where it is
+/// not, all is searched twice.
 fn answer(
     machine: (&HardwareProfile, &ModelSpec, Dtype),
     request: &Request,

@@ -24,8 +24,8 @@ const MOVERS: [ResourceKind; 2] = [ResourceKind::H2d, ResourceKind::D2h];
 const STAGED: u64 = 4 << 20;
 const BEFORE: u64 = 32 << 20;
 
-/// A region of the host that no processor's cache holds, as a plan's cache is: a copy from there, or to there, is one by the
-/// processor. And how much memory has to be free for it.
+/// A region of the host that hardly any processor's cache holds, as a plan's cache is: a copy from there, or to there, is one by the
+/// processor. And how much memory has to be free for all of them: that from which page-locked copies come is as large.
 const COLD: Bytes = Bytes(1 << 30);
 const COLD_ROOM: Bytes = Bytes(8 << 30);
 
