@@ -213,7 +213,7 @@ pub struct Compute {
     /// What the parts of a layer take beside their products. Where a profile has them, a part is the sum of its products, by
     /// [`Compute::products`], and this; empty where nobody told them apart, and then rates of [`Compute::gemm`] have both in them.
     pub beside_products: Vec<BesideProducts>,
-    /// Attention over a prompt on the device, FLOP/s over context tokens.
+    /// Attention over a prompt on the device, FLOP/s over context tokens; of the scores that a causal mask leaves, half of all.
     pub attention_prefill: Curve,
     /// Attention of one new token on the device, bytes/s over the bytes of K and V read.
     pub attention_decode: Curve,
@@ -238,7 +238,7 @@ pub struct Compute {
     /// The part of that time that goes into a copy of the cache, where one is made first; none where nobody
     /// knows, and then it takes host memory's time.
     pub cpu_copy_share: Option<Quantity<f64>>,
-    /// Attention over a prompt on the CPU, FLOP/s over context tokens; none where nobody knows.
+    /// The same on the CPU; none where nobody knows.
     pub cpu_attention_prefill: Option<Curve>,
 }
 
