@@ -99,6 +99,8 @@ fn what_fails_ends_it() {
     let output = run(folder.path(), &[]);
     assert_eq!(output.status.code(), Some(5), "{output:?}");
     assert!(!folder.path().join("out").exists());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("of doctor"), "what it found is shown: {said}");
     let folder = place("bench");
     let output = run(folder.path(), &[]);
     assert_eq!(output.status.code(), Some(5), "{output:?}");

@@ -2,7 +2,7 @@
 
 use plimsoll_backend::cuda::raw::{Compiler, Library};
 use plimsoll_backend::cuda::sources::{SOURCES, Source, source};
-use plimsoll_backend::cuda::{Compile, CudaError, KernelCache};
+use plimsoll_backend::cuda::{Compile, CudaError, KernelCache, cubin};
 
 fn compiler() -> Option<Compiler> {
     let found = Compiler::find();
@@ -27,7 +27,21 @@ fn a_source_becomes_a_cubin() {
             .windows(name.len())
             .any(|bytes| bytes == name.as_bytes());
         assert!(holds, "{name} is not in {stem}");
+        let kernels = cubin::kernels(&cubin);
+        assert!(kernels.contains(&name.as_str()), "{kernels:?}");
     }
+}
+
+#[test]
+fn a_source_becomes_ptx_for_a_gpu_that_the_compiler_does_not_know() {
+    let Some(compiler) = compiler() else { return };
+    let known = compiler.capabilities().unwrap();
+    assert!(known.is_sorted() && known.contains(&90), "{known:?}");
+    let norm = source("norm").unwrap();
+    let ptx = compiler.compile(norm, "compute_90").unwrap();
+    assert_eq!(ptx.last(), Some(&0));
+    let text = String::from_utf8(ptx).unwrap();
+    assert!(text.contains(".target sm_90") && text.contains("layer_norm_f16"));
 }
 
 #[test]

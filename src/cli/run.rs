@@ -159,16 +159,6 @@ impl Args {
 /// Input that is wrong, a machine that lacks what the plan needs, or an interruption.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     args.backend.check_available()?;
-    let (output, trace) = (args.output.as_deref(), args.trace.as_deref());
-    let prompts = args.prompts.as_deref();
-    check_outputs(output, trace)?;
-    check_apart(
-        &[("--output", output), ("--trace", trace)],
-        &[
-            ("--plan", args.plan.as_deref()),
-            ("--prompts", prompts.filter(|file| !is_standard_input(file))),
-        ],
-    )?;
     let reserved = reserved(args)?;
     // Where this machine is measured first, with as many as it then runs with.
     let threads = args.threads.of(args.backend, None);
@@ -197,15 +187,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// The file for rows, which no other run may write to from now on. Refuses outputs that one does, or that would take the place of what
 /// this one reads, or leaves beside its rows.
 fn reserved(args: &Args) -> anyhow::Result<Option<Reserved>> {
-    let outputs = [("--output", &args.output), ("--trace", &args.trace)];
-    let outputs = outputs.map(|(flag, file)| (flag, file.as_deref()));
-    let record = outputs[0].1.map(record::beside);
-    check_apart(
-        &outputs[1..],
-        &[("the record of --output", record.as_deref())],
-    )?;
+    let (rows, trace) = (args.output.as_deref(), args.trace.as_deref());
+    check_outputs(rows, trace)?;
+    let record = rows.map(record::beside);
+    let record = ("the record of --output", record.as_deref());
+    check_apart(&[("--trace", trace)], &[record])?;
+    let prompts = args
+        .prompts
+        .as_deref()
+        .filter(|file| !is_standard_input(file));
+    let inputs = [("--plan", args.plan.as_deref()), ("--prompts", prompts)];
+    let outputs = [("--output", rows), ("--trace", trace), record];
+    check_apart(&outputs, &inputs)?;
     check_spared(&outputs, args.hw.as_deref(), args.model.as_deref())?;
-    let reserved = outputs[0].1.map(|file| {
+    let reserved = rows.map(|file| {
         Reserved::of(file).map_err(|error| {
             let why = match error.kind() {
                 ErrorKind::ResourceBusy => format!(

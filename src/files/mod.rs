@@ -17,6 +17,7 @@ mod rows;
 mod serde_words;
 mod tokenizer;
 mod toml_place;
+mod unfinished;
 mod write;
 
 pub use digest::digest_of_checkpoint;

@@ -1,13 +1,15 @@
-//! Writing files whole: to a temporary neighbour first, then renamed in one step. What is no regular
+//! Writing files whole: beside their place first, then put into it in one step. What is no regular
 //! file (a pipe, a device, our own output) is written straight into instead.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+
+use super::unfinished::{Unfinished, named, settle};
 
 /// Writes a file through `fill`. On an error the old file, if any, is untouched and nothing is left
 /// beside it.
@@ -32,9 +34,9 @@ fn write_place(
     };
     match Place::of(path)? {
         Place::File(path) => {
-            let mut temporary = neighbour(&path, "")?;
-            filled(temporary.as_file_mut())?;
-            settle(temporary, &path)
+            let mut unfinished = Unfinished::beside(&path)?;
+            filled(unfinished.file())?;
+            unfinished.settle(&path)
         }
         Place::Stream(mut stream) => filled(&mut stream),
         Place::Pipe => filled(&mut open(path)?),
@@ -62,12 +64,12 @@ pub fn write_through_path(
             format!(".{}", extension.to_string_lossy())
         });
         let Place::File(path) = Place::of(path)? else {
-            let temporary = neighbour(&std::env::temp_dir().join("stream"), &extension)?;
+            let temporary = named(&std::env::temp_dir().join("stream"), &extension)?;
             fill(temporary.path())?;
             let bytes = fs::read(temporary.path())?;
             return write_place(path, |out| out.write_all(&bytes));
         };
-        let mut temporary = neighbour(&path, &extension)?;
+        let mut temporary = named(&path, &extension)?;
         fill(temporary.path()).map_err(|error| plainer(error, temporary.as_file_mut()))?;
         settle(temporary, &path)
     };
@@ -90,7 +92,7 @@ fn plainer(error: io::Error, file: &mut File) -> io::Error {
 /// Why not.
 pub fn check_writable(path: &Path) -> io::Result<()> {
     match Place::of(path)? {
-        Place::File(path) => neighbour(&path, "")?.close(),
+        Place::File(path) => named(&path, "")?.close(),
         Place::Stream(_) | Place::Pipe => Ok(()),
     }
 }
@@ -194,25 +196,6 @@ fn is_open_as(there: &Metadata, stream: &dyn AsFd) -> bool {
 
 fn copy_of(stream: &dyn AsFd) -> io::Result<File> {
     stream.as_fd().try_clone_to_owned().map(File::from)
-}
-
-fn neighbour(path: &Path, suffix: &str) -> io::Result<tempfile::NamedTempFile> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-        _ => PathBuf::from("."),
-    };
-    // A temporary file is private by default; what is renamed into place should be as any new file.
-    tempfile::Builder::new()
-        .prefix(".plimsoll-")
-        .suffix(suffix)
-        .permissions(fs::Permissions::from_mode(0o666))
-        .tempfile_in(folder)
-}
-
-fn settle(temporary: tempfile::NamedTempFile, path: &Path) -> io::Result<()> {
-    temporary.as_file().sync_all()?;
-    temporary.persist(path).map_err(|failed| failed.error)?;
-    Ok(())
 }
 
 /// A file that could not be written; what the [`io::Error`]s of this module hold.

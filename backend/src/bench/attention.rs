@@ -65,7 +65,7 @@ pub(super) fn measure(options: &BenchOptions) -> Result<Vec<AttentionTimes>, Pro
     let positions = options.model.max_position_embeddings as usize;
     for context in options.contexts.iter().filter(|c| **c <= positions) {
         for sequences in &options.sequences {
-            options.check_goes_on()?;
+            options.cpu.check_goes_on()?;
             let step = Step::new(options, *context, *sequences);
             if step.bytes() > card.memory()[0] / MEMORY_SHARE {
                 continue;

@@ -9,10 +9,7 @@ mod link;
 mod memory;
 mod products;
 
-use std::sync::atomic::Ordering;
-
 use plimsoll_core::Dtype;
-use plimsoll_core::executor::ExecutionError;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::units::Bytes;
 
@@ -81,13 +78,6 @@ impl BenchOptions {
             cpu_repeats: 3,
             weights_most,
             tokens: 12,
-        }
-    }
-
-    fn check_goes_on(&self) -> Result<(), ProbeError> {
-        match self.cpu.interrupt.load(Ordering::Relaxed) {
-            true => Err(ExecutionError::Interrupted.into()),
-            false => Ok(()),
         }
     }
 }

@@ -75,11 +75,11 @@ pub(super) fn learn(options: &BenchOptions) -> Result<(), ProbeError> {
     match &options.cpu.card {
         // Each by itself, so that nobody waits for all of them to be rid of it.
         Some(card) => shapes.into_iter().try_for_each(|weights| {
-            options.check_goes_on()?;
+            options.cpu.check_goes_on()?;
             Ok(learn_on(&**card, dispatch, vec![weights]).map_err(CpuError::from)?)
         }),
         None => dispatch.learn(shapes, |weights| {
-            options.check_goes_on()?;
+            options.cpu.check_goes_on()?;
             let repeats = options.cpu_repeats;
             let tried = products::on_device(weights, repeats, &options.cpu)?;
             Ok(products::at_pace(weights, tried, &Slowness::NONE))
@@ -109,7 +109,7 @@ fn matrices(options: &BenchOptions) -> Vec<Weights> {
 pub(super) fn measure(options: &BenchOptions) -> Result<Vec<ProductTimes>, ProbeError> {
     let mut all = Vec::new();
     for weights in shapes(options) {
-        options.check_goes_on()?;
+        options.cpu.check_goes_on()?;
         all.extend(match &options.cpu.card {
             Some(card) => {
                 let measured = with_stream(&**card, || on_card(options, weights));

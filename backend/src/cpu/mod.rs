@@ -18,7 +18,7 @@ pub(crate) mod worker;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
@@ -133,6 +133,14 @@ impl CpuOptions {
             interrupt: Arc::default(),
             dispatch: Dispatch::default(),
             card: None,
+        }
+    }
+
+    /// For work that has no executor to stop it.
+    pub(crate) fn check_goes_on(&self) -> Result<(), ExecutionError> {
+        match self.interrupt.load(Ordering::Relaxed) {
+            true => Err(ExecutionError::Interrupted),
+            false => Ok(()),
         }
     }
 }

@@ -58,6 +58,14 @@ pub enum CudaError {
         /// How many there are.
         count: u32,
     },
+    /// A GPU for which there are no kernels.
+    #[error("the GPU's compute capability is {}.{}: {why}", .found / 10, .found % 10)]
+    Capability {
+        /// 10 * major + minor.
+        found: i32,
+        /// What is needed, and what to do.
+        why: &'static str,
+    },
     /// A call failed.
     #[error("{call} failed: {why}")]
     Call {

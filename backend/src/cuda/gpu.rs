@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use super::CudaError;
 use super::arena::DeviceArena;
 use super::arguments::Arguments;
 use super::kernel_cache::KernelCache;
-use super::raw::{Attribute, Blas, Compiler, Device, LIBRARIES, Library, Module, Product, Stream};
+use super::raw::{Blas, Compiler, Device, LIBRARIES, Library, Module, Product, Stream};
 use super::sources::{SOURCES, Source, source};
+use super::{CudaError, architecture};
 
 /// A kernel and how it is run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,13 +97,11 @@ impl Modules {
     pub(super) fn new(device: &Arc<Device>, cache: KernelCache) -> Result<Modules, CudaError> {
         let compiler = Compiler::find()?;
         Library::Compiler.suits(compiler.version()?[0], Device::count()?.0)?;
-        let major = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-        let minor = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         Ok(Modules {
             loaded: HashMap::new(),
             compiler,
             cache,
-            architecture: format!("sm_{major}{minor}"),
+            architecture: architecture::target(device, compiler)?,
             device: Arc::clone(device),
         })
     }

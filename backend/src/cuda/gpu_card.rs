@@ -7,8 +7,10 @@ use plimsoll_core::units::Bytes;
 use super::card::{Card, CopyRows};
 use super::gpu::Modules;
 use super::kernel_cache::KernelCache;
-use super::raw::{Attribute, Blas, Device, DeviceMemory, Event, LockedPages, Product, Stream};
-use super::{CudaError, Launch};
+use super::raw::{
+    Attribute, Blas, Compiler, Device, DeviceMemory, Event, LockedPages, Product, Stream,
+};
+use super::{CudaError, Launch, architecture};
 
 /// What a card is taken to have as its last cache at least, where its driver says less or nothing.
 const CACHE_BYTES_MIN: usize = 16 << 20;
@@ -51,6 +53,7 @@ impl GpuCard {
     pub fn new(index: u32, cache: KernelCache) -> Result<GpuCard, CudaError> {
         super::check_available()?;
         let device = Device::open(index)?;
+        architecture::target(&device, Compiler::find()?)?;
         let count = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let cached = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
         Ok(GpuCard {

@@ -12,9 +12,11 @@
 //!
 //! [`crate::selftest`] holds every kernel against arithmetic in f64, on a GPU or on whatever else is a [`KernelDevice`].
 
+pub mod architecture;
 pub mod arena;
 pub mod arguments;
 mod card;
+pub mod cubin;
 mod error;
 pub(crate) mod executor;
 mod gpu;

@@ -6,8 +6,8 @@ use std::path::Path;
 use plimsoll_core::units::Bytes;
 
 use super::{Finding, State};
-use crate::cuda::CudaError;
 use crate::cuda::raw::{Attribute, Blas, Compiler, Device, LIBRARIES, Library};
+use crate::cuda::{CudaError, architecture};
 
 pub fn findings() -> Vec<Finding> {
     let mut findings: Vec<Finding> = LIBRARIES.into_iter().map(library).collect();
@@ -84,16 +84,33 @@ fn library(library: Library) -> Finding {
 
 fn gpu(index: u32) -> Result<Vec<Finding>, CudaError> {
     let device = Device::open(index)?;
-    let major = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-    let minor = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let capability = architecture::capability(&device)?;
     let processors = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
     let [free, all] = device.memory()?.map(|bytes| Bytes(bytes as u64));
     let name = device.name()?;
     let found = format!(
-        "{index}: {name}, sm_{major}{minor}, {processors} multiprocessors, {free} of {all} free"
+        "{index}: {name}, sm_{capability}, {processors} multiprocessors, {free} of {all} free"
     );
+    let target = Compiler::find().and_then(|compiler| architecture::target(&device, compiler));
     let folder = Path::new("/sys/bus/pci/devices").join(device.bus_address()?);
-    Ok(vec![Finding::good("GPU", found), link(&folder)])
+    Ok(vec![card(found, target), link(&folder)])
+}
+
+/// A GPU, and whether kernels can be compiled for it; a compiler that is missing has a finding of its own.
+fn card(found: String, target: Result<String, CudaError>) -> Finding {
+    const NAME: &str = "GPU";
+    match target {
+        Ok(target) if target.starts_with("compute") => {
+            let found =
+                format!("{found}; kernels are made for {target}, the last that NVRTC knows");
+            let remedy = "install NVRTC of a later CUDA, though none later than the driver's";
+            Finding::other(NAME, State::Weak, found, remedy)
+        }
+        Err(error @ CudaError::Capability { .. }) => {
+            Finding::other(NAME, State::Missing, found, error.to_string())
+        }
+        _ => Finding::good(NAME, found),
+    }
 }
 
 /// The link as the system shows it in a folder of the device's own.
@@ -139,6 +156,22 @@ mod tests {
         assert_eq!(found.found, "8 of 16 lanes, 16.0 GT/s PCIe");
         write("current_link_width", "16\n");
         assert_eq!(link(folder.path()).state, State::Good);
+    }
+
+    #[test]
+    fn a_gpu_without_kernels_of_its_own_is_weak_or_of_no_use() {
+        let of = |target| card("0: a card, sm_120".to_owned(), target);
+        assert_eq!(of(Ok("sm_120".to_owned())).state, State::Good);
+        let newer = of(Ok("compute_90".to_owned()));
+        assert_eq!(newer.state, State::Weak);
+        assert!(
+            newer.found.contains("made for compute_90"),
+            "{}",
+            newer.found
+        );
+        let why = "kernels need 7.5";
+        let older = of(Err(CudaError::Capability { found: 70, why }));
+        assert_eq!(older.state, State::Missing);
     }
 
     #[test]

@@ -244,11 +244,12 @@ pub fn measure(
     };
     // First of all, since a GPU's executors would else learn the shapes that they meet, without the rows of prompts.
     progress("implementations of products", 0.0);
-    measure_products(options, &mut measured)?;
+    measure_products(options, &mut measured, progress)?;
     let known = options.cpu.dispatch.known().into_iter();
     measured.products = known.filter_map(|known| known.curves).collect();
     progress("copies and disk", 0.08);
     measure_host_reads(options, &mut measured)?;
+    options.cpu.check_goes_on()?;
     measured.meter.watch_disk(Some(
         Moves::room(&MOVERS, regions(disk_free), PerTier::default()).disk,
     ));
@@ -441,7 +442,11 @@ fn prompts(plan: &Plan, count: u32) -> Vec<Vec<u32>> {
 /// The lookup table: of a calibration model's matrices, which tell those of all models where nothing better is known, and of the
 /// models that were asked for. On a GPU those of all calibration models, whose curves tell products from what is beside them, and
 /// each executor measures its own model's as well.
-fn measure_products(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
+fn measure_products(
+    options: &ProbeOptions,
+    measured: &mut Measured,
+    progress: &mut dyn FnMut(&str, f64),
+) -> Result<(), ProbeError> {
     let mut shapes = Vec::new();
     let of_model = match options.cpu.card {
         Some(_) => Weights::of_model_on_card,
@@ -472,7 +477,13 @@ fn measure_products(options: &ProbeOptions, measured: &mut Measured) -> Result<(
         return Ok(learn_with_prompts_on(&**card, dispatch, shapes).map_err(CpuError::from)?);
     }
     let repeats = if options.quick { 3 } else { 7 };
+    let (all, mut done) = (shapes.len(), 0);
     dispatch.learn(shapes, |weights| {
+        progress(
+            "implementations of products",
+            0.08 * f64::from(done) / all as f64,
+        );
+        done += 1;
         let time = || products::on_device(weights, repeats, &options.cpu);
         let paced = measured.meter.steadily(time)?;
         let slowness = paced.moment.relative_to(&measured.base);

@@ -94,10 +94,10 @@ fn tried(
     weights: Weights,
     (rows, computes): (&[usize], &Computes<'_>),
     repeats: usize,
-    threads: usize,
+    options: &CpuOptions,
 ) -> Result<Vec<Tried>, ProbeError> {
     let Weights { dtype, n, k, .. } = weights;
-    let team = Team::new(threads, dtype);
+    let team = Team::new(options.device_threads, dtype);
     let mut cycled = Cycled::new(weights)?;
     let most = rows.iter().copied().max().unwrap_or(0);
     let (x, mut y) = (vec![0.01; most * k], vec![0.0; most * n]);
@@ -113,6 +113,7 @@ fn tried(
             })
             .collect();
         for repeat in 0..=repeats {
+            options.check_goes_on()?;
             for tried in &mut of_rows {
                 let how = How::best(only(tried.implementation));
                 let weight = cycled.matrix()?;
@@ -151,9 +152,7 @@ pub(crate) fn of_rows(
     options: &CpuOptions,
 ) -> Result<Vec<Tried>, ProbeError> {
     let cores = Cores::of(options).of_resource(ResourceKind::Gpu);
-    pin::on_cores(&cores, || {
-        tried(weights, rows, repeats, options.device_threads)
-    })
+    pin::on_cores(&cores, || tried(weights, rows, repeats, options))
 }
 
 /// Curves of what was tried, as if the machine had gone at the pace of its profile.

@@ -8,8 +8,8 @@
 #define SCORES_THREADS 128
 // Bins a unit wide; what lies further off counts for the outermost.
 #define SCORE_BINS 2048
-// The share of scores that is left out at either end: 99.99% are within, as in Figure 5.
-#define LEFT_OUT 0.00005f
+// One of so many scores is left out at either end: 99.99% are within, as in Figure 5.
+#define LEFT_OUT 20000
 // How far a score may be from phi. e^64 times any number of positions, and e^-64, are ordinary numbers in f32.
 #define REACH 64.0f
 // Of it, what is kept for scores that were not seen yet.
@@ -31,6 +31,12 @@ struct ScoresArguments {
 
 template <class T, class S>
 __device__ void count_scores(const ScoresArguments& arguments) {
+    // Nearly all scores are in few bins: a block's own first, which are not those of all others as well.
+    SHARED(unsigned int, counts, SCORE_BINS);
+    for (unsigned int bin = threadIdx.x; bin < SCORE_BINS; bin += SCORES_THREADS) {
+        counts[bin] = 0;
+    }
+    __syncthreads();
     unsigned int row = arguments.row_start + blockIdx.x, sequence = row / arguments.kv_heads;
     unsigned int begin = arguments.firsts ? arguments.firsts[sequence] : 0, end = arguments.context_len;
     if (arguments.window && end > arguments.window) {
@@ -55,7 +61,13 @@ __device__ void count_scores(const ScoresArguments& arguments) {
         float bin = floorf(score * arguments.scale) + SCORE_BINS / 2;
         // A NaN is the outermost as well.
         bin = bin > 0.0f ? bin : 0.0f;
-        atomicAdd(arguments.bins + (bin < SCORE_BINS - 1 ? (unsigned int)bin : SCORE_BINS - 1), 1u);
+        atomicAdd(counts + (bin < SCORE_BINS - 1 ? (unsigned int)bin : SCORE_BINS - 1), 1u);
+    }
+    __syncthreads();
+    for (unsigned int bin = threadIdx.x; bin < SCORE_BINS; bin += SCORES_THREADS) {
+        if (counts[bin] != 0) {
+            atomicAdd(arguments.bins + bin, counts[bin]);
+        }
     }
 }
 
@@ -64,30 +76,45 @@ struct RangeArguments {
     float* range;             // phi, low, high; low = high = 0 where scores are too wide
 };
 
-// One thread: phi is the middle of the range that scores are in.
+// A warp, each lane a run of bins: phi is the middle of the range that scores are in.
 __device__ void choose(const RangeArguments& arguments) {
-    if (threadIdx.x != 0) {
+    SHARED(unsigned long long, sums, WARP);
+    SHARED(unsigned int, ends, 2);
+    constexpr unsigned int RUN = SCORE_BINS / WARP;
+    unsigned int lane = threadIdx.x, first = lane * RUN;
+    unsigned long long own = 0, before = 0, after = 0;
+    for (unsigned int bin = first; bin < first + RUN; bin++) {
+        own += arguments.bins[bin];
+    }
+    sums[lane] = own;
+    __syncthreads();
+    for (unsigned int other = 0; other < WARP; other++) {
+        (other < lane ? before : after) += other == lane ? 0 : sums[other];
+    }
+    unsigned long long all = before + own + after, most_out = all / LEFT_OUT;
+    // The bins with which more would be left out than may be, from either end: each is in one lane's run.
+    if (before <= most_out && before + own > most_out) {
+        unsigned int bin = first;
+        for (unsigned long long out = before + arguments.bins[bin]; out <= most_out; out += arguments.bins[bin]) {
+            bin++;
+        }
+        ends[0] = bin;
+    }
+    if (after <= most_out && after + own > most_out) {
+        unsigned int bin = first + RUN - 1;
+        for (unsigned long long out = after + arguments.bins[bin]; out <= most_out; out += arguments.bins[bin]) {
+            bin--;
+        }
+        ends[1] = bin;
+    }
+    __syncthreads();
+    if (lane != 0) {
         return;
     }
-    float all = 0.0f;
-    for (unsigned int bin = 0; bin < SCORE_BINS; bin++) {
-        all += (float)arguments.bins[bin];
-    }
-    unsigned int lowest = 0, highest = SCORE_BINS - 1;
-    for (float out = 0.0f; lowest < highest; lowest++) {
-        out += (float)arguments.bins[lowest];
-        if (out > LEFT_OUT * all) {
-            break;
-        }
-    }
-    for (float out = 0.0f; highest > lowest; highest--) {
-        out += (float)arguments.bins[highest];
-        if (out > LEFT_OUT * all) {
-            break;
-        }
-    }
+    // Of no scores at all there are no ends.
+    unsigned int lowest = all ? ends[0] : 0, highest = all ? ends[1] : 0;
     float low = (float)lowest - SCORE_BINS / 2, high = (float)highest + 1 - SCORE_BINS / 2;
-    bool fits = all > 0.0f && (high - low) / 2 + RESERVE <= REACH && lowest > 0 && highest < SCORE_BINS - 1;
+    bool fits = (high - low) / 2 + RESERVE <= REACH && lowest > 0 && highest < SCORE_BINS - 1;
     arguments.range[0] = fits ? (low + high) / 2 : 0.0f;
     arguments.range[1] = fits ? -REACH : 0.0f;
     arguments.range[2] = fits ? REACH : 0.0f;

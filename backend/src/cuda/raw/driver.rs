@@ -11,7 +11,7 @@ use cudarc::driver::sys::{self, CUresult};
 use plimsoll_core::units::Bytes;
 
 use super::Library;
-use crate::cuda::CudaError;
+use crate::cuda::{CudaError, cubin};
 
 /// What a GPU says of itself.
 pub use sys::CUdevice_attribute as Attribute;
@@ -665,21 +665,26 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// Loads a CUBIN.
+    /// Loads a CUBIN, or PTX that ends with a zero.
     ///
     /// # Errors
     /// One that is for other GPUs.
-    pub fn new(device: &Arc<Device>, cubin: &[u8]) -> Result<Module, CudaError> {
+    pub fn new(device: &Arc<Device>, code: &[u8]) -> Result<Module, CudaError> {
         let mut module = ptr::null_mut();
         device.enter()?;
-        call!(cuModuleLoadData(&raw mut module, cubin.as_ptr().cast()))?;
-        load_functions(module);
-        let device = Arc::clone(device);
-        Ok(Module {
-            device,
+        call!(cuModuleLoadData(&raw mut module, code.as_ptr().cast()))?;
+        let module = Module {
+            device: Arc::clone(device),
             module,
             functions: Mutex::default(),
-        })
+        };
+        if !load_functions(module.module) {
+            // One that cannot be found now is missed where it is launched.
+            for kernel in cubin::kernels(code) {
+                let _ = module.function(kernel);
+            }
+        }
+        Ok(module)
     }
 
     fn function(&self, kernel: &str) -> Result<sys::CUfunction, CudaError> {
@@ -704,9 +709,9 @@ impl Module {
     }
 }
 
-/// Has a module's kernels loaded now: left alone, the driver loads each at its first launch, inside somebody's clock. Drivers that do so
-/// can (12.4); with others, and where it fails, kernels come when they are launched.
-fn load_functions(module: sys::CUmodule) {
+/// Has a module's kernels loaded now: left alone, the driver loads each when it is first looked up or launched, inside somebody's clock.
+/// False where the driver cannot be told so (before 12.4), or does not do it.
+fn load_functions(module: sys::CUmodule) -> bool {
     type Count = unsafe extern "C" fn(*mut u32, sys::CUmodule) -> CUresult;
     type Enumerate = unsafe extern "C" fn(*mut sys::CUfunction, u32, sys::CUmodule) -> CUresult;
     type Load = unsafe extern "C" fn(sys::CUfunction) -> CUresult;
@@ -722,22 +727,21 @@ fn load_functions(module: sys::CUmodule) {
         }
     };
     let Some((count, enumerate, load)) = found else {
-        return;
+        return false;
     };
     let mut number = 0;
     // SAFETY: the module is loaded, and the result is a local.
     if unsafe { count(&raw mut number, module) } != CUresult::CUDA_SUCCESS {
-        return;
+        return false;
     }
     let mut functions = vec![ptr::null_mut(); number as usize];
     // SAFETY: there is room for as many as are asked for.
     if unsafe { enumerate(functions.as_mut_ptr(), number, module) } != CUresult::CUDA_SUCCESS {
-        return;
+        return false;
     }
-    for function in functions {
-        // SAFETY: a function of the module. One that is not loaded now is when it is launched.
-        let _ = unsafe { load(function) };
-    }
+    // SAFETY: a function of the module. One that is not loaded now is when it is launched.
+    let loaded = |function| unsafe { load(function) } == CUresult::CUDA_SUCCESS;
+    functions.into_iter().all(loaded)
 }
 
 impl Drop for Module {

@@ -1,4 +1,5 @@
-//! NVRTC: kernels from source to a CUBIN for one architecture. PTX would be refused by a driver that is older than NVRTC.
+//! NVRTC: kernels from source to a CUBIN for one architecture, or to PTX where the GPU is newer than the compiler: PTX would be
+//! refused by a driver that is older than NVRTC, which a driver of a GPU that NVRTC does not know is not.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char};
@@ -59,6 +60,23 @@ impl Program {
         let said = String::from_utf8_lossy(&bytes);
         Ok(said.trim_end_matches('\0').trim().to_owned())
     }
+
+    fn cubin(&self) -> Result<Vec<u8>, CudaError> {
+        let mut size = 0;
+        call!(nvrtcGetCUBINSize(self.0, &raw mut size))?;
+        let mut cubin = vec![0_u8; size];
+        call!(nvrtcGetCUBIN(self.0, cubin.as_mut_ptr().cast()))?;
+        Ok(cubin)
+    }
+
+    /// With the zero at its end, by which the driver knows where that is.
+    fn ptx(&self) -> Result<Vec<u8>, CudaError> {
+        let mut size = 0;
+        call!(nvrtcGetPTXSize(self.0, &raw mut size))?;
+        let mut ptx = vec![0_u8; size];
+        call!(nvrtcGetPTX(self.0, ptx.as_mut_ptr().cast()))?;
+        Ok(ptx)
+    }
 }
 
 impl Compiler {
@@ -80,7 +98,24 @@ impl Compiler {
         Ok([major, minor])
     }
 
-    /// Compiles a source for an architecture, such as `sm_80`.
+    /// The compute capabilities that it compiles for, 10 * major + minor, in ascending order; none where it is older
+    /// than CUDA 11.2, which does not say.
+    ///
+    /// # Errors
+    /// What it says.
+    pub fn capabilities(self) -> Result<Vec<i32>, CudaError> {
+        if self.version()? < [11, 2] {
+            return Ok(Vec::new());
+        }
+        let mut count = 0;
+        call!(nvrtcGetNumSupportedArchs(&raw mut count))?;
+        let mut capabilities = vec![0; count.max(0) as usize];
+        call!(nvrtcGetSupportedArchs(capabilities.as_mut_ptr()))?;
+        capabilities.sort_unstable();
+        Ok(capabilities)
+    }
+
+    /// Compiles a source to a CUBIN for an architecture, such as `sm_80`, or to PTX for a virtual one, such as `compute_80`.
     ///
     /// # Errors
     /// [`CudaError::Compile`] with the compiler's words.
@@ -114,10 +149,9 @@ impl Compiler {
                 log: format!("{error} {said}"),
             });
         }
-        let mut size = 0;
-        call!(nvrtcGetCUBINSize(program.0, &raw mut size))?;
-        let mut cubin = vec![0_u8; size];
-        call!(nvrtcGetCUBIN(program.0, cubin.as_mut_ptr().cast()))?;
-        Ok(cubin)
+        match architecture.starts_with("compute") {
+            true => program.ptx(),
+            false => program.cubin(),
+        }
     }
 }

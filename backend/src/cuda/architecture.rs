@@ -1,0 +1,78 @@
+//! For which architecture kernels are compiled.
+
+use super::CudaError;
+use super::raw::{Attribute, Compiler, Device};
+
+/// The first compute capability, 10 * major + minor, on which the kernels run: Turing's, whose tensor cores multiply 16 x 8 x 8.
+const FIRST: i32 = 75;
+
+/// A device's compute capability, 10 * major + minor.
+///
+/// # Errors
+/// What the driver says.
+pub fn capability(device: &Device) -> Result<i32, CudaError> {
+    let major = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    Ok(10 * major + minor)
+}
+
+/// What a compiler is told for a device: `sm_90` gives a CUBIN, `compute_90` PTX, which the driver compiles.
+///
+/// # Errors
+/// [`CudaError::Capability`] where kernels do not run on it, or are not compiled for it.
+pub fn target(device: &Device, compiler: Compiler) -> Result<String, CudaError> {
+    of(capability(device)?, &compiler.capabilities()?)
+}
+
+/// By what the compiler knows, in ascending order; nothing where it does not say.
+fn of(gpu: i32, known: &[i32]) -> Result<String, CudaError> {
+    let refused = |why| Err(CudaError::Capability { found: gpu, why });
+    if gpu < FIRST {
+        return refused("kernels need 7.5 (Turing) or later: use another GPU, or --backend cpu");
+    }
+    if known.is_empty() || known.contains(&gpu) {
+        return Ok(format!("sm_{gpu}"));
+    }
+    let Some(nearest) = known.iter().rfind(|known| (FIRST..gpu).contains(*known)) else {
+        return refused("NVRTC compiles for later ones only: install NVRTC of an earlier CUDA");
+    };
+    // A CUBIN runs on GPUs of the same major version, and of no other.
+    match nearest / 10 == gpu / 10 {
+        true => Ok(format!("sm_{nearest}")),
+        false => Ok(format!("compute_{nearest}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_newer_than_its_compiler_gets_what_it_can_run() {
+        let cuda_12_4 = [50, 52, 60, 70, 75, 80, 86, 87, 89, 90];
+        for (gpu, known, target) in [
+            (75, &cuda_12_4[..], "sm_75"),
+            (90, &cuda_12_4, "sm_90"),
+            (120, &cuda_12_4, "compute_90"),
+            (103, &[75, 80, 90, 100, 120], "sm_100"),
+            (121, &[75, 80, 90, 100, 120], "sm_120"),
+            (89, &[], "sm_89"),
+        ] {
+            assert_eq!(of(gpu, known).as_deref(), Ok(target));
+        }
+    }
+
+    #[test]
+    fn a_gpu_on_which_no_kernel_runs_is_refused_by_its_capability() {
+        for (gpu, known, says) in [
+            (70, &[50, 70, 75][..], ["7.0", "--backend cpu"]),
+            (61, &[], ["6.1", "Turing"]),
+            (75, &[80, 90], ["7.5", "earlier CUDA"]),
+        ] {
+            let error = of(gpu, known).unwrap_err().to_string();
+            for part in says {
+                assert!(error.contains(part), "{error}");
+            }
+        }
+    }
+}
