@@ -280,6 +280,16 @@ pub struct Strided {
     pub stride: Bytes,
 }
 
+impl Strided {
+    /// From the first's begin to the last's end, of so many parts.
+    pub fn span(self, parts: u32, part: Bytes) -> Bytes {
+        match parts {
+            0 => Bytes::ZERO,
+            _ => self.stride * u64::from(parts - 1) + part,
+        }
+    }
+}
+
 /// What a task does, with its real shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {

@@ -19,13 +19,18 @@ use crate::parallel::on_all_processors;
 /// How much slower a resource is thought to be.
 const SLOWER: [f64; 3] = [1.1, 1.5, 3.0];
 
-/// The resources that shares move work between.
-const SLOWED: [ResourceKind; 4] = [
+/// The resources that shares move work between; the disk's last, which many plans do not use.
+const SLOWED: [ResourceKind; 6] = [
     ResourceKind::Gpu,
     ResourceKind::H2d,
     ResourceKind::D2h,
     ResourceKind::Cpu,
+    ResourceKind::DiskRead,
+    ResourceKind::DiskWrite,
 ];
+
+/// Parts of a block's GPU batches.
+const FEWER: [f64; 5] = [0.25, 0.4, 0.5, 0.67, 0.8];
 
 /// Steps of a share of weights, to either side, and how large they are.
 const SHARES: i32 = 40;
@@ -94,11 +99,19 @@ impl Search<'_> {
         best: &Judged,
         objective: Objective,
     ) -> Result<Option<Judged>, PlanError> {
-        let plans = self.likely(self.near(best.plan())?, objective);
-        let plans = match judge::first_some(&plans) == plans.len() {
+        // Of those with the same shares the closed form knows nothing, and short samples little.
+        let same = self.with_the_same_shares(&best.plan().policy);
+        let (few, many) = match judge::is_small(best.plan()) {
+            true => (same, Vec::new()),
+            false => (Vec::new(), same),
+        };
+        let mut plans = self.likely(self.near(best.plan())?, objective);
+        plans.extend(many);
+        let mut plans = match judge::first_some(&plans) == plans.len() {
             true => plans,
             false => self.promising(best.plan(), plans, objective)?,
         };
+        plans.extend(few);
         self.better_of(plans, best, objective)
     }
 
@@ -177,7 +190,18 @@ impl Search<'_> {
     /// Other plans of shapes near a plan's.
     fn near(&self, plan: &Plan) -> Result<Vec<Plan>, PlanError> {
         let shapes = self.shapes_near(&plan.policy);
-        let placed = on_all_processors(shapes, &|policy| self.placed(policy));
+        let Policy {
+            weights,
+            cache,
+            activations,
+            ..
+        } = plan.policy;
+        let on_disk = [weights, cache, activations].map(|shares| shares.disk);
+        let slowed = match on_disk.iter().sum::<f64>() > 0.0 {
+            true => &SLOWED[..],
+            false => &SLOWED[..SLOWED.len() - 2],
+        };
+        let placed = on_all_processors(shapes, &|policy| self.placed(policy, slowed));
         let mut plans: Vec<Plan> = Vec::new();
         for plan_near in placed.into_iter().collect::<Result<Vec<_>, _>>()?.concat() {
             let is_known = |known: &Plan| known.policy == plan_near.policy;
@@ -215,15 +239,45 @@ impl Search<'_> {
             .collect()
     }
 
+    /// Plans in which all lies where it does in one, with fewer GPU batches, or with attention elsewhere. A diagonal's passes that admit GPU
+    /// batches and those that do not are more alike with some numbers of them, of which the closed form knows nothing.
+    fn with_the_same_shares(&self, of: &Policy) -> Vec<Plan> {
+        let fewer = fewer_batches(of.num_gpu_batches, self.maker.workload().gen_len);
+        let fewer = fewer.map(|num_gpu_batches| Policy {
+            num_gpu_batches,
+            ..*of
+        });
+        let elsewhere = Policy {
+            cpu_attention: !of.cpu_attention,
+            ..*of
+        };
+        let is_open = |choice: &Policy| {
+            (
+                choice.cpu_attention,
+                choice.schedule,
+                choice.compression,
+                choice.pipeline,
+            ) == (
+                elsewhere.cpu_attention,
+                of.schedule,
+                of.compression,
+                of.pipeline,
+            )
+        };
+        let elsewhere = self.open.iter().any(is_open).then_some(elsewhere);
+        let plans = fewer.chain(elsewhere).map(|policy| self.maker.plan(policy));
+        plans.filter(|plan| self.maker.fits(plan)).collect()
+    }
+
     /// Plans of a policy whose shares are open: as the closed form has it, and as if a resource were slower.
-    fn placed(&self, policy: Policy) -> Result<Vec<Plan>, PlanError> {
+    fn placed(&self, policy: Policy, slowed: &[ResourceKind]) -> Result<Vec<Plan>, PlanError> {
         let room = self.maker.room();
         let Some(shape) = Shape::that_may_fit(&self.forms, policy, room) else {
             return Ok(Vec::new());
         };
-        let slowed = SLOWED.into_iter().flat_map(|kind| {
+        let slowed = slowed.iter().flat_map(|kind| {
             let form = &shape.form;
-            SLOWER.map(move |by| form.slowed(kind, by))
+            SLOWER.map(move |by| form.slowed(*kind, by))
         });
         let open = slowed.map(|form| Shape::settled(policy, &form));
         let open = open.chain(shape.with_cache_on_device(room));
@@ -268,6 +322,17 @@ fn shares_near(of: &Policy) -> impl Iterator<Item = Policy> {
         });
         std::iter::once(policy).chain(without)
     })
+}
+
+/// Fewer GPU batches a block: parts of them, and as many as answers have tokens, once or twice.
+fn fewer_batches(batches: u32, gen_len: u32) -> impl Iterator<Item = u32> {
+    let parts = FEWER.map(|part| (f64::from(batches) * part).round() as u32);
+    let whole = [gen_len, 2 * gen_len, 2 * gen_len + 1];
+    let mut fewer: Vec<u32> = parts.into_iter().chain(whole).collect();
+    fewer.retain(|fewer| (1..batches).contains(fewer));
+    fewer.sort_unstable();
+    fewer.dedup();
+    fewer.into_iter()
 }
 
 /// GPU batch sizes and GPU batches a block near some, itself the first.

@@ -8,7 +8,7 @@ use plimsoll_core::lower::schedule::Round;
 use plimsoll_core::placement::{WeightPlacement, split_whole};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::program::{
-    AttentionPart, Buffer, BufferId, Cell, Content, Op, Program, ResourceKind, Stage, Strided,
+    AttentionPart, Buffer, BufferId, Cell, Content, Op, Program, ResourceKind, Stage,
 };
 use plimsoll_core::sparse::{DENSE, Picked};
 use plimsoll_core::tier::{PerTier, Tier};
@@ -284,9 +284,8 @@ fn move_parts(operands: &Operands<'_>, pace: Option<&Pace<'_>>, op: &Op) -> Resu
     else {
         return Err(TaskError::NoOperand("parts to move"));
     };
-    let span = |strided: Strided| strided.stride * u64::from(parts.saturating_sub(1)) + part;
-    let source = operands.read_part(0, from.start, span(from))?;
-    let target = operands.write_part(1, to.start, span(to))?;
+    let source = operands.read_part(0, from.start, from.span(parts, part))?;
+    let target = operands.write_part(1, to.start, to.span(parts, part))?;
     let mut done = Bytes::ZERO;
     for index in 0..parts as usize {
         let [from_at, to_at] = [from, to].map(|s| index * s.stride.0 as usize);

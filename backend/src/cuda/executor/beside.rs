@@ -45,8 +45,8 @@ pub(super) struct Extent<'m> {
     pub tokens: usize,
     /// Positions of a text.
     pub positions: usize,
-    /// Bytes of what parts of linear layers need, of a plan that splits these.
-    pub parts: [usize; 2],
+    /// Bytes of inputs of split linear layers in the stored type.
+    pub stored_inputs: usize,
 }
 
 impl<'m> Extent<'m> {
@@ -61,7 +61,7 @@ impl<'m> Extent<'m> {
             sequences: batch,
             tokens: batch * plan.workload.prompt_len as usize,
             positions: plan.workload.cache_len() as usize + 1,
-            parts: super::parts::sizes(plan),
+            stored_inputs: super::parts::inputs_bytes(plan),
         }
     }
 
@@ -115,8 +115,8 @@ pub(super) struct Beside {
     pub(super) range: u64,
     /// `[tokens, embedding_size]`, then `[tokens, hidden_size]`, of a model that projects its embeddings; else nothing.
     pub(super) embedded: [u64; 2],
-    /// Inputs of split linear layers in the stored type, then rows of one, unpacked (`parts.rs`); else nothing.
-    pub(super) parts: [u64; 2],
+    /// Inputs of split linear layers in the stored type (`parts.rs`); else nothing.
+    pub(super) stored_inputs: u64,
     /// None where the device chooses.
     pub(super) chosen: Option<Chosen>,
     multiprocessors: usize,
@@ -135,7 +135,7 @@ impl Bump {
 }
 
 /// Bytes of what lies beside the arena, in the order of [`Beside`].
-fn sizes(extent: &Extent<'_>, multiprocessors: usize) -> [usize; 19] {
+fn sizes(extent: &Extent<'_>, multiprocessors: usize) -> [usize; 18] {
     let (model, tokens) = (extent.model, extent.tokens);
     let rows = extent.sequences * model.num_key_value_heads as usize;
     let group = (model.num_attention_heads / model.num_key_value_heads) as usize;
@@ -164,8 +164,7 @@ fn sizes(extent: &Extent<'_>, multiprocessors: usize) -> [usize; 19] {
         4 * RANGE_WORDS,
         embedded[0],
         embedded[1],
-        extent.parts[0],
-        extent.parts[1],
+        extent.stored_inputs,
     ]
 }
 
@@ -229,8 +228,7 @@ impl Beside {
             range,
             narrow,
             wide,
-            stored,
-            unpacked,
+            stored_inputs,
         ] = places.map(|place| base + place);
         let rotary = rotary(card, extent, [cosines, sines])?;
         // Nothing has arrived, was computed again, counted or found yet.
@@ -257,7 +255,7 @@ impl Beside {
             bins,
             range,
             embedded: [narrow, wide],
-            parts: [stored, unpacked],
+            stored_inputs,
             chosen: chosen.transpose()?,
             multiprocessors,
         })

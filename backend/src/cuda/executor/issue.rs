@@ -7,7 +7,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::{ModelSpec, TensorRole, TensorSpec};
-use plimsoll_core::program::{AttentionPart, Content, Op, Program, Stage};
+use plimsoll_core::program::{AttentionPart, Content, Op, Program, Stage, Strided};
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
 
@@ -198,37 +198,37 @@ impl CardDevice {
 
 /// The rows that a move copies.
 fn copy_of(operands: &Operands<'_>, op: &Op) -> Result<CopyRows, TaskError> {
-    let rows = match *op {
+    let (to, from, bytes, rows) = match *op {
         Op::Move {
             bytes, from, to, ..
-        } => ([to, bytes], [from, bytes], bytes, 1),
+        } => {
+            let one = |start| Strided {
+                start,
+                stride: bytes,
+            };
+            (one(to), one(from), bytes, 1)
+        }
         Op::MoveParts {
             parts,
             part,
             from,
             to,
             ..
-        } => (
-            [to.start, to.stride],
-            [from.start, from.stride],
-            part,
-            parts,
-        ),
+        } => (to, from, part, parts),
         _ => return Err(TaskError::NoOperand("bytes to move")),
     };
-    let (to, from, bytes, rows) = rows;
-    let place = |index: usize, [start, pitch]: [Bytes; 2]| {
-        let span = pitch * u64::from(rows.saturating_sub(1)) + bytes;
-        operands.get(index)?.part(start, span)?;
-        Ok::<u64, TaskError>(operands.address(index)? + start.0)
+    let place = |index: usize, strided: Strided| {
+        let span = strided.span(rows, bytes);
+        operands.get(index)?.part(strided.start, span)?;
+        Ok::<u64, TaskError>(operands.address(index)? + strided.start.0)
     };
     Ok(CopyRows {
         to: place(1, to)?,
         from: place(0, from)?,
         bytes: bytes.0 as usize,
         rows: rows as usize,
-        to_pitch: to[1].0 as usize,
-        from_pitch: from[1].0 as usize,
+        to_pitch: to.stride.0 as usize,
+        from_pitch: from.stride.0 as usize,
     })
 }
 

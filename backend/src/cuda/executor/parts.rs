@@ -20,31 +20,17 @@ const TOKENS_AT_ONCE: usize = 256;
 /// Bytes of an element of what parts read and give.
 const WIDE: usize = 4;
 
-/// Bytes of what the plan does not count: inputs of the stored type, and the largest rows of a module, unpacked. Nothing where
-/// nothing is split.
-pub(super) fn sizes(plan: &Plan) -> [usize; 2] {
-    let Some(split) = &plan.policy.split else {
-        return [0; 2];
-    };
-    let compression = plan.policy.compression;
-    let layers = plan.model.num_hidden_layers;
-    let tensors = plan.model.tensors(1);
-    let modules = tensors
-        .iter()
-        .filter_map(|t| Some((Module::of(t.role)?, t)));
-    let mut most = [0_u64; 2];
-    for (module, weight) in modules {
-        let came = [true, false].map(|prompt| split.rows((module, weight), prompt, compression));
-        let came = came.map(|rows| rows.device).into_iter().max();
-        let own = (0..layers).any(|layer| split.is_on_device(module, layer, layers));
-        let rows = came.filter(|_| !own).unwrap_or(weight.rows);
-        let packed = if compression.packs(weight) { rows } else { 0 };
-        most = [most[0].max(weight.cols), most[1].max(packed * weight.cols)];
+/// Bytes of what the plan does not count: inputs of the stored type. Nothing where nothing is split.
+pub(super) fn inputs_bytes(plan: &Plan) -> usize {
+    if plan.policy.split.is_none() {
+        return 0;
     }
+    let tensors = plan.model.tensors(1);
+    let split = tensors.iter().filter(|t| Module::of(t.role).is_some());
+    let widest = split.map(|tensor| tensor.cols).max().unwrap_or(0);
     let tokens = u64::from(plan.policy.gpu_batch_size * plan.workload.prompt_len);
-    let element = plan.dtype.size_bytes();
-    let inputs = most[0] * tokens.min(TOKENS_AT_ONCE as u64);
-    [inputs * element, most[1] * element].map(|bytes| bytes as usize)
+    let elements = widest * tokens.min(TOKENS_AT_ONCE as u64);
+    (elements * plan.dtype.size_bytes()) as usize
 }
 
 /// First tokens and counts of those that are converted at once.
@@ -115,7 +101,7 @@ impl Work<'_> {
         let x = self.input(m * k)?;
         let weight = self.turn.weight(module)?;
         let tensor = self.part_weight((module, weight), n)?;
-        let [stored, room] = self.device.beside.parts;
+        let stored = self.device.beside.stored_inputs;
         let dtype = self.turn.engine.plan.dtype;
         let product = Product {
             dtype,
@@ -130,7 +116,7 @@ impl Work<'_> {
         };
         let layer = [m, weight.rows as usize, k];
         let product = match tensor.packed && !self.stays_packed(layer, false) {
-            true => self.unpacked(product, room)?,
+            true => self.unpacked(product, self.matrix_room(n * k)?)?,
             false => product,
         };
         for (first, count) in tiles(m) {
@@ -188,7 +174,7 @@ impl Work<'_> {
         let before = plan.model.norm_position == NormPosition::Before;
         let width = self.width();
         let into = self.input(pieces.iter().map(|piece| piece.tokens * width).sum())?;
-        let [normal, _] = self.device.beside.parts;
+        let normal = self.device.beside.stored_inputs;
         for piece in pieces {
             for (first, count) in tiles(piece.tokens) {
                 let mut x = piece.address + (first * width * self.element()) as u64;

@@ -288,9 +288,12 @@ impl StageLowering {
         }
     }
 
+    /// Rows in 4 bits may be unpacked before their product.
     fn device_part(&self, unit: &Unit, module: (Module, &TensorSpec, u64)) -> Draft {
         let op = self.part(unit, module);
-        Draft::new(ResourceKind::Gpu, op, unit.cell)
+        let unpacks = self.plan.policy.compression.packs(module.1);
+        let workspace = unpacks.then_some(self.workspace);
+        Draft::new(ResourceKind::Gpu, op, unit.cell).with(Access::Update, [workspace])
     }
 
     fn emit_device_part(

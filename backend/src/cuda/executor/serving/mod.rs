@@ -274,7 +274,7 @@ fn extent<'m>(served: &'m Served, decoder: &'m Decoder) -> Extent<'m> {
         sequences: served.most.sequences as usize,
         tokens: served.most.tokens as usize,
         positions: served.model.max_position_embeddings as usize,
-        parts: [0; 2],
+        stored_inputs: 0,
     }
 }
 
