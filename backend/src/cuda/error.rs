@@ -26,7 +26,7 @@ pub enum CudaError {
     },
     /// A library is of a later CUDA than the driver, which loads nothing that it makes.
     #[error(
-        "{library} is of CUDA {found}, and the driver is for CUDA {driver}: install a newer driver, or NVRTC and cuBLAS of CUDA {driver} (`pip install nvidia-cuda-nvrtc-cu{driver} nvidia-cublas-cu{driver}`), and see that LD_LIBRARY_PATH names no later ones"
+        "{library} is of CUDA {found}, and the driver is for CUDA {driver}: install a newer driver, or NVRTC and cuBLAS of CUDA {driver} (`pip install nvidia-cuda-nvrtc-cu{driver} nvidia-cublas-cu{driver}`), and link them as libnvrtc.so and libcublas.so, the names that are tried first, in a folder that LD_LIBRARY_PATH names first"
     )]
     Newer {
         /// Its file's name.

@@ -129,8 +129,9 @@ impl Card for GpuCard {
     }
 
     fn lock_pages(&self, address: u64, bytes: usize) -> Result<(), CudaError> {
-        let mut taken = self.taken.write().unwrap_or_else(PoisonError::into_inner);
+        // Gigabytes take a while, in which the streams go on.
         let locked = LockedPages::new(&self.device, address, bytes);
+        let mut taken = self.taken.write().unwrap_or_else(PoisonError::into_inner);
         let locked = locked.map_err(|error| CudaError::PageLock {
             wanted: Bytes(bytes as u64),
             locked: Bytes(taken.locked.iter().map(|it| it.bytes() as u64).sum()),

@@ -278,9 +278,10 @@ impl HardwareProfile {
         match shared.filter(|shared| shared.0 < alone.0) {
             Some(shared) => Err(Fault::new(
                 "tiers.host_shared_bytes_per_s",
-                format!("is {shared}, and the CPU alone reads {alone}"),
-                "write host_bandwidth_bytes_per_s or more",
-            )),
+                format!("the CPU alone reads {alone}, and all together {shared}"),
+                "write no more for host_bandwidth_bytes_per_s than for host_shared_bytes_per_s",
+            )
+            .or_key("tiers.host_bandwidth_bytes_per_s")),
             None => Ok(()),
         }
     }

@@ -357,7 +357,9 @@ pub(crate) fn open(
     // Batches are of any size; the vendor's library has a kernel for some sizes each.
     let most = served.most.tokens as usize;
     let sizes = std::iter::successors(Some(1), |rows| Some(2 * rows));
-    let mut rows: Vec<usize> = sizes.take_while(|rows| *rows < most).collect();
+    let sizes = sizes.take_while(|rows| *rows < most);
+    let mut rows: Vec<usize> = sizes.flat_map(|rows| [rows, rows + rows / 2]).collect();
+    rows.retain(|rows| *rows < most);
     rows.push(most);
     let Kept { dtype, compression } = served.kept;
     let of = (&served.model, dtype, compression);
