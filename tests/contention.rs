@@ -6,17 +6,17 @@ use plimsoll_backend::probe::contention;
 use plimsoll_core::Dtype;
 use plimsoll_core::control::Run;
 use plimsoll_core::executor::{Executor, Until};
-use plimsoll_core::hardware::{Contention, Engine, HardwareProfile, ProfileError, Quantity};
+use plimsoll_core::hardware::{Contention, HardwareProfile, ProfileError, Quantity};
 use plimsoll_core::program::{Cell, Machine, NewTask, Op, Program, ResourceKind, TaskId};
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::Bytes;
 use plimsoll_sim::{CostModel, Simulator};
 
-const PAIRS: [(Engine, Engine, f64); 4] = [
-    (Engine::H2d, Engine::D2h, 0.6),
-    (Engine::H2d, Engine::DiskRead, 0.45),
-    (Engine::D2h, Engine::H2d, 0.8),
-    (Engine::DiskRead, Engine::D2h, 0.5),
+const PAIRS: [(ResourceKind, ResourceKind, f64); 4] = [
+    (ResourceKind::H2d, ResourceKind::D2h, 0.6),
+    (ResourceKind::H2d, ResourceKind::DiskRead, 0.45),
+    (ResourceKind::D2h, ResourceKind::H2d, 0.8),
+    (ResourceKind::DiskRead, ResourceKind::D2h, 0.5),
 ];
 
 fn profile() -> HardwareProfile {

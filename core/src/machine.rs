@@ -51,6 +51,18 @@ impl ResourceKind {
         ResourceKind::PeerLink,
     ];
 
+    /// Those that slow each other, each at its own number: barriers take no engine, and no profile says what a link between devices
+    /// disturbs.
+    pub const CONTENDED: [ResourceKind; 7] = {
+        let [gpu, h2d, d2h, disk_read, disk_write, cpu, pin, ..] = ResourceKind::ALL;
+        [gpu, h2d, d2h, disk_read, disk_write, cpu, pin]
+    };
+
+    /// Whether others may slow it, and it others.
+    pub fn is_contended(self) -> bool {
+        ResourceKind::CONTENDED.contains(&self)
+    }
+
     /// Whether its tasks are given to a stream where the device is a GPU; those of others are threads' of the host.
     pub const fn is_stream(self) -> bool {
         use ResourceKind::{D2h, Gpu, H2d, Sync};
@@ -224,6 +236,8 @@ mod tests {
         for (index, kind) in ResourceKind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, index);
         }
+        let contended = ResourceKind::CONTENDED.map(|kind| kind as usize);
+        assert_eq!(contended, [0, 1, 2, 3, 4, 5, 6]);
     }
 
     #[test]

@@ -2,10 +2,11 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
-    CopyLink, Curve, CurveError, DeviceKind, Engine, GemmCurve, HardwareProfile, Inflections,
-    LinkPace, LinkSlowness, Links, ProductCurves, ProfileError, Quantity, Residuals, Slowness,
-    SourceKind, WeightRead, embedded,
+    CopyLink, Curve, CurveError, DeviceKind, GemmCurve, HardwareProfile, Inflections, LinkPace,
+    LinkSlowness, Links, ProductCurves, ProfileError, Quantity, Residuals, Slowness, SourceKind,
+    WeightRead, embedded,
 };
+use plimsoll_core::program::ResourceKind;
 use plimsoll_core::term::Term;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use proptest::prelude::*;
@@ -847,10 +848,16 @@ fn contention_scales_with_the_duty_of_a_capped_link() {
     assert_eq!(capped.links.h2d.page_locked.at(1e9), 5e9);
     assert_eq!(capped.links.h2d.page_locked.at(4096.0), 1e9);
     assert_eq!(capped.links.d2h, mini().links.d2h);
-    assert_eq!(capped.contention_factor(Engine::H2d, Engine::D2h), 1.0);
-    let beside = capped.contention_factor(Engine::D2h, Engine::H2d);
+    assert_eq!(
+        capped.contention_factor(ResourceKind::H2d, ResourceKind::D2h),
+        1.0
+    );
+    let beside = capped.contention_factor(ResourceKind::D2h, ResourceKind::H2d);
     assert!((beside - 0.9).abs() < 1e-12, "{beside}");
-    assert_eq!(capped.contention_factor(Engine::Gpu, Engine::Cpu), 1.0);
+    assert_eq!(
+        capped.contention_factor(ResourceKind::Gpu, ResourceKind::Cpu),
+        1.0
+    );
     // A cap above the link changes no rate.
     let loose = mini().with_link_cap(Some(BytesPerSecond(1e12)), None);
     assert_eq!(loose.links, mini().links);

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use plimsoll_core::executor::{ExecutionError, Executor, NotSubmitted, Times, Until};
+use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::hardware::contention::{delay_of, rate_of};
-use plimsoll_core::hardware::{Engine, HardwareProfile};
 use plimsoll_core::program::{
     Machine, Op, OpId, Program, Resource, ResourceId, ResourceKind, TaskId,
 };
@@ -472,11 +472,9 @@ fn contention(machine: &Machine, profile: &HardwareProfile) -> (Vec<f64>, Vec<La
     let mut slowed_by = vec![LaneSet::default(); resources.len()];
     for (victim, of) in resources.iter().enumerate() {
         for (beside, with) in resources.iter().enumerate() {
-            let rate = match (Engine::of(of.kind), Engine::of(with.kind)) {
-                (Some(a), Some(b)) if victim != beside && machine.share_something(*of, *with) => {
-                    profile.contention_factor(a, b)
-                }
-                _ => 1.0,
+            let rate = match victim != beside && machine.share_something(*of, *with) {
+                true => profile.contention_factor(of.kind, with.kind),
+                false => 1.0,
             };
             delays.push(delay_of(rate));
             if rate < 1.0 {
@@ -554,8 +552,8 @@ impl Executor for Simulator {
         // What others carry changes times while tasks run, and so does a host's memory that does not do for its links.
         let links = &self.cost.profile().links;
         let beside = |victim, other| self.cost.profile().contention_factor(victim, other);
-        let h2d = links.h2d.page_locked.peak() * beside(Engine::H2d, Engine::D2h);
-        let d2h = links.d2h.page_locked.peak() * beside(Engine::D2h, Engine::H2d);
+        let h2d = links.h2d.page_locked.peak() * beside(ResourceKind::H2d, ResourceKind::D2h);
+        let d2h = links.d2h.page_locked.peak() * beside(ResourceKind::D2h, ResourceKind::H2d);
         let memory = self.host_memory.as_ref();
         let does = memory.is_none_or(|memory| memory.does_for(h2d + d2h));
         (self.traffic.is_none() && does).then(|| Box::new(known()) as Box<dyn Times>)

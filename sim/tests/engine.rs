@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::executor::{Executor, Until};
-use plimsoll_core::hardware::{Contention, Curve, Engine, HardwareProfile, Quantity, embedded};
+use plimsoll_core::hardware::{Contention, Curve, HardwareProfile, Quantity, embedded};
 use plimsoll_core::program::{BufferId, Cell, Machine, NewTask, Op, Program, ResourceKind, TaskId};
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::trace::Trace;
@@ -207,11 +207,11 @@ fn staging_goes_on_across_pieces() {
 fn delays_add_and_what_is_left_is_timed_again() {
     let mut profile = profile();
     let half = |beside| Contention {
-        victim: Engine::H2d,
+        victim: H2d,
         beside,
         rate: Quantity::new(0.5, "test"),
     };
-    profile.contention = vec![half(Engine::D2h), half(Engine::DiskRead)];
+    profile.contention = vec![half(D2h), half(DiskRead)];
     let trace = run(
         &profile,
         &[(H2d, 4, &[]), (D2h, 3, &[]), (DiskRead, 5, &[])],

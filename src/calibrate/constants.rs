@@ -1,7 +1,8 @@
 //! The constants of a profile that runs can be fitted by, each a factor on numbers of the profile.
 
 use plimsoll_core::Dtype;
-use plimsoll_core::hardware::{Contention, Curve, Engine, HardwareProfile, Quantity, Source};
+use plimsoll_core::hardware::{Contention, Curve, HardwareProfile, Quantity, Source};
+use plimsoll_core::program::ResourceKind;
 use plimsoll_core::units::{BytesPerSecond, Seconds};
 use plimsoll_sim::CostModel;
 
@@ -164,8 +165,8 @@ impl Constant {
                 both.map(Place::Rate).collect()
             }
             "compute.cpu_attention" => one(&mut compute.cpu_attention),
-            "contention.cpu.h2d" => kept(pairs, Engine::Cpu, Engine::H2d),
-            _ => kept(pairs, Engine::H2d, Engine::Cpu),
+            "contention.cpu.h2d" => kept(pairs, ResourceKind::Cpu, ResourceKind::H2d),
+            _ => kept(pairs, ResourceKind::H2d, ResourceKind::Cpu),
         }
     }
 }
@@ -174,7 +175,7 @@ fn time(quantity: &mut Quantity<Seconds>) -> Vec<Place<'_>> {
     vec![Place::Time(&mut quantity.value, &mut quantity.source)]
 }
 
-fn kept(pairs: &mut [Contention], victim: Engine, beside: Engine) -> Vec<Place<'_>> {
+fn kept(pairs: &mut [Contention], victim: ResourceKind, beside: ResourceKind) -> Vec<Place<'_>> {
     let this = pairs
         .iter_mut()
         .filter(|c| c.victim == victim && c.beside == beside);

@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::contention::{delay_of, rate_of};
-use plimsoll_core::hardware::{Contention, Engine, Quantity};
+use plimsoll_core::hardware::{Contention, Quantity};
 use plimsoll_core::lower::{LowerError, footprint};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
-use plimsoll_core::program::Op;
+use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::Bytes;
 
@@ -22,7 +22,7 @@ use super::compute::{self, Kind};
 use super::samples::Timed;
 use super::stats::median;
 
-const ENGINES: usize = Engine::ALL.len();
+const ENGINES: usize = ResourceKind::CONTENDED.len();
 
 /// Rounds of measurement: of plans, which come out between 0.6 and 1 from one round to the next where a core is shared.
 pub(super) const ROUNDS: usize = 7;
@@ -133,7 +133,7 @@ pub(super) fn plans(
 struct Set(u8);
 
 impl Set {
-    fn of(engine: Engine) -> Set {
+    fn of(engine: ResourceKind) -> Set {
         Set(1 << engine as u8)
     }
 
@@ -164,7 +164,7 @@ struct Loss {
 #[derive(Debug)]
 pub(super) struct Losses {
     on_card: bool,
-    rounds: [BTreeMap<Engine, Vec<Loss>>; ROUNDS],
+    rounds: [BTreeMap<ResourceKind, Vec<Loss>>; ROUNDS],
 }
 
 impl Losses {
@@ -179,10 +179,8 @@ impl Losses {
     /// Takes in a run of some round with overlap, and what its tasks take without it.
     pub(super) fn add(&mut self, round: usize, overlapped: &[Timed], serial: &[Timed]) {
         let alone = alone(serial);
-        for engine in Engine::ALL {
-            let tasks = overlapped
-                .iter()
-                .filter(|task| Engine::of(task.kind) == Some(engine));
+        for engine in ResourceKind::CONTENDED {
+            let tasks = overlapped.iter().filter(|task| task.kind == engine);
             let losses = tasks.filter_map(|task| {
                 Some(Loss {
                     wall: task.span.duration().0,
@@ -211,10 +209,10 @@ impl Losses {
     /// The pairs that disturbed each other, in the middle of the rounds in which they ran together long enough.
     pub(super) fn contention(&self, source: &str) -> Vec<Contention> {
         let sooner = if self.on_card { GPU_SOONER } else { 1.0 };
-        let mut rates = BTreeMap::<(Engine, Engine), Vec<f64>>::new();
+        let mut rates = BTreeMap::<(ResourceKind, ResourceKind), Vec<f64>>::new();
         for (victim, losses) in self.rounds.iter().flatten() {
             let delays = fit(losses, RIDGE_S / sooner);
-            for beside in Engine::ALL {
+            for beside in ResourceKind::CONTENDED {
                 let together = losses.iter().map(|loss| loss.together(beside)).sum::<f64>();
                 if together > BESIDE_MIN_S / sooner {
                     let of_pair = rates.entry((*victim, beside)).or_default();
@@ -238,7 +236,7 @@ impl Losses {
 
 impl Loss {
     /// How long an engine was busy meanwhile.
-    fn together(&self, engine: Engine) -> f64 {
+    fn together(&self, engine: ResourceKind) -> f64 {
         let with = self
             .beside
             .iter()
@@ -258,13 +256,11 @@ impl Loss {
 }
 
 /// What each kind of task takes with nothing beside it.
-fn alone(serial: &[Timed]) -> BTreeMap<(Engine, String), f64> {
+fn alone(serial: &[Timed]) -> BTreeMap<(ResourceKind, String), f64> {
     let mut times = BTreeMap::<_, Vec<f64>>::new();
     for task in serial {
-        if let Some(engine) = Engine::of(task.kind) {
-            let kind = (engine, kind_of(&task.op));
-            times.entry(kind).or_default().push(task.seconds());
-        }
+        let kind = (task.kind, kind_of(&task.op));
+        times.entry(kind).or_default().push(task.seconds());
     }
     let medians = times
         .into_iter()
@@ -296,10 +292,9 @@ fn beside(task: &Timed, all: &[Timed]) -> Vec<(Set, f64)> {
     let mut edges = Vec::new();
     for other in all.iter().filter(|other| other.kind != task.kind) {
         let (from, to) = (other.span.start.0.max(start), other.span.end.0.min(end));
-        if let Some(engine) = Engine::of(other.kind)
-            && from < to
-        {
-            edges.extend([(from, Set::of(engine)), (to, Set::of(engine))]);
+        if other.kind.is_contended() && from < to {
+            let engine = Set::of(other.kind);
+            edges.extend([(from, engine), (to, engine)]);
         }
     }
     edges.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -358,7 +353,7 @@ mod tests {
     use super::*;
 
     /// A task of so much work that ran beside these, one after the other.
-    fn observed(alone: f64, beside: &[(&[Engine], f64)], delays: &[f64; ENGINES]) -> Loss {
+    fn observed(alone: f64, beside: &[(&[ResourceKind], f64)], delays: &[f64; ENGINES]) -> Loss {
         let beside = beside.iter().map(|(engines, seconds)| {
             let set = engines.iter().fold(0, |set, e| set | Set::of(*e).0);
             (Set(set), *seconds)
@@ -375,7 +370,7 @@ mod tests {
     }
 
     /// The operations of a plan by engine, as they are told apart.
-    fn operations(plan: &Plan) -> Vec<(Engine, String)> {
+    fn operations(plan: &Plan) -> Vec<(ResourceKind, String)> {
         let mut lowering = Lowering::new(plan).expect("fits");
         let machine = plan.machine();
         let mut all = Vec::new();
@@ -383,7 +378,7 @@ mod tests {
             for task in piece.tasks() {
                 let kind = machine.resources[usize::from(task.resource.0)].kind;
                 let op = piece.ops()[task.op.0 as usize];
-                all.extend(Engine::of(kind).map(|engine| (engine, kind_of(&op))));
+                all.extend(kind.is_contended().then(|| (kind, kind_of(&op))));
             }
         }
         all
@@ -395,18 +390,22 @@ mod tests {
         for [overlapped, serial] in plans(Dtype::F32, shape, Some(wide)).expect("plans") {
             let (beside, alone) = (operations(&overlapped), operations(&serial));
             let unmatched = beside.iter().filter(|op| !alone.contains(op));
-            assert_eq!(unmatched.collect::<Vec<_>>(), [] as [&(Engine, String); 0]);
+            assert_eq!(
+                unmatched.collect::<Vec<_>>(),
+                [] as [&(ResourceKind, String); 0]
+            );
             engines.extend(beside.into_iter().map(|(engine, _)| engine));
         }
         // No lowering has anything page-locked as it goes.
-        let used = Engine::ALL.iter().filter(|engine| **engine != Engine::Pin);
+        let used = ResourceKind::CONTENDED
+            .iter()
+            .filter(|engine| **engine != ResourceKind::Pin);
         assert!(used.into_iter().all(|engine| engines.contains(engine)));
     }
 
     /// Where a move went to is not asked: a disk is written on and on.
     #[test]
     fn moves_of_as_many_bytes_are_compared() {
-        use plimsoll_core::program::ResourceKind;
         use plimsoll_core::trace::Span;
         use plimsoll_core::units::Seconds;
         let task = |kind, (bytes, at): (u64, u64), (start, end): (f64, f64)| Timed {
@@ -469,7 +468,7 @@ mod tests {
 
     #[test]
     fn a_round_that_was_disturbed_from_outside_does_not_count() {
-        use Engine::{Gpu, H2d};
+        use ResourceKind::{Gpu, H2d};
         let mut rounds = Losses::new(false);
         for (round, rate) in [0.7, 0.2, 0.68].into_iter().enumerate() {
             let mut truth = [0.0; ENGINES];
@@ -489,7 +488,7 @@ mod tests {
     /// Copies that share a core with others in turns: most lose nothing, and each twentieth what all of the others' turn takes.
     #[test]
     fn turns_of_a_shared_core_leave_half_of_a_pace() {
-        use Engine::D2h;
+        use ResourceKind::D2h;
         let copy = |seconds| Loss {
             wall: seconds,
             alone: 0.2e-3,
@@ -511,14 +510,14 @@ mod tests {
 
     #[test]
     fn known_delays_are_found_again_beside_two_at_once() {
-        use Engine::{DiskRead, H2d};
+        use ResourceKind::{DiskRead, H2d};
         let mut truth = [0.0; ENGINES];
         truth[H2d as usize] = delay_of(0.7);
         truth[DiskRead as usize] = delay_of(0.4);
         let losses: Vec<Loss> = (1..2000)
             .map(|i| {
                 let [one, other, both] = [7, 5, 3].map(|n| f64::from(i % n) * 10e-3);
-                let beside: [(&[Engine], f64); 3] = [
+                let beside: [(&[ResourceKind], f64); 3] = [
                     (&[H2d], one),
                     (&[DiskRead], other),
                     (&[H2d, DiskRead], both),

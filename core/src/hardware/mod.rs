@@ -18,7 +18,7 @@ mod toml;
 mod validate;
 mod what_if;
 
-pub use contention::{Contention, Engine};
+pub use contention::Contention;
 pub use curve::{Curve, CurveError};
 pub use error::ProfileError;
 pub use pace::{LinkPace, LinkSlowness, Pace, Slowness};

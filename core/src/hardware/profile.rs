@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::contention::{Contention, Engine};
+use super::contention::Contention;
 use super::curve::Curve;
 use super::pace::{LinkPace, Pace};
 use super::products::ProductCurves;
 use super::provenance::{Quantity, Source, SourceKind};
 use super::residuals::Residuals;
 use crate::Dtype;
-use crate::program::Stage;
+use crate::program::{ResourceKind, Stage};
 use crate::tier::PerTier;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
@@ -352,7 +352,7 @@ impl HardwareProfile {
     }
 
     /// The fraction of its rate that `victim` keeps beside `beside`: 1 where none is listed.
-    pub fn contention_factor(&self, victim: Engine, beside: Engine) -> f64 {
+    pub fn contention_factor(&self, victim: ResourceKind, beside: ResourceKind) -> f64 {
         self.contention
             .iter()
             .find(|c| c.victim == victim && c.beside == beside)

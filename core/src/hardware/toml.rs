@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ::toml::{Table, Value};
 
-use super::contention::{Contention, Engine};
+use super::contention::Contention;
 use super::curve::Curve;
 use super::error::{Fault, ProfileError};
 use super::inherit::Layers;
@@ -18,7 +18,7 @@ use super::provenance::{Quantity, Source, SourceKind};
 use super::reader::Reader;
 use super::residuals::Residuals;
 use crate::Dtype;
-use crate::program::Stage;
+use crate::program::{ResourceKind, Stage};
 use crate::units::{Bytes, Seconds};
 
 const PROFILE: &[&str] = &[
@@ -427,7 +427,7 @@ fn read_weight_read(reader: &Reader<'_>) -> Result<WeightRead, Fault> {
 }
 
 fn read_contention(reader: &Reader<'_>) -> Result<Contention, Fault> {
-    let engines = Engine::ALL.map(|engine| (engine.name(), engine));
+    let engines = ResourceKind::CONTENDED.map(|engine| (engine.name(), engine));
     Ok(Contention {
         victim: reader.word("victim", &engines)?,
         beside: reader.word("beside", &engines)?,

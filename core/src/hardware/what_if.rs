@@ -2,9 +2,9 @@
 //!
 //! What is stated here keeps the source of the number it bounds; the description says so.
 
-use super::contention::Engine;
 use super::curve::Curve;
 use super::profile::{CopyLink, HardwareProfile};
+use crate::program::ResourceKind;
 use crate::units::{Bytes, BytesPerSecond};
 
 impl HardwareProfile {
@@ -44,10 +44,10 @@ impl HardwareProfile {
     ) -> HardwareProfile {
         let mut changed = self.clone();
         let mut said = Vec::new();
-        for (engine, cap) in [(Engine::H2d, h2d), (Engine::D2h, d2h)] {
+        for (engine, cap) in [(ResourceKind::H2d, h2d), (ResourceKind::D2h, d2h)] {
             let Some(cap) = cap else { continue };
             let link = match engine {
-                Engine::H2d => &mut changed.links.h2d,
+                ResourceKind::H2d => &mut changed.links.h2d,
                 _ => &mut changed.links.d2h,
             };
             let peak = link.page_locked.peak();
@@ -68,10 +68,13 @@ impl HardwareProfile {
     ) -> HardwareProfile {
         let mut changed = self.clone();
         let mut said = Vec::new();
-        for (engine, cap) in [(Engine::DiskRead, read), (Engine::DiskWrite, write)] {
+        for (engine, cap) in [
+            (ResourceKind::DiskRead, read),
+            (ResourceKind::DiskWrite, write),
+        ] {
             let Some(cap) = cap else { continue };
             let link = match engine {
-                Engine::DiskRead => &mut changed.links.disk_read,
+                ResourceKind::DiskRead => &mut changed.links.disk_read,
                 _ => &mut changed.links.disk_write,
             };
             let peak = link.rate.peak();
@@ -97,7 +100,7 @@ impl HardwareProfile {
                 .slower(|m| (curve.rate.at(m) / (m * of_one)).max(1.0));
         }
         if fastest > 0.0 {
-            changed.scale_contention(Engine::Cpu, 1.0 / fastest);
+            changed.scale_contention(ResourceKind::Cpu, 1.0 / fastest);
         }
         changed.say(&[format!("the CPU's products at most {cap} of weights")]);
         changed
@@ -122,7 +125,7 @@ impl HardwareProfile {
         changed
     }
 
-    fn scale_contention(&mut self, engine: Engine, duty: f64) {
+    fn scale_contention(&mut self, engine: ResourceKind, duty: f64) {
         let duty = duty.min(1.0);
         for contention in &mut self.contention {
             let rate = &mut contention.rate.value;
