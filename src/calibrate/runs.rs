@@ -14,6 +14,7 @@ use plimsoll_core::sparse::DENSE;
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 
+use super::Metric;
 use crate::files::{InputError, find_model, line_of, read_text};
 use crate::published::Printed;
 use crate::report::count;
@@ -46,9 +47,9 @@ const KNOWN: [&str; 15] = [
     "micro_batches",
     "comm",
     "num_prompts",
-    "throughput_tok_s",
-    "decode_throughput_tok_s",
-    "latency_s",
+    Metric::Throughput.name(),
+    Metric::DecodeThroughput.name(),
+    Metric::Latency.name(),
     "hw",
     "name",
 ];
@@ -244,8 +245,8 @@ impl Row<'_> {
             workload,
             policy,
             measured: self.measured()?,
-            printed: Printed::parse(self.text("throughput_tok_s"))
-                .or_else(|| Printed::parse(self.text("latency_s"))),
+            printed: Printed::parse(self.text(Metric::Throughput.name()))
+                .or_else(|| Printed::parse(self.text(Metric::Latency.name()))),
             printed_decode: self.printed_decode()?,
         })
     }
@@ -310,7 +311,7 @@ impl Row<'_> {
     }
 
     fn printed_decode(&self) -> Result<Option<Printed>, InputError> {
-        let column = "decode_throughput_tok_s";
+        let column = Metric::DecodeThroughput.name();
         match self.text(column) {
             "" => Ok(None),
             text => Printed::parse(text).map(Some).ok_or_else(|| {
@@ -333,12 +334,13 @@ impl Row<'_> {
     }
 
     fn measured(&self) -> Result<Option<Measured>, InputError> {
-        if self.text("throughput_tok_s").eq_ignore_ascii_case("oom") {
+        let throughput = Metric::Throughput.name();
+        if self.text(throughput).eq_ignore_ascii_case("oom") {
             return Ok(Some(Measured::OutOfMemory));
         }
         for (column, of) in [
-            ("throughput_tok_s", Measured::ThroughputTokS as fn(f64) -> _),
-            ("latency_s", |s| Measured::Latency(Seconds(s))),
+            (throughput, Measured::ThroughputTokS as fn(f64) -> _),
+            (Metric::Latency.name(), |s| Measured::Latency(Seconds(s))),
         ] {
             match self.maybe::<f64>(column)? {
                 Some(value) if value > 0.0 && value.is_finite() => return Ok(Some(of(value))),

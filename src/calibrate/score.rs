@@ -10,7 +10,7 @@ use plimsoll_core::units::Bytes;
 use plimsoll_sim::{SimulateError, predict};
 use serde::Serialize;
 
-use super::{Measured, RecordedRun};
+use super::{Measured, Metric, RecordedRun};
 use crate::parallel::on_all_processors;
 use crate::stats;
 
@@ -23,8 +23,8 @@ pub struct RunRow {
     pub name: String,
     /// The machine that was simulated.
     pub hardware: String,
-    /// Which number was measured: `throughput_tok_s`, `latency_s`, or that it did not fit.
-    pub metric: &'static str,
+    /// Which number was measured, or that it did not fit.
+    pub metric: Metric,
     /// That number as simulated.
     pub predicted: f64,
     /// That number as measured.
@@ -106,17 +106,16 @@ fn row(run: &RecordedRun, profile: &HardwareProfile) -> Result<RunRow, SimulateE
     let exceeds = Tier::ALL.into_iter().max_by_key(|t| more[*t].0);
     let exceeds = exceeds.filter(|t| more[*t] > Bytes::ZERO);
     let (metric, predicted, measured) = match run.measured {
-        Some(Measured::Latency(seconds)) => ("latency_s", summary.latency_s.0, Some(seconds.0)),
+        Some(Measured::Latency(seconds)) => (Metric::Latency, summary.latency_s.0, Some(seconds.0)),
         Some(Measured::ThroughputTokS(rate)) => {
-            ("throughput_tok_s", summary.throughput_tok_s, Some(rate))
+            (Metric::Throughput, summary.throughput_tok_s, Some(rate))
         }
-        Some(Measured::OutOfMemory) => ("out_of_memory", summary.throughput_tok_s, None),
-        None => ("throughput_tok_s", summary.throughput_tok_s, None),
+        Some(Measured::OutOfMemory) => (Metric::OutOfMemory, summary.throughput_tok_s, None),
+        None => (Metric::Throughput, summary.throughput_tok_s, None),
     };
-    let range = summary.interval.map(|interval| match metric {
-        "latency_s" => interval.latency_s,
-        _ => interval.throughput_tok_s,
-    });
+    let range = summary
+        .interval
+        .and_then(|it| metric.of_whole_run(it.latency_s, it.throughput_tok_s));
     debug_assert_eq!(plan.dtype, RecordedRun::DTYPE);
     Ok(RunRow {
         line: run.line,
@@ -139,10 +138,10 @@ fn row(run: &RecordedRun, profile: &HardwareProfile) -> Result<RunRow, SimulateE
 }
 
 /// Predicted over measured rate, less one: a latency is one over a rate.
-pub fn rate_error(metric: &str, predicted: f64, measured: f64) -> f64 {
-    match metric {
-        "latency_s" => measured / predicted - 1.0,
-        _ => predicted / measured - 1.0,
+pub fn rate_error(metric: Metric, predicted: f64, measured: f64) -> f64 {
+    match metric.is_lower_better() {
+        true => measured / predicted - 1.0,
+        false => predicted / measured - 1.0,
     }
 }
 
@@ -168,9 +167,9 @@ fn score(runs: &[RecordedRun], rows: &[RunRow]) -> RunScore {
     // Latencies are ranked as the rates that they are.
     let rates = rows.iter().filter_map(|row| {
         let error = row.error?;
-        let measured = match row.metric {
-            "latency_s" => row.predicted_tok_s / (1.0 + error),
-            _ => row.measured?,
+        let measured = match row.metric.is_lower_better() {
+            true => row.predicted_tok_s / (1.0 + error),
+            false => row.measured?,
         };
         Some((row.predicted_tok_s, measured))
     });

@@ -10,7 +10,7 @@ use plimsoll_core::term::Term;
 use super::Format;
 use super::options::term;
 use super::output::{check_apart, check_output, check_spared, print, print_json};
-use crate::calibrate::{Machines, RecordedRun, RunRow, RunScore, read_runs, score_runs};
+use crate::calibrate::{Machines, Metric, RecordedRun, RunRow, RunScore, read_runs, score_runs};
 use crate::files::{InputError, write_atomically};
 use crate::report::{Align, Table, rates_note, signed_percent, three_digits, to_csv};
 
@@ -128,25 +128,20 @@ fn text(rows: &[RunRow], score: &RunScore) -> String {
         ("bottleneck", Align::Left),
     ]);
     for row in rows {
-        let unit = if row.metric == "latency_s" {
-            " s"
-        } else {
-            " tok/s"
-        };
+        let unit = row.metric.unit();
         let exceeds = row.exceeds.map_or(String::new(), |tier| {
             let by = plimsoll_core::units::Bytes(row.exceeds_bytes).to_string();
             format!(" ({by} more {tier} than there is)")
         });
-        let measured = match row.metric {
-            "out_of_memory" => "OOM".to_owned(),
-            _ => row
-                .measured
-                .map_or(String::new(), |m| three_digits(m) + unit),
+        let with_unit = |number| format!("{} {unit}", three_digits(number));
+        let measured = match row.metric == Metric::OutOfMemory {
+            true => "OOM".to_owned(),
+            false => row.measured.map_or(String::new(), with_unit),
         };
         table.row([
             row.name.clone(),
             row.hardware.clone(),
-            three_digits(row.predicted) + unit,
+            with_unit(row.predicted),
             row.low.zip(row.high).map_or(String::new(), |(low, high)| {
                 format!("{} to {}", three_digits(low), three_digits(high))
             }),

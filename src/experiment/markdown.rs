@@ -240,11 +240,7 @@ fn ablation(rows: &[AblationRow]) -> String {
 }
 
 fn number(row: &Row, number: f64) -> String {
-    let unit = match row.metric {
-        "latency_s" => "s",
-        _ => "tok/s",
-    };
-    format!("{} {unit}", three_digits(number))
+    format!("{} {}", three_digits(number), row.metric.unit())
 }
 
 fn interval(row: &Row) -> String {

@@ -12,7 +12,9 @@ use super::schedules::SchedulesRow;
 use super::serving::{ServingTable, stalls};
 use super::split::{BatchesRow, BreakdownRow, GainRow, PartsRow};
 use crate::baseline::Baseline;
-use crate::calibrate::{Machines, Measured, RecordedRun, RunRow, rate_error, score_runs, within};
+use crate::calibrate::{
+    Machines, Measured, Metric, RecordedRun, RunRow, rate_error, score_runs, within,
+};
 use crate::flexgen;
 use crate::memory::{self, MemoryPoint};
 use crate::parallel::on_all_processors;
@@ -28,8 +30,8 @@ pub struct Row {
     pub run: String,
     /// The machine that was simulated.
     pub hardware: String,
-    /// Which number: `throughput_tok_s`, `latency_s`, `decode_throughput_tok_s`, or `out_of_memory`.
-    pub metric: &'static str,
+    /// Which number, or that it did not fit.
+    pub metric: Metric,
     /// As simulated; none where the prediction is that it does not fit.
     pub predicted: Option<f64>,
     /// The lower end of the prediction's 90% interval; none where the machine is unprofiled.
@@ -267,7 +269,7 @@ fn run_row(run: &RecordedRun, row: RunRow) -> Row {
 
 /// The decoding throughput of a run beside what was published of it; an interval is of the whole time.
 fn decode_row(run: &RecordedRun, row: &RunRow) -> Option<Row> {
-    let metric = "decode_throughput_tok_s";
+    let metric = Metric::DecodeThroughput;
     let (printed, predicted) = (run.printed_decode?, row.predicted_decode_tok_s?);
     Some(Row {
         run: row.name.clone(),
@@ -293,18 +295,12 @@ fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanErr
         Planned::DoesNotFit(_) => None,
     };
     let (metric, printed) = most_digits(run);
-    let predicted = place.map(|(latency, rate)| match metric {
-        "latency_s" => latency,
-        _ => rate,
-    });
+    let predicted = place.and_then(|(latency, rate)| metric.of_whole_run(latency, rate));
     let interval = match &planned {
         Planned::Fits(block) => block.interval(),
         Planned::DoesNotFit(_) => None,
     };
-    let range = interval.map(|interval| match metric {
-        "latency_s" => interval.latency_s,
-        _ => interval.throughput_tok_s,
-    });
+    let range = interval.and_then(|it| metric.of_whole_run(it.latency_s, it.throughput_tok_s));
     let error = |of: &dyn Fn(f64) -> f64| predicted.map(of);
     Ok(Row {
         run: format!(
@@ -333,9 +329,9 @@ fn system_row(run: &Published, machine: &HardwareProfile) -> Result<Row, PlanErr
 }
 
 /// What rounding cannot explain, above zero where the prediction is too fast.
-fn too_fast(metric: &str, printed: Printed, predicted: f64) -> f64 {
+fn too_fast(metric: Metric, printed: Printed, predicted: f64) -> f64 {
     let beyond = printed.beyond_rounding(predicted);
-    if metric == "latency_s" {
+    if metric.is_lower_better() {
         // Errors are of rates: a latency's is relative to the prediction.
         -beyond * printed.value / predicted
     } else {
@@ -353,12 +349,14 @@ fn tuple_with_cpu(policy: &Policy) -> String {
 }
 
 /// Of throughput and latency, the one that rounding says less about.
-fn most_digits(run: &Published) -> (&'static str, Printed) {
+fn most_digits(run: &Published) -> (Metric, Printed) {
     let numbers = [
-        ("throughput_tok_s", run.throughput_tok_s),
-        ("latency_s", run.latency_s),
+        (Metric::Throughput, run.throughput_tok_s),
+        (Metric::Latency, run.latency_s),
     ];
-    let numbers = numbers.into_iter().filter_map(|(name, n)| Some((name, n?)));
+    let numbers = numbers
+        .into_iter()
+        .filter_map(|(metric, n)| Some((metric, n?)));
     let rough = |printed: &Printed| printed.rounding / printed.value;
     let best = numbers.min_by(|(_, a), (_, b)| rough(a).total_cmp(&rough(b)));
     best.expect("the reader refuses a run without both")
@@ -371,22 +369,25 @@ mod tests {
     #[test]
     fn what_rounding_cannot_explain_is_part_of_the_error() {
         for (metric, printed, predicted) in [
-            ("latency_s", "8276", 6088.0),
-            ("latency_s", "186", 227.0),
-            ("throughput_tok_s", "0.04", 0.0524),
-            ("throughput_tok_s", "1.57", 1.3),
+            (Metric::Latency, "8276", 6088.0),
+            (Metric::Latency, "186", 227.0),
+            (Metric::Throughput, "0.04", 0.0524),
+            (Metric::Throughput, "1.57", 1.3),
         ] {
             let printed = Printed::parse(printed).unwrap();
             let error = rate_error(metric, predicted, printed.value);
             let beyond = too_fast(metric, printed, predicted);
-            assert!(beyond.signum() == error.signum(), "{metric} {printed:?}");
-            assert!(beyond.abs() < error.abs(), "{metric}: {beyond} of {error}");
+            assert!(beyond.signum() == error.signum(), "{metric:?} {printed:?}");
+            assert!(
+                beyond.abs() < error.abs(),
+                "{metric:?}: {beyond} of {error}"
+            );
         }
         let exact = Printed {
             value: 8276.0,
             rounding: 0.0,
         };
-        let error = rate_error("latency_s", 6088.0, 8276.0);
-        assert!((too_fast("latency_s", exact, 6088.0) - error).abs() < 1e-12);
+        let error = rate_error(Metric::Latency, 6088.0, 8276.0);
+        assert!((too_fast(Metric::Latency, exact, 6088.0) - error).abs() < 1e-12);
     }
 }
