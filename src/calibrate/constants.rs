@@ -2,7 +2,7 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{Contention, Curve, HardwareProfile, Quantity, Source};
-use plimsoll_core::program::ResourceKind;
+use plimsoll_core::program::ResourceKind::{self, Cpu, H2d};
 use plimsoll_core::units::{BytesPerSecond, Seconds};
 use plimsoll_sim::CostModel;
 
@@ -31,40 +31,86 @@ enum Place<'a> {
     Kept(&'a mut f64, &'a mut String),
 }
 
+/// Where a constant is in a profile. Of one that each type of elements has curves of, only the given type's.
+type Places = for<'a> fn(&'a mut HardwareProfile, Option<Dtype>) -> Vec<Place<'a>>;
+
 /// A named constant: one key of a profile, or all curves under it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Constant(&'static str);
+#[derive(Clone, Copy)]
+pub struct Constant {
+    name: &'static str,
+    places: Places,
+}
 
 /// All that can be fitted, in the order of the profile.
 pub const CONSTANTS: [Constant; 17] = [
-    Constant("tiers.device_bandwidth"),
-    Constant("links.h2d.page_locked"),
-    Constant("links.h2d.pageable"),
-    Constant("links.d2h.page_locked"),
-    Constant("links.d2h.pageable"),
-    Constant("links.disk_read"),
-    Constant("links.disk_read.latency"),
-    Constant("links.disk_write"),
-    Constant("compute.launch"),
-    Constant("compute.barrier"),
-    Constant(GEMM),
-    Constant("compute.attention_prefill"),
-    Constant("compute.attention_decode"),
-    Constant("compute.unpack"),
-    Constant("compute.cpu_attention"),
-    Constant("contention.cpu.h2d"),
-    Constant("contention.h2d.cpu"),
+    constant("tiers.device_bandwidth", |profile, _| {
+        let q = &mut profile.tiers.device_bandwidth;
+        vec![Place::Bandwidth(&mut q.value, &mut q.source)]
+    }),
+    constant("links.h2d.page_locked", |profile, _| {
+        one(&mut profile.links.h2d.page_locked)
+    }),
+    constant("links.h2d.pageable", |profile, _| {
+        rates(&mut profile.links.h2d.pageable)
+    }),
+    constant("links.d2h.page_locked", |profile, _| {
+        one(&mut profile.links.d2h.page_locked)
+    }),
+    constant("links.d2h.pageable", |profile, _| {
+        rates(&mut profile.links.d2h.pageable)
+    }),
+    constant("links.disk_read", |profile, _| {
+        one(&mut profile.links.disk_read.rate)
+    }),
+    constant("links.disk_read.latency", |profile, _| {
+        time(&mut profile.links.disk_read.latency)
+    }),
+    constant("links.disk_write", |profile, _| {
+        one(&mut profile.links.disk_write.rate)
+    }),
+    constant("compute.launch", |profile, _| {
+        let compute = &mut profile.compute;
+        let embed = compute.embed.iter_mut().flat_map(time);
+        time(&mut compute.launch).into_iter().chain(embed).collect()
+    }),
+    constant("compute.barrier", |profile, _| {
+        time(&mut profile.compute.barrier)
+    }),
+    constant(GEMM, gemm),
+    constant("compute.attention_prefill", |profile, _| {
+        one(&mut profile.compute.attention_prefill)
+    }),
+    constant("compute.attention_decode", |profile, _| {
+        one(&mut profile.compute.attention_decode)
+    }),
+    constant("compute.unpack", |profile, _| {
+        let compute = &mut profile.compute;
+        rates(compute.unpack.iter_mut().chain(&mut compute.pack))
+    }),
+    constant("compute.cpu_attention", |profile, _| {
+        one(&mut profile.compute.cpu_attention)
+    }),
+    constant("contention.cpu.h2d", |profile, _| {
+        kept(&mut profile.contention, Cpu, H2d)
+    }),
+    constant("contention.h2d.cpu", |profile, _| {
+        kept(&mut profile.contention, H2d, Cpu)
+    }),
 ];
+
+const fn constant(name: &'static str, places: Places) -> Constant {
+    Constant { name, places }
+}
 
 impl Constant {
     /// The constant of that name.
     pub fn named(name: &str) -> Option<Constant> {
-        CONSTANTS.into_iter().find(|c| c.0 == name)
+        CONSTANTS.into_iter().find(|c| c.name == name)
     }
 
     /// Its key in the profile.
     pub fn name(self) -> &'static str {
-        self.0
+        self.name
     }
 
     /// Of a constant that each type of elements has curves of, the type whose curves it is: where runs have their
@@ -72,13 +118,15 @@ impl Constant {
     pub fn dtype(self, profile: &HardwareProfile) -> Option<Dtype> {
         let of = RecordedRun::DTYPE;
         let known = || CostModel::new(profile, of).stand_in().unwrap_or(of);
-        (self.0 == GEMM).then(known)
+        (self.name == GEMM).then(known)
     }
 
     /// Its key in the profile, and behind it the type.
     pub fn label(self, profile: &HardwareProfile) -> String {
         let dtype = self.dtype(profile).map(Dtype::name);
-        dtype.map_or(self.0.to_owned(), |dtype| format!("{}.{dtype}", self.0))
+        dtype.map_or(self.name.to_owned(), |dtype| {
+            format!("{}.{dtype}", self.name)
+        })
     }
 
     /// Whether a profile states it.
@@ -124,51 +172,45 @@ impl Constant {
 
     fn places(self, profile: &mut HardwareProfile) -> Vec<Place<'_>> {
         let dtype = self.dtype(profile);
-        let (tiers, links) = (&mut profile.tiers, &mut profile.links);
-        let (compute, pairs) = (&mut profile.compute, &mut profile.contention);
-        let one = |curve| vec![Place::Rate(curve)];
-        match self.0 {
-            "tiers.device_bandwidth" => {
-                let q = &mut tiers.device_bandwidth;
-                vec![Place::Bandwidth(&mut q.value, &mut q.source)]
-            }
-            "links.h2d.page_locked" => one(&mut links.h2d.page_locked),
-            "links.h2d.pageable" => links.h2d.pageable.iter_mut().map(Place::Rate).collect(),
-            "links.d2h.page_locked" => one(&mut links.d2h.page_locked),
-            "links.d2h.pageable" => links.d2h.pageable.iter_mut().map(Place::Rate).collect(),
-            "links.disk_read" => one(&mut links.disk_read.rate),
-            "links.disk_write" => one(&mut links.disk_write.rate),
-            "links.disk_read.latency" => time(&mut links.disk_read.latency),
-            "compute.launch" => {
-                let embed = compute.embed.iter_mut().flat_map(time);
-                time(&mut compute.launch).into_iter().chain(embed).collect()
-            }
-            "compute.barrier" => time(&mut compute.barrier),
-            GEMM => {
-                let curves = compute.gemm.iter_mut();
-                let curves = curves.filter(|gemm| Some(gemm.dtype) == dtype);
-                let curves = curves.map(|gemm| &mut gemm.rate);
-                let products = compute.products.iter_mut();
-                let products = products.filter(|it| it.packed || Some(it.dtype) == dtype);
-                let products = products.flat_map(|product| product.curves_mut());
-                // Curves of whole parts of layers have this in them.
-                let beside = compute.beside_products.iter_mut();
-                let beside = beside.filter(|it| Some(it.dtype) == dtype);
-                let beside = beside.map(|it| &mut it.rate);
-                let all = curves.chain(products).chain(beside);
-                all.map(Place::Rate).collect()
-            }
-            "compute.attention_prefill" => one(&mut compute.attention_prefill),
-            "compute.attention_decode" => one(&mut compute.attention_decode),
-            "compute.unpack" => {
-                let both = compute.unpack.iter_mut().chain(&mut compute.pack);
-                both.map(Place::Rate).collect()
-            }
-            "compute.cpu_attention" => one(&mut compute.cpu_attention),
-            "contention.cpu.h2d" => kept(pairs, ResourceKind::Cpu, ResourceKind::H2d),
-            _ => kept(pairs, ResourceKind::H2d, ResourceKind::Cpu),
-        }
+        (self.places)(profile, dtype)
     }
+}
+
+// A name has one row of the table.
+impl PartialEq for Constant {
+    fn eq(&self, other: &Constant) -> bool {
+        self.name == other.name
+    }
+}
+
+impl std::fmt::Debug for Constant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Rates of products of a type, and what has them in it.
+fn gemm(profile: &mut HardwareProfile, dtype: Option<Dtype>) -> Vec<Place<'_>> {
+    let compute = &mut profile.compute;
+    let curves = compute.gemm.iter_mut();
+    let curves = curves.filter(|gemm| Some(gemm.dtype) == dtype);
+    let curves = curves.map(|gemm| &mut gemm.rate);
+    let products = compute.products.iter_mut();
+    let products = products.filter(|it| it.packed || Some(it.dtype) == dtype);
+    let products = products.flat_map(|product| product.curves_mut());
+    // Curves of whole parts of layers have this in them.
+    let beside = compute.beside_products.iter_mut();
+    let beside = beside.filter(|it| Some(it.dtype) == dtype);
+    let beside = beside.map(|it| &mut it.rate);
+    rates(curves.chain(products).chain(beside))
+}
+
+fn one(curve: &mut Curve) -> Vec<Place<'_>> {
+    vec![Place::Rate(curve)]
+}
+
+fn rates<'a>(curves: impl IntoIterator<Item = &'a mut Curve>) -> Vec<Place<'a>> {
+    curves.into_iter().map(Place::Rate).collect()
 }
 
 fn time(quantity: &mut Quantity<Seconds>) -> Vec<Place<'_>> {
