@@ -1,13 +1,11 @@
 //! How long the policy search of OPT-175B on FlexGen's T4 machine takes (512 + 32 tokens).
 //!
-//! `propose` is the first half: all shapes, their linear programs, and the best made whole.
-//! `choose` is the whole search with its advice: it also judges them by simulations of a part.
-//! `search` then simulates the two finalists in full, which gives the plan its prediction.
+//! It is the whole of what `plan` does: shapes, their linear programs, the best made whole and simulated, a look around the winner, and advice.
 
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use plimsoll::planner::{Allowed, Answer, Objective, Request, choose, propose, search};
+use plimsoll::planner::{Allowed, Answer, Objective, Request, search};
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::embedded;
@@ -37,12 +35,6 @@ fn opt_175b(c: &mut Criterion) {
     }
     let mut group = c.benchmark_group("opt-175b on t4");
     group.sample_size(10);
-    group.bench_function("propose", |b| {
-        b.iter(|| black_box(propose(&profile, &model, Dtype::F16, &request)));
-    });
-    group.bench_function("choose", |b| {
-        b.iter(|| black_box(choose(&profile, &model, Dtype::F16, &request)));
-    });
     group.bench_function("search", |b| {
         b.iter(|| black_box(search(&profile, &model, Dtype::F16, &request)));
     });
@@ -53,8 +45,8 @@ fn opt_175b(c: &mut Criterion) {
         },
         ..request
     };
-    group.bench_function("choose, 4 bits allowed", |b| {
-        b.iter(|| black_box(choose(&profile, &model, Dtype::F16, &with_compression)));
+    group.bench_function("search, 4 bits allowed", |b| {
+        b.iter(|| black_box(search(&profile, &model, Dtype::F16, &with_compression)));
     });
     group.finish();
 }

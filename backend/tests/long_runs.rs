@@ -13,6 +13,7 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::summary::Summary;
 use plimsoll_core::tier::Tier;
+use plimsoll_core::timing::Timing;
 use plimsoll_core::workload::Workload;
 
 const MIXED: [f64; 6] = [30.0, 40.0, 25.0, 40.0, 40.0, 30.0];
@@ -117,5 +118,6 @@ fn execute_whole(plan: &Plan, prompts: &[Vec<u32>]) -> (Vec<Vec<u32>>, Summary) 
     let folder = tempfile::tempdir().expect("a folder");
     let options = CpuOptions::new(folder.path());
     let outcome = execute(plan, &Synthetic { seed: 3 }, prompts, &options);
-    (outcome.tokens, Summary::of_plan(plan, &outcome.run))
+    let timing = Timing::of_plan(plan, &outcome.run);
+    (outcome.tokens, Summary::timed(&outcome.run, timing))
 }

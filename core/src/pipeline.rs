@@ -96,12 +96,6 @@ impl Pipeline {
             None => rest >= self.stages,
         }
     }
-
-    /// Passes between one token of a micro-batch and the next where no stage waits for another: with
-    /// fewer micro-batches than stages, some of them are empty.
-    pub fn slots_per_token(&self) -> u64 {
-        u64::from(self.stages.max(self.micro_batches))
-    }
 }
 
 /// So many layers over so many stages, the first of which have one more where they must.

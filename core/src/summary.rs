@@ -8,7 +8,6 @@ use crate::extrapolation::Extrapolation;
 use crate::interval::Interval;
 use crate::machine::{Machine, Resource, ResourceKind};
 use crate::overdraw::Overdraw;
-use crate::plan::Plan;
 use crate::tally::Tally;
 use crate::term::Term;
 use crate::tier::PerTier;
@@ -180,11 +179,6 @@ impl Summary {
     /// Sums up a run of a static plan, all of it.
     pub fn of(run: &Run) -> Summary {
         Summary::timed(run, Timing::of(run))
-    }
-
-    /// Sums up a run of a plan: all but the peak is of what [`Timing::of_plan`] measures.
-    pub fn of_plan(plan: &Plan, run: &Run) -> Summary {
-        Summary::timed(run, Timing::of_plan(plan, run))
     }
 
     /// Sums up a run as if its second round came `more` times again. None where there is no second.

@@ -11,6 +11,7 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::summary::Summary;
 use plimsoll_core::tier::PerTier;
+use plimsoll_core::timing::Timing;
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::{SimulateError, predict, simulate};
@@ -41,6 +42,12 @@ fn close(a: f64, b: f64, share: f64) -> bool {
     (a - b).abs() <= share * a.abs().max(b.abs())
 }
 
+/// All rounds, simulated.
+fn whole(plan: &Plan, profile: &HardwareProfile) -> Summary {
+    let run = simulate(plan, profile).expect("fits");
+    Summary::timed(&run, Timing::of_plan(plan, &run))
+}
+
 #[test]
 fn a_few_rounds_stand_for_many() {
     let cases = [
@@ -55,7 +62,7 @@ fn a_few_rounds_stand_for_many() {
     for (schedule, barrier, prompts, share) in cases {
         let plan = plan(schedule, barrier, prompts);
         let few = predict(&plan, &t4()).expect("fits");
-        let all = Summary::of_plan(&plan, &simulate(&plan, &t4()).expect("fits"));
+        let all = whole(&plan, &t4());
         let what = format!("{schedule:?} {prompts:?}: {few:?} and {all:?}");
         assert!(close(few.latency_s.0, all.latency_s.0, share), "{what}");
         let [some, every] = [&few, &all].map(|s| s.decode_s.expect("several tokens").0);
@@ -143,7 +150,7 @@ fn stages_of_a_few_rounds_stand_for_those_of_many() {
     };
     plan.capacity_bytes = PerTier::from_fn(|_| Bytes(1 << 50));
     let few = predict(&plan, &profile).expect("fits");
-    let all = Summary::of_plan(&plan, &simulate(&plan, &profile).expect("fits"));
+    let all = whole(&plan, &profile);
     assert_eq!([few.stages.len(), all.stages.len()], [4, 4]);
     for (some, every) in few.stages.iter().zip(&all.stages) {
         for (some, every) in [

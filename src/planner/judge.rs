@@ -108,15 +108,6 @@ const ALIKE: usize = 3;
 /// How many plans at least are compared by more than a short simulation.
 const FINALISTS: usize = 2;
 
-/// How closely the best plans are looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// Enough to rank them. Only small plans have predictions.
-    Ranked,
-    /// Simulated in full: all have predictions.
-    Predicted,
-}
-
 /// A plan and how it was judged: its own prediction, or by the simulation of a part.
 #[derive(Debug, Clone)]
 pub(super) struct Judged {

@@ -49,7 +49,7 @@ pub use blocks::{Block, Blocks, Excess, Outcome, Rules};
 pub use bound::Bound;
 pub use flags::{Flag, Unasked, unasked};
 pub use infeasible::Infeasible;
-use judge::{Judged, Verdict};
+use judge::Judged;
 pub use kind::Kind;
 use pool::Pool;
 use space::{Proposal, Shape};
@@ -171,7 +171,7 @@ pub enum Answer {
 /// A plan with what the search knows of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
-    /// The simulator's winner, with its prediction; see [`choose`] for a winner without.
+    /// The simulator's winner, with its prediction.
     pub plan: Plan,
     /// The time of the whole workload as judged: by its prediction, or by the simulation of a part.
     pub latency_s: Seconds,
@@ -311,7 +311,7 @@ fn search_unsplit(
     request: &Request,
     watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Answer, PlanError> {
-    let answer = answer(machine, request, (Verdict::Predicted, &mut *watch))?;
+    let answer = answer(machine, request, &mut *watch)?;
     let answer = match (answer, request.max_latency_s) {
         (Answer::Plan(planned), _) if request.objective == Objective::Throughput => {
             Answer::Plan(pipelines::with_lighter_end(planned, machine.0)?)
@@ -330,7 +330,7 @@ fn search_unsplit(
 fn answer(
     machine: (&HardwareProfile, &ModelSpec, Dtype),
     request: &Request,
-    (verdict, watch): (Verdict, &mut dyn FnMut(u64, u64)),
+    watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Answer, PlanError> {
     if let Some(limit) = request.max_latency_s {
         let free = Request {
@@ -339,13 +339,13 @@ fn answer(
         };
         let pool = searched(machine, &free, watch)?;
         if pool.may_be_in(limit)
-            && let Answer::Plan(planned) = pool.asked_within(limit).answer(verdict)?
+            && let Answer::Plan(planned) = pool.asked_within(limit).answer()?
             && planned.latency_s <= limit
         {
             return Ok(Answer::Plan(planned));
         }
     }
-    searched(machine, request, watch)?.answer(verdict)
+    searched(machine, request, watch)?.answer()
 }
 
 /// What the searches on all of the machine's pipelines find.
@@ -389,7 +389,7 @@ fn quickest(
         max_latency_s: None,
         ..*request
     };
-    let mut planned = match answer(machine, &hurried, (Verdict::Predicted, watch))? {
+    let mut planned = match answer(machine, &hurried, watch)? {
         Answer::Plan(planned) if planned.latency_s < slow.latency_s => planned,
         _ => return Ok(Answer::TooSlow(slow)),
     };
@@ -424,42 +424,6 @@ fn workload_of(request: &Request) -> Workload {
         workload.num_prompts = Some(1);
     }
     workload
-}
-
-/// [`search`] without its last step, the full simulation of the best plans, which takes most of
-/// its time: they are ranked by simulations of a part, which also say whether they are in time, and a plan has a
-/// prediction only if it is small. The full simulation may still change their order.
-///
-/// # Errors
-/// As [`search`].
-pub fn choose(
-    profile: &HardwareProfile,
-    model: &ModelSpec,
-    dtype: Dtype,
-    request: &Request,
-) -> Result<Answer, PlanError> {
-    let machine = (profile, model, dtype);
-    answer(machine, request, (Verdict::Ranked, &mut |_, _| ()))
-}
-
-/// The first half of [`search`]: the plans that linear programs propose, made whole so that they fit,
-/// best by the closed form first (of whole layers, then of half layers), on one GPU, but for those that whole tensors put far from what was proposed. Nothing
-/// is simulated, so none has a prediction.
-///
-/// # Errors
-/// As [`search`].
-pub fn propose(
-    profile: &HardwareProfile,
-    model: &ModelSpec,
-    dtype: Dtype,
-    request: &Request,
-) -> Result<Vec<Plan>, PlanError> {
-    let base = Search::new(profile, model, dtype, request, Pipeline::default())?;
-    let proposed = base.in_turn(
-        |search| Ok(search.propose(&search.shapes(), request.objective)?.0),
-        |plans: &Vec<Plan>| !plans.is_empty(),
-    )?;
-    Ok(proposed.into_iter().flat_map(|(_, plans)| plans).collect())
 }
 
 /// What all parts of one search share.

@@ -5,7 +5,7 @@ use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::units::Seconds;
 
-use super::judge::{self, Judged, Verdict};
+use super::judge::{self, Judged};
 use super::kind::{self, Kind, first_of_each};
 use super::neighbour::{Neighbour, ratio};
 use super::within::SLACK;
@@ -117,7 +117,7 @@ impl<'a> Pool<'a> {
     }
 
     /// The best plan in time, else the quickest that is too slow, else the one that lacks least.
-    pub(super) fn answer(mut self, verdict: Verdict) -> Result<Answer, PlanError> {
+    pub(super) fn answer(mut self) -> Result<Answer, PlanError> {
         let plans = std::mem::take(&mut self.plans);
         if plans.is_empty() {
             return self.lacking();
@@ -128,9 +128,8 @@ impl<'a> Pool<'a> {
             limit.is_none_or(|limit| c.judged.latency_s() <= limit * SLACK)
         };
         let other = self.with_cache_elsewhere(&plans).filter(may_be_in_time);
-        let judged = match (verdict, self.limit) {
-            (Verdict::Ranked, _) => plans,
-            (Verdict::Predicted, None) => {
+        let judged = match self.limit {
+            None => {
                 let predicted = self.predicted(finalists(plans, self.objective))?;
                 let plans = sorted(predicted, self.objective);
                 let cost = |candidate: &Candidate| candidate.judged.cost(self.objective);
@@ -140,20 +139,17 @@ impl<'a> Pool<'a> {
                     lp::uses_disk(&candidate.plan().policy)
                 })
             }
-            (Verdict::Predicted, Some(limit)) => self.until_in_time(plans, limit)?,
+            Some(limit) => self.until_in_time(plans, limit)?,
         };
-        let in_full = verdict == Verdict::Predicted;
         let limit = self.limit;
         let is_in_time = |c: &Candidate| limit.is_none_or(|limit| c.judged.latency_s() <= limit);
         let (mut in_time, slow): (Vec<_>, Vec<_>) = judged.into_iter().partition(is_in_time);
-        if in_full && !in_time.is_empty() {
+        if !in_time.is_empty() {
             in_time = self.looked_around(in_time, other, self.objective)?;
         }
         if in_time.is_empty() {
-            let mut slow = sorted(slow, Objective::Latency);
-            if in_full {
-                slow = self.looked_around(slow, None, Objective::Latency)?;
-            }
+            let slow = sorted(slow, Objective::Latency);
+            let slow = self.looked_around(slow, None, Objective::Latency)?;
             return match slow.first().is_some_and(is_in_time) {
                 true => self
                     .planned(slow.into_iter().filter(is_in_time).collect())

@@ -16,7 +16,6 @@ pub enum Align {
 pub struct Table {
     columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
-    indent: usize,
 }
 
 impl Table {
@@ -28,14 +27,7 @@ impl Table {
         Table {
             columns: columns.collect(),
             rows: Vec::new(),
-            indent: 0,
         }
-    }
-
-    /// The same with so many spaces in front of each line.
-    pub fn indented(mut self, spaces: usize) -> Table {
-        self.indent = spaces;
-        self
     }
 
     /// Adds a row.
@@ -59,7 +51,7 @@ impl Table {
     }
 
     fn line(&self, cells: &[String], widths: &[usize]) -> String {
-        let mut line = " ".repeat(self.indent);
+        let mut line = String::new();
         for ((cell, width), (_, align)) in cells.iter().zip(widths).zip(&self.columns) {
             match align {
                 Align::Left => line.push_str(&format!("{cell:<width$}  ")),
@@ -91,12 +83,12 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let mut table = Table::new(&[("", Align::Left), ("host", Align::Right)]).indented(1);
+        let mut table = Table::new(&[("", Align::Left), ("host", Align::Right)]);
         table.row(["weights", "9%"]);
         table.row(["kv", "100%"]);
         assert_eq!(
             table.to_string(),
-            "          host\n weights    9%\n kv       100%\n"
+            "         host\nweights    9%\nkv       100%\n"
         );
     }
 }

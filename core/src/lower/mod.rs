@@ -509,11 +509,6 @@ impl Lowering {
         &self.passes
     }
 
-    /// The last task of each piece that was handed over so far.
-    pub fn pass_ends(&self) -> &[TaskId] {
-        &self.last_tasks
-    }
-
     /// The pass that a stage has in a slot of the pipeline, if any. Each stage has a micro-batch a slot
     /// after the one before. With fewer micro-batches than stages the first stage pauses until the last
     /// has chosen a token.

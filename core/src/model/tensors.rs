@@ -469,14 +469,6 @@ impl ModelSpec {
         }
     }
 
-    /// Every tensor of the checkpoint once, in the order of the blocks.
-    pub fn checkpoint_tensors(&self) -> Vec<TensorSpec> {
-        (0..self.num_blocks())
-            .flat_map(|block| self.tensors(block))
-            .filter(|tensor| !self.is_tied_head(tensor))
-            .collect()
-    }
-
     /// How many distinct parameters the model has: a tied head counts once.
     pub fn parameters(&self) -> u64 {
         let elements = |tensors: Vec<TensorSpec>| {
