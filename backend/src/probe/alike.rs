@@ -45,11 +45,13 @@ mod tests {
             bytes
         };
         let [first, third] = [1, 3].map(|block| model.tensors(block));
+        assert!(!first.is_empty() && first.len() == third.len());
         for (first, third) in first.iter().zip(&third) {
             assert_eq!(load(&alike, third), load(&source, first));
             assert_ne!(load(&alike, third), load(&source, third));
         }
         let ends = [0, model.num_blocks() - 1].map(|block| model.tensors(block));
+        assert!(ends.iter().all(|tensors| !tensors.is_empty()));
         for tensor in ends.iter().flatten() {
             assert_eq!(load(&alike, tensor), load(&source, tensor));
         }

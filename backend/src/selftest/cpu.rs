@@ -417,7 +417,9 @@ mod tests {
 
     #[test]
     fn every_cpu_kernel_passes() {
-        for outcome in cpu() {
+        let outcomes = cpu();
+        assert_eq!(outcomes.len(), TESTS.len());
+        for outcome in outcomes {
             assert_eq!(outcome.wrong, None, "{}", outcome.name);
             assert!(outcome.cases > 0 && outcome.worst <= 1.0, "{outcome:?}");
         }
