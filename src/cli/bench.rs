@@ -13,7 +13,7 @@ use plimsoll_core::units::BytesPerSecond;
 use super::backend::Backend;
 use super::options::{DtypeName, positive};
 use super::output::{check_output, check_spared, print, print_json};
-use super::pareto::Kind;
+use super::picture::FileKind;
 use super::profile::cpu_options;
 use super::threads::DeviceThreads;
 use super::{Exit, Failure, Format, Progress};
@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Writes what a file's extension asks for.
 fn write(file: &Path, report: &BenchReport) -> anyhow::Result<()> {
-    match Kind::by_extension(file) {
+    match FileKind::by_extension(file) {
         Some(kind) => kind.write(file, &BenchPicture::new(report), &report.rows()),
         None => Ok(write_text(
             file,

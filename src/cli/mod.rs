@@ -20,6 +20,7 @@ mod output;
 mod pace;
 pub mod pareto;
 pub mod perplexity;
+mod picture;
 pub mod plan;
 pub mod profile;
 mod progress;

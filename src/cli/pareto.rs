@@ -2,8 +2,7 @@
 
 mod memory;
 
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -18,17 +17,15 @@ use serde::Serialize;
 use super::Progress;
 use super::exit::{Exit, Failure};
 use super::options::Format;
-use super::output::{check_apart, check_output, check_spared, print, print_json};
+use super::output::{check_apart, check_spared, print, print_json};
+use super::picture::FileKind;
 use super::plan::{at_most, refused};
 use super::what_if::WhatIf;
 use crate::baseline::{DTYPE, System};
-use crate::files::{find_model, find_profile, write_atomically, write_text};
+use crate::files::{find_model, find_profile};
 use crate::pareto::{Point, Setting, points};
 use crate::published::read_published;
-use crate::report::{
-    Frontier, POLICY_LEGEND, Picture, frontier_table, picture_svg, rates_note, to_csv,
-    write_picture_png,
-};
+use crate::report::{Frontier, POLICY_LEGEND, frontier_table, rates_note};
 
 /// What is compared.
 #[derive(Debug, clap::Args)]
@@ -131,8 +128,8 @@ struct Report<'a> {
 /// # Errors
 /// Input that is wrong.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let outputs = args.output.iter().map(|path| Kind::of(path));
-    let outputs = outputs.collect::<Result<Vec<Kind>, Failure>>()?;
+    let outputs = args.output.iter().map(|path| FileKind::of(path));
+    let outputs = outputs.collect::<Result<Vec<FileKind>, Failure>>()?;
     for output in &args.output {
         let output = [("--output", Some(output.as_path()))];
         check_apart(&output, &[("--published", args.published.as_deref())])?;
@@ -314,54 +311,4 @@ fn systems<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<System>, 
         }
     }
     Ok(systems)
-}
-
-/// What a file is to be, by its extension.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
-    Svg,
-    Png,
-    Csv,
-}
-
-impl Kind {
-    /// Of a file that can be written to.
-    pub(super) fn of(path: &Path) -> Result<Kind, Failure> {
-        check_output("--output", Some(path))?;
-        Kind::by_extension(path).ok_or_else(|| {
-            let line = format!(
-                "--output {}: it is not known what to write; end it in .svg, .png or .csv",
-                path.display()
-            );
-            Failure::new(Exit::Usage, line)
-        })
-    }
-
-    /// What an extension says, if anything.
-    pub(super) fn by_extension(path: &Path) -> Option<Kind> {
-        match path.extension()?.to_str()? {
-            "svg" => Some(Kind::Svg),
-            "png" => Some(Kind::Png),
-            "csv" => Some(Kind::Csv),
-            _ => None,
-        }
-    }
-
-    /// Draws the picture, or writes a line for each row.
-    pub(super) fn write(
-        self,
-        path: &Path,
-        picture: &impl Picture,
-        rows: &[impl Serialize],
-    ) -> anyhow::Result<()> {
-        match self {
-            Kind::Svg => write_text(path, &picture_svg(picture)?)?,
-            Kind::Png => write_picture_png(path, picture)?,
-            Kind::Csv => {
-                let csv = to_csv(rows)?;
-                write_atomically(path, |out| out.write_all(&csv))?;
-            }
-        }
-        Ok(())
-    }
 }

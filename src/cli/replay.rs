@@ -18,7 +18,7 @@ use plimsoll_core::traffic::Traffic;
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, TimeUnitName, positive};
 use super::output::{check_apart, check_output, check_spared, complain};
-use super::pareto::Kind;
+use super::picture::FileKind;
 use crate::files::find_profile;
 use crate::report::{count, packed_note, rates_note};
 use crate::serve::replay::{Expansion, Manager, Server};
@@ -140,8 +140,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for (index, output) in written.iter().enumerate() {
         check_apart(&[*output], &written[index + 1..])?;
     }
-    let outputs = args.output.iter().map(|path| Kind::of(path));
-    let outputs = outputs.collect::<Result<Vec<Kind>, Failure>>()?;
+    let outputs = args.output.iter().map(|path| FileKind::of(path));
+    let outputs = outputs.collect::<Result<Vec<FileKind>, Failure>>()?;
     sweep::check_swept(args)?;
     let profile = find_profile(&args.hw)?;
     let told = |failure: &anyhow::Error| tell_infeasible(args.format, failure);
@@ -187,7 +187,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.per_request {
         over_time::write_requests((&replayed, measured.as_ref()), path)?;
     }
-    let table = args.per_iteration.iter().map(|file| (file, Kind::Csv));
+    let table = args.per_iteration.iter().map(|file| (file, FileKind::Csv));
     let files = args.output.iter().zip(outputs).chain(table);
     over_time::write(&server, (&replayed, measured.as_ref()), files)?;
     printed

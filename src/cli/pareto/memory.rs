@@ -8,8 +8,9 @@ use super::super::Progress;
 use super::super::exit::{Exit, Failure};
 use super::super::options::Format;
 use super::super::output::{print, print_json};
+use super::super::picture::FileKind;
 use super::super::plan::{at_most, refused};
-use super::{Args, Kind, rates, title};
+use super::{Args, rates, title};
 use crate::baseline::{DTYPE, System};
 use crate::memory::{points, ranges, sizes};
 use crate::pareto::Setting;
@@ -22,7 +23,7 @@ use crate::report::{MemoryCurves, memory_table, ranges_table, rates_note};
 pub(super) fn run(
     args: &Args,
     setting: Setting<'_>,
-    (systems, outputs): (&[System], &[Kind]),
+    (systems, outputs): (&[System], &[FileKind]),
 ) -> anyhow::Result<()> {
     let only_latency = [
         ("--batches", args.batches.is_some()),

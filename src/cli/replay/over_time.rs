@@ -6,9 +6,9 @@ use std::path::Path;
 use plimsoll_core::serve::IterationRow;
 
 use super::execute::Measured;
-use super::{Kind, Server};
-use crate::files::{write_atomically, write_text};
-use crate::report::{OverTime, picture_svg, to_csv, write_picture_png};
+use super::{FileKind, Server};
+use crate::files::write_atomically;
+use crate::report::{OverTime, to_csv};
 use crate::serve::over_time::{panels, rows, shaded};
 use crate::serve::replay::{Replayed, RequestRow};
 
@@ -51,7 +51,7 @@ pub(super) fn write_requests(
 pub(super) fn write(
     server: &Server,
     (replayed, measured): (&Replayed, Option<&Measured>),
-    files: impl Iterator<Item = (impl AsRef<Path>, Kind)>,
+    files: impl Iterator<Item = (impl AsRef<Path>, FileKind)>,
 ) -> anyhow::Result<()> {
     let runs = runs(replayed, measured).into_iter();
     let runs: Vec<(&str, &[IterationRow])> =
@@ -74,15 +74,10 @@ pub(super) fn write(
             panels: &panels(drawn),
             shaded: &shaded(&server.traffic),
         };
-        match kind {
-            Kind::Svg => write_text(path, &picture_svg(&picture)?)?,
-            Kind::Png => write_picture_png(path, &picture)?,
-            Kind::Csv => {
-                let all = runs.iter().flat_map(|(name, it)| rows(name, it));
-                let csv = to_csv(&all.collect::<Vec<_>>())?;
-                write_atomically(path, |out| out.write_all(&csv))?;
-            }
-        }
+        kind.write_or(path, &picture, || {
+            let all = runs.iter().flat_map(|(name, it)| rows(name, it));
+            to_csv(&all.collect::<Vec<_>>())
+        })?;
     }
     Ok(())
 }

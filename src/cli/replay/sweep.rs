@@ -1,6 +1,5 @@
 //! The same trace served with several values of something.
 
-use std::io::Write as _;
 use std::path::Path;
 
 use plimsoll_core::compression::Compression;
@@ -12,10 +11,9 @@ use super::report::{NONE_SERVED, none_served};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::options::Format;
 use crate::cli::output::{complain, print, print_json};
-use crate::cli::pareto::Kind;
-use crate::files::{write_atomically, write_text};
+use crate::cli::picture::FileKind;
 use crate::report::serve::sweep_text;
-use crate::report::{Line, Lines, picture_svg, to_csv, write_picture_png};
+use crate::report::{Line, Lines, to_csv};
 use crate::serve::replay::Server;
 use crate::serve::sweep::{Sweep, SweepRow, Swept};
 
@@ -50,7 +48,7 @@ pub(super) fn swept(
     format: Format,
     (server, requests): (&Server, &[Request]),
     sweep: &Sweep,
-    files: Vec<(&Path, Kind)>,
+    files: Vec<(&Path, FileKind)>,
 ) -> anyhow::Result<()> {
     sweep
         .check(server, requests)
@@ -89,26 +87,18 @@ pub(super) fn swept(
         Format::Text => print(&sweep_text(&title, sweep.what.axis(), &rows)),
     };
     for (path, kind) in files {
-        match kind {
-            Kind::Svg => write_text(path, &picture_svg(&picture)?)?,
-            Kind::Png => write_picture_png(path, &picture)?,
-            Kind::Csv => write_rows(path, sweep.what, &rows)?,
-        }
+        kind.write_or(path, &picture, || swept_csv(sweep.what, &rows))?;
     }
     any_served(sweep.what, &rows)?;
     printed
 }
 
-fn write_rows(path: &Path, what: Swept, rows: &[SweepRow]) -> anyhow::Result<()> {
+fn swept_csv(what: Swept, rows: &[SweepRow]) -> Result<Vec<u8>, csv::Error> {
     let csv = to_csv(rows)?;
     // The first column is what was changed.
     let name = what.name().replace('-', "_");
     let rest = csv.strip_prefix(b"value").expect("its header");
-    write_atomically(path, |out| {
-        out.write_all(name.as_bytes())?;
-        out.write_all(rest)
-    })?;
-    Ok(())
+    Ok([name.as_bytes(), rest].concat())
 }
 
 /// Says with which values requests were refused; that is an error where nothing was served with any.
