@@ -83,6 +83,9 @@ pub struct Point {
     pub compress_cache: Option<bool>,
     /// Out of memory: what binds.
     pub exceeds: Option<Bound>,
+    /// Whether its plan splits linear layers; not written.
+    #[serde(skip)]
+    pub is_split: bool,
     /// What its plan page-locks on the host; not written.
     #[serde(skip)]
     pub page_locked: Bytes,
@@ -256,6 +259,7 @@ impl Point {
             compress_weight: None,
             compress_cache: None,
             exceeds: None,
+            is_split: false,
             page_locked: Bytes::ZERO,
             needed_bytes: None,
             capacity_bytes: None,
@@ -271,7 +275,8 @@ impl Point {
                 point.low_tok_s = range.map(|range| range.low);
                 point.high_tok_s = range.map(|range| range.high);
                 point.set_policy(policy);
-                if policy.split.is_some() {
+                point.is_split = policy.split.is_some();
+                if point.is_split {
                     // Layers that are split lie on the host, whatever the policy's shares.
                     let lie = WeightPlacement::of(&block.plan).shares();
                     (point.wg, point.wc) = (Some(100.0 * lie.device), Some(100.0 * lie.host));

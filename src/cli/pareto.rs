@@ -241,9 +241,8 @@ fn steady(points: &[Point]) -> &'static str {
 
 /// Says that nobody knows how fast the CPU multiplies, which split linear layers rest on.
 fn split(points: &[Point], profile: &HardwareProfile) -> String {
-    let mut split = points.iter().filter(|p| p.system == System::HeteGen.name());
-    let any_fits = split.any(|point| point.throughput_tok_s.is_some());
-    let said = at_most(any_fits, profile);
+    let any_split = points.iter().any(|point| point.is_split);
+    let said = at_most(any_split, profile);
     said.map_or(String::new(), |said| format!("hetegen: {said}.\n"))
 }
 

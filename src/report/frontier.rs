@@ -9,7 +9,6 @@ use super::canvas::{
     range_of, seconds_label, words,
 };
 use super::{Align, Table, three_digits};
-use crate::baseline::System;
 use crate::pareto::Point;
 use crate::published::Published;
 
@@ -280,7 +279,7 @@ fn policy(point: &Point) -> String {
         Some(true) => " cpu",
         _ => "",
     };
-    let split = match point.system == System::HeteGen.name() {
+    let split = match point.is_split {
         true => " split",
         false => "",
     };
