@@ -17,14 +17,14 @@ mod phase;
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::lower::{LowerError, Lowering};
+use plimsoll_core::lower::{LowerError, StageGemms};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{Policy, PolicyError, Schedule};
-use plimsoll_core::program::{Gemms, Op, ResourceKind, Stage};
+use plimsoll_core::program::ResourceKind;
 use plimsoll_core::tier::{PerTier, Tier};
-use plimsoll_core::units::{Bytes, Seconds};
+use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 
 use crate::cost::CostModel;
@@ -75,14 +75,6 @@ pub struct Estimate {
     pub decode_terms: [(ResourceKind, Seconds); 6],
 }
 
-/// The matrix products of each stage, as the lowering writes them.
-#[derive(Debug, Clone, Copy, Default)]
-struct StageGemms {
-    project: Gemms,
-    finish: Gemms,
-    head: Gemms,
-}
-
 /// The model of which a pipeline's search is the search on one GPU (FlexGen section 4.4): as many layers as
 /// its largest stage, with the embedding and the head.
 pub fn stage_model(model: &ModelSpec, pipeline: &Pipeline) -> ModelSpec {
@@ -105,7 +97,7 @@ impl ClosedForms {
     ) -> Result<ClosedForms, LowerError> {
         Ok(ClosedForms {
             cost: CostModel::of_layers(profile, model, dtype),
-            gemms: StageGemms::of(model, dtype)?,
+            gemms: StageGemms::of(model),
             weights: [false, true]
                 .map(|weights| Weights::of(model, dtype, Compression::of(weights, false))),
             memory: Memory::of(model, dtype, workload, (compressions, sparse_attention))?,
@@ -284,36 +276,6 @@ impl ClosedForm {
     pub fn lowest_latency_s(&self) -> Seconds {
         let decode = self.decode.lowest_s() * self.decode_passes;
         (self.prefill.lowest_s() + decode) * self.rounds
-    }
-}
-
-impl StageGemms {
-    /// Reads them off the program of one layer.
-    fn of(model: &ModelSpec, dtype: Dtype) -> Result<StageGemms, LowerError> {
-        let workload = Workload {
-            prompt_len: 1,
-            gen_len: 1,
-            num_prompts: None,
-        };
-        let mut plan = reference_plan(&thinned(model, 1), dtype, workload)?;
-        plan.capacity_bytes = PerTier::from_fn(|_| Bytes(u64::MAX));
-        let mut lowering = Lowering::new(&plan)?;
-        let mut found = StageGemms::default();
-        while let Some(piece) = lowering.next_pass() {
-            for op in piece.ops() {
-                let Op::Linear { stage, gemms, .. } = *op else {
-                    continue;
-                };
-                match stage {
-                    Stage::Project => found.project = gemms,
-                    Stage::Finish => found.finish = gemms,
-                    Stage::Head => found.head = gemms,
-                    // The plan's layers are whole.
-                    _ => {}
-                }
-            }
-        }
-        Ok(found)
     }
 }
 

@@ -18,16 +18,22 @@ use crate::units::Bytes;
 
 /// Matrix products of each stage of the model.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct StageGemms {
+pub struct StageGemms {
+    /// Queries, keys and values.
     pub project: Gemms,
+    /// The attention's output and the MLP, of whole layers.
     pub finish: Gemms,
+    /// The attention's output alone.
     pub output: Gemms,
+    /// The MLP alone.
     pub mlp: Gemms,
+    /// Logits.
     pub head: Gemms,
 }
 
 impl StageGemms {
-    pub(super) fn of(model: &ModelSpec) -> StageGemms {
+    /// Those of a model, whose layers are alike.
+    pub fn of(model: &ModelSpec) -> StageGemms {
         use TensorRole::{
             DownWeight, GateUpWeight, GateWeight, KWeight, LmHead, OWeight, ProjectOut, QWeight,
             QkvWeight, UpWeight, VWeight,

@@ -37,6 +37,7 @@ use crate::tier::{PerTier, Tier};
 use crate::timing::Part;
 use crate::trace::Trace;
 use crate::units::{Bytes, Seconds};
+pub use compute::StageGemms;
 use emit::{Emitter, Mode};
 pub use pages::cache_positions;
 use schedule::{Passes, Round};
