@@ -8,11 +8,10 @@ use plimsoll_core::units::Seconds;
 use super::judge::{self, Judged};
 use super::kind::{self, Kind, first_of_each};
 use super::neighbour::{Neighbour, ratio};
+use super::search::{Fit, Found, Search};
+use super::space::Proposal;
 use super::within::SLACK;
-use super::{
-    Answer, Fit, Found, Infeasible, Objective, PlanError, Planned, Proposal, Request, Search,
-    advice, lp,
-};
+use super::{Answer, Infeasible, Objective, PlanError, Planned, Request, advice, lp};
 use crate::parallel::on_all_processors;
 
 /// A plan that costs more than so many times the best one is not worth a simulation in full.

@@ -8,8 +8,9 @@ use plimsoll_core::policy::Policy;
 
 use super::kind;
 use super::room::Room;
+use super::search::CLOSED_FORM_OFF;
 use super::space::{self, Proposal, Shape};
-use super::{CLOSED_FORM_OFF, Objective, lp};
+use super::{Objective, lp};
 
 /// How many of each kind and way to page-lock are judged.
 pub(super) const JUDGED: usize = 8;

@@ -10,8 +10,9 @@ use plimsoll_core::units::Seconds;
 use super::judge::{self, Judged, Length};
 use super::kind::Kind;
 use super::neighbour::{Neighbour, ratio};
+use super::search::{Ranked, Search};
 use super::space::{self, Proposal, Shape};
-use super::{Objective, PlanError, Ranked, Search, simpler};
+use super::{Objective, PlanError, simpler};
 
 /// How many shapes are judged before the others are looked at again.
 const AT_ONCE: usize = 4;
