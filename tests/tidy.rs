@@ -109,7 +109,8 @@ fn core_knows_no_files_clocks_or_threads() {
 
 #[test]
 fn a_program_holds_shapes_and_never_times() {
-    let files = [root().join("core/src/program.rs")];
+    let mut files = rust_files("core/src/program");
+    files.push(root().join("core/src/program.rs"));
     let found = complaints(&files, |line| {
         line.contains("Seconds") || line.contains("_s:")
     });
