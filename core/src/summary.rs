@@ -93,6 +93,8 @@ pub struct BusyFraction {
     pub cpu: f64,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub peer_link: f64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pin: f64,
 }
 
 fn is_zero(share: &f64) -> bool {
@@ -101,7 +103,7 @@ fn is_zero(share: &f64) -> bool {
 
 impl BusyFraction {
     /// With each resource's name.
-    pub fn named(&self) -> [(&'static str, f64); 7] {
+    pub fn named(&self) -> [(&'static str, f64); 8] {
         [
             ("gpu", self.gpu),
             ("h2d", self.h2d),
@@ -110,6 +112,7 @@ impl BusyFraction {
             ("disk_write", self.disk_write),
             ("cpu", self.cpu),
             ("peer_link", self.peer_link),
+            ("pin", self.pin),
         ]
     }
 
@@ -153,6 +156,7 @@ impl BusyFraction {
             disk_write: share(|busy| busy.disk_write),
             cpu: share(|busy| busy.cpu),
             peer_link: share(|busy| busy.peer_link),
+            pin: share(|busy| busy.pin),
         }
     }
 
@@ -165,7 +169,8 @@ impl BusyFraction {
             ResourceKind::DiskWrite => Some(&mut self.disk_write),
             ResourceKind::Cpu => Some(&mut self.cpu),
             ResourceKind::PeerLink => Some(&mut self.peer_link),
-            ResourceKind::Pin | ResourceKind::Sync => None,
+            ResourceKind::Pin => Some(&mut self.pin),
+            ResourceKind::Sync => None,
         }
     }
 }

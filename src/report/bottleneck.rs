@@ -54,6 +54,7 @@ pub(super) fn in_words(resource: &str) -> &str {
         "disk_read" => "disk read",
         "disk_write" => "disk write",
         "peer_link" => "link between stages",
+        "pin" => "copies to page-locked memory",
         other => other,
     }
 }

@@ -52,8 +52,9 @@ pub fn comparison(
         line(&name, &|s| Some(s.peak_bytes[tier].as_f64()), &text);
     }
     for (index, (name, _)) in measured.busy_fraction.named().into_iter().enumerate() {
-        let linked = |s: &Summary| s.busy_fraction.peer_link > 0.0;
-        if name == "peer_link" && !linked(measured) {
+        // Few machines and plans have these.
+        let is_rare = matches!(name, "peer_link" | "pin");
+        if is_rare && measured.busy_fraction.named()[index].1 == 0.0 {
             continue;
         }
         let cell = |s: &Summary| percent(s.busy_fraction.named()[index].1);

@@ -2,7 +2,8 @@
 //!
 //! Files are read by offset, not mapped: a file that is cut while it is used is then an error and not a
 //! signal. A tensor goes straight to where it lives; where the types differ, 64 Ki elements at a time. So
-//! no more of a checkpoint is in memory than its tiers hold there, and one that is larger than memory loads.
+//! no more of a checkpoint is in memory than its tiers hold there, and a block that is on its way to the disk or a GPU, and one that is
+//! larger than memory loads.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
