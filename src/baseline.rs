@@ -384,9 +384,9 @@ mod tests {
         }
     }
 
-    /// Nothing that a search places fits here. What is nearest would, with a divided cache, which no FlexGen has.
+    /// What is nearest would fit, with a divided cache, which no FlexGen has.
     #[test]
-    fn flexgens_nearest_plan_keeps_to_its_rules() {
+    fn flexgen_does_not_fit_by_dividing_its_cache() {
         let t4 = embedded::profile("t4").unwrap();
         let gb = |gb: f64| Some(Bytes((gb * 1e9) as u64));
         let small = t4.with_capacities(gb(7.5), gb(9.0), gb(0.0));

@@ -307,7 +307,11 @@ fn what_a_run_reads_or_another_writes_is_not_overwritten() {
     // The record beside the rows would take the place of prompts of that name.
     place.write("kept.jsonl.run.json", &prompts(1));
     let onto = "run --model model --prompts kept.jsonl.run.json -o kept.jsonl";
-    place.refused(onto, 2, &["the record of --output", "--prompts"]);
+    let words = [
+        "the record of --output and --prompts",
+        "write to another file",
+    ];
+    place.refused(onto, 2, &words);
     assert_eq!(place.read("kept.jsonl.run.json"), prompts(1));
     let record = format!("{own} -o out.jsonl --trace out.jsonl.run.json");
     place.refused(&record, 2, &["--trace", "the record of --output"]);

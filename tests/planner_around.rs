@@ -182,6 +182,7 @@ fn fewer_gpu_batches_are_looked_at_where_the_disk_binds() {
         panic!("no plan")
     };
     let policy = planned.plan.policy;
+    assert!(policy.num_gpu_batches > 1, "{policy:?}");
     for num_gpu_batches in 1..policy.num_gpu_batches {
         let fewer = Plan {
             policy: Policy {

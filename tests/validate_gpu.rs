@@ -76,6 +76,25 @@ fn all_parts_run_in_order_and_leave_what_they_say() {
     }
 }
 
+/// The folder's name is that of the GPU that CUDA counts first.
+#[test]
+fn what_is_found_is_kept_under_the_gpus_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("plimsoll");
+    let rows = "GPU link   good  16 lanes\nGPU   good  10: NVIDIA A2, sm_86, 10 multiprocessors\n\
+        GPU                  good  0: NVIDIA H200, sm_90, 132 multiprocessors\n";
+    fs::write(&program, format!("#!/bin/sh\nprintf '{rows}'\n")).expect("a file");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("its mode");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/validate-gpu");
+    let mut command = Command::new(script);
+    command.current_dir(folder.path());
+    command.args(["--binary", "./plimsoll", "--only", "doctor"]);
+    let output = command.output().expect("bash is there");
+    assert!(output.status.success(), "{output:?}");
+    let named = folder.path().join("experiments/record/nvidia-h200");
+    assert!(named.is_dir(), "{output:?}");
+}
+
 #[test]
 fn a_part_runs_alone_by_the_profile_that_is_there() {
     let folder = place("none");

@@ -311,6 +311,19 @@ fn a_child_replaces_arrays_and_brings_sources() {
 }
 
 #[test]
+fn of_two_numbers_that_do_not_go_together_the_childs_is_to_be_mended() {
+    let faster = "name = \"mine\"\nextends = \"a10\"\n\
+        [sources.lab]\nkind = \"fitted\"\nfrom = \"x\"\ndate = \"2026\"\n\
+        [tiers]\nhost_bandwidth_bytes_per_s = { value = 215e9, source = \"lab\" }\n";
+    let line = HardwareProfile::parse(faster, "mine.toml", &embedded::parent).unwrap_err();
+    let line = line.to_string();
+    assert!(
+        line.starts_with("mine.toml: tiers.host_bandwidth_bytes_per_s: "),
+        "{line}"
+    );
+}
+
+#[test]
 fn inheritance_faults_name_the_file_to_mend() {
     let child = "name = \"child\"\nextends = \"mini\"\n";
     refuses_text("extends = \"mini\"", "x.toml", "name", &["missing"]);
@@ -320,16 +333,6 @@ fn inheritance_faults_name_the_file_to_mend() {
         "[sources",
         "kind",
         &["gpu, emulated"],
-    );
-    // Of two numbers that do not go together, the one that the child changed.
-    let faster = "name = \"mine\"\nextends = \"a10\"\n\
-        [sources.lab]\nkind = \"fitted\"\nfrom = \"x\"\ndate = \"2026\"\n\
-        [tiers]\nhost_bandwidth_bytes_per_s = { value = 215e9, source = \"lab\" }\n";
-    let line = HardwareProfile::parse(faster, "mine.toml", &embedded::parent).unwrap_err();
-    let line = line.to_string();
-    assert!(
-        line.starts_with("mine.toml: tiers.host_bandwidth_bytes_per_s: "),
-        "{line}"
     );
     let table = format!("{child}[compute.gemm.f16]\nflops_per_s = 3\n");
     let words = ["[[compute.gemm]]", "dtype", "flops_per_s"];

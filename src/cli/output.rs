@@ -92,7 +92,7 @@ pub(super) fn check_apart(
             {
                 let file = into.display();
                 let line = format!(
-                    "{output} and {input} are the same file, {file}; give another {output}"
+                    "{output} and {input} are the same file, {file}; write to another file"
                 );
                 return Err(Failure::new(Exit::Usage, line));
             }

@@ -1,7 +1,7 @@
 //! Files that are filled before they have their name, in the folder where they will be.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Seek};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -37,26 +37,31 @@ impl Unfinished {
 
     /// Puts it into the path's place.
     pub(super) fn settle(self, path: &Path) -> io::Result<()> {
-        let file = match self {
+        let mut file = match self {
             Unfinished::Named(file) => return settle(file, path),
             Unfinished::Nameless(file) => file,
         };
         file.sync_all()?;
-        // No file takes another's place but by its name.
-        let linked = tempfile::Builder::new()
-            .prefix(PREFIX)
-            .make_in(folder(path), |name| {
-                Ok(linkat(
-                    CWD,
-                    entry(&file),
-                    CWD,
-                    name,
-                    AtFlags::SYMLINK_FOLLOW,
-                )?)
-            });
-        linked?.persist(path).map_err(|failed| failed.error)?;
-        Ok(())
+        // No file takes another's place but by its name; where it cannot get one, its contents can.
+        match linked(&file, path) {
+            Ok(linked) => linked.persist(path).map_err(|failed| failed.error),
+            Err(_) => {
+                let mut copy = named(path, "")?;
+                file.rewind()?;
+                io::copy(&mut file, copy.as_file_mut())?;
+                settle(copy, path)
+            }
+        }
     }
+}
+
+/// A name beside a path for a file that has none.
+fn linked(file: &File, path: &Path) -> io::Result<NamedTempFile<()>> {
+    let link = |name: &Path| linkat(CWD, entry(file), CWD, name, AtFlags::SYMLINK_FOLLOW);
+    let builder = &mut tempfile::Builder::new();
+    builder
+        .prefix(PREFIX)
+        .make_in(folder(path), |name| Ok(link(name)?))
 }
 
 const PREFIX: &str = ".plimsoll-";
@@ -78,6 +83,7 @@ fn nameless(folder: &Path) -> Option<File> {
     let flags = OFlags::TMPFILE.bits() as i32;
     let options = || {
         File::options()
+            .read(true)
             .write(true)
             .mode(MODE)
             .custom_flags(flags)

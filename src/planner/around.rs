@@ -265,7 +265,9 @@ impl Search<'_> {
             )
         };
         let elsewhere = self.open.iter().any(is_open).then_some(elsewhere);
-        let plans = fewer.chain(elsewhere).map(|policy| self.maker.plan(policy));
+        let is_meant = |it: &Policy| space::is_meant(it, self.maker.workload(), &self.open);
+        let policies = fewer.chain(elsewhere).filter(is_meant);
+        let plans = policies.map(|policy| self.maker.plan(policy));
         plans.filter(|plan| self.maker.fits(plan)).collect()
     }
 
@@ -324,7 +326,7 @@ fn shares_near(of: &Policy) -> impl Iterator<Item = Policy> {
     })
 }
 
-/// Fewer GPU batches a block: parts of them, and as many as answers have tokens, once or twice.
+/// Fewer GPU batches a block: parts of them, and as many as answers have tokens, once, twice, or one more than that.
 fn fewer_batches(batches: u32, gen_len: u32) -> impl Iterator<Item = u32> {
     let parts = FEWER.map(|part| (f64::from(batches) * part).round() as u32);
     let whole = [gen_len, 2 * gen_len, 2 * gen_len + 1];

@@ -6,6 +6,12 @@ use super::raw::{Attribute, Compiler, Device};
 /// The first compute capability, 10 * major + minor, on which the kernels run: Turing's, whose tensor cores multiply 16 x 8 x 8.
 const FIRST: i32 = 75;
 
+/// From this on a kernel may be launched before the kernel before it ends, and code for earlier ones does not wait for that.
+const BEGINS_EARLY: i32 = 90;
+
+/// Those of chips with a CPU, whose CUBINs run on no card, nor a card's on them.
+const TEGRA: [i32; 6] = [53, 62, 72, 87, 101, 110];
+
 /// A device's compute capability, 10 * major + minor.
 ///
 /// # Errors
@@ -33,11 +39,15 @@ fn of(gpu: i32, known: &[i32]) -> Result<String, CudaError> {
     if known.is_empty() || known.contains(&gpu) {
         return Ok(format!("sm_{gpu}"));
     }
-    let Some(nearest) = known.iter().rfind(|known| (FIRST..gpu).contains(*known)) else {
+    let mut of_card = known.iter().filter(|known| !TEGRA.contains(*known));
+    let Some(nearest) = of_card.rfind(|known| (FIRST..gpu).contains(*known)) else {
         return refused("NVRTC compiles for later ones only: install NVRTC of an earlier CUDA");
     };
-    // A CUBIN runs on GPUs of the same major version, and of no other.
-    match nearest / 10 == gpu / 10 {
+    if gpu >= BEGINS_EARLY && *nearest < BEGINS_EARLY {
+        return refused("NVRTC is too old for it: install that of CUDA 11.8 or later");
+    }
+    // A CUBIN runs on cards of the same major version, and of no other.
+    match nearest / 10 == gpu / 10 && !TEGRA.contains(&gpu) {
         true => Ok(format!("sm_{nearest}")),
         false => Ok(format!("compute_{nearest}")),
     }
@@ -54,7 +64,9 @@ mod tests {
             (75, &cuda_12_4[..], "sm_75"),
             (90, &cuda_12_4, "sm_90"),
             (120, &cuda_12_4, "compute_90"),
-            (103, &[75, 80, 90, 100, 120], "sm_100"),
+            (103, &[75, 80, 90, 100, 101, 120], "sm_100"),
+            (89, &[75, 80, 86, 87], "sm_86"),
+            (87, &[75, 80, 86], "compute_86"),
             (121, &[75, 80, 90, 100, 120], "sm_120"),
             (89, &[], "sm_89"),
         ] {
@@ -68,6 +80,7 @@ mod tests {
             (70, &[50, 70, 75][..], ["7.0", "--backend cpu"]),
             (61, &[], ["6.1", "Turing"]),
             (75, &[80, 90], ["7.5", "earlier CUDA"]),
+            (120, &[75, 80, 86], ["12.0", "CUDA 11.8"]),
         ] {
             let error = of(gpu, known).unwrap_err().to_string();
             for part in says {

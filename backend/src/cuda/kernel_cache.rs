@@ -1,4 +1,4 @@
-//! Compiled kernels in a folder: compiling all takes seconds, and the same sources, for the same GPUs and by the same compiler,
+//! Compiled kernels, CUBINs or PTX, in a folder: compiling all takes seconds, and the same sources, for the same GPUs and by the same compiler,
 //! give the same kernels.
 
 use std::fs;

@@ -396,7 +396,7 @@ mod tests {
             );
             engines.extend(beside.into_iter().map(|(engine, _)| engine));
         }
-        // No lowering has anything page-locked as it goes.
+        // None of these plans splits layers, which is what has rows copied to page-locked memory.
         let used = ResourceKind::CONTENDED
             .iter()
             .filter(|engine| **engine != ResourceKind::Pin);

@@ -472,23 +472,24 @@ fn measure_products(
         let packed: Vec<Weights> = of_type.map(|whole| whole.in_groups()).collect();
         shapes.extend(packed);
     }
-    let dispatch = &options.cpu.dispatch;
-    if let Some(card) = &options.cpu.card {
-        return Ok(learn_with_prompts_on(&**card, dispatch, shapes).map_err(CpuError::from)?);
-    }
     let repeats = if options.quick { 3 } else { 7 };
-    let (all, mut done) = (shapes.len(), 0);
-    dispatch.learn(shapes, |weights| {
-        progress(
-            "implementations of products",
-            0.08 * f64::from(done) / all as f64,
-        );
-        done += 1;
-        let time = || products::on_device(weights, repeats, &options.cpu);
-        let paced = measured.meter.steadily(time)?;
-        let slowness = paced.moment.relative_to(&measured.base);
-        Ok(products::at_pace(weights, paced.result, &slowness))
-    })
+    let all = shapes.len() as f64;
+    for (done, weights) in shapes.into_iter().enumerate() {
+        progress("implementations of products", 0.08 * done as f64 / all);
+        options.cpu.check_goes_on()?;
+        let dispatch = &options.cpu.dispatch;
+        if let Some(card) = &options.cpu.card {
+            learn_with_prompts_on(&**card, dispatch, vec![weights]).map_err(CpuError::from)?;
+            continue;
+        }
+        dispatch.learn([weights], |weights| {
+            let time = || products::on_device(weights, repeats, &options.cpu);
+            let paced = measured.meter.steadily(time)?;
+            let slowness = paced.moment.relative_to(&measured.base);
+            Ok::<_, ProbeError>(products::at_pace(weights, paced.result, &slowness))
+        })?;
+    }
+    Ok(())
 }
 
 fn measure_compute(

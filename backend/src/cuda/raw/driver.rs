@@ -679,7 +679,7 @@ impl Module {
             functions: Mutex::default(),
         };
         if !load_functions(module.module) {
-            // One that cannot be found now is missed where it is launched.
+            // One that cannot be found now is missed where it is launched; PTX's kernels come then.
             for kernel in cubin::kernels(code) {
                 let _ = module.function(kernel);
             }
