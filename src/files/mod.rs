@@ -35,8 +35,7 @@ pub use rows::{Reserved, Rows};
 pub use tokenizer::Tokenizer;
 pub use toml_place::TomlText;
 pub use write::{
-    Unwritten, check_writable, is_file, is_standard_output, same_file, write_atomically,
-    write_text, write_through_path,
+    Unwritten, check_writable, is_file, is_standard_output, same_file, write_atomically, write_text,
 };
 
 use std::io::{Read, stdin};

@@ -24,7 +24,7 @@ impl Unfinished {
     pub(super) fn beside(path: &Path) -> io::Result<Unfinished> {
         match nameless(&folder(path)) {
             Some(file) => Ok(Unfinished::Nameless(file)),
-            None => named(path, "").map(Unfinished::Named),
+            None => named(path).map(Unfinished::Named),
         }
     }
 
@@ -46,7 +46,7 @@ impl Unfinished {
         match linked(&file, path) {
             Ok(linked) => linked.persist(path).map_err(|failed| failed.error),
             Err(_) => {
-                let mut copy = named(path, "")?;
+                let mut copy = named(path)?;
                 file.rewind()?;
                 io::copy(&mut file, copy.as_file_mut())?;
                 settle(copy, path)
@@ -92,17 +92,16 @@ fn nameless(folder: &Path) -> Option<File> {
     options().ok().filter(|file| entry(file).exists())
 }
 
-/// One with a name, for who writes to a path.
-pub(super) fn named(path: &Path, suffix: &str) -> io::Result<NamedTempFile> {
+/// One with a name.
+pub(super) fn named(path: &Path) -> io::Result<NamedTempFile> {
     tempfile::Builder::new()
         .prefix(PREFIX)
-        .suffix(suffix)
         .permissions(fs::Permissions::from_mode(MODE))
         .tempfile_in(folder(path))
 }
 
 /// Puts one with a name into a path's place.
-pub(super) fn settle(file: NamedTempFile, path: &Path) -> io::Result<()> {
+fn settle(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path).map_err(|failed| failed.error)?;
     Ok(())
@@ -121,7 +120,7 @@ mod tests {
         let names = || fs::read_dir(place.path()).unwrap().count();
         for (with_a_name, text) in [(true, "one"), (false, "two")] {
             let make = || match with_a_name {
-                true => Unfinished::Named(named(&path, "").unwrap()),
+                true => Unfinished::Named(named(&path).unwrap()),
                 false => Unfinished::beside(&path).unwrap(),
             };
             let before = names();

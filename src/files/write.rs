@@ -2,14 +2,14 @@
 //! file (a pipe, a device, our own output) is written straight into instead.
 
 use std::fs::{self, File, Metadata};
-use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::unfinished::{Unfinished, named, settle};
+use super::unfinished::{Unfinished, named};
 
 /// Writes a file through `fill`. On an error the old file, if any, is untouched and nothing is left
 /// beside it.
@@ -51,48 +51,13 @@ pub fn write_text(path: &Path, text: &str) -> io::Result<()> {
     write_atomically(path, |out| out.write_all(text.as_bytes()))
 }
 
-/// The same for a writer that wants a path of its own; the temporary file keeps the extension.
-///
-/// # Errors
-/// As [`write_atomically`].
-pub fn write_through_path(
-    path: &Path,
-    fill: impl FnOnce(&Path) -> io::Result<()>,
-) -> io::Result<()> {
-    let attempt = || {
-        let extension = path.extension().map_or(String::new(), |extension| {
-            format!(".{}", extension.to_string_lossy())
-        });
-        let Place::File(path) = Place::of(path)? else {
-            let temporary = named(&std::env::temp_dir().join("stream"), &extension)?;
-            fill(temporary.path())?;
-            let bytes = fs::read(temporary.path())?;
-            return write_place(path, |out| out.write_all(&bytes));
-        };
-        let mut temporary = named(&path, &extension)?;
-        fill(temporary.path()).map_err(|error| plainer(error, temporary.as_file_mut()))?;
-        settle(temporary, &path)
-    };
-    attempt().map_err(|error| context(path, error))
-}
-
-/// What the system says of a file that a library could not fill: of a full disk, libraries say more words
-/// and less.
-fn plainer(error: io::Error, file: &mut File) -> io::Error {
-    let more = file.seek(SeekFrom::End(0));
-    match more.and_then(|_| file.write_all(&[0; 1 << 16])) {
-        Err(plain) => plain,
-        Ok(()) => error,
-    }
-}
-
 /// Whether a file could be written now, as far as that can be told; leaves everything as it is.
 ///
 /// # Errors
 /// Why not.
 pub fn check_writable(path: &Path) -> io::Result<()> {
     match Place::of(path)? {
-        Place::File(path) => named(&path, "")?.close(),
+        Place::File(path) => named(&path)?.close(),
         Place::Stream(_) | Place::Pipe => Ok(()),
     }
 }
@@ -260,17 +225,11 @@ mod tests {
     fn a_named_pipe_is_written_into() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = fifo(folder.path());
-        for through_path in [false, true] {
-            let from = pipe.clone();
-            let reader = std::thread::spawn(move || fs::read_to_string(from).unwrap());
-            check_writable(&pipe).unwrap();
-            match through_path {
-                true => write_through_path(&pipe, |temporary| fs::write(temporary, "plan")),
-                false => write_text(&pipe, "plan"),
-            }
-            .unwrap();
-            assert_eq!(reader.join().unwrap(), "plan");
-        }
+        let from = pipe.clone();
+        let reader = std::thread::spawn(move || fs::read_to_string(from).unwrap());
+        check_writable(&pipe).unwrap();
+        write_text(&pipe, "plan").unwrap();
+        assert_eq!(reader.join().unwrap(), "plan");
         assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
     }
 
@@ -287,18 +246,6 @@ mod tests {
         fs::write(&path, "old").unwrap();
         check_writable(&path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-    }
-
-    #[test]
-    fn a_full_disk_is_said_plainly() {
-        let folder = tempfile::tempdir().unwrap();
-        let said = || io::Error::other("backend error: ImageError(IoError(Os { code: 28 }))");
-        let mut full = open(Path::new("/dev/full")).unwrap();
-        let plain = context(Path::new("x.png"), plainer(said(), &mut full)).to_string();
-        assert!(plain.starts_with("x.png: cannot be written: No space left"));
-        assert!(plain.ends_with("; make room, or give another file"));
-        let mut roomy = File::create(folder.path().join("y")).unwrap();
-        assert_eq!(plainer(said(), &mut roomy).to_string(), said().to_string());
     }
 
     #[test]

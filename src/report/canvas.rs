@@ -11,7 +11,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontStyle, FontTransform, register_font};
 
-use crate::files::write_through_path;
+use crate::files::write_atomically;
 
 pub(super) const SIZE: (u32, u32) = (960, 720);
 const FONT: &str = "sans-serif";
@@ -62,10 +62,23 @@ pub fn picture_svg(picture: &impl Picture) -> io::Result<String> {
 /// # Errors
 /// Where the drawing fails or the file cannot be written.
 pub fn write_picture_png(path: &Path, picture: &impl Picture) -> io::Result<()> {
-    write_through_path(path, |temporary| {
-        let backend = BitMapBackend::new(temporary, SIZE);
-        paint(picture, &backend.into_drawing_area()).map_err(io::Error::other)
+    let mut pixels = vec![0; 3 * SIZE.0 as usize * SIZE.1 as usize];
+    {
+        let backend = BitMapBackend::with_buffer(&mut pixels, SIZE);
+        paint(picture, &backend.into_drawing_area()).map_err(io::Error::other)?;
+    }
+    write_atomically(path, |out| {
+        encoded(out, &pixels).map_err(|error| match error {
+            png::EncodingError::IoError(error) => error,
+            other => io::Error::other(other),
+        })
     })
+}
+
+fn encoded(out: impl io::Write, pixels: &[u8]) -> Result<(), png::EncodingError> {
+    let mut encoder = png::Encoder::new(out, SIZE.0, SIZE.1);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.write_header()?.write_image_data(pixels)
 }
 
 fn paint<B: DrawingBackend>(picture: &impl Picture, area: &Area<B>) -> Result<(), Failure>
