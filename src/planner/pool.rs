@@ -38,6 +38,12 @@ const MAY_BE: f64 = 1.2;
 /// How many of the best plans are tried with other shares before it is looked around one.
 const STARTS: usize = 4;
 
+/// Answers of so few tokens are short: a diagonal's passes that admit GPU batches are many of all.
+const SHORT_ANSWER: u32 = 8;
+
+/// What costs so many times as much is too far from the best to be looked around.
+const FAR: f64 = 1.5;
+
 /// How much later than its neighbours say a plan may be, as a factor.
 const NEARLY: f64 = 1.01;
 
@@ -126,7 +132,9 @@ impl<'a> Pool<'a> {
             let limit = self.limit;
             limit.is_none_or(|limit| c.judged.latency_s() <= limit * SLACK)
         };
-        let other = self.with_cache_elsewhere(&plans).filter(may_be_in_time);
+        let others = self.with_cache_elsewhere(&plans).into_iter();
+        let others = others.chain(self.of_other_ways(&plans));
+        let others = others.filter(may_be_in_time).collect();
         let judged = match self.limit {
             None => {
                 let predicted = self.predicted(finalists(plans, self.objective))?;
@@ -144,11 +152,11 @@ impl<'a> Pool<'a> {
         let is_in_time = |c: &Candidate| limit.is_none_or(|limit| c.judged.latency_s() <= limit);
         let (mut in_time, slow): (Vec<_>, Vec<_>) = judged.into_iter().partition(is_in_time);
         if !in_time.is_empty() {
-            in_time = self.looked_around(in_time, other, self.objective)?;
+            in_time = self.looked_around(in_time, others, self.objective)?;
         }
         if in_time.is_empty() {
             let slow = sorted(slow, Objective::Latency);
-            let slow = self.looked_around(slow, None, Objective::Latency)?;
+            let slow = self.looked_around(slow, Vec::new(), Objective::Latency)?;
             return match slow.first().is_some_and(is_in_time) {
                 true => self
                     .planned(slow.into_iter().filter(is_in_time).collect())
@@ -171,11 +179,38 @@ impl<'a> Pool<'a> {
             .cloned()
     }
 
+    /// Where answers are short, the best of plans, best first, of each other schedule and place of attention, unless that is far worse or takes
+    /// long to simulate: how alike passes are decides there, of which nothing that proposed them knows, so that much better ones may be near.
+    fn of_other_ways(&self, plans: &[Candidate]) -> Vec<Candidate> {
+        let Some(best) = plans.first() else {
+            return Vec::new();
+        };
+        let way = |candidate: &Candidate| {
+            let policy = &candidate.plan().policy;
+            (policy.schedule, policy.cpu_attention)
+        };
+        let cost = |candidate: &Candidate| candidate.judged.cost(self.objective);
+        let is_near = |other: &Candidate| {
+            other.plan().workload.gen_len <= SHORT_ANSWER
+                && cost(other) <= FAR * cost(best)
+                && judge::is_small(other.plan())
+        };
+        let mut seen = vec![way(best)];
+        let mut others = Vec::new();
+        for other in plans.iter().filter(|other| is_near(other)) {
+            if !seen.contains(&way(other)) {
+                seen.push(way(other));
+                others.push(other.clone());
+            }
+        }
+        others
+    }
+
     /// With what is near the best plan, and better, in front of it. Pipelines and very long answers are left alone, which take long.
     fn looked_around(
         &self,
         mut judged: Vec<Candidate>,
-        other: Option<Candidate>,
+        others: Vec<Candidate>,
         objective: Objective,
     ) -> Result<Vec<Candidate>, PlanError> {
         let is_long = |best: &Candidate| {
@@ -191,11 +226,13 @@ impl<'a> Pool<'a> {
             let found = search.better_shares(start.plan(), &best.judged, objective)?;
             best = found.map_or(best, |judged| Candidate { judged, ..*start });
         }
-        let other = match other.map(|other| self.predicted(vec![other])).transpose() {
-            Err(error) if error.is_of_size() => None,
-            other => other?,
-        };
-        let starts = std::iter::once(best.clone()).chain(other.into_iter().flatten());
+        let mut starts = vec![best.clone()];
+        for other in others {
+            match self.predicted(vec![other]) {
+                Err(error) if error.is_of_size() => {}
+                other => starts.extend(other?),
+            }
+        }
         for start in starts {
             let (search, _) = &self.searches[start.search];
             let found = search.around(&start.judged, objective)?;
