@@ -7,7 +7,7 @@ use super::raw::{Attribute, Compiler, Device};
 const FIRST: i32 = 75;
 
 /// From this on a kernel may be launched before the kernel before it ends, and code for earlier ones does not wait for that.
-const BEGINS_EARLY: i32 = 90;
+pub const BEGINS_EARLY: i32 = 90;
 
 /// Those of chips with a CPU, whose CUBINs run on no card, nor a card's on them.
 const TEGRA: [i32; 6] = [53, 62, 72, 87, 101, 110];

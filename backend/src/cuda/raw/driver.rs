@@ -11,7 +11,7 @@ use cudarc::driver::sys::{self, CUresult};
 use plimsoll_core::units::Bytes;
 
 use super::Library;
-use crate::cuda::{CudaError, cubin};
+use crate::cuda::{CudaError, architecture, cubin};
 
 /// What a GPU says of itself.
 pub use sys::CUdevice_attribute as Attribute;
@@ -84,8 +84,7 @@ impl Device {
             context,
             begins_early: false,
         };
-        let major = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-        device.begins_early = major >= 9;
+        device.begins_early = architecture::capability(&device)? >= architecture::BEGINS_EARLY;
         Ok(Arc::new(device))
     }
 
