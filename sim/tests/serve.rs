@@ -13,8 +13,8 @@ use plimsoll_core::model::registry;
 use plimsoll_core::serve::pie::{Adaptive, Lanes, Pie, Settings, layers_off, slots};
 use plimsoll_core::serve::predict::{Buckets, Classifier, Oracle, Wrong};
 use plimsoll_core::serve::{
-    KvManager, Limits, Orca, Preemption, Request, Reserve, S3, Scheduler, ServeSummary, Shape,
-    State, Vllm,
+    IterationRow, KvManager, Limits, Orca, Preemption, Request, Reserve, S3, Scheduler,
+    ServeSummary, Shape, State, Vllm,
 };
 use plimsoll_core::traffic::{Background, Traffic, Ways};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
@@ -347,6 +347,18 @@ fn adaptive_expansion_begins_at_none_and_comes_near_the_best() {
         );
         assert_eq!(found.completed, 200);
     }
+}
+
+#[test]
+fn nothing_is_swapped_for_requests_that_wait_for_their_turn_and_not_for_room() {
+    // Two of these prompts are an iteration; its sequences take half of the cache.
+    let found = pie("opt-1.3b", None, &trace(&[(1000, 4); 200], 0.0));
+    let waited = |it: &IterationRow| it.waiting > 0;
+    assert!(found.iterations().iter().filter(|it| waited(it)).count() > 90);
+    assert!(found.iterations().iter().all(|it| it.expansion == 1.0));
+    // Twenty times as long they take more than all of it.
+    let found = pie("opt-1.3b", None, &trace(&[(1000, 80); 200], 0.0));
+    assert!(found.iterations().iter().any(|it| it.expansion > 1.0));
 }
 
 #[test]

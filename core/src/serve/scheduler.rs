@@ -397,7 +397,7 @@ impl Scheduler {
     fn swap_more_or_less(&mut self, now: Seconds) {
         let it = ((now - self.began).0, &self.load);
         let full = self.load.sequences >= self.limits.sequences;
-        let wanted = self.manager.waiting() > 0 && !full;
+        let wanted = !full && self.manager.lacks_room(&self.running);
         let pie = self.pie.as_mut();
         if let Some(tokens) = pie.and_then(|pie| pie.ended(now, it, wanted)) {
             self.manager.resize(tokens);

@@ -38,6 +38,9 @@ pub trait KvManager: Debug {
     /// How many wait.
     fn waiting(&self) -> usize;
 
+    /// Whether somebody waits because there is no room, and not because an iteration takes no more tokens.
+    fn lacks_room(&self, running: &Running) -> bool;
+
     /// Gives room to the next that is to join, if it has room and asks for no more tokens to be computed than this.
     fn admit(&mut self, running: &Running, tokens_max: u32) -> Option<u32>;
 

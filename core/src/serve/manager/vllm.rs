@@ -1,6 +1,6 @@
 //! vLLM: blocks of a few tokens, taken as they are needed. When none is left the latest has to leave.
 
-use super::super::{Request, Running};
+use super::super::{Request, Running, Sequence};
 use super::KvManager;
 use super::queue::Queue;
 
@@ -51,6 +51,15 @@ impl Vllm {
         }
     }
 
+    /// Whether one that waits may join.
+    fn has_room(&self, running: &Running, sequence: &Sequence) -> bool {
+        let kept = match running.count() {
+            0 => 0,
+            _ => (self.blocks * WATERMARK_PERCENT / 100) as i64,
+        };
+        self.free - blocks_of(sequence.to_hold()) >= kept
+    }
+
     fn phase(base: i64) -> usize {
         base.rem_euclid(BLOCK as i64) as usize
     }
@@ -92,18 +101,17 @@ impl KvManager for Vllm {
         self.waiting.len()
     }
 
+    fn lacks_room(&self, running: &Running) -> bool {
+        let first = self.waiting.first().map(|id| running.sequence(id));
+        first.is_some_and(|sequence| !self.has_room(running, sequence))
+    }
+
     fn admit(&mut self, running: &Running, tokens_max: u32) -> Option<u32> {
-        let id = self.waiting.first()?;
-        let sequence = running.sequence(id);
-        let needed = blocks_of(sequence.to_hold());
-        let kept = match running.count() {
-            0 => 0,
-            _ => (self.blocks * WATERMARK_PERCENT / 100) as i64,
-        };
-        if self.free - needed < kept || sequence.to_compute() > tokens_max {
+        let sequence = running.sequence(self.waiting.first()?);
+        if !self.has_room(running, sequence) || sequence.to_compute() > tokens_max {
             return None;
         }
-        self.free -= needed;
+        self.free -= blocks_of(sequence.to_hold());
         self.waiting.pop()
     }
 
