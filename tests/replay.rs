@@ -295,6 +295,20 @@ fn orca_says_where_it_reserves_far_more_than_requests_have() {
 }
 
 #[test]
+fn s3_says_where_prompts_that_no_room_was_made_for_take_more_than_there_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = "0,500,20\n";
+    let rows = "arrived_at,num_prefill_tokens,num_decode_tokens\n".to_owned() + &row.repeat(40);
+    written(&folder, "t.csv", &rows);
+    for (reserve, lines) in [("output", 1), ("all", 0)] {
+        let flags = ["--manager", "s3", "--kv-gb", "1", "--reserve", reserve];
+        let (code, _, said) = replay(&folder, &flags);
+        assert_eq!((code, said.lines().count()), (0, lines), "{said}");
+        assert!(said.is_empty() || said.contains("--reserve all"), "{said}");
+    }
+}
+
+#[test]
 fn what_is_not_served_as_it_was_asked_for_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";

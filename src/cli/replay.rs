@@ -12,7 +12,7 @@ mod sweep;
 use std::path::PathBuf;
 
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::serve::{Request, ServeSummary};
+use plimsoll_core::serve::{Request, Reserve, ServeSummary};
 use plimsoll_core::traffic::Traffic;
 
 use super::exit::{Exit, Failure};
@@ -20,7 +20,7 @@ use super::options::{DtypeName, Format, TimeUnitName, positive};
 use super::output::{check_apart, check_output, check_spared, complain};
 use super::picture::FileKind;
 use crate::files::find_profile;
-use crate::report::{count, packed_note, rates_note};
+use crate::report::{count, packed_note, percent, rates_note};
 use crate::serve::replay::{Expansion, Manager, Server};
 use crate::serve::sweep::Sweep;
 use crate::serve::workload::read_trace;
@@ -170,9 +170,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let replayed = server.replay(&requests)?;
     complain_of(&replayed.refusals);
-    if let Some(said) = reserved_for_nothing(args, (&server, &replayed.summary), &requests) {
-        complain(&said);
-    }
+    let reserved = [
+        reserved_for_nothing(args, (&server, &replayed.summary), &requests),
+        reserved_too_little(&server, &replayed.summary),
+    ];
+    reserved.into_iter().flatten().for_each(|it| complain(&it));
     if replayed.summary.completed == 0 {
         let why = format!("the first {}", replayed.refusals[0].why);
         return Err(none_served("", &why)).inspect_err(told);
@@ -248,6 +250,20 @@ fn windows_note(model: &ModelSpec, requests: &[Request]) -> Option<String> {
         format!(
             "note: {} attends to the last {window} tokens, and is predicted as if to all: too slow, if anything",
             model.name
+        )
+    })
+}
+
+/// That the cache, prompts counted, would have to be larger, where S3 makes room for answers only.
+fn reserved_too_little(server: &Server, summary: &ServeSummary) -> Option<String> {
+    let Manager::S3 { reserve, .. } = &server.manager else {
+        return None;
+    };
+    (*reserve == Reserve::Output && summary.kv_used > 1.0).then(|| {
+        format!(
+            "no room was made for prompts, and with them the cache is in use to {}, on average; --reserve all makes room \
+             for them",
+            percent(summary.kv_used)
         )
     })
 }
