@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::hardware::{Curve, HardwareProfile, Implementation, Inflections, ProductCurves};
-use plimsoll_core::model::{ModelSpec, TensorSpec};
+use plimsoll_core::model::{ModelSpec, TensorRole, TensorSpec};
 
 use crate::kernels::linear::Ways;
 use crate::probe::{MEASURED, median, spread};
@@ -39,6 +39,37 @@ impl Weights {
         Weights::of_matrices(model, dtype, |block, tensor| {
             tensor.role.bias().is_some_and(|role| has(block, role))
         })
+    }
+
+    /// The same, and behind them those that share their input as one matrix each, which is how a GPU multiplies few rows with them.
+    pub fn of_model_on_card_and_joined(model: &ModelSpec, dtype: Dtype) -> Vec<Weights> {
+        use TensorRole::{GateWeight, KWeight, QWeight, UpWeight, VWeight};
+        let mut shapes = Weights::of_model_on_card(model, dtype);
+        let layer = model.tensors(1);
+        for roles in [
+            [QWeight, KWeight, VWeight].as_slice(),
+            &[GateWeight, UpWeight],
+        ] {
+            let its: Vec<_> = layer.iter().filter(|t| roles.contains(&t.role)).collect();
+            let [first, _, ..] = its[..] else {
+                continue;
+            };
+            let biased = |tensor: &&TensorSpec| {
+                let role = tensor.role.bias();
+                role.is_some_and(|role| layer.iter().any(|other| other.role == role))
+            };
+            let joined = Weights {
+                dtype,
+                n: its.iter().map(|tensor| tensor.rows as usize).sum(),
+                k: first.cols as usize,
+                packed: false,
+                biased: its.iter().any(biased),
+            };
+            if !shapes.contains(&joined) {
+                shapes.push(joined);
+            }
+        }
+        shapes
     }
 
     fn of_matrices(

@@ -318,6 +318,32 @@ fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
     }
 }
 
+/// Queries, keys and values are one launch where rows are few, and so are a gate and what it gates.
+#[test]
+fn products_that_share_their_input_are_one_launch() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (changes, kernel) in [("", "gemv_f16_m1"), ("weights", "gemv_packed_f16_m1")] {
+        let Some(card) = FakeCard::new(Order::Random(5)) else {
+            return;
+        };
+        let (model, source) = subject("tiny-mistral");
+        let plan = plan(
+            &model,
+            Dtype::F16,
+            policy((1, 1), DEVICE, changes),
+            workload(4, 4, 1),
+        );
+        let (prompts, options) = (uneven(1, 4, &model), CpuOptions::new(dir.path()));
+        let of_card = (&card, Dispatch::default());
+        on_card_with(&plan, &*source, &prompts, of_card, &options).expect("it runs");
+        let calls = card.calls();
+        let is_it = |call: &Call| matches!(call, Call::Launch(launch) if launch.kernel == kernel);
+        let found = calls.iter().filter(|(call, _)| is_it(call)).count();
+        // Those, the output's and the MLP's second, in each of three steps; and four heads.
+        assert_eq!(found, 3 * 4 * model.num_hidden_layers as usize + 4);
+    }
+}
+
 /// Each shape of the model has its curve over rows, and its products are computed by what was measured.
 #[test]
 fn products_are_measured_before_the_clock_starts() {
@@ -336,8 +362,17 @@ fn products_are_measured_before_the_clock_starts() {
     };
     CpuExecutor::new(&plan, lowering.placement(), &*source, &options).expect("an executor");
     let known = dispatch.known();
-    // K and V; down; queries; the output; gate and up; the head. First whole, since in 4 bits a choice among these is one of two ways.
-    let expected = [[32, 48], [48, 64], [48, 80], [64, 48], [80, 48], [160, 48]];
+    // K and V; down; queries; the output; a gate; Q, K and V together; the head, and gate and up together. First whole, since in 4 bits
+    // a choice among these is one of two ways.
+    let expected = [
+        [32, 48],
+        [48, 64],
+        [48, 80],
+        [64, 48],
+        [80, 48],
+        [128, 48],
+        [160, 48],
+    ];
     assert_eq!(known.len(), 2 * expected.len());
     for (of, packed) in known.chunks(expected.len()).zip([false, true]) {
         let mut shapes: Vec<[usize; 2]> = of.iter().map(|m| [m.weights.n, m.weights.k]).collect();

@@ -100,7 +100,7 @@ fn shapes(options: &BenchOptions) -> Vec<Weights> {
 fn matrices(options: &BenchOptions) -> Vec<Weights> {
     let (model, dtype) = (&options.model, options.dtype);
     match options.cpu.card {
-        Some(_) => Weights::of_model_on_card(model, dtype),
+        Some(_) => Weights::of_model_on_card_and_joined(model, dtype),
         None => Weights::of_model(model, dtype),
     }
 }

@@ -15,6 +15,7 @@ use super::link_pace::LinkTimes;
 use super::samples::{Handoffs, Timed, durations};
 use super::stats::{median, spread, without_falls};
 use super::{Measured, Moment, ProbeOptions, beside, compute, unpack};
+use crate::cuda::launches::JOINED_ROWS;
 use crate::tiers::total_memory;
 
 pub(crate) const MEASURED: &str = "measured";
@@ -285,6 +286,7 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         unpack::rate(&measured.compute, &tasks)
     };
     let emulated = options.cpu.card.is_none();
+    let joined_rows = (!emulated).then_some(JOINED_ROWS as u32);
     let (handoff, stream_handoff) = handoffs(&measured.handoffs, emulated);
     let threads = u32::try_from(options.cpu.device_threads).unwrap_or(DEVICE_THREADS_MAX);
     Compute {
@@ -297,7 +299,11 @@ fn compute_rates(options: &ProbeOptions, measured: &Measured) -> Compute {
         pace: emulated.then(|| pace(measured)),
         gemm: gemm_curves(options, measured),
         products: measured.products.clone(),
-        beside_products: beside::curves(&measured.layer_parts, &measured.products),
+        joined_rows: joined_rows.map(|rows| Quantity::new(rows, MEASURED)),
+        beside_products: beside::curves(
+            &measured.layer_parts,
+            (&measured.products, joined_rows.unwrap_or(0)),
+        ),
         attention_prefill: curve(&of_most_work(prefill)),
         attention_decode: curve(&match emulated {
             true => thin(decode),

@@ -59,13 +59,20 @@ type Key = (Dtype, Stage, bool, u32);
 /// By what it is for and rows: seconds beside products, and of these.
 type Found = BTreeMap<Key, BTreeMap<u32, Vec<[f64; 2]>>>;
 
-/// Curves over rows. Parts with a product that was not measured alone are left out, and those that in the middle took no longer than
+/// Curves over rows, where products of up to so many that share their input are computed as one. Parts with a product that was not measured alone are left out, and those that in the middle took no longer than
 /// their products, which were faster in them than alone.
-pub(super) fn curves(parts: &[LayerPart], products: &[ProductCurves]) -> Vec<BesideProducts> {
+pub(super) fn curves(
+    parts: &[LayerPart],
+    (products, joined_rows): (&[ProductCurves], u32),
+) -> Vec<BesideProducts> {
     let mut by_key = Found::new();
     for part in parts {
-        let Op::Linear { m, ref gemms, .. } = part.task.op else {
+        let Op::Linear { m, gemms, .. } = part.task.op else {
             continue;
+        };
+        let gemms = match m <= joined_rows {
+            true => gemms.joined(part.stage),
+            false => gemms,
         };
         let alone = |gemm: Gemm| alone_s(products, (part.dtype, part.biased), (m, gemm));
         let all: Option<f64> = gemms.iter().map(alone).sum();
@@ -215,7 +222,7 @@ mod tests {
             part(Stage::Project, 8, &[square; 3], 10e-6),
         ];
         let parts: Vec<LayerPart> = parts.into_iter().flatten().collect();
-        let curves = curves(&parts, &products);
+        let curves = curves(&parts, (&products, 0));
         let found = curves.iter().map(|it| {
             let rows = it.rate.points().iter();
             let us = rows.map(|(m, rate)| (*m, (1e6 * m * f64::from(it.width) / rate).round()));
@@ -227,5 +234,20 @@ mod tests {
             (Stage::Finish, 64, vec![(4.0, 16.0)]),
         ];
         assert_eq!(found.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn products_that_were_computed_as_one_are_one_that_was_measured() {
+        let square = Gemm { n: 64, k: 64 };
+        let products = [measured(64, 64, 3e-6), measured(192, 64, 7e-6)];
+        let times = [(4, 12e-6), (32, 15e-6)];
+        let parts = times.map(|(m, seconds)| part(Stage::Project, m, &[square; 3], seconds));
+        let parts: Vec<LayerPart> = parts.into_iter().flatten().collect();
+        let curves = curves(&parts, (&products, 16));
+        let points = curves[0].rate.points().iter();
+        let us: Vec<f64> = points
+            .map(|(m, rate)| (1e6 * m * 64.0 / rate).round())
+            .collect();
+        assert_eq!(us, [5.0, 6.0]);
     }
 }

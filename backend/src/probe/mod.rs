@@ -40,7 +40,7 @@ use thiserror::Error;
 
 use crate::cpu::{CpuError, CpuExecutor, CpuOptions};
 use crate::cuda::Card;
-use crate::cuda::executor::learn_with_prompts_on;
+use crate::cuda::executor::{learn_on, learn_with_prompts_on};
 use crate::dispatch::{Dispatch, Weights};
 use crate::kernels::KernelError;
 use crate::tiers::free_bytes;
@@ -488,6 +488,25 @@ fn measure_products(
             let slowness = paced.moment.relative_to(&measured.base);
             Ok::<_, ProbeError>(products::at_pace(weights, paced.result, &slowness))
         })?;
+    }
+    match &options.cpu.card {
+        Some(card) => measure_joined(&**card, options, &calibration),
+        None => Ok(()),
+    }
+}
+
+/// Of a GPU those that share their input as well, for the rows that it computes such at once for.
+fn measure_joined(
+    card: &dyn Card,
+    options: &ProbeOptions,
+    calibration: &[ModelSpec],
+) -> Result<(), ProbeError> {
+    for dtype in &options.dtypes {
+        for model in options.models.iter().chain(calibration) {
+            options.cpu.check_goes_on()?;
+            let shapes = Weights::of_model_on_card_and_joined(model, *dtype);
+            learn_on(card, &options.cpu.dispatch, shapes).map_err(CpuError::from)?;
+        }
     }
     Ok(())
 }

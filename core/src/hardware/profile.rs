@@ -210,6 +210,9 @@ pub struct Compute {
     /// Products of stated shapes on the device, by implementation: what executors choose by, and what their time is
     /// predicted by; empty where nobody measured it.
     pub products: Vec<ProductCurves>,
+    /// The most rows for which the device computes products that share their input as one: queries, keys and values, a gate and what
+    /// it gates; none: it never does.
+    pub joined_rows: Option<Quantity<u32>>,
     /// What the parts of a layer take beside their products. Where a profile has them, a part is the sum of its products, by
     /// [`Compute::products`], and this; empty where nobody told them apart, and then rates of [`Compute::gemm`] have both in them.
     pub beside_products: Vec<BesideProducts>,

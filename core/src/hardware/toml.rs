@@ -81,6 +81,7 @@ const COMPUTE: &[&str] = &[
     "pace_copy_s",
     "gemm",
     "products",
+    "joined_rows",
     "beside_products",
     "attention_prefill_flops_per_s",
     "attention_decode_bytes_per_s",
@@ -313,6 +314,7 @@ fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
             .iter()
             .map(read_product)
             .collect::<Result<_, _>>()?,
+        joined_rows: reader.maybe_count("joined_rows")?,
         beside_products: reader
             .tables("beside_products", BESIDE_PRODUCTS)?
             .iter()
@@ -660,6 +662,7 @@ fn write_compute(compute: &Compute) -> Value {
         ("pace_copy_s", pace(|p| &p.copy)),
         ("gemm", Some(gemms(&compute.gemm))),
         ("products", products),
+        ("joined_rows", compute.joined_rows.as_ref().and_then(count)),
         ("beside_products", any(beside.collect())),
         (
             "attention_prefill_flops_per_s",

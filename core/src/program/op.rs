@@ -45,6 +45,24 @@ impl Gemms {
     pub fn iter(&self) -> impl Iterator<Item = Gemm> + '_ {
         self.items.iter().flatten().copied()
     }
+
+    /// The same of a part of a layer, those that share their input as one: queries, keys and values; a gate and what it gates.
+    #[must_use]
+    pub fn joined(&self, stage: Stage) -> Gemms {
+        let all: Vec<Gemm> = self.iter().collect();
+        let shared = match (stage, all.len()) {
+            (Stage::Project, count) => 0..count,
+            (Stage::Mlp, 3) => 0..2,
+            (Stage::Finish, 4) => 1..3,
+            _ => return *self,
+        };
+        let [before, after] = [&all[..shared.start], &all[shared.end..]];
+        let one = all[shared].iter().copied().reduce(|one, other| Gemm {
+            n: one.n + other.n,
+            ..one
+        });
+        Gemms::new(&[before, one.as_slice(), after].concat())
+    }
 }
 
 /// Which part of a decoder a compute task is.
@@ -417,6 +435,40 @@ impl Op {
                 Some(Flops(2.0 * heads * f64::from(head_dim) * seen))
             }
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a layer with a gate, 4 wide and 10 in its middle, and keys a quarter of queries; and of one without.
+    #[test]
+    fn products_that_share_their_input_are_one() {
+        let gemms = |all: &[[u32; 2]]| {
+            let gemms: Vec<Gemm> = all.iter().map(|[n, k]| Gemm { n: *n, k: *k }).collect();
+            Gemms::new(&gemms)
+        };
+        let (output, up, down) = ([4, 4], [10, 4], [4, 10]);
+        for (stage, all, joined) in [
+            (Stage::Project, vec![[4, 4], [1, 4], [1, 4]], vec![[6, 4]]),
+            (
+                Stage::Finish,
+                vec![output, up, up, down],
+                vec![output, [20, 4], down],
+            ),
+            (
+                Stage::Finish,
+                vec![output, up, down],
+                vec![output, up, down],
+            ),
+            (Stage::Mlp, vec![up, up, down], vec![[20, 4], down]),
+            (Stage::Mlp, vec![up, down], vec![up, down]),
+            (Stage::Output, vec![output], vec![output]),
+            (Stage::Head, vec![[9, 4]], vec![[9, 4]]),
+        ] {
+            assert_eq!(gemms(&all).joined(stage), gemms(&joined), "{stage:?}");
         }
     }
 }

@@ -7,7 +7,7 @@
 use plimsoll_core::Dtype;
 use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::hardware::{Compute, Curve, Inflections, ProductCurves};
-use plimsoll_core::program::{Gemm, Stage};
+use plimsoll_core::program::{Gemm, Gemms, Stage};
 use plimsoll_core::units::Seconds;
 
 use super::gemm::stand_ins;
@@ -23,6 +23,8 @@ pub(super) struct ByShape {
     biased: [bool; 2],
     /// Of weights in 4-bit groups, likewise; empty where a profile has none.
     packed: [Products; 2],
+    /// For up to so many rows products that share their input are one.
+    joined_rows: u32,
     /// By part of a layer, and in each by width, ascending.
     beside: Vec<(Stage, Vec<(f64, Curve)>)>,
 }
@@ -158,6 +160,7 @@ impl ByShape {
             products,
             biased,
             packed,
+            joined_rows: compute.joined_rows.as_ref().map_or(0, |rows| rows.value),
             beside,
         })
     }
@@ -171,6 +174,14 @@ impl ByShape {
     /// Whether products with weights in 4 bits are known; those of whole ones stand for them where they are not.
     pub(super) fn knows_packed(&self) -> bool {
         !self.packed[0].is_empty()
+    }
+
+    /// A part of a layer's products of so many rows as they are computed.
+    pub(super) fn computed(&self, stage: Stage, m: u32, gemms: Gemms) -> Gemms {
+        match m <= self.joined_rows {
+            true => gemms.joined(stage),
+            false => gemms,
+        }
     }
 
     /// What parts of a layer so wide take together for so many rows, with so large a share of what is beside their products, and weights
@@ -305,7 +316,7 @@ fn nearest<'p>(products: &'p [Product], shape: &Shape) -> Option<&'p Product> {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_core::hardware::BesideProducts;
+    use plimsoll_core::hardware::{BesideProducts, Quantity};
 
     use super::*;
 
@@ -403,6 +414,31 @@ mod tests {
         let known = known(all, vec![beside(Stage::Project, 100, 1e-6)]).expect("known");
         let us = |m| (1e6 * seconds(&known, m, [200, 100])).round();
         assert_eq!([us(1), us(1000)], [3.0, 30.0]);
+    }
+
+    #[test]
+    fn products_that_share_their_input_are_one_where_rows_are_few() {
+        let profile = plimsoll_core::hardware::embedded::profile("t4").expect("embedded");
+        let compute = Compute {
+            products: vec![measured(100, 100, 2e-6), measured(300, 100, 5e-6)],
+            beside_products: vec![beside(Stage::Project, 100, 1e-6)],
+            joined_rows: Some(Quantity::new(16, "a test")),
+            ..profile.compute
+        };
+        let known = ByShape::new(&compute, Dtype::F16, [true; 2]).expect("known");
+        let gemms = Gemms::new(&[Gemm { n: 100, k: 100 }; 3]);
+        let us = |m: u32| {
+            let (mut all, gemms) = (0.0, known.computed(Stage::Project, m, gemms));
+            let mut add = |part: Part| all += 1e6 * part.seconds.0;
+            known.parts(
+                (&[Stage::Project], m, 1.0),
+                (100, false),
+                gemms.iter(),
+                &mut add,
+            );
+            all.round()
+        };
+        assert_eq!([us(1), us(16), us(17)], [6.0, 6.0, 7.0]);
     }
 
     #[test]

@@ -347,6 +347,7 @@ impl CostModel {
             _ => first.k,
         });
         let Some(width) = width else { return };
+        let gemms = known.computed(stage, m, gemms);
         known.parts((&[rated], m, share), (width, packed), gemms.iter(), each);
         each(self.launch());
     }

@@ -112,7 +112,7 @@ impl CardDevice {
         rows: &[usize],
     ) -> Result<(), CpuError> {
         card.open(machine.resources.len(), events(streams_of(machine)))?;
-        let mut shapes = Weights::of_model_on_card(model, dtype);
+        let mut shapes = Weights::of_model_on_card_and_joined(model, dtype);
         if compression.weights {
             shapes = Weights::whole_then_in_groups(shapes);
         }

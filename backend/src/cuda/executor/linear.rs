@@ -8,10 +8,10 @@ use super::issue::{Piece, Work};
 use super::timing::conventional;
 use crate::cpu::error::TaskError;
 use crate::cuda::launches::{
-    self, Elements, Norm, Product, bias_activation, check_depth, check_packed, layer_norm,
-    matrix_groups, rms_norm,
+    self, Elements, JOINED_ROWS, Norm, Product, bias_activation, check_depth, check_packed,
+    layer_norm, matrix_groups, rms_norm,
 };
-use crate::cuda::tile;
+use crate::cuda::{Launch, tile};
 use crate::dispatch::{Dispatch, Weights};
 
 /// For a shape that nobody measured: the paper's example (section 5, Figure 9), where the flat product has from two rows on to
@@ -69,21 +69,74 @@ impl<G: Ground> Work<'_, G> {
         weight: TensorRole,
         bias: Option<TensorRole>,
     ) -> Result<(), TaskError> {
+        self.whole(self.product(rows, weight, bias)?)
+    }
+
+    /// The same of several matrices with the same rows, whose results go to places of their own: in one launch where one kernel
+    /// computes them all.
+    pub(super) fn linears(
+        &self,
+        (x, m): (u64, usize),
+        each: &[(u64, TensorRole, TensorRole)],
+    ) -> Result<(), TaskError> {
+        let of = |&(y, weight, bias): &(u64, TensorRole, TensorRole)| {
+            let wide = false;
+            self.product(Rows { x, y, m, wide }, weight, Some(bias))
+        };
+        let products = each.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+        match self.joined(&products)? {
+            Some(launch) => self.launch(&launch),
+            None => products.into_iter().try_for_each(|it| self.whole(it)),
+        }
+    }
+
+    /// The launch that computes products of the same rows, if one does.
+    fn joined(&self, products: &[Product]) -> Result<Option<Launch>, TaskError> {
+        let first = &products[0];
+        let [m, _, k] = first.shape;
+        if m > JOINED_ROWS || products.iter().any(|it| it.packed != first.packed) {
+            return Ok(None);
+        }
+        let weights = Weights {
+            dtype: first.dtype,
+            n: products.iter().map(|it| it.shape[1]).sum(),
+            k,
+            packed: first.packed,
+            biased: products.iter().any(|it| it.bias != 0),
+        };
+        Ok(match choose(&self.device.dispatch, m, weights) {
+            Implementation::Gemv => Some(launches::gemv_joined(products)?),
+            Implementation::Flat => Some(launches::thin_joined(products)?),
+            Implementation::Conventional => None,
+        })
+    }
+
+    /// A product with a matrix, and a bias where the model has one.
+    fn product(
+        &self,
+        rows: Rows,
+        weight: TensorRole,
+        bias: Option<TensorRole>,
+    ) -> Result<Product, TaskError> {
         let tensor = self.need(weight)?;
-        let [n, k] = [tensor.spec.rows as usize, tensor.spec.cols as usize];
-        let product = Product {
+        Ok(Product {
             dtype: self.turn.dtype(),
             x: rows.x,
             weights: tensor.address,
             bias: bias.map_or(Ok(0), |role| self.vector(role))?,
             y: rows.y,
-            shape: [rows.m, n, k],
+            shape: [rows.m, tensor.spec.rows as usize, tensor.spec.cols as usize],
             wide: rows.wide,
             packed: tensor.packed,
             fresh: false,
-        };
+        })
+    }
+
+    /// Computes a product with all rows of a matrix, which is unpacked first where that is better.
+    fn whole(&self, product: Product) -> Result<(), TaskError> {
+        let [_, n, k] = product.shape;
         let stays = self.stays_packed(product.shape, product.bias != 0);
-        let product = match tensor.packed && !stays {
+        let product = match product.packed && !stays {
             true => self.unpacked(product, self.matrix_room(n * k)?)?,
             false => product,
         };

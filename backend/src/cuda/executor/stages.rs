@@ -95,14 +95,12 @@ impl<G: Ground> Work<'_, G> {
         self.gathered(&self.hidden(position)?, x, norm)?;
         let q = queries.map_or_else(|| self.room(m * q_size), Ok)?;
         let [k, v] = [self.room(m * kv_size)?, self.room(m * kv_size)?];
-        for (y, weight, bias) in [
+        let each = [
             (q, QWeight, QBias),
             (k, KWeight, KBias),
             (v, VWeight, VBias),
-        ] {
-            let wide = false;
-            self.linear(Rows { x, y, m, wide }, weight, Some(bias))?;
-        }
+        ];
+        self.linears((x, m), &each)?;
         Ok([q, k, v])
     }
 
@@ -297,26 +295,17 @@ impl<G: Ground> Work<'_, G> {
         let roles = [MlpNormWeight, MlpNormBias];
         let before = model.norm_position == NormPosition::Before;
         self.gathered(&pieces, x, before.then_some(roles))?;
-        let wide = false;
         let up = self.room(m * inner)?;
-        self.linear(Rows { x, y: up, m, wide }, UpWeight, Some(UpBias))?;
         let mut y = up;
         if model.gated_mlp {
             let gate = self.room(m * inner)?;
-            self.linear(
-                Rows {
-                    x,
-                    y: gate,
-                    m,
-                    wide,
-                },
-                GateWeight,
-                Some(GateBias),
-            )?;
+            let both = [(gate, GateWeight, GateBias), (up, UpWeight, UpBias)];
+            self.linears((x, m), &both)?;
             let elements = self.elements(gate, up, [m, inner]);
             self.launch(&activate_gate(&elements, activation)?)?;
             y = gate;
         } else {
+            self.linears((x, m), &[(up, UpWeight, UpBias)])?;
             self.activate((up, 0), [m, inner], Some(activation))?;
         }
         // What was normalised is not needed any more.
@@ -324,7 +313,7 @@ impl<G: Ground> Work<'_, G> {
             x: y,
             y: x,
             m,
-            wide,
+            wide: false,
         };
         self.linear(down, DownWeight, Some(DownBias))?;
         self.add(&pieces, x, (!before).then_some(roles))

@@ -1,5 +1,5 @@
 // y [m, n] = x [m, k] times weights [n, k], for few rows of x, by whole rows of weights (FlashDecoding++ section 5,
-// implementation A).
+// implementation A); up to three such products of the same x.
 //
 // All time goes by reading the weights, which go by as they lie: the warps of a block share a few rows of them, 512 neighbouring
 // bytes a warp at a time, and each lane asks for some pieces before it uses the first. A lane multiplies its 16 bytes with those
@@ -145,9 +145,9 @@ __device__ inline void load_columns(const Rows<T>& from, unsigned int at, unsign
     }
 }
 
-// Adds what a warp has of all rows. A wave is as many blocks as there are at once.
+// Adds what a warp has of all rows, of some block of its product. A wave is as many blocks as there are at once.
 template <class T, int ROWS, int COLUMNS, int AHEAD, class Way>
-__device__ inline void add_rows(const ProductArguments& arguments, const Rows<T>& from, unsigned int wave, Way& sums) {
+__device__ inline void add_rows(const Own& own, const Rows<T>& from, unsigned int wave, Way& sums) {
     // More would leave too few registers for what is under way.
     constexpr unsigned int AT_ONCE = ROWS < 4 ? ROWS : 4;
     unsigned int sixteens = from.k % 8 ? 0 : from.k / 8;
@@ -157,8 +157,8 @@ __device__ inline void add_rows(const ProductArguments& arguments, const Rows<T>
         load_columns<T, COLUMNS>(from, ahead * blockDim.x + threadIdx.x, sixteens, weights[ahead]);
     }
     if (threadIdx.x < COLUMNS && blockIdx.x < wave) {
-        unsigned int row = blockIdx.x * COLUMNS + threadIdx.x;
-        bring_row_nearer<T>(arguments, row, AHEAD * blockDim.x * 8, row + wave * COLUMNS);
+        unsigned int row = own.block * COLUMNS + threadIdx.x;
+        bring_row_nearer<T>(own.arguments, row, AHEAD * blockDim.x * 8, row + wave * COLUMNS);
     }
     wait_for_previous();
     // All lanes of a warp go on as long as any has something, since they compute together.
@@ -182,11 +182,13 @@ __device__ inline void add_rows(const ProductArguments& arguments, const Rows<T>
 }
 
 template <class T, int ROWS, int COLUMNS, int AHEAD, int BLOCKS, bool TENSOR>
-__device__ void gemv(const ProductArguments& arguments) {
+__device__ void gemv(const JoinedArguments& all) {
     typedef typename Summing<TENSOR && Mma<T>::HAS, T, ROWS, COLUMNS>::Way Way;
     constexpr unsigned int COUNT = COLUMNS * ROWS;
     SHARED(float, parts, GEMV_WARPS * Way::LANES * COUNT);
-    unsigned int column = blockIdx.x * COLUMNS, row = blockIdx.y * ROWS;
+    Own own = own_of(all, blockIdx.x);
+    const ProductArguments& arguments = own.arguments;
+    unsigned int column = own.block * COLUMNS, row = blockIdx.y * ROWS;
     Rows<T> from = {
         (const T*)arguments.weights + (unsigned long long)column * arguments.k,
         (const T*)arguments.x + (unsigned long long)row * arguments.k,
@@ -195,7 +197,7 @@ __device__ void gemv(const ProductArguments& arguments) {
         arguments.k,
     };
     Way sums = {};
-    add_rows<T, ROWS, COLUMNS, AHEAD>(arguments, from, multiprocessors() * BLOCKS, sums);
+    add_rows<T, ROWS, COLUMNS, AHEAD>(own, from, multiprocessors() * BLOCKS, sums);
     float* mine = parts + threadIdx.x / WARP * Way::LANES * COUNT;
     sums.put(mine);
     if (from.k % 8) {
@@ -215,7 +217,7 @@ __device__ void gemv(const ProductArguments& arguments) {
 }
 
 #define GEMV(TYPE, ROWS, COLUMNS, AHEAD, BLOCKS)                                                              \
-    EARLY_KERNEL(gemv_##TYPE##_m##ROWS, ProductArguments, GEMV_THREADS, BLOCKS,                            \
+    EARLY_KERNEL(gemv_##TYPE##_m##ROWS, JoinedArguments, GEMV_THREADS, BLOCKS,                             \
                      gemv<TYPE, ROWS, COLUMNS, AHEAD, BLOCKS, (ROWS > 1)>)
 
 // More rows read x more often than weights, unless some columns share a reading of it.
@@ -229,4 +231,4 @@ GEMV_OF(f16)
 GEMV_OF(bf16)
 
 // What stands in where tensor cores lack the type, by its own name so that it is tested everywhere.
-EARLY_KERNEL(gemv_plain_bf16_m4, ProductArguments, GEMV_THREADS, 1, gemv<bf16, 4, 2, 4, 1, false>)
+EARLY_KERNEL(gemv_plain_bf16_m4, JoinedArguments, GEMV_THREADS, 1, gemv<bf16, 4, 2, 4, 1, false>)

@@ -1,5 +1,6 @@
 // y [m, n] = x [m, k] times weights [n, k] that are kept in 4-bit groups (FlexGen section 5), for few rows of x: implementation A
-// of FlashDecoding++ for such weights, which reads 9 bytes where unpacking first moves 73. `k` is a multiple of 16.
+// of FlashDecoding++ for such weights, which reads 9 bytes where unpacking first moves 73; up to three such products of the same x.
+// `k` is a multiple of 16.
 //
 // Weights lie in bands of 64 rows that share a scale s and a minimum z for each column (groups.cu), so that a row of a band is
 // sum (x s) code + sum x z: x is multiplied once for all rows of a block, and codes are summed up as they are. A block has LINES
@@ -24,18 +25,18 @@ struct Codes {
 };
 
 template <int LINES>
-__device__ inline void load_codes(const ProductArguments& arguments, unsigned int first_line, unsigned int piece, Codes<LINES>& into) {
+__device__ inline void load_codes(const ProductArguments& arguments, unsigned int band, unsigned int first_line, unsigned int piece, Codes<LINES>& into) {
     unsigned long long k = arguments.k, at = (unsigned long long)piece * PACKED_COLUMNS;
-    const unsigned char* band = (const unsigned char*)arguments.weights + blockIdx.y / (BAND_LINES / LINES) * k * GROUP_BYTES;
+    const unsigned char* first = (const unsigned char*)arguments.weights + band * k * GROUP_BYTES;
     bool there = at < k;
 #pragma unroll
     for (int line = 0; line < LINES; line++) {
-        into.lines[line] = load_weights(band + (4 + first_line + line) * k + at, there);
+        into.lines[line] = load_weights(first + (4 + first_line + line) * k + at, there);
     }
 #pragma unroll
     for (int eight = 0; eight < 2; eight++) {
-        into.scales[eight] = load_common_weights(band + 2 * at + 16 * eight, there);
-        into.minima[eight] = load_common_weights(band + 2 * k + 2 * at + 16 * eight, there);
+        into.scales[eight] = load_common_weights(first + 2 * at + 16 * eight, there);
+        into.minima[eight] = load_common_weights(first + 2 * k + 2 * at + 16 * eight, there);
     }
 }
 
@@ -147,24 +148,26 @@ __device__ inline void put_warp_sums(float* values, float* into) {
 }
 
 template <class T, int ROWS, int LINES>
-__device__ void gemv_packed(const ProductArguments& arguments) {
+__device__ void gemv_packed(const JoinedArguments& all) {
     constexpr int COUNT = LINES * 2 * ROWS, ALL = COUNT + ROWS;
     SHARED(float, parts, PACKED_WARPS * ALL);
-    unsigned int first_line = blockIdx.y % (BAND_LINES / LINES) * LINES;
+    Own own = own_of(all, blockIdx.y);
+    const ProductArguments& arguments = own.arguments;
+    unsigned int band = own.block / (BAND_LINES / LINES), first_line = own.block % (BAND_LINES / LINES) * LINES;
     unsigned int pieces = arguments.k / PACKED_COLUMNS;
     Codes<LINES> codes;
-    load_codes<LINES>(arguments, first_line, threadIdx.x, codes);
+    load_codes<LINES>(arguments, band, first_line, threadIdx.x, codes);
     wait_for_previous();
     PackedSums<LINES, ROWS> sums = {};
     for (unsigned int at = threadIdx.x; at < pieces; at += blockDim.x) {
         add_codes<T, LINES, ROWS>(arguments, codes, at, sums);
-        load_codes<LINES>(arguments, first_line, at + blockDim.x, codes);
+        load_codes<LINES>(arguments, band, first_line, at + blockDim.x, codes);
     }
     float* mine = parts + threadIdx.x / WARP * ALL;
     put_warp_sums<COUNT>(&sums.rows[0][0][0], mine);
     put_warp_sums<ROWS>(sums.minima, mine + COUNT);
     __syncthreads();
-    unsigned int first_column = blockIdx.y / (BAND_LINES / LINES) * GROUP + 2 * first_line;
+    unsigned int first_column = band * GROUP + 2 * first_line;
     for (unsigned int i = threadIdx.x; i < COUNT; i += blockDim.x) {
         unsigned int row = i % ROWS, column = first_column + i / ROWS;
         if (blockIdx.x * ROWS + row < arguments.m && column < arguments.n) {
@@ -180,7 +183,7 @@ __device__ void gemv_packed(const ProductArguments& arguments) {
 }
 
 #define PACKED(TYPE, ROWS, LINES, BLOCKS)                                                                     \
-    EARLY_KERNEL(gemv_packed_##TYPE##_m##ROWS, ProductArguments, PACKED_WARPS* WARP, BLOCKS,               \
+    EARLY_KERNEL(gemv_packed_##TYPE##_m##ROWS, JoinedArguments, PACKED_WARPS* WARP, BLOCKS,               \
                      gemv_packed<TYPE, ROWS, LINES>)
 
 // More rows leave registers for fewer lines.

@@ -1,5 +1,5 @@
 // The flat product for few rows, y [m, n] = x [m, k] times weights [n, k], with weights that go from memory to tensor cores
-// without a stop in shared memory.
+// without a stop in shared memory; up to three such products of the same x.
 //
 // All time is that of reading the weights, so as many bytes as can be are under way from the first moment on: a block's warps
 // share its columns of y and split k between them, and a lane asks for what it needs in some steps before it uses any. Sums of
@@ -22,8 +22,9 @@ struct Step {
 
 // Loads a step of 8 * TILES rows of weights. What is not there is zero.
 template <class T, int TILES, int EIGHTS>
-__device__ inline void load_weights(const ProductArguments& arguments, unsigned int step, Step<TILES, EIGHTS>& into) {
-    unsigned int lane = threadIdx.x % WARP, column = blockIdx.x * 8 * TILES + lane / 4;
+__device__ inline void load_weights(const Own& own, unsigned int step, Step<TILES, EIGHTS>& into) {
+    const ProductArguments& arguments = own.arguments;
+    unsigned int lane = threadIdx.x % WARP, column = own.block * 8 * TILES + lane / 4;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         unsigned int at = step * STEP + half * HALF + lane % 4 * 8;
@@ -143,9 +144,10 @@ struct Adding<false, T, TILES, EIGHTS> {
 
 // Adds up what the warps have of a block's columns, and puts it.
 template <class T, int COLUMNS, int ROWS>
-__device__ inline void put_sums(const ProductArguments& arguments, const float* parts, unsigned int stride) {
+__device__ inline void put_sums(const Own& own, const float* parts, unsigned int stride) {
+    const ProductArguments& arguments = own.arguments;
     for (unsigned int i = threadIdx.x; i < COLUMNS * ROWS; i += blockDim.x) {
-        unsigned int row = blockIdx.y * ROWS + i / COLUMNS, column = blockIdx.x * COLUMNS + i % COLUMNS;
+        unsigned int row = blockIdx.y * ROWS + i / COLUMNS, column = own.block * COLUMNS + i % COLUMNS;
         if (row < arguments.m && column < arguments.n) {
             float sum = 0.0f;
 #pragma unroll 4
@@ -159,19 +161,21 @@ __device__ inline void put_sums(const ProductArguments& arguments, const float* 
 
 // WARPS at most, and fewer where rows are short.
 template <class T, int TILES, int EIGHTS, int WARPS, bool TENSOR>
-__device__ void thin(const ProductArguments& arguments) {
+__device__ void thin(const JoinedArguments& all) {
     // Eight more than a row is wide, so that lanes put their pairs into different banks.
     constexpr int COLUMNS = 8 * TILES, ROWS = 8 * EIGHTS, STRIDE = COLUMNS + 8;
     constexpr bool HAS = TENSOR && Mma<T>::HAS;
     // CUDA cores need registers for more than what is under way.
     constexpr int AHEAD = HAS ? 2 : 1;
     SHARED(float, parts, WARPS * ROWS * STRIDE);
+    Own own = own_of(all, blockIdx.x);
+    const ProductArguments& arguments = own.arguments;
     unsigned int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, count = (arguments.k + STEP - 1) / STEP;
     Step<TILES, EIGHTS> steps[AHEAD];
     typename Adding<HAS, T, TILES, EIGHTS>::Way sums = {};
 #pragma unroll
     for (int ahead = 0; ahead < AHEAD; ahead++) {
-        load_weights<T>(arguments, warp + ahead * warps, steps[ahead]);
+        load_weights<T>(own, warp + ahead * warps, steps[ahead]);
     }
     // To have the rest brought nearer meanwhile, as GEMV does, gains nothing here.
     wait_for_previous();
@@ -184,18 +188,18 @@ __device__ void thin(const ProductArguments& arguments) {
         for (int ahead = 0; ahead < AHEAD; ahead++) {
             sums.add(steps[ahead]);
             unsigned int next = step + (AHEAD + ahead) * warps;
-            load_weights<T>(arguments, next, steps[ahead]);
+            load_weights<T>(own, next, steps[ahead]);
             load_x<T>(arguments, next, steps[ahead]);
         }
     }
     sums.put(parts + warp * ROWS * STRIDE, STRIDE);
     __syncthreads();
-    put_sums<T, COLUMNS, ROWS>(arguments, parts, STRIDE);
+    put_sums<T, COLUMNS, ROWS>(own, parts, STRIDE);
 }
 
 // Blocks are small, so that whichever multiprocessor is quick gets more of them; but two eights of rows would read x too often.
 #define THIN(TYPE, EIGHTS, TILES, WARPS)                                                                      \
-    EARLY_KERNEL(thin_##TYPE##_e##EIGHTS, ProductArguments, WARPS * WARP, 2, thin<TYPE, TILES, EIGHTS, WARPS, true>)
+    EARLY_KERNEL(thin_##TYPE##_e##EIGHTS, JoinedArguments, WARPS * WARP, 2, thin<TYPE, TILES, EIGHTS, WARPS, true>)
 
 THIN(f16, 1, 1, 16)
 THIN(f16, 2, 2, 8)
@@ -203,4 +207,4 @@ THIN(bf16, 1, 1, 16)
 THIN(bf16, 2, 2, 8)
 
 // What stands in where tensor cores lack the type, by its own name so that it is tested everywhere.
-EARLY_KERNEL(thin_plain_bf16_e2, ProductArguments, 8 * WARP, 1, thin<bf16, 2, 2, 8, false>)
+EARLY_KERNEL(thin_plain_bf16_e2, JoinedArguments, 8 * WARP, 1, thin<bf16, 2, 2, 8, false>)

@@ -1,12 +1,14 @@
 //! Products with weights: GEMV, the same with weights in 4 bits, and the flat product.
 
+use std::slice;
+
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::GROUP_ELEMENTS;
 use plimsoll_core::hardware::PACKED_DEPTH;
 
 use super::{WARP, launch, named};
 use crate::cuda::arguments::Arguments;
-use crate::cuda::tile::Cut;
+use crate::cuda::tile::{Cut, THIN_ROWS};
 use crate::cuda::{CudaError, Launch};
 
 /// As in `gemv.cu`: warps of a block at most.
@@ -59,6 +61,74 @@ impl Product {
             .counts(self.shape)
             .counts([usize::from(self.wide)])
     }
+
+    /// Whether one launch may compute another one as well.
+    fn joins(&self, other: &Product) -> bool {
+        let [m, _, k] = self.shape;
+        let all = |it: &Product| (it.dtype, it.x, it.packed, it.wide);
+        all(self) == all(other) && [m, k] == [other.shape[0], other.shape[2]]
+    }
+}
+
+/// As in `product.cuh`: products that share x at most.
+const JOINED: usize = 3;
+
+/// The most rows for which products that share x are computed in one launch: of more the vendor's library may be better, or tiles.
+pub const JOINED_ROWS: usize = THIN_ROWS;
+
+/// One product, or some that share x, in one launch.
+#[derive(Debug, Clone, Copy)]
+struct Joined<'p>(&'p [Product]);
+
+impl<'p> Joined<'p> {
+    fn new(products: &'p [Product]) -> Result<Joined<'p>, CudaError> {
+        let are_alike = |first: &Product| products.iter().all(|other| first.joins(other));
+        match products.first().is_some_and(are_alike) && products.len() <= JOINED {
+            true => Ok(Joined(products)),
+            false => Err(CudaError::Shape {
+                what: "the number of products of a launch",
+                found: products.len(),
+                takes: "one to three of the same rows",
+            }),
+        }
+    }
+
+    fn first(&self) -> &'p Product {
+        &self.0[0]
+    }
+
+    /// All columns together.
+    fn columns(&self) -> usize {
+        self.0.iter().map(|product| product.shape[1]).sum()
+    }
+
+    /// What the kernel is given where so many columns take so many blocks, and how many all take.
+    fn arguments(&self, blocks_of: impl Fn(usize) -> usize) -> (Arguments, usize) {
+        let Product { x, shape, wide, .. } = *self.first();
+        let (mut arguments, mut end) = (Arguments::new().wide(x), 0);
+        for index in 0..JOINED {
+            let product = self.0.get(index);
+            let [weights, bias, y] = product.map_or([0; 3], |it| [it.weights, it.bias, it.y]);
+            let n = product.map_or(0, |it| it.shape[1]);
+            end += blocks_of(n);
+            arguments = arguments.wides([weights, bias, y]).counts([n, end]);
+        }
+        let [m, _, k] = shape;
+        (arguments.counts([m, k, usize::from(wide)]), end)
+    }
+
+    /// A launch of a kernel that loads weights before it waits for what came before, which it may unless some are fresh.
+    fn launch(
+        &self,
+        (source, kernel): (&'static str, String),
+        (grid, threads): ([usize; 3], usize),
+        arguments: Arguments,
+    ) -> Launch {
+        Launch {
+            early: !self.0.iter().any(|product| product.fresh),
+            ..launch(source, kernel, (grid, threads), arguments)
+        }
+    }
 }
 
 /// By whole rows of weights, of which up to 8 rows of x share a reading; weights in 4 bits are read as they are, by up to 4 at once.
@@ -66,12 +136,22 @@ impl Product {
 /// # Errors
 /// [`CudaError::Type`]; [`CudaError::Shape`] for packed weights of a depth that [`check_packed`] refuses.
 pub fn gemv(product: &Product) -> Result<Launch, CudaError> {
-    if product.packed {
-        return by_bands(product);
+    gemv_joined(slice::from_ref(product))
+}
+
+/// The same of some that share x.
+///
+/// # Errors
+/// As [`gemv`]; [`CudaError::Shape`] for more than three, none, or some that do not.
+pub fn gemv_joined(products: &[Product]) -> Result<Launch, CudaError> {
+    let joined = Joined::new(products)?;
+    let first = joined.first();
+    if first.packed {
+        return by_bands(joined);
     }
-    let rows = product.shape[0].clamp(1, 8).next_power_of_two();
-    let kernel = format!("{}_m{rows}", named("gemv", product.dtype)?);
-    Ok(by_rows(product, kernel, rows))
+    let rows = first.shape[0].clamp(1, 8).next_power_of_two();
+    let kernel = format!("{}_m{rows}", named("gemv", first.dtype)?);
+    Ok(by_rows(joined, kernel, rows))
 }
 
 /// What stands in for [`gemv`] of several rows in bf16 where tensor cores do not know it.
@@ -80,11 +160,11 @@ pub fn gemv(product: &Product) -> Result<Launch, CudaError> {
 /// [`CudaError::Type`].
 pub fn gemv_plain(product: &Product) -> Result<Launch, CudaError> {
     let kernel = format!("{}_m4", named("gemv_plain", product.dtype)?);
-    Ok(by_rows(product, kernel, 4))
+    Ok(by_rows(Joined::new(slice::from_ref(product))?, kernel, 4))
 }
 
-fn by_rows(product: &Product, kernel: String, rows: usize) -> Launch {
-    let [m, n, k] = product.shape;
+fn by_rows(joined: Joined<'_>, kernel: String, rows: usize) -> Launch {
+    let [m, _, k] = joined.first().shape;
     let warps = k.div_ceil(GEMV_STEP).clamp(1, GEMV_WARPS);
     // As in `gemv.cu`.
     let columns = match rows {
@@ -92,28 +172,25 @@ fn by_rows(product: &Product, kernel: String, rows: usize) -> Launch {
         4 => 2,
         _ => 3,
     };
-    let grid = [n.div_ceil(columns), m.div_ceil(rows), 1];
-    let shape = (grid, warps * WARP);
-    unless_fresh("gemv", kernel, shape, product)
+    let (arguments, blocks) = joined.arguments(|n| n.div_ceil(columns));
+    let shape = ([blocks, m.div_ceil(rows), 1], warps * WARP);
+    joined.launch(("gemv", kernel), shape, arguments)
 }
 
-fn by_bands(product: &Product) -> Result<Launch, CudaError> {
-    let [m, n, k] = product.shape;
+fn by_bands(joined: Joined<'_>) -> Result<Launch, CudaError> {
+    let Product { dtype, shape, .. } = *joined.first();
+    let [m, _, k] = shape;
     check_packed(k)?;
     let rows = m.clamp(1, 4).next_power_of_two();
-    let kernel = format!("{}_m{rows}", named("gemv_packed", product.dtype)?);
+    let kernel = format!("{}_m{rows}", named("gemv_packed", dtype)?);
     // As in `packed.cu`: blocks that share a band of 64 rows.
     let of_band = if rows == 4 { 8 } else { 4 };
     let warps = k.div_ceil(PACKED_COLUMNS * WARP).clamp(1, PACKED_WARPS);
-    let bands = n.div_ceil(GROUP_ELEMENTS as usize);
+    let bands = |n: usize| n.div_ceil(GROUP_ELEMENTS as usize);
+    let (arguments, blocks) = joined.arguments(|n| bands(n) * of_band);
     // Those that share weights are neighbours, so that they come from memory once.
-    let grid = [m.div_ceil(rows), bands * of_band, 1];
-    Ok(unless_fresh(
-        "packed",
-        kernel,
-        (grid, warps * WARP),
-        product,
-    ))
+    let shape = ([m.div_ceil(rows), blocks, 1], warps * WARP);
+    Ok(joined.launch(("packed", kernel), shape, arguments))
 }
 
 /// Whether GEMV computes weights of this depth that are in 4 bits.
@@ -131,35 +208,26 @@ pub fn check_packed(k: usize) -> Result<(), CudaError> {
     }
 }
 
-/// A launch of a kernel that loads weights before it waits for what came before, which it may unless these are fresh.
-fn unless_fresh(
-    source: &'static str,
-    kernel: String,
-    shape: ([usize; 3], usize),
-    product: &Product,
-) -> Launch {
-    Launch {
-        early: !product.fresh,
-        ..launch(source, kernel, shape, product.arguments())
-    }
-}
-
 /// On tensor cores, for weights whose depth is whole eights.
 ///
 /// # Errors
 /// [`CudaError::Type`]; [`CudaError::Shape`] for another depth.
 pub fn flat(product: &Product, cut: Cut) -> Result<Launch, CudaError> {
     match cut {
-        Cut::Thin => thin(product),
+        Cut::Thin => thin_joined(slice::from_ref(product)),
         Cut::Tiles(columns) => tiled(product, columns),
     }
 }
 
-/// Up to 16 rows share a reading of the weights, which goes straight to tensor cores.
-fn thin(product: &Product) -> Result<Launch, CudaError> {
-    let eights = eights(product, 2);
-    let kernel = format!("{}_e{eights}", named("thin", product.dtype)?);
-    without_tiles(product, kernel, eights)
+/// Up to 16 rows share a reading of the weights, which goes straight to tensor cores; of some products that share x.
+///
+/// # Errors
+/// As [`flat`]; [`CudaError::Shape`] for more than three, none, or some that do not.
+pub fn thin_joined(products: &[Product]) -> Result<Launch, CudaError> {
+    let joined = Joined::new(products)?;
+    let eights = eights(joined.first(), 2);
+    let kernel = format!("{}_e{eights}", named("thin", joined.first().dtype)?);
+    without_tiles(joined, kernel, eights)
 }
 
 /// Up to 32 rows share a reading of the weights, a block having so many columns ([`crate::cuda::tile::columns`]).
@@ -194,7 +262,8 @@ pub fn flat_plain(product: &Product) -> Result<Launch, CudaError> {
 /// As [`flat`].
 pub fn thin_plain(product: &Product) -> Result<Launch, CudaError> {
     let name = named("thin_plain", product.dtype)?;
-    without_tiles(product, format!("{name}_e2"), 2)
+    let joined = Joined::new(slice::from_ref(product))?;
+    without_tiles(joined, format!("{name}_e2"), 2)
 }
 
 /// Whether the flat product computes weights of this depth.
@@ -212,20 +281,20 @@ pub fn check_depth(k: usize) -> Result<(), CudaError> {
     }
 }
 
-fn without_tiles(product: &Product, kernel: String, eights: usize) -> Result<Launch, CudaError> {
-    let [m, n, k] = product.shape;
+fn without_tiles(joined: Joined<'_>, kernel: String, eights: usize) -> Result<Launch, CudaError> {
+    let [m, _, k] = joined.first().shape;
     check_depth(k)?;
     // As in `thin.cu`: columns of a block, and warps that split k, at most. Half of those, of shallow weights with many rows, leave
     // room for blocks of the kernel that follows, which is worth more than to have all of this one under way.
     let (columns, most) = match eights {
-        1 if k <= SHALLOW && n >= MANY_ROWS => (8, 8),
+        1 if k <= SHALLOW && joined.columns() >= MANY_ROWS => (8, 8),
         1 => (8, 16),
         _ => (16, 8),
     };
     let warps = k.div_ceil(THIN_STEP).clamp(1, most);
-    let grid = [n.div_ceil(columns), m.div_ceil(8 * eights), 1];
-    let shape = (grid, warps * WARP);
-    Ok(unless_fresh("thin", kernel, shape, product))
+    let (arguments, blocks) = joined.arguments(|n| n.div_ceil(columns));
+    let shape = ([blocks, m.div_ceil(8 * eights), 1], warps * WARP);
+    Ok(joined.launch(("thin", kernel), shape, arguments))
 }
 
 fn with_tiles(
@@ -343,6 +412,31 @@ mod tests {
         let error = gemv(&packed(1, 72)).unwrap_err().to_string();
         let expected = "is 72, and CUDA kernels take multiples of 16";
         assert!(error.contains(expected), "{error}");
+    }
+
+    /// Each begins with a block of its own, also where the one before ends within one.
+    #[test]
+    fn products_that_share_x_are_one_launch() {
+        let of = |ns: &[usize]| {
+            ns.iter()
+                .map(|n| product([8, *n, 4096]))
+                .collect::<Vec<_>>()
+        };
+        let grid = |launch: Result<Launch, CudaError>| launch.expect("a launch").grid;
+        assert_eq!(grid(gemv_joined(&of(&[4, 4, 3]))), [2 + 2 + 1, 1, 1]);
+        assert_eq!(grid(thin_joined(&of(&[20, 8]))), [3 + 1, 1, 1]);
+        let packed = |it: Product| Product { packed: true, ..it };
+        let bands: Vec<Product> = of(&[100, 64]).into_iter().map(packed).collect();
+        assert_eq!(grid(gemv_joined(&bands)), [2, 8 * (2 + 1), 1]);
+        let mut fresh = of(&[4, 4]);
+        fresh[1].fresh = true;
+        assert!(!gemv_joined(&fresh).expect("a launch").early);
+        let mut others = of(&[4, 4]);
+        others[1].x = 8;
+        for products in [others, of(&[]), of(&[4; 4])] {
+            assert!(gemv_joined(&products).is_err());
+            assert!(thin_joined(&products).is_err());
+        }
     }
 
     #[test]

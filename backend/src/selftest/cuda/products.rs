@@ -39,12 +39,23 @@ fn packed(bench: &mut Bench<'_>, [n, k]: [usize; 2]) -> Result<(u64, Vec<f64>), 
 
 fn operands(
     bench: &mut Bench<'_>,
+    of: (Dtype, bool),
+    shape: [usize; 3],
+    ends: (bool, bool),
+) -> Result<Operands, CudaError> {
+    bench.next_case();
+    let rows = bench.operand(of.0, shape[0] * shape[2], 1.0)?;
+    with_rows(bench, of, (rows.0, &rows.1), shape, ends)
+}
+
+/// The same of rows that are there.
+fn with_rows(
+    bench: &mut Bench<'_>,
     (dtype, is_packed): (Dtype, bool),
+    (x, left): (u64, &[f64]),
     [m, n, k]: [usize; 3],
     (biased, wide): (bool, bool),
 ) -> Result<Operands, CudaError> {
-    bench.next_case();
-    let (x, left) = bench.operand(dtype, m * k, 1.0)?;
     let (weights, right) = match is_packed {
         true => packed(bench, [n, k])?,
         false => bench.operand(dtype, n * k, 1.0)?,
@@ -105,6 +116,40 @@ fn each_with(
     Ok(())
 }
 
+/// Columns of products that share x: blocks that the last column fills and does not.
+const TOGETHER: [&[usize]; 3] = [&[5, 7], &[70, 64, 3], &[3, 17, 66]];
+
+/// Products of so many rows and such a depth that share x, in one launch.
+fn together(
+    bench: &mut Bench<'_>,
+    of: (Dtype, bool),
+    rows_and_depths: &[[usize; 2]],
+    joined: impl Fn(&[Product]) -> Result<Launch, CudaError>,
+) -> Result<(), Wrong> {
+    for [m, k] in rows_and_depths {
+        for columns in TOGETHER {
+            bench.next_case();
+            let (x, left) = bench.operand(of.0, m * k, 1.0)?;
+            let one = |n: &usize| {
+                let ends = (n % 2 == 0, columns.len() == 2);
+                with_rows(bench, of, (x, &left), [*m, *n, *k], ends)
+            };
+            let all = columns.iter().map(one).collect::<Result<Vec<_>, _>>()?;
+            let products: Vec<Product> = all.iter().map(|it| it.product).collect();
+            let launch = joined(&products)?;
+            bench.launch(&launch)?;
+            for it in &all {
+                let case = format!(
+                    "{} of several [m, n, k] {:?}",
+                    launch.kernel, it.product.shape
+                );
+                bench.check(&case, (it.result, it.y), &it.expected)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Rows that fill what shares a reading and do not, columns that end within a block, depths of which some warps have nothing, a
 /// part of what is under way at once, and more than that; depths that are not eights.
 const GEMV: [[usize; 3]; 14] = [
@@ -127,6 +172,12 @@ const GEMV: [[usize; 3]; 14] = [
 pub fn gemv(bench: &mut Bench<'_>) -> Result<(), Wrong> {
     for dtype in TYPES {
         each(bench, dtype, &GEMV, launches::gemv)?;
+        together(
+            bench,
+            (dtype, false),
+            &[[1, 520], [2, 101], [3, 264], [8, 2056]],
+            launches::gemv_joined,
+        )?;
     }
     each(bench, Dtype::Bf16, &GEMV, launches::gemv_plain)
 }
@@ -149,6 +200,12 @@ const PACKED: [[usize; 3]; 10] = [
 pub fn gemv_packed(bench: &mut Bench<'_>) -> Result<(), Wrong> {
     for dtype in TYPES {
         each_with(bench, (dtype, true), &PACKED, launches::gemv)?;
+        together(
+            bench,
+            (dtype, true),
+            &[[1, 528], [2, 2064], [7, 48]],
+            launches::gemv_joined,
+        )?;
     }
     Ok(())
 }
@@ -196,6 +253,12 @@ pub fn thin(bench: &mut Bench<'_>) -> Result<(), Wrong> {
         each(bench, dtype, &THIN, |product| {
             launches::flat(product, Cut::Thin)
         })?;
+        together(
+            bench,
+            (dtype, false),
+            &[[1, 72], [8, 2056], [13, 648]],
+            launches::thin_joined,
+        )?;
     }
     each(bench, Dtype::Bf16, &THIN, launches::thin_plain)
 }
