@@ -356,6 +356,9 @@ fn nothing_is_swapped_for_requests_that_wait_for_their_turn_and_not_for_room() {
     let waited = |it: &IterationRow| it.waiting > 0;
     assert!(found.iterations().iter().filter(|it| waited(it)).count() > 90);
     assert!(found.iterations().iter().all(|it| it.expansion == 1.0));
+    // Two and no third have room, and an iteration takes no third either: then it is not room that is lacking.
+    let found = pie("opt-30b", None, &trace(&[(1000, 1); 200], 0.0));
+    assert!(found.iterations().iter().all(|it| it.expansion == 1.0));
     // Twenty times as long they take more than all of it.
     let found = pie("opt-1.3b", None, &trace(&[(1000, 80); 200], 0.0));
     assert!(found.iterations().iter().any(|it| it.expansion > 1.0));

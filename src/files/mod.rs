@@ -46,14 +46,13 @@ const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// The line of a CSV record in a text with comments: a reader's position is where it began to look for the record.
 pub fn line_of(text: &str, position: Option<&csv::Position>) -> u64 {
-    let begun = position.map_or(0, |position| position.byte() as usize);
-    let (before, rest) = text.as_bytes().split_at(begun.min(text.len()));
-    let passed = before.iter().filter(|byte| **byte == b'\n').count();
+    let (begun, line) = position.map_or((0, 1), |it| (it.byte() as usize, it.line()));
+    let rest = &text.as_bytes()[begun.min(text.len())..];
     let skipped = rest.split(|byte| *byte == b'\n').take_while(|line| {
         let line = line.trim_ascii();
         line.is_empty() || line.starts_with(b"#")
     });
-    (passed + skipped.count() + 1) as u64
+    line + skipped.count() as u64
 }
 
 /// The text of a file, without a byte order mark.

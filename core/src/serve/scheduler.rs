@@ -66,6 +66,8 @@ pub struct Scheduler {
     load: Load,
     /// Those that join with it; and room for lists.
     joining: Vec<u32>,
+    /// Whether somebody waits for room in the cache, and not for anything else.
+    lacks_room: bool,
     found: Vec<u32>,
     moves: Vec<(Bytes, Moved)>,
     /// Whether pieces say who takes part.
@@ -122,6 +124,7 @@ impl Scheduler {
             began: Seconds::ZERO,
             load: Load::default(),
             joining: Vec::new(),
+            lacks_room: false,
             found: Vec::new(),
             moves: Vec::new(),
             described: false,
@@ -281,6 +284,10 @@ impl Scheduler {
         if !made_room || self.running.count() == 0 {
             self.let_in(iteration);
         }
+        let full = self.load.sequences >= self.limits.sequences;
+        let lacks_room = !full && self.manager.lacks_room(&self.running);
+        // Where the iteration takes no more tokens either, room may not be what is lacking: it is as it was.
+        self.lacks_room = lacks_room && (self.lacks_room || !self.takes_no_more());
         let is_one = self.load.sequences > 0;
         if is_one {
             self.iteration = iteration;
@@ -317,12 +324,7 @@ impl Scheduler {
     /// Adds those that wait, as far as there is room.
     fn let_in(&mut self, iteration: i64) {
         while self.load.sequences < self.limits.sequences {
-            // One prompt goes in any case: it shall not wait for those who decode to end, nor for ever.
-            let left = match self.load.prompt_tokens {
-                0 => u32::MAX,
-                _ => self.limits.tokens.saturating_sub(self.load.tokens),
-            };
-            let Some(id) = self.manager.admit(&self.running, left) else {
+            let Some(id) = self.manager.admit(&self.running, self.tokens_left()) else {
                 return;
             };
             self.running.join(id, iteration);
@@ -349,6 +351,21 @@ impl Scheduler {
             let sequence = self.running.sequence_mut(id);
             sequence.computed = sequence.computed - busy;
         }
+    }
+
+    /// Tokens that the iteration at hand may compute yet of one that joins.
+    fn tokens_left(&self) -> u32 {
+        // One prompt goes in any case: it shall not wait for those who decode to end, nor for ever.
+        match self.load.prompt_tokens {
+            0 => u32::MAX,
+            _ => self.limits.tokens.saturating_sub(self.load.tokens),
+        }
+    }
+
+    /// Whether it takes the next that is to join no more.
+    fn takes_no_more(&self) -> bool {
+        let next = self.manager.next().map(|id| self.running.sequence(id));
+        next.is_some_and(|sequence| sequence.to_compute() > self.tokens_left())
     }
 
     fn cell(&self) -> Cell {
@@ -388,18 +405,16 @@ impl Scheduler {
     /// Goes on behind an iteration.
     fn ended(&mut self, now: Seconds, trace: &Trace) -> Decision {
         self.note(now);
-        self.swap_more_or_less(now);
         self.end(now);
+        self.swap_more_or_less(now);
         self.between(now, trace)
     }
 
     /// Has Pie look at the iteration that has ended.
     fn swap_more_or_less(&mut self, now: Seconds) {
         let it = ((now - self.began).0, &self.load);
-        let full = self.load.sequences >= self.limits.sequences;
-        let wanted = !full && self.manager.lacks_room(&self.running);
         let pie = self.pie.as_mut();
-        if let Some(tokens) = pie.and_then(|pie| pie.ended(now, it, wanted)) {
+        if let Some(tokens) = pie.and_then(|pie| pie.ended(now, it, self.lacks_room)) {
             self.manager.resize(tokens);
         }
     }

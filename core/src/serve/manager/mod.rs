@@ -38,7 +38,10 @@ pub trait KvManager: Debug {
     /// How many wait.
     fn waiting(&self) -> usize;
 
-    /// Whether somebody waits because there is no room, and not because an iteration takes no more tokens.
+    /// Who is to join next, whether or not there is room.
+    fn next(&self) -> Option<u32>;
+
+    /// Whether there is no room for the next that is to join.
     fn lacks_room(&self, running: &Running) -> bool;
 
     /// Gives room to the next that is to join, if it has room and asks for no more tokens to be computed than this.

@@ -63,6 +63,10 @@ impl KvManager for Orca {
         self.waiting.len()
     }
 
+    fn next(&self) -> Option<u32> {
+        self.waiting.first()
+    }
+
     fn lacks_room(&self, _: &Running) -> bool {
         self.waiting.first().is_some() && self.taken >= self.seats
     }

@@ -118,6 +118,10 @@ impl KvManager for S3 {
         self.waiting
     }
 
+    fn next(&self) -> Option<u32> {
+        self.pool.values().next()?.front().copied()
+    }
+
     fn lacks_room(&self, _: &Running) -> bool {
         let longest = self.pool.keys().next();
         longest.is_some_and(|key| i64::from(key.0) > self.free)

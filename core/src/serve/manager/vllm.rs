@@ -101,6 +101,10 @@ impl KvManager for Vllm {
         self.waiting.len()
     }
 
+    fn next(&self) -> Option<u32> {
+        self.waiting.first()
+    }
+
     fn lacks_room(&self, running: &Running) -> bool {
         let first = self.waiting.first().map(|id| running.sequence(id));
         first.is_some_and(|sequence| !self.has_room(running, sequence))

@@ -12,6 +12,9 @@ pub struct Settings {
     pub stalled_max: f64,
     /// So many such windows in a row, and a layer comes back; fewer are a brief disturbance.
     pub stalled_windows: u32,
+    /// More than this share of half a window's time while caches still get the size for one layer more, and it comes back at once: the
+    /// link does not hide it.
+    pub stalled_growing_max: f64,
     /// At least this share of the layers that came back must have been for the next token already ("more swapping").
     pub early_min: f64,
     /// Where batches grow, throughput of iterations without prompts must grow by at least this share of it, in
@@ -27,6 +30,7 @@ impl Default for Settings {
             window: 8,
             stalled_max: 0.01,
             stalled_windows: 2,
+            stalled_growing_max: 0.25,
             early_min: 0.02,
             scaling_min: 0.1,
             probe_after: 2000,
@@ -98,6 +102,8 @@ pub struct Adaptive {
     most: u16,
     off: u16,
     window: Window,
+    /// Iterations since it last grew, until all caches have their size.
+    growing: Option<Window>,
     /// By layers off the GPU, what it was like when it was so last.
     records: Vec<Option<Record>>,
     /// No more than this many layers off it, until it is time to try again.
@@ -121,6 +127,7 @@ impl Adaptive {
             most: layers,
             off: 0,
             window: Window::default(),
+            growing: None,
             records: vec![None; usize::from(layers) + 1],
             ceiling: layers,
             since_ceiling: 0,
@@ -147,22 +154,42 @@ impl Adaptive {
     pub fn see(&mut self, it: Observed, settled: bool) -> Option<Event> {
         self.since_ceiling += 1;
         self.idle = if it.wanted { 0 } else { self.idle + 1 };
-        if !settled {
-            self.window = Window::default();
-            return None;
-        }
-        self.window.add(it);
-        if self.window.iterations < self.settings.window {
-            return None;
-        }
-        let window = std::mem::take(&mut self.window);
-        let event = self.judge(&window);
+        let event = match settled {
+            true => self.see_settled(it),
+            false => self.see_growing(it),
+        };
         match event {
             Some(Event::Grow) => self.off = if self.off == 0 { 3 } else { self.off + 1 },
             Some(Event::Shrink) => self.off = if self.off == 3 { 0 } else { self.off - 1 },
             None => {}
         }
+        if let Some(event) = event {
+            self.growing = (event == Event::Grow).then(Window::default);
+        }
         event
+    }
+
+    fn see_settled(&mut self, it: Observed) -> Option<Event> {
+        self.growing = None;
+        self.window.add(it);
+        if self.window.iterations < self.settings.window {
+            return None;
+        }
+        let window = std::mem::take(&mut self.window);
+        self.judge(&window)
+    }
+
+    /// All else is not judged while caches have different sizes.
+    fn see_growing(&mut self, it: Observed) -> Option<Event> {
+        self.window = Window::default();
+        let growing = self.growing.as_mut()?;
+        growing.add(it);
+        let most = self.settings.stalled_growing_max * growing.sum.seconds;
+        if growing.iterations < self.settings.window / 2 || growing.sum.stalled <= most {
+            return None;
+        }
+        self.stop_below();
+        Some(Event::Shrink)
     }
 
     fn judge(&mut self, window: &Window) -> Option<Event> {
@@ -300,6 +327,26 @@ mod tests {
         };
         let found = run(&mut adaptive, 1000, bound);
         assert!((9..=12).contains(&found), "{found}");
+    }
+
+    #[test]
+    fn what_the_link_does_not_hide_comes_back_before_all_caches_have_their_size() {
+        let settings = Settings::default();
+        let mut adaptive = Adaptive::new(40, settings);
+        let moving = |stalled| Observed { stalled, ..CALM };
+        let grown = (0..settings.window).find_map(|_| adaptive.see(CALM, true));
+        assert_eq!(grown, Some(Event::Grow));
+        // What moves for the first time may be waited for a little.
+        for _ in 0..100 {
+            assert_eq!(adaptive.see(moving(0.2), false), None);
+        }
+        let mut adaptive = Adaptive::new(40, settings);
+        run(&mut adaptive, settings.window, |_| CALM);
+        let events: Vec<_> = (0..9).map(|_| adaptive.see(moving(0.6), false)).collect();
+        let back = |event: &&Option<Event>| event.is_some();
+        assert_eq!(events[3], Some(Event::Shrink));
+        assert_eq!((events.iter().filter(back).count(), adaptive.off()), (1, 0));
+        assert_eq!(run(&mut adaptive, 1000, |_| CALM), 0, "not at once again");
     }
 
     #[test]
