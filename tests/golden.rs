@@ -284,7 +284,7 @@ proptest! {
         let run = simulate(&plan, &machine()).expect("fits its footprint");
         assert_kept(&run, "random");
         let summary = Summary::of(&run);
-        for (resource, share) in summary.busy_fraction.named() {
+        for (resource, share) in summary.busy_fraction.by_kind() {
             prop_assert!(share <= 1.0 + 1e-9, "{resource} is busy {share} of the time");
         }
     }

@@ -1,5 +1,9 @@
 //! The engines and memories that a program is written for.
 
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
 
@@ -12,7 +16,8 @@ pub struct ResourceId(pub u8);
 pub struct ArenaId(pub u8);
 
 /// What kind of engine a resource is. Each runs its tasks one by one in program order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ResourceKind {
     /// The accelerator's compute.
     Gpu,
@@ -69,7 +74,7 @@ impl ResourceKind {
         matches!(self, Gpu | H2d | D2h | Sync)
     }
 
-    /// The name used in traces and reports.
+    /// The name as written in traces, summaries and reports.
     pub const fn name(self) -> &'static str {
         match self {
             ResourceKind::Gpu => "gpu",
@@ -88,6 +93,12 @@ impl ResourceKind {
     pub const fn is_of_host(self) -> bool {
         use ResourceKind::{Cpu, DiskRead, DiskWrite, Pin};
         matches!(self, DiskRead | DiskWrite | Cpu | Pin)
+    }
+}
+
+impl fmt::Display for ResourceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 
@@ -238,6 +249,13 @@ mod tests {
         }
         let contended = ResourceKind::CONTENDED.map(|kind| kind as usize);
         assert_eq!(contended, [0, 1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn kinds_are_written_by_their_names() {
+        for kind in ResourceKind::ALL {
+            assert_eq!(serde_json::json!(kind), kind.name());
+        }
     }
 
     #[test]

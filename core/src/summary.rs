@@ -38,7 +38,7 @@ pub struct Summary {
     /// Share of the time that each resource was busy: of several GPUs and hosts, their mean.
     pub busy_fraction: BusyFraction,
     /// The resource that was busy longest.
-    pub bottleneck: String,
+    pub bottleneck: ResourceKind,
     /// What each of several stages did; empty where there is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<StageSummary>,
@@ -102,26 +102,33 @@ fn is_zero(share: &f64) -> bool {
 }
 
 impl BusyFraction {
-    /// With each resource's name.
-    pub fn named(&self) -> [(&'static str, f64); 8] {
+    /// With each kind of resource, in the order in which they are told.
+    pub fn by_kind(&self) -> [(ResourceKind, f64); 8] {
         [
-            ("gpu", self.gpu),
-            ("h2d", self.h2d),
-            ("d2h", self.d2h),
-            ("disk_read", self.disk_read),
-            ("disk_write", self.disk_write),
-            ("cpu", self.cpu),
-            ("peer_link", self.peer_link),
-            ("pin", self.pin),
+            (ResourceKind::Gpu, self.gpu),
+            (ResourceKind::H2d, self.h2d),
+            (ResourceKind::D2h, self.d2h),
+            (ResourceKind::DiskRead, self.disk_read),
+            (ResourceKind::DiskWrite, self.disk_write),
+            (ResourceKind::Cpu, self.cpu),
+            (ResourceKind::PeerLink, self.peer_link),
+            (ResourceKind::Pin, self.pin),
         ]
     }
 
+    /// The share of one kind; 0 of barriers, which take no engine.
+    pub fn of(&self, kind: ResourceKind) -> f64 {
+        let found = self.by_kind().into_iter().find(|(of, _)| *of == kind);
+        found.map_or(0.0, |(_, share)| share)
+    }
+
     /// The resource that was busy longest.
-    pub(crate) fn longest(&self) -> &'static str {
-        let longer = |best: (&'static str, f64), next: (&'static str, f64)| {
+    pub(crate) fn longest(&self) -> ResourceKind {
+        let longer = |best: (ResourceKind, f64), next: (ResourceKind, f64)| {
             if next.1 > best.1 { next } else { best }
         };
-        self.named().into_iter().fold(("gpu", 0.0), longer).0
+        let all = self.by_kind().into_iter();
+        all.fold((ResourceKind::Gpu, 0.0), longer).0
     }
 
     /// The mean of each kind's resources among those that count.
@@ -242,7 +249,7 @@ impl Summary {
             generated_tokens: generated as u64,
             peak_bytes: self.peak_bytes,
             busy_fraction: busy,
-            bottleneck: busy.longest().to_owned(),
+            bottleneck: busy.longest(),
             stages: self.stages.clone(),
             interval: None,
             extrapolates: Vec::new(),

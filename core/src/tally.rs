@@ -96,7 +96,7 @@ impl Tally {
             generated_tokens: timing.generated_tokens,
             peak_bytes: self.fullest(|_| true),
             busy_fraction: busy,
-            bottleneck: busy.longest().to_owned(),
+            bottleneck: busy.longest(),
             stages: self.stages(timing, &shares),
             interval: None,
             extrapolates: Vec::new(),

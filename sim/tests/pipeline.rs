@@ -4,6 +4,7 @@ mod common;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{Curve, HardwareProfile, embedded};
+use plimsoll_core::machine::ResourceKind;
 use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::policy::Policy;
@@ -125,7 +126,7 @@ fn a_slow_link_binds() {
     let link = &mut profile.links.peers[0];
     link.rate = Curve::new(vec![(1.0, 1e6)], link.rate.source.clone(), None).expect("a rate");
     let slow = summary(policy(ON_DEVICE, pipeline(4, 4)), &profile);
-    assert_eq!(slow.bottleneck, "peer_link");
+    assert_eq!(slow.bottleneck, ResourceKind::PeerLink);
     let fast = summary(policy(ON_DEVICE, pipeline(4, 4)), &near());
     assert!(slow.latency_s.0 > 2.0 * fast.latency_s.0);
 }

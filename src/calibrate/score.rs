@@ -3,6 +3,7 @@
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::interval::Range;
 use plimsoll_core::lower::footprint;
+use plimsoll_core::machine::ResourceKind;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
 use plimsoll_core::tier::{PerTier, Tier};
@@ -44,7 +45,7 @@ pub struct RunRow {
     /// Of it, the tokens after the first; none where there are none.
     pub predicted_decode_s: Option<f64>,
     /// The busiest resource as simulated.
-    pub bottleneck: String,
+    pub bottleneck: ResourceKind,
     /// The tier that the plan asks more of than it has; the simulation went on as if it had it.
     pub exceeds: Option<Tier>,
     /// By how many bytes.

@@ -342,9 +342,8 @@ fn schedules(rows: &[SchedulesRow]) -> String {
     );
     for row in rows {
         let gigabytes = |bytes: f64| three_digits(bytes / 1e9);
-        let busiest = [&row.zigzag_bottleneck, &row.diagonal_bottleneck];
-        let busiest = match busiest {
-            [before, now] if before == now => now.clone(),
+        let busiest = match [row.zigzag_bottleneck, row.diagonal_bottleneck] {
+            [before, now] if before == now => now.to_string(),
             [before, now] => format!("{before}, then {now}"),
         };
         let _ = writeln!(

@@ -262,7 +262,7 @@ fn run_row(run: &RecordedRun, row: RunRow) -> Row {
         out_of_memory_agreed: did_not_fit.then_some(row.exceeds.is_some()),
         note: match row.exceeds {
             Some(tier) => format!("{tier} too small"),
-            None => row.bottleneck,
+            None => row.bottleneck.to_string(),
         },
     }
 }

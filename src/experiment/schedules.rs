@@ -3,6 +3,7 @@
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::{LowerError, footprint};
+use plimsoll_core::machine::ResourceKind;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
@@ -57,9 +58,9 @@ pub struct SchedulesRow {
     /// The same, diagonal.
     pub diagonal_weight_bytes_per_token: f64,
     /// What is busiest, zig-zag.
-    pub zigzag_bottleneck: String,
+    pub zigzag_bottleneck: ResourceKind,
     /// The same, diagonal.
-    pub diagonal_bottleneck: String,
+    pub diagonal_bottleneck: ResourceKind,
 }
 
 impl Schedules {

@@ -1,6 +1,7 @@
 //! What binds a prediction, in words.
 
-use plimsoll_core::summary::{BusyFraction, Summary};
+use plimsoll_core::machine::ResourceKind;
+use plimsoll_core::summary::Summary;
 
 use super::percent;
 
@@ -10,10 +11,10 @@ const ALL_THE_TIME: f64 = 0.9;
 /// What binds a prediction, in a sentence: the busiest resource, and what stages lose by waiting for each
 /// other where that is most of what their GPUs do not work.
 pub fn bottleneck_text(summary: &Summary) -> String {
-    let share = busy(&summary.busy_fraction, &summary.bottleneck);
+    let share = summary.busy_fraction.of(summary.bottleneck);
     let busiest = format!(
         "{} is busy {} of the time",
-        in_words(&summary.bottleneck),
+        in_words(summary.bottleneck),
         percent(share)
     );
     let bubbles = bubbles(summary);
@@ -35,27 +36,18 @@ fn bubbles(summary: &Summary) -> f64 {
     all / summary.stages.len().max(1) as f64
 }
 
-/// The share of a resource's name; 0 of one that is none.
-pub(super) fn busy(fractions: &BusyFraction, name: &str) -> f64 {
-    let found = fractions
-        .named()
-        .into_iter()
-        .find(|(known, _)| *known == name);
-    found.map_or(0.0, |(_, share)| share)
-}
-
-/// A resource's name as people say it.
-pub(super) fn in_words(resource: &str) -> &str {
+/// A resource as people say it.
+pub(super) const fn in_words(resource: ResourceKind) -> &'static str {
     match resource {
-        "gpu" => "GPU",
-        "cpu" => "CPU",
-        "h2d" => "host to device",
-        "d2h" => "device to host",
-        "disk_read" => "disk read",
-        "disk_write" => "disk write",
-        "peer_link" => "link between stages",
-        "pin" => "copies to page-locked memory",
-        other => other,
+        ResourceKind::Gpu => "GPU",
+        ResourceKind::Cpu => "CPU",
+        ResourceKind::H2d => "host to device",
+        ResourceKind::D2h => "device to host",
+        ResourceKind::DiskRead => "disk read",
+        ResourceKind::DiskWrite => "disk write",
+        ResourceKind::PeerLink => "link between stages",
+        ResourceKind::Pin => "copies to page-locked memory",
+        ResourceKind::Sync => "barriers",
     }
 }
 

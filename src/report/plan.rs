@@ -17,7 +17,7 @@ use plimsoll_core::summary::Summary;
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::{Bytes, Seconds};
 
-use super::bottleneck::{busy, in_words};
+use super::bottleneck::in_words;
 use super::certainty::{certainty_text, numbers, probably, rates_text};
 use super::{Align, Table, count, percent, three_digits};
 use crate::planner::Kind;
@@ -484,13 +484,13 @@ pub fn summary_text(plan: &Plan, summary: &Summary) -> String {
     let _ = writeln!(
         text,
         "bottleneck {}, busy {} of the time",
-        in_words(&summary.bottleneck),
-        percent(busy(&summary.busy_fraction, &summary.bottleneck))
+        in_words(summary.bottleneck),
+        percent(summary.busy_fraction.of(summary.bottleneck))
     );
-    let shares = summary.busy_fraction.named().into_iter();
+    let shares = summary.busy_fraction.by_kind().into_iter();
     let shares: Vec<String> = shares
         .filter(|(_, share)| *share > 0.0)
-        .map(|(name, share)| format!("{} {}", in_words(name), percent(share)))
+        .map(|(kind, share)| format!("{} {}", in_words(kind), percent(share)))
         .collect();
     let _ = writeln!(text, "busy       {}", shares.join(", "));
     text

@@ -1,5 +1,6 @@
 //! A run for people: what was measured beside what was predicted.
 
+use plimsoll_core::machine::ResourceKind;
 use plimsoll_core::summary::Summary;
 use plimsoll_core::tier::Tier;
 
@@ -51,15 +52,14 @@ pub fn comparison(
         let text = |b: f64| plimsoll_core::units::Bytes(b as u64).to_string();
         line(&name, &|s| Some(s.peak_bytes[tier].as_f64()), &text);
     }
-    for (index, (name, _)) in measured.busy_fraction.named().into_iter().enumerate() {
+    for (kind, share) in measured.busy_fraction.by_kind() {
         // Few machines and plans have these.
-        let is_rare = matches!(name, "peer_link" | "pin");
-        if is_rare && measured.busy_fraction.named()[index].1 == 0.0 {
+        if matches!(kind, ResourceKind::PeerLink | ResourceKind::Pin) && share == 0.0 {
             continue;
         }
-        let cell = |s: &Summary| percent(s.busy_fraction.named()[index].1);
+        let cell = |s: &Summary| percent(s.busy_fraction.of(kind));
         let said = [predicted, at_pace].map(|it| it.map(cell));
-        let name = format!("{} busy", in_words(name));
+        let name = format!("{} busy", in_words(kind));
         table.row(row(name, said, cell(measured), String::new()));
     }
     table

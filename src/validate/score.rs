@@ -45,13 +45,13 @@ pub struct CaseRow {
     /// Runs done again because the machine changed its pace during them.
     pub restarts: u32,
     /// The resource whose busy time differs most.
-    pub explained_by: &'static str,
+    pub explained_by: ResourceKind,
     /// How much that resource was busier than predicted, in seconds (negative: less busy).
     pub explained_s: f64,
     /// The resource that was busiest as simulated.
-    pub predicted_bottleneck: String,
+    pub predicted_bottleneck: ResourceKind,
     /// The resource that was busiest as executed.
-    pub measured_bottleneck: String,
+    pub measured_bottleneck: ResourceKind,
     /// Latency as executed over the time that this one was busy meanwhile: 1 where all else is hidden behind it.
     pub measured_over_busiest: f64,
     /// The same over the time of each pass's own busiest resource, summed: prefill may be bound by another one than decode.
@@ -219,7 +219,7 @@ impl CaseRow {
 
 /// The time of a run over that in which its busiest resource was busy.
 fn over_busiest(run: &Summary) -> f64 {
-    let shares = run.busy_fraction.named().map(|(_, share)| share);
+    let shares = run.busy_fraction.by_kind().map(|(_, share)| share);
     1.0 / shares.into_iter().fold(f64::MIN_POSITIVE, f64::max)
 }
 
@@ -247,17 +247,16 @@ fn range(latencies_s: &[f64]) -> Option<f64> {
 }
 
 /// The resource whose busy time differs most between two runs, and by how much.
-fn explain(predicted: &Run, measured: &Run) -> (&'static str, f64) {
+fn explain(predicted: &Run, measured: &Run) -> (ResourceKind, f64) {
     let kinds = predicted.machine.resources.iter().map(|r| r.kind);
     let busy = kinds.map(|kind| (kind, busy_s(measured, kind) - busy_s(predicted, kind)));
-    let most = busy.fold((ResourceKind::Gpu, 0.0_f64), |most, next| {
+    busy.fold((ResourceKind::Gpu, 0.0_f64), |most, next| {
         if next.1.abs() > most.1.abs() {
             next
         } else {
             most
         }
-    });
-    (most.0.name(), most.1)
+    })
 }
 
 fn busy_s(run: &Run, kind: ResourceKind) -> f64 {
