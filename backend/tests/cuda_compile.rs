@@ -1,8 +1,8 @@
 //! NVRTC through our own calls of it, where it is: it needs no GPU.
 
-use plimsoll_backend::cuda::raw::{Compiler, Library};
+use plimsoll_backend::cuda::raw::{Compiler, Library, cubin};
 use plimsoll_backend::cuda::sources::{SOURCES, Source, source};
-use plimsoll_backend::cuda::{Compile, CudaError, KernelCache, cubin};
+use plimsoll_backend::cuda::{Compile, CudaError, KernelCache};
 
 fn compiler() -> Option<Compiler> {
     let found = Compiler::find();

@@ -1,33 +1,20 @@
 //! For which architecture kernels are compiled.
 
 use super::CudaError;
-use super::raw::{Attribute, Compiler, Device};
+use super::raw::{BEGINS_EARLY, Compiler, Device};
 
 /// The first compute capability, 10 * major + minor, on which the kernels run: Turing's, whose tensor cores multiply 16 x 8 x 8.
 const FIRST: i32 = 75;
 
-/// From this on a kernel may be launched before the kernel before it ends, and code for earlier ones does not wait for that.
-pub const BEGINS_EARLY: i32 = 90;
-
 /// Those of chips with a CPU, whose CUBINs run on no card, nor a card's on them.
 const TEGRA: [i32; 6] = [53, 62, 72, 87, 101, 110];
-
-/// A device's compute capability, 10 * major + minor.
-///
-/// # Errors
-/// What the driver says.
-pub fn capability(device: &Device) -> Result<i32, CudaError> {
-    let major = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-    let minor = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    Ok(10 * major + minor)
-}
 
 /// What a compiler is told for a device: `sm_90` gives a CUBIN, `compute_90` PTX, which the driver compiles.
 ///
 /// # Errors
 /// [`CudaError::Capability`] where kernels do not run on it, or are not compiled for it.
 pub fn target(device: &Device, compiler: Compiler) -> Result<String, CudaError> {
-    of(capability(device)?, &compiler.capabilities()?)
+    of(device.capability()?, &compiler.capabilities()?)
 }
 
 /// By what the compiler knows, in ascending order; nothing where it does not say.

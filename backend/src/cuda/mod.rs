@@ -16,7 +16,6 @@ pub mod architecture;
 pub mod arena;
 pub mod arguments;
 mod card;
-pub mod cubin;
 mod error;
 pub(crate) mod executor;
 mod gpu;

@@ -84,7 +84,7 @@ fn library(library: Library) -> Finding {
 
 fn gpu(index: u32) -> Result<Vec<Finding>, CudaError> {
     let device = Device::open(index)?;
-    let capability = architecture::capability(&device)?;
+    let capability = device.capability()?;
     let processors = device.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
     let [free, all] = device.memory()?.map(|bytes| Bytes(bytes as u64));
     let name = device.name()?;

@@ -10,11 +10,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::sys::{self, CUresult};
 use plimsoll_core::units::Bytes;
 
-use super::Library;
-use crate::cuda::{CudaError, architecture, cubin};
+use super::{Library, cubin};
+use crate::cuda::CudaError;
 
 /// What a GPU says of itself.
 pub use sys::CUdevice_attribute as Attribute;
+
+/// From this compute capability on a kernel may be launched before the kernel before it ends, and code for earlier ones does not wait
+/// for that.
+pub const BEGINS_EARLY: i32 = 90;
 
 fn check(call: &'static str, result: CUresult) -> Result<(), CudaError> {
     if result == CUresult::CUDA_SUCCESS {
@@ -84,7 +88,7 @@ impl Device {
             context,
             begins_early: false,
         };
-        device.begins_early = architecture::capability(&device)? >= architecture::BEGINS_EARLY;
+        device.begins_early = device.capability()? >= BEGINS_EARLY;
         Ok(Arc::new(device))
     }
 
@@ -113,6 +117,16 @@ impl Device {
         let mut value = 0;
         call!(cuDeviceGetAttribute(&raw mut value, attribute, self.number))?;
         Ok(value)
+    }
+
+    /// Its compute capability, 10 * major + minor.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn capability(&self) -> Result<i32, CudaError> {
+        let major = self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        Ok(10 * major + minor)
     }
 
     /// Bytes of memory that are free, and all.

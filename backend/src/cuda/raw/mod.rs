@@ -5,11 +5,14 @@
 //! through which calls are made without [`Library::need`] having found its library.
 
 mod blas;
+pub mod cubin;
 mod driver;
 mod nvrtc;
 
 pub use blas::{Blas, Product};
-pub use driver::{Attribute, Device, DeviceMemory, Event, HostMemory, LockedPages, Module, Stream};
+pub use driver::{
+    Attribute, BEGINS_EARLY, Device, DeviceMemory, Event, HostMemory, LockedPages, Module, Stream,
+};
 pub use nvrtc::{Compiler, OPTIONS};
 
 /// The libraries, what each is for, and how to get it.

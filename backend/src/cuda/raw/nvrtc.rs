@@ -30,7 +30,7 @@ fn check(call: &'static str, result: nvrtcResult) -> Result<(), CudaError> {
 
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
-        // SAFETY: programs are alive until they are destroyed below, and texts end with a zero.
+        // SAFETY: programs are alive until they are destroyed below, texts end with a zero, and what is written has room.
         check(stringify!($name), unsafe { sys::$name($($argument),*) })
     };
 }
@@ -43,6 +43,18 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
     texts.iter().map(|text| text.as_ptr()).collect()
 }
 
+/// Bytes that are as many as one call says, and are written by another.
+fn bytes(
+    count: impl FnOnce(&mut usize) -> Result<(), CudaError>,
+    write: impl FnOnce(*mut c_char) -> Result<(), CudaError>,
+) -> Result<Vec<u8>, CudaError> {
+    let mut size = 0;
+    count(&mut size)?;
+    let mut bytes = vec![0_u8; size];
+    write(bytes.as_mut_ptr().cast())?;
+    Ok(bytes)
+}
+
 struct Program(sys::nvrtcProgram);
 
 impl Drop for Program {
@@ -53,29 +65,26 @@ impl Drop for Program {
 
 impl Program {
     fn log(&self) -> Result<String, CudaError> {
-        let mut size = 0;
-        call!(nvrtcGetProgramLogSize(self.0, &raw mut size))?;
-        let mut bytes = vec![0_u8; size];
-        call!(nvrtcGetProgramLog(self.0, bytes.as_mut_ptr().cast()))?;
-        let said = String::from_utf8_lossy(&bytes);
+        let said = bytes(
+            |size| call!(nvrtcGetProgramLogSize(self.0, size)),
+            |log| call!(nvrtcGetProgramLog(self.0, log)),
+        )?;
+        let said = String::from_utf8_lossy(&said);
         Ok(said.trim_end_matches('\0').trim().to_owned())
     }
 
-    fn cubin(&self) -> Result<Vec<u8>, CudaError> {
-        let mut size = 0;
-        call!(nvrtcGetCUBINSize(self.0, &raw mut size))?;
-        let mut cubin = vec![0_u8; size];
-        call!(nvrtcGetCUBIN(self.0, cubin.as_mut_ptr().cast()))?;
-        Ok(cubin)
-    }
-
-    /// With the zero at its end, by which the driver knows where that is.
-    fn ptx(&self) -> Result<Vec<u8>, CudaError> {
-        let mut size = 0;
-        call!(nvrtcGetPTXSize(self.0, &raw mut size))?;
-        let mut ptx = vec![0_u8; size];
-        call!(nvrtcGetPTX(self.0, ptx.as_mut_ptr().cast()))?;
-        Ok(ptx)
+    /// A CUBIN; or PTX, with the zero at its end, by which the driver knows where that is.
+    fn code(&self, is_ptx: bool) -> Result<Vec<u8>, CudaError> {
+        match is_ptx {
+            true => bytes(
+                |size| call!(nvrtcGetPTXSize(self.0, size)),
+                |ptx| call!(nvrtcGetPTX(self.0, ptx)),
+            ),
+            false => bytes(
+                |size| call!(nvrtcGetCUBINSize(self.0, size)),
+                |cubin| call!(nvrtcGetCUBIN(self.0, cubin)),
+            ),
+        }
     }
 }
 
@@ -149,9 +158,6 @@ impl Compiler {
                 log: format!("{error} {said}"),
             });
         }
-        match architecture.starts_with("compute") {
-            true => program.ptx(),
-            false => program.cubin(),
-        }
+        program.code(architecture.starts_with("compute"))
     }
 }
