@@ -3,14 +3,11 @@
 
 use std::collections::HashMap;
 
-use plimsoll_core::Dtype;
-use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::model::ModelSpec;
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use serde::Serialize;
 
-use crate::planner::{Answer, PlanError, Planned, Request, search_watched};
+use crate::planner::{Answer, PlanError, Planned, Request, Subject, search_watched};
 
 /// The lengths of prompts, in tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,7 +153,7 @@ fn latency_s(planned: &Planned) -> Seconds {
 /// # Errors
 /// As [`search_watched`].
 pub fn plan_lengths(
-    (profile, model, dtype): (&HardwareProfile, &ModelSpec, Dtype),
+    subject: Subject<'_>,
     request: &Request,
     (lengths, buckets_max): (&Lengths, usize),
     watch: &mut dyn FnMut(u64, u64),
@@ -181,7 +178,7 @@ pub fn plan_lengths(
                 workload,
                 ..*request
             };
-            match search_watched((profile, model, dtype), &request, watch)? {
+            match search_watched(subject, &request, watch)? {
                 Answer::Plan(planned) => {
                     known.insert(key, planned.clone());
                     buckets.push((bucket, planned));

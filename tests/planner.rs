@@ -3,8 +3,8 @@
 use plimsoll::baseline::{Baseline, System};
 use plimsoll::flexgen::BATCHES_MAX;
 use plimsoll::planner::{
-    Allowed, Answer, Bound, Flag, Kind, Objective, Outcome, Planned, Request, Strategy, Unasked,
-    search, unasked,
+    Allowed, Answer, Bound, Flag, Kind, Objective, Outcome, Planned, Request, Strategy, Subject,
+    Unasked, search, unasked,
 };
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
@@ -157,7 +157,11 @@ fn advice_is_what_a_plan_on_the_changed_machine_gains() {
 #[test]
 fn flags_that_were_not_given_bring_what_is_said_of_them() {
     let (profile, model) = (t4(), model("opt-30b"));
-    let machine = (&profile, &model, Dtype::F16);
+    let subject = Subject {
+        profile: &profile,
+        model: &model,
+        dtype: Dtype::F16,
+    };
     for (prompts, limit) in [(4, None), (16, None), (16, Some(Seconds(240.0)))] {
         let workload = Workload {
             num_prompts: Some(prompts),
@@ -168,7 +172,7 @@ fn flags_that_were_not_given_bring_what_is_said_of_them() {
             ..request(workload)
         };
         let found = planned(&profile, &model, &asked);
-        let said = unasked(machine, &asked, &found).expect("no error of ours");
+        let said = unasked(subject, &asked, &found).expect("no error of ours");
         let mut packed = asked;
         packed.allowed.compression.weights = true;
         let mut split = asked;
@@ -182,7 +186,7 @@ fn flags_that_were_not_given_bring_what_is_said_of_them() {
                 (1.05..1.02 * gain).contains(&promised),
                 "{prompts}, {flag:?}: {promised:.3}, {gain:.3}"
             );
-            assert_eq!(of(&unasked(machine, &given, &there).expect("none")), None);
+            assert_eq!(of(&unasked(subject, &given, &there).expect("none")), None);
         }
     }
 }
@@ -192,7 +196,11 @@ fn flags_that_were_not_given_bring_what_is_said_of_them() {
 fn flags_are_named_where_they_mean_something() {
     let profile = embedded::profile("rtx4090").expect("embedded");
     let model = model("opt-30b");
-    let machine = (&profile, &model, Dtype::F16);
+    let subject = Subject {
+        profile: &profile,
+        model: &model,
+        dtype: Dtype::F16,
+    };
     let named = |prompts: u64, strategy: Strategy| {
         let workload = Workload {
             num_prompts: Some(prompts),
@@ -201,7 +209,7 @@ fn flags_are_named_where_they_mean_something() {
         let mut asked = request(workload);
         asked.allowed.strategy = strategy;
         let found = planned(&profile, &model, &asked);
-        let said = unasked(machine, &asked, &found).expect("no error of ours");
+        let said = unasked(subject, &asked, &found).expect("no error of ours");
         said.iter().map(|it| it.flag).collect::<Vec<_>>()
     };
     assert!(named(1, Strategy::HeteGen).contains(&Flag::CompressWeight));

@@ -7,7 +7,6 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::LowerError;
-use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Schedule;
 use plimsoll_core::sparse::DENSE;
@@ -33,8 +32,8 @@ use crate::files::{
 use crate::padding::plan_lengths;
 use crate::planner::split::{GreedysLoss, loss_of};
 use crate::planner::{
-    Allowed, Answer, Flag, Infeasible, Objective, PlanError, Planned, Request, Strategy, Unasked,
-    is_too_long_for_advice, search_watched, unasked,
+    Allowed, Answer, Flag, Infeasible, Objective, PlanError, Planned, Request, Strategy, Subject,
+    Unasked, is_too_long_for_advice, search_watched, unasked,
 };
 use crate::report::bottleneck::bottleneck_text;
 use crate::report::plan::{duration, intervals_machine, locks_much, plan_text, search_text};
@@ -187,7 +186,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let profile = args.what_if.of(find_profile(&args.hw)?);
     let model = find_model(&args.model)?;
     let dtype = model.dtype(args.dtype.map(Dtype::from))?;
-    let machine = (&profile, &model.spec, dtype);
+    let subject = Subject {
+        profile: &profile,
+        model: &model.spec,
+        dtype,
+    };
     let request = args.wish.request(args.workload);
     let other = args.against.as_deref();
     let other = other.map(|file| against::plan_for(file, &model.spec));
@@ -204,7 +207,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let lengths = read_lengths(file)?;
         let bar = Progress::new("searching", 1);
         let mut watch = |done, steps| bar.set_of(done, steps);
-        let planned = plan_lengths(machine, &request, (&lengths, buckets_max), &mut watch);
+        let planned = plan_lengths(subject, &request, (&lengths, buckets_max), &mut watch);
         drop(bar);
         return match planned.map_err(refused)? {
             Ok(batches) => {
@@ -212,16 +215,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 let notes = notes(args, plans, &profile);
                 lengths::report(&batches, &notes, args.format, args.output.as_deref())
             }
-            Err(answer) => found(answer, machine, &request)
+            Err(answer) => found(answer, subject, &request)
                 .map_or_else(|refusal| args.refuse(&refusal), |_| Ok(())),
         };
     }
-    let answer = searched(machine, &request)?;
-    match found(answer, machine, &request) {
+    let answer = searched(subject, &request)?;
+    match found(answer, subject, &request) {
         Ok(planned) => {
             let compared = other.map(|it| compare(&it.policy, &planned.plan, &profile));
             // What would help is no reason to fail.
-            let unasked = unasked(machine, &request, &planned).unwrap_or_else(|error| {
+            let unasked = unasked(subject, &request, &planned).unwrap_or_else(|error| {
                 complain(&format!("what would help is not known: {error:#}"));
                 Vec::new()
             });
@@ -242,13 +245,10 @@ impl Args {
 }
 
 /// The planner's answer, with its progress where a person looks.
-pub(super) fn searched(
-    machine: (&HardwareProfile, &ModelSpec, Dtype),
-    request: &Request,
-) -> anyhow::Result<Answer> {
+pub(super) fn searched(subject: Subject<'_>, request: &Request) -> anyhow::Result<Answer> {
     let bar = Progress::new("searching", 1);
     let mut watch = |done, steps| bar.set_of(done, steps);
-    search_watched(machine, request, &mut watch).map_err(refused)
+    search_watched(subject, request, &mut watch).map_err(refused)
 }
 
 /// Flags that make no request are wrong usage.
@@ -268,7 +268,7 @@ pub(super) struct Refusal {
 /// The plan that a request has on a machine, or why there is none.
 pub(super) fn found(
     answer: Answer,
-    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    subject: Subject<'_>,
     request: &Request,
 ) -> Result<Box<Planned>, Refusal> {
     match answer {
@@ -280,8 +280,8 @@ pub(super) fn found(
                 ..*request
             };
             // What would help is no reason to fail.
-            let flags = unasked(machine, &request, &planned).unwrap_or_default();
-            Err(too_slow((&planned, &flags), machine.0))
+            let flags = unasked(subject, &request, &planned).unwrap_or_default();
+            Err(too_slow((&planned, &flags), subject.profile))
         }
     }
 }

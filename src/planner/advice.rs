@@ -13,7 +13,7 @@ use super::room::Room;
 use super::space::{self, Proposal, Shape};
 use super::split;
 use super::whole::Maker;
-use super::{Objective, PlanError, Planned, Search};
+use super::{Objective, PlanError, Planned, Search, Subject};
 use crate::parallel::on_all_processors;
 
 /// Proposals of the search whose shapes are tried on a changed machine.
@@ -140,7 +140,12 @@ pub(super) fn best_by_samples(
     (plan, another): (&Plan, Option<Plan>),
     (profile, forms): (&HardwareProfile, &ClosedForms),
 ) -> Result<Option<Judged>, PlanError> {
-    let maker = Maker::new(profile, &plan.model, plan.dtype, plan.workload);
+    let subject = Subject {
+        profile,
+        model: &plan.model,
+        dtype: plan.dtype,
+    };
+    let maker = Maker::new(subject, plan.workload);
     let mut plans: Vec<Plan> = another.into_iter().collect();
     for proposal in placed {
         plans.extend(maker.make(proposal)?.into_iter().next());

@@ -18,7 +18,7 @@ use super::bound::Bound;
 use super::judge::{self, Judged};
 use super::space::{self, Shape, Undivided};
 use super::whole::Maker;
-use super::{Allowed, Objective, PlanError, Request, Search, infeasible, simpler, split};
+use super::{Allowed, Objective, PlanError, Request, Search, Subject, infeasible, simpler, split};
 
 /// How many proposals of a block are made whole and judged, best first.
 const PROPOSED: usize = 8;
@@ -192,10 +192,15 @@ impl<'a> Blocks<'a> {
         workload: Workload,
         compressions: &[Compression],
     ) -> Result<Blocks<'a>, PlanError> {
+        let subject = Subject {
+            profile,
+            model,
+            dtype,
+        };
         Ok(Blocks {
             profile,
             forms: ClosedForms::new(profile, model, dtype, workload, (compressions, DENSE))?,
-            maker: Maker::new(profile, model, dtype, workload),
+            maker: Maker::new(subject, workload),
         })
     }
 
@@ -224,8 +229,12 @@ impl<'a> Blocks<'a> {
                 ..Allowed::default()
             },
         };
-        let one_gpu = Pipeline::default();
-        let base = Search::new(self.profile, &model, dtype, &request, one_gpu)?;
+        let subject = Subject {
+            profile: self.profile,
+            model: &model,
+            dtype,
+        };
+        let base = Search::new(subject, &request, Pipeline::default())?;
         let ranked = base.in_turn(
             |search| search.best(&search.shapes(), request.objective),
             Option::is_some,

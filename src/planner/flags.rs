@@ -1,16 +1,14 @@
 //! Flags that were not given, and about what they would bring.
 
-use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
-use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 
 use super::advice::{self, GAIN_MIN};
 use super::judge::{self, Judged};
 use super::{
-    Advice, Allowed, PlanError, Planned, Request, Search, Strategy, space, split, workload_of,
+    Advice, Allowed, PlanError, Planned, Request, Search, Strategy, Subject, space, split,
+    workload_of,
 };
 
 /// Sequences of the smaller blocks whose layers are split to say what that would bring; the others are all prompts at once.
@@ -45,11 +43,11 @@ pub struct Unasked {
 /// # Errors
 /// As [`search`](super::search).
 pub fn unasked(
-    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    subject: Subject<'_>,
     request: &Request,
     planned: &Planned,
 ) -> Result<Vec<Unasked>, PlanError> {
-    let in_4_bits = |what| in_4_bits(machine, (request, what), &planned.plan);
+    let in_4_bits = |what| in_4_bits(subject, (request, what), &planned.plan);
     let rates = [
         (
             Flag::CompressWeight,
@@ -61,7 +59,7 @@ pub fn unasked(
         ),
         (
             Flag::SplitLayers,
-            in_part_on_the_cpu(machine, request, &planned.plan)?,
+            in_part_on_the_cpu(subject, request, &planned.plan)?,
         ),
     ];
     let is_large = judge::is_large(&planned.plan);
@@ -79,7 +77,7 @@ pub fn unasked(
 /// Tokens a second with weights or cache in 4 bits, and all else that may be chosen; with blocks no larger than the plan's where time is
 /// limited, or where its layers are split. None where that is allowed.
 fn in_4_bits(
-    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    subject: Subject<'_>,
     (request, what): (&Request, Compression),
     plan: &Plan,
 ) -> Result<Option<f64>, PlanError> {
@@ -103,7 +101,7 @@ fn in_4_bits(
     let block = plan.policy.block_size();
     if plan.policy.split.is_some() {
         return split::rate(
-            machine,
+            subject,
             &request,
             (&[plan.policy.gpu_batch_size], is_packed),
         );
@@ -111,18 +109,17 @@ fn in_4_bits(
     let is_open = |policy: &Policy| {
         is_packed(policy) && (request.max_latency_s.is_none() || policy.block_size() <= block)
     };
-    unsplit_rate(machine, &request, (plan, is_open))
+    unsplit_rate(subject, &request, (plan, is_open))
 }
 
 /// Tokens a second of a plan whose layers are whole, of the policies that are `open`: the closed form's best, which need not be the
 /// best. It is of the pipeline of another plan, and in half layers where that is. None where none fits.
 fn unsplit_rate(
-    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    subject: Subject<'_>,
     request: &Request,
     (plan, is_open): (&Plan, impl Fn(&Policy) -> bool),
 ) -> Result<Option<f64>, PlanError> {
-    let (profile, model, dtype) = machine;
-    let search = Search::new(profile, model, dtype, request, plan.policy.pipeline)?;
+    let search = Search::new(subject, request, plan.policy.pipeline)?;
     let room = search.maker.room();
     let open: Vec<Policy> = match plan.policy.half_layers {
         true => space::also_in_halves(search.open.clone()).concat(),
@@ -131,15 +128,15 @@ fn unsplit_rate(
     let mut shapes = space::shapes(&search.forms, &open, search.maker.workload(), room);
     shapes.retain(|shape| is_open(&shape.policy));
     let placed = advice::best_of(&shapes, room);
-    let best = advice::best_by_samples(&placed, (plan, None), (profile, &search.forms))?;
-    let rate = |best: Judged| advice::rate_beside(best, plan, (profile, &search.forms));
+    let best = advice::best_by_samples(&placed, (plan, None), (subject.profile, &search.forms))?;
+    let rate = |best: Judged| advice::rate_beside(best, plan, (subject.profile, &search.forms));
     best.map(rate).transpose()
 }
 
 /// The change of the machine that helps most where plans of either strategy may be made for it: what fits only there may be of the
 /// other. Of many prompts it is that of the plan's own.
 pub(super) fn advice_of_both(
-    (profile, model, dtype): (&HardwareProfile, &ModelSpec, Dtype),
+    subject: Subject<'_>,
     request: &Request,
     planned: &Planned,
 ) -> Result<Option<Advice>, PlanError> {
@@ -149,11 +146,11 @@ pub(super) fn advice_of_both(
     let Some(all) = few.filter(|_| !judge::is_large(plan)) else {
         return Ok(planned.advice.clone());
     };
-    advice::most_of_changes(profile, planned, &|changed| {
-        let machine = (changed, model, dtype);
+    advice::most_of_changes(subject.profile, planned, &|profile| {
+        let subject = Subject { profile, ..subject };
         match plan.policy.split {
-            Some(_) => unsplit_rate(machine, request, (plan, |_: &Policy| true)),
-            None => split::rate(machine, request, (&split_blocks(all), |_: &_| true)),
+            Some(_) => unsplit_rate(subject, request, (plan, |_: &Policy| true)),
+            None => split::rate(subject, request, (&split_blocks(all), |_: &_| true)),
         }
     })
 }
@@ -167,7 +164,7 @@ fn few(prompts: Option<u64>) -> Option<u32> {
 /// Tokens a second of few prompts with split layers: of all of them, or where they are endless and time is limited, of blocks as large as the
 /// plan's. None where split layers are allowed, or prompts are many.
 fn in_part_on_the_cpu(
-    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    subject: Subject<'_>,
     request: &Request,
     plan: &Plan,
 ) -> Result<Option<f64>, PlanError> {
@@ -183,7 +180,7 @@ fn in_part_on_the_cpu(
         Some(_) => split_blocks(all),
         None => vec![all],
     };
-    split::rate(machine, request, (&blocks, |_: &_| true))
+    split::rate(subject, request, (&blocks, |_: &_| true))
 }
 
 /// The blocks that so many prompts are split in to say about what that would bring.

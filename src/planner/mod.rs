@@ -50,7 +50,7 @@ pub use flags::{Flag, Unasked, unasked};
 pub use infeasible::Infeasible;
 pub use kind::Kind;
 use pool::Pool;
-pub use request::{Allowed, Answer, Objective, PlanError, Planned, Request, Strategy};
+pub use request::{Allowed, Answer, Objective, PlanError, Planned, Request, Strategy, Subject};
 use search::{Fit, Found, Search};
 
 /// Whether a plan takes too long to simulate for changes of its machine to be tried.
@@ -68,7 +68,12 @@ pub fn search(
     dtype: Dtype,
     request: &Request,
 ) -> Result<Answer, PlanError> {
-    search_watched((profile, model, dtype), request, &mut |_, _| ())
+    let subject = Subject {
+        profile,
+        model,
+        dtype,
+    };
+    search_watched(subject, request, &mut |_, _| ())
 }
 
 /// [`search`], which says after each of its steps how many of how many are done.
@@ -76,16 +81,16 @@ pub fn search(
 /// # Errors
 /// As [`search`].
 pub fn search_watched(
-    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    subject: Subject<'_>,
     request: &Request,
     watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Answer, PlanError> {
     match request.allowed.strategy {
-        Strategy::FlexGen => search_unsplit(machine, request, watch),
-        Strategy::HeteGen => split::answer(machine, request),
+        Strategy::FlexGen => search_unsplit(subject, request, watch),
+        Strategy::HeteGen => split::answer(subject, request),
         Strategy::Auto => {
-            let whole = search_unsplit(machine, request, watch)?;
-            let answer = match split::answer(machine, request) {
+            let whole = search_unsplit(subject, request, watch)?;
+            let answer = match split::answer(subject, request) {
                 Ok(Answer::Infeasible(why)) => match whole {
                     Answer::Infeasible(whole) => {
                         Answer::Infeasible(Box::new(whole.or_nearer(*why)))
@@ -99,7 +104,7 @@ pub fn search_watched(
             };
             Ok(match answer {
                 Answer::Plan(mut planned) => {
-                    planned.advice = flags::advice_of_both(machine, request, &planned)?;
+                    planned.advice = flags::advice_of_both(subject, request, &planned)?;
                     Answer::Plan(planned)
                 }
                 answer => answer,
@@ -146,18 +151,18 @@ fn better(whole: Answer, split: Answer, objective: Objective) -> Answer {
 
 /// The best of plans whose linear layers are whole.
 fn search_unsplit(
-    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    subject: Subject<'_>,
     request: &Request,
     watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Answer, PlanError> {
-    let answer = answer(machine, request, &mut *watch)?;
+    let answer = answer(subject, request, &mut *watch)?;
     let answer = match (answer, request.max_latency_s) {
         (Answer::Plan(planned), _) if request.objective == Objective::Throughput => {
-            Answer::Plan(pipelines::with_lighter_end(planned, machine.0)?)
+            Answer::Plan(pipelines::with_lighter_end(planned, subject.profile)?)
         }
         // Of so many prompts, what was found is the quickest already.
         (Answer::TooSlow(slow), Some(limit)) if request.workload.num_prompts.is_none() => {
-            quickest(machine, request, (slow, limit), watch)?
+            quickest(subject, request, (slow, limit), watch)?
         }
         (answer, _) => answer,
     };
@@ -167,7 +172,7 @@ fn search_unsplit(
 /// The answer of the searches on all of the machine's pipelines: of a limit on time, that of no limit if it is in time. Where it is
 /// not, all is searched twice.
 fn answer(
-    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    subject: Subject<'_>,
     request: &Request,
     watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Answer, PlanError> {
@@ -176,7 +181,7 @@ fn answer(
             max_latency_s: None,
             ..*request
         };
-        let pool = searched(machine, &free, watch)?;
+        let pool = searched(subject, &free, watch)?;
         if pool.may_be_in(limit)
             && let Answer::Plan(planned) = pool.asked_within(limit).answer()?
             && planned.latency_s <= limit
@@ -184,17 +189,16 @@ fn answer(
             return Ok(Answer::Plan(planned));
         }
     }
-    searched(machine, request, watch)?.answer()
+    searched(subject, request, watch)?.answer()
 }
 
 /// What the searches on all of the machine's pipelines find.
 fn searched<'a>(
-    machine: (&'a HardwareProfile, &ModelSpec, Dtype),
+    subject: Subject<'a>,
     request: &Request,
     watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Pool<'a>, PlanError> {
-    let (profile, model, dtype) = machine;
-    let pipelines = pipelines::of_machine(profile, model, request).into_iter();
+    let pipelines = pipelines::of_machine(subject.profile, subject.model, request).into_iter();
     // A pipeline's stages are zig-zags.
     let schedule = request.allowed.schedule;
     let zigzag = schedule.is_none_or(|s| s == Schedule::ZigZag);
@@ -202,10 +206,10 @@ fn searched<'a>(
     let pipelines: Vec<Pipeline> = pipelines.collect();
     // The finalists are a step of their own.
     let steps = pipelines.len() as u64 + 1;
-    let mut pool = Pool::new(profile, request);
+    let mut pool = Pool::new(subject.profile, request);
     watch(0, steps);
     for (done, pipeline) in (1..).zip(pipelines) {
-        let base = Search::new(profile, model, dtype, request, pipeline)?;
+        let base = Search::new(subject, request, pipeline)?;
         let fits = |found: &Found| matches!(found.verdict, Fit::Plans(_));
         for (search, found) in base.in_turn(|search| search.found(request), fits)? {
             pool.add(search, found);
@@ -218,7 +222,7 @@ fn searched<'a>(
 /// Where no plan was in time: the plan that a search for the least latency finds, if that is quicker. What
 /// that search finds of one prompt is the block of that one where prompts are endless.
 fn quickest(
-    machine: (&HardwareProfile, &ModelSpec, Dtype),
+    subject: Subject<'_>,
     request: &Request,
     (slow, limit): (Box<Planned>, Seconds),
     watch: &mut dyn FnMut(u64, u64),
@@ -228,7 +232,7 @@ fn quickest(
         max_latency_s: None,
         ..*request
     };
-    let mut planned = match answer(machine, &hurried, watch)? {
+    let mut planned = match answer(subject, &hurried, watch)? {
         Answer::Plan(planned) if planned.latency_s < slow.latency_s => planned,
         _ => return Ok(Answer::TooSlow(slow)),
     };
@@ -238,7 +242,7 @@ fn quickest(
         let other = plan.filter(|plan| plan.workload != workload);
         if let Some(plan) = other {
             plan.workload = workload;
-            plan.prediction = Some(predict(plan, machine.0)?);
+            plan.prediction = Some(predict(plan, subject.profile)?);
         }
     }
     if let Some(prediction) = &planned.plan.prediction {

@@ -1,7 +1,10 @@
 //! What is asked of the planner, and what it answers.
 
+use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
+use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::LowerError;
+use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Schedule;
 use plimsoll_core::sparse::DENSE;
@@ -30,6 +33,17 @@ impl Objective {
             Objective::Latency => latency.0,
         }
     }
+}
+
+/// What is planned, and where.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// The machine.
+    pub profile: &'a HardwareProfile,
+    /// The model.
+    pub model: &'a ModelSpec,
+    /// The type of its weights, its cache and its activations.
+    pub dtype: Dtype,
 }
 
 /// What is asked of the planner.

@@ -1,8 +1,6 @@
 //! One search: on one pipeline, with some choices open.
 
-use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::model::ModelSpec;
 use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
@@ -13,7 +11,8 @@ use super::judge::{self, Judged};
 use super::space::{self, Proposal, Shape};
 use super::whole::Maker;
 use super::{
-    Allowed, Infeasible, Kind, Objective, PlanError, Request, infeasible, lp, simpler, workload_of,
+    Allowed, Infeasible, Kind, Objective, PlanError, Request, Subject, infeasible, lp, simpler,
+    workload_of,
 };
 
 /// How many proposals are tried to be made whole, best first.
@@ -74,24 +73,28 @@ pub(super) enum Fit {
 
 impl<'a> Search<'a> {
     pub(super) fn new(
-        profile: &'a HardwareProfile,
-        model: &ModelSpec,
-        dtype: Dtype,
+        subject: Subject<'a>,
         request: &Request,
         pipeline: Pipeline,
     ) -> Result<Search<'a>, PlanError> {
         let workload = workload_of(request);
-        let stage = stage_model(model, &pipeline);
+        let stage = stage_model(subject.model, &pipeline);
         let allowed = request.allowed;
         let compressions = allowed.compression.choices();
         let approximations = (compressions.as_slice(), allowed.sparse_attention);
         Ok(Search {
-            profile,
+            profile: subject.profile,
             open: space::choices(&allowed, pipeline),
-            forms: ClosedForms::new(profile, &stage, dtype, workload, approximations)?,
+            forms: ClosedForms::new(
+                subject.profile,
+                &stage,
+                subject.dtype,
+                workload,
+                approximations,
+            )?,
             allowed,
             limit: request.max_latency_s,
-            maker: Maker::new(profile, model, dtype, workload),
+            maker: Maker::new(subject, workload),
         })
     }
 

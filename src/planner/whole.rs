@@ -1,8 +1,5 @@
 //! Makes a proposal whole: tensors, cache rows and sequences that really fit.
 
-use plimsoll_core::Dtype;
-use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::PAGE_BYTES;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{Granularity, Policy};
@@ -12,7 +9,7 @@ use plimsoll_core::workload::Workload;
 use super::bound::Bound;
 use super::room::Room;
 use super::space::{Proposal, Shape};
-use super::{PlanError, lp};
+use super::{PlanError, Subject, lp};
 
 /// How often a proposal is placed again in less room before it is given up.
 const TRIES: i32 = 8;
@@ -28,24 +25,23 @@ pub(super) struct Maker {
 }
 
 impl Maker {
-    pub(super) fn new(
-        profile: &HardwareProfile,
-        model: &ModelSpec,
-        dtype: Dtype,
-        workload: Workload,
-    ) -> Maker {
+    pub(super) fn new(subject: Subject<'_>, workload: Workload) -> Maker {
         let blank = Plan {
             schema_version: PLAN_SCHEMA_VERSION,
-            model: model.clone(),
-            dtype,
+            model: subject.model.clone(),
+            dtype: subject.dtype,
             workload,
             policy: super::space::blank(),
-            capacity_bytes: profile.usable(),
+            capacity_bytes: subject.profile.usable(),
             prediction: None,
-            provenance: Provenance::of(profile, ChosenBy::Planner, env!("CARGO_PKG_VERSION")),
+            provenance: Provenance::of(
+                subject.profile,
+                ChosenBy::Planner,
+                env!("CARGO_PKG_VERSION"),
+            ),
         };
         Maker {
-            room: Room::of(profile),
+            room: Room::of(subject.profile),
             blank,
         }
     }

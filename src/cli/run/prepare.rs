@@ -34,7 +34,7 @@ use crate::files::{
     find_model, find_profile, first_difference, one_prompt, random_prompts, read_plan,
     read_prompts,
 };
-use crate::planner::{Request, Strategy};
+use crate::planner::{Request, Strategy, Subject};
 use crate::report::count;
 use crate::validate::Limits;
 
@@ -478,9 +478,13 @@ fn planned(
     };
     let request = Request { workload, ..asked };
     let profile = profile.expect("it is given or measured where a plan is made");
-    let machine = (profile, model, dtype);
-    let answer = searched(machine, &request)?;
-    match found(answer, machine, &request) {
+    let subject = Subject {
+        profile,
+        model,
+        dtype,
+    };
+    let answer = searched(subject, &request)?;
+    match found(answer, subject, &request) {
         Ok(planned) => Ok(planned.plan),
         Err(refusal) => Err(Failure::new(Exit::Infeasible, refusal.line).into()),
     }

@@ -5,10 +5,8 @@ mod loss;
 mod modules;
 mod shares;
 
-use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::{LowerError, check_fits, footprint, page_locked_bytes};
-use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Fractions, PageLocked, Policy, PolicyError, Schedule};
 use plimsoll_core::split::{PerModule, Route, SplitError, SplitLinears};
@@ -21,7 +19,8 @@ use super::judge::{Judged, better_first};
 use super::room::Room;
 use super::whole::Maker;
 use super::{
-    Allowed, Answer, Objective, PlanError, Planned, Request, advice, infeasible, workload_of,
+    Allowed, Answer, Objective, PlanError, Planned, Request, Subject, advice, infeasible,
+    workload_of,
 };
 use crate::parallel::on_all_processors;
 
@@ -75,12 +74,10 @@ pub(super) struct Sharing {
 ///
 /// # Errors
 /// A request that means nothing; an error of ours in simulating.
-pub(super) fn answer(
-    (profile, model, dtype): (&HardwareProfile, &ModelSpec, Dtype),
-    request: &Request,
-) -> Result<Answer, PlanError> {
+pub(super) fn answer(subject: Subject<'_>, request: &Request) -> Result<Answer, PlanError> {
     let workload = workload_of(request);
-    let maker = Maker::new(profile, model, dtype, workload);
+    let profile = subject.profile;
+    let maker = Maker::new(subject, workload);
     let mut policies = Vec::new();
     for sequences in sizes(workload) {
         policies.extend(open_policies(sequences, &request.allowed));
@@ -146,15 +143,15 @@ fn locking_least(
 /// Tokens a second of the best split plan with blocks of one of these numbers of sequences, of the `open` policies; none where none fits, or the
 /// model has none.
 pub(super) fn rate(
-    (profile, model, dtype): (&HardwareProfile, &ModelSpec, Dtype),
+    subject: Subject<'_>,
     request: &Request,
     (blocks, open): (&[u32], impl Fn(&Policy) -> bool),
 ) -> Result<Option<f64>, PlanError> {
-    let maker = Maker::new(profile, model, dtype, workload_of(request));
+    let maker = Maker::new(subject, workload_of(request));
     let of_block = |sequences: &u32| open_policies(*sequences, &request.allowed);
     let mut policies: Vec<_> = blocks.iter().flat_map(of_block).collect();
     policies.retain(|(policy, _)| open(policy));
-    let found = match judged((&maker, profile), policies) {
+    let found = match judged((&maker, subject.profile), policies) {
         Err(PlanError::Request(_)) => return Ok(None),
         found => found?,
     };
