@@ -6,12 +6,11 @@ use std::sync::atomic::Ordering;
 use plimsoll_backend::bench::{BenchOptions, measure};
 use plimsoll_backend::cpu::{CpuOptions, Throttles};
 use plimsoll_backend::dispatch::Dispatch;
-use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::units::BytesPerSecond;
 
 use super::backend::Backend;
-use super::options::{DtypeName, positive};
+use super::options::{DtypeArgs, positive};
 use super::output::{check_output, check_spared, print, print_json};
 use super::picture::FileKind;
 use super::profile::cpu_options;
@@ -29,9 +28,8 @@ pub struct Args {
     /// Whose shapes: a name, a config.json of Hugging Face, or a folder that holds one
     #[arg(long, default_value = "llama-2-7b")]
     model: String,
-    /// The type of weights, cache and activations [default: what the model's config.json says (dtype, or torch_dtype), else f16]
-    #[arg(long, value_enum)]
-    dtype: Option<DtypeName>,
+    #[command(flatten)]
+    dtype: DtypeArgs,
     /// Keep weights in 4 bits an element, in groups of 64
     #[arg(long)]
     compress_weight: bool,
@@ -69,7 +67,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let profile = profile.map(|hw| args.backend.profile(hw, "this is measured"));
     let profile = profile.transpose()?;
     let found = find_model(&args.model)?;
-    let dtype = found.dtype(args.dtype.map(Dtype::from))?;
+    let dtype = args.dtype.of(&found)?;
     args.backend.computed([dtype])?;
     args.backend.check_available()?;
     let cpu = options_of(args, profile.as_ref())?;

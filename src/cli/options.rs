@@ -11,6 +11,7 @@ use plimsoll_core::sparse::DENSE;
 use plimsoll_core::term::Term;
 use plimsoll_core::workload::Workload;
 
+use crate::files::{FoundModel, InputError};
 use crate::flexgen;
 use crate::serve::workload::TimeUnit;
 
@@ -216,17 +217,53 @@ impl PipelineArgs {
     }
 }
 
-/// The workload.
+/// The type that all is computed in.
 #[derive(Debug, Clone, Copy, Args)]
-pub(super) struct WorkloadArgs {
+pub(super) struct DtypeArgs {
+    /// The type of weights, cache and activations [default: what the model's config.json says (dtype, or
+    /// torch_dtype), else f16]
+    #[arg(long, value_enum)]
+    dtype: Option<DtypeName>,
+}
+
+impl DtypeArgs {
+    /// The type for a model.
+    ///
+    /// # Errors
+    /// None is given, and the model's is none that is computed with.
+    pub fn of(self, model: &FoundModel) -> Result<Dtype, InputError> {
+        model.dtype(self.dtype.map(Dtype::from))
+    }
+}
+
+/// A workload of prompts without end.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct PromptArgs {
     /// Tokens in each prompt
     #[arg(long, default_value_t = 512, value_name = "TOKENS", allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(1..))]
-    pub prompt_len: u32,
+    prompt_len: u32,
     /// Tokens generated for each prompt
     #[arg(long, default_value_t = 32, value_name = "TOKENS", allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub gen_len: u32,
+}
+
+impl From<PromptArgs> for Workload {
+    fn from(args: PromptArgs) -> Workload {
+        Workload {
+            prompt_len: args.prompt_len,
+            gen_len: args.gen_len,
+            num_prompts: None,
+        }
+    }
+}
+
+/// The workload.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct WorkloadArgs {
+    #[command(flatten)]
+    pub each: PromptArgs,
     /// Prompts in all [default: no end of them. Figures are then of one block; of a diagonal schedule, of a block's
     /// worth in the steady state]
     #[arg(long, value_name = "N", allow_negative_numbers = true,
@@ -237,9 +274,8 @@ pub(super) struct WorkloadArgs {
 impl From<WorkloadArgs> for Workload {
     fn from(args: WorkloadArgs) -> Workload {
         Workload {
-            prompt_len: args.prompt_len,
-            gen_len: args.gen_len,
             num_prompts: args.num_prompts,
+            ..args.each.into()
         }
     }
 }

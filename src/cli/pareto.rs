@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::Progress;
 use super::exit::{Exit, Failure};
-use super::options::Format;
+use super::options::{Format, PromptArgs};
 use super::output::{check_apart, check_spared, print, print_json};
 use super::picture::FileKind;
 use super::plan::{at_most, refused};
@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME", value_delimiter = ',', long_help = rules())]
     systems: Option<Vec<String>>,
     #[command(flatten)]
-    workload: Lengths,
+    workload: PromptArgs,
     /// Sequences in a block [default: 1, 2, 4 and so on, until no more fit or are of use]
     #[arg(long, value_name = "N", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=65_535))]
@@ -92,19 +92,6 @@ fn rules() -> String {
     )
 }
 
-/// The lengths of a workload whose prompts are endless.
-#[derive(Debug, Clone, Copy, clap::Args)]
-struct Lengths {
-    /// Tokens in each prompt
-    #[arg(long, default_value_t = 512, value_name = "TOKENS",
-          value_parser = clap::value_parser!(u32).range(1..))]
-    prompt_len: u32,
-    /// Tokens generated for each prompt
-    #[arg(long, default_value_t = 32, value_name = "TOKENS",
-          value_parser = clap::value_parser!(u32).range(1..))]
-    gen_len: u32,
-}
-
 #[derive(Serialize)]
 struct Report<'a> {
     hardware: &'a str,
@@ -140,11 +127,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let own_dtype = found.dtype(None).unwrap_or(DTYPE);
     let model = found.spec;
     let systems = chosen(args, &model)?;
-    let workload = Workload {
-        prompt_len: args.workload.prompt_len,
-        gen_len: args.workload.gen_len,
-        num_prompts: None,
-    };
+    let workload = Workload::from(args.workload);
     let setting = Setting {
         profile: &profile,
         model: &model,

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::LowerError;
@@ -18,7 +17,7 @@ use super::exit::{Exit, Failure};
 use super::input::check_gpus;
 use super::lengths::{self, LengthArgs};
 use super::options::{
-    DtypeName, Format, ScheduleName, Switch, WorkloadArgs, positive, share_of_values,
+    DtypeArgs, Format, ScheduleName, Switch, WorkloadArgs, positive, share_of_values,
 };
 use super::output::{
     check_apart, check_output, check_spared, complain, print, print_json, written_to,
@@ -59,10 +58,8 @@ pub struct Args {
     /// Say why the plan is better than that of another plan file, decision by decision
     #[arg(long, value_name = "FILE", conflicts_with = "prompt_lens")]
     against: Option<PathBuf>,
-    /// The type of weights, cache and activations [default: what the model's config.json says (dtype, or
-    /// torch_dtype), else f16]
-    #[arg(long, value_enum)]
-    dtype: Option<DtypeName>,
+    #[command(flatten)]
+    dtype: DtypeArgs,
     /// How to print the answer; JSON is the plan file
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -185,7 +182,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     check_spared(&[("--output", output)], Some(&args.hw), Some(&args.model))?;
     let profile = args.what_if.of(find_profile(&args.hw)?);
     let model = find_model(&args.model)?;
-    let dtype = model.dtype(args.dtype.map(Dtype::from))?;
+    let dtype = args.dtype.of(&model)?;
     let subject = Subject {
         profile: &profile,
         model: &model.spec,

@@ -22,7 +22,7 @@ use plimsoll_core::units::BytesPerSecond;
 use super::Progress;
 use super::backend::Backend;
 use super::exit::{Exit, Failure};
-use super::options::{DtypeName, Format, WorkloadArgs, positive};
+use super::options::{DtypeArgs, Format, WorkloadArgs, positive};
 use super::output::{check_apart, check_outputs, check_spared};
 use super::pace::Around;
 use super::profile::cpu_options;
@@ -56,10 +56,8 @@ pub struct Args {
     workload: WorkloadArgs,
     #[command(flatten)]
     wish: super::plan::Wish,
-    /// The type of weights, cache and activations [default: what the model's config.json says (dtype, or
-    /// torch_dtype), else f16]
-    #[arg(long, value_enum)]
-    dtype: Option<DtypeName>,
+    #[command(flatten)]
+    dtype: DtypeArgs,
     /// Prompts, a line each: {"id": 1, "prompt": "Once"} or {"id": 1, "prompt_token_ids": [2, 100]}, of any
     /// lengths; the longest is the plan's prompt length where one is made; - reads standard input [default: random]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt_len", "num_prompts"])]

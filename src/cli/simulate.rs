@@ -4,7 +4,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::builder::RangedU64ValueParser;
-use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::HardwareProfile;
@@ -19,7 +18,7 @@ use plimsoll_core::tier::Tier;
 use super::exit::{Exit, Failure};
 use super::input::{check_gpus, check_plan};
 use super::options::{
-    DtypeName, Format, GranularityName, PageLockName, PipelineArgs, ScheduleName, Switch,
+    DtypeArgs, Format, GranularityName, PageLockName, PipelineArgs, ScheduleName, Switch,
     WorkloadArgs, page_lock, share_of_values, term,
 };
 use super::output::{check_apart, check_outputs, check_spared, print, written_to};
@@ -97,10 +96,8 @@ pub struct Args {
     #[arg(long, value_name = "SHARE", default_value_t = DENSE, value_parser = share_of_values,
           allow_negative_numbers = true)]
     sparse_attention: f64,
-    /// The type of weights, cache and activations [default: what the model's config.json says (dtype, or
-    /// torch_dtype), else f16]
-    #[arg(long, value_enum)]
-    dtype: Option<DtypeName>,
+    #[command(flatten)]
+    dtype: DtypeArgs,
     /// Switch off a term of the cost model; may be given several times. What comes out predicts no run, so
     /// it is not written as a plan
     #[arg(long, value_name = "TERM", value_parser = term(), conflicts_with = "output")]
@@ -319,7 +316,7 @@ fn from_flags(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
         .what_if
         .of(find_profile(args.hw.as_deref().expect(given))?);
     let model = find_model(args.model.as_deref().expect(given))?;
-    let dtype = model.dtype(args.dtype.map(Dtype::from))?;
+    let dtype = args.dtype.of(&model)?;
     let model = model.spec;
     let policy = policy(args, &profile)?;
     let workload = args.workload.into();

@@ -82,7 +82,7 @@ impl Prepared {
         let spec = spec.or(given.as_ref().map(|plan| &plan.model));
         let spec = spec.expect("clap has asked for one of them").clone();
         let dtype = match (&given, &model) {
-            (None, Some(model)) => model.dtype(args.dtype.map(Dtype::from))?,
+            (None, Some(model)) => args.dtype.of(model)?,
             (given, _) => given.as_ref().expect("clap has asked for one").dtype,
         };
         let prompts = read(args, &spec, tokenizer.as_ref(), given.as_ref())?;
@@ -257,7 +257,7 @@ fn read(
 
 /// Tokens to generate, which leave room for a prompt of one token at least.
 fn gen_len(args: &Args, model: &ModelSpec) -> Result<u32, Failure> {
-    let (asked, sees) = (args.workload.gen_len, model.max_position_embeddings);
+    let (asked, sees) = (args.workload.each.gen_len, model.max_position_embeddings);
     if asked < sees {
         return Ok(asked);
     }
