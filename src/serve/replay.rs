@@ -333,6 +333,36 @@ impl Server {
     }
 }
 
+impl Prediction {
+    /// What messages call it.
+    fn name(&self) -> String {
+        match self {
+            Prediction::Oracle => "oracle".to_owned(),
+            Prediction::Classifier {
+                accuracy,
+                distance,
+                wrong,
+                ..
+            } => {
+                let far = match *distance == 1.0 {
+                    true => String::new(),
+                    false => format!(", wrong by {distance} buckets"),
+                };
+                let way = match wrong {
+                    Wrong::Either => "",
+                    Wrong::Short => ", always short",
+                    Wrong::Long => ", always long",
+                };
+                format!("accuracy {accuracy}{far}{way}")
+            }
+            Prediction::Learner { features, .. } => match features.texts() {
+                0 => "learns from prompts' lengths".to_owned(),
+                texts => format!("learns from {texts} prompts"),
+            },
+        }
+    }
+}
+
 impl Manager {
     /// As flags call it.
     pub fn name(&self) -> String {
@@ -345,41 +375,19 @@ impl Manager {
                 preemption: Preemption::Swap,
             } => "vllm (swap)".to_owned(),
             Manager::S3 {
-                prediction: Prediction::Oracle,
-                ..
-            } => "s3 (oracle)".to_owned(),
-            Manager::S3 {
-                prediction:
-                    Prediction::Classifier {
-                        accuracy,
-                        distance,
-                        wrong,
-                        ..
-                    },
-                ..
+                prediction,
+                reserve,
             } => {
-                let far = match *distance == 1.0 {
-                    true => String::new(),
-                    false => format!(", wrong by {distance} buckets"),
+                let what = match reserve {
+                    Reserve::Output => "; room for answers alone",
+                    Reserve::All => "",
                 };
-                let way = match wrong {
-                    Wrong::Either => "",
-                    Wrong::Short => ", always short",
-                    Wrong::Long => ", always long",
-                };
-                format!("s3 (accuracy {accuracy}{far}{way})")
+                format!("s3 ({}{what})", prediction.name())
             }
             Manager::Pie(Expansion::Auto(settings)) => format!(
                 "pie (adaptive expansion, tried again after {} iterations)",
                 settings.probe_after
             ),
-            Manager::S3 {
-                prediction: Prediction::Learner { features, .. },
-                ..
-            } => match features.texts() {
-                0 => "s3 (learns from prompts' lengths)".to_owned(),
-                texts => format!("s3 (learns from {texts} prompts)"),
-            },
             Manager::Pie(Expansion::Fixed(expansion)) => format!("pie (expansion {expansion})"),
         }
     }

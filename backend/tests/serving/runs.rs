@@ -241,6 +241,7 @@ pub const EAGER: Settings = Settings {
     window: 2,
     stalled_max: 0.5,
     stalled_windows: 1,
+    stalled_growing_max: 0.5,
     early_min: 0.0,
     scaling_min: 0.0,
     probe_after: 4,

@@ -38,6 +38,12 @@ struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     micro_batches: Option<u32>,
     kv_bytes: Bytes,
+    /// Of an iteration, at most.
+    max_sequences: u32,
+    max_tokens: u32,
+    /// Of a closed loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clients: Option<u32>,
     requests: usize,
     #[serde(flatten)]
     summary: &'a ServeSummary,
@@ -164,6 +170,9 @@ pub(super) fn print_replayed(
             stages: pipeline.map(|of| of.stages),
             micro_batches: pipeline.map(|of| of.micro_batches),
             kv_bytes: server.kv_bytes,
+            max_sequences: server.limits.sequences,
+            max_tokens: server.limits.tokens,
+            clients: server.clients,
             requests,
             summary,
             refused_requests: replayed

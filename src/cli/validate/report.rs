@@ -212,11 +212,11 @@ pub(super) fn text(report: &Report<'_>, score: &Score, dir: &Path) -> String {
     text
 }
 
-/// Errors in a line.
+/// Errors of latencies in a line.
 pub(super) fn errors_text(what: &str, errors: &Errors) -> String {
     let spearman = errors.spearman.map(|rank| format!("; Spearman {rank:.3}"));
     format!(
-        "{what}: median {:.1}%, p95 {:.1}%, max {:.1}% (signed median {}){}\n",
+        "{what}: median {:.1}%, p95 {:.1}%, max {:.1}% (signed median {}; above 0 is predicted too slow){}\n",
         100.0 * errors.median_abs_error,
         100.0 * errors.p95_abs_error,
         100.0 * errors.max_abs_error,

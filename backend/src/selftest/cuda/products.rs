@@ -131,7 +131,7 @@ fn together(
             bench.next_case();
             let (x, left) = bench.operand(of.0, m * k, 1.0)?;
             let one = |n: &usize| {
-                let ends = (n % 2 == 0, columns.len() == 2);
+                let ends = (n.is_multiple_of(2), columns.len() == 2);
                 with_rows(bench, of, (x, &left), [*m, *n, *k], ends)
             };
             let all = columns.iter().map(one).collect::<Result<Vec<_>, _>>()?;
