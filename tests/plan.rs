@@ -36,7 +36,11 @@ fn what_does_not_fit_is_infeasible_and_names_the_tier() {
     place.text(&format!("{shared} --compress-weight"));
     // What would help is said of prompts without end as well.
     let slow = "plan --hw t4 --model opt-30b --device-gb 12 --host-gb 80 --disk-gb 0 --gen-len 8 --max-latency-s 0.001";
-    let words = ["--max-latency-s", "fastest", "--strategy auto (the CPU computes"];
+    let words = [
+        "--max-latency-s",
+        "fastest",
+        "--strategy auto (the CPU computes",
+    ];
     place.refused(slow, 3, &words);
 }
 

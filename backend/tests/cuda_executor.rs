@@ -344,6 +344,38 @@ fn products_that_share_their_input_are_one_launch() {
     }
 }
 
+/// Where the vendor's library suits one of all their columns, which has no launch for several, the flat product computes them.
+#[test]
+fn the_vendors_library_computes_no_products_that_share_their_input() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (changes, joined) in [("", 2), ("weights", 0)] {
+        let Some(card) = FakeCard::new(Order::Random(6)) else {
+            return;
+        };
+        let (model, source) = subject("tiny-mistral");
+        let plan = plan(
+            &model,
+            Dtype::F16,
+            policy((1, 1), DEVICE, changes),
+            workload(4, 2, 1),
+        );
+        let from_two = Inflections {
+            m1: Some(2),
+            m2: Some(2),
+        };
+        let shapes = Weights::of_model_on_card_and_joined(&model, Dtype::F16);
+        let shapes = Weights::whole_then_in_groups(shapes).into_iter();
+        let dispatch = Dispatch::of(shapes.map(|weights| (weights, from_two)));
+        let (prompts, options) = (uneven(1, 4, &model), CpuOptions::new(dir.path()));
+        on_card_with(&plan, &*source, &prompts, (&card, dispatch), &options).expect("it runs");
+        let calls = card.calls();
+        let flat =
+            |call: &Call| matches!(call, Call::Launch(launch) if launch.kernel == "thin_f16_e1");
+        let found = calls.iter().filter(|(call, _)| flat(call)).count();
+        assert_eq!(found, joined * model.num_hidden_layers as usize);
+    }
+}
+
 /// Each shape of the model has its curve over rows, and its products are computed by what was measured.
 #[test]
 fn products_are_measured_before_the_clock_starts() {

@@ -173,6 +173,7 @@ fn round_trip_keeps_every_optional_part() {
     profile.compute.stream_handoff = Some(Quantity::new(Seconds(2e-6), "lab"));
     profile.compute.cpu_copy_share = Some(Quantity::new(0.25, "lab"));
     profile.compute.device_threads = Some(Quantity::new(12, "lab"));
+    profile.compute.joined_rows = Some(Quantity::new(16, "lab"));
     profile.compute.cpu_attention_prefill = Some(profile.compute.attention_prefill.clone());
     profile.compute.cpu_gemm = profile.compute.gemm.clone();
     profile.compute.part_launch = Some(profile.compute.launch.clone());

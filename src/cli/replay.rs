@@ -261,7 +261,7 @@ fn reserved_too_little(server: &Server, summary: &ServeSummary) -> Option<String
     };
     (*reserve == Reserve::Output && summary.kv_used > 1.0).then(|| {
         format!(
-            "no room was made for prompts, and with them the cache is in use to {}, on average; --reserve all makes room \
+            "no room was made for prompts, and with them the cache would be {} full, on average; --reserve all makes room \
              for them",
             percent(summary.kv_used)
         )

@@ -70,12 +70,19 @@ pub(super) fn curves(
         let Op::Linear { m, gemms, .. } = part.task.op else {
             continue;
         };
-        let gemms = match m <= joined_rows {
-            true => gemms.joined(part.stage),
-            false => gemms,
+        let shared = match m <= joined_rows {
+            true => gemms.sharing(part.stage),
+            false => 0..0,
         };
-        let alone = |gemm: Gemm| alone_s(products, (part.dtype, part.biased), (m, gemm));
-        let all: Option<f64> = gemms.iter().map(alone).sum();
+        let alone_s = |gemm, joined| {
+            let of = (part.dtype, part.biased);
+            alone_s(products, of, (m, gemm, joined))
+        };
+        let all = gemms.iter().enumerate();
+        let alone = all.filter(|(index, _)| !shared.contains(index));
+        let alone = alone.map(|(_, gemm)| alone_s(gemm, false));
+        let joined = gemms.together(&shared).map(|gemm| alone_s(gemm, true));
+        let all: Option<f64> = alone.chain(joined).sum();
         let (Some(all), Some(first)) = (all, gemms.iter().next()) else {
             continue;
         };
@@ -135,11 +142,11 @@ const CERTAIN: f64 = 0.25;
 /// Single times count as one part in so many of the middle one at least.
 const LEAST_OF_MIDDLE: f64 = 16.0;
 
-/// Seconds of a product with whole weights by itself, by the implementation that an executor chooses.
+/// Seconds of a product with whole weights by itself, or of several that are computed as one, by what an executor chooses.
 fn alone_s(
     products: &[ProductCurves],
     (dtype, biased): (Dtype, bool),
-    (m, gemm): (u32, Gemm),
+    (m, gemm, joined): (u32, Gemm, bool),
 ) -> Option<f64> {
     let of_shape = products.iter().filter(|known| {
         (known.dtype, known.packed, known.n, known.k) == (dtype, false, gemm.n, gemm.k)
@@ -147,7 +154,12 @@ fn alone_s(
     let known = of_shape.min_by_key(|known| known.biased != biased);
     let rows = f64::from(m);
     let flops = 2.0 * rows * f64::from(gemm.n) * f64::from(gemm.k);
-    known.map(|known| flops / known.chosen_on_gpu(m).at(rows))
+    let known = known?;
+    let curve = match joined {
+        true => known.joined(known.inflections().choose_on_gpu(m))?,
+        false => known.chosen_on_gpu(m),
+    };
+    Some(flops / curve.at(rows))
 }
 
 #[cfg(test)]

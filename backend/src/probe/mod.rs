@@ -495,16 +495,20 @@ fn measure_products(
     }
 }
 
-/// Of a GPU those that share their input as well, for the rows that it computes such at once for.
+/// Of a GPU those that share their input as well, which it computes at once where rows are few.
 fn measure_joined(
     card: &dyn Card,
     options: &ProbeOptions,
     calibration: &[ModelSpec],
 ) -> Result<(), ProbeError> {
+    let narrowest = options.dtypes.iter().min_by_key(|d| d.size_bytes());
     for dtype in &options.dtypes {
         for model in options.models.iter().chain(calibration) {
             options.cpu.check_goes_on()?;
-            let shapes = Weights::of_model_on_card_and_joined(model, *dtype);
+            let mut shapes = Weights::of_model_on_card_and_joined(model, *dtype);
+            if Some(dtype) == narrowest {
+                shapes = Weights::whole_then_in_groups(shapes);
+            }
             learn_on(card, &options.cpu.dispatch, shapes).map_err(CpuError::from)?;
         }
     }

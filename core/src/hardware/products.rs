@@ -60,6 +60,18 @@ impl Inflections {
     }
 }
 
+impl Implementation {
+    /// What computes products that share their input in one launch where this suits one of all their columns: the conventional way,
+    /// the vendor's, has no such launch. None of weights in 4 bits, which it unpacks one by one.
+    pub fn of_joined(self, packed: bool) -> Option<Implementation> {
+        match (self, packed) {
+            (Implementation::Conventional, true) => None,
+            (Implementation::Conventional, false) => Some(Implementation::Flat),
+            (own, _) => Some(own),
+        }
+    }
+}
+
 /// What was measured for weights of one shape: FLOP/s over rows of each implementation, the product alone, with weights that
 /// no cache holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -114,6 +126,12 @@ impl ProductCurves {
     pub fn chosen_on_gpu(&self, m: u32) -> &Curve {
         let chosen = self.of(self.inflections().choose_on_gpu(m));
         chosen.unwrap_or(&self.conventional)
+    }
+
+    /// The curve of what computes products together where an implementation suits one of all their columns.
+    pub fn joined(&self, chosen: Implementation) -> Option<&Curve> {
+        let joined = chosen.of_joined(self.packed)?;
+        Some(self.of(joined).unwrap_or(&self.gemv))
     }
 
     /// Its curves, each with its key.

@@ -421,6 +421,11 @@ impl HardwareProfile {
             let value = f64::from(q.value);
             entry("compute.device_threads", q, value, Range::Positive)
         }));
+        let rows = compute.joined_rows.as_ref();
+        all.extend(rows.map(|q| {
+            let value = f64::from(q.value);
+            entry("compute.joined_rows", q, value, Range::Positive)
+        }));
         let share = compute.cpu_copy_share.as_ref();
         all.extend(share.map(|q| entry("compute.cpu_copy_share", q, q.value, Range::Fraction)));
         for (key, q) in compute.pace.iter().flat_map(|pace| {

@@ -1,5 +1,7 @@
 //! What tasks do, with their real shapes.
 
+use std::ops::Range;
+
 use crate::units::{Bytes, Flops};
 
 /// `y[m, n] = x[m, k] * w[n, k]^T`, without `m`, which the operation states.
@@ -46,22 +48,23 @@ impl Gemms {
         self.items.iter().flatten().copied()
     }
 
-    /// The same of a part of a layer, those that share their input as one: queries, keys and values; a gate and what it gates.
-    #[must_use]
-    pub fn joined(&self, stage: Stage) -> Gemms {
-        let all: Vec<Gemm> = self.iter().collect();
-        let shared = match (stage, all.len()) {
-            (Stage::Project, count) => 0..count,
+    /// Which of a part of a layer share their input: queries, keys and values; a gate and what it gates.
+    pub fn sharing(&self, stage: Stage) -> Range<usize> {
+        match (stage, self.iter().count()) {
+            (Stage::Project, count @ 2..) => 0..count,
             (Stage::Mlp, 3) => 0..2,
             (Stage::Finish, 4) => 1..3,
-            _ => return *self,
-        };
-        let [before, after] = [&all[..shared.start], &all[shared.end..]];
-        let one = all[shared].iter().copied().reduce(|one, other| Gemm {
+            _ => 0..0,
+        }
+    }
+
+    /// Some of them, which share their input, as one.
+    pub fn together(&self, some: &Range<usize>) -> Option<Gemm> {
+        let some = self.iter().skip(some.start).take(some.len());
+        some.reduce(|one, other| Gemm {
             n: one.n + other.n,
             ..one
-        });
-        Gemms::new(&[before, one.as_slice(), after].concat())
+        })
     }
 }
 
@@ -446,29 +449,20 @@ mod tests {
     /// Of a layer with a gate, 4 wide and 10 in its middle, and keys a quarter of queries; and of one without.
     #[test]
     fn products_that_share_their_input_are_one() {
-        let gemms = |all: &[[u32; 2]]| {
-            let gemms: Vec<Gemm> = all.iter().map(|[n, k]| Gemm { n: *n, k: *k }).collect();
-            Gemms::new(&gemms)
-        };
         let (output, up, down) = ([4, 4], [10, 4], [4, 10]);
         for (stage, all, joined) in [
-            (Stage::Project, vec![[4, 4], [1, 4], [1, 4]], vec![[6, 4]]),
-            (
-                Stage::Finish,
-                vec![output, up, up, down],
-                vec![output, [20, 4], down],
-            ),
-            (
-                Stage::Finish,
-                vec![output, up, down],
-                vec![output, up, down],
-            ),
-            (Stage::Mlp, vec![up, up, down], vec![[20, 4], down]),
-            (Stage::Mlp, vec![up, down], vec![up, down]),
-            (Stage::Output, vec![output], vec![output]),
-            (Stage::Head, vec![[9, 4]], vec![[9, 4]]),
+            (Stage::Project, vec![[4, 4], [1, 4], [1, 4]], Some([6, 4])),
+            (Stage::Finish, vec![output, up, up, down], Some([20, 4])),
+            (Stage::Finish, vec![output, up, down], None),
+            (Stage::Mlp, vec![up, up, down], Some([20, 4])),
+            (Stage::Mlp, vec![up, down], None),
+            (Stage::Output, vec![output], None),
+            (Stage::Head, vec![[9, 4]], None),
         ] {
-            assert_eq!(gemms(&all).joined(stage), gemms(&joined), "{stage:?}");
+            let all: Vec<Gemm> = all.into_iter().map(|[n, k]| Gemm { n, k }).collect();
+            let gemms = Gemms::new(&all);
+            let one = gemms.together(&gemms.sharing(stage));
+            assert_eq!(one.map(|it| [it.n, it.k]), joined, "{stage:?}");
         }
     }
 }

@@ -284,10 +284,12 @@ impl Scheduler {
         if !made_room || self.running.count() == 0 {
             self.let_in(iteration);
         }
-        let full = self.load.sequences >= self.limits.sequences;
-        let lacks_room = !full && self.manager.lacks_room(&self.running);
-        // Where the iteration takes no more tokens either, room may not be what is lacking: it is as it was.
-        self.lacks_room = lacks_room && (self.lacks_room || !self.takes_no_more());
+        if self.pie.is_some() {
+            let full = self.load.sequences >= self.limits.sequences;
+            let lacks_room = !full && self.manager.lacks_room(&self.running);
+            // Where the iteration takes no more tokens either, room may not be what is lacking: it is as it was.
+            self.lacks_room = lacks_room && (self.lacks_room || !self.takes_no_more());
+        }
         let is_one = self.load.sequences > 0;
         if is_one {
             self.iteration = iteration;

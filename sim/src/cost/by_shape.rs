@@ -4,6 +4,8 @@
 //! moments of its kernels) does not. Rates of whole parts have both in them, and say too much of a model whose weights are
 //! fewer beside the same, as on a GPU, where products of few rows take microseconds.
 
+use std::ops::Range;
+
 use plimsoll_core::Dtype;
 use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::hardware::{Compute, Curve, Inflections, ProductCurves};
@@ -113,15 +115,18 @@ impl Shape {
 }
 
 impl Product {
-    /// Its time for so many rows, by the implementation that an executor chooses.
-    fn seconds(&self, m: u32) -> f64 {
+    /// Its time for so many rows, by the implementation that an executor chooses for one product, or for several that it computes as one.
+    fn seconds(&self, m: u32, joined: bool) -> f64 {
         let rows = f64::from(m);
-        2.0 * rows * self.shape.elements() / self.curve(m).at(rows)
+        2.0 * rows * self.shape.elements() / self.curve(m, joined).at(rows)
     }
 
-    fn curve(&self, m: u32) -> &Curve {
-        let chosen = self.curves.of(self.points.choose_on_gpu(m));
-        chosen.unwrap_or(&self.curves.conventional)
+    fn curve(&self, m: u32, joined: bool) -> &Curve {
+        let chosen = self.points.choose_on_gpu(m);
+        match joined {
+            true => self.curves.joined(chosen).unwrap_or(&self.curves.gemv),
+            false => self.curves.of(chosen).unwrap_or(&self.curves.conventional),
+        }
     }
 }
 
@@ -176,30 +181,36 @@ impl ByShape {
         !self.packed[0].is_empty()
     }
 
-    /// A part of a layer's products of so many rows as they are computed.
-    pub(super) fn computed(&self, stage: Stage, m: u32, gemms: Gemms) -> Gemms {
+    /// Which of a part of a layer's products of so many rows may be computed as one.
+    pub(super) fn shared(&self, stage: Stage, m: u32, gemms: &Gemms) -> Range<usize> {
         match m <= self.joined_rows {
-            true => gemms.joined(stage),
-            false => gemms,
+            true => gemms.sharing(stage),
+            false => 0..0,
         }
     }
 
     /// What parts of a layer so wide take together for so many rows, with so large a share of what is beside their products, and weights
-    /// that are in 4 bits or whole.
+    /// that are in 4 bits or whole; of their products some may be computed as one.
     pub(super) fn parts(
         &self,
         (stages, m, share): (&[Stage], u32, f64),
         (width, packed): (u32, bool),
-        gemms: impl Iterator<Item = Gemm>,
+        (gemms, shared): (&Gemms, Range<usize>),
         each: &mut impl FnMut(Part),
     ) {
-        let known = match packed && self.knows_packed() {
+        let all = match packed && self.knows_packed() {
             true => &self.packed,
             false => &self.products,
         };
-        for (index, gemm) in gemms.enumerate() {
-            let known = &known[usize::from(self.is_biased(stages, index))];
-            product(known.of_rows(m), (m, gemm), each);
+        let known = |index| all[usize::from(self.is_biased(stages, index))].of_rows(m);
+        let joined = gemms.together(&shared);
+        let joined = joined.filter(|it| joins(known(shared.start), (m, *it)));
+        for (index, gemm) in gemms.iter().enumerate() {
+            match joined {
+                Some(one) if index == shared.start => product(known(index), (m, one, true), each),
+                Some(_) if shared.contains(&index) => {}
+                _ => product(known(index), (m, gemm, false), each),
+            }
         }
         let beside = stages
             .iter()
@@ -255,32 +266,57 @@ impl ByShape {
 /// A product `[m, k] x [n, k]^T` by those that were measured (by elements, ascending): as it was itself, or on a line between the
 /// nearest shapes that have no more elements and no fewer. Beyond all of them the nearest one's rate is taken; of a smaller one no
 /// less than that one's time for one row, of which little is its weights'.
-fn product(all: &[Product], (m, gemm): (u32, Gemm), each: &mut impl FnMut(Part)) {
+fn product(all: &[Product], (m, gemm, joined): (u32, Gemm, bool), each: &mut impl FnMut(Part)) {
     let shape = Shape::new(gemm.n, gemm.k);
     let above = all.partition_point(|known| known.shape.elements() < shape.elements());
     let up_to = all.partition_point(|known| known.shape.elements() <= shape.elements());
     let low = nearest(&all[..up_to], &shape);
     let high = nearest(&all[above..], &shape);
-    let mut add = |known: &Product, seconds: f64| each(part(all, known, (m, &shape), seconds));
+    let mut add = |known: &Product, share: f64, least: f64| {
+        let seconds = (share * known.seconds(m, joined)).max(least);
+        each(part(
+            all,
+            (known, known.curve(m, joined)),
+            (m, &shape),
+            seconds,
+        ));
+    };
     match (low, high) {
         (Some(low), Some(high)) if high.shape.elements() > low.shape.elements() => {
             let [from, to] = [low, high].map(|known| known.shape.elements());
             let share = (shape.elements() - from) / (to - from);
-            add(low, (1.0 - share) * low.seconds(m));
-            add(high, share * high.seconds(m));
+            add(low, 1.0 - share, 0.0);
+            add(high, share, 0.0);
         }
         (Some(known), _) | (None, Some(known)) => {
             let times = shape.elements() / known.shape.elements();
-            let least = if times < 1.0 { known.seconds(1) } else { 0.0 };
-            add(known, (known.seconds(m) * times).max(least));
+            let least = if times < 1.0 {
+                known.seconds(1, joined)
+            } else {
+                0.0
+            };
+            add(known, times, least);
         }
         (None, None) => {}
     }
 }
 
-/// A time by one of all that were measured.
-fn part(all: &[Product], known: &Product, (m, shape): (u32, &Shape), seconds: f64) -> Part {
-    let curve = known.curve(m);
+/// Whether products are computed as one that is so large: what computes the nearest that was measured says so.
+fn joins(all: &[Product], (m, gemm): (u32, Gemm)) -> bool {
+    let nearest = nearest(all, &Shape::new(gemm.n, gemm.k));
+    nearest.is_some_and(|known| {
+        let chosen = known.points.choose_on_gpu(m);
+        chosen.of_joined(known.curves.packed).is_some()
+    })
+}
+
+/// A time by a curve of one of all that were measured.
+fn part(
+    all: &[Product],
+    (known, curve): (&Product, &Curve),
+    (m, shape): (u32, &Shape),
+    seconds: f64,
+) -> Part {
     let of = |at: usize| all[at].shape.elements();
     Part {
         number: of_type(PRODUCTS, known.curves.dtype),
@@ -365,7 +401,7 @@ mod tests {
         let mut all = 0.0;
         product(
             known.products[1].of_rows(m),
-            (m, Gemm { n, k }),
+            (m, Gemm { n, k }, false),
             &mut |part| all += part.seconds.0,
         );
         all
@@ -416,29 +452,49 @@ mod tests {
         assert_eq!([us(1), us(1000)], [3.0, 30.0]);
     }
 
+    /// The vendor's library is the fastest from 16 rows on, but has no launch for several products. In 4 bits it unpacks each.
     #[test]
     fn products_that_share_their_input_are_one_where_rows_are_few() {
         let profile = plimsoll_core::hardware::embedded::profile("t4").expect("embedded");
+        let of = |packed: bool, n: u32, seconds: f64| {
+            let curve = |times: [(f64, f64); 3]| {
+                let rate = |(m, times): (f64, f64)| {
+                    (m, 2.0 * m * f64::from(n) * 100.0 / (times * seconds))
+                };
+                curve(&times.map(rate))
+            };
+            ProductCurves {
+                packed,
+                gemv: curve([(1.0, 1.0), (15.0, 1.0), (16.0, 4.0)]),
+                flat: (!packed).then(|| curve([(1.0, 2.0), (15.0, 2.0), (16.0, 2.0)])),
+                conventional: curve([(1.0, 9.0), (15.0, 9.0), (16.0, 1.0)]),
+                ..measured(n, 100, seconds)
+            }
+        };
+        let shapes = [(100, 2e-6), (300, 5e-6)];
+        let products = [false, true].map(|packed| shapes.map(|(n, s)| of(packed, n, s)));
         let compute = Compute {
-            products: vec![measured(100, 100, 2e-6), measured(300, 100, 5e-6)],
+            products: products.concat(),
             beside_products: vec![beside(Stage::Project, 100, 1e-6)],
             joined_rows: Some(Quantity::new(16, "a test")),
             ..profile.compute
         };
         let known = ByShape::new(&compute, Dtype::F16, [true; 2]).expect("known");
         let gemms = Gemms::new(&[Gemm { n: 100, k: 100 }; 3]);
-        let us = |m: u32| {
-            let (mut all, gemms) = (0.0, known.computed(Stage::Project, m, gemms));
-            let mut add = |part: Part| all += 1e6 * part.seconds.0;
-            known.parts(
-                (&[Stage::Project], m, 1.0),
-                (100, false),
-                gemms.iter(),
-                &mut add,
-            );
+        let us = |m: u32, packed: bool| {
+            let mut all = 0.0;
+            let shared = known.shared(Stage::Project, m, &gemms);
+            let of = (&[Stage::Project][..], m, 1.0);
+            known.parts(of, (100, packed), (&gemms, shared), &mut |part| {
+                all += 1e6 * part.seconds.0;
+            });
             all.round()
         };
-        assert_eq!([us(1), us(16), us(17)], [6.0, 6.0, 7.0]);
+        let of_rows = |packed| [1, 15, 16].map(|m| us(m, packed));
+        assert_eq!(of_rows(false), [6.0, 6.0, 11.0]);
+        assert_eq!(of_rows(true), [6.0, 6.0, 7.0]);
+        // Of more rows each is by itself.
+        assert_eq!(us(17, false), 1.0 + (3.0 * 2.0 * 17.0_f64 / 16.0).round());
     }
 
     #[test]
@@ -513,11 +569,14 @@ mod tests {
         let us = |biased, stages: &[Stage], packed| {
             // bf16 has those of f16.
             let known = ByShape::new(&compute, Dtype::Bf16, biased).expect("known");
-            let gemms = [Gemm { n: 100, k: 100 }; 4].into_iter();
+            let gemms = Gemms::new(&[Gemm { n: 100, k: 100 }; 4]);
             let mut all = 0.0;
-            known.parts((stages, 1, 0.0), (100, packed), gemms, &mut |part| {
-                all += 1e6 * part.seconds.0
-            });
+            known.parts(
+                (stages, 1, 0.0),
+                (100, packed),
+                (&gemms, 0..0),
+                &mut |part| all += 1e6 * part.seconds.0,
+            );
             all.round()
         };
         for packed in [false, true] {

@@ -347,8 +347,13 @@ impl CostModel {
             _ => first.k,
         });
         let Some(width) = width else { return };
-        let gemms = known.computed(stage, m, gemms);
-        known.parts((&[rated], m, share), (width, packed), gemms.iter(), each);
+        let shared = known.shared(stage, m, &gemms);
+        known.parts(
+            (&[rated], m, share),
+            (width, packed),
+            (&gemms, shared),
+            each,
+        );
         each(self.launch());
     }
 

@@ -31,7 +31,7 @@ impl CostModel {
                 known.parts(
                     (&Stage::RATED, it.tokens, 1.0),
                     (width, it.compressed),
-                    it.gemms.iter(),
+                    (&it.gemms, 0..0),
                     &mut of_layer,
                 );
             }

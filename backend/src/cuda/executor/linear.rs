@@ -92,7 +92,9 @@ impl<G: Ground> Work<'_, G> {
 
     /// The launch that computes products of the same rows, if one does.
     fn joined(&self, products: &[Product]) -> Result<Option<Launch>, TaskError> {
-        let first = &products[0];
+        let [first, _, ..] = products else {
+            return Ok(None);
+        };
         let [m, _, k] = first.shape;
         if m > JOINED_ROWS || products.iter().any(|it| it.packed != first.packed) {
             return Ok(None);
@@ -104,10 +106,13 @@ impl<G: Ground> Work<'_, G> {
             packed: first.packed,
             biased: products.iter().any(|it| it.bias != 0),
         };
-        Ok(match choose(&self.device.dispatch, m, weights) {
-            Implementation::Gemv => Some(launches::gemv_joined(products)?),
-            Implementation::Flat => Some(launches::thin_joined(products)?),
-            Implementation::Conventional => None,
+        let chosen = choose(&self.device.dispatch, m, weights);
+        Ok(match chosen.of_joined(weights.packed) {
+            Some(Implementation::Flat) if check_depth(k).is_ok() => {
+                Some(launches::thin_joined(products)?)
+            }
+            Some(_) => Some(launches::gemv_joined(products)?),
+            None => None,
         })
     }
 

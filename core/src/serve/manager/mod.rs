@@ -38,12 +38,6 @@ pub trait KvManager: Debug {
     /// How many wait.
     fn waiting(&self) -> usize;
 
-    /// Who is to join next, whether or not there is room.
-    fn next(&self) -> Option<u32>;
-
-    /// Whether there is no room for the next that is to join.
-    fn lacks_room(&self, running: &Running) -> bool;
-
     /// Gives room to the next that is to join, if it has room and asks for no more tokens to be computed than this.
     fn admit(&mut self, running: &Running, tokens_max: u32) -> Option<u32>;
 
@@ -61,6 +55,16 @@ pub trait KvManager: Debug {
 
     /// Whether the cache of those that must leave goes to the host; else it is computed again.
     fn swaps(&self) -> bool {
+        false
+    }
+
+    /// Who is to join next, whether or not there is room; where those that wait have an order.
+    fn next(&self) -> Option<u32> {
+        None
+    }
+
+    /// Whether there is no room for that one.
+    fn lacks_room(&self, _running: &Running) -> bool {
         false
     }
 

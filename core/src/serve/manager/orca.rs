@@ -63,14 +63,6 @@ impl KvManager for Orca {
         self.waiting.len()
     }
 
-    fn next(&self) -> Option<u32> {
-        self.waiting.first()
-    }
-
-    fn lacks_room(&self, _: &Running) -> bool {
-        self.waiting.first().is_some() && self.taken >= self.seats
-    }
-
     fn admit(&mut self, running: &Running, tokens_max: u32) -> Option<u32> {
         let id = self.waiting.first()?;
         let fits = self.taken < self.seats && running.sequence(id).to_compute() <= tokens_max;

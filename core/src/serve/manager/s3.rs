@@ -118,15 +118,6 @@ impl KvManager for S3 {
         self.waiting
     }
 
-    fn next(&self) -> Option<u32> {
-        self.pool.values().next()?.front().copied()
-    }
-
-    fn lacks_room(&self, _: &Running) -> bool {
-        let longest = self.pool.keys().next();
-        longest.is_some_and(|key| i64::from(key.0) > self.free)
-    }
-
     fn admit(&mut self, running: &Running, tokens_max: u32) -> Option<u32> {
         // Decreasing first fit: the longest that fits, and of those as long the one that came first.
         let free = u32::try_from(self.free.min(i64::from(u32::MAX))).ok()?;

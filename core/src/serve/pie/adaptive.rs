@@ -12,8 +12,8 @@ pub struct Settings {
     pub stalled_max: f64,
     /// So many such windows in a row, and a layer comes back; fewer are a brief disturbance.
     pub stalled_windows: u32,
-    /// More than this share of half a window's time while caches still get the size for one layer more, and it comes back at once: the
-    /// link does not hide it.
+    /// More than this share of the time since it grew, half a window or more and caches not all of their size yet, and it shrinks at
+    /// once: the link does not hide it.
     pub stalled_growing_max: f64,
     /// At least this share of the layers that came back must have been for the next token already ("more swapping").
     pub early_min: f64,

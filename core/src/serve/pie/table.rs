@@ -202,7 +202,9 @@ impl MappingTable {
     pub fn resize(&mut self, slots: u16) {
         self.slots = slots;
         let layers = self.places.len() as u16;
-        self.old = LayerSet::those(layers, |layer| self.sizes[usize::from(layer)] != slots);
+        // One that moves has its size there when it arrives.
+        let is_old = |layer: usize| [self.sizes[layer], self.sizes_there[layer]] != [slots; 2];
+        self.old = LayerSet::those(layers, |layer| is_old(layer.into()));
     }
 
     /// Whether all layers' caches have their size.
@@ -267,7 +269,13 @@ mod tests {
         }
     }
 
-    fn a_change(layers: u16, before: u16, after: u16, swaps: [u32; 2]) {
+    /// A change, or one that after so many passes is taken back before all have their size.
+    fn a_change(
+        layers: u16,
+        (before, after): (u16, u16),
+        swaps: [u32; 2],
+        taken_back: Option<u16>,
+    ) {
         let mut turns = Turns {
             table: MappingTable::new(layers, before),
             swaps,
@@ -281,6 +289,11 @@ mod tests {
         passes(&mut turns, 3);
         turns.table.resize(after);
         assert!(!turns.table.is_settled());
+        let after = taken_back.map_or(after, |count| {
+            passes(&mut turns, count);
+            turns.table.resize(before);
+            before
+        });
         passes(&mut turns, 3 * layers);
         let table = turns.table;
         assert!(table.is_settled(), "{before} {after} {swaps:?}: {table:?}");
@@ -325,7 +338,9 @@ mod tests {
             for swaps in [[1; 2], [2; 2], [3; 2], [1, 3], [3, 1]] {
                 for before in 3..=layers {
                     for after in (3..=layers).filter(|after| *after != before) {
-                        a_change(layers, before, after, swaps);
+                        for taken_back in [None, Some(1), Some(2), Some(4)] {
+                            a_change(layers, (before, after), swaps, taken_back);
+                        }
                     }
                 }
             }
