@@ -3,6 +3,7 @@
 
 use plimsoll::planner::{Allowed, Answer, Objective, Request, is_too_long_for_advice, search};
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::embedded;
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::registry;
@@ -226,5 +227,37 @@ fn fewer_gpu_batches_are_looked_at_where_the_disk_binds() {
         let fewer = predict(&fewer, &profile).expect("fits");
         let over = fewer.throughput_tok_s / planned.throughput_tok_s;
         assert!(over < 1.02, "{num_gpu_batches}: {over}, {policy:?}");
+    }
+}
+
+/// With a cache in 4 bits allowed the plan had one, since it was looked around that alone, and was 6% slower than without.
+#[test]
+fn what_may_be_in_4_bits_is_so_only_where_that_is_better() {
+    let profile = embedded::profile("a10").expect("embedded");
+    let model = registry::find("opt-66b").expect("registered");
+    let planned = |weights: bool, cache: bool| {
+        let request = Request {
+            workload: Workload {
+                prompt_len: 512,
+                gen_len: 32,
+                num_prompts: Some(4),
+            },
+            objective: Objective::Throughput,
+            max_latency_s: None,
+            allowed: Allowed {
+                compression: Compression { weights, cache },
+                ..Allowed::default()
+            },
+        };
+        match search(&profile, &model, Dtype::F16, &request).expect("a request") {
+            Answer::Plan(planned) => planned,
+            answer => panic!("no plan: {answer:?}"),
+        }
+    };
+    for weights in [false, true] {
+        let [without, allowed] = [false, true].map(|cache| planned(weights, cache));
+        let over = allowed.throughput_tok_s / without.throughput_tok_s;
+        assert!(over > 0.999, "{over}, {:?}", allowed.plan.policy);
+        assert!(!allowed.plan.policy.compression.cache, "{over}");
     }
 }

@@ -133,6 +133,7 @@ impl<'a> Pool<'a> {
             limit.is_none_or(|limit| c.judged.latency_s() <= limit * SLACK)
         };
         let others = self.with_cache_elsewhere(&plans).into_iter();
+        let others = others.chain(self.with_else_in_4_bits(&plans));
         let others = others.chain(self.of_other_ways(&plans));
         let others = others.filter(may_be_in_time).collect();
         let judged = match self.limit {
@@ -177,6 +178,25 @@ impl<'a> Pool<'a> {
         other
             .filter(|other| cost(other) <= CLOSE * cost(best))
             .cloned()
+    }
+
+    /// The best of plans, best first, of each other choice of what is in 4 bits, if it comes close: it is looked around a plan with what
+    /// that has in 4 bits, and what is better may be near another.
+    fn with_else_in_4_bits(&self, plans: &[Candidate]) -> Vec<Candidate> {
+        let Some(best) = plans.first() else {
+            return Vec::new();
+        };
+        let cost = |candidate: &Candidate| candidate.judged.cost(self.objective);
+        let kept = |candidate: &Candidate| candidate.plan().policy.compression;
+        let mut seen = vec![kept(best)];
+        let mut others = Vec::new();
+        for other in plans.iter().filter(|it| cost(it) <= CLOSE * cost(best)) {
+            if !seen.contains(&kept(other)) {
+                seen.push(kept(other));
+                others.push(other.clone());
+            }
+        }
+        others
     }
 
     /// Where answers are short, the best of plans, best first, of each other schedule and place of attention, unless that is far worse or takes
@@ -244,7 +264,16 @@ impl<'a> Pool<'a> {
         // What is in time where the first is not is worth it in any case.
         let is_late = |c: &Candidate| self.limit.is_some_and(|limit| c.judged.latency_s() > limit);
         let is_rescued = is_late(&judged[0]) && !is_late(&best);
-        if is_rescued || cost(&best) < cost(&judged[0]) * WORTH_ANOTHER {
+        // So is less in 4 bits, which changes what comes out.
+        let in_4_bits = |candidate: &Candidate| {
+            let of = candidate.plan().policy.compression;
+            u8::from(of.weights) + u8::from(of.cache)
+        };
+        let needed = match in_4_bits(&best) < in_4_bits(&judged[0]) {
+            true => 1.0,
+            false => WORTH_ANOTHER,
+        };
+        if is_rescued || cost(&best) < cost(&judged[0]) * needed {
             judged.insert(0, best);
         }
         Ok(judged)
