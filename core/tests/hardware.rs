@@ -3,8 +3,8 @@
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{
     CopyLink, Curve, CurveError, DeviceKind, GemmCurve, HardwareProfile, Inflections, LinkPace,
-    LinkSlowness, Links, ProductCurves, ProfileError, Quantity, Residuals, Slowness, SourceKind,
-    WeightRead, embedded,
+    LinkSlowness, Links, PeerLink, ProductCurves, ProfileError, Quantity, Residuals, Slowness,
+    SourceKind, WeightRead, embedded,
 };
 use plimsoll_core::program::ResourceKind;
 use plimsoll_core::term::Term;
@@ -159,12 +159,13 @@ fn round_trip_keeps_every_optional_part() {
     let odd = vec![(1.0, 1e9 * (0.1 + 0.2))];
     profile.links.page_lock = Some(Curve::new(odd, "lab", Some(0.3)).unwrap());
     profile.links.h2d.pageable = Some(profile.links.d2h.page_locked.clone());
-    profile.links.peers = vec![plimsoll_core::hardware::PeerLink {
+    profile.links.peers = vec![PeerLink {
         from: 0,
         to: 1,
         latency: Quantity::new(Seconds(1e-6), "lab").with_spread(0.02),
         rate: profile.links.d2h.page_locked.clone(),
     }];
+    profile.compute.joined_rows = Some(Quantity::new(16, "lab"));
     profile.cluster = Some(plimsoll_core::hardware::Cluster {
         hosts: Quantity::new(2, "lab"),
         gpus_per_host: Quantity::new(3, "lab"),
@@ -173,7 +174,6 @@ fn round_trip_keeps_every_optional_part() {
     profile.compute.stream_handoff = Some(Quantity::new(Seconds(2e-6), "lab"));
     profile.compute.cpu_copy_share = Some(Quantity::new(0.25, "lab"));
     profile.compute.device_threads = Some(Quantity::new(12, "lab"));
-    profile.compute.joined_rows = Some(Quantity::new(16, "lab"));
     profile.compute.cpu_attention_prefill = Some(profile.compute.attention_prefill.clone());
     profile.compute.cpu_gemm = profile.compute.gemm.clone();
     profile.compute.part_launch = Some(profile.compute.launch.clone());
@@ -197,10 +197,8 @@ fn round_trip_keeps_every_optional_part() {
         conventional: rate(&[(6.0, 9e9), (128.0, 1e10)]),
     }];
     // The same with a bias is another.
-    let biased = ProductCurves {
-        biased: true,
-        ..profile.compute.products[0].clone()
-    };
+    let mut biased = profile.compute.products[0].clone();
+    biased.biased = true;
     profile.compute.products.push(biased);
     let read = |dtype, points: &[(f64, f64)]| WeightRead {
         dtype,

@@ -416,16 +416,13 @@ impl HardwareProfile {
     fn compute_entries(&self) -> Vec<Entry<'_>> {
         let compute = &self.compute;
         let mut all = self.fixed_times();
-        let threads = compute.device_threads.as_ref();
-        all.extend(threads.map(|q| {
-            let value = f64::from(q.value);
-            entry("compute.device_threads", q, value, Range::Positive)
-        }));
-        let rows = compute.joined_rows.as_ref();
-        all.extend(rows.map(|q| {
-            let value = f64::from(q.value);
-            entry("compute.joined_rows", q, value, Range::Positive)
-        }));
+        for (key, count) in [
+            ("compute.device_threads", &compute.device_threads),
+            ("compute.joined_rows", &compute.joined_rows),
+        ] {
+            let counted = |q| entry(key, q, f64::from(q.value), Range::Positive);
+            all.extend(count.as_ref().map(counted));
+        }
         let share = compute.cpu_copy_share.as_ref();
         all.extend(share.map(|q| entry("compute.cpu_copy_share", q, q.value, Range::Fraction)));
         for (key, q) in compute.pace.iter().flat_map(|pace| {
