@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::hardware::{Curve, HardwareProfile, Implementation, Inflections, ProductCurves};
-use plimsoll_core::model::{ModelSpec, TensorRole, TensorSpec};
+use plimsoll_core::lower::StageGemms;
+use plimsoll_core::model::{ModelSpec, TensorSpec};
+use plimsoll_core::program::Stage;
 
 use crate::kernels::linear::Ways;
 use crate::probe::{MEASURED, median, spread};
@@ -43,31 +45,20 @@ impl Weights {
 
     /// The same, and behind them those that share their input as one matrix each, which is how a GPU multiplies few rows with them.
     pub fn of_model_on_card_and_joined(model: &ModelSpec, dtype: Dtype) -> Vec<Weights> {
-        use TensorRole::{GateWeight, KWeight, QWeight, UpWeight, VWeight};
         let mut shapes = Weights::of_model_on_card(model, dtype);
-        let layer = model.tensors(1);
-        for roles in [
-            [QWeight, KWeight, VWeight].as_slice(),
-            &[GateWeight, UpWeight],
+        let gemms = StageGemms::of(model);
+        for (stage, gemms, biased) in [
+            (Stage::Project, gemms.project, model.attention_bias),
+            (Stage::Mlp, gemms.mlp, model.mlp_bias),
         ] {
-            let its: Vec<_> = layer.iter().filter(|t| roles.contains(&t.role)).collect();
-            let [first, _, ..] = its[..] else {
-                continue;
-            };
-            let biased = |tensor: &&TensorSpec| {
-                let role = tensor.role.bias();
-                role.is_some_and(|role| layer.iter().any(|other| other.role == role))
-            };
-            let joined = Weights {
+            let joined = gemms.together(&gemms.sharing(stage)).map(|one| Weights {
                 dtype,
-                n: its.iter().map(|tensor| tensor.rows as usize).sum(),
-                k: first.cols as usize,
+                n: one.n as usize,
+                k: one.k as usize,
                 packed: false,
-                biased: its.iter().any(biased),
-            };
-            if !shapes.contains(&joined) {
-                shapes.push(joined);
-            }
+                biased,
+            });
+            shapes.extend(joined.filter(|joined| !shapes.contains(joined)));
         }
         shapes
     }

@@ -318,60 +318,47 @@ fn logits_are_near_those_of_the_cpu_executor_whatever_computes_them() {
     }
 }
 
+/// How often a kernel is launched where a small model that has a gate answers a prompt of four tokens; none where there is no emulator.
+fn launches_of(kernel: &str, changes: &str, gen_len: u32, dispatch: Dispatch) -> Option<usize> {
+    let card = FakeCard::new(Order::Random(5))?;
+    let dir = tempfile::tempdir().expect("a directory");
+    let (model, source) = subject("tiny-mistral");
+    let own = policy((1, 1), DEVICE, changes);
+    let plan = plan(&model, Dtype::F16, own, workload(4, gen_len, 1));
+    let (prompts, options) = (uneven(1, 4, &model), CpuOptions::new(dir.path()));
+    on_card_with(&plan, &*source, &prompts, (&card, dispatch), &options).expect("it runs");
+    let is_it = |call: &Call| matches!(call, Call::Launch(launch) if launch.kernel == kernel);
+    Some(card.calls().iter().filter(|(call, _)| is_it(call)).count())
+}
+
 /// Queries, keys and values are one launch where rows are few, and so are a gate and what it gates.
 #[test]
 fn products_that_share_their_input_are_one_launch() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let layers = subject("tiny-mistral").0.num_hidden_layers as usize;
     for (changes, kernel) in [("", "gemv_f16_m1"), ("weights", "gemv_packed_f16_m1")] {
-        let Some(card) = FakeCard::new(Order::Random(5)) else {
+        let Some(found) = launches_of(kernel, changes, 4, Dispatch::default()) else {
             return;
         };
-        let (model, source) = subject("tiny-mistral");
-        let plan = plan(
-            &model,
-            Dtype::F16,
-            policy((1, 1), DEVICE, changes),
-            workload(4, 4, 1),
-        );
-        let (prompts, options) = (uneven(1, 4, &model), CpuOptions::new(dir.path()));
-        let of_card = (&card, Dispatch::default());
-        on_card_with(&plan, &*source, &prompts, of_card, &options).expect("it runs");
-        let calls = card.calls();
-        let is_it = |call: &Call| matches!(call, Call::Launch(launch) if launch.kernel == kernel);
-        let found = calls.iter().filter(|(call, _)| is_it(call)).count();
         // Those, the output's and the MLP's second, in each of three steps; and four heads.
-        assert_eq!(found, 3 * 4 * model.num_hidden_layers as usize + 4);
+        assert_eq!(found, 3 * 4 * layers + 4);
     }
 }
 
 /// Where the vendor's library suits one of all their columns, which has no launch for several, the flat product computes them.
 #[test]
 fn the_vendors_library_computes_no_products_that_share_their_input() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let model = subject("tiny-mistral").0;
+    let from_two = Inflections {
+        m1: Some(2),
+        m2: Some(2),
+    };
     for (changes, joined) in [("", 2), ("weights", 0)] {
-        let Some(card) = FakeCard::new(Order::Random(6)) else {
-            return;
-        };
-        let (model, source) = subject("tiny-mistral");
-        let plan = plan(
-            &model,
-            Dtype::F16,
-            policy((1, 1), DEVICE, changes),
-            workload(4, 2, 1),
-        );
-        let from_two = Inflections {
-            m1: Some(2),
-            m2: Some(2),
-        };
         let shapes = Weights::of_model_on_card_and_joined(&model, Dtype::F16);
         let shapes = Weights::whole_then_in_groups(shapes).into_iter();
         let dispatch = Dispatch::of(shapes.map(|weights| (weights, from_two)));
-        let (prompts, options) = (uneven(1, 4, &model), CpuOptions::new(dir.path()));
-        on_card_with(&plan, &*source, &prompts, (&card, dispatch), &options).expect("it runs");
-        let calls = card.calls();
-        let flat =
-            |call: &Call| matches!(call, Call::Launch(launch) if launch.kernel == "thin_f16_e1");
-        let found = calls.iter().filter(|(call, _)| flat(call)).count();
+        let Some(found) = launches_of("thin_f16_e1", changes, 2, dispatch) else {
+            return;
+        };
         assert_eq!(found, joined * model.num_hidden_layers as usize);
     }
 }

@@ -59,8 +59,9 @@ type Key = (Dtype, Stage, bool, u32);
 /// By what it is for and rows: seconds beside products, and of these.
 type Found = BTreeMap<Key, BTreeMap<u32, Vec<[f64; 2]>>>;
 
-/// Curves over rows, where products of up to so many that share their input are computed as one. Parts with a product that was not measured alone are left out, and those that in the middle took no longer than
-/// their products, which were faster in them than alone.
+/// Curves over rows, where products of up to so many that share their input are computed as one. Parts with a product that was not
+/// measured alone are left out, and those that in the middle took no longer than their products, which were faster in them than
+/// alone.
 pub(super) fn curves(
     parts: &[LayerPart],
     (products, joined_rows): (&[ProductCurves], u32),
