@@ -1,10 +1,12 @@
 //! Plans that a search by changing plans one thing after another, each simulated, once found to be better than the planner's: it finds
 //! their like.
 
-use plimsoll::planner::{Allowed, Answer, Objective, Request, is_too_long_for_advice, search};
+use plimsoll::planner::{
+    Allowed, Answer, Objective, Planned, Request, is_too_long_for_advice, search,
+};
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
-use plimsoll_core::hardware::embedded;
+use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_core::lower::footprint;
 use plimsoll_core::model::registry;
 use plimsoll_core::plan::Plan;
@@ -14,20 +16,30 @@ use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::predict;
 
-/// The planner's throughput over that of a given policy on the same machine.
-fn over(machine: &str, model: &str, workload: Workload, policy: Policy) -> f64 {
-    let profile = embedded::profile(machine).expect("embedded");
+/// The plan of most throughput.
+fn planned(
+    profile: &HardwareProfile,
+    model: &str,
+    workload: Workload,
+    allowed: Allowed,
+) -> Box<Planned> {
     let model = registry::find(model).expect("registered");
     let request = Request {
         workload,
         objective: Objective::Throughput,
         max_latency_s: None,
-        allowed: Allowed::default(),
+        allowed,
     };
-    let answer = search(&profile, &model, Dtype::F16, &request).expect("a request");
-    let Answer::Plan(planned) = answer else {
-        panic!("no plan: {answer:?}")
-    };
+    match search(profile, &model, Dtype::F16, &request).expect("a request") {
+        Answer::Plan(planned) => planned,
+        answer => panic!("no plan: {answer:?}"),
+    }
+}
+
+/// The planner's throughput over that of a given policy on the same machine.
+fn over(machine: &str, model: &str, workload: Workload, policy: Policy) -> f64 {
+    let profile = embedded::profile(machine).expect("embedded");
+    let planned = planned(&profile, model, workload, Allowed::default());
     let needed = footprint(&planned.plan).expect("a policy");
     for tier in Tier::ALL {
         let has = planned.plan.capacity_bytes[tier];
@@ -55,24 +67,12 @@ fn policy(size: u32, batches: u32, percent: [f64; 6]) -> Policy {
 #[test]
 fn many_short_prompts_are_no_long_plan() {
     let t4 = embedded::profile("t4").expect("embedded");
-    let model = registry::find("opt-6.7b").expect("registered");
-    let planned = |gen_len: u32, prompts: u64| {
-        let request = Request {
-            workload: Workload {
-                prompt_len: 256,
-                gen_len,
-                num_prompts: Some(prompts),
-            },
-            objective: Objective::Throughput,
-            max_latency_s: None,
-            allowed: Allowed::default(),
-        };
-        match search(&t4, &model, Dtype::F16, &request).expect("a request") {
-            Answer::Plan(planned) => planned,
-            answer => panic!("no plan: {answer:?}"),
-        }
+    let workload = Workload {
+        prompt_len: 256,
+        gen_len: 32,
+        num_prompts: Some(100_000),
     };
-    let many = planned(32, 100_000);
+    let many = planned(&t4, "opt-6.7b", workload, Allowed::default());
     assert!(!is_too_long_for_advice(&many.plan) && many.advice.is_some());
     let mut long = many.plan.clone();
     long.workload.gen_len = 30_000;
@@ -83,26 +83,18 @@ fn many_short_prompts_are_no_long_plan() {
 #[test]
 fn who_asks_for_a_diagonal_has_blocks_as_large_as_a_zig_zags() {
     let t4 = embedded::profile("t4").expect("embedded");
-    let model = registry::find("opt-6.7b").expect("registered");
     for (gen_len, prompts) in [(1, 64), (32, 2)] {
+        let workload = Workload {
+            prompt_len: 512,
+            gen_len,
+            num_prompts: Some(prompts),
+        };
         let rate = |schedule: Schedule| {
-            let request = Request {
-                workload: Workload {
-                    prompt_len: 512,
-                    gen_len,
-                    num_prompts: Some(prompts),
-                },
-                objective: Objective::Throughput,
-                max_latency_s: None,
-                allowed: Allowed {
-                    schedule: Some(schedule),
-                    ..Allowed::default()
-                },
+            let allowed = Allowed {
+                schedule: Some(schedule),
+                ..Allowed::default()
             };
-            match search(&t4, &model, Dtype::F16, &request).expect("a request") {
-                Answer::Plan(planned) => planned.throughput_tok_s,
-                answer => panic!("no plan: {answer:?}"),
-            }
+            planned(&t4, "opt-6.7b", workload, allowed).throughput_tok_s
         };
         let over = rate(Schedule::Diagonal) / rate(Schedule::ZigZag);
         assert!(over > 0.95, "{prompts} prompts, {gen_len} tokens: {over}");
@@ -165,23 +157,12 @@ fn halves_of_layers_are_tried_though_whole_ones_fit() {
 #[test]
 fn what_is_decided_freely_is_about_as_good_as_what_is_decided_beforehand() {
     let profile = embedded::profile("h100").expect("embedded");
-    let model = registry::find("opt-175b").expect("registered");
-    let throughput = |allowed: Allowed| {
-        let request = Request {
-            workload: Workload {
-                prompt_len: 512,
-                gen_len: 3,
-                num_prompts: None,
-            },
-            objective: Objective::Throughput,
-            max_latency_s: None,
-            allowed,
-        };
-        match search(&profile, &model, Dtype::F16, &request).expect("a request") {
-            Answer::Plan(planned) => planned.throughput_tok_s,
-            answer => panic!("no plan: {answer:?}"),
-        }
+    let workload = Workload {
+        prompt_len: 512,
+        gen_len: 3,
+        num_prompts: None,
     };
+    let throughput = |allowed| planned(&profile, "opt-175b", workload, allowed).throughput_tok_s;
     let free = throughput(Allowed::default());
     let diagonal = throughput(Allowed {
         schedule: Some(Schedule::Diagonal),
@@ -195,24 +176,15 @@ fn what_is_decided_freely_is_about_as_good_as_what_is_decided_beforehand() {
 /// all else the same, was 17% faster than the plan, and a device of 15 GB faster than one of 16.
 #[test]
 fn fewer_gpu_batches_are_looked_at_where_the_disk_binds() {
-    let model = registry::find("qwen2.5-14b").expect("registered");
-    let request = Request {
-        workload: Workload {
-            prompt_len: 256,
-            gen_len: 3,
-            num_prompts: None,
-        },
-        objective: Objective::Throughput,
-        max_latency_s: None,
-        allowed: Allowed::default(),
+    let workload = Workload {
+        prompt_len: 256,
+        gen_len: 3,
+        num_prompts: None,
     };
     let mut profile = embedded::profile("a10").expect("embedded");
     profile.tiers.device_capacity_bytes.value = Bytes(16_000_000_000);
     profile.tiers.host_capacity_bytes.value = Bytes(19_300_000_000);
-    let Answer::Plan(planned) = search(&profile, &model, Dtype::F16, &request).expect("a request")
-    else {
-        panic!("no plan")
-    };
+    let planned = planned(&profile, "qwen2.5-14b", workload, Allowed::default());
     let policy = planned.plan.policy;
     assert!(policy.num_gpu_batches > 1, "{policy:?}");
     for num_gpu_batches in 1..policy.num_gpu_batches {
@@ -234,28 +206,19 @@ fn fewer_gpu_batches_are_looked_at_where_the_disk_binds() {
 #[test]
 fn what_may_be_in_4_bits_is_so_only_where_that_is_better() {
     let profile = embedded::profile("a10").expect("embedded");
-    let model = registry::find("opt-66b").expect("registered");
-    let planned = |weights: bool, cache: bool| {
-        let request = Request {
-            workload: Workload {
-                prompt_len: 512,
-                gen_len: 32,
-                num_prompts: Some(4),
-            },
-            objective: Objective::Throughput,
-            max_latency_s: None,
-            allowed: Allowed {
-                compression: Compression { weights, cache },
-                ..Allowed::default()
-            },
-        };
-        match search(&profile, &model, Dtype::F16, &request).expect("a request") {
-            Answer::Plan(planned) => planned,
-            answer => panic!("no plan: {answer:?}"),
-        }
+    let workload = Workload {
+        prompt_len: 512,
+        gen_len: 32,
+        num_prompts: Some(4),
     };
     for weights in [false, true] {
-        let [without, allowed] = [false, true].map(|cache| planned(weights, cache));
+        let [without, allowed] = [false, true].map(|cache| {
+            let allowed = Allowed {
+                compression: Compression { weights, cache },
+                ..Allowed::default()
+            };
+            planned(&profile, "opt-66b", workload, allowed)
+        });
         let over = allowed.throughput_tok_s / without.throughput_tok_s;
         assert!(over > 0.999, "{over}, {:?}", allowed.plan.policy);
         assert!(!allowed.plan.policy.compression.cache, "{over}");
