@@ -1,6 +1,7 @@
 //! The latency of a block against throughput, over block sizes: FlexGen's figure 1.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::page_locked_bytes;
@@ -189,7 +190,8 @@ fn curve(
         }
         return Ok(blocks);
     };
-    let all = on_all_processors(batches.to_vec(), &best);
+    let sizes: BTreeSet<u32> = batches.iter().copied().collect();
+    let all = on_all_processors(sizes.into_iter().collect(), &best);
     all.into_iter().collect()
 }
 

@@ -210,6 +210,10 @@ fn score_says_how_far_off_each_run_is() {
         stdout.contains("OOM") && stdout.contains("2 runs: |error| median"),
         "{stdout}"
     );
+    assert!(
+        stdout.contains("out of memory: predicted of 1 of 1 that were"),
+        "{stdout}"
+    );
 }
 
 #[test]

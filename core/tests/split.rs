@@ -237,6 +237,21 @@ fn a_token_brings_the_devices_share_and_each_byte_once() {
 }
 
 #[test]
+fn a_module_is_on_the_device_in_no_more_layers_than_there_are() {
+    let mut split = SplitLinears::even(0.25);
+    split.layers_on_device[Module::Up] = 3;
+    let fits = plan(model(false), policy(split), WORKLOAD);
+    assert_eq!(fits.model.num_hidden_layers, 3);
+    split.layers_on_device[Module::Up] = 4;
+    let plan = Plan {
+        policy: policy(split),
+        ..fits
+    };
+    let said = footprint(&plan).expect_err("refused").to_string();
+    assert!(said.starts_with("split.layers_on_device.up is 4"), "{said}");
+}
+
+#[test]
 fn a_group_has_one_page_locked_buffer() {
     let bytes = |route| {
         let split = SplitLinears {

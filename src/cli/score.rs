@@ -12,7 +12,7 @@ use super::options::term;
 use super::output::{check_apart, check_output, check_spared, print, print_json};
 use crate::calibrate::{Machines, Metric, RecordedRun, RunRow, RunScore, read_runs, score_runs};
 use crate::files::{InputError, write_atomically};
-use crate::report::{Align, Table, rates_note, signed_percent, three_digits, to_csv};
+use crate::report::{Align, Table, count, rates_note, signed_percent, three_digits, to_csv};
 
 /// Runs and the machine that they ran on.
 #[derive(Debug, clap::Args)]
@@ -151,14 +151,15 @@ fn text(rows: &[RunRow], score: &RunScore) -> String {
         ]);
     }
     let mut text = table.to_string();
+    text.push('\n');
     if score.runs == 0 {
-        text.push_str("\nno run has a measured number that is predicted\n");
-        return text;
+        text.push_str("no run has a measured number that is predicted\n");
+        return text + &out_of_memory(score);
     }
     let _ = writeln!(
         text,
-        "\n{} runs: |error| median {:.1}%, p90 {:.1}%, max {:.1}% (signed median {}){}",
-        score.runs,
+        "{}: |error| median {:.1}%, p90 {:.1}%, max {:.1}% (signed median {}){}",
+        count(score.runs as u64, "run"),
         100.0 * score.median_abs_error,
         100.0 * score.p90_abs_error,
         100.0 * score.max_abs_error,
@@ -176,5 +177,16 @@ fn text(rows: &[RunRow], score: &RunScore) -> String {
         ),
     };
     text.push_str("error: of the rate, predicted over measured (above 0: predicted too fast)\n");
-    text
+    text + &out_of_memory(score)
+}
+
+/// Of how many runs that did not fit that was predicted; nothing where all fitted.
+fn out_of_memory(score: &RunScore) -> String {
+    match score.out_of_memory_agreed + score.out_of_memory_missed {
+        0 => String::new(),
+        all => format!(
+            "out of memory: predicted of {} of {all} that were\n",
+            score.out_of_memory_agreed
+        ),
+    }
 }

@@ -99,6 +99,20 @@ pub enum LowerError {
         /// What stands against it.
         what: &'static str,
     },
+    /// A split keeps a module on the device in more layers than there are.
+    #[error(
+        "split.layers_on_device.{module} is {asked}, and {model} has {layers} layers; give at most those"
+    )]
+    LayersOnDevice {
+        /// Which module.
+        module: &'static str,
+        /// Asked.
+        asked: u32,
+        /// The model's name.
+        model: String,
+        /// What the model has.
+        layers: u32,
+    },
     /// A count is past what a program can number.
     #[error("{what} is {value}, and a program has at most {max}; {remedy}")]
     TooMuch {
@@ -283,13 +297,10 @@ fn check(plan: &Plan) -> Result<(), LowerError> {
         });
     }
     check_counts(plan)?;
-    if plan.policy.split.is_some()
-        && let Some(what) = split::obstacle(&plan.model)
-    {
-        let model = plan.model.name.clone();
-        return Err(LowerError::NotSplit { model, what });
+    match &plan.policy.split {
+        Some(split) => split::check(split, &plan.model),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Keeps every number of a program in its type.

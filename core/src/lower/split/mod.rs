@@ -12,6 +12,7 @@ mod rows;
 pub use room::BUFFER_PARTS;
 pub(super) use room::Room;
 
+use super::LowerError;
 use super::emit::{Draft, Emitter};
 use super::hidden::Work;
 use super::layout::Layout;
@@ -20,7 +21,7 @@ use super::stage::StageLowering;
 use super::unit::{Unit, move_whole};
 use crate::model::{ModelSpec, QkvLayout, TensorSpec};
 use crate::program::{Access, BufferId, Content, Gemm, Gemms, Op, ResourceKind, Stage, TaskId};
-use crate::split::{Module, PerModule, RowSplit};
+use crate::split::{Module, PerModule, RowSplit, SplitLinears};
 use crate::tier::Tier;
 use crate::units::Bytes;
 use room::slot_bytes;
@@ -74,6 +75,25 @@ pub fn obstacle(model: &ModelSpec) -> Option<&'static str> {
     ];
     let mut obstacles = obstacles.into_iter().filter(|(has, _)| *has);
     obstacles.next().map(|(_, what)| what)
+}
+
+/// Whether a model's linear layers can be split, and so.
+pub(super) fn check(split: &SplitLinears, model: &ModelSpec) -> Result<(), LowerError> {
+    if let Some(what) = obstacle(model) {
+        let model = model.name.clone();
+        return Err(LowerError::NotSplit { model, what });
+    }
+    let layers = model.num_hidden_layers;
+    let mut asked = split.layers_on_device.iter();
+    match asked.find(|(_, asked)| *asked > layers) {
+        Some((module, asked)) => Err(LowerError::LayersOnDevice {
+            module: module.name(),
+            asked,
+            model: model.name.clone(),
+            layers,
+        }),
+        None => Ok(()),
+    }
 }
 
 /// What of a split goes on from task to task.
