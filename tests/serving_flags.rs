@@ -234,6 +234,23 @@ fn flags_of_another_manager_are_refused_by_name() {
 }
 
 #[test]
+fn nothing_is_longer_than_the_models_positions() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |_| None);
+    for manager in ["orca", "s3"] {
+        let flags = |max_len| ["--manager", manager, "--kv-gb", "9", "--max-len", max_len];
+        let (code, out, said) = replay(&folder, &flags("2049"));
+        assert_eq!((code, out.as_str()), (2, ""), "{said}");
+        assert!(
+            said.contains("--max-len 2049") && said.contains("2048 positions"),
+            "{said}"
+        );
+        let (code, _, said) = replay(&folder, &flags("2048"));
+        assert_eq!(code, 0, "{said}");
+    }
+}
+
+#[test]
 fn what_the_controller_goes_by_is_refused_where_expansions_are_given() {
     let folder = tempfile::tempdir().unwrap();
     write_trace(&folder, |_| None);

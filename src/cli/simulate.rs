@@ -210,7 +210,9 @@ fn does_not_fit(
         (plan.policy.block_size() > 1).then_some("lower --gpu-batch-size or --num-gpu-batches");
     let below = (tier != Tier::Disk).then_some("move more to the tiers below (--percent)");
     let less = match (&args.plan, smaller, below) {
-        (Some(_), ..) => "plan again for this machine".to_owned(),
+        (Some(_), ..) => {
+            format!("plan again for this machine, or state what it would have (--{tier}-gb)")
+        }
         (None, None, None) => "take a larger disk".to_owned(),
         (None, ..) => [smaller, below]
             .into_iter()

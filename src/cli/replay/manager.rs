@@ -79,6 +79,19 @@ fn check_flags(args: &Args) -> Result<(), Failure> {
     Err(Failure::new(Exit::Usage, line))
 }
 
+/// Tokens of a request at most: all positions, or what is given of them.
+fn max_len(args: &Args, positions: u32) -> Result<u32, Failure> {
+    match args.max_len {
+        Some(given) if given > positions => {
+            let line = format!(
+                "--max-len {given}: the model has {positions} positions; give at most those"
+            );
+            Err(Failure::new(Exit::Usage, line))
+        }
+        given => Ok(given.unwrap_or(positions)),
+    }
+}
+
 /// Refuses a word to the controller where expansions are given.
 fn check_probes(args: &Args) -> Result<(), Failure> {
     let given = matches!(args.expansion, Some(Expansion::Fixed(_)));
@@ -96,10 +109,9 @@ fn check_probes(args: &Args) -> Result<(), Failure> {
 /// Who gives room, to a model with so many positions.
 pub(super) fn manager(args: &Args, positions: u32) -> Result<Manager, Failure> {
     check_flags(args)?;
+    let max_len = max_len(args, positions)?;
     Ok(match args.manager {
-        ManagerName::Orca => Manager::Orca {
-            max_len: args.max_len.unwrap_or(positions),
-        },
+        ManagerName::Orca => Manager::Orca { max_len },
         ManagerName::Pie => Manager::Pie(match args.expansion {
             None | Some(Expansion::Auto(_)) => {
                 let usual = Settings::default();
@@ -111,7 +123,7 @@ pub(super) fn manager(args: &Args, positions: u32) -> Result<Manager, Failure> {
             Some(fixed @ Expansion::Fixed(_)) => fixed,
         }),
         ManagerName::S3 => Manager::S3 {
-            prediction: args.predict.prediction(args.max_len.unwrap_or(positions))?,
+            prediction: args.predict.prediction(max_len)?,
             reserve: match args.reserve {
                 Some(ReserveName::Output) => Reserve::Output,
                 None | Some(ReserveName::All) => Reserve::All,
