@@ -234,6 +234,18 @@ fn flags_of_another_manager_are_refused_by_name() {
 }
 
 #[test]
+fn what_only_real_serving_goes_by_is_refused_without_it() {
+    let folder = tempfile::tempdir().unwrap();
+    write_trace(&folder, |_| None);
+    for flags in [["--seed", "3"], ["--backend", "cpu"]] {
+        let all = [&["--manager", "vllm", "--kv-gb", "9"], &flags[..]].concat();
+        let (code, out, said) = replay(&folder, &all);
+        assert_eq!((code, out.as_str()), (2, ""), "{said}");
+        assert!(said.contains("--execute"), "{said}");
+    }
+}
+
+#[test]
 fn nothing_is_longer_than_the_models_positions() {
     let folder = tempfile::tempdir().unwrap();
     write_trace(&folder, |_| None);

@@ -871,6 +871,36 @@ fn contention_scales_with_the_duty_of_a_capped_link() {
     assert_eq!(parse(&disk.to_toml()).unwrap(), disk);
 }
 
+#[test]
+fn a_capped_cpu_reads_weights_as_they_are_stored() {
+    let mut profile = mini();
+    profile.compute.cpu_gemm = profile.compute.gemm.clone();
+    assert_eq!(profile.with_cpu_cap(None), profile);
+    // A product of one token takes two operations a weight, which is 4 bytes in f32, or 0.5625 in groups of codes.
+    let capped = profile.with_cpu_cap(Some(BytesPerSecond(9e9)));
+    let rate = |packed| {
+        let mut known = capped.compute.cpu_gemm.iter();
+        known.find(|c| c.packed == packed).map(|c| c.rate.at(1.0))
+    };
+    assert_eq!((rate(false), rate(true)), (Some(4.5e9), Some(32e9)));
+    assert_eq!(parse(&capped.to_toml()).unwrap(), capped);
+}
+
+#[test]
+fn a_pace_is_known_whole_or_not_at_all() {
+    let keys = ["pace_few_tokens_s", "pace_many_tokens_s", "pace_copy_s"];
+    let line = |key| format!("{key} = {{ value = 1e-3, source = \"lab\" }}\n");
+    let with = |lines: &str| MINIMAL.replacen("cpu_launch_s", &format!("{lines}cpu_launch_s"), 1);
+    let whole = parse(&with(&keys.map(line).concat())).unwrap();
+    assert!(whole.compute.pace.is_some());
+    for (left_out, key) in keys.into_iter().enumerate() {
+        let mut lines = keys.map(line);
+        lines[left_out].clear();
+        let text = with(&lines.concat());
+        refuses_text(&text, "x.toml", &format!("compute.{key}"), &["is missing"]);
+    }
+}
+
 fn curves() -> impl Strategy<Value = Curve> {
     let step = (1.01f64..50.0, 1e-3f64..1e15);
     (1.0f64..1e6, prop::collection::vec(step, 1..8)).prop_map(|(start, steps)| {

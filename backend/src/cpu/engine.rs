@@ -178,10 +178,10 @@ impl Work for Engine {
         kind: ResourceKind,
         turn: Held<'_>,
     ) -> Result<Option<Instant>, TaskError> {
-        let rate = self.throttles.of(kind);
+        let op = piece.op_of(&piece.tasks()[index]);
+        let rate = self.throttles.of(kind, op);
         let pace = rate.map(|rate| Pace::begin(rate, turn.is_over).since(turn.since));
         self.work((piece, index), kind, pace.as_ref())?;
-        let op = piece.op_of(&piece.tasks()[index]);
         let bytes = op.moved_bytes().unwrap_or_else(|| self.weight_bytes(op));
         let held = pace.filter(|_| bytes > Bytes::ZERO);
         Ok(held.and_then(|pace| pace.due(bytes)))

@@ -26,7 +26,7 @@ use plimsoll_core::executor::{ExecutionError, Executor, Until};
 use plimsoll_core::lower::{arena_footprints, pageable_homes, schedule};
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::program::{Access, Arg, BufferId, Cell, Machine, Program, ResourceKind};
+use plimsoll_core::program::{Access, Arg, BufferId, Cell, Machine, Op, Program, ResourceKind};
 use plimsoll_core::tier::Tier;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
@@ -50,7 +50,7 @@ pub use load::Progress;
 pub(crate) use load::load_packed;
 pub use texts::Outlet;
 
-/// The most that each link carries, and that the CPU reads of weights; none: as fast as it goes.
+/// The most that each link carries, and that the CPU reads of weights as they are stored; none: as fast as it goes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Throttles {
     /// From host to device.
@@ -66,13 +66,13 @@ pub struct Throttles {
 }
 
 impl Throttles {
-    pub(crate) fn of(&self, kind: ResourceKind) -> Option<BytesPerSecond> {
+    pub(crate) fn of(&self, kind: ResourceKind, op: &Op) -> Option<BytesPerSecond> {
         match kind {
             ResourceKind::H2d => self.h2d,
             ResourceKind::D2h => self.d2h,
             ResourceKind::DiskRead => self.disk_read,
             ResourceKind::DiskWrite => self.disk_write,
-            ResourceKind::Cpu => self.cpu,
+            ResourceKind::Cpu if matches!(op, Op::Linear { .. }) => self.cpu,
             _ => None,
         }
     }

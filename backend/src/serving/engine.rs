@@ -55,11 +55,12 @@ impl Work for Engine {
         held: Held<'_>,
     ) -> Result<Option<Instant>, TaskError> {
         let roster = piece.roster().ok_or(ServingError::NoRoster)?;
-        match piece.op_of(&piece.tasks()[index]) {
+        let op = piece.op_of(&piece.tasks()[index]);
+        match op {
             Op::Span(span) => self.span(span, roster)?,
             Op::Move { bytes, .. } => {
                 let id = TaskId(piece.first_task().0 + index as u32);
-                let pace = self.throttles.of(kind).map(|rate| {
+                let pace = self.throttles.of(kind, op).map(|rate| {
                     let pace = Pace::begin(rate, held.is_over);
                     pace.beside(&self.traffic, kind, self.clock.now())
                 });

@@ -166,6 +166,9 @@ impl HardwareProfile {
         if let Some(pin) = &mut changed.links.page_lock {
             by(pin, slowness.copy);
         }
+        for peer in &mut changed.links.peers {
+            by(&mut peer.rate, slowness.copy);
+        }
         by(&mut changed.links.disk_read.rate, slowness.disk_read);
         let compute = &mut changed.compute;
         for gemm in compute.gemm.iter_mut().chain(&mut compute.cpu_gemm) {
@@ -186,8 +189,13 @@ impl HardwareProfile {
             by(&mut read.rate, slowness.few_tokens);
         }
         by(&mut compute.cpu_attention, slowness.copy);
-        let bandwidth = &mut changed.tiers.device_bandwidth.value;
-        *bandwidth = BytesPerSecond(bandwidth.0 / slowness.few_tokens);
+        let tiers = &mut changed.tiers;
+        let slow = |rate: &mut Quantity<BytesPerSecond>, by: f64| rate.value.0 /= by;
+        slow(&mut tiers.device_bandwidth, slowness.few_tokens);
+        slow(&mut tiers.host_bandwidth, slowness.copy);
+        if let Some(shared) = &mut tiers.host_shared {
+            slow(shared, slowness.copy);
+        }
         changed
     }
 }

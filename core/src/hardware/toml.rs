@@ -337,14 +337,19 @@ fn read_compute(reader: &Reader<'_>) -> Result<Compute, Fault> {
 
 /// Three keys that stand together or not at all.
 fn read_pace(reader: &Reader<'_>) -> Result<Option<Pace>, Fault> {
-    let few_tokens = reader.maybe_seconds("pace_few_tokens_s")?;
-    let Some(few_tokens) = few_tokens else {
+    let keys = ["pace_few_tokens_s", "pace_many_tokens_s", "pace_copy_s"];
+    let mut stand = false;
+    for key in keys {
+        stand |= reader.maybe_seconds(key)?.is_some();
+    }
+    if !stand {
         return Ok(None);
-    };
+    }
+    let [few_tokens, many_tokens, copy] = keys.map(|key| reader.seconds(key));
     Ok(Some(Pace {
-        few_tokens,
-        many_tokens: reader.seconds("pace_many_tokens_s")?,
-        copy: reader.seconds("pace_copy_s")?,
+        few_tokens: few_tokens?,
+        many_tokens: many_tokens?,
+        copy: copy?,
     }))
 }
 

@@ -3,7 +3,8 @@
 //! What is stated here keeps the source of the number it bounds; the description says so.
 
 use super::curve::Curve;
-use super::profile::{CopyLink, HardwareProfile};
+use super::profile::{CopyLink, GemmCurve, HardwareProfile};
+use crate::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use crate::program::ResourceKind;
 use crate::units::{Bytes, BytesPerSecond};
 
@@ -86,14 +87,17 @@ impl HardwareProfile {
         changed
     }
 
-    /// The machine whose CPU is throttled to so many bytes/s of weights where it multiplies, for however many tokens; `None` leaves
-    /// it as it is. Contention scales as in [`HardwareProfile::with_link_cap`].
+    /// The machine whose CPU is throttled to so many bytes/s of weights, as they are stored, where it multiplies, for however many
+    /// tokens; `None` leaves it as it is. Contention scales as in [`HardwareProfile::with_link_cap`].
     pub fn with_cpu_cap(&self, cap: Option<BytesPerSecond>) -> HardwareProfile {
         let mut changed = self.clone();
         let Some(cap) = cap else { return changed };
         let mut fastest = 0.0_f64;
-        for curve in &mut changed.compute.cpu_gemm {
-            let of_one = 2.0 * cap.0 / curve.dtype.size_bytes() as f64;
+        let curves = &mut changed.compute.cpu_gemm;
+        // What serves weights in 4 bits is held by their bytes.
+        curves.extend(packed_alike(curves));
+        for curve in curves {
+            let of_one = 2.0 * cap.0 / bytes_of_weight(curve);
             fastest = fastest.max(curve.rate.at(1.0) / of_one);
             curve.rate = curve
                 .rate
@@ -142,6 +146,25 @@ impl HardwareProfile {
             let said = said.join(", ");
             self.description = format!("{} [as stated: {said}]", self.description);
         }
+    }
+}
+
+/// For weights in 4 bits, where no curve is: those that serve them, by themselves.
+fn packed_alike(curves: &[GemmCurve]) -> Vec<GemmCurve> {
+    let is_known = |dtype| curves.iter().any(|c| c.packed && c.dtype == dtype);
+    let serving = curves.iter().filter(|c| !is_known(c.dtype)).cloned();
+    let packed = serving.map(|curve| GemmCurve {
+        packed: true,
+        ..curve
+    });
+    packed.collect()
+}
+
+/// What a curve's product reads of one weight.
+fn bytes_of_weight(curve: &GemmCurve) -> f64 {
+    match curve.packed {
+        true => GROUP_BYTES as f64 / GROUP_ELEMENTS as f64,
+        false => curve.dtype.size_bytes() as f64,
     }
 }
 

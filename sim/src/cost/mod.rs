@@ -158,7 +158,7 @@ impl CostModel {
             } if self.unpacks_within(stage) || self.guesses_packed().is_some() => packed_elements,
             Op::Span(_) if self.guesses_packed().is_some() => 0,
             // A head's products are not part of layers.
-            Op::Span(ref it) if self.unpacks_within(Stage::Finish) => {
+            Op::Span(ref it) if op.packed_elements() > 0 && self.unpacks_within(Stage::Finish) => {
                 match self.unpacks_within(Stage::Head) {
                     true => 0,
                     false => it.head_weights(),

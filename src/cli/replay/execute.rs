@@ -35,7 +35,7 @@ pub(super) struct ExecuteArgs {
     #[arg(long, value_enum, default_value_t = Backend::Cpu, requires = "execute")]
     backend: Backend,
     /// --execute: for random prompts and synthetic weights
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, requires = "execute")]
     seed: u64,
     /// The most that copies to the device carry, in GB/s
     #[arg(long, value_name = "GB/S", value_parser = positive)]

@@ -365,7 +365,10 @@ pub(super) fn load(
         for (address, bytes) in
             (product.addresses.iter_mut()).zip([2 * m * k, 2 * n * k, result * m * n])
         {
-            *address = taken.room(bytes).unwrap_or(0);
+            *address = match taken.room(bytes) {
+                Err(CudaError::Memory { .. } | CudaError::ArenaFull { .. }) => 0,
+                room => room?,
+            };
         }
         if product.addresses.contains(&0) {
             continue;

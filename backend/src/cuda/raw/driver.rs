@@ -711,12 +711,14 @@ impl Module {
         let missing = || CudaError::NoKernel(kernel.to_owned());
         let name = CString::new(kernel).map_err(|_| missing())?;
         let mut function = ptr::null_mut();
-        call!(cuModuleGetFunction(
-            &raw mut function,
-            self.module,
-            name.as_ptr()
-        ))
-        .map_err(|_| missing())?;
+        // SAFETY: the module is alive, the name ends in 0, and the result is a local.
+        let result =
+            unsafe { sys::cuModuleGetFunction(&raw mut function, self.module, name.as_ptr()) };
+        // Else it may be of a kernel before, which a context reports in whatever is called next.
+        if result == CUresult::CUDA_ERROR_NOT_FOUND {
+            return Err(missing());
+        }
+        check("cuModuleGetFunction", result)?;
         known.insert(kernel.to_owned(), Function(function));
         Ok(function)
     }
