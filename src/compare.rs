@@ -31,6 +31,7 @@ const DECISIONS: [Decision; 10] = [
             policy.half_layers = other.half_layers;
             policy.cache_workspace = other.cache_workspace;
             policy.stored_scores = other.stored_scores;
+            policy.relayed_weights = other.relayed_weights;
         },
     },
     Decision {

@@ -317,6 +317,7 @@ impl Point {
                 Term::CacheWorkspace,
                 !policy.cpu_attention || policy.copies_cache(),
             ),
+            (Term::WeightRelay, policy.relayed_weights),
         ]
         .into_iter()
         .filter(|(_, is_there)| policy.loads_weights_at_once() && !is_there)

@@ -7,7 +7,9 @@ use plimsoll_core::Dtype;
 use plimsoll_core::control::Run;
 use plimsoll_core::executor::{Executor, Until};
 use plimsoll_core::hardware::{Contention, HardwareProfile, ProfileError, Quantity};
-use plimsoll_core::program::{Cell, Machine, NewTask, Op, Program, ResourceKind, TaskId};
+use plimsoll_core::program::{
+    Cell, HostPages, Machine, NewTask, Op, Program, ResourceKind, TaskId,
+};
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::Bytes;
 use plimsoll_sim::{CostModel, Simulator};
@@ -41,7 +43,7 @@ fn moves(machine: &Machine, one_by_one: bool) -> Program {
             bytes: Bytes(tens_of_mb * 10_000_000),
             from: Bytes(0),
             to: Bytes(0),
-            page_locked: true,
+            host: HostPages::Locked,
         });
         let before = program.end_task().0.checked_sub(1).map(TaskId);
         program.push(NewTask {

@@ -11,8 +11,8 @@ use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{
-    Access, Arg, Buffer, BufferId, Cell, Content, Machine, NewTask, Op, Program, ResourceKind,
-    TaskId,
+    Access, Arg, Buffer, BufferId, Cell, Content, HostPages, Machine, NewTask, Op, Program,
+    ResourceKind, TaskId,
 };
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::trace::Trace;
@@ -75,7 +75,7 @@ fn push_copy(
         bytes,
         from: Bytes(0),
         to: Bytes(0),
-        page_locked: true,
+        host: HostPages::Locked,
     });
     let arg = |buffer, access| Arg { buffer, access };
     program.push(NewTask {

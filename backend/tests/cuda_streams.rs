@@ -24,7 +24,8 @@ use plimsoll_core::lower::Lowering;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{
-    Access, Arg, Buffer, BufferId, Cell, Content, NewTask, Op, Program, ResourceKind, TaskId,
+    Access, Arg, Buffer, BufferId, Cell, Content, HostPages, NewTask, Op, Program, ResourceKind,
+    TaskId,
 };
 use plimsoll_core::tier::Tier;
 use plimsoll_core::trace::Trace;
@@ -81,7 +82,7 @@ fn to_and_fro(plan: &Plan) -> Program {
         bytes: Bytes(64),
         from: Bytes::ZERO,
         to: Bytes::ZERO,
-        page_locked: true,
+        host: HostPages::Locked,
     });
     let arg = |buffer: BufferId, access| Arg { buffer, access };
     let mut last: Option<TaskId> = None;

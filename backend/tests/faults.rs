@@ -24,8 +24,8 @@ use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{
-    Access, Arg, AttentionPart, Buffer, BufferId, Cell, Content, Machine, NewTask, Op, Program,
-    ResourceKind,
+    Access, Arg, AttentionPart, Buffer, BufferId, Cell, Content, HostPages, Machine, NewTask, Op,
+    Program, ResourceKind,
 };
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::{Bytes, BytesPerSecond};
@@ -545,7 +545,7 @@ fn copies_and_a_bad_task(machine: &Machine) -> Program {
         bytes: Bytes(4096),
         from: Bytes(0),
         to: Bytes(0),
-        page_locked: true,
+        host: HostPages::Locked,
     });
     let bad = program.op(Op::Attention {
         part: AttentionPart::Whole,

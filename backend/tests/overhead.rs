@@ -12,8 +12,8 @@ use plimsoll_core::executor::{Executor, Until};
 use plimsoll_core::lower::Lowering;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{
-    Access, Arg, Buffer, BufferId, Cell, Content, Machine, NewTask, Op, Program, ResourceKind,
-    TaskId,
+    Access, Arg, Buffer, BufferId, Cell, Content, HostPages, Machine, NewTask, Op, Program,
+    ResourceKind, TaskId,
 };
 use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Bytes;
@@ -38,7 +38,7 @@ fn chain(machine: &Machine, kinds: &[ResourceKind]) -> Program {
         bytes: Bytes(64),
         from: Bytes(0),
         to: Bytes(0),
-        page_locked: true,
+        host: HostPages::Locked,
     });
     let barrier = program.op(Op::Barrier);
     for index in 0..TASKS {

@@ -5,6 +5,7 @@ use thiserror::Error;
 
 use crate::compression::Compression;
 use crate::pipeline::Pipeline;
+use crate::program::HostPages;
 use crate::sparse;
 use crate::split::{SplitError, SplitLinears};
 use crate::tier::{PerTier, Tier};
@@ -71,6 +72,10 @@ pub struct Policy {
     /// and not some at a time; see [`Policy::stores_scores`].
     #[serde(default, skip_serializing_if = "is_not")]
     pub stored_scores: bool,
+    /// Whether weights that are pageable come by way of page-locked memory that is kept for the next of that size, as in FlexGen's
+    /// released code; see [`Policy::weights_on_host`].
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub relayed_weights: bool,
     /// Whether decode attention over cache that is not on the device runs on the CPU beside it.
     pub cpu_attention: bool,
     /// Which homes on the host are page-locked.
@@ -256,6 +261,7 @@ impl Policy {
             half_layers: true,
             cache_workspace: true,
             stored_scores: true,
+            relayed_weights: true,
             cpu_attention: false,
             page_locked: PageLocked::FLEXGEN,
             compression: Compression::default(),
@@ -267,14 +273,15 @@ impl Policy {
         Ok(policy)
     }
 
-    /// The same without the steps of FlexGen's released code: a layer is one, the CPU attends where the cache is, and scores are used
-    /// some at a time.
+    /// The same without the steps of FlexGen's released code: a layer is one, the CPU attends where the cache is, scores are used
+    /// some at a time, and pageable weights are left to the driver.
     #[must_use]
     pub fn in_whole_layers(self) -> Policy {
         Policy {
             half_layers: false,
             cache_workspace: false,
             stored_scores: false,
+            relayed_weights: false,
             ..self
         }
     }
@@ -299,6 +306,17 @@ impl Policy {
     /// here needs it.
     pub fn stores_scores(&self) -> bool {
         self.stored_scores && self.loads_weights_at_once()
+    }
+
+    /// What weights on the host lie in, for who copies them. That they are relayed counts only where there are steps as in code that
+    /// does so, and no executor here needs it.
+    pub fn weights_on_host(&self) -> HostPages {
+        match HostPages::of(self.page_locked.weights) {
+            HostPages::Pageable if self.relayed_weights && self.loads_weights_at_once() => {
+                HostPages::Relayed
+            }
+            pages => pages,
+        }
     }
 
     /// What is a step, where that is not a layer.

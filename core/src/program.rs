@@ -16,7 +16,7 @@ use crate::roster::Roster;
 use crate::split::Module;
 use crate::tier::Tier;
 use crate::units::Bytes;
-pub use op::{AttentionPart, Gemm, Gemms, Op, Span, Stage, Strided};
+pub use op::{AttentionPart, Gemm, Gemms, HostPages, Op, Span, Stage, Strided};
 
 /// A task's number, in program order over all pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

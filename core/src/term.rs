@@ -23,6 +23,8 @@ pub enum Term {
     HalfLayers,
     /// The CPU attends to a copy of the cache that is made a step ahead.
     CacheWorkspace,
+    /// Weights in pageable memory pass through page-locked memory that is kept.
+    WeightRelay,
     /// Copies from and to pageable memory are slower.
     PageableMemory,
     /// 4-bit weights and cache are unpacked.
@@ -40,12 +42,13 @@ const NO_TIME: f64 = f64::MAX;
 
 impl Term {
     /// All of them.
-    pub const ALL: [Term; 10] = [
+    pub const ALL: [Term; 11] = [
         Term::DiskRate,
         Term::DeviceMemory,
         Term::WholeTensors,
         Term::HalfLayers,
         Term::CacheWorkspace,
+        Term::WeightRelay,
         Term::PageableMemory,
         Term::Unpacking,
         Term::CpuAttention,
@@ -61,6 +64,7 @@ impl Term {
             Term::WholeTensors => "whole-tensors",
             Term::HalfLayers => "half-layers",
             Term::CacheWorkspace => "cache-workspace",
+            Term::WeightRelay => "weight-relay",
             Term::PageableMemory => "pageable-memory",
             Term::Unpacking => "unpacking",
             Term::CpuAttention => "cpu-attention",
@@ -79,6 +83,7 @@ impl Term {
             }
             Term::HalfLayers => "a layer is one step, its weights one load",
             Term::CacheWorkspace => "the CPU attends to the cache where it lives, all in one",
+            Term::WeightRelay => "weights in pageable memory are copied as all else there is",
             Term::PageableMemory => "pageable memory is copied as fast as page-locked memory",
             Term::Unpacking => {
                 "4-bit weights and cache are unpacked in no time, and read as whole ones"
@@ -101,6 +106,7 @@ impl Term {
             Term::WholeTensors => policy.granularity = Granularity::Spread,
             Term::HalfLayers => policy.half_layers = false,
             Term::CacheWorkspace => policy.cache_workspace = false,
+            Term::WeightRelay => policy.relayed_weights = false,
             _ => {}
         }
     }
@@ -136,10 +142,11 @@ impl HardwareProfile {
             }
             Term::DeviceMemory => self.tiers.device_bandwidth.value = BytesPerSecond(NO_TIME),
             // In the policy.
-            Term::WholeTensors | Term::HalfLayers | Term::CacheWorkspace => {}
+            Term::WholeTensors | Term::HalfLayers | Term::CacheWorkspace | Term::WeightRelay => {}
             Term::PageableMemory => {
-                links.h2d.pageable = None;
-                links.d2h.pageable = None;
+                for link in [&mut links.h2d, &mut links.d2h] {
+                    (link.pageable, link.relayed) = (None, None);
+                }
             }
             Term::Unpacking => {
                 let compute = &mut self.compute;

@@ -7,7 +7,7 @@ use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
-use plimsoll_core::program::{AttentionPart, Content, Op, Program, ResourceKind, Stage};
+use plimsoll_core::program::{AttentionPart, Content, HostPages, Op, Program, ResourceKind, Stage};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 use plimsoll_core::verify::Verifier;
@@ -776,7 +776,7 @@ fn attends_a_step_after_its_copy(plan: &Plan) -> bool {
             // The past is pageable, as activations are not, and of more than the one token that goes home.
             Op::Move {
                 bytes,
-                page_locked: false,
+                host: HostPages::Pageable,
                 ..
             } if bytes > Bytes(2 * 768 * 2) => copied.push((cell, false)),
             Op::Barrier => copied.iter_mut().for_each(|(_, met)| *met = true),

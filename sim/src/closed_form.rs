@@ -298,12 +298,7 @@ fn reference_plan(
         model: model.clone(),
         dtype,
         workload,
-        policy: Policy {
-            half_layers: false,
-            cache_workspace: false,
-            stored_scores: false,
-            ..Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0])?
-        },
+        policy: Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0])?.in_whole_layers(),
         capacity_bytes: PerTier::default(),
         prediction: None,
         provenance: Provenance {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use plimsoll_core::Dtype;
 use plimsoll_core::executor::{Executor, Until};
 use plimsoll_core::hardware::{Contention, Curve, HardwareProfile, Quantity, embedded};
-use plimsoll_core::program::{BufferId, Cell, Machine, NewTask, Op, Program, ResourceKind, TaskId};
+use plimsoll_core::program::{
+    BufferId, Cell, HostPages, Machine, NewTask, Op, Program, ResourceKind, TaskId,
+};
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, Seconds};
@@ -61,7 +63,7 @@ fn written(
                 bytes: Bytes(*bytes),
                 from: Bytes(0),
                 to: Bytes(0),
-                page_locked: page_locked(number),
+                host: HostPages::of(page_locked(number)),
             },
         };
         let op = program.op(op);

@@ -2,7 +2,7 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, LinkSlowness, Slowness, embedded};
-use plimsoll_core::program::{AttentionPart, Gemm, Gemms, Op, ResourceKind, Stage};
+use plimsoll_core::program::{AttentionPart, Gemm, Gemms, HostPages, Op, ResourceKind, Stage};
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_sim::CostModel;
 
@@ -27,7 +27,7 @@ fn moved(page_locked: bool) -> Op {
         bytes: Bytes(1 << 30),
         from: Bytes(0),
         to: Bytes(0),
-        page_locked,
+        host: HostPages::of(page_locked),
     }
 }
 

@@ -8,7 +8,7 @@ use plimsoll_core::machine::ResourceKind;
 use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{PageLocked, Policy};
-use plimsoll_core::program::{Gemm, Gemms, Op, Stage};
+use plimsoll_core::program::{Gemm, Gemms, HostPages, Op, Stage};
 use plimsoll_core::split::law::{Rates, Times};
 use plimsoll_core::split::{Breakdown, Module, PerModule, Route, SplitLinears};
 use plimsoll_core::term::Term;
@@ -92,7 +92,7 @@ fn law(profile: &HardwareProfile) -> Times {
         bytes,
         from: Bytes::ZERO,
         to: Bytes::ZERO,
-        page_locked: true,
+        host: HostPages::Locked,
     };
     Times {
         cpu: cost.seconds(ResourceKind::Cpu, &product).0,

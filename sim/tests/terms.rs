@@ -3,7 +3,7 @@
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{Curve, HardwareProfile, embedded};
 use plimsoll_core::policy::Policy;
-use plimsoll_core::program::{AttentionPart, Gemm, Gemms, Op, ResourceKind, Stage};
+use plimsoll_core::program::{AttentionPart, Gemm, Gemms, HostPages, Op, ResourceKind, Stage};
 use plimsoll_core::term::Term;
 use plimsoll_core::units::Bytes;
 use plimsoll_sim::CostModel;
@@ -17,7 +17,7 @@ fn copy(page_locked: bool) -> Op {
         bytes: Bytes(1 << 24),
         from: Bytes(0),
         to: Bytes(0),
-        page_locked,
+        host: HostPages::of(page_locked),
     }
 }
 
@@ -174,7 +174,7 @@ fn parts_of_a_task_add_up_to_the_whole() {
         bytes: attention().cache_bytes().expect("an attention"),
         from: Bytes(0),
         to: Bytes(0),
-        page_locked: false,
+        host: HostPages::Pageable,
     };
     let cpu = |op: &Op| cost.seconds(ResourceKind::Cpu, op).0;
     assert!(((cpu(&copied) + cpu(&copy)) / cpu(&attention()) - 1.0).abs() < 1e-12);

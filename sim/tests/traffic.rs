@@ -6,7 +6,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::executor::{Executor, Until};
 use plimsoll_core::hardware::embedded;
 use plimsoll_core::machine::{Machine, ResourceKind};
-use plimsoll_core::program::{BufferId, Cell, NewTask, Op, Program, TaskId};
+use plimsoll_core::program::{BufferId, Cell, HostPages, NewTask, Op, Program, TaskId};
 use plimsoll_core::traffic::{Background, Traffic, Ways};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_sim::{CostModel, Simulator};
@@ -27,7 +27,7 @@ fn ends(kind: ResourceKind, bytes: Bytes, traffic: &Background) -> (f64, f64) {
         bytes,
         from: Bytes::ZERO,
         to: Bytes::ZERO,
-        page_locked: true,
+        host: HostPages::Locked,
     });
     piece.push(NewTask {
         op,

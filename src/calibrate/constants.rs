@@ -42,7 +42,7 @@ pub struct Constant {
 }
 
 /// All that can be fitted, in the order of the profile.
-pub const CONSTANTS: [Constant; 17] = [
+pub const CONSTANTS: [Constant; 18] = [
     constant("tiers.device_bandwidth", |profile, _| {
         let q = &mut profile.tiers.device_bandwidth;
         vec![Place::Bandwidth(&mut q.value, &mut q.source)]
@@ -52,6 +52,9 @@ pub const CONSTANTS: [Constant; 17] = [
     }),
     constant("links.h2d.pageable", |profile, _| {
         rates(&mut profile.links.h2d.pageable)
+    }),
+    constant("links.h2d.relayed", |profile, _| {
+        rates(&mut profile.links.h2d.relayed)
     }),
     constant("links.d2h.page_locked", |profile, _| {
         one(&mut profile.links.d2h.page_locked)

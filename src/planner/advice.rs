@@ -333,7 +333,7 @@ fn faster_disk(profile: &mut HardwareProfile) {
 fn faster_link(profile: &mut HardwareProfile) {
     for link in [&mut profile.links.h2d, &mut profile.links.d2h] {
         double(&mut link.page_locked);
-        link.pageable.iter_mut().for_each(double);
+        link.pageable_mut().for_each(double);
     }
 }
 

@@ -149,6 +149,7 @@ pub(super) fn blank() -> Policy {
         half_layers: false,
         cache_workspace: false,
         stored_scores: false,
+        relayed_weights: false,
         cpu_attention: false,
         page_locked: PageLocked::ALL,
         compression: Compression::default(),

@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use plimsoll_core::placement::LayerPart;
 use plimsoll_core::program::{
-    Access, Arg, Buffer, Cell, Content, Gemm, Gemms, Machine, NewTask, Op, ResourceKind, Stage,
+    Access, Arg, Buffer, Cell, Content, Gemm, Gemms, HostPages, Machine, NewTask, Op, ResourceKind,
+    Stage,
 };
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::trace::Trace;
@@ -33,7 +34,7 @@ fn program(machine: &Machine) -> Program {
         bytes: Bytes(4096),
         from: Bytes::ZERO,
         to: Bytes::ZERO,
-        page_locked: true,
+        host: HostPages::Locked,
     });
     let product = program.op(Op::Linear {
         stage: Stage::Project,

@@ -1,6 +1,6 @@
 //! Tasks in words.
 
-use plimsoll_core::program::{AttentionPart, Cell, Content, Op, Span};
+use plimsoll_core::program::{AttentionPart, Cell, Content, HostPages, Op, Span};
 
 /// The event's name: what is done, and to which square of the schedule (`project L3 b1 p2`).
 pub(super) fn task_name(op: &Op, content: Option<Content>, cell: Cell, last_block: u16) -> String {
@@ -58,11 +58,10 @@ fn content_name(content: Content) -> &'static str {
     }
 }
 
-fn host_side(page_locked: bool) -> &'static str {
-    if page_locked {
-        "page-locked"
-    } else {
-        "pageable"
+fn host_side(host: HostPages) -> &'static str {
+    match host {
+        HostPages::Locked => "page-locked",
+        HostPages::Pageable | HostPages::Relayed => "pageable",
     }
 }
 
@@ -77,19 +76,14 @@ fn span_in_words(it: &Span) -> String {
 /// The operation's shape.
 pub(super) fn op_in_words(op: &Op) -> String {
     match op {
-        Op::Move {
-            bytes, page_locked, ..
-        } => {
-            let host = host_side(*page_locked);
+        Op::Move { bytes, host, .. } => {
+            let host = host_side(*host);
             format!("move {bytes}, host side {host}")
         }
         Op::MoveParts {
-            parts,
-            part,
-            page_locked,
-            ..
+            parts, part, host, ..
         } => {
-            let host = host_side(*page_locked);
+            let host = host_side(*host);
             format!("move {parts} parts of {part}, host side {host}")
         }
         Op::Gather { rows, picks, head } => {

@@ -12,8 +12,8 @@ use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{PageLocked, Policy};
 use plimsoll_core::program::{
-    Access, Arg, Buffer, BufferId, Cell, Content, Machine, NewTask, Op, Program, ResourceKind,
-    Stage, TaskId,
+    Access, Arg, Buffer, BufferId, Cell, Content, HostPages, Machine, NewTask, Op, Program,
+    ResourceKind, Stage, TaskId,
 };
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::trace::Trace;
@@ -242,7 +242,7 @@ fn copies_of(machine: &Machine, capacity: PerTier<Bytes>) -> (Program, u64) {
             bytes: Bytes(bytes),
             from: place(capacity.host.0 / bytes),
             to: place(2),
-            page_locked: true,
+            host: HostPages::Locked,
         });
         program.push(NewTask {
             op,

@@ -171,6 +171,8 @@ fn links(measured: &Measured) -> Links {
         latency: quantity(&measured.gaps, GAPS),
         page_locked: curve(&moved(kind)),
         pageable: (!measured.pageable.is_empty()).then(|| curve(&pageable(kind))),
+        // The executor leaves that to the driver.
+        relayed: None,
         pace: link_pace(measured, usize::from(kind == ResourceKind::D2h)),
     };
     let disk = |kind| DiskLink {

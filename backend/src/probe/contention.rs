@@ -349,6 +349,7 @@ fn sums(losses: &[Loss], delays: &[f64; ENGINES]) -> ([[f64; ENGINES]; ENGINES],
 #[cfg(test)]
 mod tests {
     use plimsoll_core::lower::Lowering;
+    use plimsoll_core::program::HostPages;
 
     use super::*;
 
@@ -414,7 +415,7 @@ mod tests {
                 bytes: Bytes(bytes),
                 from: Bytes(at),
                 to: Bytes(2 * at),
-                page_locked: true,
+                host: HostPages::Locked,
             },
             span: Span {
                 start: Seconds(start),

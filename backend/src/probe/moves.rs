@@ -1,8 +1,8 @@
 //! Programs of moves alone: copies and disk transfers of many sizes, one by one and beside each other.
 
 use plimsoll_core::program::{
-    Access, Arg, Buffer, BufferId, Cell, Content, Machine, NewTask, Op, Program, ResourceKind,
-    TaskId,
+    Access, Arg, Buffer, BufferId, Cell, Content, HostPages, Machine, NewTask, Op, Program,
+    ResourceKind, TaskId,
 };
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
@@ -170,7 +170,7 @@ impl Moves {
             bytes: Bytes(bytes),
             from,
             to,
-            page_locked: self.page_locked[mover],
+            host: HostPages::of(self.page_locked[mover]),
         });
         let (source, destination) = self.regions[mover];
         let resource = self

@@ -149,7 +149,7 @@ fn plan(options: &ProbeOptions, region: Bytes) -> Result<Plan, LowerError> {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_core::program::Op;
+    use plimsoll_core::program::{HostPages, Op};
     use plimsoll_core::trace::Span;
     use plimsoll_core::units::{Bytes, Seconds};
 
@@ -162,7 +162,7 @@ mod tests {
                 bytes: Bytes(bytes),
                 from: Bytes(0),
                 to: Bytes(0),
-                page_locked,
+                host: HostPages::of(page_locked),
             },
             span: Span {
                 start: Seconds::ZERO,
@@ -206,11 +206,10 @@ mod tests {
             let tasks = copies.program.tasks()[part.clone()].iter();
             let tasks = tasks.filter(|task| task.resource == resource);
             let sizes = tasks.filter_map(|task| match copies.program.op_of(task) {
-                Op::Move {
-                    bytes,
-                    page_locked: locked,
-                    ..
-                } if bytes.0 == BESIDE => Some((*locked == page_locked, bytes.0)),
+                op @ Op::Move { bytes, .. } if bytes.0 == BESIDE => {
+                    let is_locked = op.pageable_bytes().is_none();
+                    Some((is_locked == page_locked, bytes.0))
+                }
                 _ => None,
             });
             sizes.fold((true, 0), |all, it| (all.0 && it.0, all.1 + it.1))

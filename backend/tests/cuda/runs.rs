@@ -14,7 +14,7 @@ use plimsoll_core::lower::Lowering;
 use plimsoll_core::machine::ResourceId;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::program::{Op, Program, ResourceKind, TaskId};
+use plimsoll_core::program::{Program, ResourceKind, TaskId};
 use plimsoll_core::workload::Workload;
 
 use super::card::{Call, FakeCard};
@@ -100,19 +100,8 @@ pub fn on_card_for_its_maximum(
 fn pageable_moves(run: &Run, on: ResourceId) -> usize {
     let pageable = |piece: &Program| {
         let on_it = piece.tasks().iter().filter(|task| task.resource == on);
-        let is_pageable = |op: &Op| {
-            matches!(
-                op,
-                Op::Move {
-                    page_locked: false,
-                    ..
-                } | Op::MoveParts {
-                    page_locked: false,
-                    ..
-                }
-            )
-        };
-        on_it.filter(|task| is_pageable(piece.op_of(task))).count()
+        let pageable = on_it.filter(|task| piece.op_of(task).pageable_bytes().is_some());
+        pageable.count()
     };
     run.pieces.iter().map(|piece| pageable(piece)).sum()
 }

@@ -52,10 +52,8 @@ impl LinkSlowness {
 
     fn of(&self, op: &Op) -> f64 {
         match op {
-            Op::Move { page_locked, .. } | Op::MoveParts { page_locked, .. } if *page_locked => {
-                self.page_locked
-            }
-            _ => self.pageable,
+            _ if op.pageable_bytes().is_some() => self.pageable,
+            _ => self.page_locked,
         }
     }
 }
@@ -157,9 +155,8 @@ impl HardwareProfile {
         let by = |curve: &mut Curve, factor: f64| *curve = curve.slower(|_| factor);
         let copies = |link: &mut CopyLink, own: &LinkSlowness| {
             by(&mut link.page_locked, slowness.copy * own.page_locked);
-            if let Some(pageable) = &mut link.pageable {
-                by(pageable, slowness.copy * own.pageable);
-            }
+            link.pageable_mut()
+                .for_each(|curve| by(curve, slowness.copy * own.pageable));
         };
         copies(&mut changed.links.h2d, &slowness.h2d);
         copies(&mut changed.links.d2h, &slowness.d2h);

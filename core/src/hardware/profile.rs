@@ -11,7 +11,7 @@ use super::products::ProductCurves;
 use super::provenance::{Quantity, Source, SourceKind};
 use super::residuals::Residuals;
 use crate::Dtype;
-use crate::program::{ResourceKind, Stage};
+use crate::program::{HostPages, ResourceKind, Stage};
 use crate::tier::PerTier;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
@@ -143,8 +143,30 @@ pub struct CopyLink {
     pub page_locked: Curve,
     /// From or to pageable host memory, likewise; none where nobody measured it.
     pub pageable: Option<Curve>,
+    /// From pageable host memory, where software passes it through page-locked memory that it keeps for the next copy; none where
+    /// that is the same.
+    pub relayed: Option<Curve>,
     /// How long copies of reference took when these were measured ([`LinkSlowness`](super::LinkSlowness)); none without a GPU.
     pub pace: Option<LinkPace>,
+}
+
+impl CopyLink {
+    /// The rate of copies whose end on the host lies in such memory, and whose rate it is: what was not told apart has another's.
+    pub fn rate(&self, host: HostPages) -> (HostPages, &Curve) {
+        let pageable = || Some((HostPages::Pageable, self.pageable.as_ref()?));
+        let relayed = || Some((HostPages::Relayed, self.relayed.as_ref()?));
+        let found = match host {
+            HostPages::Locked => None,
+            HostPages::Pageable => pageable(),
+            HostPages::Relayed => relayed().or_else(pageable),
+        };
+        found.unwrap_or((HostPages::Locked, &self.page_locked))
+    }
+
+    /// Rates from and to pageable memory.
+    pub fn pageable_mut(&mut self) -> impl Iterator<Item = &mut Curve> {
+        self.pageable.iter_mut().chain(&mut self.relayed)
+    }
 }
 
 /// A path between disk and host memory.

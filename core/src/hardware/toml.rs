@@ -60,6 +60,7 @@ const COPY_LINK: &[&str] = &[
     "latency_s",
     "page_locked_bytes_per_s",
     "pageable_bytes_per_s",
+    "relayed_bytes_per_s",
     "pace_page_locked_s",
     "pace_pageable_s",
 ];
@@ -241,6 +242,7 @@ fn read_links(reader: &Reader<'_>) -> Result<Links, Fault> {
             latency: link.seconds("latency_s")?,
             page_locked: link.curve("page_locked_bytes_per_s")?,
             pageable: link.maybe_curve("pageable_bytes_per_s")?,
+            relayed: link.maybe_curve("relayed_bytes_per_s")?,
             pace: read_link_pace(&link)?,
         })
     };
@@ -528,6 +530,7 @@ fn write_links(links: &Links) -> Value {
                 "pageable_bytes_per_s",
                 link.pageable.as_ref().and_then(curve),
             ),
+            ("relayed_bytes_per_s", link.relayed.as_ref().and_then(curve)),
             (
                 "pace_page_locked_s",
                 link.pace.as_ref().and_then(|p| seconds(&p.page_locked)),

@@ -344,6 +344,8 @@ impl HardwareProfile {
             all.push(time(format!("links.{name}.latency_s"), &link.latency));
             all.push(curve(locked, &link.page_locked));
             all.extend(link.pageable.as_ref().map(|c| curve(pageable, c)));
+            let relayed = format!("links.{name}.relayed_bytes_per_s");
+            all.extend(link.relayed.as_ref().map(|c| curve(relayed, c)));
             for (key, q) in link.pace.iter().flat_map(|pace| {
                 [
                     ("page_locked", &pace.page_locked),

@@ -170,5 +170,6 @@ fn bytes_of_weight(curve: &GemmCurve) -> f64 {
 
 fn cap_copies(link: &mut CopyLink, cap: BytesPerSecond) {
     link.page_locked = link.page_locked.capped(cap.0);
-    link.pageable = link.pageable.as_ref().map(|curve| curve.capped(cap.0));
+    link.pageable_mut()
+        .for_each(|curve| *curve = curve.capped(cap.0));
 }

@@ -13,9 +13,9 @@ use super::pages::{Cut, PageTable};
 use super::ring::{Lease, Released};
 use super::schedule::Turn;
 use super::stages::StageBlocks;
-use super::unit::{Unit, locked, move_at};
+use super::unit::{Unit, move_at, pages};
 use crate::policy::Policy;
-use crate::program::{Access, BufferId, Content, Op, ResourceKind, Strided, TaskId};
+use crate::program::{Access, BufferId, Content, HostPages, Op, ResourceKind, Strided, TaskId};
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
 use crate::workload::Workload;
@@ -248,13 +248,13 @@ impl CacheStream {
         let record = unit.shape.record[tier];
         let count = positions.end - positions.start;
         let to = record * positions.start;
-        let page_locked = locked(self.page_locked, tier);
+        let host = pages(self.page_locked, tier);
         if !keys_only {
             return Op::Move {
                 bytes: record * count,
                 from: Bytes::ZERO,
                 to,
-                page_locked,
+                host,
             };
         }
         let strided = |start| Strided {
@@ -266,7 +266,7 @@ impl CacheStream {
             part: unit.shape.head * u64::from(unit.shape.rows[tier]),
             from: strided(Bytes::ZERO),
             to: strided(to),
-            page_locked,
+            host,
         }
     }
 
@@ -278,7 +278,7 @@ impl CacheStream {
             bytes: record * u64::from(unit.query_len),
             from: record * position,
             to: record * (position - self.cut.start(page)),
-            page_locked: locked(self.page_locked, tier),
+            host: pages(self.page_locked, tier),
         }
     }
 
@@ -532,7 +532,7 @@ impl CacheStream {
                 Tier::Disk => {
                     let record = unit.shape.record.disk;
                     let bytes = record * u64::from(unit.query_len);
-                    move_at(bytes, record * u64::from(unit.position), true)
+                    move_at(bytes, record * u64::from(unit.position), HostPages::Locked)
                 }
                 Tier::Device | Tier::Host => self.move_new(unit, tier),
             };

@@ -11,7 +11,8 @@ use super::unit::Unit;
 use crate::model::{ModelSpec, TensorRole};
 use crate::placement::LayerPart;
 use crate::program::{
-    Access, AttentionPart, BufferId, Content, Gemm, Gemms, Op, ResourceKind, Stage, TaskId,
+    Access, AttentionPart, BufferId, Content, Gemm, Gemms, HostPages, Op, ResourceKind, Stage,
+    TaskId,
 };
 use crate::tier::Tier;
 use crate::units::Bytes;
@@ -402,7 +403,7 @@ impl StageLowering {
             bytes,
             from: Bytes::ZERO,
             to: bytes * u64::from(unit.cell.pass),
-            page_locked: true,
+            host: HostPages::Locked,
         };
         let mut copy = Draft::new(ResourceKind::D2h, op, unit.cell)
             .with(Access::Read, [tokens])

@@ -7,9 +7,9 @@ use super::Lowering;
 use super::compute::token_bytes;
 use super::emit::Draft;
 use super::hidden::{HiddenStream, page_aligned};
-use super::unit::{Unit, locked, move_at, move_whole};
+use super::unit::{Unit, move_at, move_whole, pages};
 use crate::pipeline::Comm;
-use crate::program::{Access, BufferId, Content, Op, ResourceKind, TaskId};
+use crate::program::{Access, BufferId, Content, HostPages, Op, ResourceKind, TaskId};
 use crate::tier::Tier;
 use crate::units::Bytes;
 
@@ -64,11 +64,11 @@ impl Lowering {
     fn hand_over_directly(&mut self, (from, to): (usize, usize), unit: &Unit, tier: Tier) {
         let hidden = &mut self.stages[from].hidden;
         let (home, written) = hidden.leave(unit, tier);
-        let locked = locked(self.plan.policy.page_locked.activations, tier);
+        let host = pages(self.plan.policy.page_locked.activations, tier);
         let op = move_at(
             self.stages[from].hidden.bytes(unit, tier),
             Bytes::ZERO,
-            locked,
+            host,
         );
         let link = Draft::new(ResourceKind::PeerLink, op, unit.cell)
             .with(Access::Read, [home])
@@ -187,7 +187,7 @@ impl Lowering {
             bytes: parcel.bytes,
             from: parcel.from,
             to: Bytes::ZERO,
-            page_locked: true,
+            host: HostPages::Locked,
         };
         let source = Some(parcel.buffer);
         let link = Draft::new(ResourceKind::PeerLink, op, unit.cell)

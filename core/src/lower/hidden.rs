@@ -6,7 +6,7 @@
 use super::emit::{Draft, Emitter};
 use super::layout::Layout;
 use super::ring::Lease;
-use super::unit::{Unit, locked, move_at};
+use super::unit::{Unit, move_at, pages};
 use crate::placement::PAGE_BYTES;
 use crate::program::{Access, BufferId, Content, Op, ResourceKind, TaskId};
 use crate::tier::{PerTier, Tier};
@@ -112,7 +112,7 @@ impl HiddenStream {
             let op = move_at(
                 self.bytes(unit, tier),
                 Bytes::ZERO,
-                locked(self.page_locked, tier),
+                pages(self.page_locked, tier),
             );
             let home = self.homes[batch][tier];
             let last = if last_block { home.buffer } else { None };
@@ -262,7 +262,7 @@ impl HiddenStream {
             let op = move_at(
                 self.bytes(unit, tier),
                 Bytes::ZERO,
-                locked(self.page_locked, tier),
+                pages(self.page_locked, tier),
             );
             let copy = Draft::new(ResourceKind::D2h, op, unit.cell)
                 .with(Access::Read, [Some(device)])
@@ -343,12 +343,12 @@ pub(super) fn page_aligned(op: Op) -> Op {
             bytes,
             from,
             to,
-            page_locked,
+            host,
         } => Op::Move {
             bytes: bytes.align_up(PAGE_BYTES),
             from,
             to,
-            page_locked,
+            host,
         },
         other => other,
     }

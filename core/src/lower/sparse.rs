@@ -11,7 +11,7 @@ use super::emit::{Draft, Emitter};
 use super::layout;
 use super::stage::StageLowering;
 use super::unit::Unit;
-use crate::program::{Access, AttentionPart, Op, ResourceKind, Strided, TaskId};
+use crate::program::{Access, AttentionPart, HostPages, Op, ResourceKind, Strided, TaskId};
 use crate::sparse::Picked;
 use crate::tier::Tier;
 use crate::units::Bytes;
@@ -45,7 +45,7 @@ impl StageLowering {
             bytes: picked.positions_bytes(),
             from: layout::queries_bytes(&self.plan, picked.rows),
             to: Bytes::ZERO,
-            page_locked: true,
+            host: HostPages::Locked,
         };
         let copy = Draft::new(ResourceKind::D2h, op, unit.cell)
             .with(Access::Read, [mid.off_device])
@@ -107,7 +107,7 @@ impl StageLowering {
                     start: part,
                     stride: unit.shape.record[tier],
                 },
-                page_locked: true,
+                host: HostPages::Locked,
             };
             start += part * u64::from(picked.picks);
             let is_last = tier == Tier::Disk || staged.device.disk.is_none();

@@ -63,7 +63,7 @@ impl StageLowering {
         texts: &Arc<Texts>,
     ) -> StageLowering {
         let (policy, workload) = (&plan.policy, &plan.workload);
-        let weights = WeightStream::new(out, &layout, &blocks, policy.page_locked.weights);
+        let weights = WeightStream::new(out, &layout, &blocks, policy.weights_on_host());
         let cut = Cut::new(policy, workload);
         let pages = PageTable::new(cut, num_batches, layout.num_cache_pages, workload.gen_len);
         let token_bytes = u64::from(plan.model.hidden_size) * plan.dtype.size_bytes();

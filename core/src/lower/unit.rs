@@ -2,7 +2,7 @@
 
 use super::layout::BatchShape;
 use crate::placement::LayerPart;
-use crate::program::{Cell, Op};
+use crate::program::{Cell, HostPages, Op};
 use crate::tier::Tier;
 use crate::units::Bytes;
 
@@ -51,22 +51,22 @@ impl Unit {
     }
 }
 
-/// Whether the host side of a copy is page-locked: all is that is no home there.
-pub(super) fn locked(homes: bool, home: Tier) -> bool {
-    homes || home != Tier::Host
+/// The host's side of a copy: all is page-locked that is no home there.
+pub(super) fn pages(locked: bool, home: Tier) -> HostPages {
+    HostPages::of(locked || home != Tier::Host)
 }
 
 /// A move of all of a buffer to or from a slot, a prompt or results on the host, which are page-locked.
 pub(super) fn move_whole(bytes: Bytes) -> Op {
-    move_at(bytes, Bytes::ZERO, true)
+    move_at(bytes, Bytes::ZERO, HostPages::Locked)
 }
 
 /// A move of `bytes` between equal places of two buffers.
-pub(super) fn move_at(bytes: Bytes, place: Bytes, page_locked: bool) -> Op {
+pub(super) fn move_at(bytes: Bytes, place: Bytes, host: HostPages) -> Op {
     Op::Move {
         bytes,
         from: place,
         to: place,
-        page_locked,
+        host,
     }
 }

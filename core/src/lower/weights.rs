@@ -10,9 +10,9 @@ use super::emit::{Draft, Emitter};
 use super::layout::Layout;
 use super::ring::Lease;
 use super::stages::StageBlocks;
-use super::unit::{Unit, locked};
+use super::unit::Unit;
 use crate::placement::{BlockWeights, LayerPart, PAGE_BYTES};
-use crate::program::{Access, BufferId, Cell, Content, Op, ResourceKind, TaskId};
+use crate::program::{Access, BufferId, Cell, Content, HostPages, Op, ResourceKind, TaskId};
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
 
@@ -43,7 +43,7 @@ pub(super) struct WeightStream {
     homes: Vec<PerTier<Option<BufferId>>>,
     first_block: u16,
     visits: Vec<Visit>,
-    page_locked: bool,
+    host: HostPages,
     /// Whether rows of the host's weights come by themselves, where linear layers are split.
     split: bool,
 }
@@ -54,7 +54,7 @@ impl WeightStream {
         emitter: &mut Emitter,
         layout: &Layout,
         stage: &StageBlocks,
-        page_locked: bool,
+        host: HostPages,
     ) -> WeightStream {
         let mut declare = |(index, block): (usize, usize)| {
             PerTier::from_fn(|home| {
@@ -72,7 +72,7 @@ impl WeightStream {
             homes: stage.as_range().enumerate().map(&mut declare).collect(),
             first_block: stage.first() as u16,
             visits: Vec::new(),
-            page_locked,
+            host,
             split: layout.split.is_some(),
         }
     }
@@ -122,7 +122,7 @@ impl WeightStream {
     /// Copies the host's part of the next chunk and reads the disk's, which [`WeightStream::end_chunk`]
     /// copies on.
     pub(super) fn begin_chunk(&mut self, emitter: &mut Emitter, layout: &mut Layout) {
-        let page_locked = self.page_locked;
+        let host = self.host;
         let Some(next) = self.visits.last().map(|visit| visit.cell.block) else {
             return;
         };
@@ -149,7 +149,7 @@ impl WeightStream {
                 home: span.start + Bytes(start),
                 start: Bytes(start),
                 bytes,
-                page_locked,
+                host,
                 last: start + bytes.0 == all,
             };
             if tier == Tier::Host {
@@ -234,7 +234,7 @@ struct Chunk {
     /// In what is loaded.
     start: Bytes,
     bytes: Bytes,
-    page_locked: bool,
+    host: HostPages,
     /// Whether none follows in its slab.
     last: bool,
 }
@@ -245,7 +245,10 @@ impl Chunk {
             bytes: self.bytes,
             from,
             to,
-            page_locked: locked(self.page_locked, home),
+            host: match home {
+                Tier::Host => self.host,
+                _ => HostPages::Locked,
+            },
         }
     }
 

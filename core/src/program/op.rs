@@ -150,6 +150,27 @@ pub enum AttentionPart {
     Values,
 }
 
+/// What a copy's end on the host lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HostPages {
+    /// Page-locked memory.
+    Locked,
+    /// Pageable memory.
+    Pageable,
+    /// Pageable memory, and copies pass through page-locked memory that is kept for the next one of that size.
+    Relayed,
+}
+
+impl HostPages {
+    /// Of a home that is page-locked, or is not.
+    pub fn of(locked: bool) -> HostPages {
+        match locked {
+            true => HostPages::Locked,
+            false => HostPages::Pageable,
+        }
+    }
+}
+
 /// Parts of a buffer at a constant distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Strided {
@@ -180,8 +201,8 @@ pub enum Op {
         from: Bytes,
         /// To where in the destination.
         to: Bytes,
-        /// Whether the host side is page-locked.
-        page_locked: bool,
+        /// What its end on the host lies in.
+        host: HostPages,
     },
     /// Moves equal parts from the first argument to the second: keys, or values, of many positions.
     MoveParts {
@@ -193,8 +214,8 @@ pub enum Op {
         from: Strided,
         /// Where they go in the destination.
         to: Strided,
-        /// Whether the host side is page-locked.
-        page_locked: bool,
+        /// What its end on the host lies in.
+        host: HostPages,
     },
     /// Collects the values that rows of the cache have picked, from where the cache is.
     Gather {
@@ -394,22 +415,18 @@ impl Op {
         }
     }
 
-    /// Bytes of a move whose end on the host is not page-locked. None for other operations.
-    pub fn pageable_bytes(&self) -> Option<Bytes> {
+    /// What a move's end on the host lies in; none for other operations.
+    pub fn host_pages(&self) -> Option<HostPages> {
         match *self {
-            Op::Move {
-                bytes,
-                page_locked: false,
-                ..
-            } => Some(bytes),
-            Op::MoveParts {
-                parts,
-                part,
-                page_locked: false,
-                ..
-            } => Some(part * u64::from(parts)),
+            Op::Move { host, .. } | Op::MoveParts { host, .. } => Some(host),
             _ => None,
         }
+    }
+
+    /// Bytes of a move whose end on the host is not page-locked. None for other operations.
+    pub fn pageable_bytes(&self) -> Option<Bytes> {
+        let bytes = self.moved_bytes();
+        bytes.filter(|_| self.host_pages() != Some(HostPages::Locked))
     }
 
     /// Operations of an attention's scores and of their product with the values, two a multiply-add.

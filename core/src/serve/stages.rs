@@ -3,7 +3,7 @@
 use super::pie::{Iteration, Lanes};
 use super::shape::Shape;
 use crate::machine::{Machine, ResourceId, ResourceKind};
-use crate::program::{Cell, NewTask, Op, Program, TaskId};
+use crate::program::{Cell, HostPages, NewTask, Op, Program, TaskId};
 use crate::roster::Moved;
 use crate::units::Bytes;
 
@@ -123,7 +123,7 @@ fn whole(bytes: Bytes) -> Op {
         bytes,
         from: Bytes::ZERO,
         to: Bytes::ZERO,
-        page_locked: true,
+        host: HostPages::Locked,
     }
 }
 

@@ -6,7 +6,7 @@ use plimsoll_core::lower::CHUNK_BYTES_MIN;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::PAGE_BYTES;
 use plimsoll_core::policy::{Policy, Schedule};
-use plimsoll_core::program::{AttentionPart, Gemms, Op, ResourceKind, Stage};
+use plimsoll_core::program::{AttentionPart, Gemms, HostPages, Op, ResourceKind, Stage};
 use plimsoll_core::sparse::Picked;
 use plimsoll_core::units::{Bytes, Seconds};
 
@@ -281,11 +281,11 @@ impl Pass<'_> {
     }
 
     /// One move for each GPU batch.
-    fn moves(&self, on: ResourceKind, bytes: u64, page_locked: bool) -> f64 {
-        f64::from(self.batches) * self.copy(on, Bytes(bytes), page_locked)
+    fn moves(&self, on: ResourceKind, bytes: u64, host: HostPages) -> f64 {
+        f64::from(self.batches) * self.copy(on, Bytes(bytes), host)
     }
 
-    fn copy(&self, on: ResourceKind, bytes: Bytes, page_locked: bool) -> f64 {
+    fn copy(&self, on: ResourceKind, bytes: Bytes, host: HostPages) -> f64 {
         if bytes == Bytes::ZERO {
             return 0.0;
         }
@@ -293,7 +293,7 @@ impl Pass<'_> {
             bytes,
             from: Bytes::ZERO,
             to: Bytes::ZERO,
-            page_locked,
+            host,
         };
         self.seconds(on, op)
     }
@@ -358,7 +358,11 @@ impl Pass<'_> {
                 // What was read from disk is such a copy. A new token goes home in the end.
                 let tokens = [u64::from(self.context_len - self.query_len), 1];
                 let copies = tokens.map(|tokens| {
-                    self.moves(ResourceKind::Cpu, tokens * self.record_bytes(), false)
+                    self.moves(
+                        ResourceKind::Cpu,
+                        tokens * self.record_bytes(),
+                        HostPages::Pageable,
+                    )
                 });
                 terms.on(ResourceKind::Cpu).cache.host += copies.iter().sum::<f64>();
             }
@@ -404,17 +408,17 @@ impl Pass<'_> {
             // Keys alone where values are collected; those are on the path of the batch.
             let loaded = if self.gathers() { past / 2 } else { past };
             for (kind, bytes) in [(ResourceKind::H2d, loaded), (ResourceKind::D2h, new)] {
-                let locked = self.policy.page_locked.cache;
+                let home = HostPages::of(self.policy.page_locked.cache);
                 let cache = &mut terms.on(kind).cache;
-                cache.host += self.moves(kind, bytes, locked);
-                cache.disk += self.moves(kind, bytes, true);
+                cache.host += self.moves(kind, bytes, home);
+                cache.disk += self.moves(kind, bytes, HostPages::Locked);
             }
         }
         for (kind, bytes) in [
             (ResourceKind::DiskRead, past),
             (ResourceKind::DiskWrite, new),
         ] {
-            terms.on(kind).cache.disk += self.moves(kind, bytes, true);
+            terms.on(kind).cache.disk += self.moves(kind, bytes, HostPages::Locked);
         }
     }
 
@@ -452,7 +456,7 @@ impl Pass<'_> {
         both.cache.disk += handed;
         for (kind, bytes) in [(ResourceKind::D2h, there), (ResourceKind::H2d, back)] {
             let bytes = u64::from(self.sequences) * bytes;
-            let seconds = self.moves(kind, bytes, true);
+            let seconds = self.moves(kind, bytes, HostPages::Locked);
             for cache in [&mut terms.on(kind).cache, &mut both.cache] {
                 cache.host += seconds;
                 cache.disk += seconds;
@@ -469,13 +473,13 @@ impl Pass<'_> {
             u64::from(self.batches)
         };
         let chunks = slab.0.div_ceil(CHUNK_BYTES_MIN).clamp(1, most);
-        let locked = self.policy.page_locked.weights;
+        let home = self.policy.weights_on_host();
         let chunk = Bytes(slab.0.div_ceil(chunks));
-        let copies = |locked| chunks as f64 * self.copy(ResourceKind::H2d, chunk, locked);
+        let copies = |kind, host| chunks as f64 * self.copy(kind, chunk, host);
         let h2d = &mut terms.on(ResourceKind::H2d).weights;
-        h2d.host += copies(locked);
-        h2d.disk += copies(true);
-        let reads = chunks as f64 * self.copy(ResourceKind::DiskRead, chunk, true);
+        h2d.host += copies(ResourceKind::H2d, home);
+        h2d.disk += copies(ResourceKind::H2d, HostPages::Locked);
+        let reads = copies(ResourceKind::DiskRead, HostPages::Locked);
         terms.on(ResourceKind::DiskRead).weights.disk += reads;
     }
 
@@ -485,13 +489,13 @@ impl Pass<'_> {
         let bytes = u64::from(self.sequences) * u64::from(self.query_len) * token;
         let mut terms = Terms::default();
         for kind in [ResourceKind::H2d, ResourceKind::D2h] {
-            let locked = self.policy.page_locked.activations;
+            let home = HostPages::of(self.policy.page_locked.activations);
             let shares = &mut terms.on(kind).activations;
-            shares.host += self.moves(kind, bytes, locked);
-            shares.disk += self.moves(kind, bytes, true);
+            shares.host += self.moves(kind, bytes, home);
+            shares.disk += self.moves(kind, bytes, HostPages::Locked);
         }
         for kind in [ResourceKind::DiskRead, ResourceKind::DiskWrite] {
-            let seconds = self.moves(kind, Bytes(bytes).align_up(PAGE_BYTES).0, true);
+            let seconds = self.moves(kind, Bytes(bytes).align_up(PAGE_BYTES).0, HostPages::Locked);
             terms.on(kind).activations.disk += seconds;
         }
         terms
@@ -512,10 +516,14 @@ impl Pass<'_> {
         let head = self.linear(Stage::Head, self.sequences, self.forms.gemms.head);
         terms.on(ResourceKind::Gpu).constant += embed + head;
         if self.is_prefill() {
-            let prompt = self.moves(ResourceKind::H2d, u64::from(tokens) * 4, true);
+            let prompt = self.moves(ResourceKind::H2d, u64::from(tokens) * 4, HostPages::Locked);
             terms.on(ResourceKind::H2d).constant += prompt;
         }
-        let ids = self.moves(ResourceKind::D2h, u64::from(self.sequences) * 4, true);
+        let ids = self.moves(
+            ResourceKind::D2h,
+            u64::from(self.sequences) * 4,
+            HostPages::Locked,
+        );
         terms.on(ResourceKind::D2h).constant += ids;
         terms
     }

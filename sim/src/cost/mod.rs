@@ -20,7 +20,7 @@ use plimsoll_core::hardware::{
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::program::{AttentionPart, Gemms, Op, Resource, ResourceKind, Stage};
+use plimsoll_core::program::{AttentionPart, Gemms, HostPages, Op, Resource, ResourceKind, Stage};
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::{Bytes, Seconds};
 
@@ -232,16 +232,11 @@ impl CostModel {
 
     fn as_stored(&self, on: Resource, op: &Op, each: &mut impl FnMut(Part)) {
         match *op {
-            Op::Move {
-                bytes, page_locked, ..
-            } => self.transfer(on, bytes, page_locked, each),
+            Op::Move { bytes, host, .. } => self.transfer(on, bytes, host, each),
             // A part has the heads of many rows, so that a copy engine takes all like one copy.
             Op::MoveParts {
-                parts,
-                part,
-                page_locked,
-                ..
-            } => self.transfer(on, part * u64::from(parts), page_locked, each),
+                parts, part, host, ..
+            } => self.transfer(on, part * u64::from(parts), host, each),
             // Heads of the cache, read where they lie: what the CPU's attention does.
             Op::Gather { rows, picks, head } => {
                 let bytes = (head * (u64::from(rows) * u64::from(picks))).as_f64();
@@ -367,12 +362,11 @@ impl CostModel {
     /// far as it has room. Nothing for all else.
     pub fn staged_ahead(&self, op: &Op, since: Seconds) -> Seconds {
         let (h2d, room) = (&self.profile.links.h2d, &self.profile.links.staged_ahead);
-        let (Some(room), Some(pageable)) = (room, &h2d.pageable) else {
+        let (Some(room), Some(bytes), Some(host)) = (room, op.pageable_bytes(), op.host_pages())
+        else {
             return Seconds::ZERO;
         };
-        let Some(bytes) = op.pageable_bytes() else {
-            return Seconds::ZERO;
-        };
+        let (_, pageable) = h2d.rate(host);
         let size = bytes.as_f64();
         let (slow, fast) = (size / pageable.at(size), size / h2d.page_locked.at(size));
         let of_room = room.value.as_f64() / size * slow;
@@ -380,7 +374,7 @@ impl CostModel {
         Seconds(staged.max(0.0))
     }
 
-    fn transfer(&self, on: Resource, bytes: Bytes, page_locked: bool, each: &mut impl FnMut(Part)) {
+    fn transfer(&self, on: Resource, bytes: Bytes, host: HostPages, each: &mut impl FnMut(Part)) {
         let (links, tiers) = (&self.profile.links, &self.profile.tiers);
         let size = bytes.as_f64();
         let mut rated = |(fixed, latency): Named<'_, Quantity<Seconds>>,
@@ -388,13 +382,16 @@ impl CostModel {
             each(Part::fixed(fixed, latency));
             each(Part::rated(rate, size, (curve, size, SizeUnit::Bytes)));
         };
-        let mut copy = |link: &CopyLink, [latency, locked, pageable]: [&'static str; 3]| {
-            let (rate, curve) = match &link.pageable {
-                Some(curve) if !page_locked => (pageable, curve),
-                _ => (locked, &link.page_locked),
+        let mut copy =
+            |link: &CopyLink, [latency, locked, pageable, relayed]: [&'static str; 4]| {
+                let (of, curve) = link.rate(host);
+                let rate = match of {
+                    HostPages::Locked => locked,
+                    HostPages::Pageable => pageable,
+                    HostPages::Relayed => relayed,
+                };
+                rated((latency, &link.latency), (rate, curve));
             };
-            rated((latency, &link.latency), (rate, curve));
-        };
         match on.kind {
             ResourceKind::H2d => copy(&links.h2d, H2D),
             ResourceKind::D2h => copy(&links.d2h, D2H),
@@ -682,13 +679,15 @@ const fn of_type([f32, f16, bf16]: [&'static str; 3], dtype: Dtype) -> &'static 
 const HOST_BANDWIDTH: &str = "tiers.host_bandwidth";
 
 /// The keys of a link's latency and rates.
-const H2D: [&str; 3] = [
+const H2D: [&str; 4] = [
     "links.h2d.latency",
     "links.h2d.page_locked",
     "links.h2d.pageable",
+    "links.h2d.relayed",
 ];
-const D2H: [&str; 3] = [
+const D2H: [&str; 4] = [
     "links.d2h.latency",
     "links.d2h.page_locked",
     "links.d2h.pageable",
+    "links.d2h.relayed",
 ];

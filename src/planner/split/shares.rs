@@ -5,7 +5,7 @@ use plimsoll_core::lower::BUFFER_PARTS;
 use plimsoll_core::model::TensorSpec;
 use plimsoll_core::placement::PAGE_BYTES;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::program::{Gemm, Gemms, Op, ResourceKind, Stage};
+use plimsoll_core::program::{Gemm, Gemms, HostPages, Op, ResourceKind, Stage};
 use plimsoll_core::split::law::{Memory, Times};
 use plimsoll_core::split::{self, PerModule};
 use plimsoll_core::units::{Bytes, Seconds};
@@ -118,7 +118,7 @@ fn times(cost: &CostModel, plan: &Plan, (weight, m): (&TensorSpec, u32)) -> (Tim
         bytes: stored(plan, weight),
         from: Bytes::ZERO,
         to: Bytes::ZERO,
-        page_locked: pins || plan.policy.page_locked.weights,
+        host: HostPages::of(pins || plan.policy.page_locked.weights),
     };
     let seconds = |on: ResourceKind, op: &Op| cost.seconds(on, op).0;
     let mut times = Times {

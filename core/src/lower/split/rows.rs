@@ -7,7 +7,7 @@ use crate::lower::ring::Lease;
 use crate::lower::stage::StageLowering;
 use crate::lower::unit::Unit;
 use crate::model::TensorSpec;
-use crate::program::{Access, BufferId, Content, Op, ResourceKind, TaskId};
+use crate::program::{Access, BufferId, Content, HostPages, Op, ResourceKind, TaskId};
 use crate::split::{Module, Route, RowSplit, SplitLinears};
 use crate::tier::Tier;
 use crate::units::Bytes;
@@ -153,7 +153,7 @@ impl StageLowering {
                 bytes: band.bytes(),
                 from: coming.from + start,
                 to: Bytes::ZERO,
-                page_locked: true,
+                host: HostPages::Locked,
             };
             let pin = Draft::new(ResourceKind::Pin, op, unit.cell)
                 .with(Access::Read, [home])
@@ -187,12 +187,12 @@ impl StageLowering {
             .is_some_and(|split| split.route == Route::Blocking);
         let all_pinned = coming.pinned.filter(|_| blocks);
         let home = self.weights.home(unit.cell.block, Tier::Host);
-        let page_locked = policy.page_locked.weights;
+        let pages = HostPages::of(policy.page_locked.weights);
         let room = room(&mut self.layout);
         for part in parts {
-            let (source, from, page_locked) = match part.pinned {
-                Some((_, pinned, _)) => (Some(pinned), Bytes::ZERO, true),
-                None => (home, coming.from + part.start, page_locked),
+            let (source, from, host) = match part.pinned {
+                Some((_, pinned, _)) => (Some(pinned), Bytes::ZERO, HostPages::Locked),
+                None => (home, coming.from + part.start, pages),
             };
             let bytes = part.band.bytes();
             let place = (Tier::Device, coming.slot.offset + part.start);
@@ -201,7 +201,7 @@ impl StageLowering {
                 bytes,
                 from,
                 to: Bytes::ZERO,
-                page_locked,
+                host,
             };
             let copy = Draft::new(ResourceKind::H2d, op, unit.cell)
                 .with(Access::Read, [source])

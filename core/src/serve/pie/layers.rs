@@ -7,7 +7,7 @@ use super::moves::Event;
 use super::table::{MappingTable, Place, Swaps};
 use crate::executor::Times;
 use crate::machine::{Machine, ResourceId, ResourceKind};
-use crate::program::{BufferId, Cell, NewTask, Op, Program, TaskId};
+use crate::program::{BufferId, Cell, HostPages, NewTask, Op, Program, TaskId};
 use crate::roster::Moved;
 use crate::serve::shape::{Load, Shape};
 use crate::trace::Trace;
@@ -333,7 +333,7 @@ impl Pie {
             bytes: self.layer_bytes(),
             from: Bytes::ZERO,
             to: Bytes::ZERO,
-            page_locked: true,
+            host: HostPages::Locked,
         }
     }
 
