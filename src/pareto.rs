@@ -8,6 +8,7 @@ use plimsoll_core::lower::page_locked_bytes;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
+use plimsoll_core::program::HostPages;
 use plimsoll_core::term::Term;
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
@@ -317,7 +318,10 @@ impl Point {
                 Term::CacheWorkspace,
                 !policy.cpu_attention || policy.copies_cache(),
             ),
-            (Term::WeightRelay, policy.relayed_weights),
+            (
+                Term::WeightRelay,
+                policy.weights_on_host() != HostPages::Pageable,
+            ),
         ]
         .into_iter()
         .filter(|(_, is_there)| policy.loads_weights_at_once() && !is_there)
