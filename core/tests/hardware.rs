@@ -159,6 +159,7 @@ fn round_trip_keeps_every_optional_part() {
     let odd = vec![(1.0, 1e9 * (0.1 + 0.2))];
     profile.links.page_lock = Some(Curve::new(odd, "lab", Some(0.3)).unwrap());
     profile.links.h2d.pageable = Some(profile.links.d2h.page_locked.clone());
+    profile.links.h2d.relayed = profile.links.h2d.pageable.clone();
     profile.links.peers = vec![PeerLink {
         from: 0,
         to: 1,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::curve::Curve;
 use super::error::{Fault, ProfileError};
-use super::profile::{DEVICE_THREADS_MAX, DeviceKind, HardwareProfile};
+use super::profile::{CopyLink, DEVICE_THREADS_MAX, DeviceKind, HardwareProfile};
 use super::provenance::Quantity;
 use crate::did_you_mean;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
@@ -339,21 +339,7 @@ impl HardwareProfile {
         let shared = tiers.host_shared.as_ref();
         all.extend(shared.map(|q| bandwidth("host_shared_bytes_per_s", q)));
         for (name, link) in [("h2d", &links.h2d), ("d2h", &links.d2h)] {
-            let locked = format!("links.{name}.page_locked_bytes_per_s");
-            let pageable = format!("links.{name}.pageable_bytes_per_s");
-            all.push(time(format!("links.{name}.latency_s"), &link.latency));
-            all.push(curve(locked, &link.page_locked));
-            all.extend(link.pageable.as_ref().map(|c| curve(pageable, c)));
-            let relayed = format!("links.{name}.relayed_bytes_per_s");
-            all.extend(link.relayed.as_ref().map(|c| curve(relayed, c)));
-            for (key, q) in link.pace.iter().flat_map(|pace| {
-                [
-                    ("page_locked", &pace.page_locked),
-                    ("pageable", &pace.pageable),
-                ]
-            }) {
-                all.push(pace(format!("links.{name}.pace_{key}_s"), q));
-            }
+            all.extend(copies(name, link));
         }
         for (name, link) in [
             ("disk_read", &links.disk_read),
@@ -518,6 +504,26 @@ fn time(key: impl Into<String>, q: &Quantity<Seconds>) -> Entry<'_> {
 /// What others are divided by.
 fn pace(key: String, q: &Quantity<Seconds>) -> Entry<'_> {
     entry(key, q, q.value.0, Range::Positive)
+}
+
+/// A path between host and device memory.
+fn copies<'a>(name: &str, link: &'a CopyLink) -> Vec<Entry<'a>> {
+    let key = |of: &str| format!("links.{name}.{of}");
+    let mut all = vec![
+        time(key("latency_s"), &link.latency),
+        curve(key("page_locked_bytes_per_s"), &link.page_locked),
+    ];
+    for (of, rate) in [
+        ("pageable_bytes_per_s", &link.pageable),
+        ("relayed_bytes_per_s", &link.relayed),
+    ] {
+        all.extend(rate.as_ref().map(|rate| curve(key(of), rate)));
+    }
+    if let Some(known) = &link.pace {
+        all.push(pace(key("pace_page_locked_s"), &known.page_locked));
+        all.push(pace(key("pace_pageable_s"), &known.pageable));
+    }
+    all
 }
 
 /// A curve's points hold by construction.
