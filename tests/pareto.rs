@@ -205,3 +205,14 @@ fn rates_of_another_type_are_said() {
         assert!(!known.contains("no rates"), "{known}");
     }
 }
+
+#[test]
+fn a_file_that_cannot_be_written_does_not_cost_the_points() {
+    let place = Place::new();
+    std::os::unix::fs::symlink("/dev/full", place.path("full.csv")).expect("a link");
+    let line = "pareto --hw t4 --model opt-1.3b --systems deepspeed --batches 1 -o full.csv";
+    let output = place.run(line);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(2), "{printed}");
+    assert!(printed.contains("deepspeed"), "{printed}");
+}

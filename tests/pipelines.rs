@@ -132,3 +132,20 @@ fn a_pipeline_is_a_zigzag_and_its_flags_ask_for_stages() {
     place.refused(&format!("{lone} --micro-batches 4"), 2, &["--stages"]);
     place.refused(&format!("{lone} --comm host"), 2, &["--stages"]);
 }
+
+/// With fewer prompts than stages each prompt may be a micro-batch, and the last stage, which has the head, may have fewer layers whatever
+/// is asked for.
+#[test]
+fn few_prompts_go_through_the_stages_one_after_another() {
+    let place = Place::new();
+    let asked = "plan --hw t4x4 --model opt-30b --gen-len 2 --num-prompts";
+    let latency = |more: &str| {
+        let plan = place.json(&format!("{asked} {more} --format json"));
+        plan["prediction"]["latency_s"].as_f64().expect("a time")
+    };
+    let all = [1, 2, 3, 4].map(|prompts| latency(&format!("{prompts} --objective latency")));
+    assert!(all.is_sorted(), "{all:?}");
+    assert_eq!(latency("3"), all[2]);
+    let limit = 1.001 * all[2];
+    assert!(latency(&format!("3 --max-latency-s {limit}")) <= limit);
+}

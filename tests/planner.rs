@@ -249,8 +249,9 @@ fn plans_page_lock_no_more_than_the_machine_is_known_to_let() {
     // Slots for what is on the disk are more than the activations that they displace.
     let (little, _, bytes) = found(Some(2_000_000_000));
     assert!(bytes <= 2_000_000_000, "{bytes}");
+    // Of what is equally good the search does not see which is a thousandth better.
     assert!(
-        all >= some && some > few && few > little,
+        all >= some && some > 0.999 * few && few > little,
         "{all} {some} {few} {little}"
     );
     // Prompts and results are there whatever may be locked.

@@ -153,10 +153,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         points: &points,
         published: &published,
     };
-    for (path, kind) in args.output.iter().zip(outputs) {
-        kind.write(path, &picture, &points)?;
-    }
-    match args.format {
+    // A file that cannot be written does not cost the answer.
+    let printed = match args.format {
         Format::Json => print_json(&Report {
             hardware: &profile.name,
             if_it_had: args.what_if,
@@ -174,7 +172,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let text = text((&said, &points), &profile, own_dtype);
             print(&format!("{title}\n{text} in {computed_in_s:.2} s\n"))
         }
+    };
+    for (path, kind) in args.output.iter().zip(outputs) {
+        kind.write(path, &picture, &points)?;
     }
+    printed
 }
 
 /// All points, and what is to be said of them.

@@ -80,12 +80,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     runs.iter()
         .try_for_each(|run| run.check_gpus(machines.of(run), &args.runs))?;
     let (rows, score) = score_runs(&runs, &|run| machines.of(run).clone())?;
-    if let Some(path) = &args.output {
-        let csv = to_csv(&rows)?;
-        write_atomically(path, |out| std::io::Write::write_all(out, &csv))?;
-    }
     let rates = rates(&runs, &machines);
-    match args.format {
+    // A file that cannot be written does not cost the answer.
+    let printed = match args.format {
         Format::Json => print_json(&Report {
             without: &args.without,
             rates: &rates,
@@ -99,7 +96,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 .collect();
             print(&(without_text(&args.without) + &text(&rows, &score) + &rates))
         }
+    };
+    if let Some(path) = &args.output {
+        let csv = to_csv(&rows)?;
+        write_atomically(path, |out| std::io::Write::write_all(out, &csv))?;
     }
+    printed
 }
 
 /// What is to be said of the machines' rates of the runs' type, once each.

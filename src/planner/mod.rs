@@ -157,9 +157,6 @@ fn search_unsplit(
 ) -> Result<Answer, PlanError> {
     let answer = answer(subject, request, &mut *watch)?;
     let answer = match (answer, request.max_latency_s) {
-        (Answer::Plan(planned), _) if request.objective == Objective::Throughput => {
-            Answer::Plan(pipelines::with_lighter_end(planned, subject.profile)?)
-        }
         // Of so many prompts, what was found is the quickest already.
         (Answer::TooSlow(slow), Some(limit)) if request.workload.num_prompts.is_none() => {
             quickest(subject, request, (slow, limit), watch)?
@@ -183,13 +180,32 @@ fn answer(
         };
         let pool = searched(subject, &free, watch)?;
         if pool.may_be_in(limit)
-            && let Answer::Plan(planned) = pool.asked_within(limit).answer()?
+            && let Answer::Plan(planned) =
+                lightened(pool.asked_within(limit).answer()?, subject, request)?
             && planned.latency_s <= limit
         {
             return Ok(Answer::Plan(planned));
         }
     }
-    searched(subject, request, watch)?.answer()
+    let answer = searched(subject, request, watch)?.answer()?;
+    lightened(answer, subject, request)
+}
+
+/// The same with fewer layers on the last stage, where that is faster; what was too slow may be in time then.
+fn lightened(answer: Answer, subject: Subject<'_>, request: &Request) -> Result<Answer, PlanError> {
+    let lighter = |planned| pipelines::with_lighter_end(planned, subject.profile);
+    let limit = request.max_latency_s.unwrap_or(Seconds(f64::INFINITY));
+    Ok(match answer {
+        Answer::Plan(planned) => Answer::Plan(lighter(planned)?),
+        Answer::TooSlow(slow) => {
+            let slow = lighter(slow)?;
+            match slow.latency_s <= limit {
+                true => Answer::Plan(slow),
+                false => Answer::TooSlow(slow),
+            }
+        }
+        other => other,
+    })
 }
 
 /// What the searches on all of the machine's pipelines find.

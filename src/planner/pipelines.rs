@@ -1,5 +1,7 @@
 //! How many stages, and micro-batches through them: a search on one GPU for each (FlexGen section 4.4).
 
+use std::collections::BTreeSet;
+
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::machine::Machine;
 use plimsoll_core::model::ModelSpec;
@@ -16,9 +18,9 @@ use super::{PlanError, Planned, Request, workload_of};
 /// bubbles of prefill smaller, and each loads the weights once more.
 const MICRO_BATCHES: [u32; 3] = [1, 2, 4];
 
-/// Every pipeline that is searched on a machine: one GPU, then twice as many until there are no more; and
-/// with fewer prompts than stages, or where a latency is limited, one micro-batch. Activations go from
-/// device to device, which is never slower here.
+/// Every pipeline that is searched on a machine: one GPU, then twice as many until there are no more. There are no more micro-batches
+/// than prompts, and with fewer prompts than stages, or where a latency is limited, one, and half of the prompts, are tried as well.
+/// Activations go from device to device, which is never slower here.
 pub(super) fn of_machine(
     profile: &HardwareProfile,
     model: &ModelSpec,
@@ -32,10 +34,12 @@ pub(super) fn of_machine(
     let prompts = workload_of(request).num_prompts.unwrap_or(u64::MAX);
     let hurried = request.max_latency_s.is_some();
     let of_stages = |stages: u32| {
-        let enough = MICRO_BATCHES.map(|each| stages * each);
-        let enough = enough.into_iter().filter(|m| u64::from(*m) <= prompts);
-        let few = (hurried || prompts < u64::from(stages)).then_some(1);
-        let micro_batches: Vec<u32> = few.into_iter().chain(enough).collect();
+        let at_most = |count: u64| count.min(prompts) as u32;
+        let enough = MICRO_BATCHES.map(|each| at_most(u64::from(stages * each)));
+        let is_few = prompts < u64::from(stages);
+        let one = (hurried || is_few).then_some(1);
+        let half = is_few.then(|| at_most(prompts.div_ceil(2)));
+        let micro_batches: BTreeSet<u32> = one.into_iter().chain(half).chain(enough).collect();
         micro_batches
             .into_iter()
             .map(move |micro_batches| Pipeline {
@@ -92,7 +96,8 @@ pub(super) fn with_lighter_end(
             break;
         }
         let prediction = predict(&plan, profile)?;
-        if prediction.throughput_tok_s <= planned.throughput_tok_s {
+        let is_later = prediction.latency_s > planned.latency_s;
+        if is_later || prediction.throughput_tok_s <= planned.throughput_tok_s {
             break;
         }
         planned.throughput_tok_s = prediction.throughput_tok_s;

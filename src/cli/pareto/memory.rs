@@ -46,9 +46,6 @@ pub(super) fn run(
         title: &title,
         points: &points,
     };
-    for (path, kind) in args.output.iter().zip(outputs) {
-        kind.write(path, &picture, &points)?;
-    }
     let ranges = ranges(&points);
     let any_split = points.iter().any(|point| point.is_split);
     let at_most = at_most(any_split, setting.profile);
@@ -57,7 +54,7 @@ pub(super) fn run(
     });
     let note = note + &rates(setting.profile);
     let machine = args.what_if.note(setting.profile);
-    match args.format {
+    let printed = match args.format {
         Format::Json => print_json(&json!({
             "hardware": setting.profile.name,
             "if_it_had": args.what_if,
@@ -75,5 +72,9 @@ pub(super) fn run(
             ranges_table(&ranges),
             points.len()
         )),
+    };
+    for (path, kind) in args.output.iter().zip(outputs) {
+        kind.write(path, &picture, &points)?;
     }
+    printed
 }
