@@ -185,7 +185,8 @@ fn constants(args: &Args, base: &HardwareProfile) -> anyhow::Result<Vec<Constant
         return Ok(all().collect());
     }
     let named = args.constants.iter().map(|name| {
-        let known = Constant::named(name).filter(|c| c.stands_in(base));
+        // By its key, or as it is printed, with its type.
+        let known = all().find(|c| c.name() == name || c.label(base) == *name);
         known.ok_or_else(|| {
             let names: Vec<&str> = all().map(Constant::name).collect();
             let line = format!(

@@ -1,5 +1,6 @@
 //! `plimsoll plan`: the best way to run a model on a machine.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
@@ -294,6 +295,7 @@ fn does_not_fit(infeasible: &Infeasible) -> Refusal {
         "needed_bytes": infeasible.needed,
         "missing_bytes": infeasible.lacks(),
         "nearest": infeasible.nearest,
+        "also_missing_bytes": infeasible.also.iter().map(|(bound, bytes)| (bound.to_string(), bytes.0)).collect::<BTreeMap<_, _>>(),
         "nearest_needs_bytes": infeasible.nearest_needs,
         "fits_in_4_bits": infeasible.fits_in_4_bits,
     }});

@@ -266,7 +266,7 @@ impl<'a> Blocks<'a> {
             return self.judged(plans);
         }
         // What is nearest may fit after all: whole tensors may take less than their share.
-        let mut nearest = infeasible::smallest(&self.forms, &maker, &open.concat());
+        let mut nearest = infeasible::smallest((&self.forms, maker.room()), &open.concat());
         nearest.retain(|policy| rules.allows(policy));
         self.outcome(&maker, nearest, |plan| rules.settled(plan, self.profile))
     }

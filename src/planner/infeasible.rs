@@ -26,6 +26,8 @@ pub struct Infeasible {
     pub needed: Bytes,
     /// What a plan may take of it.
     pub capacity: Bytes,
+    /// What that plan asks too much of besides, and how much.
+    pub also: Vec<(Bound, Bytes)>,
     /// All that there is of it, and what of that no plan may take; both 0 of what may be page-locked.
     pub whole_and_reserved: [Bytes; 2],
     /// What the nearest plan lacks of all, each as a share of its size, the device's counted twice.
@@ -42,6 +44,11 @@ pub struct Infeasible {
 }
 
 impl Infeasible {
+    /// Whether nothing is too much after all.
+    pub(super) fn fits(&self) -> bool {
+        self.needed <= self.capacity
+    }
+
     /// What lacks of what binds, until what is reserved has its room as well.
     pub fn lacks(&self) -> Bytes {
         let [whole, reserved] = self.whole_and_reserved;
@@ -102,20 +109,54 @@ impl fmt::Display for Infeasible {
         let stages = fullest_stages(&self.nearest, tier).ok().flatten();
         let of_stages = stages.map_or(String::new(), |stages| format!(" in {stages}"));
         let (remedy, lacks) = (self.remedy(), self.lacks());
+        let also = self.also.iter().map(|(bound, bytes)| match bound {
+            Bound::Tier(tier) => format!(", and {bytes} of the {tier} tier"),
+            Bound::PageLocked => format!(", and {bytes} that is to be page-locked"),
+        });
+        let also: String = also.collect();
         write!(
             f,
-            "no plan fits: {holds} and the nearest plan needs {needed}{of_stages}, {lacks} too much; \
+            "no plan fits: {holds} and the nearest plan needs {needed}{of_stages}, {lacks} too much{also}; \
              that plan: {description}; {remedy}"
         )
     }
 }
 
-/// The plan of one sequence that exceeds the machine by least.
+/// How often what is nearest is sought again.
+const AGAIN: usize = 4;
+
+/// The plan of one sequence that exceeds the machine by least, of those that a search finds where there is as much as they ask.
 pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
-    let policies = smallest(&search.forms, &search.maker, &search.open);
-    let mut nearest = least_of((&search.maker, search.profile), policies)?;
-    if nearest.needed > nearest.capacity {
-        nearest.fits_in_4_bits = fits_in_4_bits(search)?;
+    let own = &search.maker;
+    let mut nearest = nearest_of(search, own)?;
+    for _ in 0..AGAIN {
+        if nearest.fits() {
+            return Ok(nearest);
+        }
+        let there = nearest_of(search, &own.with_tiers(&nearest.nearest_needs))?;
+        if there.fits() {
+            break;
+        }
+        nearest = least_of((own, search.profile), [there.nearest.policy])?;
+    }
+    nearest.fits_in_4_bits = fits_in_4_bits(search)?;
+    Ok(nearest)
+}
+
+/// The plan of one sequence that exceeds a maker's room by least. Whole tensors take more than their shares, so placements are sought
+/// again in as much less room.
+fn nearest_of(search: &Search<'_>, maker: &Maker) -> Result<Infeasible, PlanError> {
+    let policies = |room: &Room| smallest((&search.forms, room), &search.open);
+    let found = |room: &Room| least_of((maker, search.profile), policies(room));
+    let all = maker.room();
+    let mut room = *all;
+    let mut nearest = found(&room)?;
+    for _ in 0..AGAIN {
+        if nearest.fits() {
+            break;
+        }
+        room = room.less(all.exceeded(&all.needs(&nearest.nearest)?));
+        nearest = nearest.or_nearer(found(&room)?);
     }
     Ok(nearest)
 }
@@ -132,9 +173,9 @@ fn fits_in_4_bits(search: &Search<'_>) -> Result<Option<Compression>, PlanError>
         let forms = search
             .forms
             .with(&[compression], allowed.sparse_attention)?;
-        let policies = smallest(&forms, &search.maker, &open);
+        let policies = smallest((&forms, search.maker.room()), &open);
         let nearest = least_of((&search.maker, search.profile), policies)?;
-        if nearest.needed <= nearest.capacity || can_be_placed(&open, (&forms, &search.maker))? {
+        if nearest.fits() || can_be_placed(&open, (&forms, &search.maker))? {
             return Ok(Some(compression));
         }
     }
@@ -186,8 +227,13 @@ pub(super) fn least_of(
 ) -> Result<Infeasible, PlanError> {
     let (plan, needs, lack) = least_lacking(maker, policies)?;
     let bound = binding(maker.room(), &needs);
+    let exceeded = maker.room().exceeded(&needs);
+    let others = exceeded.filter(|(other, _)| *other != bound);
     Ok(Infeasible {
         bound,
+        also: others
+            .map(|(other, by)| (other, Bytes(by.ceil() as u64)))
+            .collect(),
         needed: needs[bound],
         lack,
         capacity: Bytes(maker.room()[bound] as u64),
@@ -259,12 +305,12 @@ fn share(room: &Room, (bound, bytes): (Bound, f64)) -> f64 {
 }
 
 /// Placements of policies whose shares are open: those that a linear program finds nearest, and all pure ones.
-pub(super) fn smallest(forms: &ClosedForms, maker: &Maker, open: &[Policy]) -> Vec<Policy> {
+pub(super) fn smallest((forms, room): (&ClosedForms, &Room), open: &[Policy]) -> Vec<Policy> {
     let mut policies = Vec::new();
     for &policy in open {
-        for policy in maker.room().variants(policy) {
+        for policy in room.variants(policy) {
             let shape = Shape::settled(policy, &forms.form(&policy));
-            policies.extend(lp::place_with_least_excess(&shape, maker.room()));
+            policies.extend(lp::place_with_least_excess(&shape, room));
         }
         let all = |tier| PerTier::from_fn(|t| if t == tier { 1.0 } else { 0.0 });
         for weights in Tier::ALL.map(all) {

@@ -92,6 +92,12 @@ impl Room {
         }
     }
 
+    /// Less what is too much.
+    pub(super) fn less(mut self, exceeded: impl Iterator<Item = (Bound, f64)>) -> Room {
+        exceeded.for_each(|(bound, bytes)| self.take(bound, bytes.min(self[bound])));
+        self
+    }
+
     /// So many times as much.
     pub(super) fn times(&self, factor: f64) -> Room {
         Room {

@@ -267,7 +267,7 @@ impl<'a> Search<'a> {
     /// The nearest plan; where it fits after all, it is the answer.
     fn nearest(&self) -> Result<Fit, PlanError> {
         let nearest = infeasible::nearest(self)?;
-        if nearest.needed > nearest.capacity {
+        if !nearest.fits() {
             return Ok(Fit::Infeasible(Box::new(nearest)));
         }
         let plan = Judged::in_full(nearest.nearest, self.profile)?;

@@ -3,7 +3,8 @@
 use plimsoll_core::placement::PAGE_BYTES;
 use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
 use plimsoll_core::policy::{Granularity, Policy};
-use plimsoll_core::tier::Tier;
+use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
 use super::bound::Bound;
@@ -55,6 +56,16 @@ impl Maker {
     pub(super) fn locking_anything(&self) -> Maker {
         Maker {
             room: self.room.locking_anything(),
+            ..self.clone()
+        }
+    }
+
+    /// The same where tiers have at least so much.
+    pub(super) fn with_tiers(&self, needs: &PerTier<Bytes>) -> Maker {
+        let mut room = self.room;
+        room.tiers = PerTier::from_fn(|tier| room.tiers[tier].max(needs[tier].as_f64()));
+        Maker {
+            room,
             ..self.clone()
         }
     }

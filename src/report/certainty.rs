@@ -200,7 +200,7 @@ fn stand_in_text((profile, device): (&str, DeviceKind), wanted: Dtype, known: Dt
     let (wanted, known) = (wanted.name(), known.name());
     format!(
         "{profile} has no rates of matrix products in {wanted}: predicted with those in {known}{slower}; give \
-         --dtype {known}, or a profile that has them (of this machine: plimsoll profile --dtype {wanted})"
+         a profile that has them (of this machine: plimsoll profile --dtype {wanted}), or --dtype {known} where there is that flag"
     )
 }
 

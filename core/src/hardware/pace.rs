@@ -51,9 +51,9 @@ impl LinkSlowness {
     };
 
     fn of(&self, op: &Op) -> f64 {
-        match op {
-            _ if op.pageable_bytes().is_some() => self.pageable,
-            _ => self.page_locked,
+        match op.pageable_bytes() {
+            Some(_) => self.pageable,
+            None => self.page_locked,
         }
     }
 }
@@ -187,7 +187,7 @@ impl HardwareProfile {
         }
         by(&mut compute.cpu_attention, slowness.copy);
         let tiers = &mut changed.tiers;
-        let slow = |rate: &mut Quantity<BytesPerSecond>, by: f64| rate.value.0 /= by;
+        let slow = |rate: &mut Quantity<BytesPerSecond>, factor: f64| rate.value.0 /= factor;
         slow(&mut tiers.device_bandwidth, slowness.few_tokens);
         slow(&mut tiers.host_bandwidth, slowness.copy);
         if let Some(shared) = &mut tiers.host_shared {

@@ -179,15 +179,25 @@ fn whole(
     sharing: Sharing,
     profile: &HardwareProfile,
 ) -> Result<Option<Plan>, PlanError> {
-    let room = Room::of(profile);
-    let asked = open.policy.page_locked;
-    let mut plan = room.locking_less(shared(open, sharing, profile))?;
-    if plan.policy.page_locked != asked {
-        // Copies from pageable homes are slower, so that the law's shares are others.
-        plan = shared(plan, sharing, profile);
-    }
+    let plan = shared_as_locked(open, sharing, profile)?;
     let plan = scheduled(plan, profile, Scheduler::Greedy)?;
+    let room = Room::of(profile);
     Ok(plan.filter(|plan| room.holds(plan).is_ok_and(|holds| holds)))
+}
+
+/// An open plan with its shares and what may be page-locked.
+fn shared_as_locked(
+    open: Plan,
+    sharing: Sharing,
+    profile: &HardwareProfile,
+) -> Result<Plan, LowerError> {
+    let asked = open.policy.page_locked;
+    let plan = Room::of(profile).locking_less(shared(open, sharing, profile))?;
+    Ok(match plan.policy.page_locked == asked {
+        true => plan,
+        // Copies from pageable homes are slower, so that the law's shares are others.
+        false => shared(plan, sharing, profile),
+    })
 }
 
 /// Tokens a second of a split plan as it would be made on another machine, in the way that is best there; none where it has no room.
@@ -225,8 +235,9 @@ pub(super) fn nearest(
     policies: Vec<(Policy, Sharing)>,
 ) -> Vec<Policy> {
     let plan = |(policy, sharing)| {
-        let plan = shared(maker.plan(policy), sharing, profile);
+        let open = maker.plan(policy);
         // What means nothing is said of the plan without.
+        let plan = shared_as_locked(open.clone(), sharing, profile).unwrap_or(open);
         filled(plan.clone(), profile, Scheduler::Greedy).unwrap_or(plan)
     };
     policies.into_iter().map(|open| plan(open).policy).collect()
