@@ -180,6 +180,8 @@ impl<'a> Parts<'a> {
             barrier: schedule.barrier,
             compression: Compression::of(placement.compress_weight, placement.compress_cache),
             sparse_attention: placement.sparse_attention.unwrap_or(base.sparse_attention),
+            // No executor here does so.
+            relayed_weights: false,
             ..base
         })
     }
