@@ -19,7 +19,7 @@ use super::{PlanError, Planned, Request, workload_of};
 const MICRO_BATCHES: [u32; 3] = [1, 2, 4];
 
 /// Every pipeline that is searched on a machine: one GPU, then twice as many until there are no more. There are no more micro-batches
-/// than prompts, and with fewer prompts than stages, or where a latency is limited, one, and half of the prompts, are tried as well.
+/// than prompts. One is tried as well with fewer prompts than stages, or where a latency is limited, and of few prompts half as many.
 /// Activations go from device to device, which is never slower here.
 pub(super) fn of_machine(
     profile: &HardwareProfile,
