@@ -21,7 +21,10 @@ use super::serving_file::{
 };
 use super::sizes::Sizes;
 use super::slo::InTime;
-use super::split::{Batches, Breakdowns, Gain, Parts, Percentage, Scene, read_percentages};
+use super::split::{Batches, Breakdowns, Gain, Parts, Percentage, Scene};
+use super::split_file::{
+    WrittenBatches, WrittenBreakdown, WrittenGain, WrittenMemory, WrittenParts,
+};
 use crate::baseline::System;
 use crate::calibrate::{Machines, RecordedRun, read_runs};
 use crate::files::{InputError, TomlText, find_model, find_profile, read_text};
@@ -29,7 +32,6 @@ use crate::published::{Published, read_published};
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy};
-use plimsoll_core::split::Module;
 use plimsoll_core::workload::Workload;
 
 /// A table or figure as written; all that it names is found.
@@ -197,117 +199,80 @@ enum Written {
     InTime(WrittenInTime),
     Dataflow(WrittenDataflow),
     #[serde(rename = "device-memory")]
-    Memory(Filled),
+    Memory(WrittenMemory),
     #[serde(rename = "split-breakdown")]
-    Breakdown(BrokenDown),
+    Breakdown(WrittenBreakdown),
     #[serde(rename = "split-parts")]
-    Parts(TakenApart),
+    Parts(WrittenParts),
     #[serde(rename = "split-gain")]
-    Gain(Gained),
+    Gain(WrittenGain),
     #[serde(rename = "split-batches")]
-    Batches(Together),
+    Batches(WrittenBatches),
 }
 
-/// A scene as written.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Set {
-    hw: String,
-    model: String,
-    #[serde(default = "default_prompt_len")]
-    prompt_len: u32,
-    gen_len: u32,
-    #[serde(default)]
-    cpu_gb_s: Vec<f64>,
-}
-
-impl Set {
-    fn found(&self, path: &Path) -> Result<Scene, InputError> {
-        let positive = |rate: &f64| rate.is_finite() && *rate > 0.0;
-        if !self.cpu_gb_s.iter().all(positive) {
-            let problem = "holds a rate that is not above 0";
-            return Err(InputError::bad_file(
-                path,
-                "scene.cpu_gb_s",
-                problem,
-                "give GB/s",
-            ));
+impl Written {
+    fn title(&self) -> &String {
+        match self {
+            Written::Runs(Compared { title, .. })
+            | Written::Systems(Compared { title, .. })
+            | Written::Pareto(Drawn { title, .. })
+            | Written::Schedules(Placed { title, .. })
+            | Written::Ablation(Named { title })
+            | Written::Gains(WrittenGains { title, .. })
+            | Written::Sizes(WrittenSizes { title, .. })
+            | Written::AgainstFlexGen(WrittenAgainst { title, .. })
+            | Written::Stalls(WrittenStalls { title, .. })
+            | Written::Offline(WrittenOffline { title, .. })
+            | Written::Pipelined(WrittenPipelined { title, .. })
+            | Written::Iterations(WrittenIterations { title, .. })
+            | Written::Predictors(WrittenPredictors { title, .. })
+            | Written::InTime(WrittenInTime { title, .. })
+            | Written::Dataflow(WrittenDataflow { title, .. })
+            | Written::Memory(WrittenMemory { title, .. })
+            | Written::Breakdown(WrittenBreakdown { title, .. })
+            | Written::Parts(WrittenParts { title, .. })
+            | Written::Gain(WrittenGain { title, .. })
+            | Written::Batches(WrittenBatches { title, .. }) => title,
         }
-        Ok(Scene {
-            machine: find_profile(&self.hw).map_err(faulty(path, "scene.hw"))?,
-            model: find_model(&self.model)
-                .map_err(faulty(path, "scene.model"))?
-                .spec,
-            workload: Workload {
-                prompt_len: self.prompt_len,
-                gen_len: self.gen_len,
-                num_prompts: Some(1),
+    }
+
+    /// With all that it names, in the file at `path`.
+    fn found(self, path: &Path) -> Result<Kind, InputError> {
+        Ok(match self {
+            Written::Runs(it) => it.runs(path)?,
+            Written::Systems(it) => it.systems(path)?,
+            Written::Pareto(it) => it.found(path)?,
+            Written::Schedules(it) => Kind::Schedules(Box::new(it.found(path)?)),
+            Written::Ablation(_) => Kind::Ablation,
+            Written::Gains(it) => Kind::Gains(Box::new(it.found(path)?)),
+            Written::Sizes(it) => Kind::Sizes(Box::new(it.found(path)?)),
+            Written::AgainstFlexGen(it) => Kind::AgainstFlexGen(Box::new(it.found(path)?)),
+            Written::Stalls(it) => Kind::Stalls {
+                layers: it.layers,
+                swaps: it.swaps,
             },
-            cpu_gb_s: self.cpu_gb_s.clone(),
+            Written::Offline(it) => Kind::Offline(Box::new(it.found(path)?)),
+            Written::Pipelined(it) => Kind::Pipelined(Box::new(it.found(path)?)),
+            Written::Iterations(it) => Kind::Iterations(Box::new(it.found(path)?)),
+            Written::Predictors(it) => Kind::Predictors(Box::new(it.found(path)?)),
+            Written::InTime(it) => Kind::InTime(Box::new(it.found(path)?)),
+            Written::Dataflow(it) => Kind::Dataflow(Box::new(it.found(path)?)),
+            Written::Memory(it) => it.found(path)?,
+            Written::Breakdown(it) => Kind::Breakdown(Box::new(it.found(path)?)),
+            Written::Parts(it) => Kind::Parts(Box::new(it.found(path)?)),
+            Written::Gain(it) => Kind::Gain(Box::new(it.found(path)?)),
+            Written::Batches(it) => Kind::Batches(Box::new(it.found(path)?)),
         })
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Filled {
-    title: String,
-    scene: Set,
-    systems: Vec<String>,
-    file: Option<PathBuf>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BrokenDown {
-    title: String,
-    scene: Set,
-    module: String,
-    file: PathBuf,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TakenApart {
-    title: String,
-    scene: Set,
-    file: PathBuf,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Gained {
-    title: String,
-    scene: Set,
-    device_gb: Vec<f64>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Together {
-    title: String,
-    scene: Set,
-    sequences: Vec<u32>,
-}
-
-impl BrokenDown {
-    fn found(&self, path: &Path, published: Vec<Percentage>) -> Result<Breakdowns, InputError> {
-        let module = Module::ALL.into_iter().find(|m| m.name() == self.module);
-        let module = module.ok_or_else(|| {
-            let names = Module::ALL.map(Module::name).join(", ");
-            let problem = format!("`{}` is no linear layer", self.module);
-            InputError::bad_file(path, "module", problem, format!("give one of {names}"))
-        })?;
-        Ok(Breakdowns {
-            scene: self.scene.found(path)?,
-            module,
-            published,
-        })
-    }
+/// A file that a definition names: beside it.
+pub(super) fn beside(path: &Path, file: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new("")).join(file)
 }
 
 /// Systems by their names.
-fn systems(path: &Path, names: &[String]) -> Result<Vec<System>, InputError> {
+pub(super) fn systems(path: &Path, names: &[String]) -> Result<Vec<System>, InputError> {
     let systems = names.iter().map(|name| System::named(name));
     let systems = systems.collect::<Result<Vec<_>, String>>();
     systems.map_err(|said| InputError::bad_file(path, "systems", said, "correct the file"))
@@ -326,6 +291,31 @@ struct Compared {
     file: PathBuf,
     hw: String,
     used_for: Use,
+}
+
+impl Compared {
+    /// Runs with their policies.
+    fn runs(&self, path: &Path) -> Result<Kind, InputError> {
+        let file = beside(path, &self.file);
+        let runs = read_runs(&file)?;
+        let machines = Machines::find(&self.hw, &runs).map_err(faulty(path, "hw"))?;
+        runs.iter()
+            .try_for_each(|run| run.check_gpus(machines.of(run), &file))?;
+        Ok(Kind::Runs {
+            runs,
+            machines: Box::new(machines),
+            used_for: self.used_for,
+        })
+    }
+
+    /// Runs of systems whose rules make the policies.
+    fn systems(&self, path: &Path) -> Result<Kind, InputError> {
+        Ok(Kind::Systems {
+            runs: read_published(&beside(path, &self.file))?,
+            machine: Box::new(find_profile(&self.hw).map_err(faulty(path, "hw"))?),
+            used_for: self.used_for,
+        })
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -351,9 +341,8 @@ impl Drawn {
             gen_len: self.gen_len,
             num_prompts: None,
         };
-        let beside = |file: &Path| path.parent().unwrap_or(Path::new("")).join(file);
         let mut published = match &self.published {
-            Some(file) => read_published(&beside(file))?,
+            Some(file) => read_published(&beside(path, file))?,
             None => Vec::new(),
         };
         published.retain(|p| p.model.name == model.name && p.workload == workload);
@@ -403,7 +392,7 @@ impl Placed {
 }
 
 /// FlexGen's.
-fn default_prompt_len() -> u32 {
+pub(super) fn default_prompt_len() -> u32 {
     512
 }
 
@@ -453,138 +442,12 @@ pub(super) fn faulty<E: Display>(path: &Path, key: &'static str) -> impl Fn(E) -
     move |error| InputError::bad_file(path, key, error.to_string(), "correct the file")
 }
 
-/// What is asked of split linear layers.
-fn split_kind(written: Written, path: &Path) -> Result<(String, Kind), InputError> {
-    let percentages =
-        |file: &Path| read_percentages(&path.parent().unwrap_or(Path::new("")).join(file));
-    Ok(match written {
-        Written::Memory(it) => {
-            let kind = Kind::Memory {
-                scene: Box::new(it.scene.found(path)?),
-                systems: systems(path, &it.systems)?,
-                published: match &it.file {
-                    Some(file) => percentages(file)?,
-                    None => Vec::new(),
-                },
-            };
-            (it.title, kind)
-        }
-        Written::Breakdown(it) => {
-            let found = it.found(path, percentages(&it.file)?)?;
-            (it.title, Kind::Breakdown(Box::new(found)))
-        }
-        Written::Parts(it) => {
-            let parts = Parts {
-                scene: it.scene.found(path)?,
-                published: percentages(&it.file)?,
-            };
-            (it.title, Kind::Parts(Box::new(parts)))
-        }
-        Written::Gain(it) => {
-            let gain = Gain {
-                scene: it.scene.found(path)?,
-                device_gb: it.device_gb,
-            };
-            (it.title, Kind::Gain(Box::new(gain)))
-        }
-        Written::Batches(it) => {
-            let batches = Batches {
-                scene: it.scene.found(path)?,
-                sequences: it.sequences,
-            };
-            (it.title, Kind::Batches(Box::new(batches)))
-        }
-        _ => unreachable!("all others have no split"),
-    })
-}
-
-/// What is asked of requests that come over time.
-fn serving_kind(written: Written, path: &Path) -> Result<(String, Kind), InputError> {
-    Ok(match written {
-        Written::Gains(it) => (it.title.clone(), Kind::Gains(Box::new(it.found(path)?))),
-        Written::Sizes(it) => (it.title.clone(), Kind::Sizes(Box::new(it.found(path)?))),
-        Written::AgainstFlexGen(it) => {
-            let title = it.title.clone();
-            (title, Kind::AgainstFlexGen(Box::new(it.found(path)?)))
-        }
-        Written::Stalls(WrittenStalls {
-            title,
-            layers,
-            swaps,
-        }) => (title, Kind::Stalls { layers, swaps }),
-        Written::Offline(it) => (it.title.clone(), Kind::Offline(Box::new(it.found(path)?))),
-        Written::Pipelined(it) => {
-            let title = it.title.clone();
-            (title, Kind::Pipelined(Box::new(it.found(path)?)))
-        }
-        Written::Iterations(it) => {
-            let title = it.title.clone();
-            (title, Kind::Iterations(Box::new(it.found(path)?)))
-        }
-        Written::Predictors(it) => {
-            let title = it.title.clone();
-            (title, Kind::Predictors(Box::new(it.found(path)?)))
-        }
-        Written::InTime(it) => (it.title.clone(), Kind::InTime(Box::new(it.found(path)?))),
-        _ => unreachable!("all others serve nobody"),
-    })
-}
-
 fn read(path: &Path) -> Result<Definition, InputError> {
     let text = read_text(path)?;
     let written: Written = TomlText { path, text: &text }.parse()?;
-    let beside = |file: &Path| path.parent().unwrap_or(Path::new("")).join(file);
-    let here = |key| faulty(path, key);
-    let (title, kind) = match written {
-        Written::Runs(it) => {
-            let file = beside(&it.file);
-            let runs = read_runs(&file)?;
-            let machines = Machines::find(&it.hw, &runs).map_err(here("hw"))?;
-            runs.iter()
-                .try_for_each(|run| run.check_gpus(machines.of(run), &file))?;
-            let machines = Box::new(machines);
-            let kind = Kind::Runs {
-                runs,
-                machines,
-                used_for: it.used_for,
-            };
-            (it.title, kind)
-        }
-        Written::Systems(it) => {
-            let kind = Kind::Systems {
-                runs: read_published(&beside(&it.file))?,
-                machine: Box::new(find_profile(&it.hw).map_err(here("hw"))?),
-                used_for: it.used_for,
-            };
-            (it.title, kind)
-        }
-        Written::Pareto(it) => {
-            let pareto = it.found(path)?;
-            (it.title, pareto)
-        }
-        Written::Schedules(it) => {
-            let schedules = it.found(path)?;
-            (it.title, Kind::Schedules(Box::new(schedules)))
-        }
-        Written::Ablation(it) => (it.title, Kind::Ablation),
-        Written::Dataflow(it) => {
-            let dataflow = it.found(path)?;
-            (it.title, Kind::Dataflow(Box::new(dataflow)))
-        }
-        serving @ (Written::Gains(_)
-        | Written::Sizes(_)
-        | Written::AgainstFlexGen(_)
-        | Written::Stalls(_)
-        | Written::Offline(_)
-        | Written::Pipelined(_)
-        | Written::Iterations(_)
-        | Written::Predictors(_)
-        | Written::InTime(_)) => serving_kind(serving, path)?,
-        split => split_kind(split, path)?,
-    };
     Ok(Definition {
         name: stem(path),
-        title,
-        kind,
+        title: written.title().clone(),
+        kind: written.found(path)?,
     })
 }

@@ -22,6 +22,7 @@ mod serving_file;
 mod sizes;
 mod slo;
 mod split;
+mod split_file;
 
 pub use ablation::AblationRow;
 pub use against_flexgen::{AgainstFlexGen, FlexGenCase};
