@@ -13,7 +13,6 @@
 use plimsoll::alpha::{Range, benchmark, within};
 use plimsoll::experiment::{WITHOUT, Without};
 use plimsoll::files::{find_model, find_profile, random_prompts};
-use plimsoll::given;
 use plimsoll::planner::split::{Prompts, Scheduler, blank, by_law, scheduled};
 use plimsoll::planner::{Allowed, Answer, Objective, Request, Strategy, search};
 use plimsoll::stats::quantile;
@@ -184,12 +183,8 @@ fn split_plan(model: &ModelSpec, share: PerModule<f64>, gen_len: u32) -> anyhow:
         }),
         ..blank()
     };
-    Ok(given::plan_with_room(
-        model.clone(),
-        DTYPE,
-        one_prompt(gen_len),
-        policy,
-    )?)
+    let plan = Plan::given(model.clone(), DTYPE, one_prompt(gen_len), policy);
+    Ok(plan.with_room()?)
 }
 
 /// Modules by the share of the device, weighted by size.
@@ -368,7 +363,7 @@ fn parts(profile: &HardwareProfile, limits: &Limits) -> anyhow::Result<()> {
         limits,
         Bytes(footprint(&open)?.device.0 + weights / 2),
     );
-    let plan = given::plan(&machine, model, DTYPE, one_prompt(10), open.policy);
+    let plan = Plan::given(model, DTYPE, one_prompt(10), open.policy).on(&machine);
     let whole = scheduled(
         by_law(plan, Prompts::Streamed, &machine),
         &machine,

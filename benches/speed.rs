@@ -5,9 +5,9 @@
 use std::ops::Range;
 use std::path::Path;
 
+use plimsoll::files;
 use plimsoll::files::{find_model, random_prompts};
 use plimsoll::stats::quantile;
-use plimsoll::{files, given};
 use plimsoll_backend::cpu::{CpuExecutor, CpuOptions};
 use plimsoll_backend::probe::{fma_flops_per_s, host_read_rates};
 use plimsoll_backend::weights::{Remembered, Synthetic};
@@ -52,7 +52,7 @@ fn plan(model: ModelSpec, dtype: Dtype, batch: u32) -> anyhow::Result<Plan> {
         num_prompts: None,
     };
     let roomy = files::find_profile("h100")?;
-    Ok(given::plan(&roomy, model, dtype, workload, policy))
+    Ok(Plan::given(model, dtype, workload, policy).on(&roomy))
 }
 
 /// Parameters in some of the model's blocks: the embedding, the layers, the head.

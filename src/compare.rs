@@ -182,7 +182,6 @@ mod tests {
     use plimsoll_core::workload::Workload;
 
     use super::*;
-    use crate::given;
 
     fn plan(policy: Policy) -> (Plan, HardwareProfile) {
         let profile = embedded::profile("t4").unwrap();
@@ -192,7 +191,7 @@ mod tests {
             num_prompts: None,
         };
         let model = registry::find("opt-1.3b").unwrap();
-        let plan = given::plan(&profile, model, Dtype::F16, workload, policy);
+        let plan = Plan::given(model, Dtype::F16, workload, policy).on(&profile);
         (plan, profile)
     }
 

@@ -8,7 +8,6 @@ pub mod compare;
 pub mod experiment;
 pub mod files;
 pub mod flexgen;
-pub mod given;
 pub mod memory;
 pub mod padding;
 mod parallel;

@@ -10,12 +10,12 @@ use plimsoll_core::hardware::{HardwareProfile, ProfileError};
 use plimsoll_core::lower::{Lowering, footprint};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::pipeline::Pipeline;
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::program::TaskId;
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::summary::Summary;
-use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::tier::Tier;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::simulate;
 use proptest::prelude::*;
@@ -72,30 +72,17 @@ fn plan(policy: Policy, num_prompts: Option<u64>) -> Plan {
     let config = r#"{"model_type": "opt", "hidden_size": 64, "num_hidden_layers": 2,
         "num_attention_heads": 4, "ffn_dim": 256, "vocab_size": 128,
         "max_position_embeddings": 64, "word_embed_proj_dim": 64}"#;
-    let tiers = machine().tiers;
-    Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: ModelSpec::from_hf_config("golden", config).expect("a model"),
-        dtype: Dtype::F32,
-        workload: Workload {
+    Plan::given(
+        ModelSpec::from_hf_config("golden", config).expect("a model"),
+        Dtype::F32,
+        Workload {
             prompt_len: 6,
             gen_len: 3,
             num_prompts,
         },
         policy,
-        capacity_bytes: PerTier {
-            device: tiers.device_usable(),
-            host: tiers.host_usable(),
-            disk: tiers.disk_capacity_bytes.value,
-        },
-        prediction: None,
-        provenance: Provenance {
-            hardware: "round".into(),
-            device_threads: None,
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: "0".into(),
-        },
-    }
+    )
+    .on(&machine())
 }
 
 fn goldens() -> Vec<(String, Plan)> {

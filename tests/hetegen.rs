@@ -5,7 +5,6 @@ mod common;
 
 use common::{Place, SMALL, small_machine, tiny_opt};
 use plimsoll::compare::compare;
-use plimsoll::given;
 use plimsoll::planner::split::{Modules, Prompts, Scheduler, by_law, greedys_loss, scheduled};
 use plimsoll::planner::{Allowed, Answer, Objective, Planned, Request, Strategy, search};
 use plimsoll_core::Dtype;
@@ -158,7 +157,7 @@ fn open(name: &str, profile: &HardwareProfile) -> Plan {
         split: Some(SplitLinears::even(0.5)),
         ..Policy::from_percent(1, 1, [100.0, 0.0, 0.0, 100.0, 100.0, 0.0]).expect("a policy")
     };
-    given::plan(profile, model(name), Dtype::F16, ONE_PROMPT, policy)
+    Plan::given(model(name), Dtype::F16, ONE_PROMPT, policy).on(profile)
 }
 
 #[test]

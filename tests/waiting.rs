@@ -6,15 +6,15 @@ use plimsoll_core::Dtype;
 use plimsoll_core::control::{Controller, Decision, drive};
 use plimsoll_core::executor::{Executor, Until};
 use plimsoll_core::hardware::{HardwareProfile, ProfileError};
-use plimsoll_core::lower::{Lowering, footprint};
+use plimsoll_core::lower::Lowering;
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{
     Access, Arg, Buffer, BufferId, Cell, Content, HostPages, Machine, NewTask, Op, Program,
     ResourceKind, TaskId,
 };
-use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::tier::Tier;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_core::workload::Workload;
@@ -142,27 +142,20 @@ fn plan() -> Plan {
         "num_attention_heads": 4, "ffn_dim": 64, "vocab_size": 128,
         "max_position_embeddings": 64, "word_embed_proj_dim": 64}"#;
     let percent = [100.0, 0.0, 100.0, 0.0, 100.0, 0.0];
-    let mut plan = Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: ModelSpec::from_hf_config("small", config).expect("a model"),
-        dtype: Dtype::F32,
-        workload: Workload {
+    let plan = Plan::given(
+        ModelSpec::from_hf_config("small", config).expect("a model"),
+        Dtype::F32,
+        Workload {
             prompt_len: 4,
             gen_len: 2,
             num_prompts: None,
         },
-        policy: Policy::from_percent(1, 1, percent).expect("a policy"),
-        capacity_bytes: PerTier::default(),
-        prediction: None,
-        provenance: Provenance {
-            hardware: "round".into(),
-            device_threads: None,
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: "0".into(),
-        },
-    };
-    let needed = footprint(&plan).expect("a policy");
-    plan.capacity_bytes = needed.map(|bytes| bytes + Bytes(2 * SLOW.0));
+        Policy::from_percent(1, 1, percent).expect("a policy"),
+    );
+    let mut plan = plan.with_room().expect("a policy");
+    for tier in Tier::ALL {
+        plan.capacity_bytes[tier] += Bytes(2 * SLOW.0);
+    }
     plan
 }
 

@@ -40,6 +40,35 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// A policy that somebody gave, without a prediction and without a machine: put it [`on`](Plan::on) one, or
+    /// let each tier be as large as it needs ([`with_room`](Plan::with_room)).
+    pub fn given(model: ModelSpec, dtype: Dtype, workload: Workload, policy: Policy) -> Plan {
+        Plan {
+            schema_version: PLAN_SCHEMA_VERSION,
+            model,
+            dtype,
+            workload,
+            policy,
+            capacity_bytes: PerTier::default(),
+            prediction: None,
+            provenance: Provenance {
+                hardware: "this-machine".to_owned(),
+                device_threads: None,
+                chosen_by: ChosenBy::Given,
+                plimsoll_version: env!("CARGO_PKG_VERSION").to_owned(),
+            },
+        }
+    }
+
+    /// The same on the machine of a profile.
+    pub fn on(mut self, profile: &HardwareProfile) -> Plan {
+        let threads = profile.compute.device_threads.as_ref();
+        self.capacity_bytes = profile.usable();
+        self.provenance.hardware.clone_from(&profile.name);
+        self.provenance.device_threads = threads.map(|threads| threads.value);
+        self
+    }
+
     /// How its tensors are kept.
     pub fn kept(&self) -> Kept {
         Kept {
@@ -77,23 +106,6 @@ pub struct Provenance {
     pub chosen_by: ChosenBy,
     /// The version of Plimsoll.
     pub plimsoll_version: String,
-}
-
-impl Provenance {
-    /// Of a plan for the machine of a profile.
-    pub fn of(
-        profile: &HardwareProfile,
-        chosen_by: ChosenBy,
-        plimsoll_version: &str,
-    ) -> Provenance {
-        let threads = profile.compute.device_threads.as_ref();
-        Provenance {
-            hardware: profile.name.clone(),
-            device_threads: threads.map(|threads| threads.value),
-            chosen_by,
-            plimsoll_version: plimsoll_version.to_owned(),
-        }
-    }
 }
 
 /// Who decided.

@@ -2,12 +2,10 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::lower::Lowering;
-use plimsoll_core::lower::footprint;
 use plimsoll_core::model::{ModelSpec, registry};
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{AttentionPart, Op};
-use plimsoll_core::tier::PerTier;
 use plimsoll_core::workload::Workload;
 use proptest::prelude::*;
 
@@ -47,29 +45,20 @@ proptest! {
 /// What the newest token of each decode step sees, and whose values it reads, by position.
 fn seen(model: &ModelSpec, sparse_attention: f64) -> Vec<(u32, u32, u32)> {
     let policy = Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0]);
-    let mut plan = Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: model.clone(),
-        dtype: Dtype::Bf16,
-        workload: Workload {
+    let plan = Plan::given(
+        model.clone(),
+        Dtype::Bf16,
+        Workload {
             prompt_len: 4,
             gen_len: 7,
             num_prompts: None,
         },
-        policy: Policy {
+        Policy {
             sparse_attention,
             ..policy.expect("a policy")
         },
-        capacity_bytes: PerTier::default(),
-        prediction: None,
-        provenance: Provenance {
-            hardware: "none".into(),
-            device_threads: None,
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: "0".into(),
-        },
-    };
-    plan.capacity_bytes = footprint(&plan).expect("a policy");
+    );
+    let plan = plan.with_room().expect("a policy");
     let mut lowering = Lowering::new(&plan).expect("it fits");
     let mut found = Vec::new();
     while let Some(piece) = lowering.next_pass() {

@@ -5,7 +5,7 @@ use plimsoll_core::compression::Compression;
 use plimsoll_core::lower::{Lowering, cache_positions, footprint};
 use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::pipeline::{Comm, Pipeline};
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
 use plimsoll_core::program::{AttentionPart, Content, HostPages, Op, Program, ResourceKind, Stage};
 use plimsoll_core::tier::{PerTier, Tier};
@@ -22,23 +22,8 @@ fn small_model() -> ModelSpec {
 }
 
 fn plan(policy: Policy, workload: Workload) -> Plan {
-    let mut plan = Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: small_model(),
-        dtype: Dtype::F16,
-        workload,
-        policy,
-        capacity_bytes: PerTier::default(),
-        prediction: None,
-        provenance: Provenance {
-            hardware: "none".into(),
-            device_threads: None,
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: "0".into(),
-        },
-    };
-    plan.capacity_bytes = footprint(&plan).expect("a policy");
-    plan
+    let plan = Plan::given(small_model(), Dtype::F16, workload, policy);
+    plan.with_room().expect("a policy")
 }
 
 fn pieces(plan: &Plan) -> Vec<Program> {

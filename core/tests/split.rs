@@ -79,23 +79,8 @@ fn linear_layers_are_nearly_all_there_is_and_take_what_their_share_moves() {
 }
 
 fn plan(model: ModelSpec, policy: Policy, workload: Workload) -> Plan {
-    let mut plan = Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model,
-        dtype: Dtype::F16,
-        workload,
-        policy,
-        capacity_bytes: PerTier::default(),
-        prediction: None,
-        provenance: Provenance {
-            hardware: "none".into(),
-            device_threads: None,
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: "0".into(),
-        },
-    };
-    plan.capacity_bytes = footprint(&plan).expect("a policy");
-    plan
+    let plan = Plan::given(model, Dtype::F16, workload, policy);
+    plan.with_room().expect("a policy")
 }
 
 fn policy(split: SplitLinears) -> Policy {

@@ -10,10 +10,9 @@ use plimsoll_core::executor::{Executor, Until};
 use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_core::lower::Lowering;
 use plimsoll_core::model::registry;
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{Machine, Program};
-use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::Bytes;
 use plimsoll_core::verify::Verifier;
 use plimsoll_core::workload::Workload;
@@ -25,29 +24,19 @@ fn opt_175b(profile: &HardwareProfile) -> Plan {
         cpu_attention: true,
         ..Policy::from_percent(32, 8, percent).expect("a policy")
     };
-    Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: registry::find("opt-175b").expect("registered"),
-        dtype: Dtype::F16,
-        workload: Workload {
+    let mut plan = Plan::given(
+        registry::find("opt-175b").expect("registered"),
+        Dtype::F16,
+        Workload {
             prompt_len: 512,
             gen_len: 32,
             num_prompts: None,
         },
         policy,
-        capacity_bytes: PerTier {
-            device: Bytes(1 << 36),
-            host: profile.tiers.host_usable(),
-            disk: profile.tiers.disk_capacity_bytes.value,
-        },
-        prediction: None,
-        provenance: Provenance {
-            hardware: profile.name.clone(),
-            device_threads: None,
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: "0".into(),
-        },
-    }
+    )
+    .on(profile);
+    plan.capacity_bytes.device = Bytes(1 << 36);
+    plan
 }
 
 fn lower(plan: &Plan) -> (Machine, Vec<Arc<Program>>) {

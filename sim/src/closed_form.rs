@@ -20,7 +20,7 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::{LowerError, StageGemms};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::pipeline::Pipeline;
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, PolicyError, Schedule};
 use plimsoll_core::program::ResourceKind;
 use plimsoll_core::tier::{PerTier, Tier};
@@ -293,21 +293,12 @@ fn reference_plan(
     dtype: Dtype,
     workload: Workload,
 ) -> Result<Plan, PolicyError> {
-    Ok(Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: model.clone(),
+    Ok(Plan::given(
+        model.clone(),
         dtype,
         workload,
-        policy: Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0])?.in_whole_layers(),
-        capacity_bytes: PerTier::default(),
-        prediction: None,
-        provenance: Provenance {
-            hardware: String::new(),
-            device_threads: None,
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: env!("CARGO_PKG_VERSION").to_owned(),
-        },
-    })
+        Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0])?.in_whole_layers(),
+    ))
 }
 
 /// All on one tier.

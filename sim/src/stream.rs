@@ -43,7 +43,7 @@ mod tests {
     use plimsoll_core::hardware::embedded;
     use plimsoll_core::model::registry;
     use plimsoll_core::pipeline::Pipeline;
-    use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Provenance};
+
     use plimsoll_core::policy::{Policy, Schedule};
     use plimsoll_core::tier::PerTier;
     use plimsoll_core::units::Bytes;
@@ -52,25 +52,17 @@ mod tests {
     use super::*;
 
     fn streams(policy: Policy) -> bool {
-        let plan = Plan {
-            schema_version: PLAN_SCHEMA_VERSION,
-            model: registry::find("opt-1.3b").expect("registered"),
-            dtype: Dtype::F16,
-            workload: Workload {
+        let mut plan = Plan::given(
+            registry::find("opt-1.3b").expect("registered"),
+            Dtype::F16,
+            Workload {
                 prompt_len: 64,
                 gen_len: 8,
                 num_prompts: None,
             },
             policy,
-            capacity_bytes: PerTier::from_fn(|_| Bytes(1 << 50)),
-            prediction: None,
-            provenance: Provenance {
-                hardware: "t4x4".into(),
-                device_threads: None,
-                chosen_by: ChosenBy::Given,
-                plimsoll_version: "0".into(),
-            },
-        };
+        );
+        plan.capacity_bytes = PerTier::from_fn(|_| Bytes(1 << 50));
         let profile = embedded::profile("t4x4").expect("embedded");
         predict_streamed(&plan, &profile).expect("fits").is_some()
     }

@@ -7,13 +7,12 @@ use plimsoll_core::hardware::{
     embedded,
 };
 use plimsoll_core::model::registry;
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{Gemm, Gemms, Op, ResourceKind, Stage};
 use plimsoll_core::serve::{Load, Shape};
 use plimsoll_core::term::Term;
-use plimsoll_core::tier::PerTier;
-use plimsoll_core::units::{Bytes, BytesPerSecond};
+use plimsoll_core::units::BytesPerSecond;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::CostModel;
 
@@ -396,25 +395,17 @@ fn reading_weights() -> HardwareProfile {
 
 /// A registered model with all of it on the device.
 fn on_device(model: &str, dtype: Dtype) -> Plan {
-    Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: registry::find(model).expect("registered"),
+    let plan = Plan::given(
+        registry::find(model).expect("registered"),
         dtype,
-        workload: Workload {
+        Workload {
             prompt_len: 8,
             gen_len: 4,
             num_prompts: None,
         },
-        policy: Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0]).expect("whole"),
-        capacity_bytes: PerTier::from_fn(|_| Bytes(u64::MAX / 4)),
-        prediction: None,
-        provenance: Provenance {
-            hardware: "t4".into(),
-            device_threads: None,
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: "test".into(),
-        },
-    }
+        Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0]).expect("whole"),
+    );
+    plan.with_room().expect("a policy")
 }
 
 /// What a cache keeps of a small model it does not keep of a large one; a product of many rows has time to wait for it.

@@ -6,13 +6,12 @@ use plimsoll_core::hardware::{Curve, HardwareProfile, embedded};
 use plimsoll_core::lower::footprint;
 use plimsoll_core::machine::ResourceKind;
 use plimsoll_core::model::{ModelSpec, registry};
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{PageLocked, Policy};
 use plimsoll_core::program::{Gemm, Gemms, HostPages, Op, Stage};
 use plimsoll_core::split::law::{Rates, Times};
 use plimsoll_core::split::{Breakdown, Module, PerModule, Route, SplitLinears};
 use plimsoll_core::term::Term;
-use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::cost::CostModel;
@@ -37,27 +36,17 @@ fn plan(split: SplitLinears) -> Plan {
         split: Some(split),
         ..Policy::from_percent(1, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0]).expect("a policy")
     };
-    let mut plan = Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: model(),
-        dtype: Dtype::F16,
-        workload: Workload {
+    let plan = Plan::given(
+        model(),
+        Dtype::F16,
+        Workload {
             prompt_len: 32,
             gen_len: 6,
             num_prompts: Some(1),
         },
         policy,
-        capacity_bytes: PerTier::default(),
-        prediction: None,
-        provenance: Provenance {
-            hardware: "a10".into(),
-            device_threads: None,
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: "0".into(),
-        },
-    };
-    plan.capacity_bytes = footprint(&plan).expect("a policy");
-    plan
+    );
+    plan.with_room().expect("a policy")
 }
 
 /// Nothing but rates: what the law speaks of.

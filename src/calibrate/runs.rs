@@ -16,9 +16,9 @@ use plimsoll_core::workload::Workload;
 
 use super::Metric;
 use crate::files::{InputError, find_model, line_of, read_text};
+use crate::flexgen;
 use crate::published::Printed;
 use crate::report::count;
-use crate::{flexgen, given};
 
 /// Columns that a file must have.
 const NEEDED: [&str; 11] = [
@@ -143,13 +143,7 @@ impl RecordedRun {
         let pipeline = &mut policy.pipeline;
         pipeline.stages_per_host = profile.gpus_per_host().min(pipeline.stages);
         policy.page_locked = flexgen::page_locked(profile, &self.model, Self::DTYPE, &policy);
-        given::plan(
-            profile,
-            self.model.clone(),
-            Self::DTYPE,
-            self.workload,
-            policy,
-        )
+        Plan::given(self.model.clone(), Self::DTYPE, self.workload, policy).on(profile)
     }
 }
 

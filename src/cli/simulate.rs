@@ -8,7 +8,7 @@ use plimsoll_core::compression::Compression;
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::{LowerError, check_fits};
-use plimsoll_core::plan::{Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, Policy};
 use plimsoll_core::sparse::DENSE;
 use plimsoll_core::summary::Summary;
@@ -29,7 +29,6 @@ use crate::files::{
     InputError, PlanFile, find_model, find_profile, plan_json, read_plan, write_atomically,
     write_text,
 };
-use crate::given;
 use crate::report::plan::{intervals_machine, locks_much, plan_text, whole_tensors};
 use crate::trace_file::{Process, write_run};
 
@@ -284,9 +283,7 @@ fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     let profile = args.what_if.of(profile);
     if args.hw.is_some() || args.what_if.is_stated() {
         // The same plan on the machine that was named, with as many threads as that was measured with.
-        plan.capacity_bytes = profile.usable();
-        let by = &plan.provenance;
-        plan.provenance = Provenance::of(&profile, by.chosen_by, &by.plimsoll_version);
+        plan = plan.on(&profile);
     }
     if let Some(page_lock) = args.page_lock {
         let policy = &plan.policy;
@@ -323,7 +320,7 @@ fn from_flags(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     let policy = policy(args, &profile)?;
     let workload = args.workload.into();
     check_gpus(&policy.pipeline, &profile, None)?;
-    let mut plan = given::plan(&profile, model, dtype, workload, policy);
+    let mut plan = Plan::given(model, dtype, workload, policy).on(&profile);
     // What is page-locked is asked of a policy that the model can have.
     check_plan(&plan, None)?;
     let page_lock = args.page_lock.unwrap_or(PageLockName::Flexgen);

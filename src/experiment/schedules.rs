@@ -14,7 +14,6 @@ use plimsoll_core::workload::Workload;
 use plimsoll_sim::predict;
 use serde::Serialize;
 
-use crate::given;
 use crate::parallel::on_all_processors;
 
 /// One placement on one machine, for prompts and answers of several lengths.
@@ -122,7 +121,7 @@ impl Schedules {
                 ..self.policy
             };
             let model = self.model.clone();
-            given::plan(&self.machine, model, Dtype::F16, workload, policy)
+            Plan::given(model, Dtype::F16, workload, policy).on(&self.machine)
         };
         let mut largest = plan_of(1);
         for num_gpu_batches in 2.. {

@@ -9,7 +9,6 @@ use plimsoll_core::workload::Workload;
 use thiserror::Error;
 
 use super::{Setting, Windows};
-use crate::given;
 use crate::report::count;
 
 /// Windows that are computed together at most.
@@ -76,8 +75,8 @@ pub(super) fn plan(
         sparse_attention: setting.share(),
         ..Policy::from_percent(sequences(&workload) as u32, 1, ON_DEVICE)?
     };
-    let plan = given::plan_with_room(model.clone(), setting.dtype, workload, policy)?;
-    Ok(plan)
+    let plan = Plan::given(model.clone(), setting.dtype, workload, policy);
+    Ok(plan.with_room()?)
 }
 
 /// How many of all windows are computed together: as many as fit in each of the settings.

@@ -431,7 +431,6 @@ mod tests {
     use plimsoll_core::units::Bytes;
 
     use super::*;
-    use crate::given;
 
     fn policy(batches: u32, schedule: Schedule, cpu_attention: bool) -> Policy {
         let percent = [30.0, 70.0, 0.0, 100.0, 0.0, 100.0];
@@ -456,7 +455,7 @@ mod tests {
         };
         Plan {
             capacity_bytes: PerTier::from_fn(|_| Bytes(1 << 50)),
-            ..given::plan(&profile(), model, Dtype::F16, workload, policy)
+            ..Plan::given(model, Dtype::F16, workload, policy).on(&profile())
         }
     }
 

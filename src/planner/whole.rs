@@ -1,7 +1,7 @@
 //! Makes a proposal whole: tensors, cache rows and sequences that really fit.
 
 use plimsoll_core::placement::PAGE_BYTES;
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::{ChosenBy, Plan};
 use plimsoll_core::policy::{Granularity, Policy};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
@@ -27,20 +27,10 @@ pub(super) struct Maker {
 
 impl Maker {
     pub(super) fn new(subject: Subject<'_>, workload: Workload) -> Maker {
-        let blank = Plan {
-            schema_version: PLAN_SCHEMA_VERSION,
-            model: subject.model.clone(),
-            dtype: subject.dtype,
-            workload,
-            policy: super::space::blank(),
-            capacity_bytes: subject.profile.usable(),
-            prediction: None,
-            provenance: Provenance::of(
-                subject.profile,
-                ChosenBy::Planner,
-                env!("CARGO_PKG_VERSION"),
-            ),
-        };
+        let model = subject.model.clone();
+        let given = Plan::given(model, subject.dtype, workload, super::space::blank());
+        let mut blank = given.on(subject.profile);
+        blank.provenance.chosen_by = ChosenBy::Planner;
         Maker {
             room: Room::of(subject.profile),
             blank,

@@ -15,7 +15,7 @@ use plimsoll_backend::cpu::Throttles;
 use plimsoll_core::Dtype;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::Bytes;
@@ -83,23 +83,9 @@ impl Grid {
 }
 
 impl Case {
-    /// The case with a policy, as a plan for a machine of which so much may be filled.
-    pub fn plan(&self, policy: Policy, hardware: &str, capacity_bytes: PerTier<Bytes>) -> Plan {
-        Plan {
-            schema_version: PLAN_SCHEMA_VERSION,
-            model: self.model.clone(),
-            dtype: self.dtype,
-            workload: self.workload,
-            policy,
-            capacity_bytes,
-            prediction: None,
-            provenance: Provenance {
-                hardware: hardware.to_owned(),
-                device_threads: None,
-                chosen_by: ChosenBy::Given,
-                plimsoll_version: env!("CARGO_PKG_VERSION").to_owned(),
-            },
-        }
+    /// The case with a policy, for no machine yet.
+    pub fn plan(&self, policy: Policy) -> Plan {
+        Plan::given(self.model.clone(), self.dtype, self.workload, policy)
     }
 }
 

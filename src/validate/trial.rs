@@ -44,7 +44,7 @@ impl<'a> Trial<'a> {
     pub(super) fn new(case: &'a Case, profile: &HardwareProfile) -> Result<Trial<'a>, Why> {
         let machine = machine_of(case, profile, None);
         let plan = match case.policy {
-            Some(policy) => case.plan(policy, &machine.name, machine.usable()),
+            Some(policy) => case.plan(policy).on(&machine),
             None => planned(case, &machine)?,
         };
         let run = simulate(&plan, &machine)?;

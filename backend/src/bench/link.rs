@@ -7,9 +7,9 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::control::{Run, drive};
 use plimsoll_core::executor::{Executor, Until};
-use plimsoll_core::lower::{LowerError, Lowering, footprint};
+use plimsoll_core::lower::{LowerError, Lowering};
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{PageLocked, Policy};
 use plimsoll_core::program::{
     Access, Arg, Buffer, BufferId, Cell, Content, HostPages, Machine, NewTask, Op, Program,
@@ -109,31 +109,21 @@ pub(super) fn plan(options: &BenchOptions) -> Result<Plan, LowerError> {
         compression,
         ..Policy::from_percent(1, 1, percent)?.in_whole_layers()
     };
-    let mut plan = Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: cut(
+    let plan = Plan::given(
+        cut(
             &options.model,
             options.weights_most.0,
             (options.dtype, compression),
         ),
-        dtype: options.dtype,
-        workload: Workload {
+        options.dtype,
+        Workload {
             prompt_len: PROMPT_LEN,
             gen_len: options.tokens.max(TOKENS_LEAST),
             num_prompts: Some(1),
         },
         policy,
-        capacity_bytes: PerTier::default(),
-        prediction: None,
-        provenance: Provenance {
-            hardware: "this machine".into(),
-            device_threads: None,
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: env!("CARGO_PKG_VERSION").into(),
-        },
-    };
-    plan.capacity_bytes = footprint(&plan)?;
-    Ok(plan)
+    );
+    plan.with_room()
 }
 
 fn decode(plan: &Plan, source: &dyn WeightSource, cpu: &CpuOptions) -> Result<Run, ProbeError> {

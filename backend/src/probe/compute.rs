@@ -2,12 +2,11 @@
 
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
-use plimsoll_core::lower::{LowerError, footprint};
+use plimsoll_core::lower::LowerError;
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{Op, ResourceKind, Stage};
-use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
@@ -264,32 +263,7 @@ fn plan_of(
         gen_len,
         num_prompts: None,
     };
-    with_room((model, dtype), workload, policy)
-}
-
-/// A policy's plan whose tiers are as large as it needs.
-pub(super) fn with_room(
-    (model, dtype): (ModelSpec, Dtype),
-    workload: Workload,
-    policy: Policy,
-) -> Result<Plan, LowerError> {
-    let mut plan = Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model,
-        dtype,
-        workload,
-        policy,
-        capacity_bytes: PerTier::default(),
-        prediction: None,
-        provenance: Provenance {
-            hardware: "this machine".into(),
-            device_threads: None,
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: env!("CARGO_PKG_VERSION").into(),
-        },
-    };
-    plan.capacity_bytes = footprint(&plan)?;
-    Ok(plan)
+    Plan::given(model, dtype, workload, policy).with_room()
 }
 
 /// What a curve of matrix products is for.

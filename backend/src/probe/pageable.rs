@@ -144,7 +144,7 @@ fn plan(options: &ProbeOptions, region: Bytes) -> Result<Plan, LowerError> {
     };
     // That many bytes are about as many only.
     let model = compute::model(compute::of_bytes(region * 2 + REGION, dtype));
-    compute::with_room((model, dtype), workload, policy)
+    Plan::given(model, dtype, workload, policy).with_room()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use plimsoll_core::program::{Gemm, Gemms, Op, ResourceKind};
 use plimsoll_core::split::SplitLinears;
 use plimsoll_core::workload::Workload;
 
-use super::compute::{self, Shape, with_room};
+use super::compute::{self, Shape};
 use super::contention::ROUNDS;
 use super::samples::Timed;
 use super::stats::median;
@@ -52,7 +52,7 @@ pub(super) fn plan(
         split: Some(split),
         ..Policy::from_percent(sequences, 1, [100.0, 0.0, 100.0, 0.0, 100.0, 0.0])?
     };
-    with_room((model, dtype), workload, policy)
+    Plan::given(model, dtype, workload, policy).with_room()
 }
 
 fn of_shape(

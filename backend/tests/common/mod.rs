@@ -7,12 +7,11 @@ use plimsoll_backend::cpu::{CapturedLogits, CpuExecutor, CpuOptions};
 use plimsoll_backend::weights::{Safetensors, WeightSource};
 use plimsoll_core::Dtype;
 use plimsoll_core::control::{Run, drive};
-use plimsoll_core::lower::{Lowering, footprint};
+use plimsoll_core::lower::Lowering;
 use plimsoll_core::model::ModelSpec;
-use plimsoll_core::plan::{ChosenBy, PLAN_SCHEMA_VERSION, Plan, Provenance};
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::split::{Module, PerModule, Route, SplitLinears};
-use plimsoll_core::tier::PerTier;
 use plimsoll_core::workload::Workload;
 
 pub fn fixture(name: &str) -> PathBuf {
@@ -52,23 +51,8 @@ pub fn checkpoint(name: &str) -> Safetensors {
 
 /// A plan whose tiers are as large as it needs.
 pub fn plan(model: &ModelSpec, dtype: Dtype, policy: Policy, workload: Workload) -> Plan {
-    let mut plan = Plan {
-        schema_version: PLAN_SCHEMA_VERSION,
-        model: model.clone(),
-        dtype,
-        workload,
-        policy,
-        capacity_bytes: PerTier::default(),
-        prediction: None,
-        provenance: Provenance {
-            hardware: "none".into(),
-            device_threads: None,
-            chosen_by: ChosenBy::Given,
-            plimsoll_version: "0".into(),
-        },
-    };
-    plan.capacity_bytes = footprint(&plan).expect("a policy");
-    plan
+    let plan = Plan::given(model.clone(), dtype, workload, policy);
+    plan.with_room().expect("a policy")
 }
 
 /// What a run gave.

@@ -194,6 +194,17 @@ pub fn footprint(plan: &Plan) -> Result<PerTier<Bytes>, LowerError> {
     Ok(most)
 }
 
+impl Plan {
+    /// The same where each tier is as large as it needs.
+    ///
+    /// # Errors
+    /// A workload or policy that means nothing.
+    pub fn with_room(mut self) -> Result<Plan, LowerError> {
+        self.capacity_bytes = footprint(&self)?;
+        Ok(self)
+    }
+}
+
 /// What each arena of a plan's machine must hold, by [`ArenaId`](crate::machine::ArenaId).
 ///
 /// # Errors

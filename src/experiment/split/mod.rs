@@ -18,7 +18,6 @@ use plimsoll_core::workload::Workload;
 use serde::Deserialize;
 
 use crate::files::{InputError, read_text};
-use crate::given;
 use crate::planner::split::{Prompts, blank, by_law};
 
 pub use batches::{Batches, BatchesRow};
@@ -48,7 +47,7 @@ impl Scene {
     /// The law's split on a machine: all but linear layers on the device, no linear layer there whole.
     fn split(&self, machine: &HardwareProfile) -> Plan {
         let model = self.model.clone();
-        let plan = given::plan(machine, model, Dtype::F16, self.workload, blank());
+        let plan = Plan::given(model, Dtype::F16, self.workload, blank()).on(machine);
         by_law(plan, Prompts::Streamed, machine)
     }
 }

@@ -194,7 +194,7 @@ fn meaning(case: &Case) -> Result<(), LowerError> {
         Some(policy) => policy,
         None => Policy::from_percent(1, 1, [0.0; 6])?,
     };
-    footprint(&case.plan(policy, "", PerTier::default())).map(|_| ())
+    footprint(&case.plan(policy)).map(|_| ())
 }
 
 fn limits(machine: &MachineEntry) -> Limits {
