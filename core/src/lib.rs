@@ -3,6 +3,7 @@
 //!
 //! This crate knows no files, clocks or threads.
 
+pub mod batch_shape;
 pub mod compression;
 pub mod control;
 pub mod executor;

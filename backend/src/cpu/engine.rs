@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
+use plimsoll_core::batch_shape::BatchShape;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
 use plimsoll_core::lower::schedule::Round;
-use plimsoll_core::placement::{WeightPlacement, split_whole};
+use plimsoll_core::placement::WeightPlacement;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::program::{
     AttentionPart, Buffer, BufferId, Cell, Content, Op, Program, ResourceKind, Stage,
@@ -17,7 +18,7 @@ use plimsoll_core::units::Bytes;
 use super::error::TaskError;
 use super::memory::{Buffers, Memory, Operands};
 use super::texts::Results;
-use super::turn::{Shape, Turn};
+use super::turn::Turn;
 use super::worker::{Held, Work};
 use super::{CapturedLogits, Draws, Throttles};
 use crate::cuda::launches::NO_TOKEN;
@@ -93,19 +94,11 @@ impl Engine {
         })
     }
 
-    fn shape(&self, cell: Cell) -> Result<Shape, TaskError> {
+    fn shape(&self, cell: Cell) -> Result<BatchShape, TaskError> {
         let round = self.rounds.get(cell.round as usize);
         let sequences = round.and_then(|round| round.batches.get(cell.batch as usize));
         let sequences = *sequences.ok_or(TaskError::NoOperand("a GPU batch of the plan"))?;
-        let policy = &self.plan.policy;
-        Ok(Shape {
-            sequences,
-            hidden: split_whole(sequences, &policy.activations),
-            rows: split_whole(
-                sequences * self.plan.model.num_key_value_heads,
-                &policy.cache,
-            ),
-        })
+        Ok(BatchShape::of(&self.plan, sequences))
     }
 
     /// The padding of a cell's batch; empty where no prompts were set.
@@ -157,13 +150,6 @@ impl Engine {
     }
 
     /// Bytes of a head's keys, or values, at one position of the cache.
-    pub(crate) fn head_bytes(&self) -> usize {
-        let (compression, dtype) = (self.plan.policy.compression, self.plan.dtype);
-        compression
-            .cache_head_bytes(self.plan.model.head_dim, dtype)
-            .0 as usize
-    }
-
     /// Elements of queries of a row of the cache.
     pub(crate) fn row_elements(&self) -> usize {
         let model = &self.plan.model;
@@ -369,7 +355,7 @@ impl<'a> Turn<'a> {
             let pages = pages.collect::<Result<Vec<_>, TaskError>>()?;
             if !pages.is_empty() {
                 parts.push(CachePart {
-                    rows: self.shape.rows_in(tier),
+                    rows: self.rows_in(tier),
                     record_bytes: self.record_bytes(tier),
                     pages,
                 });
@@ -389,7 +375,7 @@ impl<'a> Turn<'a> {
             };
             let before = before.iter().map(|(page, _)| self.operands.read(*page));
             parts.push(NewCachePart {
-                rows: self.shape.rows_in(tier),
+                rows: self.rows_in(tier),
                 record_bytes: self.record_bytes(tier),
                 first: first - start as usize,
                 bytes: self.operands.write(newest)?,
@@ -456,18 +442,18 @@ impl<'a> Turn<'a> {
         }
         let mut parts = self.new_cache_parts(batch.position)?;
         if let Some(index) = self.mid(Tier::Host) {
-            let rows = self.shape.rows_off_device();
+            let rows = self.rows_off_device();
             let elements = rows * self.engine.row_elements();
             let bytes = self.operands.write(index)?;
             let split = (elements * dtype.size_bytes() as usize).min(bytes.len());
             let (bytes, new) = bytes.split_at_mut(split);
             queries.push(bytes, elements, dtype)?;
-            let first_row = self.shape.rows_in(Tier::Host).start;
+            let first_row = self.rows_in(Tier::Host).start;
             // Otherwise the device has a working copy of the cache, among the parts.
             if self.engine.plan.policy.cpu_attention {
                 parts.push(NewCachePart {
                     rows: first_row..first_row + rows,
-                    record_bytes: 2 * rows * self.engine.head_bytes(),
+                    record_bytes: self.new_record_bytes(),
                     first: 0,
                     bytes: new,
                     before: Vec::new(),
@@ -588,7 +574,7 @@ impl<'a> Turn<'a> {
             attended.push(self.operands.read(index)?, elements, dtype)?;
         }
         if let Some(index) = self.mid(Tier::Host) {
-            let elements = self.shape.rows_off_device() * self.engine.row_elements();
+            let elements = self.rows_off_device() * self.engine.row_elements();
             attended.push(self.operands.read(index)?, elements, dtype)?;
         }
         Ok(attended)

@@ -4,9 +4,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use plimsoll_core::placement::PAGE_BYTES;
+use plimsoll_core::batch_shape::BatchShape;
 use plimsoll_core::program::{Cell, Content};
-use plimsoll_core::tier::{PerTier, Tier};
+use plimsoll_core::tier::Tier;
 
 use super::engine::Engine;
 use super::error::TaskError;
@@ -19,38 +19,22 @@ pub(crate) struct Turn<'a> {
     pub cell: Cell,
     pub operands: Operands<'a>,
     /// How the batch is split over the tiers.
-    pub shape: Shape,
+    pub shape: BatchShape,
     /// Padding in front of each sequence.
     pub padding: Arc<[u32]>,
 }
 
-/// A batch's split, as the lowering splits it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
-    pub sequences: u32,
-    /// Sequences whose activations live in each tier.
-    pub hidden: PerTier<u32>,
-    /// Cache rows that live in each tier.
-    pub rows: PerTier<u32>,
-}
-
-impl Shape {
-    /// The rows of the batch that live in a tier: the device's come first, then the host's.
+impl Turn<'_> {
+    /// The rows of the batch that live in a tier.
     pub(crate) fn rows_in(&self, tier: Tier) -> Range<usize> {
-        let PerTier { device, host, disk } = self.rows.map(|rows| rows as usize);
-        match tier {
-            Tier::Device => 0..device,
-            Tier::Host => device..device + host,
-            Tier::Disk => device + host..device + host + disk,
-        }
+        let rows = self.shape.rows_in(tier);
+        rows.start as usize..rows.end as usize
     }
 
     pub(crate) fn rows_off_device(&self) -> usize {
-        (self.rows.host + self.rows.disk) as usize
+        self.shape.rows_off_device() as usize
     }
-}
 
-impl Turn<'_> {
     pub(crate) fn batch(&self, position: u32) -> Batch<'_> {
         let query_len = match position {
             0 => self.engine.plan.workload.prompt_len,
@@ -106,19 +90,20 @@ impl Turn<'_> {
         found.collect()
     }
 
-    /// Bytes from a position to the next: whole pages where rows live on disk.
+    /// Bytes from a position to the next of the rows of a tier.
     pub(crate) fn record_bytes(&self, tier: Tier) -> usize {
-        let bytes = 2 * self.shape.rows_in(tier).len() * self.engine.head_bytes();
-        match tier {
-            Tier::Disk => bytes.next_multiple_of(PAGE_BYTES as usize),
-            Tier::Device | Tier::Host => bytes,
-        }
+        self.shape.record[tier].0 as usize
+    }
+
+    /// The same of new keys and values behind queries, on their way to rows that are off the device.
+    pub(crate) fn new_record_bytes(&self) -> usize {
+        self.shape.record_of_rows_off_device().0 as usize
     }
 
     /// Elements of queries in the device's own buffer.
     pub(crate) fn mid_elements(&self, batch: Batch<'_>) -> usize {
         let rows = match self.mid(Tier::Host) {
-            Some(_) => self.shape.rows_in(Tier::Device).len(),
+            Some(_) => self.rows_in(Tier::Device).len(),
             None => batch.sequences * self.engine.plan.model.num_key_value_heads as usize,
         };
         rows * batch.query_len * self.engine.row_elements()

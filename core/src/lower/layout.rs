@@ -11,82 +11,16 @@ use super::ring::Ring;
 use super::schedule::{Passes, Round};
 use super::split::Room;
 use super::stages::StageBlocks;
-use crate::Dtype;
+use crate::batch_shape::BatchShape;
 use crate::model::ModelSpec;
 use crate::pipeline::Comm;
-use crate::placement::{BlockWeights, LayerPart, PAGE_BYTES, WeightPlacement, split_whole};
+use crate::placement::{BlockWeights, LayerPart, PAGE_BYTES, WeightPlacement};
 use crate::plan::Plan;
 use crate::policy::{PageLocked, Policy};
 use crate::sparse::Picked;
 use crate::tier::{PerTier, Tier};
 use crate::units::Bytes;
 use crate::workload::Workload;
-
-/// How the cache rows and sequences of one GPU batch are split over the tiers.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct BatchShape {
-    /// Sequences.
-    pub sequences: u32,
-    /// Sequences whose activations live in each tier.
-    pub hidden: PerTier<u32>,
-    /// Cache rows (sequences times key/value heads) that live in each tier.
-    pub rows: PerTier<u32>,
-    /// Bytes of one position of one layer's cache in each tier; whole pages on disk.
-    pub record: PerTier<Bytes>,
-    /// Bytes of a row's keys, or values, at one position.
-    pub head: Bytes,
-}
-
-impl BatchShape {
-    pub(super) fn new(model: &ModelSpec, dtype: Dtype, policy: &Policy, sequences: u32) -> Self {
-        let rows = split_whole(sequences * model.num_key_value_heads, &policy.cache);
-        let head = policy.compression.cache_head_bytes(model.head_dim, dtype);
-        let record = PerTier::from_fn(|tier| {
-            let bytes = head * (u64::from(rows[tier]) * 2);
-            match tier {
-                Tier::Disk => bytes.align_up(PAGE_BYTES),
-                Tier::Device | Tier::Host => bytes,
-            }
-        });
-        BatchShape {
-            sequences,
-            hidden: split_whole(sequences, &policy.activations),
-            rows,
-            record,
-            head,
-        }
-    }
-
-    /// The most that any of the batches keeps in each tier: whole rows of a batch that is not full
-    /// may round the other way.
-    fn most(plan: &Plan, rounds: &[Round]) -> BatchShape {
-        let mut sizes: Vec<u32> = rounds.iter().flat_map(|r| &r.batches).copied().collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        let shapes = sizes
-            .into_iter()
-            .map(|sequences| BatchShape::new(&plan.model, plan.dtype, &plan.policy, sequences));
-        shapes
-            .reduce(|a, b| BatchShape {
-                sequences: a.sequences.max(b.sequences),
-                hidden: PerTier::from_fn(|t| a.hidden[t].max(b.hidden[t])),
-                rows: PerTier::from_fn(|t| a.rows[t].max(b.rows[t])),
-                record: PerTier::from_fn(|t| a.record[t].max(b.record[t])),
-                head: a.head,
-            })
-            .unwrap_or_else(|| BatchShape::new(&plan.model, plan.dtype, &plan.policy, 0))
-    }
-
-    /// Cache rows that are not on the device.
-    pub(super) fn rows_off_device(&self) -> u32 {
-        self.rows.host + self.rows.disk
-    }
-
-    /// Bytes of one position of the cache that is not on the device.
-    fn record_off_device(&self) -> Bytes {
-        self.record.host + self.record.disk
-    }
-}
 
 /// Offsets of all homes and slots of a stage, for full batches.
 #[derive(Debug)]
@@ -187,7 +121,7 @@ impl Layout {
         (stage, taken): (&StageBlocks, PerTier<Bytes>),
     ) -> Layout {
         let (policy, workload) = (&plan.policy, &plan.workload);
-        let shape = BatchShape::most(plan, passes.rounds());
+        let shape = BatchShape::most(plan, batch_sizes(passes.rounds()));
         let num_batches = super::most_batches(passes.rounds()) as u64;
         let cut = Cut::new(policy, workload);
         let num_cache_pages = passes.most_pages(cut);
@@ -297,6 +231,13 @@ fn largest_load(stage: &StageBlocks, weights: &WeightPlacement, tiers: &[Tier]) 
 /// collected while another batch computes, that of the unit whose values they are.
 fn cache_slots(policy: &Policy) -> usize {
     if policy.gathers_values() { 3 } else { 2 }
+}
+
+/// Sequences in each batch of a run.
+fn batch_sizes(rounds: &[Round]) -> impl Iterator<Item = u32> + '_ {
+    rounds
+        .iter()
+        .flat_map(|round| round.batches.iter().copied())
 }
 
 /// Positions of a working copy of the cache on the device: where the CPU attends in decode, those of the

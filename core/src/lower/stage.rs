@@ -7,13 +7,14 @@ use super::cache::{CacheStream, Staged};
 use super::compute::{Pending, StageGemms};
 use super::emit::{Emitter, Mode};
 use super::hidden::{HiddenStream, Work};
-use super::layout::{BatchShape, Layout};
+use super::layout::Layout;
 use super::pages::{Cut, PageTable};
 use super::schedule::Turn;
 use super::split::SplitStream;
 use super::stages::StageBlocks;
 use super::unit::Unit;
 use super::weights::WeightStream;
+use crate::batch_shape::BatchShape;
 use crate::placement::LayerPart;
 use crate::plan::Plan;
 use crate::program::{BufferId, Cell, Content, TaskId};
@@ -149,9 +150,10 @@ impl StageLowering {
         let (prompt_len, gen_len) = (plan.workload.prompt_len, plan.workload.gen_len);
         let visits = self.visits_of_pass();
         let mut units = Vec::with_capacity(turns.len() * visits.size_hint().0);
-        let shape =
-            |turn: &Turn| BatchShape::new(&plan.model, plan.dtype, &plan.policy, turn.sequences);
-        let shapes: Vec<BatchShape> = turns.iter().map(shape).collect();
+        let shapes = turns
+            .iter()
+            .map(|turn| BatchShape::of(plan, turn.sequences));
+        let shapes: Vec<BatchShape> = shapes.collect();
         for (visit, (block, part)) in (self.visits..).zip(visits) {
             for (index, (turn, shape)) in turns.iter().zip(&shapes).enumerate() {
                 let (query_len, position) = match turn.token {

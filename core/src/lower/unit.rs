@@ -1,6 +1,6 @@
 //! One square of FlexGen's figure 2: a block of the model on a GPU batch in a pass.
 
-use super::layout::BatchShape;
+use crate::batch_shape::BatchShape;
 use crate::placement::LayerPart;
 use crate::program::{Cell, HostPages, Op};
 use crate::tier::Tier;

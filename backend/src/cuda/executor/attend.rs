@@ -30,7 +30,7 @@ impl Work<'_> {
             let pages = pages.collect::<Result<Vec<_>, TaskError>>()?;
             if !pages.is_empty() {
                 parts.push(Part {
-                    rows: self.turn.shape.rows_in(tier),
+                    rows: self.turn.rows_in(tier),
                     record_bytes: self.turn.record_bytes(tier),
                     pages,
                 });

@@ -166,7 +166,7 @@ impl Work<'_> {
             self.copy(to, q, own)?;
         }
         if let Some(to) = self.mid(Tier::Host)? {
-            let others = self.turn.shape.rows_off_device() * self.turn.engine.row_elements();
+            let others = self.turn.rows_off_device() * self.turn.engine.row_elements();
             let own = if self.mid(Tier::Device)?.is_some() {
                 own
             } else {
@@ -186,17 +186,17 @@ impl Work<'_> {
                 continue;
             };
             let page = self.turn.operands.address(*newest)?;
-            let rows = self.turn.shape.rows_in(tier);
+            let rows = self.turn.rows_in(tier);
             let record = self.turn.record_bytes(tier);
             let first = position as usize - *start as usize;
             let kept = held(self.turn.engine.plan.policy.compression);
             self.append_to(new, (page, record, kept), rows, (first, position))?;
         }
         if let Some(mid) = self.mid(Tier::Host)? {
-            let others = self.turn.shape.rows_off_device();
-            let first_row = self.turn.shape.rows_in(Tier::Host).start;
+            let others = self.turn.rows_off_device();
+            let first_row = self.turn.rows_in(Tier::Host).start;
             let queries = others * self.turn.engine.row_elements() * self.element();
-            let record = 2 * others * self.turn.engine.head_bytes();
+            let record = self.turn.new_record_bytes();
             let to = (mid + queries as u64, record, HeldAs::Whole);
             self.append_to(new, to, first_row..first_row + others, (0, position))?;
         }
@@ -252,7 +252,7 @@ impl Work<'_> {
     /// Where attention's results are, and how many elements: the device's rows, then those that the CPU attended to.
     pub(super) fn attended_parts(&self, position: u32) -> Result<Vec<(u64, usize)>, TaskError> {
         let own = self.turn.mid_elements(self.turn.batch(position));
-        let others = self.turn.shape.rows_off_device() * self.turn.engine.row_elements();
+        let others = self.turn.rows_off_device() * self.turn.engine.row_elements();
         let mut parts = Vec::new();
         for (tier, elements) in [(Tier::Device, own), (Tier::Host, others)] {
             if let Some(address) = self.mid(tier)? {

@@ -1,7 +1,8 @@
 //! What a split needs beside homes: slots of inputs, outputs and rows, and page-locked buffers.
 
+use crate::batch_shape::BatchShape;
 use crate::lower::CHUNK_BYTES_MIN;
-use crate::lower::layout::{BatchShape, Bump};
+use crate::lower::layout::Bump;
 use crate::lower::ring::Ring;
 use crate::model::TensorSpec;
 use crate::placement::PAGE_BYTES;
