@@ -280,6 +280,11 @@ fn a_run_goes_on_without_a_plan_and_with_another() {
     let words = ["out.jsonl", "out.jsonl.run.json", "without --resume"];
     place.refused(&format!("{own} -o out.jsonl --resume"), 4, &words);
     place.refused(&format!("{own} --resume"), 2, &["--output"]);
+    place.refused(
+        &format!("{own} -o - --resume"),
+        4,
+        &["--resume", "is no file"],
+    );
 }
 
 #[test]

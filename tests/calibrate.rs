@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use assert_cmd::Command;
 use plimsoll::calibrate::{Constant, FitOptions, Measured, RecordedRun, fit, read_runs};
+use plimsoll_core::Dtype;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_sim::predict;
 
@@ -146,6 +147,10 @@ fn a_wrong_file_is_refused_with_line_column_and_remedy() {
             "sparse_attention is 0",
         ),
         (
+            format!("{HEADER},dtype\n{good},fp16\n"),
+            "give f16, bf16 or f32",
+        ),
+        (
             format!("{HEADER},sparse_atention\n{good},0.1\n"),
             "did you mean `sparse_attention`",
         ),
@@ -172,6 +177,20 @@ fn a_run_may_be_sparse() {
     let shares: Vec<f64> = runs.iter().map(|r| r.policy.sparse_attention).collect();
     assert_eq!(shares, [0.1, 1.0]);
     assert!(runs[0].name.contains("sparse"), "{}", runs[0].name);
+}
+
+#[test]
+fn a_run_may_be_of_another_type() {
+    let row = "opt-1.3b,128,4,4,1,0,100,0,100,0,100";
+    let (_dir, path) = file(&format!("{HEADER},dtype\n{row},f32\n{row},\n"));
+    let runs = read_runs(&path).expect("two runs");
+    let types: Vec<Dtype> = runs.iter().map(|run| run.dtype).collect();
+    assert_eq!(types, [Dtype::F32, Dtype::F16]);
+    assert!(runs[0].name.ends_with(" f32"), "{}", runs[0].name);
+    assert!(!runs[0].is_alike(&runs[1]));
+    let t4 = t4();
+    let [f32, f16] = [&runs[0], &runs[1]].map(|run| predict(&run.plan(&t4), &t4).expect("fits"));
+    assert!(f32.latency_s.0 > 1.5 * f16.latency_s.0, "{f32:?} {f16:?}");
 }
 
 #[test]
@@ -354,7 +373,7 @@ fn what_runs_do_not_say_is_written_as_it_was() {
     assert_eq!(after.sources["calibrated"], before.sources["calibrated"]);
     let of_f32 = |it: &HardwareProfile| {
         let curves = it.compute.gemm.iter();
-        let curves = curves.filter(|gemm| gemm.dtype == plimsoll_core::Dtype::F32);
+        let curves = curves.filter(|gemm| gemm.dtype == Dtype::F32);
         curves.cloned().collect::<Vec<_>>()
     };
     assert_eq!(of_f32(&after), of_f32(&before));

@@ -14,6 +14,15 @@ fn what_does_not_fit_is_infeasible_and_names_the_tier() {
     let line = "simulate --hw small.toml --model opt-1.3b --gpu-batch-size 2 --percent";
     place.refused(&format!("{line} 100 0 100 0 100 0"), 3, &["device"]);
     place.refused(&format!("{line} 0 100 0 100 0 100"), 3, &["tier"]);
+    let output = place.run(&format!("{line} 100 0 100 0 100 0 --format json"));
+    assert_eq!(output.status.code(), Some(3));
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |key: &str| said["infeasible"][key].as_u64().unwrap();
+    assert_eq!(said["infeasible"]["tier"], "device");
+    assert_eq!(
+        of("missing_bytes"),
+        of("needed_bytes") - of("capacity_bytes")
+    );
     place.refused(
         "plan --hw small.toml --model opt-175b -o plan.json",
         3,

@@ -725,6 +725,9 @@ fn a_lookup_table_that_is_wrong_is_refused() {
         let text = format!("{MINIMAL}{}", PRODUCTS.replacen(from, to, 1));
         refuses_text(&text, "x.toml", &format!("{table}{key}"), &[word]);
     }
+    let gemm = "[[compute.gemm]]\ndtype = \"f32\"\nflops_per_s = { points = [[1, 1e11]], source = \"lab\" }\n";
+    let twice = MINIMAL.replacen(gemm, &gemm.repeat(2), 1);
+    refuses_text(&twice, "x.toml", "compute.gemm[1]", &["f32", "second time"]);
     let twice = format!("{MINIMAL}{PRODUCTS}{PRODUCTS}");
     refuses_text(&twice, "x.toml", "compute.products[1]", &["second time"]);
 }

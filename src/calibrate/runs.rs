@@ -36,7 +36,8 @@ const NEEDED: [&str; 11] = [
 ];
 
 /// Columns that it may have; all others are the reader's own notes.
-const KNOWN: [&str; 15] = [
+const KNOWN: [&str; 16] = [
+    "dtype",
     "compress_weight",
     "compress_cache",
     "sparse_attention",
@@ -76,6 +77,8 @@ pub struct RecordedRun {
     pub hardware: Option<String>,
     /// What ran.
     pub model: ModelSpec,
+    /// What weights, cache and activations were stored in.
+    pub dtype: Dtype,
     /// What was asked.
     pub workload: Workload,
     /// How it ran; which host memory was page-locked depends on the machine, see
@@ -93,7 +96,7 @@ pub struct RecordedRun {
 const STAGES_MAX: u32 = 1 << 16;
 
 impl RecordedRun {
-    /// What weights, cache and activations were stored in, as in FlexGen.
+    /// What a run is of that does not say it, as all of FlexGen's; and what constants are fitted to.
     pub const DTYPE: Dtype = Dtype::F16;
 
     /// Whether a number was measured.
@@ -108,6 +111,7 @@ impl RecordedRun {
     pub fn is_alike(&self, other: &RecordedRun) -> bool {
         self.hardware == other.hardware
             && self.model == other.model
+            && self.dtype == other.dtype
             && self.workload == other.workload
             && self.policy == other.policy
     }
@@ -142,14 +146,14 @@ impl RecordedRun {
         let mut policy = self.policy;
         let pipeline = &mut policy.pipeline;
         pipeline.stages_per_host = profile.gpus_per_host().min(pipeline.stages);
-        policy.page_locked = flexgen::page_locked(profile, &self.model, Self::DTYPE, &policy);
-        Plan::given(self.model.clone(), Self::DTYPE, self.workload, policy).on(profile)
+        policy.page_locked = flexgen::page_locked(profile, &self.model, self.dtype, &policy);
+        Plan::given(self.model.clone(), self.dtype, self.workload, policy).on(profile)
     }
 }
 
 /// Reads measured runs. Columns: `model, prompt_len, gen_len, gpu_batch_size, num_gpu_batches, wg,
 /// wc, cg, cc, hg, hc` (percentages on GPU and CPU of weights, cache and activations), and, if they
-/// are there, `compress_weight, compress_cache, sparse_attention` (the share of the values that decode
+/// are there, `dtype` (f16, bf16 or f32; f16 where it says nothing), `compress_weight, compress_cache, sparse_attention` (the share of the values that decode
 /// reads), `overlap, cpu_compute, schedule, stages, micro_batches, comm` (`device` or `host`),
 /// `num_prompts`, what was measured (`throughput_tok_s`, a number or `OOM`, else `latency_s`; and
 /// `decode_throughput_tok_s`), `hw` and `name`.
@@ -220,7 +224,7 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn run(&self) -> Result<RecordedRun, InputError> {
-        let model = self.model()?;
+        let (model, dtype) = (self.model()?, self.dtype()?);
         let policy = self.policy()?;
         let workload = Workload {
             prompt_len: self.need("prompt_len")?,
@@ -228,7 +232,7 @@ impl Row<'_> {
             num_prompts: self.maybe("num_prompts")?,
         };
         let name = match self.text("name") {
-            "" => short_name(&model, &policy, &workload),
+            "" => short_name((&model, dtype), &policy, &workload),
             name => name.to_owned(),
         };
         Ok(RecordedRun {
@@ -236,6 +240,7 @@ impl Row<'_> {
             name,
             hardware: Some(self.text("hw").to_owned()).filter(|hw| !hw.is_empty()),
             model,
+            dtype,
             workload,
             policy,
             measured: self.measured()?,
@@ -254,6 +259,19 @@ impl Row<'_> {
             self.wrong("model", problem, "give a name of `plimsoll models list`")
         })?;
         Ok(found.spec)
+    }
+
+    fn dtype(&self) -> Result<Dtype, InputError> {
+        let text = self.text("dtype");
+        let named = Dtype::ALL.into_iter().find(|dtype| dtype.name() == text);
+        match (text, named) {
+            ("", _) => Ok(RecordedRun::DTYPE),
+            (_, Some(dtype)) => Ok(dtype),
+            (other, None) => {
+                let problem = format!("`{other}` is no type of elements");
+                Err(self.wrong("dtype", problem, "give f16, bf16 or f32"))
+            }
+        }
     }
 
     fn policy(&self) -> Result<Policy, InputError> {
@@ -389,7 +407,7 @@ impl Row<'_> {
 }
 
 /// The policy in the way that FlexGen's tables print it.
-fn short_name(model: &ModelSpec, policy: &Policy, workload: &Workload) -> String {
+fn short_name((model, dtype): (&ModelSpec, Dtype), policy: &Policy, workload: &Workload) -> String {
     let mut name = format!(
         "{} {}/{} {}",
         model.name,
@@ -409,6 +427,9 @@ fn short_name(model: &ModelSpec, policy: &Policy, workload: &Workload) -> String
         if is {
             name.push_str(said);
         }
+    }
+    if dtype != RecordedRun::DTYPE {
+        name.push_str(&format!(" {}", dtype.name()));
     }
     if policy.pipeline.stages > 1 {
         name.push_str(&format!(" over {} stages", policy.pipeline.stages));

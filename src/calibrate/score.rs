@@ -117,7 +117,6 @@ fn row(run: &RecordedRun, profile: &HardwareProfile) -> Result<RunRow, SimulateE
     let range = summary
         .interval
         .and_then(|it| metric.of_whole_run(it.latency_s, it.throughput_tok_s));
-    debug_assert_eq!(plan.dtype, RecordedRun::DTYPE);
     Ok(RunRow {
         line: run.line,
         name: run.name.clone(),

@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long, value_name = "PROFILE")]
     hw: String,
     /// Measured runs (CSV), as for `score`. Runs whose hw column names another machine are left out;
-    /// where some name this one, only those count
+    /// where some name this one, only those count. Rates of products are fitted for f16
     #[arg(long, value_name = "FILE", required = true)]
     runs: Vec<PathBuf>,
     /// Write the fitted profile

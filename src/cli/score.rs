@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(long, value_name = "PROFILE")]
     hw: String,
     /// Measured runs (CSV): model, prompt_len, gen_len, gpu_batch_size, num_gpu_batches, wg, wc, cg,
-    /// cc, hg, hc; if wanted compress_weight, compress_cache, sparse_attention, overlap, cpu_compute,
+    /// cc, hg, hc; if wanted dtype, compress_weight, compress_cache, sparse_attention, overlap, cpu_compute,
     /// schedule, stages, micro_batches, comm, num_prompts, hw, name; and throughput_tok_s or latency_s
     #[arg(long, value_name = "FILE")]
     runs: PathBuf,
@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// What is to be said of the machines' rates of the runs' type, once each.
 fn rates(runs: &[RecordedRun], machines: &Machines) -> Vec<String> {
-    let said = |run| rates_note(machines.of(run), RecordedRun::DTYPE);
+    let said = |run: &RecordedRun| rates_note(machines.of(run), run.dtype);
     let mut all: Vec<String> = runs.iter().filter_map(said).collect();
     all.sort();
     all.dedup();

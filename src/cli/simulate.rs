@@ -14,6 +14,7 @@ use plimsoll_core::sparse::DENSE;
 use plimsoll_core::summary::Summary;
 use plimsoll_core::term::Term;
 use plimsoll_core::tier::Tier;
+use serde_json::json;
 
 use super::exit::{Exit, Failure};
 use super::input::{check_gpus, check_plan};
@@ -21,7 +22,7 @@ use super::options::{
     DtypeArgs, Format, GranularityName, PageLockName, PipelineArgs, ScheduleName, Switch,
     WorkloadArgs, page_lock, share_of_values, term,
 };
-use super::output::{check_apart, check_outputs, check_spared, print, written_to};
+use super::output::{check_apart, check_outputs, check_spared, print, print_json, written_to};
 use super::plan::packed_products;
 use super::score::without_text;
 use super::what_if::WhatIf;
@@ -155,7 +156,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     args.without
         .iter()
         .for_each(|term| term.off_in(&mut plan.policy));
-    check_fits(&plan).map_err(|error| does_not_fit(error, args, (&plan, &profile)))?;
+    if let Err(error) = check_fits(&plan) {
+        if args.format == Format::Json {
+            print_lack(&error)?;
+        }
+        return Err(does_not_fit(error, args, (&plan, &profile)));
+    }
     // A picture of all tasks needs them all; what they come to does not.
     let run = match &args.trace {
         Some(_) => Some(plimsoll_sim::simulate(&plan, &profile)?),
@@ -194,6 +200,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     output.and(trace)?;
     printed
+}
+
+/// What does not fit, for programs, as `plan` says it.
+fn print_lack(error: &LowerError) -> anyhow::Result<()> {
+    match error {
+        LowerError::DoesNotFit {
+            tier,
+            needed,
+            capacity,
+            ..
+        } => print_json(&json!({ "infeasible": {
+            "tier": tier,
+            "capacity_bytes": capacity,
+            "needed_bytes": needed,
+            "missing_bytes": needed.saturating_sub(*capacity),
+        }})),
+        _ => Ok(()),
+    }
 }
 
 /// What does not fit, with what may help.

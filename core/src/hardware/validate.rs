@@ -7,6 +7,7 @@ use super::error::{Fault, ProfileError};
 use super::profile::{CopyLink, DEVICE_THREADS_MAX, DeviceKind, HardwareProfile};
 use super::provenance::Quantity;
 use crate::did_you_mean;
+use crate::program::Stage;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
 /// What a single number must be.
@@ -54,7 +55,15 @@ impl HardwareProfile {
     fn check_gemm(&self) -> Result<(), Fault> {
         let gemm = &self.compute.gemm;
         for (key, curves) in [("gemm", gemm), ("cpu_gemm", &self.compute.cpu_gemm)] {
+            let mut known = BTreeSet::new();
             for (index, curve) in curves.iter().enumerate() {
+                let stage = curve.stage.map(Stage::name);
+                let kind = (curve.dtype.name(), curve.reused, curve.packed);
+                if !known.insert((kind, curve.n, curve.k, stage)) {
+                    let key = format!("compute.{key}[{index}]");
+                    let problem = format!("has {} of the same weights for the second time", kind.0);
+                    return Err(Fault::new(key, problem, "keep one"));
+                }
                 if !matches!((curve.n, curve.k), (None, None) | (Some(1..), Some(1..))) {
                     let key = format!("compute.{key}[{index}]");
                     let remedy = "write both above 0, or neither for weights of any size";

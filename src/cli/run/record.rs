@@ -14,7 +14,8 @@ use serde_json::{Map, Value, json};
 
 use super::choice::Choice;
 use crate::files::{
-    InputError, Prompt, Reserved, Rows, Tokenizer, is_file, read_text, write_atomically,
+    InputError, Prompt, Reserved, Rows, Tokenizer, is_file, is_standard_input, read_text,
+    write_atomically,
 };
 
 /// What made the rows of a file.
@@ -154,12 +155,14 @@ impl Kept {
     /// # Errors
     /// A file that is none of rows, or lacks the one beside it.
     pub fn read(path: &Path) -> Result<Kept, InputError> {
+        let no_file = || {
+            let remedy = "give a file, or run without --resume";
+            Err(InputError::bad_file(path, "--resume", "is no file", remedy))
+        };
         let bytes = match fs::metadata(path) {
+            _ if is_standard_input(path) => return no_file(),
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Kept::default()),
-            Ok(there) if !there.is_file() => {
-                let remedy = "give a file, or run without --resume";
-                return Err(InputError::bad_file(path, "--resume", "is no file", remedy));
-            }
+            Ok(there) if !there.is_file() => return no_file(),
             _ => fs::read(path).map_err(|error| InputError::unreadable(path, &error))?,
         };
         let mut kept = Kept::default();
