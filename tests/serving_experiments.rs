@@ -218,6 +218,13 @@ fn recorded_tables_are_what_this_version_gives() {
     }
 }
 
+/// Profiles of data sheets, beside what others measured of models that fit.
+#[test]
+fn models_whole_on_a_gpu_are_predicted_as_recorded() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    Place::new().text(&format!("experiment {root}/experiments/whole --check"));
+}
+
 /// FlashDecoding++'s techniques follow from what `bench` recorded on a GPU.
 #[test]
 fn what_kernels_are_worth_follows_from_a_recorded_bench() {

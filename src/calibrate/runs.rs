@@ -36,12 +36,14 @@ const NEEDED: [&str; 11] = [
 ];
 
 /// Columns that it may have; all others are the reader's own notes.
-const KNOWN: [&str; 16] = [
+const KNOWN: [&str; 18] = [
     "dtype",
     "compress_weight",
     "compress_cache",
     "sparse_attention",
     "overlap",
+    "barrier",
+    "stored_scores",
     "cpu_compute",
     "schedule",
     "stages",
@@ -154,7 +156,7 @@ impl RecordedRun {
 /// Reads measured runs. Columns: `model, prompt_len, gen_len, gpu_batch_size, num_gpu_batches, wg,
 /// wc, cg, cc, hg, hc` (percentages on GPU and CPU of weights, cache and activations), and, if they
 /// are there, `dtype` (f16, bf16 or f32; f16 where it says nothing), `compress_weight, compress_cache, sparse_attention` (the share of the values that decode
-/// reads), `overlap, cpu_compute, schedule, stages, micro_batches, comm` (`device` or `host`),
+/// reads), `overlap, barrier, stored_scores, cpu_compute, schedule, stages, micro_batches, comm` (`device` or `host`),
 /// `num_prompts`, what was measured (`throughput_tok_s`, a number or `OOM`, else `latency_s`; and
 /// `decode_throughput_tok_s`), `hw` and `name`.
 ///
@@ -285,6 +287,8 @@ impl Row<'_> {
         let policy = Policy {
             schedule: self.schedule()?,
             overlap: self.switch("overlap", true)?,
+            barrier: self.switch("barrier", policy.barrier)?,
+            stored_scores: self.switch("stored_scores", policy.stored_scores)?,
             cpu_attention: self.switch("cpu_compute", false)?,
             compression: Compression {
                 weights: self.switch("compress_weight", false)?,

@@ -21,8 +21,8 @@ pub struct Args {
     #[arg(long, value_name = "PROFILE")]
     hw: String,
     /// Measured runs (CSV): model, prompt_len, gen_len, gpu_batch_size, num_gpu_batches, wg, wc, cg,
-    /// cc, hg, hc; if wanted dtype, compress_weight, compress_cache, sparse_attention, overlap, cpu_compute,
-    /// schedule, stages, micro_batches, comm, num_prompts, hw, name; and throughput_tok_s or latency_s
+    /// cc, hg, hc; if wanted dtype, compress_weight, compress_cache, sparse_attention, overlap, barrier,
+    /// stored_scores, cpu_compute, schedule, stages, micro_batches, comm, num_prompts, hw, name; and throughput_tok_s or latency_s
     #[arg(long, value_name = "FILE")]
     runs: PathBuf,
     /// Switch off a term of the cost model; may be given several times

@@ -141,6 +141,8 @@ pub enum Use {
     /// Validation: such policies again, and what was timed is a whole application, with what it does
     /// beside the model.
     Applications,
+    /// Validation: all of a model is on the GPU, which leaves no policy to choose, under engines of many kinds.
+    WholeModels,
     /// Validation: policies that nobody published, made by a system's rules.
     MadePolicies,
     /// Nothing: what was timed holds more than what is predicted.
@@ -149,11 +151,12 @@ pub enum Use {
 
 impl Use {
     /// In the order in which they are reported.
-    pub const ALL: [Use; 6] = [
+    pub const ALL: [Use; 7] = [
         Use::Fitting,
         Use::PrintedPolicies,
         Use::ReleasedPolicies,
         Use::Applications,
+        Use::WholeModels,
         Use::MadePolicies,
         Use::Showing,
     ];
@@ -165,6 +168,7 @@ impl Use {
             Use::PrintedPolicies => "validation, policies printed in the paper",
             Use::ReleasedPolicies => "validation, policies in the released scripts",
             Use::Applications => "validation, whole applications with such policies",
+            Use::WholeModels => "validation, models whole on a GPU",
             Use::MadePolicies => "validation, policies made by rules",
             Use::Showing => "nothing, only shown",
         }

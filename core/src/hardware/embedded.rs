@@ -12,6 +12,7 @@ macro_rules! profiles {
 const MACHINES: &[(&str, &str)] = profiles![
     "a10",
     "a100-80",
+    "a100-80-vllm",
     "a100-s3",
     "a100x12-s3",
     "gh200",
