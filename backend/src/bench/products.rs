@@ -5,7 +5,7 @@ use plimsoll_core::hardware::{Implementation, Slowness};
 use super::BenchOptions;
 use crate::cpu::CpuError;
 use crate::cuda::CudaError;
-use crate::cuda::executor::{Operands, choose, learn_on, with_stream};
+use crate::cuda::executor::{Operands, choose, choose_joined, learn_on, with_stream};
 use crate::dispatch::{Dispatch, Tried, Weights};
 use crate::kernels::linear::Way;
 use crate::probe::{ProbeError, median, products};
@@ -18,6 +18,8 @@ const COMPARED_MOST: usize = 1 << 16;
 pub struct ProductTimes {
     /// n and k.
     pub weights: Weights,
+    /// Whether they stand for those of several products that share their input, which a GPU computes as one.
+    pub joined: bool,
     /// m.
     pub rows: usize,
     /// Seconds of each implementation (the middle of several times) that computes so many rows.
@@ -38,6 +40,7 @@ impl ProductTimes {
         let seconds = tried.iter().map(|t| (t.implementation, median(&t.seconds)));
         ProductTimes {
             weights,
+            joined: false,
             rows,
             seconds: seconds.collect(),
             dispatched,
@@ -125,16 +128,29 @@ fn on_card(options: &BenchOptions, weights: Weights) -> Result<Vec<ProductTimes>
     let (Some(card), Some(most)) = (&options.cpu.card, options.rows.last()) else {
         return Ok(Vec::new());
     };
-    let operands = Operands::new((&**card, &options.cpu.dispatch), weights, *most)?;
-    let of_rows = |m: &usize| {
-        let dispatched = choose(&options.cpu.dispatch, *m, weights);
-        let tried = operands.tried(*m, options.repeats)?;
+    let dispatch = &options.cpu.dispatch;
+    let operands = Operands::new((&**card, dispatch), weights, *most)?;
+    let by_themselves = Weights::of_model_on_card(&options.model, options.dtype);
+    let joined = !by_themselves.contains(&Weights {
+        packed: false,
+        ..weights
+    });
+    // Where products are not computed as one, each is by itself.
+    let dispatched = |m: usize| match joined {
+        true => choose_joined(dispatch, m, weights),
+        false => Some(choose(dispatch, m, weights)),
+    };
+    let of_rows = |m: usize, dispatched| {
+        let tried = operands.tried(m, options.repeats)?;
         Ok(ProductTimes {
-            apart: Some(operands.apart(*m, COMPARED_MOST)?),
-            ..ProductTimes::new(weights, &tried, dispatched, *m)
+            joined,
+            apart: Some(operands.apart(m, COMPARED_MOST)?),
+            ..ProductTimes::new(weights, &tried, dispatched, m)
         })
     };
-    options.rows.iter().map(of_rows).collect()
+    let rows = options.rows.iter();
+    rows.filter_map(|m| Some(of_rows(*m, dispatched(*m)?)))
+        .collect()
 }
 
 fn on_core(options: &BenchOptions, weights: Weights) -> Result<Vec<ProductTimes>, ProbeError> {

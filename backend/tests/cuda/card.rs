@@ -289,7 +289,10 @@ impl State {
         let multiplies = ["gemv", "thin"]
             .iter()
             .any(|it| launch.kernel.starts_with(it));
-        match multiplies && unpacking.iter().any(|it| it.contains(&words[1])) {
+        // Of up to three products that share their input.
+        let matrices = [1, 5, 9].into_iter().filter_map(|at| words.get(at));
+        let is_fresh = |matrix: &u64| unpacking.iter().any(|it| it.contains(matrix));
+        match multiplies && { matrices }.any(is_fresh) {
             true => Err(CudaError::Call {
                 call: "a product that begins early",
                 why: "its weights are not unpacked yet".to_owned(),

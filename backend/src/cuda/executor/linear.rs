@@ -27,6 +27,22 @@ const UNMEASURED_PACKED: Inflections = Inflections {
     m2: Some(9),
 };
 
+/// What computes products that share their input, and have the columns of one matrix together; none where each is computed by itself.
+pub(crate) fn choose_joined(
+    dispatch: &Dispatch,
+    m: usize,
+    weights: Weights,
+) -> Option<Implementation> {
+    if m > JOINED_ROWS {
+        return None;
+    }
+    let chosen = choose(dispatch, m, weights).of_joined(weights.packed)?;
+    Some(match chosen {
+        Implementation::Flat if check_depth(weights.k).is_ok() => chosen,
+        _ => Implementation::Gemv,
+    })
+}
+
 /// What computes a product of so many rows. With weights in 4 bits that is GEMV, which reads them as they are, or the conventional
 /// way, which is to unpack them and to do what suits whole ones; there is no flat product of such.
 pub(crate) fn choose(dispatch: &Dispatch, m: usize, weights: Weights) -> Implementation {
@@ -96,7 +112,7 @@ impl<G: Ground> Work<'_, G> {
             return Ok(None);
         };
         let [m, _, k] = first.shape;
-        if m > JOINED_ROWS || products.iter().any(|it| it.packed != first.packed) {
+        if products.iter().any(|it| it.packed != first.packed) {
             return Ok(None);
         }
         let weights = Weights {
@@ -106,11 +122,8 @@ impl<G: Ground> Work<'_, G> {
             packed: first.packed,
             biased: products.iter().any(|it| it.bias != 0),
         };
-        let chosen = choose(&self.device.dispatch, m, weights);
-        Ok(match chosen.of_joined(weights.packed) {
-            Some(Implementation::Flat) if check_depth(k).is_ok() => {
-                Some(launches::thin_joined(products)?)
-            }
+        Ok(match choose_joined(&self.device.dispatch, m, weights) {
+            Some(Implementation::Flat) => Some(launches::thin_joined(products)?),
             Some(_) => Some(launches::gemv_joined(products)?),
             None => None,
         })

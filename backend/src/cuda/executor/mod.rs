@@ -29,7 +29,7 @@ mod timing;
 pub use issue::UnifiedMaximum;
 pub(crate) use issue::{CardDevice, Planned, RECOMPUTED_AT};
 pub(crate) use lanes::{Issue, start, streams_of};
-pub(crate) use linear::choose;
+pub(crate) use linear::{choose, choose_joined};
 pub(crate) use supported::check_plan;
 pub use timing::Repeats;
 pub(crate) use timing::{
