@@ -197,14 +197,17 @@ __device__ void thin(const JoinedArguments& all) {
     put_sums<T, COLUMNS, ROWS>(own, parts, STRIDE);
 }
 
-// Blocks are small, so that whichever multiprocessor is quick gets more of them; but two eights of rows would read x too often.
-#define THIN(TYPE, EIGHTS, TILES, WARPS)                                                                      \
-    EARLY_KERNEL(thin_##TYPE##_e##EIGHTS, JoinedArguments, WARPS * WARP, 2, thin<TYPE, TILES, EIGHTS, WARPS, true>)
+// Blocks are small, so that whichever multiprocessor is quick gets more of them; but two eights of rows would read x too often,
+// and so would one of deep weights.
+#define THIN(NAME, TYPE, EIGHTS, TILES, WARPS) \
+    EARLY_KERNEL(NAME, JoinedArguments, WARPS * WARP, 2, thin<TYPE, TILES, EIGHTS, WARPS, true>)
 
-THIN(f16, 1, 1, 16)
-THIN(f16, 2, 2, 8)
-THIN(bf16, 1, 1, 16)
-THIN(bf16, 2, 2, 8)
+THIN(thin_f16_e1, f16, 1, 1, 16)
+THIN(thin_f16_e1_wide, f16, 1, 2, 8)
+THIN(thin_f16_e2, f16, 2, 2, 8)
+THIN(thin_bf16_e1, bf16, 1, 1, 16)
+THIN(thin_bf16_e1_wide, bf16, 1, 2, 8)
+THIN(thin_bf16_e2, bf16, 2, 2, 8)
 
 // What stands in where tensor cores lack the type, by its own name so that it is tested everywhere.
 EARLY_KERNEL(thin_plain_bf16_e2, JoinedArguments, 8 * WARP, 1, thin<bf16, 2, 2, 8, false>)

@@ -226,8 +226,22 @@ pub fn flat(product: &Product, cut: Cut) -> Result<Launch, CudaError> {
 pub fn thin_joined(products: &[Product]) -> Result<Launch, CudaError> {
     let joined = Joined::new(products)?;
     let eights = eights(joined.first(), 2);
-    let kernel = format!("{}_e{eights}", named("thin", joined.first().dtype)?);
-    without_tiles(joined, kernel, eights)
+    let name = named("thin", joined.first().dtype)?;
+    let is_deep = joined.first().shape[2] > SHALLOW;
+    // As in `thin.cu`: columns of a block, and warps that split k, at most. Half of those, of shallow weights with many rows, leave
+    // room for blocks of the kernel that follows, which is worth more than to have all of this one under way. Of deep weights each
+    // eight columns would read as many bytes of x as of themselves; wider blocks are as many as may be under way where rows are few.
+    let (wide, columns, most) = match (eights, joined.columns() >= MANY_ROWS) {
+        (1, true) if !is_deep => ("", 8, 8),
+        (1, _) if is_deep && joined.columns() <= MANY_ROWS => ("_wide", 16, 8),
+        (1, _) => ("", 8, 16),
+        _ => ("", 16, 8),
+    };
+    without_tiles(
+        joined,
+        format!("{name}_e{eights}{wide}"),
+        [eights, columns, most],
+    )
 }
 
 /// Up to 32 rows share a reading of the weights, a block having so many columns ([`crate::cuda::tile::columns`]).
@@ -263,7 +277,7 @@ pub fn flat_plain(product: &Product) -> Result<Launch, CudaError> {
 pub fn thin_plain(product: &Product) -> Result<Launch, CudaError> {
     let name = named("thin_plain", product.dtype)?;
     let joined = Joined::new(slice::from_ref(product))?;
-    without_tiles(joined, format!("{name}_e2"), 2)
+    without_tiles(joined, format!("{name}_e2"), [2, 16, 8])
 }
 
 /// Whether the flat product computes weights of this depth.
@@ -281,16 +295,14 @@ pub fn check_depth(k: usize) -> Result<(), CudaError> {
     }
 }
 
-fn without_tiles(joined: Joined<'_>, kernel: String, eights: usize) -> Result<Launch, CudaError> {
+/// A block having so many eights of rows, columns, and warps at most.
+fn without_tiles(
+    joined: Joined<'_>,
+    kernel: String,
+    [eights, columns, most]: [usize; 3],
+) -> Result<Launch, CudaError> {
     let [m, _, k] = joined.first().shape;
     check_depth(k)?;
-    // As in `thin.cu`: columns of a block, and warps that split k, at most. Half of those, of shallow weights with many rows, leave
-    // room for blocks of the kernel that follows, which is worth more than to have all of this one under way.
-    let (columns, most) = match eights {
-        1 if k <= SHALLOW && joined.columns() >= MANY_ROWS => (8, 8),
-        1 => (8, 16),
-        _ => (16, 8),
-    };
     let warps = k.div_ceil(THIN_STEP).clamp(1, most);
     let (arguments, blocks) = joined.arguments(|n| n.div_ceil(columns));
     let shape = ([blocks, m.div_ceil(8 * eights), 1], warps * WARP);
@@ -393,9 +405,15 @@ mod tests {
         assert_eq!(threads(1, 64), [32, 32]);
         assert_eq!(threads(8, 768), [96, 256]);
         assert_eq!(threads(8, 4096), [128, 256]);
-        assert_eq!(threads(8, 11008), [128, 512]);
+        assert_eq!(threads(8, 11008), [128, 256]);
         let few_rows = flat(&product([8, 1024, 4096]), Cut::Thin).expect("a launch");
         assert_eq!(few_rows.threads, 512);
+        let grid = |n| {
+            flat(&product([8, n, 11008]), Cut::Thin)
+                .expect("a launch")
+                .grid[0]
+        };
+        assert_eq!([4096, 5120].map(grid), [256, 640]);
         assert_eq!(threads(16, 11008), [128, 256]);
     }
 

@@ -233,7 +233,7 @@ pub fn flat(bench: &mut Bench<'_>) -> Result<(), Wrong> {
 
 /// Each number of rows of an eight and some of two, columns and depths that end within a warp's part, depths that are less
 /// than what all warps have under way, as much and more.
-const THIN: [[usize; 3]; 12] = [
+const THIN: [[usize; 3]; 14] = [
     [1, 48, 1024],
     [2, 33, 8],
     [3, 17, 2056],
@@ -242,6 +242,8 @@ const THIN: [[usize; 3]; 12] = [
     [6, 20, 520],
     [7, 31, 1000],
     [8, 40, 3080],
+    [4, 20, 8200],
+    [8, 35, 10248],
     [9, 7, 1536],
     [13, 50, 648],
     [16, 19, 2120],
