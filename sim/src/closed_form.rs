@@ -8,7 +8,7 @@
 //! hide it.
 //!
 //! Of a pipeline it is the form of one stage (section 4.4): a model of its layers on one GPU, whose passes
-//! follow each other micro-batch by micro-batch.
+//! follow each other micro-batch by micro-batch. Memory is that of the fullest stage, or host.
 
 mod linear;
 mod memory;
@@ -37,6 +37,9 @@ use phase::{Pass, Weights};
 #[derive(Debug, Clone)]
 pub struct ClosedForms {
     cost: CostModel,
+    /// All of it, and what it is divided by.
+    whole: (ModelSpec, Pipeline),
+    /// Of the largest stage.
     model: ModelSpec,
     dtype: Dtype,
     workload: Workload,
@@ -75,33 +78,35 @@ pub struct Estimate {
     pub decode_terms: [(ResourceKind, Seconds); 6],
 }
 
-/// The model of which a pipeline's search is the search on one GPU (FlexGen section 4.4): as many layers as
-/// its largest stage, with the embedding and the head.
-pub fn stage_model(model: &ModelSpec, pipeline: &Pipeline) -> ModelSpec {
+/// The model of whose time a pipeline's is made (FlexGen section 4.4): as many layers as its largest stage, with the embedding and the
+/// head.
+fn stage_model(model: &ModelSpec, pipeline: &Pipeline) -> ModelSpec {
     let layers = pipeline.layers(model.num_hidden_layers);
     thinned(model, layers.into_iter().max().unwrap_or(1))
 }
 
 impl ClosedForms {
-    /// Prepares the closed forms of a workload on a model, or on a pipeline's [`stage_model`], for policies with one of these compressions and this
-    /// share of values in [sparse attention](plimsoll_core::sparse).
+    /// Prepares the closed forms of a workload on a model that a pipeline has, for policies with one of these compressions and this share
+    /// of values in [sparse attention](plimsoll_core::sparse).
     ///
     /// # Errors
     /// A workload that means nothing, or is too long for the model; a share that is none.
     pub fn new(
         profile: &HardwareProfile,
-        model: &ModelSpec,
+        (whole, pipeline): (&ModelSpec, &Pipeline),
         dtype: Dtype,
         workload: Workload,
-        (compressions, sparse_attention): (&[Compression], f64),
+        approximations: (&[Compression], f64),
     ) -> Result<ClosedForms, LowerError> {
+        let model = stage_model(whole, pipeline);
         Ok(ClosedForms {
-            cost: CostModel::of_layers(profile, model, dtype),
-            gemms: StageGemms::of(model),
+            cost: CostModel::of_layers(profile, &model, dtype),
+            gemms: StageGemms::of(&model),
             weights: [false, true]
-                .map(|weights| Weights::of(model, dtype, Compression::of(weights, false))),
-            memory: Memory::of(model, dtype, workload, (compressions, sparse_attention))?,
-            model: model.clone(),
+                .map(|weights| Weights::of(&model, dtype, Compression::of(weights, false))),
+            memory: Memory::of((whole, pipeline), dtype, workload, approximations)?,
+            whole: (whole.clone(), *pipeline),
+            model,
             dtype,
             workload,
         })
@@ -118,7 +123,12 @@ impl ClosedForms {
     ) -> Result<ClosedForms, LowerError> {
         let approximations = (compressions, sparse_attention);
         Ok(ClosedForms {
-            memory: Memory::of(&self.model, self.dtype, self.workload, approximations)?,
+            memory: Memory::of(
+                (&self.whole.0, &self.whole.1),
+                self.dtype,
+                self.workload,
+                approximations,
+            )?,
             ..self.clone()
         })
     }

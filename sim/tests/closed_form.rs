@@ -7,6 +7,7 @@ use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::{HardwareProfile, embedded};
 use plimsoll_core::lower::page_locked_bytes;
 use plimsoll_core::model::{ModelSpec, registry};
+use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, PageLocked, Policy, Schedule};
 use plimsoll_core::program::ResourceKind;
@@ -62,7 +63,7 @@ fn ratios_of(model: ModelSpec, policy: Policy) -> Ratios {
     let plan = plan(model, WORKLOAD, policy);
     let forms = ClosedForms::new(
         &profile,
-        &plan.model,
+        (&plan.model, &Pipeline::default()),
         plan.dtype,
         WORKLOAD,
         (&[policy.compression], policy.sparse_attention),
@@ -334,7 +335,7 @@ fn memory_is_close_to_the_footprint_and_exact_for_pure_placements() {
         };
         let forms = ClosedForms::new(
             &quiet_t4(),
-            &model(name),
+            (&model(name), &Pipeline::default()),
             Dtype::F16,
             WORKLOAD,
             (&Compression::ALL, policy.sparse_attention),
@@ -412,7 +413,7 @@ fn memory_of_a_diagonal_is_that_of_its_footprint() {
         let compressions = [Compression::default()];
         let forms = ClosedForms::new(
             &profile,
-            &model(name),
+            (&model(name), &Pipeline::default()),
             Dtype::F16,
             workload,
             (&compressions, DENSE),
@@ -439,7 +440,13 @@ fn what_is_hidden_is_all_but_the_busiest() {
     };
     let policy = policy(20, 3, [20.0, 80.0, 0.0, 100.0, 0.0, 100.0], true);
     let only = (&[policy.compression][..], policy.sparse_attention);
-    let forms = ClosedForms::new(&quiet_t4(), &model("opt-30b"), Dtype::F16, workload, only);
+    let forms = ClosedForms::new(
+        &quiet_t4(),
+        (&model("opt-30b"), &Pipeline::default()),
+        Dtype::F16,
+        workload,
+        only,
+    );
     let form = forms.expect("a workload").form(&policy);
     let expected = form.evaluate(&policy);
     let all = |terms: [(ResourceKind, Seconds); 6]| terms.map(|(_, s)| s.0).iter().sum::<f64>();

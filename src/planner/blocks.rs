@@ -199,7 +199,13 @@ impl<'a> Blocks<'a> {
         };
         Ok(Blocks {
             profile,
-            forms: ClosedForms::new(profile, model, dtype, workload, (compressions, DENSE))?,
+            forms: ClosedForms::new(
+                profile,
+                (model, &Pipeline::default()),
+                dtype,
+                workload,
+                (compressions, DENSE),
+            )?,
             maker: Maker::new(subject, workload),
         })
     }

@@ -16,7 +16,7 @@ use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::timing::Part;
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
-use plimsoll_sim::closed_form::{ClosedForms, Estimate, stage_model};
+use plimsoll_sim::closed_form::{ClosedForms, Estimate};
 use plimsoll_sim::{predict, rounds_are_alike, time};
 
 use super::kind::{self, Alike};
@@ -195,7 +195,7 @@ impl Off {
         let simulated = time(&short, profile)?;
         let forms = ClosedForms::new(
             profile,
-            &stage_model(&short.model, &short.policy.pipeline),
+            (&short.model, &short.policy.pipeline),
             short.dtype,
             short.workload,
             (&[short.policy.compression], short.policy.sparse_attention),
@@ -462,9 +462,9 @@ mod tests {
     /// What samples say of a plan's time, over the time of the whole.
     fn over_whole(plan: &Plan, length: Length) -> f64 {
         let profile = profile();
-        let model = stage_model(&plan.model, &plan.policy.pipeline);
+        let model = (&plan.model, &plan.policy.pipeline);
         let only = (&[Compression::default()][..], DENSE);
-        let forms = ClosedForms::new(&profile, &model, plan.dtype, plan.workload, only);
+        let forms = ClosedForms::new(&profile, model, plan.dtype, plan.workload, only);
         let forms = forms.expect("a workload");
         let part = Judged::by_sample(plan.clone(), &profile, &forms, length).expect("fits");
         let whole = Judged::in_full(plan.clone(), &profile).expect("fits");

@@ -5,7 +5,7 @@ use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::Policy;
 use plimsoll_core::units::Seconds;
-use plimsoll_sim::closed_form::{ClosedForms, stage_model};
+use plimsoll_sim::closed_form::ClosedForms;
 
 use super::judge::{self, Judged};
 use super::space::{self, Proposal, Shape};
@@ -78,7 +78,6 @@ impl<'a> Search<'a> {
         pipeline: Pipeline,
     ) -> Result<Search<'a>, PlanError> {
         let workload = workload_of(request);
-        let stage = stage_model(subject.model, &pipeline);
         let allowed = request.allowed;
         let compressions = allowed.compression.choices();
         let approximations = (compressions.as_slice(), allowed.sparse_attention);
@@ -87,7 +86,7 @@ impl<'a> Search<'a> {
             open: space::choices(&allowed, pipeline),
             forms: ClosedForms::new(
                 subject.profile,
-                &stage,
+                (subject.model, &pipeline),
                 subject.dtype,
                 workload,
                 approximations,

@@ -581,7 +581,7 @@ mod tests {
         let model = registry::find(model).unwrap();
         let forms = ClosedForms::new(
             &t4,
-            &model,
+            (&model, &Pipeline::default()),
             Dtype::F16,
             workload,
             (&Compression::ALL, DENSE),
@@ -613,7 +613,7 @@ mod tests {
         let model = registry::find("opt-30b").unwrap();
         let forms = ClosedForms::new(
             &t4,
-            &model,
+            (&model, &Pipeline::default()),
             Dtype::F16,
             workload,
             (&[Compression::default()], DENSE),

@@ -6,12 +6,13 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::lower::{LowerError, cache_positions, footprint};
 use plimsoll_core::model::ModelSpec;
+use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Policy, Schedule};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::workload::Workload;
 
-use super::{Linear, all_on, reference_plan, thinned};
+use super::{Linear, all_on, reference_plan, stage_model, thinned};
 
 /// Sequences of the placements that are measured: enough that whole pages do not show.
 const SEQUENCES: u32 = 16;
@@ -76,7 +77,7 @@ struct Parts {
 
 impl Memory {
     pub(super) fn of(
-        model: &ModelSpec,
+        (model, pipeline): (&ModelSpec, &Pipeline),
         dtype: Dtype,
         workload: Workload,
         (compressions, sparse_attention): (&[Compression], f64),
@@ -86,17 +87,23 @@ impl Memory {
             ..workload
         };
         let plan = reference_plan(model, dtype, endless)?;
-        let one = reference_plan(&thinned(model, 1), dtype, endless)?;
-        let two = reference_plan(&thinned(model, 2), dtype, endless)?;
+        let of_layers =
+            |each: u32| reference_plan(&thinned(model, each * pipeline.stages), dtype, endless);
         let base = Policy {
             gpu_batch_size: SEQUENCES,
             sparse_attention,
+            // Micro-batches are so many more GPU batches.
+            pipeline: Pipeline {
+                micro_batches: 1,
+                last_stage_layers: None,
+                ..*pipeline
+            },
             ..plan.policy
         };
         base.validate()?;
         let measured = Measured {
-            layers: f64::from(model.num_hidden_layers),
-            plans: Box::new([one, two]),
+            layers: f64::from(stage_model(model, pipeline).num_hidden_layers),
+            plans: Box::new([of_layers(1)?, of_layers(2)?]),
             base,
             compressions: compressions.to_vec(),
         };
@@ -131,8 +138,6 @@ impl Memory {
         let cache_share = self.cache_share(policy);
         // Prompts and results of the other rounds wait on the host.
         let waiting = (asked as f64 - block).max(0.0) * self.text_bytes;
-        // A host is its stages'.
-        let stages = f64::from(policy.pipeline.stages_per_host);
         let memory = PerTier::from_fn(|tier| {
             let mut row = rows.fixed[tier]
                 + rows.per_sequence[tier] * sequences
@@ -140,15 +145,12 @@ impl Memory {
             if tier == Tier::Host {
                 row.constant += waiting;
             }
-            match tier {
-                Tier::Device => row,
-                Tier::Host | Tier::Disk => row * stages,
-            }
+            row
         });
         // What grows with the size of a GPU batch alone is slots.
         let of_block = rows.of_block_sequence(Tier::Host, cache_share) * block;
         let homes = rows.fixed.host.host_weights() + of_block.host_but_weights();
-        (memory, homes * stages)
+        (memory, homes)
     }
 
     /// The part of the cache's homes that is set aside: in a diagonal schedule, batches at different
@@ -162,7 +164,8 @@ impl Memory {
     }
 }
 
-/// Footprints by the model's layers: all homes and slots grow evenly with them from the first on.
+/// Footprints by the layers of each stage: all homes and slots grow evenly with them from the first on. Of several stages and hosts
+/// they are the fullest's: of shares between two placements that are measured no stage needs more than lies between.
 #[derive(Debug, Clone)]
 struct Measured {
     layers: f64,

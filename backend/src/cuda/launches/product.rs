@@ -358,7 +358,7 @@ mod tests {
             let product = product([m, *n, *k]);
             for cut in [Cut::Thin, Cut::Tiles(32)] {
                 let launch = flat(&product, cut).expect("a launch");
-                assert!(launch.kernel.ends_with("_e1"), "{}", launch.kernel);
+                assert!(launch.kernel.contains("_e1"), "{}", launch.kernel);
                 let padded = 8 * launch.grid[1] as usize;
                 assert_eq!(m as f64 / padded as f64, useful);
             }
