@@ -149,3 +149,35 @@ fn few_prompts_go_through_the_stages_one_after_another() {
     let limit = 1.001 * all[2];
     assert!(latency(&format!("3 --max-latency-s {limit}")) <= limit);
 }
+
+/// No stage has both ends of a model, so that all of it may lie on GPUs of which none would hold its layers and both.
+#[test]
+fn what_fits_on_the_gpus_lies_there_whatever_the_host_has() {
+    let place = Place::new();
+    let asked = "plan --hw t4x4 --device-gb 5.2 --model llama-3-8b --num-prompts 1 --gen-len 8";
+    let rate = |more: &str| {
+        let plan = place.json(&format!("{asked} {more} --format json"));
+        assert_eq!(plan["policy"]["weights"]["device"], 1.0, "{more}");
+        plan["prediction"]["throughput_tok_s"]
+            .as_f64()
+            .expect("a rate")
+    };
+    let little = rate("--host-gb 4.5 --disk-gb 0");
+    assert!((rate("") / little - 1.0).abs() < 0.01);
+}
+
+/// Bubbles are most of a long prompt's time where little is generated.
+#[test]
+fn many_prompts_of_short_answers_are_many_micro_batches() {
+    let place = Place::new();
+    let asked = "--hw t4x4 --model llama-2-13b --num-prompts 300 --gen-len 2 --format json";
+    let rate = |line: String| {
+        let plan = place.json(&line);
+        plan["prediction"]["throughput_tok_s"]
+            .as_f64()
+            .expect("a rate")
+    };
+    let given = "--gpu-batch-size 2 --stages 4 --micro-batches 32 --percent 100 0 100 0 100 0 --barrier off";
+    let given = rate(format!("simulate {asked} {given}"));
+    assert!(rate(format!("plan {asked}")) > 0.98 * given);
+}

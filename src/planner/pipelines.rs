@@ -15,8 +15,12 @@ use super::room::Room;
 use super::{PlanError, Planned, Request, workload_of};
 
 /// Micro-batches for each stage: as many keep all stages busy while tokens are chosen; more make the
-/// bubbles of prefill smaller, and each loads the weights once more.
-const MICRO_BATCHES: [u32; 3] = [1, 2, 4];
+/// bubbles of prefill smaller, and each loads the weights once more. So many as the last are tried where prompts come to an end, of
+/// which bubbles may be much.
+const MICRO_BATCHES: [u32; 4] = [1, 2, 4, 8];
+
+/// How many lighter last stages in a row may be no better than what was found: a layer fewer need not bring what two do.
+const NO_BETTER: u32 = 2;
 
 /// Every pipeline that is searched on a machine: one GPU, then twice as many until there are no more. There are no more micro-batches
 /// than prompts. One is tried as well with fewer prompts than stages, or where a latency is limited, and of few prompts half as many.
@@ -31,11 +35,16 @@ pub(super) fn of_machine(
     let doubled = std::iter::successors(Some(2_u32), |stages| stages.checked_mul(2));
     let mut stages: Vec<u32> = doubled.take_while(|stages| *stages < most).collect();
     stages.extend((most > 1).then_some(most));
-    let prompts = workload_of(request).num_prompts.unwrap_or(u64::MAX);
+    let asked = workload_of(request).num_prompts;
+    let prompts = asked.unwrap_or(u64::MAX);
+    let each = match asked {
+        Some(_) => &MICRO_BATCHES[..],
+        None => &MICRO_BATCHES[..MICRO_BATCHES.len() - 1],
+    };
     let hurried = request.max_latency_s.is_some();
     let of_stages = |stages: u32| {
         let at_most = |count: u64| count.min(prompts) as u32;
-        let enough = MICRO_BATCHES.map(|each| at_most(u64::from(stages * each)));
+        let enough = each.iter().map(|each| at_most(u64::from(stages * each)));
         let is_few = prompts < u64::from(stages);
         let one = (hurried || is_few).then_some(1);
         let half = is_few.then(|| at_most(prompts.div_ceil(2)));
@@ -80,6 +89,7 @@ pub(super) fn with_lighter_end(
     let Some(last) = layers.last().filter(|_| pipeline.stages > 1) else {
         return Ok(planned);
     };
+    let mut no_better = 0;
     for fewer in 1..*last {
         let policy = Policy {
             pipeline: Pipeline {
@@ -98,8 +108,13 @@ pub(super) fn with_lighter_end(
         let prediction = predict(&plan, profile)?;
         let is_later = prediction.latency_s > planned.latency_s;
         if is_later || prediction.throughput_tok_s <= planned.throughput_tok_s {
-            break;
+            no_better += 1;
+            if no_better == NO_BETTER {
+                break;
+            }
+            continue;
         }
+        no_better = 0;
         planned.throughput_tok_s = prediction.throughput_tok_s;
         planned.latency_s = prediction.latency_s;
         plan.prediction = Some(prediction);
