@@ -147,6 +147,17 @@ fn a_wrong_file_is_refused_with_line_column_and_remedy() {
             "sparse_attention is 0",
         ),
         (
+            format!("{HEADER},model\n{good},opt-13b\n"),
+            "line 1: the column `model` is there twice",
+        ),
+        (
+            format!(
+                "{HEADER}\n{}\n",
+                good.replacen("opt-125m,32", "opt-125m,3000", 1)
+            ),
+            "line 2: prompt_len 3000",
+        ),
+        (
             format!("{HEADER},dtype\n{good},fp16\n"),
             "give f16, bf16 or f32",
         ),

@@ -22,6 +22,8 @@ fn folder() -> TempDir {
     write("trace.csv", format!("{header}{}\n", rows.join("\n")));
     write("wrong.csv", "prompt_len\n12\nmany\n".to_owned());
     write("unnamed.csv", "words,lines\n12,3\n".to_owned());
+    write("two.csv", "prompt_len,input_length\n12,3\n".to_owned());
+    write("large.txt", "99999999999\n12\n".to_owned());
     write(
         "spaced.csv",
         "# of a day\n\nprompt_len\n12\n\n\nmany\n".to_owned(),
@@ -95,6 +97,8 @@ fn wrong_lengths_are_refused_by_line() {
         ("--prompt-lens spaced.csv", 4, "line 7"),
         ("--prompt-lens spaced.txt", 4, "line 5"),
         ("--prompt-lens unnamed.csv", 4, "no column"),
+        ("--prompt-lens two.csv", 4, "several columns"),
+        ("--prompt-lens large.txt", 4, "line 1: `99999999999`"),
         ("--prompt-lens gone.txt", 4, "gone.txt"),
         (
             "--prompt-lens plain.txt --num-prompts 3",

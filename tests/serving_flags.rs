@@ -550,6 +550,9 @@ fn times_with_offsets_are_moments_and_flags_that_change_nothing_are_refused() {
     let (code, _, said) = describe("2024-05-10 00:00:00,10,5\n2024-05-10 00:00:01Z,10,5");
     assert_eq!(code, 4);
     assert!(said.contains("line 3") && said.contains("offset"), "{said}");
+    let (code, _, said) = describe("2024-05-10 00:00:00,10,5\n100,10,5");
+    assert_eq!(code, 4);
+    assert!(said.contains("line 3") && said.contains("dates"), "{said}");
     let (code, _, said) = describe("2024-05-10 00:00:00,10,0");
     assert_eq!(code, 4);
     assert!(said.contains("GeneratedTokens is 0"), "{said}");

@@ -1,6 +1,7 @@
 //! The machines that runs name.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::term::Term;
@@ -16,16 +17,25 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// Finds them all.
+    /// Finds them all; `path` is the file that the runs come from.
     ///
     /// # Errors
     /// A profile that is not there, or is wrong.
-    pub fn find(default: &str, runs: &[RecordedRun]) -> Result<Machines, InputError> {
+    pub fn find(default: &str, runs: &[RecordedRun], path: &Path) -> Result<Machines, InputError> {
         let mut named = HashMap::new();
-        for name in runs.iter().filter_map(|run| run.hardware.as_ref()) {
-            if !named.contains_key(name) {
-                named.insert(name.clone(), find_profile(name)?);
-            }
+        for run in runs {
+            let Some(name) = run.hardware.as_ref().filter(|it| !named.contains_key(*it)) else {
+                continue;
+            };
+            let found = find_profile(name).map_err(|error| {
+                let said = error.to_string();
+                let flag = format!("--hw {name}: ");
+                let said = said.strip_prefix(&flag).unwrap_or(&said);
+                let (problem, remedy) = said.split_once("; ").unwrap_or((said, "correct it"));
+                let place = format!("line {}, hw", run.line);
+                InputError::bad_file(path, place, format!("`{name}`: {problem}"), remedy)
+            })?;
+            named.insert(name.clone(), found);
         }
         Ok(Machines {
             default: find_profile(default)?,

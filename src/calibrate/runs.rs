@@ -6,6 +6,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::is_slip_of;
+use plimsoll_core::lower::footprint;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::plan::Plan;
@@ -15,7 +16,7 @@ use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 
 use super::Metric;
-use crate::files::{InputError, find_model, line_of, read_text};
+use crate::files::{InputError, check_once, find_model, line_of, read_text};
 use crate::flexgen;
 use crate::published::Printed;
 use crate::report::count;
@@ -183,6 +184,12 @@ pub fn read_runs(path: &Path) -> Result<Vec<RecordedRun>, InputError> {
         }
     }
     check_spelling(path, &columns)?;
+    // A reader's own notes may be.
+    let known = columns.iter().copied();
+    check_once(
+        path,
+        known.filter(|c| NEEDED.contains(c) || KNOWN.contains(c)),
+    )?;
     let mut runs = Vec::new();
     for record in reader.records() {
         let record = record.map_err(broken)?;
@@ -193,7 +200,7 @@ pub fn read_runs(path: &Path) -> Result<Vec<RecordedRun>, InputError> {
             columns: &columns,
             record: &record,
         };
-        runs.push(row.run()?);
+        runs.push(row.checked()?);
     }
     if runs.is_empty() {
         let remedy = "write a line a run under the header";
@@ -225,6 +232,19 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
+    /// A run that means something, on a machine of any size.
+    fn checked(&self) -> Result<RecordedRun, InputError> {
+        let run = self.run()?;
+        let plan = Plan::given(run.model.clone(), run.dtype, run.workload, run.policy);
+        footprint(&plan).map_err(|error| {
+            let said = error.to_string();
+            let (problem, remedy) = said.split_once("; ").unwrap_or((&said, "correct the line"));
+            let place = format!("line {}", self.line);
+            InputError::bad_file(self.path, place, problem, remedy)
+        })?;
+        Ok(run)
+    }
+
     fn run(&self) -> Result<RecordedRun, InputError> {
         let (model, dtype) = (self.model()?, self.dtype()?);
         let policy = self.policy()?;
@@ -257,8 +277,11 @@ impl Row<'_> {
         let found = find_model(name).or_else(|_| find_model(&name.to_lowercase()));
         let found = found.map_err(|error| {
             let said = error.to_string();
-            let problem = said.strip_prefix("--model: ").unwrap_or(&said).to_owned();
-            self.wrong("model", problem, "give a name of `plimsoll models list`")
+            let said = said.strip_prefix("--model: ").unwrap_or(&said);
+            let (problem, remedy) = said
+                .split_once("; ")
+                .unwrap_or((said, "give a name of `plimsoll models list`"));
+            self.wrong("model", problem.to_owned(), remedy)
         })?;
         Ok(found.spec)
     }

@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     check_apart(&output, &[("--runs", Some(&args.runs))])?;
     check_spared(&output, Some(&args.hw), None)?;
     let mut runs = read_runs(&args.runs)?;
-    let machines = Machines::find(&args.hw, &runs)?.without(&args.without)?;
+    let machines = Machines::find(&args.hw, &runs, &args.runs)?.without(&args.without)?;
     for run in &mut runs {
         args.without
             .iter()

@@ -22,7 +22,9 @@ pub fn read_lengths(path: &Path) -> Result<Lengths, InputError> {
     let text = read_text(path)?;
     let mut lines = text.lines().map(str::trim);
     let first = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
-    let has_header = first.unwrap_or_default().parse::<u32>().is_err();
+    // A number that is no length is wrong as one.
+    let bare = |line: &str| line.trim_matches('"').parse::<f64>().is_ok();
+    let has_header = !first.is_some_and(bare);
     let mut reader = csv::ReaderBuilder::new()
         .trim(csv::Trim::All)
         .comment(Some(b'#'))
@@ -40,11 +42,20 @@ pub fn read_lengths(path: &Path) -> Result<Lengths, InputError> {
         let headers = reader
             .headers()
             .map_err(|e| broken("line 1".into(), e.to_string()))?;
-        let known = headers.iter().position(|name| COLUMNS.contains(&name));
-        column = known.ok_or_else(|| {
-            let remedy = format!("name it one of {}", COLUMNS.join(", "));
-            InputError::bad_file(path, "line 1", "no column holds lengths of prompts", remedy)
-        })?;
+        let known = headers
+            .iter()
+            .enumerate()
+            .filter(|(_, name)| COLUMNS.contains(name));
+        let wrong =
+            |problem, remedy: String| Err(InputError::bad_file(path, "line 1", problem, remedy));
+        column = match known.map(|(at, _)| at).collect::<Vec<_>>()[..] {
+            [one] => one,
+            [] => {
+                let remedy = format!("name it one of {}", COLUMNS.join(", "));
+                return wrong("no column holds lengths of prompts", remedy);
+            }
+            _ => return wrong("several columns hold lengths of prompts", "keep one".into()),
+        };
     }
     let mut lengths = Vec::new();
     for record in reader.records() {

@@ -64,6 +64,25 @@ pub fn read_text(path: &Path) -> Result<String, InputError> {
     utf8(path, bytes)
 }
 
+/// That no column of a file that is read stands there twice.
+///
+/// # Errors
+/// The first that does.
+pub fn check_once<'a>(
+    path: &Path,
+    columns: impl IntoIterator<Item = &'a str>,
+) -> Result<(), InputError> {
+    let mut seen = Vec::new();
+    for column in columns {
+        if seen.contains(&column) {
+            let problem = format!("the column `{column}` is there twice");
+            return Err(InputError::bad_file(path, "line 1", problem, "keep one"));
+        }
+        seen.push(column);
+    }
+    Ok(())
+}
+
 /// Whether a path stands for standard input, as it does for standard output.
 pub fn is_standard_input(path: &Path) -> bool {
     path == Path::new("-")

@@ -10,7 +10,7 @@ use plimsoll_core::serve::predict::Features;
 use plimsoll_core::units::Seconds;
 use serde_json::Value;
 
-use crate::files::{InputError, input_name, line_of, read_input};
+use crate::files::{InputError, check_once, input_name, line_of, read_input};
 
 /// What the three columns are called: arrival, tokens of the prompt, tokens of the answer.
 const NAMES: [[&str; 3]; 5] = [
@@ -126,6 +126,8 @@ fn csv_rows(path: &Path, text: &str, unit: Option<TimeUnit>) -> Result<Vec<Row>,
     if headers.is_empty() {
         return Ok(Vec::new());
     }
+    let known = |name: &&str| NAMES.iter().flatten().any(|known| known == name);
+    check_once(path, headers.iter().filter(known))?;
     let place = |name: &str| headers.iter().position(|header| header == name);
     let columns = NAMES
         .iter()
@@ -261,6 +263,8 @@ impl Row {
 /// Times as written; dates count from the first.
 struct Clock {
     unit: TimeUnit,
+    /// Whether times are numbers.
+    is_number: Option<bool>,
     first: Option<DateTime>,
     has_offset: Option<bool>,
 }
@@ -269,13 +273,18 @@ impl Clock {
     fn of(unit: TimeUnit) -> Clock {
         Clock {
             unit,
+            is_number: None,
             first: None,
             has_offset: None,
         }
     }
 
     fn seconds(&mut self, text: &str) -> Result<f64, String> {
-        if let Ok(number) = text.parse::<f64>() {
+        let number = text.parse::<f64>();
+        if *self.is_number.get_or_insert(number.is_ok()) != number.is_ok() {
+            return Err(format!("`{text}`: some times are numbers and others dates"));
+        }
+        if let Ok(number) = number {
             let seconds = match self.unit {
                 TimeUnit::Seconds => number,
                 TimeUnit::Milliseconds => number / 1e3,
