@@ -33,6 +33,17 @@ fn replay(folder: &TempDir, more: &[&str]) -> (i32, String, String) {
     plimsoll(folder.path(), &[&REPLAY[..], more].concat())
 }
 
+/// The same on a machine whose products have one rate.
+fn replay_at_one_rate(folder: &TempDir, more: &[&str]) -> (i32, String, String) {
+    let profile = "name = \"one\"\nextends = \"gh200\"\n\
+        [sources.a]\nkind = \"datasheet\"\nfrom = \"a test\"\ndate = \"2026\"\n\
+        [[compute.gemm]]\ndtype = \"f16\"\nflops_per_s = { points = [[1024, 800e12]], source = \"a\" }\n";
+    written(folder, "one.toml", profile);
+    let mut line = REPLAY.to_vec();
+    line[2] = "./one.toml";
+    plimsoll(folder.path(), &[&line[..], more].concat())
+}
+
 fn json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
@@ -238,7 +249,7 @@ fn a_replay_says_where_the_profile_knows_one_rate_only() {
         "t.csv",
         &format!("arrived_at,num_prefill_tokens,num_decode_tokens\n{text}"),
     );
-    let (code, out, _) = replay(&folder, &["--format", "json"]);
+    let (code, out, _) = replay_at_one_rate(&folder, &["--format", "json"]);
     assert_eq!(code, 0);
     let all = json(&out)["extrapolates"].clone();
     let gemm = all.as_array().expect("a list").iter();
@@ -248,7 +259,7 @@ fn a_replay_says_where_the_profile_knows_one_rate_only() {
         matches!(busy[..], [share] if share > 0.01 && share < 1.01),
         "{all}"
     );
-    let (_, out, _) = replay(&folder, &[]);
+    let (_, out, _) = replay_at_one_rate(&folder, &[]);
     assert!(out.contains("constants  one rate for all sizes"), "{out}");
 }
 
@@ -261,7 +272,8 @@ fn what_a_long_replay_extrapolates_is_what_a_short_one_does() {
         let head = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
         written(&folder, "t.csv", &format!("{head}{text}"));
         // One after another, so that all are alike.
-        let (code, out, _) = replay(&folder, &["--clients", "1", "--format", "json"]);
+        let flags = ["--clients", "1", "--format", "json"];
+        let (code, out, _) = replay_at_one_rate(&folder, &flags);
         assert_eq!(code, 0);
         let all = json(&out)["extrapolates"].clone();
         let gemm = all.as_array().expect("a list").iter();
