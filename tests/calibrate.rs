@@ -147,6 +147,19 @@ fn a_wrong_file_is_refused_with_line_column_and_remedy() {
             "sparse_attention is 0",
         ),
         (
+            format!("{HEADER},sparse_atention\n{good},0.1\n"),
+            "did you mean `sparse_attention`",
+        ),
+    ] {
+        assert_refused(&text, said);
+    }
+}
+
+#[test]
+fn what_means_nothing_is_refused_by_its_line() {
+    let good = "opt-125m,32,4,1,1,100,0,100,0,100,0";
+    for (text, said) in [
+        (
             format!("{HEADER},model\n{good},opt-13b\n"),
             "line 1: the column `model` is there twice",
         ),
@@ -161,20 +174,19 @@ fn a_wrong_file_is_refused_with_line_column_and_remedy() {
             format!("{HEADER},dtype\n{good},fp16\n"),
             "give f16, bf16 or f32",
         ),
-        (
-            format!("{HEADER},sparse_atention\n{good},0.1\n"),
-            "did you mean `sparse_attention`",
-        ),
     ] {
-        let (_dir, path) = file(&text);
-        let error = read_runs(&path).expect_err(&text).to_string();
-        assert!(error.contains(said), "{error}");
-        assert!(error.contains("runs.csv"), "{error}");
-        let (code, _, stderr) =
-            plimsoll(&["score", "--hw", "t4", "--runs", path.to_str().unwrap()]);
-        assert_eq!(code, 4, "{stderr}");
-        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert_refused(&text, said);
     }
+}
+
+fn assert_refused(text: &str, said: &str) {
+    let (_dir, path) = file(text);
+    let error = read_runs(&path).expect_err(text).to_string();
+    assert!(error.contains(said), "{error}");
+    assert!(error.contains("runs.csv"), "{error}");
+    let (code, _, stderr) = plimsoll(&["score", "--hw", "t4", "--runs", path.to_str().unwrap()]);
+    assert_eq!(code, 4, "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
 
 #[test]
