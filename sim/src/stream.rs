@@ -43,7 +43,6 @@ mod tests {
     use plimsoll_core::hardware::embedded;
     use plimsoll_core::model::registry;
     use plimsoll_core::pipeline::Pipeline;
-
     use plimsoll_core::policy::{Policy, Schedule};
     use plimsoll_core::tier::PerTier;
     use plimsoll_core::units::Bytes;

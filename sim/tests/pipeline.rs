@@ -3,12 +3,16 @@
 mod common;
 
 use plimsoll_core::Dtype;
+use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::{Curve, HardwareProfile, embedded};
+use plimsoll_core::lower::footprint;
 use plimsoll_core::machine::ResourceKind;
 use plimsoll_core::model::{ModelSpec, registry};
 use plimsoll_core::pipeline::{Comm, Pipeline};
 use plimsoll_core::policy::Policy;
+use plimsoll_core::sparse::DENSE;
 use plimsoll_core::summary::Summary;
+use plimsoll_core::tier::Tier;
 use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 use plimsoll_sim::closed_form::ClosedForms;
@@ -24,6 +28,7 @@ const WORKLOAD: Workload = Workload {
 
 const ON_DEVICE: [f64; 6] = [100.0, 0.0, 100.0, 0.0, 100.0, 0.0];
 const ON_HOST: [f64; 6] = [0.0, 100.0, 0.0, 100.0, 0.0, 100.0];
+const MIXED: [f64; 6] = [0.0, 100.0, 100.0, 0.0, 0.0, 100.0];
 
 /// Four machines whose link is as good as none.
 fn near() -> HardwareProfile {
@@ -172,6 +177,40 @@ fn stages_of_one_host_share_its_cpu() {
     assert!(shared.peak_bytes.host.0 > 3 * own.peak_bytes.host.0);
 }
 
+/// Also where the ends of a model are large, stages share a host, and layers do not divide evenly.
+#[test]
+fn the_closed_form_s_memory_is_that_of_the_fullest_stage() {
+    let llama = registry::find("llama-3-8b").expect("registered");
+    let approximations = (&[Compression::default()][..], DENSE);
+    for (stages, stages_per_host) in [(1, 1), (2, 1), (4, 1), (4, 2), (4, 4)] {
+        let pipeline = Pipeline {
+            stages_per_host,
+            ..pipeline(stages, 4)
+        };
+        let forms = ClosedForms::new(
+            &near(),
+            (&llama, &pipeline),
+            Dtype::F16,
+            WORKLOAD,
+            approximations,
+        );
+        let forms = forms.expect("a workload");
+        for (percent, off) in [(ON_DEVICE, 1e-3), (ON_HOST, 1e-3), (MIXED, 0.1)] {
+            let policy = policy(percent, pipeline);
+            let form = forms.form(&policy);
+            let needed = footprint(&plan(llama.clone(), WORKLOAD, policy));
+            let needed = needed.expect("a policy");
+            for tier in Tier::ALL {
+                let (form, real) = (form.memory()[tier].at(&policy), needed[tier].as_f64());
+                assert!(
+                    (form - real).abs() < off * real + 4e6,
+                    "{percent:?} over {stages}, {stages_per_host} a host, {tier}: {form} {real}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn the_closed_form_of_a_stage_is_that_of_the_pipeline() {
     let profile = near();
@@ -186,9 +225,9 @@ fn the_closed_form_of_a_stage_is_that_of_the_pipeline() {
             let (expected, found) = (form.evaluate(&policy), summary(policy, &profile));
             let ratio = expected.latency_s.0 / found.latency_s.0;
             assert!((0.9..1.1).contains(&ratio), "{percent:?} {stages}: {ratio}");
-            let needed = plimsoll_core::lower::footprint(&plan(model(), WORKLOAD, policy));
+            let needed = footprint(&plan(model(), WORKLOAD, policy));
             let needed = needed.expect("a policy");
-            for tier in plimsoll_core::tier::Tier::ALL {
+            for tier in Tier::ALL {
                 let (form, real) = (form.memory()[tier].at(&policy), needed[tier].as_f64());
                 assert!(
                     (form - real).abs() < 1e-3 * real + 1e6,

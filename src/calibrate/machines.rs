@@ -29,11 +29,8 @@ impl Machines {
             };
             let found = find_profile(name).map_err(|error| {
                 let said = error.to_string();
-                let flag = format!("--hw {name}: ");
-                let said = said.strip_prefix(&flag).unwrap_or(&said);
-                let (problem, remedy) = said.split_once("; ").unwrap_or((said, "correct it"));
-                let place = format!("line {}, hw", run.line);
-                InputError::bad_file(path, place, format!("`{name}`: {problem}"), remedy)
+                let said = said.strip_prefix("--hw ").unwrap_or(&said);
+                InputError::said_of_line(path, run.line, "hw", said)
             })?;
             named.insert(name.clone(), found);
         }

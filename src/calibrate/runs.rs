@@ -235,13 +235,10 @@ impl Row<'_> {
     /// A run that means something, on a machine of any size.
     fn checked(&self) -> Result<RecordedRun, InputError> {
         let run = self.run()?;
-        let plan = Plan::given(run.model.clone(), run.dtype, run.workload, run.policy);
-        footprint(&plan).map_err(|error| {
-            let said = error.to_string();
-            let (problem, remedy) = said.split_once("; ").unwrap_or((&said, "correct the line"));
-            let place = format!("line {}", self.line);
-            InputError::bad_file(self.path, place, problem, remedy)
-        })?;
+        let mut plan = Plan::given(run.model.clone(), run.dtype, run.workload, run.policy);
+        // Of one host there may be most stages; how many there are, only the machine says.
+        plan.policy.pipeline.stages_per_host = plan.policy.pipeline.stages;
+        footprint(&plan).map_err(|error| self.said("", &error.to_string()))?;
         Ok(run)
     }
 
@@ -277,11 +274,7 @@ impl Row<'_> {
         let found = find_model(name).or_else(|_| find_model(&name.to_lowercase()));
         let found = found.map_err(|error| {
             let said = error.to_string();
-            let said = said.strip_prefix("--model: ").unwrap_or(&said);
-            let (problem, remedy) = said
-                .split_once("; ")
-                .unwrap_or((said, "give a name of `plimsoll models list`"));
-            self.wrong("model", problem.to_owned(), remedy)
+            self.said("model", said.strip_prefix("--model: ").unwrap_or(&said))
         })?;
         Ok(found.spec)
     }
@@ -422,9 +415,14 @@ impl Row<'_> {
             "false" | "off" | "no" | "0" => Ok(false),
             other => {
                 let problem = format!("`{other}` is neither true nor false");
-                Err(self.wrong(column, problem, "give true or false"))
+                Err(self.wrong(column, problem, "give true or false, on or off"))
             }
         }
+    }
+
+    /// An error in somebody else's words, problem and remedy in one.
+    fn said(&self, column: &str, said: &str) -> InputError {
+        InputError::said_of_line(self.path, self.line, column, said)
     }
 
     fn wrong(&self, column: &str, problem: String, remedy: &str) -> InputError {
@@ -448,6 +446,8 @@ fn short_name((model, dtype): (&ModelSpec, Dtype), policy: &Policy, workload: &W
         (" cpu", policy.cpu_attention),
         (" sparse", policy.sparse_attention < DENSE),
         (" serial", !policy.overlap),
+        (" without barrier", !policy.barrier),
+        (" scores not stored", !policy.stored_scores),
         (" row", policy.schedule == Schedule::Row),
         (" diagonal", policy.schedule == Schedule::Diagonal),
     ] {

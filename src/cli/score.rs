@@ -20,9 +20,11 @@ pub struct Args {
     /// The machine: a path, a name in hw-profiles/, or an embedded profile
     #[arg(long, value_name = "PROFILE")]
     hw: String,
-    /// Measured runs (CSV): model, prompt_len, gen_len, gpu_batch_size, num_gpu_batches, wg, wc, cg,
-    /// cc, hg, hc; if wanted dtype, compress_weight, compress_cache, sparse_attention, overlap, barrier,
-    /// stored_scores, cpu_compute, schedule, stages, micro_batches, comm, num_prompts, hw, name; and throughput_tok_s or latency_s
+    /// Measured runs (CSV): model, prompt_len, gen_len, gpu_batch_size, num_gpu_batches, and percentages
+    /// wg, wc, cg, cc, hg, hc; if wanted dtype (f16), compress_weight, compress_cache, sparse_attention,
+    /// overlap, barrier and stored_scores (on, as FlexGen has them, where they do not say off),
+    /// cpu_compute, schedule, stages, micro_batches, comm, num_prompts, hw, name; and throughput_tok_s
+    /// (generated tokens over the whole time; it counts where both are given) or latency_s (the whole time)
     #[arg(long, value_name = "FILE")]
     runs: PathBuf,
     /// Switch off a term of the cost model; may be given several times

@@ -158,7 +158,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .for_each(|term| term.off_in(&mut plan.policy));
     if let Err(error) = check_fits(&plan) {
         if args.format == Format::Json {
-            print_lack(&error)?;
+            // Whether it can be printed or not, the exit code says it.
+            let _ = print_lack(&error);
         }
         return Err(does_not_fit(error, args, (&plan, &profile)));
     }
@@ -202,7 +203,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     printed
 }
 
-/// What does not fit, for programs, as `plan` says it.
+/// What does not fit, for programs: of what `plan` says, what a given policy has.
 fn print_lack(error: &LowerError) -> anyhow::Result<()> {
     match error {
         LowerError::DoesNotFit {
@@ -229,19 +230,33 @@ fn does_not_fit(
     let LowerError::DoesNotFit { tier, .. } = error else {
         return error.into();
     };
-    let smaller =
-        (plan.policy.block_size() > 1).then_some("lower --gpu-batch-size or --num-gpu-batches");
+    let fits_with = |policy: Policy| {
+        let plan = Plan {
+            policy,
+            ..plan.clone()
+        };
+        check_fits(&plan).is_ok()
+    };
+    let smallest = Policy {
+        gpu_batch_size: 1,
+        num_gpu_batches: 1,
+        ..plan.policy
+    };
+    let packed = Policy {
+        compression: Compression::of(true, plan.policy.compression.cache),
+        ..plan.policy
+    };
+    let smaller = fits_with(smallest).then_some("lower --gpu-batch-size or --num-gpu-batches");
+    let packed = (packed != plan.policy && fits_with(packed))
+        .then_some("keep weights in 4 bits (--compress-weight), which changes answers a little");
     let below = (tier != Tier::Disk).then_some("move more to the tiers below (--percent)");
-    let less = match (&args.plan, smaller, below) {
-        (Some(_), ..) => {
+    let helps: Vec<&str> = [smaller, packed, below].into_iter().flatten().collect();
+    let less = match (&args.plan, &helps[..]) {
+        (Some(_), _) => {
             format!("plan again for this machine, or state what it would have (--{tier}-gb)")
         }
-        (None, None, None) => "take a larger disk".to_owned(),
-        (None, ..) => [smaller, below]
-            .into_iter()
-            .flatten()
-            .collect::<Vec<_>>()
-            .join(", or "),
+        (None, []) => "take a larger disk".to_owned(),
+        (None, helps) => helps.join(", or "),
     };
     let whole = whole_tensors(plan).map_or(String::new(), |(real, asked)| {
         format!("; whole tensors put {real} of the weights on device/host/disk, for {asked}")

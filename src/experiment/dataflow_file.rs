@@ -7,7 +7,7 @@ use plimsoll_core::model::ModelSpec;
 use serde::Deserialize;
 
 use super::dataflow::{Attention, Dataflow, Measured, PublishedDataflow};
-use super::definition::faulty;
+use super::definition::{beside, faulty};
 use crate::files::{InputError, find_model, read_text};
 
 #[derive(Debug, Deserialize)]
@@ -38,7 +38,7 @@ struct Line {
 impl WrittenDataflow {
     pub(super) fn found(&self, path: &Path) -> Result<Dataflow, InputError> {
         let model = find_model(&self.model).map_err(faulty(path, "model"))?.spec;
-        let bench = path.parent().unwrap_or(Path::new("")).join(&self.bench);
+        let bench = beside(path, &self.bench);
         let lines = read(&bench)?;
         let products = shapes(&model).into_iter().map(|((n, k), times)| {
             let seconds = IMPLEMENTATIONS.map(|way| over_rows(&lines, (n, k), way));

@@ -302,7 +302,8 @@ impl Compared {
     fn runs(&self, path: &Path) -> Result<Kind, InputError> {
         let file = beside(path, &self.file);
         let runs = read_runs(&file)?;
-        let machines = Machines::find(&self.hw, &runs, &file).map_err(faulty(path, "hw"))?;
+        find_profile(&self.hw).map_err(faulty(path, "hw"))?;
+        let machines = Machines::find(&self.hw, &runs, &file)?;
         runs.iter()
             .try_for_each(|run| run.check_gpus(machines.of(run), &file))?;
         Ok(Kind::Runs {

@@ -1,6 +1,6 @@
 //! All results as one text in Markdown.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 
 use plimsoll_core::term::Term;
@@ -150,6 +150,25 @@ fn in_short(outcomes: &[Outcome]) -> String {
         line(used_for.title(), &|of| of == used_for);
     }
     line("validation, all given policies", &Use::validates_given);
+    text + &by_machine(outcomes)
+}
+
+/// Of models that are whole on GPUs of many kinds, each kind by itself.
+fn by_machine(outcomes: &[Outcome]) -> String {
+    let tables = outcomes.iter().filter_map(|outcome| match outcome {
+        Outcome::Table(table) if table.used_for == Use::WholeModels => Some(table),
+        _ => None,
+    });
+    let mut rows: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+    for row in tables.flat_map(Table::counted) {
+        rows.entry(&row.hardware).or_default().push(row);
+    }
+    let mut text = String::new();
+    for (machine, rows) in rows {
+        if let Some(score) = score_of(rows.into_iter()) {
+            let _ = writeln!(text, "| on {machine} | {} |", score_cells(Some(score)));
+        }
+    }
     text
 }
 

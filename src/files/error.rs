@@ -29,6 +29,16 @@ impl InputError {
         InputError::BadFile(one_line(&line))
     }
 
+    /// A line of a file, in somebody else's words, problem and remedy in one; the key may be empty.
+    pub fn said_of_line(file: &Path, line: u64, key: &str, said: &str) -> InputError {
+        let key = match key {
+            "" => String::new(),
+            key => format!(", {key}"),
+        };
+        let file = file.display();
+        InputError::BadFile(one_line(&format!("{file}: line {line}{key}: {said}")))
+    }
+
     /// A file that is wrong as a whole.
     pub fn bad_whole_file(
         file: &Path,

@@ -149,7 +149,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Bytes of a head's keys, or values, at one position of the cache.
     /// Elements of queries of a row of the cache.
     pub(crate) fn row_elements(&self) -> usize {
         let model = &self.plan.model;

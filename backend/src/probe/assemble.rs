@@ -52,7 +52,7 @@ fn quantity(values: &[f64], source: &str) -> Quantity<Seconds> {
 
 /// The profile of everything measured.
 pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwareProfile {
-    let what = command(options);
+    let what = command(options) + &pageable_memory(measured);
     let source = |from: String| Source {
         kind: SourceKind::Measured,
         from,
@@ -95,6 +95,17 @@ pub(super) fn profile(options: &ProbeOptions, measured: &Measured) -> HardwarePr
     };
     // Who plans does so at the pace that this machine has as a rule, whatever it was when the first of this was measured.
     at_the_start.at_pace(&measured.usual().relative_to(&measured.base))
+}
+
+/// How much memory pageable copies were measured in: less than a machine may have for it, where it had little.
+fn pageable_memory(measured: &Measured) -> String {
+    match measured.pageable.is_empty() {
+        true => String::new(),
+        false => format!(
+            ", copies of pageable memory in {} of it",
+            measured.pageable_bytes
+        ),
+    }
 }
 
 /// What measures the same again.

@@ -131,6 +131,8 @@ struct Measured {
     moves: Vec<Timed>,
     /// Copies from and to memory that is not page-locked, where there is a GPU to which that matters.
     pageable: Vec<Timed>,
+    /// Memory of the host for these: little is in the processor's caches.
+    pageable_bytes: Bytes,
     /// Bytes of such copies to the device that were staged when their turn came.
     staged: Vec<f64>,
     compute: Vec<(Dtype, Timed)>,
@@ -172,6 +174,7 @@ impl Measured {
             moments: Vec::new(),
             moves: Vec::new(),
             pageable: Vec::new(),
+            pageable_bytes: Bytes::ZERO,
             staged: Vec::new(),
             compute: Vec::new(),
             layer_parts: Vec::new(),
@@ -376,6 +379,7 @@ fn measure_pageable(options: &ProbeOptions, measured: &mut Measured) -> Result<(
         measured.losses.add_moves(round, together, alone);
     }
     measured.staged = staged(&tasks[copies.staged]);
+    measured.pageable_bytes = copies.of_host;
     measured.pageable = tasks[copies.one_by_one].to_vec();
     Ok(())
 }

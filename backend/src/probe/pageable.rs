@@ -44,6 +44,8 @@ pub struct PageableCopies {
     pub(super) rounds: Vec<[Range<usize>; 2]>,
     /// What tells how much is staged ahead.
     pub(super) staged: Range<usize>,
+    /// Memory of the host that copies come from, and go to.
+    pub(super) of_host: Bytes,
 }
 
 impl PageableCopies {
@@ -108,6 +110,7 @@ impl PageableCopies {
             program: moves.program,
             one_by_one,
             rounds,
+            of_host,
         })
     }
 

@@ -165,7 +165,7 @@ impl Memory {
 }
 
 /// Footprints by the layers of each stage: all homes and slots grow evenly with them from the first on. Of several stages and hosts
-/// they are the fullest's: of shares between two placements that are measured no stage needs more than lies between.
+/// they are the fullest's, which need not be the same one for every share; what is made whole is held to its footprint.
 #[derive(Debug, Clone)]
 struct Measured {
     layers: f64,

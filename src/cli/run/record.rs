@@ -160,7 +160,10 @@ impl Kept {
             Err(InputError::bad_file(path, "--resume", "is no file", remedy))
         };
         let bytes = match fs::metadata(path) {
-            _ if is_standard_input(path) => return no_file(),
+            _ if is_standard_input(path) => {
+                let line = "--resume goes on with a file, and `--output -` is standard output; give a file";
+                return Err(InputError::UnknownName(line.to_owned()));
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Kept::default()),
             Ok(there) if !there.is_file() => return no_file(),
             _ => fs::read(path).map_err(|error| InputError::unreadable(path, &error))?,

@@ -228,13 +228,14 @@ pub fn thin_joined(products: &[Product]) -> Result<Launch, CudaError> {
     let eights = eights(joined.first(), 2);
     let name = named("thin", joined.first().dtype)?;
     let is_deep = joined.first().shape[2] > SHALLOW;
-    // As in `thin.cu`: columns of a block, and warps that split k, at most. Half of those, of shallow weights with many rows, leave
-    // room for blocks of the kernel that follows, which is worth more than to have all of this one under way. Of deep weights each
-    // eight columns would read as many bytes of x as of themselves; wider blocks are as many as may be under way where rows are few.
-    let (wide, columns, most) = match (eights, joined.columns() >= MANY_ROWS) {
-        (1, true) if !is_deep => ("", 8, 8),
-        (1, _) if is_deep && joined.columns() <= MANY_ROWS => ("_wide", 16, 8),
-        (1, _) => ("", 8, 16),
+    // As in `thin.cu`: columns of a block, and warps that split k, at most.
+    let (wide, columns, most) = match eights {
+        // Each eight columns of deep weights would read as many bytes of x as of themselves. Of few columns all blocks of sixteen are
+        // still under way at once.
+        1 if is_deep && joined.columns() <= MANY_ROWS => ("_wide", 16, 8),
+        // Half the warps leave room for blocks of the kernel that follows, which is worth more than to have all of this one under way.
+        1 if !is_deep && joined.columns() >= MANY_ROWS => ("", 8, 8),
+        1 => ("", 8, 16),
         _ => ("", 16, 8),
     };
     without_tiles(
