@@ -173,6 +173,12 @@ fn many_prompts_of_short_answers_are_many_micro_batches() {
     let asked = "--hw t4x4 --model llama-2-13b --num-prompts 300 --gen-len 2 --format json";
     let rate = |line: String| {
         let plan = place.json(&line);
+        let policy = &plan["policy"];
+        let sizes = [&policy["gpu_batch_size"], &policy["num_gpu_batches"]];
+        let each: u64 = sizes.iter().filter_map(|size| size.as_u64()).product();
+        let micro_batches = policy["pipeline"]["micro_batches"].as_u64();
+        // None has no prompts.
+        assert!(each * (micro_batches.expect("some") - 1) < 300, "{policy}");
         plan["prediction"]["throughput_tok_s"]
             .as_f64()
             .expect("a rate")

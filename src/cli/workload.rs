@@ -10,7 +10,7 @@ use super::options::{Format, TimeUnitName, positive};
 use super::output::{check_output, print, print_json, written_to};
 use crate::files::{is_file, is_standard_output, write_text};
 use crate::report::serve::prediction_text;
-use crate::report::{Align, Table, three_digits};
+use crate::report::{Align, Table, count, three_digits};
 use crate::serve::workload::{
     Arrivals, Description, GenerateError, Generator, Lengths, read_trace, trace_csv, trace_jsonl,
 };
@@ -252,13 +252,13 @@ fn description_text(of: &Description) -> String {
     }
     let arrivals = match of.rate.zip(of.interarrival_cv) {
         Some((rate, cv)) => format!(
-            "{} requests over {} s: {} a second, gaps vary by {} of their mean",
-            of.requests,
+            "{} over {} s: {} a second, gaps vary by {} of their mean",
+            count(of.requests as u64, "request"),
             three_digits(of.duration_s),
             three_digits(rate),
             three_digits(cv)
         ),
-        None => format!("{} requests, all at once", of.requests),
+        None => format!("{}, all at once", count(of.requests as u64, "request")),
     };
     let learnt = of.prediction.as_ref().map_or(String::new(), |it| {
         let known = match of.prompts_with_text {

@@ -79,11 +79,36 @@ fn stages_most(most: u32, gpus_per_host: u32) -> u32 {
     fits.unwrap_or(1)
 }
 
-/// A plan whose last stage has fewer layers, since it has the head besides, where that is faster.
-pub(super) fn with_lighter_end(
+/// A plan without micro-batches that have no prompts.
+fn as_filled(
     mut planned: Box<Planned>,
     profile: &HardwareProfile,
 ) -> Result<Box<Planned>, PlanError> {
+    let policy = &planned.plan.policy;
+    let each = u64::from(policy.gpu_batch_size) * u64::from(policy.num_gpu_batches);
+    let prompts = planned.plan.workload.num_prompts;
+    let filled = prompts.map_or(u64::MAX, |prompts| prompts.div_ceil(each));
+    if policy.pipeline.stages == 1 || filled >= u64::from(policy.pipeline.micro_batches) {
+        return Ok(planned);
+    }
+    let mut plan = planned.plan.clone();
+    plan.policy.pipeline.micro_batches = filled as u32;
+    let prediction = predict(&plan, profile)?;
+    if Room::of(profile).holds(&plan)? && prediction.latency_s <= planned.latency_s {
+        planned.throughput_tok_s = prediction.throughput_tok_s;
+        planned.latency_s = prediction.latency_s;
+        plan.prediction = Some(prediction);
+        planned.plan = plan;
+    }
+    Ok(planned)
+}
+
+/// A plan whose last stage has fewer layers, since it has the head besides, where that is faster.
+pub(super) fn with_lighter_end(
+    planned: Box<Planned>,
+    profile: &HardwareProfile,
+) -> Result<Box<Planned>, PlanError> {
+    let mut planned = as_filled(planned, profile)?;
     let pipeline = planned.plan.policy.pipeline;
     let layers = pipeline.layers(planned.plan.model.num_hidden_layers);
     let Some(last) = layers.last().filter(|_| pipeline.stages > 1) else {

@@ -8,6 +8,7 @@ use plimsoll_core::extrapolation::{Extrapolation, SizeUnit};
 use plimsoll_core::hardware::{DeviceKind, HardwareProfile};
 use plimsoll_core::interval::{Interval, Range};
 use plimsoll_core::plan::Plan;
+use plimsoll_core::policy::Policy;
 use plimsoll_core::summary::Summary;
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_sim::CostModel;
@@ -59,10 +60,13 @@ pub fn numbers(range: Range) -> String {
 }
 
 /// Where the interval comes from, and which curves were asked outside their points.
-pub(super) fn certainty_text(prediction: &Summary) -> String {
-    let said = match prediction.without.is_empty() {
-        true => where_from(prediction.interval.as_ref()),
-        false => "not of the whole model, since a term is switched off",
+pub(super) fn certainty_text(prediction: &Summary, policy: &Policy) -> String {
+    let said = match (prediction.without.is_empty(), prediction.interval.as_ref()) {
+        (true, None) if policy.split.is_some() => {
+            "none: the profile has errors of no measured runs, or its CPU's products, which split layers ask for, are a data sheet's"
+        }
+        (true, interval) => where_from(interval),
+        (false, _) => "not of the whole model, since a term is switched off",
     };
     // Runs that are measured so far are of one GPU each.
     let said = match prediction.interval.is_some() && !prediction.stages.is_empty() {

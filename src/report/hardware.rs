@@ -1,5 +1,7 @@
 //! Hardware profiles for people: each number with its provenance.
 
+use std::collections::BTreeSet;
+
 use plimsoll_core::hardware::{HardwareProfile, Residuals};
 use plimsoll_core::units::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
 use toml::{Table as TomlTable, Value};
@@ -42,7 +44,12 @@ pub fn profile_text(profile: &HardwareProfile, curves: Curves) -> String {
         ("date", Align::Left),
         ("from", Align::Left),
     ]);
-    for (name, source) in &profile.sources {
+    // Of those that a profile has from what it extends, not all stand behind a number.
+    let mut named = BTreeSet::new();
+    tree.values()
+        .for_each(|value| sources_of(value, &mut named));
+    let known = profile.sources.iter();
+    for (name, source) in known.filter(|(name, _)| named.contains(name.as_str())) {
         let cells = [name, source.kind.name(), &source.date, &source.from];
         sources.row(cells.map(str::to_owned));
     }
@@ -51,6 +58,18 @@ pub fn profile_text(profile: &HardwareProfile, curves: Curves) -> String {
         false => format!("{}: {}", profile.name, profile.description),
     };
     format!("{about}\n\n{rows}\n{sources}")
+}
+
+/// The sources that numbers name.
+fn sources_of<'v>(value: &'v Value, named: &mut BTreeSet<&'v str>) {
+    match value {
+        Value::Table(table) => {
+            named.extend(table.get("source").and_then(Value::as_str));
+            table.values().for_each(|value| sources_of(value, named));
+        }
+        Value::Array(items) => items.iter().for_each(|value| sources_of(value, named)),
+        _ => {}
+    }
 }
 
 /// The profile as a JSON value of the same keys as its file.
@@ -139,7 +158,10 @@ fn curve_rows(
     match points {
         [first, .., last] if curves == Curves::Ends => {
             let key = format!("{path} at {} to {}", size(first), size(last));
-            let value = format!("{} to {}", rate(first), rate(last));
+            let value = match (rate(first), rate(last)) {
+                (first, last) if first == last => first,
+                (first, last) => format!("{first} to {last}"),
+            };
             push(key, value, leaf, profile, rows);
         }
         points => {

@@ -30,7 +30,7 @@ pub fn plan_text(plan: &Plan) -> String {
     if let Some(prediction) = &plan.prediction {
         let _ = write!(text, "\npredicted\n{}", summary_text(plan, prediction));
         text.push_str(steady_text(plan));
-        text.push_str(&certainty_text(prediction));
+        text.push_str(&certainty_text(prediction, &plan.policy));
         if let Some(said) = rates_text(plan) {
             let _ = writeln!(text, "rates      {said}");
         }

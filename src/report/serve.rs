@@ -5,7 +5,7 @@ use plimsoll_core::serve::predict::Score;
 use plimsoll_core::traffic::Background;
 use plimsoll_core::units::Bytes;
 
-use super::{Align, Table, percent, signed_percent, three_digits};
+use super::{Align, Table, count, percent, signed_percent, three_digits};
 use crate::serve::sweep::SweepRow;
 
 /// Names of what answers of one token do not have.
@@ -58,14 +58,14 @@ pub fn serve_text(title: &str, it: &ServeSummary) -> String {
     };
     format!(
         "{title}\n\n\
-         throughput {} requests/s, {} tokens/s ({} requests{refused}, {} tokens in {} s)\n\
+         throughput {} requests/s, {} tokens/s ({}{refused}, {} tokens in {} s)\n\
          goodput    {} requests/s within {} s a token ({}{of_served})\n\
          iterations {}, {} sequences each on average, {} at most; one is under way {} of the time\n\
          KV cache   {} tokens{at_the_end}: {} in use, {} reserved, on average\n\
          preempted  {} times: {} tokens computed again, {out} moves to the host and {back} back ({})\n{}\n{table}",
         three_digits(it.requests_per_s),
         three_digits(it.output_tokens_per_s),
-        it.completed,
+        count(it.completed, "request"),
         it.output_tokens,
         three_digits(it.duration_s),
         three_digits(it.goodput_per_s),

@@ -16,8 +16,8 @@ use super::stages;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::options::Format;
 use crate::cli::output::{complain, print, print_json};
-use crate::report::beyond_text;
 use crate::report::serve::{prediction_text, serve_text, traffic_text};
+use crate::report::{beyond_text, count};
 use crate::serve::gpus::Gpus;
 use crate::serve::replay::{Replayed, Server};
 
@@ -144,11 +144,12 @@ pub(super) fn print_replayed(
     match format {
         Format::Text => {
             let title = format!(
-                "{} in {} on {}{}: {requests} requests, {manager} over {} of KV cache",
+                "{} in {} on {}{}: {}, {manager} over {} of KV cache",
                 server.model.name,
                 server.kept().words(),
                 server.profile.name,
                 stages::text(&server.gpus),
+                count(requests as u64, "request"),
                 server.kv_bytes
             );
             let traffic = traffic_text(&server.traffic);
