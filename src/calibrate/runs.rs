@@ -154,12 +154,13 @@ impl RecordedRun {
     }
 }
 
-/// Reads measured runs. Columns: `model, prompt_len, gen_len, gpu_batch_size, num_gpu_batches, wg,
-/// wc, cg, cc, hg, hc` (percentages on GPU and CPU of weights, cache and activations), and, if they
-/// are there, `dtype` (f16, bf16 or f32; f16 where it says nothing), `compress_weight, compress_cache, sparse_attention` (the share of the values that decode
-/// reads), `overlap, barrier, stored_scores, cpu_compute, schedule, stages, micro_batches, comm` (`device` or `host`),
-/// `num_prompts`, what was measured (`throughput_tok_s`, a number or `OOM`, else `latency_s`; and
-/// `decode_throughput_tok_s`), `hw` and `name`.
+/// Reads measured runs. Columns: `model, prompt_len, gen_len, gpu_batch_size, num_gpu_batches, wg, wc, cg,
+/// cc, hg, hc` (percentages on GPU and CPU of weights, cache and activations), and, if they are there,
+/// `dtype` (f16, bf16 or f32; f16 where it says nothing), `compress_weight, compress_cache,
+/// sparse_attention` (the share of the values that decode reads), `overlap, barrier, stored_scores,
+/// cpu_compute, schedule, stages, micro_batches, comm` (`device` or `host`), `num_prompts`, what was
+/// measured (`throughput_tok_s`, a number or `OOM`, else `latency_s`; and `decode_throughput_tok_s`), `hw`
+/// and `name`.
 ///
 /// # Errors
 /// What is wrong, with its line and column.
