@@ -155,17 +155,16 @@ impl Kept {
     /// # Errors
     /// A file that is none of rows, or lacks the one beside it.
     pub fn read(path: &Path) -> Result<Kept, InputError> {
-        let no_file = || {
-            let remedy = "give a file, or run without --resume";
-            Err(InputError::bad_file(path, "--resume", "is no file", remedy))
-        };
         let bytes = match fs::metadata(path) {
             _ if is_standard_input(path) => {
                 let line = "--resume goes on with a file, and `--output -` is standard output; give a file";
                 return Err(InputError::UnknownName(line.to_owned()));
             }
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Kept::default()),
-            Ok(there) if !there.is_file() => return no_file(),
+            Ok(there) if !there.is_file() => {
+                let remedy = "give a file, or run without --resume";
+                return Err(InputError::bad_file(path, "--resume", "is no file", remedy));
+            }
             _ => fs::read(path).map_err(|error| InputError::unreadable(path, &error))?,
         };
         let mut kept = Kept::default();
