@@ -218,11 +218,13 @@ fn recorded_tables_are_what_this_version_gives() {
     }
 }
 
-/// Profiles of data sheets, beside what others measured of models that fit.
+/// Profiles of data sheets, beside what others measured of models that fit, and of models that do not.
 #[test]
-fn models_whole_on_a_gpu_are_predicted_as_recorded() {
+fn others_runs_on_many_machines_are_predicted_as_recorded() {
     let root = env!("CARGO_MANIFEST_DIR");
-    Place::new().text(&format!("experiment {root}/experiments/whole --check"));
+    for folder in ["whole", "offloaded"] {
+        Place::new().text(&format!("experiment {root}/experiments/{folder} --check"));
+    }
 }
 
 /// FlashDecoding++'s techniques follow from what `bench` recorded on a GPU.

@@ -143,6 +143,8 @@ pub enum Use {
     Applications,
     /// Validation: all of a model is on the GPU, which leaves no policy to choose, under engines of many kinds.
     WholeModels,
+    /// Validation: given policies that offload, on machines to none of whose runs a constant was fitted.
+    Offloaded,
     /// Validation: policies that nobody published, made by a system's rules.
     MadePolicies,
     /// Nothing: what was timed holds more than what is predicted.
@@ -151,12 +153,13 @@ pub enum Use {
 
 impl Use {
     /// In the order in which they are reported.
-    pub const ALL: [Use; 7] = [
+    pub const ALL: [Use; 8] = [
         Use::Fitting,
         Use::PrintedPolicies,
         Use::ReleasedPolicies,
         Use::Applications,
         Use::WholeModels,
+        Use::Offloaded,
         Use::MadePolicies,
         Use::Showing,
     ];
@@ -169,6 +172,7 @@ impl Use {
             Use::ReleasedPolicies => "validation, policies in the released scripts",
             Use::Applications => "validation, whole applications with such policies",
             Use::WholeModels => "validation, models whole on a GPU",
+            Use::Offloaded => "validation, models offloaded on machines that nothing was fitted to",
             Use::MadePolicies => "validation, policies made by rules",
             Use::Showing => "nothing, only shown",
         }

@@ -153,10 +153,12 @@ fn in_short(outcomes: &[Outcome]) -> String {
     text + &by_machine(outcomes)
 }
 
-/// Of models that are whole on GPUs of many kinds, each kind by itself.
+/// Of others' runs on machines of many kinds, each kind by itself.
 fn by_machine(outcomes: &[Outcome]) -> String {
     let tables = outcomes.iter().filter_map(|outcome| match outcome {
-        Outcome::Table(table) if table.used_for == Use::WholeModels => Some(table),
+        Outcome::Table(table) if matches!(table.used_for, Use::WholeModels | Use::Offloaded) => {
+            Some(table)
+        }
         _ => None,
     });
     let mut rows: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
