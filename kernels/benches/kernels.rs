@@ -5,13 +5,14 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use half::f16;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 use plimsoll_formats::Dtype;
 use plimsoll_kernels::attention::{
     AttentionScratch, AttentionSpec, CacheType, KvSegment, attend, record_bytes,
 };
 use plimsoll_kernels::groups::{self, PackedMatrix};
-use plimsoll_kernels::linear::{LinearShape, LinearWeight, linear, to_brain, to_half};
+use plimsoll_kernels::linear::{LinearShape, LinearWeight, linear};
 use plimsoll_kernels::{Elements, Matrix};
 
 /// Weights that are cycled through, so that few rows read memory and not a cache.
@@ -21,6 +22,18 @@ fn noise(count: usize) -> Vec<f32> {
     (0..count)
         .map(|i| ((i * 2_654_435_761) % 1013) as f32 / 506.5 - 1.0)
         .collect()
+}
+
+fn to_half(values: &[f32]) -> Vec<f16> {
+    let mut halves = vec![f16::ZERO; values.len()];
+    halves.convert_from_f32_slice(values);
+    halves
+}
+
+fn to_brain(values: &[f32]) -> Vec<bf16> {
+    let mut halves = vec![bf16::ZERO; values.len()];
+    halves.convert_from_f32_slice(values);
+    halves
 }
 
 fn settle(group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>) {

@@ -10,6 +10,7 @@ mod how;
 mod many_rows;
 mod operands;
 mod product;
+#[cfg(test)]
 mod reference;
 mod streams;
 mod tiles;
@@ -21,7 +22,8 @@ use super::{Elements, KernelError, Matrix};
 pub use how::{How, PANEL_ROWS_MIN, Way, Ways};
 use operands::Operands;
 use product::multiply;
-pub use reference::{linear_reference, to_brain, to_half};
+#[cfg(test)]
+pub(crate) use reference::{linear_reference, to_brain, to_half};
 
 /// Rows of input for which one pass over the weight is made.
 pub const ROW_BLOCK: usize = 128;

@@ -19,7 +19,7 @@ pub fn linear_reference(shape: LinearShape, x: &[f32], weight: LinearWeight<'_>)
     y
 }
 
-/// A store of f16 made of f32 (test data, small tables).
+/// A store of f16 made of f32.
 pub fn to_half(values: &[f32]) -> Vec<f16> {
     values.iter().map(|&value| f16::from_f32(value)).collect()
 }

@@ -44,7 +44,7 @@ impl Work<'_> {
         let queries = self.mid(Tier::Device)?;
         let queries = queries.ok_or(TaskError::NoOperand("a buffer of queries"))?;
         for part in self.parts()? {
-            let table = self.device.beside.table;
+            let table = self.device.beside.at.table;
             self.launch(&put_pages(&part.pages, table)?)?;
             if context_len == query_len {
                 self.attend_prompt(queries, &part, query_len)?;
@@ -62,8 +62,8 @@ impl Work<'_> {
             dtype: plan.dtype,
             held: held(plan.policy.compression),
             queries,
-            pages: beside.table.pages,
-            page_ends: beside.table.page_ends,
+            pages: beside.at.table.pages,
+            page_ends: beside.at.table.page_ends,
             firsts: self.firsts(),
             page_count: part.pages.len(),
             row_start: part.rows.start,
@@ -88,16 +88,16 @@ impl Work<'_> {
             dtype: plan.dtype,
             held: held(plan.policy.compression),
             queries,
-            pages: beside.table.pages,
-            page_ends: beside.table.page_ends,
+            pages: beside.at.table.pages,
+            page_ends: beside.at.table.page_ends,
             firsts: self.firsts(),
-            numerators: beside.numerators,
-            denominators: beside.denominators,
-            maxima: beside.maxima,
-            arrived: beside.arrived,
-            overflow: beside.overflow,
-            range: beside.range,
-            recomputed: beside.range + RECOMPUTED_AT,
+            numerators: beside.at.numerators,
+            denominators: beside.at.denominators,
+            maxima: beside.at.maxima,
+            arrived: beside.at.arrived,
+            overflow: beside.at.overflow,
+            range: beside.at.range,
+            recomputed: beside.at.range + RECOMPUTED_AT,
             y: queries,
             page_count: part.pages.len(),
             row_start: part.rows.start,
@@ -118,8 +118,8 @@ impl Work<'_> {
         }
         // One GPU batch tells of all, and before the results take the queries' place.
         if self.turn.cell.batch == 0 {
-            self.launch(&count_scores(&attention, beside.bins)?)?;
-            self.launch(&choose_range(beside.bins, beside.range))?;
+            self.launch(&count_scores(&attention, beside.at.bins)?)?;
+            self.launch(&choose_range(beside.at.bins, beside.at.range))?;
         }
         let range = 0;
         self.launch(&Attention { range, ..attention }.launch()?)

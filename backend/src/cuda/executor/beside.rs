@@ -1,5 +1,6 @@
 //! What lies on the device beside a plan's arena: tables, logits, and partial sums of attention.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -84,58 +85,73 @@ pub(super) struct RotaryTables {
 
 /// Addresses of what lies beside the arena.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct Addresses {
     /// u32, by prompt: the padding in front of each.
-    pub(super) firsts: u64,
-    /// Whether any prompt has some.
-    padded: AtomicBool,
+    pub firsts: u64,
     /// u32 `[tokens]`: positions in their texts.
-    pub(super) places: u64,
-    /// What wrote them last.
-    placed: Mutex<Option<Launch>>,
-    pub(super) table: PagesTable,
-    pub(super) rotary: Option<RotaryTables>,
+    pub places: u64,
+    pub table: PagesTable,
+    /// f32 `[positions, pairs]` each, of rotary positions: cosines, then sines.
+    angles: [u64; 2],
     /// f32 `[HEAD_ROWS, vocabulary]`.
-    pub(super) logits: u64,
+    pub logits: u64,
     /// u32 `[HEAD_ROWS]`.
-    pub(super) not_a_number: u64,
+    pub not_a_number: u64,
     /// f32 `[queries, splits, head_dim]`.
-    pub(super) numerators: u64,
+    pub numerators: u64,
     /// f32 `[queries, splits]`.
-    pub(super) denominators: u64,
+    pub denominators: u64,
     /// f32 `[queries, splits]`.
-    pub(super) maxima: u64,
+    pub maxima: u64,
     /// u32 `[queries]`: zero but while an attention waits for its blocks.
-    pub(super) arrived: u64,
+    pub arrived: u64,
     /// u32 `[queries]`: zero but while an attention computes some again.
-    pub(super) overflow: u64,
+    pub overflow: u64,
     /// u32 `[SCORE_BINS]`: counts of the scores of first steps.
-    pub(super) bins: u64,
+    pub bins: u64,
     /// f32 phi, low and high, found in these ([`Range`](crate::cuda::launches::Range)), and u32: how many queries were computed again.
-    pub(super) range: u64,
+    pub range: u64,
     /// `[tokens, embedding_size]`, then `[tokens, hidden_size]`, of a model that projects its embeddings; else nothing.
-    pub(super) embedded: [u64; 2],
+    pub embedded: [u64; 2],
     /// Inputs of split linear layers in the stored type (`parts.rs`); else nothing.
-    pub(super) stored_inputs: u64,
+    pub stored_inputs: u64,
+}
+
+/// What lies beside the arena.
+#[derive(Debug)]
+pub(super) struct Beside {
+    pub(super) at: Addresses,
+    /// Whether any prompt has padding in front of it.
+    padded: AtomicBool,
+    /// What wrote the positions last.
+    placed: Mutex<Option<Launch>>,
+    pub(super) rotary: Option<RotaryTables>,
     /// None where the device chooses.
     pub(super) chosen: Option<Chosen>,
     multiprocessors: usize,
 }
 
-/// Places in memory that is yet to be taken.
-#[derive(Default)]
-struct Bump(usize);
+/// Places in memory, one after another.
+struct Bump {
+    base: u64,
+    taken: usize,
+}
 
 impl Bump {
-    fn place(&mut self, bytes: usize) -> usize {
-        let start = self.0.next_multiple_of(crate::cuda::arena::ALIGNMENT);
-        self.0 = start + bytes;
-        start
+    fn from(base: u64) -> Bump {
+        Bump { base, taken: 0 }
+    }
+
+    fn place(&mut self, bytes: usize) -> u64 {
+        let start = self.taken.next_multiple_of(crate::cuda::arena::ALIGNMENT);
+        self.taken = start + bytes;
+        self.base + start as u64
     }
 }
 
-/// Bytes of what lies beside the arena, in the order of [`Beside`].
-fn sizes(extent: &Extent<'_>, multiprocessors: usize) -> [usize; 18] {
+/// Places what lies beside the arena, and says which bytes are zero before anything runs: those of what has arrived, was computed
+/// again, counted or found.
+fn lay(bump: &mut Bump, extent: &Extent<'_>, multiprocessors: usize) -> (Addresses, Range<u64>) {
     let (model, tokens) = (extent.model, extent.tokens);
     let rows = extent.sequences * model.num_key_value_heads as usize;
     let group = (model.num_attention_heads / model.num_key_value_heads) as usize;
@@ -144,28 +160,30 @@ fn sizes(extent: &Extent<'_>, multiprocessors: usize) -> [usize; 18] {
     let angles = extent.positions * extent.rotary.map_or(0, Rotary::pairs);
     let projects = usize::from(model.embedding_size != model.hidden_size);
     let element = extent.dtype.size_bytes() as usize;
-    let embedded = [model.embedding_size, model.hidden_size];
-    let embedded = embedded.map(|width| projects * tokens * width as usize * element);
-    [
-        4 * extent.prompts,
-        4 * tokens,
-        8 * PAGES_MOST,
-        4 * PAGES_MOST,
-        4 * angles,
-        4 * angles,
-        4 * extent.head_rows() * model.vocab_size as usize,
-        4 * HEAD_ROWS,
-        4 * sums * model.head_dim as usize,
-        4 * sums,
-        4 * sums,
-        4 * rows * group,
-        4 * rows * group,
-        4 * SCORE_BINS,
-        4 * RANGE_WORDS,
-        embedded[0],
-        embedded[1],
-        extent.stored_inputs,
-    ]
+    let mut place = |bytes| bump.place(bytes);
+    let addresses = Addresses {
+        firsts: place(4 * extent.prompts),
+        places: place(4 * tokens),
+        table: PagesTable {
+            pages: place(8 * PAGES_MOST),
+            page_ends: place(4 * PAGES_MOST),
+        },
+        angles: [4 * angles, 4 * angles].map(&mut place),
+        logits: place(4 * extent.head_rows() * model.vocab_size as usize),
+        not_a_number: place(4 * HEAD_ROWS),
+        numerators: place(4 * sums * model.head_dim as usize),
+        denominators: place(4 * sums),
+        maxima: place(4 * sums),
+        arrived: place(4 * rows * group),
+        overflow: place(4 * rows * group),
+        bins: place(4 * SCORE_BINS),
+        range: place(4 * RANGE_WORDS),
+        embedded: [model.embedding_size, model.hidden_size]
+            .map(|width| place(projects * tokens * width as usize * element)),
+        stored_inputs: place(extent.stored_inputs),
+    };
+    let zero = addresses.arrived..addresses.range + 4 * RANGE_WORDS as u64;
+    (addresses, zero)
 }
 
 /// Writes the tables of rotary positions, where the model has these.
@@ -192,11 +210,9 @@ fn rotary(
 impl Beside {
     /// Bytes that it takes.
     pub(super) fn bytes(card: &dyn Card, extent: &Extent<'_>) -> usize {
-        let mut bump = Bump::default();
-        for bytes in sizes(extent, card.multiprocessors()) {
-            bump.place(bytes);
-        }
-        bump.0
+        let mut bump = Bump::from(0);
+        lay(&mut bump, extent, card.multiprocessors());
+        bump.taken
     }
 
     /// Takes the memory and writes the tables that stay.
@@ -206,56 +222,20 @@ impl Beside {
         host_chooses: bool,
     ) -> Result<Beside, CpuError> {
         let multiprocessors = card.multiprocessors();
-        let mut bump = Bump::default();
-        let sizes = sizes(extent, multiprocessors);
-        let places = sizes.map(|bytes| bump.place(bytes) as u64);
-        let base = card.take(bump.0)?;
-        let [
-            firsts,
-            tokens,
-            pages,
-            page_ends,
-            cosines,
-            sines,
-            logits,
-            not_a_number,
-            numerators,
-            denominators,
-            maxima,
-            arrived,
-            overflow,
-            bins,
-            range,
-            narrow,
-            wide,
-            stored_inputs,
-        ] = places.map(|place| base + place);
-        let rotary = rotary(card, extent, [cosines, sines])?;
-        // Nothing has arrived, was computed again, counted or found yet.
-        card.write(arrived, &vec![0; (narrow - arrived) as usize])?;
+        let base = card.take(Beside::bytes(card, extent))?;
+        let (at, zero) = lay(&mut Bump::from(base), extent, multiprocessors);
+        let rotary = rotary(card, extent, at.angles)?;
+        card.write(zero.start, &vec![0; (zero.end - zero.start) as usize])?;
         // Last, since nothing may fail once its pages are locked.
         let chosen = host_chooses.then(|| {
             let vocabulary = extent.model.vocab_size as usize;
             Chosen::new(card, extent.head_rows(), vocabulary)
         });
         Ok(Beside {
-            firsts,
+            at,
             padded: AtomicBool::new(false),
-            places: tokens,
             placed: Mutex::default(),
-            table: PagesTable { pages, page_ends },
             rotary,
-            logits,
-            not_a_number,
-            numerators,
-            denominators,
-            maxima,
-            arrived,
-            overflow,
-            bins,
-            range,
-            embedded: [narrow, wide],
-            stored_inputs,
             chosen: chosen.transpose()?,
             multiprocessors,
         })
@@ -266,7 +246,7 @@ impl Beside {
         let padded = padding.iter().any(|tokens| *tokens > 0);
         self.padded.store(padded, Ordering::Relaxed);
         *self.placed() = None;
-        card.write(self.firsts, bytemuck::cast_slice(padding))
+        card.write(self.at.firsts, bytemuck::cast_slice(padding))
     }
 
     /// What wrote the positions last, for who writes them next. All is given to one stream, in this order.
@@ -277,7 +257,7 @@ impl Beside {
     /// Where the padding of prompts from a number on is; 0 where there is none.
     pub(super) fn firsts_from(&self, prompt: u64) -> u64 {
         match self.padded.load(Ordering::Relaxed) {
-            true => self.firsts + 4 * prompt,
+            true => self.at.firsts + 4 * prompt,
             false => 0,
         }
     }

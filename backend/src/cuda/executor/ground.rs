@@ -114,6 +114,6 @@ impl Ground for Turn<'_> {
         let batch = self.batch(position);
         let shape = [batch.sequences, batch.query_len, batch.position];
         let firsts = beside.firsts_from(self.prompts().start);
-        Some(put_places((firsts, beside.places), shape))
+        Some(put_places((firsts, beside.at.places), shape))
     }
 }

@@ -43,7 +43,7 @@ impl<G: Ground> Work<'_, G> {
         let width = self.need(LmHead)?.spec.cols as usize;
         let rows = Rows {
             x: x + (first * width * self.element()) as u64,
-            y: self.device.beside.logits,
+            y: self.device.beside.at.logits,
             m: rows,
             wide: true,
         };
@@ -53,9 +53,9 @@ impl<G: Ground> Work<'_, G> {
     /// The likeliest tokens by these.
     pub(super) fn choose(&self, tokens: u64, rows: usize) -> Result<(), TaskError> {
         self.launch(&argmax(&Argmax {
-            logits: self.device.beside.logits,
+            logits: self.device.beside.at.logits,
             tokens,
-            not_a_number: self.device.beside.not_a_number,
+            not_a_number: self.device.beside.at.not_a_number,
             rows,
             vocabulary: self.turn.model().vocab_size as usize,
         }))
@@ -122,7 +122,7 @@ impl Work<'_> {
         let card = &self.device.card;
         let count = rows * engine.plan.model.vocab_size as usize;
         let mut words = chosen.words.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, from) = (words.as_ptr() as u64, self.device.beside.logits);
+        let (at, from) = (words.as_ptr() as u64, self.device.beside.at.logits);
         card.copy(self.stream, &CopyRows::of(at, from, 4 * count))?;
         card.record(self.stream, CHOICE)?;
         card.await_event(CHOICE)?;

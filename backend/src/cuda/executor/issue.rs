@@ -158,7 +158,7 @@ impl CardDevice {
     pub(crate) fn unified_maximum(&self) -> Result<UnifiedMaximum, CudaError> {
         let mut words = vec![0_u32; RANGE_WORDS];
         let to = words.as_mut_ptr() as u64;
-        let copy = CopyRows::of(to, self.beside.range, 4 * RANGE_WORDS);
+        let copy = CopyRows::of(to, self.beside.at.range, 4 * RANGE_WORDS);
         self.card.copy(0, &copy)?;
         self.card.record(0, CHOICE)?;
         self.card.await_event(CHOICE)?;

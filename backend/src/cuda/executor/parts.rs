@@ -101,7 +101,7 @@ impl Work<'_> {
         let x = self.input(m * k)?;
         let weight = self.turn.weight(module)?;
         let tensor = self.part_weight((module, weight), n)?;
-        let stored = self.device.beside.stored_inputs;
+        let stored = self.device.beside.at.stored_inputs;
         let dtype = self.turn.engine.plan.dtype;
         let product = Product {
             dtype,
@@ -174,7 +174,7 @@ impl Work<'_> {
         let before = plan.model.norm_position == NormPosition::Before;
         let width = self.width();
         let into = self.input(pieces.iter().map(|piece| piece.tokens * width).sum())?;
-        let normal = self.device.beside.stored_inputs;
+        let normal = self.device.beside.at.stored_inputs;
         for piece in pieces {
             for (first, count) in tiles(piece.tokens) {
                 let mut x = piece.address + (first * width * self.element()) as u64;

@@ -28,7 +28,7 @@ impl<G: Ground> Work<'_, G> {
             dtype: self.turn.dtype(),
             packed: table.packed,
             tokens: ids + 4 * first as u64,
-            positions: beside.places + 4 * first as u64,
+            positions: beside.at.places + 4 * first as u64,
             table: table.address,
             learned: learned.filter(|_| !projects).map_or(0, |t| t.address),
             y,
@@ -46,7 +46,7 @@ impl<G: Ground> Work<'_, G> {
             }
             return Ok(());
         }
-        let [narrow, wide] = beside.embedded;
+        let [narrow, wide] = beside.at.embedded;
         let m = self.tokens(position);
         self.launch(&launches::embed(&of(narrow, 0, m))?)?;
         let rows = Rows {
@@ -66,7 +66,7 @@ impl<G: Ground> Work<'_, G> {
         };
         // Positions are looked up as tokens are, from the row that the first one has.
         let positions = Embed {
-            tokens: beside.places,
+            tokens: beside.at.places,
             table: learned.address + row * offset as u64,
             learned: 0,
             width: self.width(),
@@ -125,7 +125,7 @@ impl<G: Ground> Work<'_, G> {
             let rotary = Rotary {
                 dtype: self.turn.dtype(),
                 elements,
-                positions: self.device.beside.places,
+                positions: self.device.beside.at.places,
                 cosines: tables.cosines,
                 sines: tables.sines,
                 count: self.tokens(position),

@@ -600,19 +600,6 @@ impl Event {
         call!(cuEventRecord(self.event, stream.stream))
     }
 
-    /// Whether it has been.
-    ///
-    /// # Errors
-    /// Where the GPU failed.
-    pub fn has_been(&self) -> Result<bool, CudaError> {
-        self.device.enter()?;
-        // SAFETY: the handle is alive.
-        match unsafe { sys::cuEventQuery(self.event) } {
-            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            result => check("cuEventQuery", result).map(|()| true),
-        }
-    }
-
     /// Waits until it has been.
     ///
     /// # Errors

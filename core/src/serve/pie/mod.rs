@@ -10,9 +10,7 @@ mod table;
 mod timeline;
 
 pub use adaptive::{Adaptive, Event, Observed, Settings};
-pub use expansion::{
-    layers_off, layers_off_at_most, on_host, slots, with_buffers, without_buffers,
-};
+pub use expansion::{layers_off, layers_off_at_most, on_host, slots, with_buffers};
 pub use layers::{Iteration, Lanes, Next, Pie, Swapped};
 pub use table::{MappingTable, Place, Swaps};
 pub use timeline::{Step, hides, most_off, most_off_by_rates, timeline};

@@ -191,7 +191,7 @@ impl OnCard {
         card.copy(stream, &CopyRows::of(self.room.tables, from, tables.end))?;
         // Stages look for positions where a plan's are.
         let positions = from + tables.positions as u64;
-        let places = self.device.beside.places;
+        let places = self.device.beside.at.places;
         card.copy(stream, &CopyRows::of(places, positions, 4 * batch.tokens()))?;
         card.record(stream, CHOICE)?;
         Ok(tables)
