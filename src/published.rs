@@ -7,7 +7,7 @@ use plimsoll_core::workload::Workload;
 use serde::Deserialize;
 
 use crate::baseline::System;
-use crate::files::{InputError, find_model, line_of, read_text};
+use crate::files::{CsvText, InputError, find_model, read_text};
 
 /// One published run of a system.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,28 +71,17 @@ struct Line {
 /// What is wrong, with its line.
 pub fn read_published(path: &Path) -> Result<Vec<Published>, InputError> {
     let text = read_text(path)?;
-    let mut reader = csv::ReaderBuilder::new()
-        .trim(csv::Trim::All)
-        .comment(Some(b'#'))
-        .from_reader(text.as_bytes());
+    let remedy = "write the columns system, model, prompt_len, gen_len, effective_batch, \
+                  throughput_tok_s, latency_s";
+    let file = CsvText::new(path, &text, remedy);
     let mut found = Vec::new();
-    let header = reader.headers().cloned().unwrap_or_default();
-    for record in reader.records() {
-        let read = record.and_then(|record| {
-            let place = line_of(&text, record.position());
-            Ok((record.deserialize::<Line>(Some(&header))?, place))
-        });
-        let (line, place) = read.map_err(|error| {
-            let place = line_of(&text, error.position());
-            let remedy = "write the columns system, model, prompt_len, gen_len, effective_batch, \
-                          throughput_tok_s, latency_s";
-            InputError::bad_file(path, format!("line {place}"), error.to_string(), remedy)
-        })?;
+    for row in file.rows_of::<Line>()? {
+        let (place, line) = row?;
         found.push(line.published(path, place)?);
     }
     if found.is_empty() {
         let remedy = "write a line a run under the header";
-        return Err(InputError::bad_file(path, "line 2", "no runs", remedy));
+        return Err(file.header()?.nothing_below("no runs", remedy));
     }
     Ok(found)
 }

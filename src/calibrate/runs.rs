@@ -16,7 +16,7 @@ use plimsoll_core::units::Seconds;
 use plimsoll_core::workload::Workload;
 
 use super::Metric;
-use crate::files::{InputError, check_once, find_model, line_of, read_text};
+use crate::files::{CsvText, Header, InputError, find_model, read_text};
 use crate::flexgen;
 use crate::published::Printed;
 use crate::report::count;
@@ -166,59 +166,40 @@ impl RecordedRun {
 /// What is wrong, with its line and column.
 pub fn read_runs(path: &Path) -> Result<Vec<RecordedRun>, InputError> {
     let text = read_text(path)?;
-    let mut reader = csv::ReaderBuilder::new()
-        .trim(csv::Trim::All)
-        .comment(Some(b'#'))
-        .from_reader(text.as_bytes());
-    let broken = |error: csv::Error| {
-        let place = line_of(&text, error.position());
-        let remedy = "write as many values as the header has columns";
-        InputError::bad_file(path, format!("line {place}"), error.to_string(), remedy)
-    };
-    let header = reader.headers().map_err(broken)?.clone();
-    let columns: Vec<&str> = header.iter().collect();
-    for needed in NEEDED {
-        if !columns.contains(&needed) {
-            let problem = format!("the column `{needed}` is missing");
-            let remedy = format!("name the columns {}", NEEDED.join(", "));
-            return Err(InputError::bad_file(path, "line 1", problem, remedy));
-        }
-    }
-    check_spelling(path, &columns)?;
+    let remedy = "write as many values as the header has columns";
+    let file = CsvText::new(path, &text, remedy);
+    let header = file.header()?;
+    header.check_has(&NEEDED)?;
+    check_spelling(&header)?;
     // A reader's own notes may be.
-    let known = columns.iter().copied();
-    check_once(
-        path,
-        known.filter(|c| NEEDED.contains(c) || KNOWN.contains(c)),
-    )?;
+    header.check_once(|name| NEEDED.contains(&name) || KNOWN.contains(&name))?;
     let mut runs = Vec::new();
-    for record in reader.records() {
-        let record = record.map_err(broken)?;
-        let line = line_of(&text, record.position());
+    for row in file.rows() {
+        let (line, record) = row?;
+        let header = &header;
         let row = Row {
             path,
             line,
-            columns: &columns,
-            record: &record,
+            header,
+            record,
         };
         runs.push(row.checked()?);
     }
     if runs.is_empty() {
         let remedy = "write a line a run under the header";
-        return Err(InputError::bad_file(path, "line 2", "no runs", remedy));
+        return Err(header.nothing_below("no runs", remedy));
     }
     Ok(runs)
 }
 
 /// A reader's own columns are left alone, unless one is all but the name of one that is missing.
-fn check_spelling(path: &Path, columns: &[&str]) -> Result<(), InputError> {
-    let missing = || KNOWN.iter().filter(|known| !columns.contains(known));
-    for column in columns {
+fn check_spelling(header: &Header<'_>) -> Result<(), InputError> {
+    let missing = || KNOWN.iter().filter(|known| header.place(known).is_none());
+    for column in header.names() {
         let meant = missing().find(|known| is_slip_of(column, known));
         if let Some(meant) = meant {
             let problem = format!("the column `{column}` is not known");
-            let remedy = format!("did you mean `{meant}`?");
-            return Err(InputError::bad_file(path, "line 1", problem, remedy));
+            return Err(header.wrong(problem, format!("did you mean `{meant}`?")));
         }
     }
     Ok(())
@@ -228,8 +209,8 @@ fn check_spelling(path: &Path, columns: &[&str]) -> Result<(), InputError> {
 struct Row<'a> {
     path: &'a Path,
     line: u64,
-    columns: &'a [&'a str],
-    record: &'a csv::StringRecord,
+    header: &'a Header<'a>,
+    record: csv::StringRecord,
 }
 
 impl Row<'_> {
@@ -388,7 +369,7 @@ impl Row<'_> {
     }
 
     fn text(&self, column: &str) -> &str {
-        let index = self.columns.iter().position(|c| *c == column);
+        let index = self.header.place(column);
         index.and_then(|i| self.record.get(i)).unwrap_or("")
     }
 

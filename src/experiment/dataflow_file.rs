@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::dataflow::{Attention, Dataflow, Measured, PublishedDataflow};
 use super::definition::{beside, faulty};
-use crate::files::{InputError, find_model, read_text};
+use crate::files::{CsvText, InputError, find_model, read_text};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -78,19 +78,17 @@ const IMPLEMENTATIONS: [&str; Implementation::ALL.len()] = ["gemv", "flat", "con
 
 fn read(path: &Path) -> Result<Vec<Line>, InputError> {
     let text = read_text(path)?;
-    let rows = csv::Reader::from_reader(text.as_bytes()).into_deserialize();
-    let lines: Result<Vec<Line>, csv::Error> = rows.collect();
-    let wrong = |said: String| {
-        let remedy = "give what `plimsoll bench -o FILE.csv` wrote";
-        InputError::bad_file(path, "part,n,k,...", said, remedy)
+    let file = CsvText::new(path, &text, "give what `plimsoll bench -o FILE.csv` wrote");
+    let row = |row: Result<(u64, Line), InputError>| {
+        let (at, line) = row?;
+        // Nothing takes less, and rates are numbers.
+        let positive = line.seconds.is_finite() && line.seconds > 1e-12;
+        match positive {
+            true => Ok(line),
+            false => Err(file.wrong(at, "seconds are not above 0")),
+        }
     };
-    let lines = lines.map_err(|error| wrong(error.to_string()))?;
-    // Nothing takes less, and rates are numbers.
-    let positive = |line: &Line| line.seconds.is_finite() && line.seconds > 1e-12;
-    match lines.iter().position(|line| !positive(line)) {
-        Some(at) => Err(wrong(format!("line {}: seconds are not above 0", at + 2))),
-        None => Ok(lines),
-    }
+    file.rows_of()?.map(row).collect()
 }
 
 /// Shapes (outputs and inputs) that a token is multiplied with, and how often, in the order of a token.

@@ -3,6 +3,7 @@
 //! Every refusal is one line: file, key, problem, remedy. What is written is whole or not there; of answers,
 //! each row is.
 
+mod csv_text;
 mod digest;
 mod error;
 mod generation;
@@ -20,6 +21,7 @@ mod toml_place;
 mod unfinished;
 mod write;
 
+pub use csv_text::{CsvText, Header};
 pub use digest::digest_of_checkpoint;
 pub use error::InputError;
 pub use generation::GenerationConfig;
@@ -44,17 +46,6 @@ use std::path::Path;
 /// What some editors write before a text in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// The line of a CSV record in a text with comments: a reader's position is where it began to look for the record.
-pub fn line_of(text: &str, position: Option<&csv::Position>) -> u64 {
-    let (begun, line) = position.map_or((0, 1), |it| (it.byte() as usize, it.line()));
-    let rest = &text.as_bytes()[begun.min(text.len())..];
-    let skipped = rest.split(|byte| *byte == b'\n').take_while(|line| {
-        let line = line.trim_ascii();
-        line.is_empty() || line.starts_with(b"#")
-    });
-    line + skipped.count() as u64
-}
-
 /// The text of a file, without a byte order mark.
 ///
 /// # Errors
@@ -62,25 +53,6 @@ pub fn line_of(text: &str, position: Option<&csv::Position>) -> u64 {
 pub fn read_text(path: &Path) -> Result<String, InputError> {
     let bytes = std::fs::read(path).map_err(|error| InputError::unreadable(path, &error))?;
     utf8(path, bytes)
-}
-
-/// That no column of a file that is read stands there twice.
-///
-/// # Errors
-/// The first that does.
-pub fn check_once<'a>(
-    path: &Path,
-    columns: impl IntoIterator<Item = &'a str>,
-) -> Result<(), InputError> {
-    let mut seen = Vec::new();
-    for column in columns {
-        if seen.contains(&column) {
-            let problem = format!("the column `{column}` is there twice");
-            return Err(InputError::bad_file(path, "line 1", problem, "keep one"));
-        }
-        seen.push(column);
-    }
-    Ok(())
 }
 
 /// Whether a path stands for standard input, as it does for standard output.

@@ -7,7 +7,7 @@ use plimsoll_core::hardware::HardwareProfile;
 use serde::{Deserialize, Serialize};
 
 use super::{Case, CaseError, Errors, Grid, Trial};
-use crate::files::{InputError, line_of, read_text};
+use crate::files::{CsvText, InputError, read_text};
 
 /// The columns that a file has to have.
 const COLUMNS: [&str; 3] = ["case", "measured_s", "error_as_profiled"];
@@ -80,22 +80,12 @@ const UNTOLD: &str = "the planner chooses its plan, and the file does not tell w
 /// A file that is none.
 pub fn read_earlier(path: &Path) -> Result<Vec<Earlier>, InputError> {
     let text = read_text(path)?;
-    let mut reader = csv::Reader::from_reader(text.as_bytes());
-    let broken = |error: csv::Error| {
-        let place = format!("line {}", line_of(&text, error.position()));
-        InputError::bad_file(path, place, error.to_string(), REMEDY)
-    };
-    let header = reader.headers().map_err(broken)?;
-    let has = |column: &&&str| header.iter().any(|known| known == **column);
-    if let Some(missing) = COLUMNS.iter().find(|column| !has(column)) {
-        let problem = format!("the column `{missing}` is missing");
-        return Err(InputError::bad_file(path, "line 1", problem, REMEDY));
-    }
+    let file = CsvText::new(path, &text, REMEDY);
+    let header = file.header()?;
+    header.check_has(&COLUMNS)?;
     let mut rows: Vec<Earlier> = Vec::new();
-    let mut record = csv::StringRecord::new();
-    let header = header.clone();
-    while reader.read_record(&mut record).map_err(broken)? {
-        let row: Earlier = record.deserialize(Some(&header)).map_err(broken)?;
+    for row in file.rows_of::<Earlier>()? {
+        let (line, row) = row?;
         let wrong = if !(row.measured_s > 0.0 && row.measured_s.is_finite()) {
             Some(format!(
                 "measured_s is {}, which is no latency",
@@ -109,13 +99,12 @@ pub fn read_earlier(path: &Path) -> Result<Vec<Earlier>, InputError> {
             None
         };
         if let Some(problem) = wrong {
-            let place = format!("line {}", line_of(&text, record.position()));
-            return Err(InputError::bad_file(path, place, problem, REMEDY));
+            return Err(file.wrong(line, problem));
         }
         rows.push(row);
     }
     match rows.is_empty() {
-        true => Err(InputError::bad_file(path, "line 2", "no cases", REMEDY)),
+        true => Err(header.nothing_below("no cases", REMEDY)),
         false => Ok(rows),
     }
 }

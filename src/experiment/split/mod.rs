@@ -17,7 +17,7 @@ use plimsoll_core::units::BytesPerSecond;
 use plimsoll_core::workload::Workload;
 use serde::Deserialize;
 
-use crate::files::{InputError, read_text};
+use crate::files::{CsvText, InputError, read_text};
 use crate::planner::split::{Prompts, blank, by_law};
 
 pub use batches::{Batches, BatchesRow};
@@ -65,12 +65,9 @@ pub struct Percentage {
 /// Reads percentages (CSV).
 pub(super) fn read_percentages(path: &Path) -> Result<Vec<Percentage>, InputError> {
     let text = read_text(path)?;
-    let rows = csv::Reader::from_reader(text.as_bytes()).into_deserialize();
-    let rows: Result<Vec<Percentage>, csv::Error> = rows.collect();
-    rows.map_err(|error| {
-        let said = error.to_string();
-        InputError::bad_file(path, "name,percent", said, "correct the file")
-    })
+    let file = CsvText::new(path, &text, "write the columns name and percent");
+    let rows = file.rows_of()?;
+    rows.map(|row| row.map(|(_, row)| row)).collect()
 }
 
 /// What was published of a name, from 0 to 1.

@@ -10,7 +10,7 @@ use plimsoll_core::serve::predict::Features;
 use plimsoll_core::units::Seconds;
 use serde_json::Value;
 
-use crate::files::{InputError, check_once, input_name, line_of, read_input};
+use crate::files::{CsvText, InputError, input_name, read_input};
 
 /// What the three columns are called: arrival, tokens of the prompt, tokens of the answer.
 const NAMES: [[&str; 3]; 5] = [
@@ -113,48 +113,35 @@ pub fn read_trace(path: &Path, unit: Option<TimeUnit>) -> Result<TraceRead, Inpu
 }
 
 fn csv_rows(path: &Path, text: &str, unit: Option<TimeUnit>) -> Result<Vec<Row>, InputError> {
-    let mut reader = csv::ReaderBuilder::new()
-        .trim(csv::Trim::All)
-        .comment(Some(b'#'))
-        .flexible(true)
-        .from_reader(text.as_bytes());
-    let broken = |at: String, problem: String| InputError::bad_file(path, at, problem, REMEDY);
-    let headers = reader
-        .headers()
-        .cloned()
-        .map_err(|e| broken("line 1".into(), e.to_string()))?;
-    if headers.is_empty() {
+    let file = CsvText::new(path, text, REMEDY).flexible();
+    let header = file.header()?;
+    if header.names().next().is_none() {
         return Ok(Vec::new());
     }
-    let known = |name: &&str| NAMES.iter().flatten().any(|known| known == name);
-    check_once(path, headers.iter().filter(known))?;
-    let place = |name: &str| headers.iter().position(|header| header == name);
+    header.check_once(|name| NAMES.iter().flatten().any(|known| *known == name))?;
+    let place = |name: &str| header.place(name);
     let columns = NAMES
         .iter()
         .find_map(|names| Some([place(names[0])?, place(names[1])?, place(names[2])?]));
     let Some(columns) = columns else {
         let known: Vec<String> = NAMES.iter().map(|names| names.join(",")).collect();
-        let remedy = format!("name columns as one of: {}", known.join("; "));
-        let problem = "its columns are not those of a known trace";
-        return Err(InputError::bad_file(path, "line 1", problem, remedy));
+        let remedy = header.or_commas(&format!("name columns as one of: {}", known.join("; ")));
+        return Err(header.wrong("its columns are not those of a known trace", remedy));
     };
     let mut clock = Clock::of(unit.unwrap_or(match place(MOONCAKE) {
         Some(_) => TimeUnit::Milliseconds,
         None => TimeUnit::Seconds,
     }));
+    let names: Vec<&str> = header.names().collect();
     let mut rows = Vec::new();
-    for record in reader.records() {
-        let record = record.map_err(|e| {
-            let line = line_of(text, e.position());
-            broken(format!("line {line}"), e.to_string())
-        })?;
-        let line = line_of(text, record.position()) as usize;
+    for row in file.rows() {
+        let (line, record) = row?;
         let field = |column: usize| record.get(column).unwrap_or_default();
         let row = clock.seconds(field(columns[0])).and_then(|arrival| {
-            let lengths = [columns[1], columns[2]].map(|at| (&headers[at], field(at)));
-            Row::new(line, arrival, lengths)
+            let lengths = [columns[1], columns[2]].map(|at| (names[at], field(at)));
+            Row::new(line as usize, arrival, lengths)
         });
-        rows.push(row.map_err(|problem| broken(format!("line {line}"), problem))?);
+        rows.push(row.map_err(|problem| file.wrong(line, problem))?);
     }
     Ok(rows)
 }
