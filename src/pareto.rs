@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::page_locked_bytes;
@@ -119,14 +120,27 @@ pub fn points(
     batches: Option<&[u32]>,
     watch: &Watch<'_>,
 ) -> Result<Vec<Point>, PlanError> {
-    let curve = |system: System| curve(setting, system, batches);
+    // Which sizes are of use is known when they are found; those that are not tried count as done.
+    let each = batches.map_or(sizes().count() + 1, <[u32]>::len) as u64;
+    let (all, done) = (each * systems.len() as u64, AtomicU64::new(0));
+    let found = |more: u64| watch(done.fetch_add(more, Ordering::Relaxed) + more, all);
+    found(0);
+    let curve = |system: System| {
+        let tried = AtomicU64::new(0);
+        let blocks = curve(setting, system, batches, &|| {
+            tried.fetch_add(1, Ordering::Relaxed);
+            found(1);
+        })?;
+        found(each.saturating_sub(tried.into_inner()));
+        Ok(blocks)
+    };
     let curves = on_all_processors(systems.to_vec(), &curve);
-    let curves = curves.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let blocks = predicted(
-        setting.profile,
-        curves.into_iter().flatten().collect(),
-        watch,
-    )?;
+    let curves = curves.into_iter().collect::<Result<Vec<_>, PlanError>>()?;
+    let blocks = curves.into_iter().flatten().collect();
+    let before = done.into_inner();
+    let blocks = predicted(setting.profile, blocks, &|done, of| {
+        watch(before + done, before + of);
+    })?;
     let mut points: Vec<Point> = blocks.iter().map(Point::of).collect();
     for curve in points.chunk_by_mut(|a, b| a.system == b.system) {
         mark_frontier(curve);
@@ -166,6 +180,7 @@ fn curve(
     setting: Setting<'_>,
     system: System,
     batches: Option<&[u32]>,
+    found: &(dyn Fn() + Sync),
 ) -> Result<Vec<Best>, PlanError> {
     let Setting {
         profile,
@@ -174,10 +189,12 @@ fn curve(
     } = setting;
     let baseline = Baseline::new(system, profile, model, workload)?;
     let best = |sequences| {
+        let outcome = baseline.ranked(sequences)?;
+        found();
         Ok(Best {
             system,
             sequences,
-            outcome: baseline.ranked(sequences)?,
+            outcome,
         })
     };
     let Some(batches) = batches else {
@@ -196,15 +213,18 @@ fn curve(
     all.into_iter().collect()
 }
 
+/// Sizes that double.
+fn sizes() -> impl Iterator<Item = u32> {
+    let sizes = std::iter::successors(Some(1), |size| Some(size * 2));
+    sizes.take_while(|size| *size <= EFFECTIVE_BATCH_MAX)
+}
+
 /// Blocks of sizes that double, past the favourite one, until more are of no use.
 fn doubling(
     best: &(dyn Fn(u32) -> Result<Best, PlanError> + Sync),
     favourite: Option<u32>,
 ) -> Result<Vec<Best>, PlanError> {
-    let sizes = std::iter::successors(Some(1), |size| Some(size * 2));
-    let sizes: Vec<u32> = sizes
-        .take_while(|size| *size <= EFFECTIVE_BATCH_MAX)
-        .collect();
+    let sizes: Vec<u32> = sizes().collect();
     let mut blocks = Vec::new();
     for some in sizes.chunks(AT_ONCE) {
         for block in on_all_processors(some.to_vec(), &best) {

@@ -71,6 +71,8 @@ pub struct RunScore {
     pub with_interval: usize,
     /// Of them, those whose number lies within it; nine of ten are expected to.
     pub within_interval: usize,
+    /// Runs with a measured number that need more memory than the machine has, and are predicted as if it had that.
+    pub beyond_memory: usize,
     /// Runs that did not fit, as the prediction says too.
     pub out_of_memory_agreed: usize,
     /// Runs that did not fit although the prediction says that they do.
@@ -191,6 +193,10 @@ fn score(runs: &[RecordedRun], rows: &[RunRow]) -> RunScore {
         spearman: stats::spearman(predicted, measured),
         with_interval: within.len(),
         within_interval: within.iter().filter(|within| **within).count(),
+        beyond_memory: rows
+            .iter()
+            .filter(|row| row.error.is_some() && row.exceeds.is_some())
+            .count(),
         out_of_memory_agreed: did_not_fit(true),
         out_of_memory_missed: did_not_fit(false),
     }

@@ -265,16 +265,21 @@ impl Report {
         (names, repeats): (&[&str], usize),
         kept: bool,
     ) -> Report {
-        let constants = found.constants.iter().map(|c| ConstantRow {
-            constant: c.constant.name(),
-            dtype: c.constant.dtype(base).map(Dtype::name),
-            label: c.constant.label(base),
-            stays: c.stays(),
-            before: c.constant.value(base).unwrap_or(f64::NAN),
-            after: c.constant.value(&found.profile).unwrap_or(f64::NAN),
-            factor: c.factor,
-            spread_left: c.spread_left,
-            determined: c.spread_left < 0.5,
+        let constants = found.constants.iter().map(|c| {
+            let value = |profile| c.constant.value(profile).unwrap_or(f64::NAN);
+            let (before, after) = (value(base), value(&found.profile));
+            ConstantRow {
+                constant: c.constant.name(),
+                dtype: c.constant.dtype(base).map(Dtype::name),
+                label: c.constant.label(base),
+                stays: c.stays(),
+                before,
+                after,
+                // Of what two engines leave each other, the fit's own is on what is lost.
+                factor: after / before,
+                spread_left: c.spread_left,
+                determined: c.spread_left < 0.5,
+            }
         });
         let runs = names.iter().enumerate().map(|(i, name)| RunRow {
             run: (*name).to_owned(),

@@ -8,6 +8,7 @@ use anyhow::Context;
 use super::exit::{Exit, Failure};
 use super::output::print;
 use super::profile::today;
+use super::progress::Progress;
 use crate::experiment::{
     Definition, Kind, Outcome, first_difference, make, read_folder, results_text,
 };
@@ -49,7 +50,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Failure::new(Exit::Usage, line)
         })?;
     }
-    let outcomes = make(&definitions)?;
+    let bar = Progress::new("tables", definitions.len() as u64);
+    let outcomes = make(&definitions, &|done, next| {
+        bar.begin(&format!("tables: {}", next.name), done as u64);
+    })?;
+    drop(bar);
     if args.check {
         return check(&dir, &definitions, &outcomes);
     }

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::io::{IsTerminal, stderr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
-use plimsoll_core::units::Seconds;
+use plimsoll_core::units::{Bytes, Seconds};
 
 use super::output::complain;
 use crate::report::plan::duration;
@@ -21,6 +22,8 @@ const LINE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
+    /// How many steps there are to do.
+    steps: AtomicU64,
     /// When the last line was written; none where the bar is seen.
     last_line: Mutex<Option<Instant>>,
     /// How fast steps are done, which the bar looks at as well.
@@ -59,25 +62,15 @@ impl Progress {
     pub fn new(what: &str, steps: u64) -> Progress {
         // indicatif hides what it draws to a standard error that is no terminal.
         let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
-        let template = "{msg} [{bar:40}] {pos}/{len} {elapsed} ETA {left}";
         let pace = Arc::<Mutex<Pace>>::default();
-        let seen = Arc::clone(&pace);
-        let left = move |state: &ProgressState, out: &mut dyn fmt::Write| {
-            // A bar that is narrower is drawn none the less.
-            let _ = match locked(&seen).left(state.len().unwrap_or(0), Instant::now()) {
-                Some(left) => write!(out, "{:#}", HumanDuration(left)),
-                None => out.write_str("-"),
-            };
-        };
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.with_key("left", left).progress_chars("=> "));
-        }
+        bar.set_style(steps_style(&pace));
         bar.set_message(what.to_owned());
         // The clock goes on while a step takes long.
         bar.enable_steady_tick(TICK);
         let last_line = (!stderr().is_terminal()).then(Instant::now);
         Progress {
             bar,
+            steps: AtomicU64::new(steps),
             last_line: Mutex::new(last_line),
             pace,
         }
@@ -86,14 +79,25 @@ impl Progress {
     /// How many steps are done.
     pub fn set(&self, done: u64) {
         locked(&self.pace).set(done, Instant::now());
+        self.bar.set_style(steps_style(&self.pace));
+        self.bar.set_length(self.steps.load(Ordering::Relaxed));
         self.bar.set_position(done);
         self.log();
     }
 
     /// How many steps of how many are done.
     pub fn set_of(&self, done: u64, total: u64) {
-        self.bar.set_length(total);
+        self.steps.store(total, Ordering::Relaxed);
         self.set(done);
+    }
+
+    /// How many bytes of how many there are, of what comes before the steps.
+    pub fn bytes(&self, what: &str, done: Bytes, all: Bytes) {
+        self.bar.set_style(bar_style("{msg} [{bar:40}] {elapsed}"));
+        self.bar.set_message(format!("{what}, {done} of {all}"));
+        self.bar.set_length(all.0);
+        self.bar.set_position(done.0);
+        self.log_with(&|after, message| format!("{message} after {} s", after.as_secs()));
     }
 
     /// What is being done.
@@ -109,15 +113,41 @@ impl Progress {
     }
 
     fn log(&self) {
+        self.log_with(&|after, message| {
+            let steps = (self.bar.position(), self.bar.length().unwrap_or(0));
+            let left = locked(&self.pace).left(steps.1, Instant::now());
+            line(message, steps, (after, left.unwrap_or_default()))
+        });
+    }
+
+    /// Writes a line, of the time until now and the message, if it is time for one.
+    fn log_with(&self, line: &dyn Fn(Duration, &str) -> String) {
         let mut last = locked(&self.last_line);
         if last.is_some_and(|last| last.elapsed() >= LINE) {
             *last = Some(Instant::now());
-            let steps = (self.bar.position(), self.bar.length().unwrap_or(0));
-            let left = locked(&self.pace).left(steps.1, Instant::now());
-            let times = (self.bar.elapsed(), left.unwrap_or_default());
-            complain(&line(&self.bar.message(), steps, times));
+            complain(&line(self.bar.elapsed(), &self.bar.message()));
         }
     }
+}
+
+/// How steps are drawn, with the time that is left.
+fn steps_style(pace: &Arc<Mutex<Pace>>) -> ProgressStyle {
+    let seen = Arc::clone(pace);
+    let left = move |state: &ProgressState, out: &mut dyn fmt::Write| {
+        // A bar that is narrower is drawn none the less.
+        let _ = match locked(&seen).left(state.len().unwrap_or(0), Instant::now()) {
+            Some(left) => write!(out, "{:#}", HumanDuration(left)),
+            None => out.write_str("-"),
+        };
+    };
+    bar_style("{msg} [{bar:40}] {pos}/{len} {elapsed} ETA {left}").with_key("left", left)
+}
+
+fn bar_style(template: &str) -> ProgressStyle {
+    let style = ProgressStyle::with_template(template);
+    style
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
 }
 
 fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {

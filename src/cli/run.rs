@@ -27,6 +27,7 @@ use super::output::{check_apart, check_outputs, check_spared};
 use super::pace::Around;
 use super::profile::cpu_options;
 use super::threads::DeviceThreads;
+use super::what_if::WhatIf;
 use crate::files::{Reserved, input_name, is_standard_input, is_standard_output};
 use answers::Answers;
 use choice::ChoiceArgs;
@@ -54,6 +55,8 @@ pub struct Args {
     model: Option<String>,
     #[command(flatten)]
     workload: WorkloadArgs,
+    #[command(flatten)]
+    what_if: WhatIf,
     #[command(flatten)]
     wish: super::plan::Wish,
     #[command(flatten)]
@@ -106,7 +109,10 @@ pub struct Args {
     resume: bool,
 }
 
-const PLANNING_FLAGS: [&str; 13] = [
+const PLANNING_FLAGS: [&str; 16] = [
+    "device_gb",
+    "host_gb",
+    "disk_gb",
     "compress_weight",
     "compress_cache",
     "sparse_attention",
@@ -230,8 +236,9 @@ fn execute(
     let predicted = prepared.profile.as_ref();
     let around = Around::begin(predicted.filter(|_| plan.prediction.is_some()), options);
     let progress = Progress::new("passes", lowering.num_pieces());
+    progress.say("taking memory, then passes");
     let mut executor = CpuExecutor::new(plan, &placement, source, options)?;
-    executor.on_progress(|done, all| progress.say(&format!("weights, {done} of {all}")));
+    executor.on_progress(|done, all| progress.bytes("weights", done, all));
     executor.set_prompts(&texts, &prepared.prompt_ids())?;
     let outlets = executor.outlets(&texts);
     let mut watched = Watched {

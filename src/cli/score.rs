@@ -181,6 +181,13 @@ fn text(rows: &[RunRow], score: &RunScore) -> String {
         ),
     };
     text.push_str("error: of the rate, predicted over measured (above 0: predicted too fast)\n");
+    if score.beyond_memory > 0 {
+        let _ = writeln!(
+            text,
+            "{} counted that need more memory than the machine has, predicted as if it had that",
+            count(score.beyond_memory as u64, "run")
+        );
+    }
     text + &out_of_memory(score)
 }
 

@@ -10,14 +10,16 @@ use std::sync::atomic::Ordering;
 use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::probe::ProbeOptions;
 use plimsoll_core::Dtype;
-use plimsoll_core::hardware::{HardwareProfile, Source, SourceKind};
+use plimsoll_core::hardware::{DeviceKind, HardwareProfile, Source, SourceKind};
+use plimsoll_sim::CostModel;
 
 use super::backend::Backend;
-use super::output::print_json;
+use super::output::{complain, print_json};
 use super::profile::{cpu_options, measure_with_progress, today};
 use super::threads::{DeviceThreads, differ, stated};
 use super::{Exit, Failure, Format, Progress, print};
 use crate::files::{read_text, write_text};
+use crate::report::count;
 use crate::residuals;
 use crate::validate::{
     BUILT_IN, BUILT_IN_FOR_GPUS, CaseError, Errors, Grid, Score, Setting, Validation, Why,
@@ -85,7 +87,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let (Some(hw), Some(measured)) = (&args.hw, &args.measured) {
         return again::run(args, hw, measured);
     }
-    let grid = read_grid(args)?;
+    let mut grid = read_grid(args)?;
     check_executable(&grid)?;
     args.backend.check_available()?;
     let given = args
@@ -93,6 +95,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .as_deref()
         .map(|hw| args.backend.profile(hw, "cases run"));
     let given = given.transpose()?;
+    if let Some(profile) = &given {
+        keep_known(&mut grid, profile);
+    }
     let threads = threads(args, given.as_ref())?;
     let cpu = args
         .backend
@@ -148,6 +153,41 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         printed?;
     }
     finish(args, validation, report.score.as_ref())
+}
+
+/// Leaves out cases of types that a processor's profile has no rates of, where it has those of others: another type's say little
+/// of it. A GPU multiplies f16 and bf16 alike.
+fn keep_known(grid: &mut Grid, profile: &HardwareProfile) {
+    let is_gpu = profile.kind == DeviceKind::Gpu;
+    let known = |dtype: Dtype| is_gpu || CostModel::new(profile, dtype).stand_in().is_none();
+    let (all, dtypes) = (grid.cases.len(), dtypes(grid));
+    if !dtypes.iter().any(|dtype| known(*dtype)) {
+        return;
+    }
+    grid.cases.retain(|case| known(case.dtype));
+    let left_out = all - grid.cases.len();
+    if left_out > 0 {
+        let unknown = dtypes.iter().filter(|dtype| !known(**dtype));
+        let names = |dtypes: &mut dyn Iterator<Item = &Dtype>| {
+            let names: Vec<&str> = dtypes.map(|dtype| dtype.name()).collect();
+            names.join(",")
+        };
+        complain(&format!(
+            "{} left out: {} has no rates of {} products; `plimsoll profile --dtype {}` measures all that are asked for",
+            count(left_out as u64, "case"),
+            profile.name,
+            names(&mut { unknown }),
+            names(&mut dtypes.iter()),
+        ));
+    }
+}
+
+/// The types of a grid's cases.
+fn dtypes(grid: &Grid) -> Vec<Dtype> {
+    let mut dtypes: Vec<Dtype> = grid.cases.iter().map(|case| case.dtype).collect();
+    dtypes.sort_by_key(|dtype| dtype.name());
+    dtypes.dedup();
+    dtypes
 }
 
 /// Threads of the emulated device, which have to be those of a profile that is given: it predicts no other.
@@ -212,13 +252,10 @@ fn open_output(dir: &Path) -> Result<(), Failure> {
 }
 
 fn measured(backend: Backend, grid: &Grid, cpu: &CpuOptions) -> anyhow::Result<HardwareProfile> {
-    let mut dtypes: Vec<Dtype> = grid.cases.iter().map(|c| c.dtype).collect();
-    dtypes.sort_by_key(|dtype| dtype.name());
-    dtypes.dedup();
     measure_with_progress(&ProbeOptions {
         cpu: cpu.clone(),
         quick: true,
-        dtypes: backend.computed(dtypes)?,
+        dtypes: backend.computed(dtypes(grid))?,
         models: Vec::new(),
         name: "this-machine".into(),
         date: today(),

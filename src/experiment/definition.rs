@@ -415,6 +415,10 @@ fn default_gen_len() -> u32 {
 /// # Errors
 /// A folder that is not there or holds none; what is wrong in one.
 pub fn read_folder(folder: &Path) -> Result<Vec<Definition>, InputError> {
+    if folder.is_file() {
+        let remedy = "give the folder that it is in";
+        return Err(InputError::bad_whole_file(folder, "is a file", remedy));
+    }
     let entries = std::fs::read_dir(folder).map_err(|e| InputError::unreadable(folder, &e))?;
     let paths = entries.flatten().map(|entry| entry.path());
     let mut paths: Vec<PathBuf> = paths
@@ -446,6 +450,12 @@ fn in_order(name: &str) -> (String, u32, String) {
     (word.to_owned(), number, name.to_owned())
 }
 
+/// What all files of tables have.
+#[derive(Deserialize)]
+struct Kinded {
+    kind: Option<String>,
+}
+
 /// A name that nothing has is this file's fault, not the command line's.
 pub(super) fn faulty<E: Display>(path: &Path, key: &'static str) -> impl Fn(E) -> InputError {
     move |error| InputError::bad_file(path, key, error.to_string(), "correct the file")
@@ -453,7 +463,13 @@ pub(super) fn faulty<E: Display>(path: &Path, key: &'static str) -> impl Fn(E) -
 
 fn read(path: &Path) -> Result<Definition, InputError> {
     let text = read_text(path)?;
-    let written: Written = TomlText { path, text: &text }.parse()?;
+    let text = TomlText { path, text: &text };
+    if text.parse::<Kinded>()?.kind.is_none() {
+        let problem = "is no table: it has no `kind`";
+        let remedy = "give it one, as those in experiments/flexgen have; a grid is for `plimsoll validate --grid`";
+        return Err(InputError::bad_whole_file(path, problem, remedy));
+    }
+    let written: Written = text.parse()?;
     Ok(Definition {
         name: stem(path),
         title: written.title().clone(),

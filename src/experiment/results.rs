@@ -143,13 +143,17 @@ impl Table {
     }
 }
 
-/// Simulates all that is defined.
+/// Simulates all that is defined; `watch` hears what comes next.
 ///
 /// # Errors
 /// A run that means nothing for its model; an error of ours.
-pub fn make(definitions: &[Definition]) -> anyhow::Result<Vec<Outcome>> {
+pub fn make(
+    definitions: &[Definition],
+    watch: &dyn Fn(usize, &Definition),
+) -> anyhow::Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
-    for definition in definitions {
+    for (done, definition) in definitions.iter().enumerate() {
+        watch(done, definition);
         outcomes.push(match &definition.kind {
             Kind::Runs {
                 runs,

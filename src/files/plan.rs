@@ -91,6 +91,11 @@ pub fn read_plan(path: &Path) -> Result<Plan, InputError> {
         InputError::bad_file(path, said.key, said.problem, said.remedy)
     };
     let version: Version = serde_json::from_str(&text).map_err(wrong)?;
+    if version.schema_version.is_none() {
+        let problem = "is no plan: it has no `schema_version`";
+        let remedy = "give what `plimsoll plan -o FILE` wrote";
+        return Err(InputError::bad_whole_file(path, problem, remedy));
+    }
     if let Some(found) = version.schema_version
         && found != u64::from(PLAN_SCHEMA_VERSION)
     {

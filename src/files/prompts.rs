@@ -125,7 +125,8 @@ const EXAMPLE: &str = r#"{"id": 1, "prompt": "Once upon a time"}"#;
 fn read_line(line: &str) -> Result<Line, Complaint> {
     serde_json::from_str(line).map_err(|error| {
         let said = explain(line, &error);
-        if serde_json::from_str::<Value>(line).is_ok_and(|value| !value.is_object()) {
+        let is_text = error.is_syntax() && !line.trim_start().starts_with('{');
+        if is_text || serde_json::from_str::<Value>(line).is_ok_and(|value| !value.is_object()) {
             return Complaint {
                 key: "line 1".to_owned(),
                 problem: "is no object".to_owned(),

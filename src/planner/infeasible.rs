@@ -110,8 +110,8 @@ impl fmt::Display for Infeasible {
         let of_stages = stages.map_or(String::new(), |stages| format!(" in {stages}"));
         let (remedy, lacks) = (self.remedy(), self.lacks());
         let also = self.also.iter().map(|(bound, bytes)| match bound {
-            Bound::Tier(tier) => format!(", and {bytes} of the {tier} tier"),
-            Bound::PageLocked => format!(", and {bytes} that is to be page-locked"),
+            Bound::Tier(tier) => format!("; the {tier} tier is {bytes} too small for it as well"),
+            Bound::PageLocked => format!("; {bytes} too much is to be page-locked as well"),
         });
         let also: String = also.collect();
         write!(

@@ -58,7 +58,7 @@ pub fn serve_text(title: &str, it: &ServeSummary) -> String {
     };
     format!(
         "{title}\n\n\
-         throughput {} requests/s, {} tokens/s ({}{refused}, {} tokens in {} s)\n\
+         throughput {} requests/s, {} tokens/s ({}{refused}, {} in {} s)\n\
          goodput    {} requests/s within {} s a token ({}{of_served})\n\
          iterations {}, {} sequences each on average, {} at most; one is under way {} of the time\n\
          KV cache   {} tokens{at_the_end}: {} in use, {} reserved, on average\n\
@@ -66,7 +66,7 @@ pub fn serve_text(title: &str, it: &ServeSummary) -> String {
         three_digits(it.requests_per_s),
         three_digits(it.output_tokens_per_s),
         count(it.completed, "request"),
-        it.output_tokens,
+        count(it.output_tokens, "token"),
         three_digits(it.duration_s),
         three_digits(it.goodput_per_s),
         it.slo_s_per_token,

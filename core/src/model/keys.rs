@@ -6,7 +6,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{Family, ModelError};
+use super::{Family, ModelError, registry};
 
 /// The keys of one `config.json`.
 pub(super) struct Keys<'a> {
@@ -36,7 +36,11 @@ impl<'a> Keys<'a> {
             ));
         };
         let Some(family) = Family::from_model_type(&found) else {
-            return Err(keys.unsupported("model_type", &found, supported()));
+            let supported = match registry::is_mixture(&found) {
+                true => format!("dense models, no mixtures of experts: {}", supported()),
+                false => supported(),
+            };
+            return Err(keys.unsupported("model_type", &found, supported));
         };
         keys.family = family;
         keys.refuse_quantized()?;
@@ -50,7 +54,7 @@ impl<'a> Keys<'a> {
         };
         let method = config["quant_method"].as_str().unwrap_or("some method");
         let supported =
-            "checkpoints in f32, f16 or bf16, whose weights --compress-weight keeps in 4 bits";
+            "its checkpoint in f32, f16 or bf16, whose weights --compress-weight keeps in 4 bits";
         Err(self.unsupported("quantization_config", method, supported.to_owned()))
     }
 

@@ -85,10 +85,15 @@ pub fn of_that_shape(name: &str) -> Option<&'static str> {
     names().find(|known| *known == shape)
 }
 
+/// Whether a name, in small letters, is that of a mixture of experts.
+pub(super) fn is_mixture(name: &str) -> bool {
+    EXPERTS.iter().any(|part| name.contains(part))
+}
+
 /// What to do about a name that nothing has, if more is known than that.
 pub fn instead_of(name: &str) -> Option<String> {
     let wanted = name.to_ascii_lowercase();
-    if EXPERTS.iter().any(|part| wanted.contains(part)) {
+    if is_mixture(&wanted) {
         return Some("mixtures of experts are not implemented; choose a dense model (`plimsoll models list`)".to_owned());
     }
     meant(&wanted).map(|near| near + " (`plimsoll models list` has all names)")

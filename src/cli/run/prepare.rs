@@ -221,7 +221,7 @@ fn profile(
             })?
         }
     };
-    Ok(Some(profile))
+    Ok(Some(args.what_if.of(profile)))
 }
 
 /// What is slowed down.
@@ -502,8 +502,7 @@ fn same_model(args: &Args, plan: &Plan, model: &FoundModel) -> Result<(), InputE
     )))
 }
 
-/// The prompts, which are made up where none are given. A plan without a number of prompts takes as many
-/// as there are.
+/// The prompts, which are made up where none are given. A plan takes as many as there are, in blocks as large as planned.
 fn for_plan(
     args: &Args,
     prompts: Option<Vec<Prompt>>,
@@ -518,23 +517,24 @@ fn for_plan(
         return Ok(random_prompts(args.seed, planned, length, vocabulary));
     };
     let found = prompts.len() as u64;
+    let is_for_so_many = found == planned && Part::of(plan) == Part::Whole;
     if found != planned && workload.num_prompts.is_some() {
-        let given = count(found, "prompt");
-        let problem = format!("{given}, the plan is for {planned}");
-        let remedy = format!("give {planned}, or plan with --num-prompts {found}");
-        return Err(InputError::bad_file(path, "all lines", problem, remedy).into());
+        complain(&format!(
+            "{}: {}, the plan is for {planned}; one with --num-prompts {found} may be faster",
+            path.display(),
+            count(found, "prompt")
+        ));
     }
-    if workload.num_prompts.is_none() {
-        // What was expected of a full block, or of a steady state, says nothing about a run of this many.
-        let is_a_block = found == planned && Part::of(plan) == Part::Whole;
+    if workload.num_prompts != Some(found) {
+        // What was expected of a full block, of a steady state or of others says nothing about a run of this many.
         plan.workload.num_prompts = Some(found);
-        plan.prediction.take_if(|_| !is_a_block);
+        plan.prediction.take_if(|_| !is_for_so_many);
         has_room(plan, found)?;
     }
     Ok(prompts)
 }
 
-/// That a plan for prompts without end has room for so many: their texts, and their answers, are on the host.
+/// That a plan for another number of prompts has room for so many: their texts, and their answers, are on the host.
 fn has_room(plan: &Plan, prompts: u64) -> anyhow::Result<()> {
     let remedy = format!("plan with --num-prompts {prompts}");
     check_fits(plan).map_err(|why| match why {

@@ -85,7 +85,7 @@ fn text(again: &Again, profile: &HardwareProfile) -> String {
         profile.name
     );
     text.push_str(&errors_text("error of latency", &again.errors));
-    let then = "as predicted then, at that pace";
+    let then = "as predicted then, at the profile's own pace";
     text.push_str(&errors_text(then, &again.errors_then));
     if !again.by_plan {
         text.push_str(

@@ -234,6 +234,7 @@ impl Row {
                     Some(0) => format!(
                         "{name} is 0 (a request that failed: BurstGPT has files without these)"
                     ),
+                    _ if text.is_empty() => format!("{name} is missing"),
                     _ => format!("{name} is `{text}`, which is no length"),
                 })
         };
