@@ -90,14 +90,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut grid = read_grid(args)?;
     check_executable(&grid)?;
     args.backend.check_available()?;
-    let given = args
-        .hw
-        .as_deref()
-        .map(|hw| args.backend.profile(hw, "cases run"));
+    let given = args.hw.as_deref();
+    let given = given.map(|hw| args.backend.profile(hw, "cases run"));
     let given = given.transpose()?;
-    if let Some(profile) = &given {
-        keep_known(&mut grid, profile);
-    }
+    given
+        .iter()
+        .for_each(|profile| keep_known(&mut grid, profile));
     let threads = threads(args, given.as_ref())?;
     let cpu = args
         .backend

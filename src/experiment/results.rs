@@ -154,70 +154,75 @@ pub fn make(
     let mut outcomes = Vec::new();
     for (done, definition) in definitions.iter().enumerate() {
         watch(done, definition);
-        outcomes.push(match &definition.kind {
-            Kind::Runs {
-                runs,
-                machines,
-                used_for,
-            } => Outcome::Table(Table {
-                used_for: *used_for,
-                rows: run_rows(runs, machines)?,
-            }),
-            Kind::Systems {
-                runs,
-                machine,
-                used_for,
-            } => {
-                let row = |run: &Published| system_row(run, machine);
-                let rows = on_all_processors(runs.iter().collect(), &row);
-                Outcome::Table(Table {
-                    used_for: *used_for,
-                    rows: rows.into_iter().collect::<Result<Vec<Row>, _>>()?,
-                })
-            }
-            Kind::Pareto {
-                machine,
-                model,
-                workload,
-                systems,
-                ..
-            } => {
-                let setting = Setting {
-                    profile: machine,
-                    model,
-                    workload: *workload,
-                };
-                Outcome::Frontier(points(setting, systems, None, &|_, _| ())?)
-            }
-            Kind::Schedules(schedules) => Outcome::Schedules(schedules.rows()?),
-            Kind::Ablation => Outcome::Ablation(ablation(definitions)?),
-            Kind::Gains(gains) => Outcome::Serving(gains.table()?),
-            Kind::Sizes(sizes) => Outcome::Serving(sizes.table()?),
-            Kind::AgainstFlexGen(against) => Outcome::Serving(against.table()?),
-            Kind::Stalls { layers, swaps } => Outcome::Serving(stalls(layers, swaps)),
-            Kind::Iterations(iterations) => Outcome::Serving(iterations.table()),
-            Kind::Offline(offline) => Outcome::Serving(offline.table()?),
-            Kind::Pipelined(pipelined) => Outcome::Serving(pipelined.table()?),
-            Kind::Predictors(predictors) => Outcome::Serving(predictors.table()?),
-            Kind::InTime(in_time) => Outcome::Serving(in_time.table()?),
-            Kind::Dataflow(dataflow) => Outcome::Serving(dataflow.table()),
-            Kind::Memory { scene, systems, .. } => {
-                let setting = Setting {
-                    profile: &scene.machine,
-                    model: &scene.model,
-                    workload: scene.workload,
-                };
-                let points = memory::points(setting, systems, &memory::sizes(setting), &|_, _| ());
-                Outcome::Memory(points?)
-            }
-            Kind::Breakdown(asked) => Outcome::Breakdown(asked.rows()?),
-            Kind::Parts(asked) => Outcome::Parts(asked.rows()?),
-            Kind::Gain(asked) => Outcome::Gain(asked.rows()?),
-            Kind::Batches(asked) => Outcome::Batches(asked.rows()?),
-        });
+        outcomes.push(outcome(definition, definitions)?);
     }
     mark_fitted(&mut outcomes);
     Ok(outcomes)
+}
+
+/// What comes out of one of all.
+fn outcome(definition: &Definition, definitions: &[Definition]) -> anyhow::Result<Outcome> {
+    Ok(match &definition.kind {
+        Kind::Runs {
+            runs,
+            machines,
+            used_for,
+        } => Outcome::Table(Table {
+            used_for: *used_for,
+            rows: run_rows(runs, machines)?,
+        }),
+        Kind::Systems {
+            runs,
+            machine,
+            used_for,
+        } => {
+            let row = |run: &Published| system_row(run, machine);
+            let rows = on_all_processors(runs.iter().collect(), &row);
+            Outcome::Table(Table {
+                used_for: *used_for,
+                rows: rows.into_iter().collect::<Result<Vec<Row>, _>>()?,
+            })
+        }
+        Kind::Pareto {
+            machine,
+            model,
+            workload,
+            systems,
+            ..
+        } => {
+            let setting = Setting {
+                profile: machine,
+                model,
+                workload: *workload,
+            };
+            Outcome::Frontier(points(setting, systems, None, &|_, _| ())?)
+        }
+        Kind::Schedules(schedules) => Outcome::Schedules(schedules.rows()?),
+        Kind::Ablation => Outcome::Ablation(ablation(definitions)?),
+        Kind::Gains(gains) => Outcome::Serving(gains.table()?),
+        Kind::Sizes(sizes) => Outcome::Serving(sizes.table()?),
+        Kind::AgainstFlexGen(against) => Outcome::Serving(against.table()?),
+        Kind::Stalls { layers, swaps } => Outcome::Serving(stalls(layers, swaps)),
+        Kind::Iterations(iterations) => Outcome::Serving(iterations.table()),
+        Kind::Offline(offline) => Outcome::Serving(offline.table()?),
+        Kind::Pipelined(pipelined) => Outcome::Serving(pipelined.table()?),
+        Kind::Predictors(predictors) => Outcome::Serving(predictors.table()?),
+        Kind::InTime(in_time) => Outcome::Serving(in_time.table()?),
+        Kind::Dataflow(dataflow) => Outcome::Serving(dataflow.table()),
+        Kind::Memory { scene, systems, .. } => {
+            let setting = Setting {
+                profile: &scene.machine,
+                model: &scene.model,
+                workload: scene.workload,
+            };
+            let points = memory::points(setting, systems, &memory::sizes(setting), &|_, _| ());
+            Outcome::Memory(points?)
+        }
+        Kind::Breakdown(asked) => Outcome::Breakdown(asked.rows()?),
+        Kind::Parts(asked) => Outcome::Parts(asked.rows()?),
+        Kind::Gain(asked) => Outcome::Gain(asked.rows()?),
+        Kind::Batches(asked) => Outcome::Batches(asked.rows()?),
+    })
 }
 
 /// Tables repeat runs of each other.
