@@ -182,6 +182,41 @@ fn a_run_takes_prompts_and_refuses_wrong_ones() {
 }
 
 #[test]
+fn a_plan_for_some_prompts_runs_more_or_fewer() {
+    let place = Place::new();
+    place.write("small.toml", &small_machine(SMALL));
+    let model = tiny_opt();
+    place.text(&format!(
+        "simulate --hw small.toml --model {model} --dtype f32 --num-prompts 4 {POLICY} -o plan.json"
+    ));
+    let line = |id: u32| {
+        format!(
+            "{{\"id\": {id}, \"prompt_token_ids\": {:?}}}\n",
+            [id + 5; 16]
+        )
+    };
+    let prompts: Vec<String> = (0..7).map(line).collect();
+    let run = format!("run --plan plan.json --model {model} --prompts p.jsonl --format json");
+    let answers = |of: &[String]| {
+        place.write("p.jsonl", &of.concat());
+        let output = place.run(&run);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        assert_eq!(said.contains("the plan is for 4"), of.len() != 4, "{said}");
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        // What was predicted of four says nothing of others.
+        assert_eq!(result["prediction"].is_null(), of.len() != 4);
+        result["outputs"].as_array().unwrap().clone()
+    };
+    let four = answers(&prompts[..4]);
+    assert_eq!(answers(&prompts[..2]), four[..2]);
+    let seven = answers(&prompts);
+    assert_eq!((seven.len(), &seven[..4]), (7, &four[..]));
+    let flag = place.refused(&format!("{run} --device-gb 1"), 2, &["--device-gb"]);
+    assert!(flag.contains("--plan"), "{flag}");
+}
+
+#[test]
 fn a_plan_for_another_model_is_refused_by_key() {
     let place = Place::new();
     tiny_plan(&place);

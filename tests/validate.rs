@@ -421,6 +421,29 @@ fn an_interruption_keeps_what_had_ended() {
 }
 
 #[test]
+fn cases_of_types_that_the_profile_does_not_know_are_left_out_beside_others() {
+    let shape = GRID.split("[[placement]]").next().expect("a model");
+    let shape = &shape[shape.find("[[model]]").expect("a model")..];
+    let other = shape.replace("\"tiny\"", "\"half\"\ndtype = \"bf16\"");
+    let place = Place::new(&GRID.replacen("[[model]]", &format!("{other}\n[[model]]"), 1));
+    let output = place.run(&LOOSE);
+    let said = errors(&output);
+    assert!(output.status.success(), "{said}");
+    for words in ["2 cases left out", "no rates of bf16", "--dtype bf16,f32"] {
+        assert!(said.contains(words), "no `{words}` in {said}");
+    }
+    let cases = place.json("out/cases.json")["cases"].clone();
+    let names: Vec<&str> = cases
+        .as_array()
+        .expect("cases")
+        .iter()
+        .filter_map(|it| it["case"].as_str())
+        .collect();
+    assert_eq!(names.len(), 2);
+    assert!(names.iter().all(|name| name.contains("tiny")), "{names:?}");
+}
+
+#[test]
 fn what_predictions_rest_on_is_said() {
     // The profile knows products of up to 64 tokens, in f32.
     let longer = GRID.replace("prompt_len = 8", "prompt_len = 60");

@@ -106,7 +106,7 @@ impl<'a> CsvText<'a> {
         match error.kind() {
             ErrorKind::UnequalLengths {
                 expected_len, len, ..
-            } => self.wrong(line, format!("{len} values for {expected_len} columns")),
+            } => self.wrong(line, format!("values: {len}, columns: {expected_len}")),
             _ => self.wrong(line, error.to_string()),
         }
     }
@@ -216,7 +216,7 @@ mod tests {
                 "a,b\n# a note\n\n1,x\n?,y\n",
                 "line 5: a: invalid digit found in string; mend it",
             ),
-            ("a,b\n1\n", "line 2: 1 values for 2 columns; mend it"),
+            ("a,b\n1\n", "line 2: values: 1, columns: 2; mend it"),
             (
                 "a,b\n1,x\n2,\"y\n3,z\n",
                 "line 3: a quote is not closed; mend it",
