@@ -29,6 +29,7 @@ fn profile() -> HardwareProfile {
         victim,
         beside,
         rate: Quantity::new(rate, "made-up"),
+        while_reading: None,
     };
     profile.contention = PAIRS.map(pair).to_vec();
     profile

@@ -581,6 +581,12 @@ fn contention_and_sources_are_checked() {
         &["twice", "keep one"],
     );
     refuses(
+        "rate = { value = 0.8, source = \"lab\" }",
+        "rate = { value = 0.8, source = \"lab\" }\nwhile_reading = { value = 0.5, source = \"lab\" }",
+        "contention[1].while_reading",
+        &["the GPU's reading of weights", "leave it out"],
+    );
+    refuses(
         "launch_s = { value = 1e-6, source = \"lab\"",
         "launch_s = { value = 1e-6, source = \"laab\"",
         "compute.launch_s.source",
@@ -864,6 +870,16 @@ fn contention_scales_with_the_duty_of_a_capped_link() {
         capped.contention_factor(ResourceKind::Gpu, ResourceKind::Cpu),
         1.0
     );
+    // So does what is kept while the GPU reads weights, which a file says again.
+    let mut reading = mini();
+    let pair = &mut reading.contention[0];
+    (pair.victim, pair.beside) = (ResourceKind::Gpu, ResourceKind::H2d);
+    pair.while_reading = Some(Quantity::new(0.5, "lab"));
+    let written = HardwareProfile::parse(&reading.to_toml(), "written.toml", &parents);
+    assert_eq!(written.expect("a profile"), reading);
+    let capped = reading.with_link_cap(Some(BytesPerSecond(5e9)), None);
+    let kept = capped.contention[0].while_reading.as_ref();
+    assert_eq!(kept.map(|rate| rate.value), Some(0.75));
     // A cap above the link changes no rate.
     let loose = mini().with_link_cap(Some(BytesPerSecond(1e12)), None);
     assert_eq!(loose.links, mini().links);

@@ -9,8 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use plimsoll_core::executor::{ExecutionError, Executor, NotSubmitted, Times, Until};
-use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::hardware::contention::{delay_of, rate_of};
+use plimsoll_core::hardware::contention::rate_of;
 use plimsoll_core::program::{
     Machine, Op, OpId, Program, Resource, ResourceId, ResourceKind, TaskId,
 };
@@ -19,6 +18,7 @@ use plimsoll_core::traffic::Background;
 use plimsoll_core::units::Seconds;
 
 use crate::background::OnLanes;
+use crate::contention::Contention;
 use crate::cost::CostModel;
 use crate::host_memory::HostMemory;
 use crate::lanes::LaneSet;
@@ -33,10 +33,7 @@ const UNDISTURBED: (f64, f64) = (1.0, 0.0);
 pub struct Simulator {
     cost: CostModel,
     lanes: Vec<Lane>,
-    /// By victim, then the lane beside it: seconds lost to each second of work.
-    delays: Vec<f64>,
-    /// For each lane, the lanes that slow it.
-    slowed_by: Vec<LaneSet>,
+    contention: Contention,
     host_memory: Option<HostMemory>,
     /// Of each running lane, what it goes on at where a host's memory is shared; kept for its room.
     rates: Vec<f64>,
@@ -134,7 +131,6 @@ impl Simulator {
     /// An engine for programs on this machine.
     pub fn new(machine: &Machine, cost: CostModel) -> Simulator {
         let lanes: Vec<Lane> = machine.resources.iter().map(|r| Lane::new(*r)).collect();
-        let (delays, slowed_by) = contention(machine, cost.profile());
         let [usual, between_streams] = cost.profile().compute.handoffs().map(|time| time.0);
         Simulator {
             handoff: Handoff {
@@ -145,10 +141,9 @@ impl Simulator {
             rates: vec![1.0; machine.resources.len()],
             stages_ahead: cost.profile().links.staged_ahead.is_some(),
             traffic: OnLanes::none(),
+            contention: Contention::new(machine, cost.profile()),
             cost,
             lanes,
-            delays,
-            slowed_by,
             running: LaneSet::default(),
             blocked_on: vec![NOBODY; machine.resources.len()],
             pieces: VecDeque::new(),
@@ -200,9 +195,11 @@ impl Simulator {
             return;
         }
         let seconds = piece.seconds_of(queued.op, (lane, this.resource), &self.cost);
+        let op = &piece.program.ops()[queued.op.0 as usize];
+        let this_lane = (lane, this.resource);
+        self.contention.begin(this_lane, op, (&self.cost, seconds));
         if let Some(memory) = &mut self.host_memory {
-            let op = &piece.program.ops()[queued.op.0 as usize];
-            memory.begin((lane, this.resource), op, (&self.cost, seconds));
+            memory.begin(this_lane, op, (&self.cost, seconds));
         }
         this.head += 1;
         this.task = task;
@@ -253,18 +250,18 @@ impl Simulator {
 
     /// Re-times what runs, where the lanes beside it have changed, or traffic has.
     fn retime(&mut self) {
-        let (running, num_lanes) = (self.running, self.lanes.len());
+        let (running, contention) = (self.running, &self.contention);
         running.for_each(|lane| {
-            let beside = running.and(self.slowed_by[lane]);
-            let delays = &self.delays[lane * num_lanes..][..num_lanes];
+            let beside = running.and(contention.slowed_by(lane));
+            let delays = contention.delays(lane);
             let by_traffic = self.traffic.delay(delays, |other| running.contains(other));
             let traffic = (self.traffic.left(lane), by_traffic);
             let this = &mut self.lanes[lane];
-            if beside == this.beside && traffic == this.traffic {
+            let is_as_it_was = beside == this.beside && traffic == this.traffic;
+            if is_as_it_was && !contention.asks_what_runs() {
                 return;
             }
-            let mut delay = by_traffic;
-            beside.for_each(|other| delay += delays[other]);
+            let delay = by_traffic + contention.delay(lane, beside);
             this.pace = rate_of(delay) * traffic.0;
             this.beside = beside;
             this.traffic = traffic;
@@ -464,27 +461,6 @@ impl Lane {
     }
 }
 
-/// The profile's pairwise rates for the resources of a machine: delays by victim and by the lane beside
-/// it, and for each lane those that slow it.
-fn contention(machine: &Machine, profile: &HardwareProfile) -> (Vec<f64>, Vec<LaneSet>) {
-    let resources = &machine.resources;
-    let mut delays = Vec::with_capacity(resources.len() * resources.len());
-    let mut slowed_by = vec![LaneSet::default(); resources.len()];
-    for (victim, of) in resources.iter().enumerate() {
-        for (beside, with) in resources.iter().enumerate() {
-            let rate = match victim != beside && machine.share_something(*of, *with) {
-                true => profile.contention_factor(of.kind, with.kind),
-                false => 1.0,
-            };
-            delays.push(delay_of(rate));
-            if rate < 1.0 {
-                slowed_by[victim].insert(beside);
-            }
-        }
-    }
-    (delays, slowed_by)
-}
-
 impl Executor for Simulator {
     fn submit(&mut self, piece: Arc<Program>) -> Result<(), ExecutionError> {
         let mut first_dep = 0;
@@ -546,7 +522,7 @@ impl Executor for Simulator {
         let known = || Known {
             resources: lanes.map(|lane| lane.resource).collect(),
             cost: self.cost.clone(),
-            delays: self.delays.clone(),
+            contention: self.contention.clone(),
             handoff: self.handoff,
         };
         // What others carry changes times while tasks run, and so does a host's memory that does not do for its links.
@@ -565,7 +541,7 @@ impl Executor for Simulator {
 struct Known {
     resources: Vec<Resource>,
     cost: CostModel,
-    delays: Vec<f64>,
+    contention: Contention,
     handoff: Handoff,
 }
 
@@ -575,8 +551,8 @@ impl Times for Known {
     }
 
     fn share(&self, of: ResourceId, beside: ResourceId) -> f64 {
-        let row = usize::from(of.0) * self.resources.len();
-        rate_of(self.delays[row + usize::from(beside.0)])
+        self.contention
+            .rate(usize::from(of.0), usize::from(beside.0))
     }
 
     fn handoff(&self, from: ResourceId, to: ResourceId) -> Seconds {

@@ -2,6 +2,7 @@
 
 mod background;
 pub mod closed_form;
+mod contention;
 pub mod cost;
 mod engine;
 mod host_memory;

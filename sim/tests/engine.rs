@@ -4,16 +4,18 @@ use std::sync::Arc;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::executor::{Executor, Until};
-use plimsoll_core::hardware::{Contention, Curve, HardwareProfile, Quantity, embedded};
+use plimsoll_core::hardware::{Contention, Curve, HardwareProfile, Quantity, WeightRead, embedded};
+use plimsoll_core::model::registry;
 use plimsoll_core::program::{
-    BufferId, Cell, HostPages, Machine, NewTask, Op, Program, ResourceKind, TaskId,
+    BufferId, Cell, Gemm, Gemms, HostPages, Machine, NewTask, Op, Program, ResourceKind, Stage,
+    TaskId,
 };
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::trace::Trace;
 use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_sim::{CostModel, Simulator};
 
-use ResourceKind::{D2h, DiskRead, H2d, Sync};
+use ResourceKind::{D2h, DiskRead, Gpu, H2d, Sync};
 
 /// Copies carry a byte a second, and nothing else takes time.
 fn profile() -> HardwareProfile {
@@ -212,6 +214,7 @@ fn delays_add_and_what_is_left_is_timed_again() {
         victim: H2d,
         beside,
         rate: Quantity::new(0.5, "test"),
+        while_reading: None,
     };
     profile.contention = vec![half(D2h), half(DiskRead)];
     let trace = run(
@@ -220,4 +223,71 @@ fn delays_add_and_what_is_left_is_timed_again() {
     );
     // A third of the pace for 3 s, a half for 2 s, and then alone.
     assert_eq!(ends(&trace), [7.0, 3.0, 5.0]);
+}
+
+/// Beside a copy, one product that does nothing but read weights, and then one of so many rows that it reads for a part of its time.
+#[test]
+fn copies_wait_longer_beside_products_that_read_their_weights() {
+    let mut profile = profile();
+    let curve = |rate| Curve::new(vec![(1.0, rate)], "test", None).expect("a point");
+    profile.compute.launch.value = Seconds::ZERO;
+    profile.compute.weight_read = vec![WeightRead {
+        dtype: Dtype::F16,
+        rate: curve(1e9),
+    }];
+    let pair = |victim, beside| Contention {
+        victim,
+        beside,
+        rate: Quantity::new(0.8, "test"),
+        while_reading: Some(Quantity::new(0.5, "test")),
+    };
+    profile.contention = vec![pair(H2d, Gpu), pair(Gpu, H2d)];
+    let model = registry::find("opt-1.3b").expect("registered");
+    let cost = CostModel::of_model(&profile, &model, Dtype::F16);
+    let machine = Machine::single_gpu(PerTier::from_fn(|_| Bytes(0)));
+    let product = |m| Op::Linear {
+        stage: Stage::Mlp,
+        m,
+        gemms: Gemms::new(&[Gemm { n: 8192, k: 8192 }]),
+        position: 0,
+        reused: false,
+        compressed: false,
+        packed_elements: 0,
+    };
+    let copy = Op::Move {
+        bytes: Bytes(10),
+        from: Bytes(0),
+        to: Bytes(0),
+        host: HostPages::Locked,
+    };
+    let mut program = Program::new();
+    for (op, kind) in [(copy, H2d), (product(1), Gpu), (product(8192), Gpu)] {
+        let op = program.op(op);
+        program.push(NewTask {
+            op,
+            resource: machine.resource(kind, 0).expect("a resource"),
+            cell: Cell::default(),
+            deps: &[],
+            args: &[],
+            takes: &[],
+            gives: &[],
+        });
+    }
+    let gpu = machine.resources[usize::from(machine.resource(Gpu, 0).expect("one").0)];
+    let [one_row, many] = [1, 8192].map(|m| cost.seconds(gpu, &product(m)).0);
+    let read_s = 8192.0 * 8192.0 * 2.0 / 1e9;
+    assert!((one_row / read_s - 1.0).abs() < 1e-9, "{one_row}");
+    let share = read_s / many;
+    assert!((0.1..0.9).contains(&share), "{share}");
+    let mut simulator = Simulator::new(&machine, cost);
+    simulator.submit(Arc::new(program)).expect("taken");
+    simulator.wait(Until::Idle).expect("ends");
+    let found = ends(simulator.trace());
+    // Delays of 1 and a quarter.
+    let of_many = 1.0 + 0.25 + 0.75 * share;
+    let (first, second) = (2.0 * one_row, many * of_many);
+    let expected = [10.0 + one_row + second - many, first, first + second];
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found - expected).abs() < 1e-6, "{found}, not {expected}");
+    }
 }

@@ -409,6 +409,14 @@ fn weight_reads(reads: &[(Dtype, Bytes, Timed)]) -> Vec<WeightRead> {
     by_type.into_iter().map(of).collect()
 }
 
+/// What an element of the largest model's weights takes to read; none where that was not measured of its type.
+pub(super) fn read_s(reads: &[(Dtype, Bytes, Timed)], dtype: Dtype) -> Option<f64> {
+    let all = weight_reads(reads);
+    let of_type = all.iter().find(|read| read.dtype == dtype)?;
+    let (_, bytes_per_s) = of_type.rate.points().last()?;
+    Some(dtype.size_bytes() as f64 / bytes_per_s)
+}
+
 /// The reference work at the pace that all rates are for; the spread is that of the moments.
 fn pace(measured: &Measured) -> Pace {
     let usual = measured.usual();

@@ -2,23 +2,22 @@
 //!
 //! Tasks that take `alone` by themselves and lasted `wall` beside others lost `wall - alone`, which is the
 //! sum over their neighbours of `delay[j] * worked[j]`: what they did of their own work while engine j was busy,
-//! in seconds alone. Least squares over all that an engine did, with no negative delays, gives each
+//! in seconds alone. Beside a GPU, and of one, a pair has two delays: one while the GPU reads weights that no cache holds, one while it
+//! computes. Least squares over all that an engine did, with no negative delays, gives each
 //! pair's; [`rate_of`] it is what a profile states. The simulator slows tasks by the same rule. All of that is measured in
 //! some rounds, and a pair's median counts: what a shared machine's neighbours do in one round is nobody's loss.
 
 use std::collections::BTreeMap;
 
-use plimsoll_core::Dtype;
 use plimsoll_core::hardware::contention::{delay_of, rate_of};
 use plimsoll_core::hardware::{Contention, Quantity};
-use plimsoll_core::lower::{LowerError, footprint};
-use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::Policy;
 use plimsoll_core::program::{Op, ResourceKind};
-use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::Bytes;
 
-use super::compute::{self, Kind};
+mod plans;
+
+pub(super) use plans::plans;
+
 use super::samples::Timed;
 use super::stats::median;
 
@@ -53,81 +52,6 @@ const RIDGE_S: f64 = 10e-3;
 /// A GPU and its links do several times as much in a second, by a clock that no other process holds up.
 const GPU_SOONER: f64 = 5.0;
 
-/// What runs beside each other.
-struct Beside {
-    sequences: u32,
-    batches: u32,
-    gen_len: u32,
-    percent: [f64; 6],
-    cpu_attention: bool,
-    /// Of layers so wide that caches do not hold them, where that matters.
-    wide: bool,
-}
-
-/// Of one GPU batch weights come in one piece, with overlap and without; only beside others does the GPU compute while the CPU does. A
-/// sequence's products take all that memory gives, as copies do, where plans wait for copies; those of many sequences hardly any.
-const PLACEMENTS: [Beside; 4] = [
-    Beside {
-        sequences: 16,
-        batches: 1,
-        gen_len: 6,
-        percent: [0.0, 100.0, 0.0, 100.0, 0.0, 100.0],
-        cpu_attention: false,
-        wide: false,
-    },
-    Beside {
-        sequences: 1,
-        batches: 1,
-        gen_len: 24,
-        percent: [0.0, 100.0, 100.0, 0.0, 100.0, 0.0],
-        cpu_attention: false,
-        wide: true,
-    },
-    Beside {
-        sequences: 16,
-        batches: 1,
-        gen_len: 6,
-        percent: [0.0, 0.0, 100.0, 0.0, 100.0, 0.0],
-        cpu_attention: false,
-        wide: false,
-    },
-    Beside {
-        sequences: 4,
-        batches: 4,
-        gen_len: 6,
-        percent: [100.0, 0.0, 0.0, 60.0, 100.0, 0.0],
-        cpu_attention: true,
-        wide: false,
-    },
-];
-
-/// Each placement with overlap, and the same without: the same tasks in another order.
-pub(super) fn plans(
-    dtype: Dtype,
-    shape: compute::Shape,
-    wide: Option<compute::Shape>,
-) -> Result<Vec<[Plan; 2]>, LowerError> {
-    let with = |(it, shape): (&Beside, compute::Shape)| {
-        let batch = (it.sequences, 48);
-        let mut plan = compute::plan(shape, batch, it.gen_len, dtype, Kind::OnDevice)?;
-        let policy = Policy::from_percent(it.sequences, it.batches, it.percent)?;
-        plan.policy = Policy {
-            cpu_attention: it.cpu_attention,
-            barrier: false,
-            ..policy.in_whole_layers()
-        };
-        let mut serial = plan.clone();
-        serial.policy.overlap = false;
-        for plan in [&mut plan, &mut serial] {
-            plan.capacity_bytes = PerTier::from_fn(|_| Bytes(u64::MAX / 4));
-            plan.capacity_bytes = footprint(plan)?;
-        }
-        Ok([plan, serial])
-    };
-    let shaped = |it: &'static Beside| Some((it, if it.wide { wide? } else { shape }));
-    PLACEMENTS.iter().filter_map(shaped).map(with).collect()
-}
-
 /// Some engines, a bit each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Set(u8);
@@ -157,13 +81,28 @@ struct Loss {
     wall: f64,
     alone: f64,
     /// How long which engines were busy meanwhile; time beside nobody is left out.
-    beside: Vec<(Set, f64)>,
+    beside: Vec<Beside>,
 }
+
+/// Which engines were busy for so long while a task ran.
+#[derive(Debug, Clone, Copy)]
+struct Beside {
+    victim: ResourceKind,
+    engines: Set,
+    seconds: f64,
+    /// For how much of that the GPU, the victim or one of them, read weights that no cache holds.
+    reading_s: f64,
+}
+
+/// Delays beside each engine, and then beside each while the GPU of the two reads weights.
+type Delays = [f64; 2 * ENGINES];
 
 /// Losses by round and victim.
 #[derive(Debug)]
 pub(super) struct Losses {
     on_card: bool,
+    /// What an element of a weight that no cache holds takes to read, of the runs that come; 0 where none is.
+    read_s: f64,
     rounds: [BTreeMap<ResourceKind, Vec<Loss>>; ROUNDS],
 }
 
@@ -172,20 +111,31 @@ impl Losses {
     pub(super) fn new(on_card: bool) -> Losses {
         Losses {
             on_card,
+            read_s: 0.0,
             rounds: Default::default(),
         }
+    }
+
+    /// Of runs from now on it takes so many seconds to read an element of a weight; 0: caches hold them.
+    pub(super) fn reading(&mut self, element_s: f64) {
+        self.read_s = element_s;
     }
 
     /// Takes in a run of some round with overlap, and what its tasks take without it.
     pub(super) fn add(&mut self, round: usize, overlapped: &[Timed], serial: &[Timed]) {
         let alone = alone(serial);
+        let reading = |task: &Timed| self.reading_share(task, &alone);
+        let overlapped: Vec<(&Timed, f64)> = overlapped
+            .iter()
+            .map(|task| (task, reading(task)))
+            .collect();
         for engine in ResourceKind::CONTENDED {
-            let tasks = overlapped.iter().filter(|task| task.kind == engine);
-            let losses = tasks.filter_map(|task| {
+            let tasks = overlapped.iter().filter(|(task, _)| task.kind == engine);
+            let losses = tasks.filter_map(|(task, reading)| {
                 Some(Loss {
                     wall: task.span.duration().0,
                     alone: alone.get(&(engine, kind_of(&task.op)))? * task.pace,
-                    beside: beside(task, overlapped),
+                    beside: beside((task, *reading), &overlapped),
                 })
             });
             let mut losses: Vec<Loss> = losses.collect();
@@ -206,57 +156,101 @@ impl Losses {
         }
     }
 
+    /// For which share of its time alone a task of a GPU reads weights.
+    fn reading_share(&self, task: &Timed, alone: &Alone) -> f64 {
+        let key = (task.kind, kind_of(&task.op));
+        match (task.kind, task.op, alone.get(&key)) {
+            (ResourceKind::Gpu, Op::Linear { gemms, .. }, Some(seconds)) => {
+                let elements = gemms.iter().map(|it| f64::from(it.n) * f64::from(it.k));
+                (elements.sum::<f64>() * self.read_s / seconds).min(1.0)
+            }
+            _ => 0.0,
+        }
+    }
+
     /// The pairs that disturbed each other, in the middle of the rounds in which they ran together long enough.
     pub(super) fn contention(&self, source: &str) -> Vec<Contention> {
         let sooner = if self.on_card { GPU_SOONER } else { 1.0 };
-        let mut rates = BTreeMap::<(ResourceKind, ResourceKind), Vec<f64>>::new();
+        let mut rates = BTreeMap::<(ResourceKind, ResourceKind), [Vec<f64>; 2]>::new();
         for (victim, losses) in self.rounds.iter().flatten() {
             let delays = fit(losses, RIDGE_S / sooner);
+            let together = together(losses);
             for beside in ResourceKind::CONTENDED {
-                let together = losses.iter().map(|loss| loss.together(beside)).sum::<f64>();
-                if together > BESIDE_MIN_S / sooner {
-                    let of_pair = rates.entry((*victim, beside)).or_default();
-                    of_pair.push(rate_of(delays[beside as usize]));
+                let of_pair = rates.entry((*victim, beside)).or_default();
+                for (way, rates) in of_pair.iter_mut().enumerate() {
+                    let place = way * ENGINES + beside as usize;
+                    if together[place] > BESIDE_MIN_S / sooner {
+                        rates.push(rate_of(delays[place]));
+                    }
                 }
             }
         }
-        let pairs = rates
-            .into_iter()
-            .map(|(pair, rates)| (pair, median(&rates)));
-        pairs
-            .filter(|(_, rate)| *rate < SHARE_UNDISTURBED)
-            .map(|((victim, beside), rate)| Contention {
+        let pairs = rates.into_iter().filter_map(|((victim, beside), rates)| {
+            let [computing, reading] = rates.map(|of| (!of.is_empty()).then(|| median(&of)));
+            let quantity = |rate| Quantity::new(rate, source);
+            let pair = Contention {
                 victim,
                 beside,
-                rate: Quantity::new(rate, source),
-            })
-            .collect()
+                rate: quantity(computing.or(reading)?),
+                while_reading: computing.and(reading).map(quantity),
+            };
+            let disturbs = |rate: f64| rate < SHARE_UNDISTURBED;
+            [computing, reading]
+                .into_iter()
+                .flatten()
+                .any(disturbs)
+                .then_some(pair)
+        });
+        pairs.collect()
+    }
+}
+
+/// How long victims ran beside each engine, by the places of [`Delays`].
+fn together(losses: &[Loss]) -> Delays {
+    let mut together = [0.0; 2 * ENGINES];
+    for beside in losses.iter().flat_map(|loss| &loss.beside) {
+        beside.each(|place, seconds| together[place] += seconds);
+    }
+    together
+}
+
+impl Beside {
+    /// Calls with each place of [`Delays`] that it is about, and for how many of its seconds.
+    fn each(&self, mut each: impl FnMut(usize, f64)) {
+        for engine in self.engines.engines() {
+            let gpu = ResourceKind::Gpu;
+            let has_gpu = self.victim == gpu || engine == gpu as usize;
+            let reading_s = if has_gpu { self.reading_s } else { 0.0 };
+            each(engine, self.seconds - reading_s);
+            each(ENGINES + engine, reading_s);
+        }
+    }
+
+    /// Seconds lost to each of own work, with these delays.
+    fn delay(&self, delays: &Delays) -> f64 {
+        let mut delayed_s = 0.0;
+        self.each(|place, seconds| delayed_s += delays[place] * seconds);
+        delayed_s / self.seconds.max(f64::MIN_POSITIVE)
     }
 }
 
 impl Loss {
-    /// How long an engine was busy meanwhile.
-    fn together(&self, engine: ResourceKind) -> f64 {
-        let with = self
-            .beside
-            .iter()
-            .filter(|(set, _)| set.0 & Set::of(engine).0 != 0);
-        with.map(|(_, seconds)| seconds).sum()
-    }
-
     /// What the task did of its own work beside each engine, in seconds alone, with these delays.
-    fn worked(&self, delays: &[f64; ENGINES]) -> [f64; ENGINES] {
-        let mut worked = [0.0; ENGINES];
-        for (set, seconds) in &self.beside {
-            let work = seconds * rate_of(set.engines().map(|j| delays[j]).sum());
-            set.engines().for_each(|j| worked[j] += work);
+    fn worked(&self, delays: &Delays) -> Delays {
+        let mut worked = [0.0; 2 * ENGINES];
+        for beside in &self.beside {
+            let rate = rate_of(beside.delay(delays));
+            beside.each(|place, seconds| worked[place] += seconds * rate);
         }
         worked
     }
 }
 
 /// What each kind of task takes with nothing beside it.
-fn alone(serial: &[Timed]) -> BTreeMap<(ResourceKind, String), f64> {
+type Alone = BTreeMap<(ResourceKind, String), f64>;
+
+/// What each kind of task takes with nothing beside it.
+fn alone(serial: &[Timed]) -> Alone {
     let mut times = BTreeMap::<_, Vec<f64>>::new();
     for task in serial {
         let kind = (task.kind, kind_of(&task.op));
@@ -285,39 +279,46 @@ fn stretches(losses: Vec<Loss>) -> Vec<Loss> {
     found
 }
 
-/// How long which other engines were busy while a task ran.
-fn beside(task: &Timed, all: &[Timed]) -> Vec<(Set, f64)> {
+/// How long which other engines were busy while a task ran, which read weights for a share of its time, as each of all did.
+fn beside((task, reading): (&Timed, f64), all: &[(&Timed, f64)]) -> Vec<Beside> {
     let (start, end) = (task.span.start.0, task.span.end.0);
     // An engine runs one task at a time, so each edge of a span turns its engine on or off.
     let mut edges = Vec::new();
-    for other in all.iter().filter(|other| other.kind != task.kind) {
+    for (other, reading) in all.iter().filter(|(other, _)| other.kind != task.kind) {
         let (from, to) = (other.span.start.0.max(start), other.span.end.0.min(end));
         if other.kind.is_contended() && from < to {
             let engine = Set::of(other.kind);
-            edges.extend([(from, engine), (to, engine)]);
+            edges.extend([(from, engine, *reading), (to, engine, -reading)]);
         }
     }
     edges.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let mut beside = BTreeMap::<Set, f64>::new();
-    let (mut busy, mut since) = (Set::default(), start);
-    for (time, engine) in edges {
-        if busy != Set::default() {
-            *beside.entry(busy).or_default() += time - since;
+    let mut beside = BTreeMap::<Set, Beside>::new();
+    let (mut busy, mut reading, mut since) = (Set::default(), reading, start);
+    for (time, engine, more) in edges {
+        if busy != Set::default() && time > since {
+            let beside = beside.entry(busy).or_insert(Beside {
+                victim: task.kind,
+                engines: busy,
+                seconds: 0.0,
+                reading_s: 0.0,
+            });
+            beside.seconds += time - since;
+            beside.reading_s += (time - since) * reading;
         }
-        (busy, since) = (Set(busy.0 ^ engine.0), time);
+        (busy, reading, since) = (Set(busy.0 ^ engine.0), reading + more, time);
     }
-    beside.into_iter().collect()
+    beside.into_values().collect()
 }
 
 /// The delays beside each engine, by non-negative least squares. How much of its work a task did beside
 /// an engine depends on the delays, so both are brought closer in turn.
-fn fit(losses: &[Loss], ridge_s: f64) -> [f64; ENGINES] {
+fn fit(losses: &[Loss], ridge_s: f64) -> Delays {
     const ROUNDS: usize = 200;
-    let mut delays = [0.0; ENGINES];
+    let mut delays = [0.0; 2 * ENGINES];
     for _ in 0..ROUNDS {
         let (squares, with_loss) = sums(losses, &delays);
-        for j in 0..ENGINES {
-            let others: f64 = (0..ENGINES)
+        for j in 0..delays.len() {
+            let others: f64 = (0..delays.len())
                 .filter(|i| *i != j)
                 .map(|i| squares[j][i] * delays[i])
                 .sum();
@@ -330,15 +331,15 @@ fn fit(losses: &[Loss], ridge_s: f64) -> [f64; ENGINES] {
 
 /// The sums of least squares: work beside two engines, and work beside an engine with the loss. Each task
 /// weighs as one over its own time, so that long tasks do not drown short ones.
-fn sums(losses: &[Loss], delays: &[f64; ENGINES]) -> ([[f64; ENGINES]; ENGINES], [f64; ENGINES]) {
-    let mut squares = [[0.0; ENGINES]; ENGINES];
-    let mut with_loss = [0.0; ENGINES];
+fn sums(losses: &[Loss], delays: &Delays) -> ([Delays; 2 * ENGINES], Delays) {
+    let mut squares = [[0.0; 2 * ENGINES]; 2 * ENGINES];
+    let mut with_loss = [0.0; 2 * ENGINES];
     for loss in losses {
         let weight = 1.0 / loss.alone.max(1e-6);
         let worked = loss.worked(delays);
-        for j in 0..ENGINES {
+        for j in 0..worked.len() {
             with_loss[j] += weight * worked[j] * (loss.wall - loss.alone);
-            for i in 0..ENGINES {
+            for i in 0..worked.len() {
                 squares[j][i] += weight * worked[j] * worked[i];
             }
         }
@@ -348,17 +349,35 @@ fn sums(losses: &[Loss], delays: &[f64; ENGINES]) -> ([[f64; ENGINES]; ENGINES],
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_core::Dtype;
     use plimsoll_core::lower::Lowering;
+    use plimsoll_core::plan::Plan;
     use plimsoll_core::program::HostPages;
 
     use super::*;
+    use crate::probe::compute;
+
+    /// So long beside engines, of a victim whose GPU, if it has to do with one, reads for a share of that.
+    fn beside_of(
+        (victim, reading): (ResourceKind, f64),
+        (engines, seconds): (&[ResourceKind], f64),
+    ) -> Beside {
+        let set = engines.iter().fold(0, |set, e| set | Set::of(*e).0);
+        Beside {
+            victim,
+            engines: Set(set),
+            seconds,
+            reading_s: reading * seconds,
+        }
+    }
 
     /// A task of so much work that ran beside these, one after the other.
-    fn observed(alone: f64, beside: &[(&[ResourceKind], f64)], delays: &[f64; ENGINES]) -> Loss {
-        let beside = beside.iter().map(|(engines, seconds)| {
-            let set = engines.iter().fold(0, |set, e| set | Set::of(*e).0);
-            (Set(set), *seconds)
-        });
+    fn observed(
+        of: (ResourceKind, f64),
+        (alone, beside): (f64, &[(&[ResourceKind], f64)]),
+        delays: &Delays,
+    ) -> Loss {
+        let beside = beside.iter().map(|it| beside_of(of, *it));
         let mut loss = Loss {
             wall: 0.0,
             alone,
@@ -388,8 +407,8 @@ mod tests {
     #[test]
     fn what_runs_beside_others_is_timed_alone_on_every_engine() {
         let (mut engines, [_, shape, wide]) = (Vec::new(), compute::SHAPES);
-        for [overlapped, serial] in plans(Dtype::F32, shape, Some(wide)).expect("plans") {
-            let (beside, alone) = (operations(&overlapped), operations(&serial));
+        for sides in plans(Dtype::F32, shape, Some(wide)).expect("plans") {
+            let (beside, alone) = (operations(&sides.overlapped), operations(&sides.serial));
             let unmatched = beside.iter().filter(|op| !alone.contains(op));
             assert_eq!(
                 unmatched.collect::<Vec<_>>(),
@@ -472,10 +491,12 @@ mod tests {
         use ResourceKind::{Gpu, H2d};
         let mut rounds = Losses::new(false);
         for (round, rate) in [0.7, 0.2, 0.68].into_iter().enumerate() {
-            let mut truth = [0.0; ENGINES];
+            let mut truth = [0.0; 2 * ENGINES];
             truth[H2d as usize] = delay_of(rate);
-            let losses =
-                (0..200).map(|i| observed(0.1, &[(&[H2d], f64::from(i % 5) * 10e-3)], &truth));
+            let losses = (0..200).map(|i| {
+                let beside: (&[ResourceKind], f64) = (&[H2d], f64::from(i % 5) * 10e-3);
+                observed((Gpu, 0.0), (0.1, &[beside]), &truth)
+            });
             rounds.rounds[round].insert(Gpu, losses.collect());
         }
         let found = rounds.contention("test");
@@ -493,7 +514,7 @@ mod tests {
         let copy = |seconds| Loss {
             wall: seconds,
             alone: 0.2e-3,
-            beside: vec![(Set::of(D2h), seconds)],
+            beside: vec![beside_of((ResourceKind::H2d, 0.0), (&[D2h], seconds))],
         };
         let turn = (0..400).map(|i| copy(if i % 20 == 0 { 4.2e-3 } else { 0.2e-3 }));
         let turns: Vec<Loss> = turn.collect();
@@ -512,10 +533,12 @@ mod tests {
     #[test]
     fn known_delays_are_found_again_beside_two_at_once() {
         use ResourceKind::{DiskRead, H2d};
-        let mut truth = [0.0; ENGINES];
+        let mut truth = [0.0; 2 * ENGINES];
         truth[H2d as usize] = delay_of(0.7);
         truth[DiskRead as usize] = delay_of(0.4);
-        let losses: Vec<Loss> = (1..2000)
+        truth[ENGINES + H2d as usize] = delay_of(0.5);
+        truth[ENGINES + DiskRead as usize] = delay_of(0.3);
+        let losses: Vec<Loss> = (1..20_000)
             .map(|i| {
                 let [one, other, both] = [7, 5, 3].map(|n| f64::from(i % n) * 10e-3);
                 let beside: [(&[ResourceKind], f64); 3] = [
@@ -523,7 +546,9 @@ mod tests {
                     (&[DiskRead], other),
                     (&[H2d, DiskRead], both),
                 ];
-                observed(0.15, &beside, &truth)
+                // While it computes, reads, and does either for half of the time.
+                let reading = f64::from(i % 11 % 3) / 2.0;
+                observed((ResourceKind::Gpu, reading), (0.15, &beside), &truth)
             })
             .collect();
         for (found, truth) in fit(&losses, RIDGE_S)

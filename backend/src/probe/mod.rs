@@ -664,13 +664,19 @@ fn measure_barriers(options: &ProbeOptions, measured: &mut Measured) -> Result<(
 fn measure_contention(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
     // A GPU's memory is not the one that copies go through.
     let wide = options.cpu.card.is_none().then_some(compute::SHAPES[2]);
-    let plans = contention::plans(options.dtypes[0], options.shapes()[1], wide)?;
+    let dtype = options.dtypes[0];
+    let plans = contention::plans(dtype, options.shapes()[1], wide)?;
+    let element_s = assemble::read_s(&measured.weight_reads, dtype);
     for round in 0..contention::ROUNDS {
-        for [overlapped, serial] in &plans {
-            let (_, alone) = measured.run(|weights| run_plan(options, serial, weights))?;
-            let (_, beside) = measured.run(|weights| run_plan(options, overlapped, weights))?;
+        for sides in &plans {
+            let read_s = element_s.filter(|_| sides.wide);
+            measured.losses.reading(read_s.unwrap_or(0.0));
+            let (_, alone) = measured.run(|weights| run_plan(options, &sides.serial, weights))?;
+            let (_, beside) =
+                measured.run(|weights| run_plan(options, &sides.overlapped, weights))?;
             measured.losses.add(round, &beside, &alone);
         }
     }
+    measured.losses.reading(0.0);
     Ok(())
 }

@@ -18,6 +18,17 @@ pub struct Contention {
     /// it, in (0, 1]. Beside several, their delays ([`delay_of`]) add up, and [`rate_of`] the sum is
     /// what it keeps.
     pub rate: Quantity<f64>,
+    /// The same where one of the two is the GPU and does nothing but read weights that no cache holds, as with few rows; none where
+    /// that makes no difference. A task that reads for a part of its time has delays between those of both rates.
+    pub while_reading: Option<Quantity<f64>>,
+}
+
+impl Contention {
+    /// How much longer than [`delay_of`] `rate` the delay is where the GPU reads weights all the while; below zero: shorter.
+    pub fn delay_of_reading(&self) -> f64 {
+        let reading = self.while_reading.as_ref().unwrap_or(&self.rate);
+        delay_of(reading.value) - delay_of(self.rate.value)
+    }
 }
 
 /// Seconds lost for each second of work by a victim that keeps this fraction of its rate.

@@ -378,9 +378,13 @@ impl HardwareProfile {
 
     /// The fraction of its rate that `victim` keeps beside `beside`: 1 where none is listed.
     pub fn contention_factor(&self, victim: ResourceKind, beside: ResourceKind) -> f64 {
-        self.contention
-            .iter()
-            .find(|c| c.victim == victim && c.beside == beside)
-            .map_or(1.0, |c| c.rate.value)
+        self.contention_of(victim, beside)
+            .map_or(1.0, |pair| pair.rate.value)
+    }
+
+    /// How `beside` slows `victim`, where that is listed.
+    pub fn contention_of(&self, victim: ResourceKind, beside: ResourceKind) -> Option<&Contention> {
+        let mut all = self.contention.iter();
+        all.find(|pair| pair.victim == victim && pair.beside == beside)
     }
 }

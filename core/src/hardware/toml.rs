@@ -123,7 +123,7 @@ const BESIDE_PRODUCTS: &[&str] = &["dtype", "stage", "biased", "width", "element
 const WEIGHT_READ: &[&str] = &["dtype", "bytes_per_s"];
 /// Where profiles that know no types have the one curve of theirs.
 const READ_OF_ANY_TYPE: &str = "weight_read_bytes_per_s";
-const CONTENTION: &[&str] = &["victim", "beside", "rate"];
+const CONTENTION: &[&str] = &["victim", "beside", "rate", "while_reading"];
 const RESIDUALS: &[&str] = &[
     "median_log_error",
     "p05_log_error",
@@ -441,6 +441,7 @@ fn read_contention(reader: &Reader<'_>) -> Result<Contention, Fault> {
         victim: reader.word("victim", &engines)?,
         beside: reader.word("beside", &engines)?,
         rate: reader.quantity("rate")?,
+        while_reading: reader.maybe_quantity("while_reading")?,
     })
 }
 
@@ -710,6 +711,10 @@ fn write_contention(contention: &Contention) -> Value {
         ("victim", Some(contention.victim.name().into())),
         ("beside", Some(contention.beside.name().into())),
         ("rate", quantity(&contention.rate, Value::Float)),
+        (
+            "while_reading",
+            (contention.while_reading.as_ref()).and_then(|rate| quantity(rate, Value::Float)),
+        ),
     ])
 }
 

@@ -7,7 +7,7 @@ use super::error::{Fault, ProfileError};
 use super::profile::{CopyLink, DEVICE_THREADS_MAX, DeviceKind, HardwareProfile};
 use super::provenance::Quantity;
 use crate::did_you_mean;
-use crate::program::Stage;
+use crate::program::{ResourceKind, Stage};
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
 /// What a single number must be.
@@ -276,6 +276,16 @@ impl HardwareProfile {
                 );
                 return Err(Fault::new(key, problem, "keep one"));
             }
+            let is_of_gpu = [victim, beside].contains(&ResourceKind::Gpu);
+            if contention.while_reading.is_some() && !is_of_gpu {
+                let problem = format!(
+                    "is of `{}` beside `{}`, and about the GPU's reading of weights",
+                    victim.name(),
+                    beside.name()
+                );
+                let key = format!("{key}.while_reading");
+                return Err(Fault::new(key, problem, "leave it out"));
+            }
         }
         Ok(())
     }
@@ -321,6 +331,10 @@ impl HardwareProfile {
             let rate = &contention.rate;
             let key = format!("contention[{index}].rate");
             all.push(entry(key, rate, rate.value, Range::Fraction));
+            all.extend(contention.while_reading.as_ref().map(|rate| {
+                let key = format!("contention[{index}].while_reading");
+                entry(key, rate, rate.value, Range::Fraction)
+            }));
         }
         all.extend(self.residuals.as_ref().map(|residuals| Entry {
             key: "residuals".to_owned(),

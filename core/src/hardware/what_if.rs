@@ -132,11 +132,18 @@ impl HardwareProfile {
     fn scale_contention(&mut self, engine: ResourceKind, duty: f64) {
         let duty = duty.min(1.0);
         for contention in &mut self.contention {
-            let rate = &mut contention.rate.value;
-            if contention.beside == engine {
-                *rate = 1.0 - duty * (1.0 - *rate);
-            } else if contention.victim == engine {
-                *rate = (*rate / duty).min(1.0);
+            let (victim, beside) = (contention.victim, contention.beside);
+            let rates = [
+                Some(&mut contention.rate),
+                contention.while_reading.as_mut(),
+            ];
+            for rate in rates.into_iter().flatten() {
+                let rate = &mut rate.value;
+                if beside == engine {
+                    *rate = 1.0 - duty * (1.0 - *rate);
+                } else if victim == engine {
+                    *rate = (*rate / duty).min(1.0);
+                }
             }
         }
     }
