@@ -6,9 +6,12 @@ use plimsoll_backend::probe::contention;
 use plimsoll_core::Dtype;
 use plimsoll_core::control::Run;
 use plimsoll_core::executor::{Executor, Until};
-use plimsoll_core::hardware::{Contention, HardwareProfile, ProfileError, Quantity};
+use plimsoll_core::hardware::{
+    Contention, Curve, HardwareProfile, ProfileError, Quantity, WeightRead,
+};
+use plimsoll_core::model::registry;
 use plimsoll_core::program::{
-    Cell, HostPages, Machine, NewTask, Op, Program, ResourceKind, TaskId,
+    Cell, Gemm, Gemms, HostPages, Machine, NewTask, Op, Program, ResourceKind, Stage, TaskId,
 };
 use plimsoll_core::tier::PerTier;
 use plimsoll_core::units::Bytes;
@@ -84,7 +87,7 @@ fn simulate(one_by_one: bool) -> Run {
 
 #[test]
 fn the_fit_gives_the_simulators_constants_back() {
-    let found = contention(&simulate(false), &simulate(true));
+    let found = contention(&simulate(false), &simulate(true), None);
     for (victim, beside, rate) in PAIRS {
         let pair = found
             .iter()
@@ -98,4 +101,91 @@ fn the_fit_gives_the_simulators_constants_back() {
         );
     }
     assert_eq!(found.len(), PAIRS.len(), "{found:?}");
+}
+
+/// Copies beside products of one row, which read their weights all the while, and of many, which read them for a part of it.
+fn products_and_copies(machine: &Machine, one_by_one: bool) -> Program {
+    let mut program = Program::new();
+    let mut push = |op: Op, kind: ResourceKind| {
+        let op = program.op(op);
+        let before = program.end_task().0.checked_sub(1).map(TaskId);
+        program.push(NewTask {
+            op,
+            resource: machine.resource(kind, 0).expect("a resource"),
+            cell: Cell::default(),
+            deps: if one_by_one { before } else { None }.as_slice(),
+            args: &[],
+            takes: &[],
+            gives: &[],
+        });
+    };
+    for index in 0..900 {
+        let product = Op::Linear {
+            stage: Stage::Mlp,
+            m: if index % 30 < 15 { 1 } else { 4096 },
+            gemms: Gemms::new(&[Gemm { n: 4096, k: 4096 }]),
+            position: 0,
+            reused: false,
+            compressed: false,
+            packed_elements: 0,
+        };
+        push(product, ResourceKind::Gpu);
+        if index % 3 == 0 {
+            let copy = Op::Move {
+                bytes: Bytes(400_000_000),
+                from: Bytes(0),
+                to: Bytes(0),
+                host: HostPages::Locked,
+            };
+            push(copy, ResourceKind::H2d);
+        }
+    }
+    program
+}
+
+#[test]
+fn the_fit_tells_a_gpu_that_reads_from_one_that_computes() {
+    use ResourceKind::{Gpu, H2d};
+    let mut profile = profile();
+    let rate = Curve::new(vec![(1.0, 2e8)], "made-up", None).expect("a point");
+    let read = WeightRead {
+        dtype: Dtype::F32,
+        rate,
+    };
+    profile.compute.weight_read = vec![read.clone()];
+    let pair = |victim, beside, [rate, reading]: [f64; 2]| Contention {
+        victim,
+        beside,
+        rate: Quantity::new(rate, "made-up"),
+        while_reading: Some(Quantity::new(reading, "made-up")),
+    };
+    let pairs = [pair(Gpu, H2d, [0.9, 0.6]), pair(H2d, Gpu, [0.8, 0.5])];
+    profile.contention = pairs.to_vec();
+    profile.validate().expect("numbers");
+    let model = registry::find("opt-1.3b").expect("registered");
+    let cost = CostModel::of_model(&profile, &model, Dtype::F32);
+    let machine = Machine::single_gpu(PerTier::from_fn(|_| Bytes(0)));
+    let run = |one_by_one| {
+        let piece = Arc::new(products_and_copies(&machine, one_by_one));
+        let mut simulator = Simulator::new(&machine, cost.clone());
+        simulator.submit(Arc::clone(&piece)).expect("taken");
+        simulator.wait(Until::Idle).expect("ends");
+        Run {
+            trace: simulator.trace().clone(),
+            pieces: vec![piece],
+            machine: machine.clone(),
+        }
+    };
+    let all = model.weight_bytes(Dtype::F32).as_f64();
+    let found = contention(&run(false), &run(true), Some((read, all)));
+    for expected in pairs {
+        let pair = found
+            .iter()
+            .find(|it| (it.victim, it.beside) == (expected.victim, expected.beside));
+        let rates = |of: &Contention| [of.rate.value, of.while_reading.as_ref().unwrap().value];
+        let (found, expected) = (rates(pair.expect("both")), rates(&expected));
+        for (found, expected) in found.into_iter().zip(expected) {
+            assert!((found - expected).abs() < 0.02, "{found}, not {expected}");
+        }
+    }
 }

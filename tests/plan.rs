@@ -19,6 +19,8 @@ fn what_does_not_fit_is_infeasible_and_names_the_tier() {
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
     let of = |key: &str| said["infeasible"][key].as_u64().unwrap();
     assert_eq!(said["infeasible"]["tier"], "device");
+    let why = |said: &Value| said["infeasible"]["why"].as_str().unwrap().to_owned();
+    assert!(why(&said).contains("the device tier needs"), "{said}");
     assert_eq!(
         of("missing_bytes"),
         of("needed_bytes") - of("capacity_bytes")
@@ -33,6 +35,7 @@ fn what_does_not_fit_is_infeasible_and_names_the_tier() {
     assert_eq!(output.status.code(), Some(3));
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(said["infeasible"]["missing_bytes"].as_u64().unwrap() > 0);
+    assert!(why(&said).contains("nearest"), "{said}");
     let tiers = SMALL.replace("60e6", "1e9").replace("2e9", "1e9");
     place.write("tight.toml", &small_machine(&tiers));
     let tight = "plan --hw tight.toml --model opt-1.3b --prompt-len 16 --gen-len 4";

@@ -45,6 +45,7 @@ fn a_profile_of_the_folder_hides_the_embedded_one() {
 fn no_file_comes_between_embedded_profiles() {
     let place = Place::new();
     place.write("mine.toml", "name = \"mine\"\nextends = \"rtx4090\"\n");
+    place.refused("hw show mine", 2, &["did you mean `mine.toml`?"]);
     let shown = place.text("hw show mine.toml");
     // What rtx4090 extends has this name, and so has what somebody keeps here.
     place.write("base.toml", &place.text("hw show t4 --format toml"));

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS};
-use plimsoll_core::hardware::{Curve, HardwareProfile, Implementation, Inflections, ProductCurves};
+use plimsoll_core::hardware::{
+    Curve, HardwareProfile, Implementation, Inflections, ProductCurves, WeightsOnGpu,
+};
 use plimsoll_core::lower::StageGemms;
 use plimsoll_core::model::{ModelSpec, TensorSpec};
 use plimsoll_core::program::Stage;
@@ -29,6 +31,14 @@ pub struct Weights {
 }
 
 impl Weights {
+    /// What a GPU's choice asks of them.
+    pub fn on_gpu(&self) -> WeightsOnGpu {
+        WeightsOnGpu {
+            k: self.k as u32,
+            packed: self.packed,
+        }
+    }
+
     /// Those of a model's matrices, each shape once: of its embedding's projection, its layers and its head. (A paper's model
     /// has four; one that groups its queries, or has a head, more.)
     pub fn of_model(model: &ModelSpec, dtype: Dtype) -> Vec<Weights> {

@@ -17,7 +17,7 @@ use plimsoll_backend::cpu::CpuOptions;
 use plimsoll_backend::cuda::Card;
 use plimsoll_backend::dispatch::{Dispatch, Weights};
 use plimsoll_core::Dtype;
-use plimsoll_core::hardware::{Implementation, Inflections};
+use plimsoll_core::hardware::{Implementation, Inflections, WeightsOnGpu};
 use plimsoll_core::model::ModelSpec;
 
 const ROWS: [usize; 3] = [1, 3, 9];
@@ -86,7 +86,13 @@ fn all_implementations_are_timed_with_weights_from_memory() {
         let dispatched = [Gemv, Flat, Conventional][ROWS.iter().position(|r| *r == rows).unwrap()];
         // The conventional way has no launch for several.
         let dispatched = if product.joined {
-            dispatched.of_joined(false).unwrap()
+            let (k, packed) = (shape.k as u32, false);
+            let points = Inflections {
+                m1: Some(2),
+                m2: Some(65),
+            };
+            let weights = WeightsOnGpu { k, packed };
+            points.joined_on_gpu(rows as u32, weights).unwrap()
         } else {
             dispatched
         };

@@ -875,6 +875,9 @@ fn contention_scales_with_the_duty_of_a_capped_link() {
     let pair = &mut reading.contention[0];
     (pair.victim, pair.beside) = (ResourceKind::Gpu, ResourceKind::H2d);
     pair.while_reading = Some(Quantity::new(0.5, "lab"));
+    let rate = reading.links.h2d.page_locked.clone();
+    let dtype = Dtype::F16;
+    reading.compute.weight_read = vec![WeightRead { dtype, rate }];
     let written = HardwareProfile::parse(&reading.to_toml(), "written.toml", &parents);
     assert_eq!(written.expect("a profile"), reading);
     let capped = reading.with_link_cap(Some(BytesPerSecond(5e9)), None);

@@ -82,11 +82,11 @@ impl OnLanes {
         self.taken.get(lane).map_or(1.0, |taken| 1.0 - taken)
     }
 
-    /// What traffic adds to a victim's delay, whose delays beside each lane are given, by links that have no task of their own:
-    /// beside one that has, the link is busy anyway.
-    pub fn delay(&self, delays: &[f64], is_running: impl Fn(usize) -> bool) -> f64 {
-        let taken = self.taken.iter().zip(delays).enumerate();
-        let idle = taken.filter(|(lane, (taken, _))| **taken > 0.0 && !is_running(*lane));
-        idle.map(|(_, (taken, delay))| taken * delay).sum()
+    /// What traffic adds to a victim's delay, by its delays beside each lane, by links that have no task of their own: beside one
+    /// that has, the link is busy anyway.
+    pub fn delay(&self, beside: impl Fn(usize) -> f64, is_running: impl Fn(usize) -> bool) -> f64 {
+        let taken = self.taken.iter().enumerate();
+        let idle = taken.filter(|(lane, taken)| **taken > 0.0 && !is_running(*lane));
+        idle.map(|(lane, taken)| taken * beside(lane)).sum()
     }
 }

@@ -74,27 +74,27 @@ impl Contention {
         self.slowed_by[lane]
     }
 
-    /// A victim's delays beside each lane, whose GPU computes.
-    pub fn delays(&self, victim: usize) -> &[f64] {
-        &self.delays[victim * self.num_lanes..][..self.num_lanes]
-    }
-
-    /// A victim's delay beside some lanes, by what runs on them.
+    /// A running victim's delay beside some lanes, by what runs on them.
     pub fn delay(&self, victim: usize, beside: LaneSet) -> f64 {
-        let delays = self.delays(victim);
         let mut delay = 0.0;
-        beside.for_each(|other| delay += delays[other]);
-        if self.asks_what_runs() {
-            let of_reading = &self.of_reading[victim * self.num_lanes..][..self.num_lanes];
-            // Only a GPU reads, and it has no pair with another.
-            let reading = |other: usize| self.reading[victim] + self.reading[other];
-            beside.for_each(|other| delay += of_reading[other] * reading(other));
-        }
+        beside.for_each(|other| delay += self.delay_beside(victim, other));
         delay
     }
 
-    /// The fraction of its rate that a victim keeps beside a lane, whose GPU computes.
-    pub fn rate(&self, victim: usize, beside: usize) -> f64 {
-        rate_of(self.delays(victim)[beside])
+    /// A running victim's delay beside a lane, by what runs on both.
+    pub fn delay_beside(&self, victim: usize, other: usize) -> f64 {
+        let pair = victim * self.num_lanes + other;
+        match self.of_reading.get(pair) {
+            // Only a GPU reads, and it has no pair with another.
+            Some(more) => self.delays[pair] + more * (self.reading[victim] + self.reading[other]),
+            None => self.delays[pair],
+        }
+    }
+
+    /// The least fraction of its rate that a victim keeps beside a lane, whatever runs on both.
+    pub fn least_rate(&self, victim: usize, beside: usize) -> f64 {
+        let pair = victim * self.num_lanes + beside;
+        let more = self.of_reading.get(pair).map_or(0.0, |more| more.max(0.0));
+        rate_of(self.delays[pair] + more)
     }
 }

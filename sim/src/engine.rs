@@ -253,8 +253,10 @@ impl Simulator {
         let (running, contention) = (self.running, &self.contention);
         running.for_each(|lane| {
             let beside = running.and(contention.slowed_by(lane));
-            let delays = contention.delays(lane);
-            let by_traffic = self.traffic.delay(delays, |other| running.contains(other));
+            let delay_beside = |other: usize| contention.delay_beside(lane, other);
+            let by_traffic = self
+                .traffic
+                .delay(delay_beside, |other| running.contains(other));
             let traffic = (self.traffic.left(lane), by_traffic);
             let this = &mut self.lanes[lane];
             let is_as_it_was = beside == this.beside && traffic == this.traffic;
@@ -265,7 +267,7 @@ impl Simulator {
             this.pace = rate_of(delay) * traffic.0;
             this.beside = beside;
             this.traffic = traffic;
-            if self.host_memory.is_none() {
+            if self.host_memory.is_none() && this.pace != this.rate {
                 this.go_on_at(this.pace, self.now);
             }
         });
@@ -552,7 +554,7 @@ impl Times for Known {
 
     fn share(&self, of: ResourceId, beside: ResourceId) -> f64 {
         self.contention
-            .rate(usize::from(of.0), usize::from(beside.0))
+            .least_rate(usize::from(of.0), usize::from(beside.0))
     }
 
     fn handoff(&self, from: ResourceId, to: ResourceId) -> Seconds {

@@ -275,7 +275,8 @@ fn a_sum_of_products_has_those_of_packed_weights() {
     let whole = seconds(&profile, &op);
     let found = seconds(&profile, &packed);
     let flops = 2.0 * 8.0 * 4096.0 * 4096.0;
-    let of_whole = flops / profile.compute.products[0].chosen_on_gpu(8).at(8.0);
+    let known = &profile.compute.products[0];
+    let of_whole = flops / known.on_gpu(&known.inflections(), 8).at(8.0);
     let expected = whole - of_whole + flops / 5e12;
     assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
     assert_ne!(apart, found);

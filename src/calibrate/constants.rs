@@ -224,9 +224,6 @@ fn kept(pairs: &mut [Contention], victim: ResourceKind, beside: ResourceKind) ->
     let this = pairs
         .iter_mut()
         .filter(|c| c.victim == victim && c.beside == beside);
-    let rates = this.flat_map(|c| [Some(&mut c.rate), c.while_reading.as_mut()]);
-    let rates = rates.flatten();
-    rates
-        .map(|rate| Place::Kept(&mut rate.value, &mut rate.source))
+    this.map(|c| Place::Kept(&mut c.rate.value, &mut c.rate.source))
         .collect()
 }

@@ -287,6 +287,7 @@ pub(super) fn found(
 fn does_not_fit(infeasible: &Infeasible) -> Refusal {
     let line = infeasible.to_string();
     let json = json!({ "infeasible": {
+        "why": line,
         "tier": infeasible.bound.tier(),
         "bound": infeasible.bound,
         "capacity_bytes": infeasible.capacity,
@@ -319,6 +320,7 @@ fn too_slow((planned, flags): (&Planned, &[Unasked]), profile: &HardwareProfile)
         bottleneck
     );
     let json = json!({ "infeasible": {
+        "why": line,
         "fastest_latency_s": latency,
         "bottleneck": bottleneck,
         "nearest": planned.plan,

@@ -212,6 +212,7 @@ fn print_lack(error: &LowerError) -> anyhow::Result<()> {
             capacity,
             ..
         } => print_json(&json!({ "infeasible": {
+            "why": error.to_string(),
             "tier": tier,
             "capacity_bytes": capacity,
             "needed_bytes": needed,

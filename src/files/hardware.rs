@@ -130,7 +130,12 @@ fn not_found(wanted: &str, name: &str) -> InputError {
     }
     let known = list_profiles();
     let names = || known.iter().map(|listed| listed.name.as_str());
-    let near = did_you_mean(name, names()).map_or(String::new(), |near| near + " ");
+    let file = format!("{wanted}.toml");
+    let near = match Path::new(&file).is_file() {
+        true => Some(format!("did you mean `{file}`?")),
+        false => did_you_mean(name, names()),
+    };
+    let near = near.map_or(String::new(), |near| near + " ");
     let all = names().collect::<Vec<_>>().join(", ");
     let remedy = format!("{near}give the path of a profile, or one of: {all}");
     let line = format!("--hw {wanted}: there is no such file and no such profile; {remedy}");

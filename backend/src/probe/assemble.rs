@@ -391,7 +391,7 @@ fn both_ways(from_streams: &[f64], to_streams: &[f64]) -> Vec<f64> {
 }
 
 /// Bytes of weights that products of one row read a second, by type and by the bytes of all.
-fn weight_reads(reads: &[(Dtype, Bytes, Timed)]) -> Vec<WeightRead> {
+pub(super) fn weight_reads(reads: &[(Dtype, Bytes, Timed)]) -> Vec<WeightRead> {
     let mut by_type = BTreeMap::<Dtype, Rates>::new();
     for (dtype, all, task) in reads {
         let Op::Linear { gemms, .. } = task.op else {
@@ -407,14 +407,6 @@ fn weight_reads(reads: &[(Dtype, Bytes, Timed)]) -> Vec<WeightRead> {
         rate: curve(&rates),
     };
     by_type.into_iter().map(of).collect()
-}
-
-/// What an element of the largest model's weights takes to read; none where that was not measured of its type.
-pub(super) fn read_s(reads: &[(Dtype, Bytes, Timed)], dtype: Dtype) -> Option<f64> {
-    let all = weight_reads(reads);
-    let of_type = all.iter().find(|read| read.dtype == dtype)?;
-    let (_, bytes_per_s) = of_type.rate.points().last()?;
-    Some(dtype.size_bytes() as f64 / bytes_per_s)
 }
 
 /// The reference work at the pace that all rates are for; the spread is that of the moments.

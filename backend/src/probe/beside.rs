@@ -156,9 +156,10 @@ fn alone_s(
     let rows = f64::from(m);
     let flops = 2.0 * rows * f64::from(gemm.n) * f64::from(gemm.k);
     let known = known?;
+    let points = known.inflections();
     let curve = match joined {
-        true => known.joined(known.inflections().choose_on_gpu(m))?,
-        false => known.chosen_on_gpu(m),
+        true => known.joined_on_gpu(&points, m)?,
+        false => known.on_gpu(&points, m),
     };
     Some(flops / curve.at(rows))
 }

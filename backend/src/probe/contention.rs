@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll_core::hardware::contention::{delay_of, rate_of};
-use plimsoll_core::hardware::{Contention, Quantity};
+use plimsoll_core::hardware::{Contention, Quantity, WeightRead};
 use plimsoll_core::program::{Op, ResourceKind};
 use plimsoll_core::units::Bytes;
 
@@ -97,12 +97,33 @@ struct Beside {
 /// Delays beside each engine, and then beside each while the GPU of the two reads weights.
 type Delays = [f64; 2 * ENGINES];
 
+/// How the weights of a plan are read.
+#[derive(Debug)]
+pub(super) struct Weights {
+    pub read: WeightRead,
+    /// Bytes of all.
+    pub all: f64,
+}
+
+impl Weights {
+    /// For which share of its time alone a task of a GPU reads weights, as the simulator has it (`CostModel::reading_share`).
+    fn reading_share(&self, task: &Timed, alone: &Alone) -> f64 {
+        let key = (task.kind, kind_of(&task.op));
+        match (task.kind, task.op, alone.get(&key)) {
+            (ResourceKind::Gpu, Op::Linear { gemms, .. }, Some(seconds)) => {
+                let elements: u64 = gemms.iter().map(|gemm| gemm.weights()).sum();
+                let bytes = (elements * self.read.dtype.size_bytes()) as f64;
+                self.read.share((bytes, self.all), *seconds)
+            }
+            _ => 0.0,
+        }
+    }
+}
+
 /// Losses by round and victim.
 #[derive(Debug)]
 pub(super) struct Losses {
     on_card: bool,
-    /// What an element of a weight that no cache holds takes to read, of the runs that come; 0 where none is.
-    read_s: f64,
     rounds: [BTreeMap<ResourceKind, Vec<Loss>>; ROUNDS],
 }
 
@@ -111,20 +132,20 @@ impl Losses {
     pub(super) fn new(on_card: bool) -> Losses {
         Losses {
             on_card,
-            read_s: 0.0,
             rounds: Default::default(),
         }
     }
 
-    /// Of runs from now on it takes so many seconds to read an element of a weight; 0: caches hold them.
-    pub(super) fn reading(&mut self, element_s: f64) {
-        self.read_s = element_s;
-    }
-
-    /// Takes in a run of some round with overlap, and what its tasks take without it.
-    pub(super) fn add(&mut self, round: usize, overlapped: &[Timed], serial: &[Timed]) {
+    /// Takes in a run of some round with overlap, and what its tasks take without it; with how its weights are read, if no cache
+    /// holds them.
+    pub(super) fn add(
+        &mut self,
+        round: usize,
+        (overlapped, serial): (&[Timed], &[Timed]),
+        weights: Option<&Weights>,
+    ) {
         let alone = alone(serial);
-        let reading = |task: &Timed| self.reading_share(task, &alone);
+        let reading = |task: &Timed| weights.map_or(0.0, |it| it.reading_share(task, &alone));
         let overlapped: Vec<(&Timed, f64)> = overlapped
             .iter()
             .map(|task| (task, reading(task)))
@@ -152,19 +173,7 @@ impl Losses {
     /// The same of moves, whose round counts for several of the others.
     pub(super) fn add_moves(&mut self, round: usize, overlapped: &[Timed], serial: &[Timed]) {
         for round in (round..ROUNDS).step_by(ROUNDS_OF_MOVES) {
-            self.add(round, overlapped, serial);
-        }
-    }
-
-    /// For which share of its time alone a task of a GPU reads weights.
-    fn reading_share(&self, task: &Timed, alone: &Alone) -> f64 {
-        let key = (task.kind, kind_of(&task.op));
-        match (task.kind, task.op, alone.get(&key)) {
-            (ResourceKind::Gpu, Op::Linear { gemms, .. }, Some(seconds)) => {
-                let elements = gemms.iter().map(|it| f64::from(it.n) * f64::from(it.k));
-                (elements.sum::<f64>() * self.read_s / seconds).min(1.0)
-            }
-            _ => 0.0,
+            self.add(round, (overlapped, serial), None);
         }
     }
 
@@ -187,19 +196,19 @@ impl Losses {
         }
         let pairs = rates.into_iter().filter_map(|((victim, beside), rates)| {
             let [computing, reading] = rates.map(|of| (!of.is_empty()).then(|| median(&of)));
+            let disturbs = |rate: Option<f64>| rate.is_some_and(|rate| rate < SHARE_UNDISTURBED);
+            if !disturbs(computing) && !disturbs(reading) {
+                return None;
+            }
             let quantity = |rate| Quantity::new(rate, source);
             let pair = Contention {
                 victim,
                 beside,
+                // What nothing better is known of.
                 rate: quantity(computing.or(reading)?),
                 while_reading: computing.and(reading).map(quantity),
             };
-            let disturbs = |rate: f64| rate < SHARE_UNDISTURBED;
-            [computing, reading]
-                .into_iter()
-                .flatten()
-                .any(disturbs)
-                .then_some(pair)
+            Some(pair)
         });
         pairs.collect()
     }
@@ -407,8 +416,8 @@ mod tests {
     #[test]
     fn what_runs_beside_others_is_timed_alone_on_every_engine() {
         let (mut engines, [_, shape, wide]) = (Vec::new(), compute::SHAPES);
-        for sides in plans(Dtype::F32, shape, Some(wide)).expect("plans") {
-            let (beside, alone) = (operations(&sides.overlapped), operations(&sides.serial));
+        for [overlapped, serial] in plans(Dtype::F32, shape, Some(wide)).expect("plans") {
+            let (beside, alone) = (operations(&overlapped), operations(&serial));
             let unmatched = beside.iter().filter(|op| !alone.contains(op));
             assert_eq!(
                 unmatched.collect::<Vec<_>>(),
@@ -452,10 +461,10 @@ mod tests {
             task(write, (64, 128), (0.0, 2.0)),
         ];
         let mut losses = Losses::new(false);
-        losses.add(0, &beside, &alone);
+        losses.add(0, (&beside, &alone), None);
         // As many bytes that are another's, or other bytes, tell nothing.
-        losses.add(1, &beside, &alone[..1]);
-        losses.add(2, &[task(read, (65, 64), (0.0, 2.0))], &alone);
+        losses.add(1, (&beside, &alone[..1]), None);
+        losses.add(2, (&[task(read, (65, 64), (0.0, 2.0))], &alone), None);
         let victims = losses.rounds.each_ref().map(BTreeMap::len);
         assert_eq!(victims[..3], [2, 1, 0]);
         let found = losses.contention("test");
@@ -478,8 +487,8 @@ mod tests {
             let mut losses = Losses::new(on_card);
             losses.add(
                 0,
-                &beside.each_ref().map(short),
-                &alone.each_ref().map(short),
+                (&beside.each_ref().map(short), &alone.each_ref().map(short)),
+                None,
             );
             losses.contention("test").len()
         });
@@ -538,7 +547,7 @@ mod tests {
         truth[DiskRead as usize] = delay_of(0.4);
         truth[ENGINES + H2d as usize] = delay_of(0.5);
         truth[ENGINES + DiskRead as usize] = delay_of(0.3);
-        let losses: Vec<Loss> = (1..20_000)
+        let losses: Vec<Loss> = (1..2310)
             .map(|i| {
                 let [one, other, both] = [7, 5, 3].map(|n| f64::from(i % n) * 10e-3);
                 let beside: [(&[ResourceKind], f64); 3] = [
@@ -551,7 +560,7 @@ mod tests {
                 observed((ResourceKind::Gpu, reading), (0.15, &beside), &truth)
             })
             .collect();
-        for (found, truth) in fit(&losses, RIDGE_S)
+        for (found, truth) in fit(&losses, RIDGE_S / 10.0)
             .into_iter()
             .map(rate_of)
             .zip(truth.map(rate_of))

@@ -27,7 +27,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::Compression;
 use plimsoll_core::control::{Controller, DriveError, Run, drive};
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
-use plimsoll_core::hardware::{Contention, HardwareProfile, ProductCurves};
+use plimsoll_core::hardware::{Contention, HardwareProfile, ProductCurves, WeightRead};
 use plimsoll_core::lower::{LowerError, Lowering, footprint};
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::plan::Plan;
@@ -303,10 +303,17 @@ pub fn measure(
     Ok(assemble::profile(options, &measured))
 }
 
-/// Who slows whom, by a run of tasks beside each other and a run of the same tasks one by one.
-pub fn contention(overlapped: &Run, serial: &Run) -> Vec<Contention> {
+/// Who slows whom, by a run of tasks beside each other and a run of the same tasks one by one; with how fast weights are read of which
+/// there are so many bytes, if no cache holds them.
+pub fn contention(
+    overlapped: &Run,
+    serial: &Run,
+    weights: Option<(WeightRead, f64)>,
+) -> Vec<Contention> {
     let mut losses = Losses::new(false);
-    losses.add(0, &timed(overlapped), &timed(serial));
+    let weights = weights.map(|(read, all)| contention::Weights { read, all });
+    let tasks = (&*timed(overlapped), &*timed(serial));
+    losses.add(0, tasks, weights.as_ref());
     losses.contention(MEASURED)
 }
 
@@ -661,22 +668,28 @@ fn measure_barriers(options: &ProbeOptions, measured: &mut Measured) -> Result<(
     Ok(())
 }
 
+/// Bytes of a plan's weights, wherever they live.
+fn all_weights(plan: &Plan) -> Result<f64, LowerError> {
+    let PerTier { device, host, disk } = Lowering::new(plan)?.placement().bytes();
+    Ok((device + host + disk).as_f64())
+}
+
 fn measure_contention(options: &ProbeOptions, measured: &mut Measured) -> Result<(), ProbeError> {
     // A GPU's memory is not the one that copies go through.
     let wide = options.cpu.card.is_none().then_some(compute::SHAPES[2]);
     let dtype = options.dtypes[0];
     let plans = contention::plans(dtype, options.shapes()[1], wide)?;
-    let element_s = assemble::read_s(&measured.weight_reads, dtype);
+    let read = assemble::weight_reads(&measured.weight_reads);
+    let read = read.into_iter().find(|read| read.dtype == dtype);
     for round in 0..contention::ROUNDS {
-        for sides in &plans {
-            let read_s = element_s.filter(|_| sides.wide);
-            measured.losses.reading(read_s.unwrap_or(0.0));
-            let (_, alone) = measured.run(|weights| run_plan(options, &sides.serial, weights))?;
-            let (_, beside) =
-                measured.run(|weights| run_plan(options, &sides.overlapped, weights))?;
-            measured.losses.add(round, &beside, &alone);
+        for [overlapped, serial] in &plans {
+            let all = all_weights(overlapped)?;
+            let weights = read.clone().map(|read| contention::Weights { read, all });
+            let (_, alone) = measured.run(|weights| run_plan(options, serial, weights))?;
+            let (_, beside) = measured.run(|weights| run_plan(options, overlapped, weights))?;
+            let tasks = (beside.as_slice(), alone.as_slice());
+            measured.losses.add(round, tasks, weights.as_ref());
         }
     }
-    measured.losses.reading(0.0);
     Ok(())
 }

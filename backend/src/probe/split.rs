@@ -102,7 +102,7 @@ pub(super) fn measure(options: &ProbeOptions, measured: &mut Measured) -> Result
             let halves: Vec<Timed> = alone.iter().filter_map(|it| known.halved(it)).collect();
             // Once for each batch, so it belongs to every round.
             for round in 0..ROUNDS {
-                measured.losses.add(round, &beside, &halves);
+                measured.losses.add(round, (&beside, &halves), None);
             }
             let alone = alone.into_iter().map(|task| (*dtype, task));
             measured.cpu_products.extend(alone);

@@ -22,7 +22,10 @@ pub use contention::Contention;
 pub use curve::{Curve, CurveError};
 pub use error::ProfileError;
 pub use pace::{LinkPace, LinkSlowness, Pace, Slowness};
-pub use products::{GPU_ROWS_MOST, Implementation, Inflections, PACKED_DEPTH, ProductCurves};
+pub use products::{
+    FLAT_DEPTH, GPU_ROWS_MOST, Implementation, Inflections, PACKED_DEPTH, ProductCurves,
+    WeightsOnGpu,
+};
 pub use profile::{
     BesideProducts, Cluster, Compute, CopyLink, DEVICE_THREADS_MAX, DeviceKind, DiskLink,
     GemmCurve, HardwareProfile, Links, PeerLink, Tiers, WeightRead,

@@ -31,6 +31,18 @@ pub const GPU_ROWS_MOST: u32 = 128;
 /// The depth of weights in 4 bits that a GPU reads as they are is a multiple of this.
 pub const PACKED_DEPTH: u32 = 16;
 
+/// The depth of weights of a GPU's flat product is a multiple of this.
+pub const FLAT_DEPTH: u32 = 8;
+
+/// What a GPU's choice asks of weights besides the table for their shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightsOnGpu {
+    /// Inner dimension: input features.
+    pub k: u32,
+    /// Whether they are in groups of 4-bit codes.
+    pub packed: bool,
+}
+
 /// Where one implementation gives way to the next, for weights of one shape: a row of the paper's lookup table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inflections {
@@ -52,22 +64,40 @@ impl Inflections {
     }
 
     /// The same on a GPU, whose tables end: what no table has seen to be slower than the conventional way would else compute prompts.
-    pub fn choose_on_gpu(&self, m: u32) -> Implementation {
-        match m > GPU_ROWS_MOST {
+    /// What does not compute such weights gives way: the flat product to GEMV, and either to the conventional way where weights are in
+    /// 4 bits.
+    pub fn on_gpu(&self, m: u32, weights: WeightsOnGpu) -> Implementation {
+        let chosen = match m > GPU_ROWS_MOST {
             true => Implementation::Conventional,
             false => self.choose(m),
+        };
+        match chosen.computes(weights) {
+            true => chosen,
+            false if weights.packed => Implementation::Conventional,
+            false => Implementation::Gemv,
+        }
+    }
+
+    /// What computes products that share their input, and have all these columns together, in one launch: the conventional way, the
+    /// vendor's, has no such launch. None where each is computed by itself, as those of weights in 4 bits that are unpacked first.
+    pub fn joined_on_gpu(&self, m: u32, weights: WeightsOnGpu) -> Option<Implementation> {
+        use Implementation::{Conventional, Flat, Gemv};
+        match self.on_gpu(m, weights) {
+            Conventional if weights.packed => None,
+            Conventional if Flat.computes(weights) => Some(Flat),
+            Conventional => Some(Gemv),
+            chosen => Some(chosen),
         }
     }
 }
 
 impl Implementation {
-    /// What computes products that share their input in one launch where this suits one of all their columns: the conventional way,
-    /// the vendor's, has no such launch. None of weights in 4 bits, which it unpacks one by one.
-    pub fn of_joined(self, packed: bool) -> Option<Implementation> {
-        match (self, packed) {
-            (Implementation::Conventional, true) => None,
-            (Implementation::Conventional, false) => Some(Implementation::Flat),
-            (own, _) => Some(own),
+    /// Whether a GPU computes products with such weights by it.
+    pub fn computes(self, WeightsOnGpu { k, packed }: WeightsOnGpu) -> bool {
+        match self {
+            Implementation::Gemv => !packed || k.is_multiple_of(PACKED_DEPTH),
+            Implementation::Flat => !packed && k.is_multiple_of(FLAT_DEPTH),
+            Implementation::Conventional => true,
         }
     }
 }
@@ -122,16 +152,23 @@ impl ProductCurves {
         }
     }
 
-    /// The curve of the implementation that computes `m` rows on a GPU.
-    pub fn chosen_on_gpu(&self, m: u32) -> &Curve {
-        let chosen = self.of(self.inflections().choose_on_gpu(m));
+    /// The curve of what computes `m` rows on a GPU; the points are [`ProductCurves::inflections`], which a caller keeps.
+    pub fn on_gpu(&self, points: &Inflections, m: u32) -> &Curve {
+        let chosen = self.of(points.on_gpu(m, self.weights_on_gpu()));
         chosen.unwrap_or(&self.conventional)
     }
 
-    /// The curve of what computes products together where an implementation suits one of all their columns.
-    pub fn joined(&self, chosen: Implementation) -> Option<&Curve> {
-        let joined = chosen.of_joined(self.packed)?;
+    /// The curve of what computes `m` rows of products together that have its columns; none where each is computed by itself.
+    pub fn joined_on_gpu(&self, points: &Inflections, m: u32) -> Option<&Curve> {
+        let joined = points.joined_on_gpu(m, self.weights_on_gpu())?;
         Some(self.of(joined).unwrap_or(&self.gemv))
+    }
+
+    fn weights_on_gpu(&self) -> WeightsOnGpu {
+        WeightsOnGpu {
+            k: self.k,
+            packed: self.packed,
+        }
     }
 
     /// Its curves, each with its key.
@@ -204,8 +241,8 @@ mod tests {
             [1, 2, 3, 4].map(|m| points.choose(m)),
             [Gemv, Flat, Flat, Flat]
         );
-        assert_eq!(found.chosen_on_gpu(1), &found.gemv);
-        assert_eq!(Some(found.chosen_on_gpu(4)), found.flat.as_ref());
+        assert_eq!(found.on_gpu(&points, 1), &found.gemv);
+        assert_eq!(Some(found.on_gpu(&points, 4)), found.flat.as_ref());
     }
 
     #[test]
@@ -223,9 +260,36 @@ mod tests {
         let none = Inflections { m1: None, m2: None };
         assert_eq!(none.choose(1000), Gemv);
         assert_eq!(
-            [128, 129].map(|m| none.choose_on_gpu(m)),
+            [128, 129].map(|m| none.on_gpu(m, WHOLE)),
             [Gemv, Conventional]
         );
+    }
+
+    const WHOLE: WeightsOnGpu = WeightsOnGpu {
+        k: 4096,
+        packed: false,
+    };
+
+    #[test]
+    fn what_does_not_compute_such_weights_gives_way() {
+        let points = Inflections {
+            m1: Some(2),
+            m2: Some(65),
+        };
+        let of = |k, packed| {
+            let weights = WeightsOnGpu { k, packed };
+            let alone = [1, 2, 65].map(|m| points.on_gpu(m, weights));
+            (alone, [1, 2, 65].map(|m| points.joined_on_gpu(m, weights)))
+        };
+        let (gemv, flat) = (Some(Gemv), Some(Flat));
+        assert_eq!(
+            of(4096, false),
+            ([Gemv, Flat, Conventional], [gemv, flat, flat])
+        );
+        assert_eq!(of(4100, false), ([Gemv, Gemv, Conventional], [gemv; 3]));
+        let unpacked = [Gemv, Conventional, Conventional];
+        assert_eq!(of(4096, true), (unpacked, [gemv, None, None]));
+        assert_eq!(of(4104, true), ([Conventional; 3], [None; 3]));
     }
 
     #[test]
@@ -247,7 +311,7 @@ mod tests {
         let found = curves(&rows, [&[1.0, 2.0, 4.0], &[], &[3.0; 3]]);
         let points = found.inflections();
         assert_eq!((points.m1, points.m2), (Some(4), Some(4)));
-        assert_eq!(found.chosen_on_gpu(2), &found.gemv);
-        assert_eq!(found.chosen_on_gpu(9), &found.conventional);
+        assert_eq!(found.on_gpu(&points, 2), &found.gemv);
+        assert_eq!(found.on_gpu(&points, 9), &found.conventional);
     }
 }

@@ -326,6 +326,22 @@ pub struct WeightRead {
     pub rate: Curve,
 }
 
+impl WeightRead {
+    /// Bytes/s, of a model with so many bytes of weights; none where caches hold them.
+    pub fn of_all(&self, all: f64) -> Option<f64> {
+        let (first, _) = self.rate.points().first()?;
+        (all >= *first).then(|| self.rate.at(all))
+    }
+
+    /// For which share of its time a task of so many seconds alone reads so many bytes of weights, of a model with `all`.
+    pub fn share(&self, (bytes, all): (f64, f64), seconds: f64) -> f64 {
+        match self.of_all(all) {
+            Some(rate) if seconds > 0.0 => (bytes / rate / seconds).min(1.0),
+            _ => 0.0,
+        }
+    }
+}
+
 impl Compute {
     /// How fast weights of a type are read; none where nobody knows. Types of 16 bits, which are widened alike, stand for
     /// each other.

@@ -286,6 +286,12 @@ impl HardwareProfile {
                 let key = format!("{key}.while_reading");
                 return Err(Fault::new(key, problem, "leave it out"));
             }
+            if contention.while_reading.is_some() && self.compute.weight_read.is_empty() {
+                let problem = "says nothing where nobody knows how fast weights are read";
+                let key = format!("{key}.while_reading");
+                let remedy = "add [[compute.weight_read]], or leave it out";
+                return Err(Fault::new(key, problem, remedy));
+            }
         }
         Ok(())
     }

@@ -122,10 +122,10 @@ impl Product {
     }
 
     fn curve(&self, m: u32, joined: bool) -> &Curve {
-        let chosen = self.points.choose_on_gpu(m);
+        let Product { curves, points, .. } = self;
         match joined {
-            true => self.curves.joined(chosen).unwrap_or(&self.curves.gemv),
-            false => self.curves.of(chosen).unwrap_or(&self.curves.conventional),
+            true => curves.joined_on_gpu(points, m).unwrap_or(&curves.gemv),
+            false => curves.on_gpu(points, m),
         }
     }
 }
@@ -304,10 +304,7 @@ fn product(all: &[Product], (m, gemm, joined): (u32, Gemm, bool), each: &mut imp
 /// Whether products are computed as one that is so large: what computes the nearest that was measured says so.
 fn joins(all: &[Product], (m, gemm): (u32, Gemm)) -> bool {
     let nearest = nearest(all, &Shape::new(gemm.n, gemm.k));
-    nearest.is_some_and(|known| {
-        let chosen = known.points.choose_on_gpu(m);
-        chosen.of_joined(known.curves.packed).is_some()
-    })
+    nearest.is_some_and(|known| known.curves.joined_on_gpu(&known.points, m).is_some())
 }
 
 /// A time by a curve of one of all that were measured.
@@ -459,7 +456,7 @@ mod tests {
         let of = |packed: bool, n: u32, seconds: f64| {
             let curve = |times: [(f64, f64); 3]| {
                 let rate = |(m, times): (f64, f64)| {
-                    (m, 2.0 * m * f64::from(n) * 100.0 / (times * seconds))
+                    (m, 2.0 * m * f64::from(n) * 112.0 / (times * seconds))
                 };
                 curve(&times.map(rate))
             };
@@ -468,7 +465,7 @@ mod tests {
                 gemv: curve([(1.0, 1.0), (15.0, 1.0), (16.0, 4.0)]),
                 flat: (!packed).then(|| curve([(1.0, 2.0), (15.0, 2.0), (16.0, 2.0)])),
                 conventional: curve([(1.0, 9.0), (15.0, 9.0), (16.0, 1.0)]),
-                ..measured(n, 100, seconds)
+                ..measured(n, 112, seconds)
             }
         };
         let shapes = [(100, 2e-6), (300, 5e-6)];
@@ -480,7 +477,7 @@ mod tests {
             ..profile.compute
         };
         let known = ByShape::new(&compute, Dtype::F16, [true; 2]).expect("known");
-        let gemms = Gemms::new(&[Gemm { n: 100, k: 100 }; 3]);
+        let gemms = Gemms::new(&[Gemm { n: 100, k: 112 }; 3]);
         let us = |m: u32, packed: bool| {
             let mut all = 0.0;
             let shared = known.shared(Stage::Project, m, &gemms);
@@ -553,7 +550,7 @@ mod tests {
     fn products_with_biases_are_others() {
         let whole = [(false, 2e-6), (true, 5e-6)].map(|(biased, seconds)| ProductCurves {
             biased,
-            ..measured(100, 100, seconds)
+            ..measured(100, 112, seconds)
         });
         let packed = whole.clone().map(|whole| ProductCurves {
             packed: true,
@@ -569,7 +566,7 @@ mod tests {
         let us = |biased, stages: &[Stage], packed| {
             // bf16 has those of f16.
             let known = ByShape::new(&compute, Dtype::Bf16, biased).expect("known");
-            let gemms = Gemms::new(&[Gemm { n: 100, k: 100 }; 4]);
+            let gemms = Gemms::new(&[Gemm { n: 100, k: 112 }; 4]);
             let mut all = 0.0;
             known.parts(
                 (stages, 1, 0.0),

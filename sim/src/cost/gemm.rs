@@ -166,11 +166,10 @@ impl GemmRates {
         let own = |(known, _): &&(ProductCurves, _)| (known.n, known.k, known.packed) == shape;
         let products = self.products.iter().filter(own);
         let (known, points) = products.min_by_key(|(known, _)| known.biased)?;
-        let chosen = match self.on_gpu {
-            true => points.choose_on_gpu(product.m),
-            false => points.choose(product.m),
+        let curve = match self.on_gpu {
+            true => known.on_gpu(points, product.m),
+            false => known.of(points.choose(product.m))?,
         };
-        let curve = known.of(chosen)?;
         let m = f64::from(product.m);
         Some(Part {
             number: of_type(PRODUCTS, known.dtype),

@@ -1,6 +1,6 @@
 //! What tasks move through a host's memory, which all that run there share.
 
-use plimsoll_core::program::{Gemm, Op, Resource, ResourceKind};
+use plimsoll_core::program::{Op, Resource, ResourceKind};
 
 use super::CostModel;
 use super::gemm::Product;
@@ -25,27 +25,45 @@ impl CostModel {
     /// For which share of its time a task of a GPU reads weights that no cache holds, where a profile says how fast that is: others that
     /// use the same memory disturb it then, and it them. Copies beside it leave nothing of them in caches for the next batch.
     pub(crate) fn reading_share(&self, on: Resource, op: &Op, seconds: f64) -> f64 {
-        let (ResourceKind::Gpu, Op::Linear { .. }) = (on.kind, op) else {
+        let (elements, packed) = match (on.kind, op) {
+            (
+                ResourceKind::Gpu,
+                Op::Linear {
+                    gemms, compressed, ..
+                },
+            ) => (gemms.iter().map(|gemm| gemm.weights()).sum(), *compressed),
+            (ResourceKind::Gpu, Op::Span(span)) => (span.weights(), span.compressed),
+            _ => return 0.0,
+        };
+        let (Some(read), Some(all)) = (&self.weight_read, self.weights) else {
             return 0.0;
         };
-        let mut read_s = 0.0;
-        products(op, |product| {
-            let read = self.read_of_weights(Product {
-                reused: false,
-                ..product
-            });
-            read_s += read.map_or(0.0, |read| read.seconds.0);
-        });
-        (read_s / seconds).min(1.0)
+        let bytes = elements as f64 * self.stored(packed);
+        read.share((bytes, all), seconds)
     }
 
     /// Of the CPU's computing.
     fn cpu_reads(&self, op: &Op) -> f64 {
         match *op {
-            Op::Linear { .. } => {
-                let mut bytes = 0.0;
-                products(op, |product| bytes += self.product_traffic(product));
-                bytes
+            Op::Linear {
+                stage,
+                m,
+                gemms,
+                reused,
+                compressed: packed,
+                ..
+            } => {
+                let bytes = gemms.iter().map(|gemm| {
+                    self.product_traffic(Product {
+                        stage: Some(stage),
+                        m,
+                        n: gemm.n,
+                        k: gemm.k,
+                        reused,
+                        packed,
+                    })
+                });
+                bytes.sum()
             }
             Op::Gather { rows, picks, head } => {
                 (head * (u64::from(rows) * u64::from(picks))).as_f64()
@@ -61,28 +79,4 @@ impl CostModel {
         let (m, n, k) = (f64::from(m), f64::from(n), f64::from(k));
         n * k * self.stored_bytes(product) + m * (n + k) * size_of::<f32>() as f64
     }
-}
-
-/// Calls with each matrix product of a part of a layer.
-fn products(op: &Op, each: impl FnMut(Product)) {
-    let Op::Linear {
-        stage,
-        m,
-        gemms,
-        reused,
-        compressed: packed,
-        ..
-    } = *op
-    else {
-        return;
-    };
-    let product = |gemm: Gemm| Product {
-        stage: Some(stage),
-        m,
-        n: gemm.n,
-        k: gemm.k,
-        reused,
-        packed,
-    };
-    gemms.iter().map(product).for_each(each);
 }

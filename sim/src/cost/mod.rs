@@ -15,7 +15,8 @@ use plimsoll_core::Dtype;
 use plimsoll_core::compression::{GROUP_BYTES, GROUP_ELEMENTS, Kept};
 use plimsoll_core::extrapolation::SizeUnit;
 use plimsoll_core::hardware::{
-    CopyLink, Curve, GPU_ROWS_MOST, HardwareProfile, PACKED_DEPTH, Quantity, WeightRead,
+    CopyLink, Curve, GPU_ROWS_MOST, HardwareProfile, Implementation, Quantity, WeightRead,
+    WeightsOnGpu,
 };
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::WeightPlacement;
@@ -465,7 +466,9 @@ impl CostModel {
         });
         let unpack = self.unpack(product.elements() as u64);
         let as_they_are = self.read_in_groups(f32, product);
-        let is_read = product.m <= GPU_ROWS_MOST && product.k.is_multiple_of(PACKED_DEPTH);
+        let (k, packed) = (product.k, true);
+        let is_read =
+            product.m <= GPU_ROWS_MOST && Implementation::Gemv.computes(WeightsOnGpu { k, packed });
         match is_read && total(&as_they_are).0 < total(&whole).0 + unpack.seconds.0 {
             true => as_they_are.into_iter().flatten().for_each(each),
             false => whole.into_iter().flatten().chain([unpack]).for_each(each),
@@ -530,9 +533,9 @@ impl CostModel {
         let bytes = product.elements() * self.stored_bytes(product);
         let number = of_type(WEIGHT_READ, *dtype);
         let read = Part::rated(number, bytes, (rate, weights, SizeUnit::Bytes));
-        let is_small = read.asked.is_some_and(|asked| asked.size < asked.first);
+        let is_large = self.weight_read.as_ref()?.of_all(weights).is_some();
         // Beyond the last point memory is no slower.
-        (!is_small).then_some(Part {
+        is_large.then_some(Part {
             asked: None,
             ..read
         })
@@ -540,7 +543,12 @@ impl CostModel {
 
     /// Of an element of a product's weight.
     fn stored_bytes(&self, product: Product) -> f64 {
-        match product.packed {
+        self.stored(product.packed)
+    }
+
+    /// Of an element of a weight, in 4 bits or not.
+    fn stored(&self, packed: bool) -> f64 {
+        match packed {
             true => GROUP_BYTES as f64 / GROUP_ELEMENTS as f64,
             false => self.element_bytes as f64,
         }

@@ -5,13 +5,13 @@ use plimsoll_core::model::{Norm as NormKind, TensorRole};
 
 use super::ground::Ground;
 use super::issue::{Piece, Work};
-use super::timing::conventional;
+use super::multiply::multiply;
 use crate::cpu::error::TaskError;
+use crate::cuda::Launch;
 use crate::cuda::launches::{
-    self, Elements, JOINED_ROWS, Norm, Product, bias_activation, check_depth, check_packed,
-    layer_norm, matrix_groups, rms_norm,
+    self, Elements, JOINED_ROWS, Norm, Product, bias_activation, layer_norm, matrix_groups,
+    rms_norm,
 };
-use crate::cuda::{Launch, tile};
 use crate::dispatch::{Dispatch, Weights};
 
 /// For a shape that nobody measured: the paper's example (section 5, Figure 9), where the flat product has from two rows on to
@@ -36,35 +36,27 @@ pub(crate) fn choose_joined(
     if m > JOINED_ROWS {
         return None;
     }
-    let chosen = choose(dispatch, m, weights).of_joined(weights.packed)?;
-    Some(match chosen {
-        Implementation::Flat if check_depth(weights.k).is_ok() => chosen,
-        _ => Implementation::Gemv,
-    })
+    points(dispatch, weights).joined_on_gpu(m as u32, weights.on_gpu())
 }
 
 /// What computes a product of so many rows. With weights in 4 bits that is GEMV, which reads them as they are, or the conventional
 /// way, which is to unpack them and to do what suits whole ones; there is no flat product of such.
 pub(crate) fn choose(dispatch: &Dispatch, m: usize, weights: Weights) -> Implementation {
-    use Implementation::{Conventional, Flat, Gemv};
-    let unmeasured = match weights.packed {
+    let m = u32::try_from(m).unwrap_or(u32::MAX);
+    points(dispatch, weights).on_gpu(m, weights.on_gpu())
+}
+
+/// The table's, or those of the same weights with a bias or without, or else what stands for both.
+fn points(dispatch: &Dispatch, weights: Weights) -> Inflections {
+    let other = Weights {
+        biased: !weights.biased,
+        ..weights
+    };
+    let known = dispatch.points(weights).or_else(|| dispatch.points(other));
+    known.unwrap_or(match weights.packed {
         true => UNMEASURED_PACKED,
         false => UNMEASURED,
-    };
-    let other = || {
-        dispatch.points(Weights {
-            biased: !weights.biased,
-            ..weights
-        })
-    };
-    let points = dispatch.points(weights).or_else(other);
-    let points = points.unwrap_or(unmeasured);
-    match points.choose_on_gpu(u32::try_from(m).unwrap_or(u32::MAX)) {
-        Gemv if weights.packed && check_packed(weights.k).is_err() => Conventional,
-        Flat if weights.packed => Conventional,
-        Flat if check_depth(weights.k).is_err() => Gemv,
-        chosen => chosen,
-    }
+    })
 }
 
 /// Rows of a product, and where they and the result are.
@@ -193,7 +185,7 @@ impl<G: Ground> Work<'_, G> {
         if product.packed {
             return self.launch(&launches::gemv(product)?);
         }
-        let [m, n, k] = product.shape;
+        let [m, _, k] = product.shape;
         let weights = Weights {
             dtype: product.dtype,
             n: layer_rows,
@@ -201,17 +193,14 @@ impl<G: Ground> Work<'_, G> {
             packed: false,
             biased: product.bias != 0,
         };
-        match choose(&self.device.dispatch, m, weights) {
-            Implementation::Gemv => self.launch(&launches::gemv(product)?),
+        let by = match choose(&self.device.dispatch, m, weights) {
             // A bias of wide results has no kernel of its own.
-            Implementation::Conventional if product.bias == 0 || !product.wide => {
-                Ok(conventional((&*self.device.card, self.stream), product)?)
+            Implementation::Conventional if product.bias != 0 && product.wide => {
+                Implementation::Flat
             }
-            _ => {
-                let cut = tile::cut([m, n, k], self.device.beside.multiprocessors());
-                self.launch(&launches::flat(product, cut)?)
-            }
-        }
+            chosen => chosen,
+        };
+        Ok(multiply((&*self.device.card, self.stream), by, product)?)
     }
 
     /// Adds a bias (0: none) to rows and applies an activation, in place.

@@ -20,6 +20,7 @@ mod head;
 mod issue;
 mod lanes;
 mod linear;
+mod multiply;
 mod parts;
 pub(crate) mod serving;
 mod stages;

@@ -11,10 +11,9 @@ use plimsoll_core::model::ModelSpec;
 use super::beside::HEAD_ROWS;
 use super::issue::{CHOICE, ZERO};
 use super::linear::choose;
-use crate::cuda::launches::{
-    self, Elements, Product, bias_activation, check_depth, check_packed, matrix_groups,
-};
-use crate::cuda::{Card, CopyRows, CudaError, Launch, raw, tile};
+use super::multiply::multiply;
+use crate::cuda::launches::{Product, matrix_groups};
+use crate::cuda::{Card, CopyRows, CudaError, raw};
 use crate::dispatch::{Dispatch, Tried, Weights, curves};
 
 /// Rows that are timed for a lookup table, on either side of what a flat product of few rows has.
@@ -303,11 +302,6 @@ fn time_with_prompts(
     time_and((card, dispatch), weights, &ROWS_OF_PROMPTS)
 }
 
-/// Whether there is a choice.
-fn is_timed(weights: Weights) -> bool {
-    !weights.packed || check_packed(weights.k).is_ok()
-}
-
 /// The curves for the rows of a lookup table, and for those of some prompts. Of weights in 4 bits the conventional way is what the
 /// table has for whole ones, once they are unpacked: those come first.
 fn time_and(
@@ -315,7 +309,8 @@ fn time_and(
     weights: Weights,
     prompts: &[usize],
 ) -> Result<Option<ProductCurves>, CudaError> {
-    if !is_timed(weights) {
+    // Else there is no choice.
+    if !Implementation::Gemv.computes(weights.on_gpu()) {
         return Ok(None);
     }
     let most = prompts.iter().chain(&ROWS).max().copied().unwrap_or(0);
@@ -449,7 +444,7 @@ impl<'c> Operands<'c> {
     fn give(&self, by: Implementation, m: usize, copy: usize) -> Result<(), CudaError> {
         let (card, product) = (self.taken.card, self.product(m, copy));
         if !product.packed || by == Implementation::Gemv {
-            return give(card, by, &product);
+            return multiply((card, 0), by, &product);
         }
         let [_, n, k] = product.shape;
         let places = [self.room, product.weights];
@@ -464,7 +459,7 @@ impl<'c> Operands<'c> {
             packed: false,
             ..self.weights
         };
-        give(card, choose(self.dispatch, m, whole), &unpacked)
+        multiply((card, 0), choose(self.dispatch, m, whole), &unpacked)
     }
 
     /// The same with the copy that was used longest ago.
@@ -476,15 +471,9 @@ impl<'c> Operands<'c> {
 
     /// Those that compute it.
     fn implementations(&self) -> Vec<Implementation> {
-        let Weights { k, packed, .. } = self.weights;
-        let computes = |by: &Implementation| match by {
-            Implementation::Gemv => is_timed(self.weights),
-            Implementation::Flat => !packed && check_depth(k).is_ok(),
-            Implementation::Conventional => true,
-        };
-        let mut all = Implementation::ALL.to_vec();
-        all.retain(computes);
-        all
+        let all = Implementation::ALL.into_iter();
+        all.filter(|by| by.computes(self.weights.on_gpu()))
+            .collect()
     }
 
     /// The times of all implementations for the rows of a lookup table.
@@ -551,46 +540,4 @@ pub(crate) fn apart(one: &[f32], other: &[f32]) -> f32 {
         true => most / largest.max(f32::MIN_POSITIVE),
         false => f32::INFINITY,
     }
-}
-
-/// Gives stream 0 a product.
-fn give(card: &dyn Card, by: Implementation, product: &Product) -> Result<(), CudaError> {
-    match by {
-        Implementation::Gemv => card.launch(0, &launches::gemv(product)?),
-        Implementation::Flat => card.launch(0, &flat(card, product)?),
-        Implementation::Conventional => conventional((card, 0), product),
-    }
-}
-
-/// Gives a stream the vendor's product, and a pass of its own that adds the bias.
-pub(super) fn conventional(
-    (card, stream): (&dyn Card, usize),
-    product: &Product,
-) -> Result<(), CudaError> {
-    let [m, n, _] = product.shape;
-    card.multiply(
-        stream,
-        &raw::Product {
-            addresses: [product.x, product.weights, product.y],
-            shape: product.shape,
-            dtype: product.dtype,
-            wide: product.wide,
-        },
-    )?;
-    if product.bias == 0 {
-        return Ok(());
-    }
-    let elements = Elements {
-        dtype: product.dtype,
-        x: product.y,
-        other: product.bias,
-        count: m * n,
-        width: n,
-    };
-    card.launch(stream, &bias_activation(&elements, None)?)
-}
-
-/// The flat product, cut as suits the card.
-fn flat(card: &dyn Card, product: &Product) -> Result<Launch, CudaError> {
-    launches::flat(product, tile::cut(product.shape, card.multiprocessors()))
 }

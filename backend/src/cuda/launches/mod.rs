@@ -20,8 +20,7 @@ pub use elements::{Elements, activate_gate, bias_activation, residual};
 pub use mixed::{MixedAppend, OwnBlocks};
 pub use parts::{Join, Part, to_stored, to_wide};
 pub use product::{
-    JOINED_ROWS, Product, check_depth, check_packed, flat, flat_plain, gemv, gemv_joined,
-    gemv_plain, thin_joined, thin_plain,
+    JOINED_ROWS, Product, flat, flat_plain, gemv, gemv_joined, gemv_plain, thin_joined, thin_plain,
 };
 pub use prompt::PromptAttention;
 pub use rows::{

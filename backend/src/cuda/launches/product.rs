@@ -4,7 +4,7 @@ use std::slice;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::compression::GROUP_ELEMENTS;
-use plimsoll_core::hardware::PACKED_DEPTH;
+use plimsoll_core::hardware::{FLAT_DEPTH, PACKED_DEPTH};
 
 use super::{WARP, launch, named};
 use crate::cuda::arguments::Arguments;
@@ -134,7 +134,7 @@ impl<'p> Joined<'p> {
 /// By whole rows of weights, of which up to 8 rows of x share a reading; weights in 4 bits are read as they are, by up to 4 at once.
 ///
 /// # Errors
-/// [`CudaError::Type`]; [`CudaError::Shape`] for packed weights of a depth that [`check_packed`] refuses.
+/// [`CudaError::Type`]; [`CudaError::Shape`] for packed weights whose depth is no multiple of [`PACKED_DEPTH`].
 pub fn gemv(product: &Product) -> Result<Launch, CudaError> {
     gemv_joined(slice::from_ref(product))
 }
@@ -197,7 +197,7 @@ fn by_bands(joined: Joined<'_>) -> Result<Launch, CudaError> {
 ///
 /// # Errors
 /// [`CudaError::Shape`].
-pub fn check_packed(k: usize) -> Result<(), CudaError> {
+fn check_packed(k: usize) -> Result<(), CudaError> {
     match k.is_multiple_of(PACKED_COLUMNS) {
         true => Ok(()),
         false => Err(CudaError::Shape {
@@ -285,8 +285,8 @@ pub fn thin_plain(product: &Product) -> Result<Launch, CudaError> {
 ///
 /// # Errors
 /// [`CudaError::Shape`].
-pub fn check_depth(k: usize) -> Result<(), CudaError> {
-    match k.is_multiple_of(8) {
+fn check_depth(k: usize) -> Result<(), CudaError> {
+    match k.is_multiple_of(FLAT_DEPTH as usize) {
         true => Ok(()),
         false => Err(CudaError::Shape {
             what: "the depth of a flat product",

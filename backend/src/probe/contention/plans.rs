@@ -65,21 +65,12 @@ const PLACEMENTS: [Placement; 5] = [
     },
 ];
 
-/// The same tasks with overlap, and in another order without.
-#[derive(Debug)]
-pub(in crate::probe) struct Sides {
-    pub overlapped: Plan,
-    pub serial: Plan,
-    /// Of layers that no cache holds.
-    pub wide: bool,
-}
-
-/// Each placement with overlap and without.
+/// Each placement with overlap, and the same without: the same tasks in another order.
 pub(in crate::probe) fn plans(
     dtype: Dtype,
     shape: compute::Shape,
     wide: Option<compute::Shape>,
-) -> Result<Vec<Sides>, LowerError> {
+) -> Result<Vec<[Plan; 2]>, LowerError> {
     let with = |(it, shape): (&Placement, compute::Shape)| {
         let batch = (it.sequences, 48);
         let mut plan = compute::plan(shape, batch, it.gen_len, dtype, Kind::OnDevice)?;
@@ -95,11 +86,7 @@ pub(in crate::probe) fn plans(
             plan.capacity_bytes = PerTier::from_fn(|_| Bytes(u64::MAX / 4));
             plan.capacity_bytes = footprint(plan)?;
         }
-        Ok(Sides {
-            overlapped: plan,
-            serial,
-            wide: it.wide,
-        })
+        Ok([plan, serial])
     };
     let shaped = |it: &'static Placement| Some((it, if it.wide { wide? } else { shape }));
     PLACEMENTS.iter().filter_map(shaped).map(with).collect()
