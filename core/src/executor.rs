@@ -63,7 +63,7 @@ pub trait Times: Debug {
     /// A task alone.
     fn seconds(&self, on: ResourceId, op: &Op) -> Seconds;
 
-    /// What a resource keeps of its pace while another has a task as well.
+    /// What a resource keeps of its pace, at the least, while another has a task as well.
     fn share(&self, of: ResourceId, beside: ResourceId) -> f64;
 
     /// From the end of a task on one resource to the start of one on another that waited for it.

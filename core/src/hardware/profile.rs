@@ -392,7 +392,7 @@ impl HardwareProfile {
         cluster.map_or(1, |cluster| cluster.gpus_per_host.value)
     }
 
-    /// The fraction of its rate that `victim` keeps beside `beside`: 1 where none is listed.
+    /// The fraction of its rate that `victim` keeps beside `beside`, where a GPU among them computes: 1 where none is listed.
     pub fn contention_factor(&self, victim: ResourceKind, beside: ResourceKind) -> f64 {
         self.contention_of(victim, beside)
             .map_or(1.0, |pair| pair.rate.value)
