@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use plimsoll_core::Dtype;
 use plimsoll_core::executor::{Executor, Until};
-use plimsoll_core::hardware::embedded;
+use plimsoll_core::hardware::{Contention, Curve, Quantity, WeightRead, embedded};
 use plimsoll_core::machine::{Machine, ResourceKind};
-use plimsoll_core::program::{BufferId, Cell, HostPages, NewTask, Op, Program, TaskId};
+use plimsoll_core::model::registry;
+use plimsoll_core::program::{
+    BufferId, Cell, Gemm, Gemms, HostPages, NewTask, Op, Program, Span, TaskId,
+};
 use plimsoll_core::traffic::{Background, Traffic, Ways};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_sim::{CostModel, Simulator};
@@ -83,5 +86,72 @@ fn simulator_and_definition_agree() {
         let said = both.arrival(ResourceKind::H2d, start, BytesPerSecond(1e9));
         let (end, _) = ends(ResourceKind::H2d, bytes, &both);
         assert!((end - said.0).abs() < 1e-9, "{end} {said:?}");
+    }
+}
+
+/// A served layer of one row reads its weights all the while: what half of a link takes from it is half of the delay beside a whole one.
+#[test]
+fn a_gpu_that_reads_loses_more_beside_traffic() {
+    let cap = Some(BytesPerSecond(1e9));
+    let mut profile = embedded::profile("t4")
+        .expect("embedded")
+        .with_link_cap(cap, cap);
+    profile.compute.launch.value = Seconds::ZERO;
+    let rate = Curve::new(vec![(1.0, 1e9)], "test", None).expect("a point");
+    let dtype = Dtype::F16;
+    profile.compute.weight_read = vec![WeightRead { dtype, rate }];
+    profile.contention = vec![Contention {
+        victim: ResourceKind::Gpu,
+        beside: ResourceKind::H2d,
+        rate: Quantity::new(0.8, "test"),
+        while_reading: Some(Quantity::new(0.5, "test")),
+    }];
+    let model = registry::find("opt-1.3b").expect("registered");
+    let machine = Machine::single_gpu(profile.usable());
+    let layer = Op::Span(Span {
+        layers: 1,
+        gemms: Gemms::new(&[Gemm { n: 8192, k: 8192 }]),
+        compressed: false,
+        embeds: false,
+        head: None,
+        sequences: 1,
+        tokens: 1,
+        prompt_tokens: 0,
+        prompt_pairs: 0,
+        context_tokens: 0,
+        q_size: 8192,
+        kv_size: 8192,
+        element_bytes: 2,
+    });
+    let half = Background(vec![Traffic {
+        from: Seconds(0.0),
+        to: Seconds(100.0),
+        rate: BytesPerSecond(0.5e9),
+        ways: Ways::Both,
+    }]);
+    let end = |traffic: &Background| {
+        let cost = CostModel::of_model(&profile, &model, dtype);
+        let mut simulator = Simulator::new(&machine, cost).with_traffic(&machine, traffic);
+        let mut piece = Program::numbered(TaskId(0), BufferId(0));
+        let op = piece.op(layer);
+        piece.push(NewTask {
+            op,
+            resource: machine.resource(ResourceKind::Gpu, 0).expect("one"),
+            cell: Cell::default(),
+            deps: &[],
+            args: &[],
+            takes: &[],
+            gives: &[],
+        });
+        simulator.submit(Arc::new(piece)).expect("taken");
+        simulator.wait(Until::Idle).expect("it ends").0
+    };
+    let read_s = 8192.0 * 8192.0 * 2.0 / 1e9;
+    for (traffic, expected) in [(Background::default(), read_s), (half, 1.5 * read_s)] {
+        let found = end(&traffic);
+        assert!(
+            (found / expected - 1.0).abs() < 1e-9,
+            "{found}, not {expected}"
+        );
     }
 }
