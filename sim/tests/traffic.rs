@@ -14,6 +14,22 @@ use plimsoll_core::traffic::{Background, Traffic, Ways};
 use plimsoll_core::units::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_sim::{CostModel, Simulator};
 
+/// A program of one task.
+fn alone(machine: &Machine, kind: ResourceKind, op: Op) -> Program {
+    let mut piece = Program::numbered(TaskId(0), BufferId(0));
+    let op = piece.op(op);
+    piece.push(NewTask {
+        op,
+        resource: machine.resource(kind, 0).expect("one"),
+        cell: Cell::default(),
+        deps: &[],
+        args: &[],
+        takes: &[],
+        gives: &[],
+    });
+    piece
+}
+
 /// When a move of so many bytes on a link ends that carries 1 GB/s, and when an idle clock that waits for 5 s does.
 fn ends(kind: ResourceKind, bytes: Bytes, traffic: &Background) -> (f64, f64) {
     let cap = Some(BytesPerSecond(1e9));
@@ -25,22 +41,13 @@ fn ends(kind: ResourceKind, bytes: Bytes, traffic: &Background) -> (f64, f64) {
     let machine = Machine::single_gpu(profile.usable());
     let cost = CostModel::new(&profile, Dtype::F16);
     let mut simulator = Simulator::new(&machine, cost).with_traffic(&machine, traffic);
-    let mut piece = Program::numbered(TaskId(0), BufferId(0));
-    let op = piece.op(Op::Move {
+    let copy = Op::Move {
         bytes,
         from: Bytes::ZERO,
         to: Bytes::ZERO,
         host: HostPages::Locked,
-    });
-    piece.push(NewTask {
-        op,
-        resource: machine.resource(kind, 0).expect("a link"),
-        cell: Cell::default(),
-        deps: &[],
-        args: &[],
-        takes: &[],
-        gives: &[],
-    });
+    };
+    let piece = alone(&machine, kind, copy);
     simulator.submit(Arc::new(piece)).expect("taken");
     let end = simulator.wait(Until::Task(TaskId(0))).expect("it ends");
     let idle = simulator.wait(Until::Idle).expect("nothing is left");
@@ -132,17 +139,7 @@ fn a_gpu_that_reads_loses_more_beside_traffic() {
     let end = |traffic: &Background| {
         let cost = CostModel::of_model(&profile, &model, dtype);
         let mut simulator = Simulator::new(&machine, cost).with_traffic(&machine, traffic);
-        let mut piece = Program::numbered(TaskId(0), BufferId(0));
-        let op = piece.op(layer);
-        piece.push(NewTask {
-            op,
-            resource: machine.resource(ResourceKind::Gpu, 0).expect("one"),
-            cell: Cell::default(),
-            deps: &[],
-            args: &[],
-            takes: &[],
-            gives: &[],
-        });
+        let piece = alone(&machine, ResourceKind::Gpu, layer);
         simulator.submit(Arc::new(piece)).expect("taken");
         simulator.wait(Until::Idle).expect("it ends").0
     };

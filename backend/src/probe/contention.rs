@@ -204,7 +204,7 @@ impl Losses {
             let pair = Contention {
                 victim,
                 beside,
-                // What nothing better is known of.
+                // Where the GPU only read, that stands for both.
                 rate: quantity(computing.or(reading)?),
                 while_reading: computing.and(reading).map(quantity),
             };
@@ -255,7 +255,7 @@ impl Loss {
     }
 }
 
-/// What each kind of task takes with nothing beside it.
+/// Seconds by engine and kind of task.
 type Alone = BTreeMap<(ResourceKind, String), f64>;
 
 /// What each kind of task takes with nothing beside it.
