@@ -93,7 +93,8 @@ pub struct Args {
     cpu_gb_s: Option<f64>,
     #[command(flatten)]
     threads: DeviceThreads,
-    /// Write a Chrome/Perfetto trace; with --hw, two tracks, predicted and measured
+    /// Write a Chrome/Perfetto trace; with --hw, two tracks, predicted and measured; in gzip where the name ends
+    /// in .gz
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// How to print the result

@@ -27,11 +27,10 @@ use super::plan::packed_products;
 use super::score::without_text;
 use super::what_if::WhatIf;
 use crate::files::{
-    InputError, PlanFile, find_model, find_profile, plan_json, read_plan, write_atomically,
-    write_text,
+    InputError, PlanFile, find_model, find_profile, plan_json, read_plan, write_text,
 };
 use crate::report::plan::{intervals_machine, locks_much, plan_text, whole_tensors};
-use crate::trace_file::{Process, write_run};
+use crate::trace_file::{Process, write_file, write_run};
 
 /// A plan, or what makes one.
 #[derive(Debug, clap::Args)]
@@ -102,7 +101,7 @@ pub struct Args {
     /// it is not written as a plan
     #[arg(long, value_name = "TERM", value_parser = term(), conflicts_with = "output")]
     without: Vec<Term>,
-    /// Write a Chrome/Perfetto trace, a track a resource
+    /// Write a Chrome/Perfetto trace, a track a resource; in gzip where the name ends in .gz
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// How to print the result; JSON is the plan with its prediction
@@ -308,7 +307,7 @@ fn write_trace(args: &Args, plan: &Plan, run: &Run) -> io::Result<()> {
         "{} on {}, predicted",
         plan.model.name, plan.provenance.hardware
     );
-    write_atomically(path, |out| write_run(out, Process { name: &name, run }))
+    write_file(path, |out| write_run(out, Process { name: &name, run }))
 }
 
 fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {

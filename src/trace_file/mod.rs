@@ -7,8 +7,10 @@ mod event;
 mod memory;
 mod words;
 
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
 
+use flate2::{Compression, write::GzEncoder};
 use plimsoll_core::control::Run;
 use plimsoll_core::program::{Content, Program, TaskId};
 use plimsoll_core::trace::Span;
@@ -17,6 +19,8 @@ use plimsoll_core::units::Seconds;
 use event::{Event, Events, Memory, Name, Phase, TaskArgs};
 use words::{op_in_words, task_name};
 
+use crate::files::write_atomically;
+
 /// One run and what its process is called.
 #[derive(Debug, Clone, Copy)]
 pub struct Process<'a> {
@@ -24,6 +28,25 @@ pub struct Process<'a> {
     pub name: &'a str,
     /// What ran.
     pub run: &'a Run,
+}
+
+/// Writes a trace's file whole through `fill`, in gzip where its name ends in `.gz`: Perfetto opens it as it is.
+///
+/// # Errors
+/// As [`write_atomically`].
+pub fn write_file(
+    path: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    write_atomically(path, |out| {
+        if path.extension().is_none_or(|it| it != "gz") {
+            return fill(out);
+        }
+        // An event is many small writes, and packing begins anew with each.
+        let mut packed = BufWriter::new(GzEncoder::new(out, Compression::fast()));
+        fill(&mut packed)?;
+        packed.into_inner()?.finish().map(drop)
+    })
 }
 
 /// Writes one run.

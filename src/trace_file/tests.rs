@@ -108,6 +108,27 @@ fn events(bytes: &[u8]) -> Vec<Value> {
 }
 
 #[test]
+fn a_file_named_gz_is_the_same_in_gzip() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let run = run(0.25);
+    let process = Process {
+        name: "predicted",
+        run: &run,
+    };
+    let written = |name: &str| {
+        let file = dir.path().join(name);
+        write_file(&file, |out| write_run(out, process)).expect("written");
+        std::fs::read(file).expect("there")
+    };
+    let (plain, packed) = (written("trace.json"), written("trace.json.gz"));
+    assert!(packed.len() < plain.len() / 2);
+    let mut unpacked = Vec::new();
+    let mut decoder = flate2::read::GzDecoder::new(&*packed);
+    std::io::Read::read_to_end(&mut decoder, &mut unpacked).expect("gzip");
+    assert!(unpacked == plain);
+}
+
+#[test]
 fn an_event_has_its_track_its_name_and_microseconds() {
     let run = run(0.25);
     let mut out = Vec::new();

@@ -15,11 +15,10 @@ use super::super::output::{complain, print};
 use super::Args;
 use super::answers::Answer;
 use super::prepare::Prepared;
-use crate::files::write_atomically;
 use crate::report::plan::policy_in_short;
 use crate::report::run::comparison;
 use crate::report::{extrapolation_text, held_text, rates_text};
-use crate::trace_file::{Process, write_run, write_side_by_side};
+use crate::trace_file::{Process, write_file, write_run, write_side_by_side};
 
 /// A run that came to its end.
 pub(super) struct Done {
@@ -173,7 +172,7 @@ pub(super) fn write_trace(path: &Path, prepared: &Prepared, run: &Run) -> io::Re
         Backend::Cuda => "measured, GPU",
     };
     let measured = process(measured, run);
-    write_atomically(path, |out| match &prepared.predicted {
+    write_file(path, |out| match &prepared.predicted {
         Some(run) => write_side_by_side(out, process("predicted", run), measured),
         None => write_run(out, measured),
     })

@@ -13,7 +13,7 @@ use crate::report::{
     Align, Point, Scatter, Table, count, extrapolation_text, picture_svg, rates_note,
     signed_percent, three_digits, to_csv, write_picture_png,
 };
-use crate::trace_file::{Process, write_side_by_side};
+use crate::trace_file::{Process, write_file, write_side_by_side};
 use crate::validate::{
     APART_MOST, CaseRow, Coverage, Errors, Score, Setting, Trial, Validation, score,
 };
@@ -148,7 +148,7 @@ fn write_trace(file: &Path, trial: &Trial<'_>) -> io::Result<()> {
     };
     let process = |name, run| Process { name, run };
     let measured = process("measured", measured);
-    write_atomically(file, |out| {
+    write_file(file, |out| {
         write_side_by_side(out, process("predicted", predicted), measured)
     })
 }
