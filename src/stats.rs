@@ -7,6 +7,35 @@ pub fn quantile(values: &[f64], share: f64) -> f64 {
     Data::new(values.to_vec()).quantile(share)
 }
 
+/// Errors in a few numbers; not numbers where there are none.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ErrorStats {
+    /// Median of the errors' sizes.
+    pub median: f64,
+    /// Their 90th percentile.
+    pub p90: f64,
+    /// Their 95th percentile.
+    pub p95: f64,
+    /// The largest size.
+    pub max: f64,
+    /// Median of the errors with their sign.
+    pub signed_median: f64,
+}
+
+impl ErrorStats {
+    /// Of errors with their sign.
+    pub fn of(errors: &[f64]) -> ErrorStats {
+        let sizes: Vec<f64> = errors.iter().map(|error| error.abs()).collect();
+        ErrorStats {
+            median: quantile(&sizes, 0.5),
+            p90: quantile(&sizes, 0.9),
+            p95: quantile(&sizes, 0.95),
+            max: quantile(&sizes, 1.0),
+            signed_median: quantile(errors, 0.5),
+        }
+    }
+}
+
 /// Correlation of ranks; ties share their mean rank. None where either has one rank only.
 pub fn spearman(a: Vec<f64>, b: Vec<f64>) -> Option<f64> {
     let ranks = |values: Vec<f64>| Data::new(values).ranks(RankTieBreaker::Average);
@@ -35,6 +64,15 @@ mod tests {
             let found = spearman(a.to_vec(), b.to_vec()).unwrap();
             assert!((found - expected).abs() < 1e-12, "{found}");
         }
+    }
+
+    #[test]
+    fn sizes_of_errors_have_no_sign_and_one_median_has() {
+        let found = ErrorStats::of(&[-0.4, -0.1, 0.2]);
+        assert_eq!((found.median, found.max), (0.2, 0.4));
+        assert_eq!(found.signed_median, -0.1);
+        assert!(found.median < found.p90 && found.p90 <= found.p95);
+        assert!(ErrorStats::of(&[]).median.is_nan());
     }
 
     #[test]

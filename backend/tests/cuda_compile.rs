@@ -1,5 +1,7 @@
 //! NVRTC through our own calls of it, where it is: it needs no GPU.
 
+use std::io::{self, Write};
+
 use plimsoll_backend::cuda::raw::{Compiler, Library, cubin};
 use plimsoll_backend::cuda::sources::{SOURCES, Source, source};
 use plimsoll_backend::cuda::{Compile, CudaError, KernelCache};
@@ -8,7 +10,9 @@ fn compiler() -> Option<Compiler> {
     let found = Compiler::find();
     if let Err(missing) = &found {
         assert!(!Library::Compiler.is_present());
-        eprintln!("SKIPPED: {missing}");
+        let line = format!("SKIPPED: {missing}\n");
+        // Past what the test harness keeps to itself of tests that pass.
+        let _ = io::stderr().write_all(line.as_bytes());
     }
     found.ok()
 }

@@ -140,7 +140,14 @@ impl HardwareProfile {
                     });
                 }
             }
-            Term::DeviceMemory => self.tiers.device_bandwidth.value = BytesPerSecond(NO_TIME),
+            Term::DeviceMemory => {
+                self.tiers.device_bandwidth.value = BytesPerSecond(NO_TIME);
+                // Where products are measured by shape, what they wait for weights stands by itself.
+                self.compute.weight_read.clear();
+                for contention in &mut self.contention {
+                    contention.while_reading = None;
+                }
+            }
             // In the policy.
             Term::WholeTensors | Term::HalfLayers | Term::CacheWorkspace | Term::WeightRelay => {}
             Term::PageableMemory => {

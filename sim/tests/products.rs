@@ -423,6 +423,14 @@ fn a_model_of_more_weights_than_a_cache_holds_is_read_as_fast_as_memory() {
     // Beyond the largest that was read memory is no slower.
     let large = of("opt-6.7b", &one);
     assert!((large - launch - bytes / 1e9).abs() < 1e-9, "{large}");
+    let without = profile.without(&[Term::DeviceMemory]).expect("a term");
+    let cost = CostModel::of_plan(&without, &on_device("opt-6.7b", Dtype::F16));
+    let t4 = embedded::profile("t4").expect("embedded");
+    let of_t4 = t4.without(&[Term::DeviceMemory]).expect("a term");
+    assert_eq!(
+        cost.seconds(ResourceKind::Gpu, &one).0,
+        seconds(&of_t4, &one)
+    );
     assert_eq!(of("opt-125m", &one), seconds(&profile, &one));
     // A few rows wait as long beyond what they took; many have time to.
     let few = product(2, [4096, 4096], false);

@@ -11,7 +11,7 @@ use plimsoll_sim::{SimulateError, predict};
 use super::score::made_to_fit;
 use super::{Constant, Measured, RecordedRun};
 use crate::parallel::on_all_processors;
-use crate::stats;
+use crate::stats::ErrorStats;
 
 /// How to fit.
 #[derive(Debug, Clone)]
@@ -301,6 +301,6 @@ impl Problem<'_> {
 
 /// Median and 90th percentile of the errors' sizes.
 pub fn sizes(errors: &[f64]) -> (f64, f64) {
-    let sizes: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
-    (stats::quantile(&sizes, 0.5), stats::quantile(&sizes, 0.9))
+    let stats = ErrorStats::of(errors);
+    (stats.median, stats.p90)
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::{Measured, Metric, RecordedRun};
 use crate::parallel::on_all_processors;
-use crate::stats;
+use crate::stats::{ErrorStats, spearman};
 
 /// One run, predicted and measured.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -63,8 +63,8 @@ pub struct RunScore {
     pub p90_abs_error: f64,
     /// The largest error's size.
     pub max_abs_error: f64,
-    /// Median of the errors with their sign.
-    pub median_error: f64,
+    /// Median of the errors with their sign, as rates: above zero, the prediction is too fast.
+    pub median_rate_error: f64,
     /// Rank correlation of predicted and measured throughput (Spearman); none where all rank alike.
     pub spearman: Option<f64>,
     /// Runs with a measured number and an interval.
@@ -165,7 +165,7 @@ pub fn within(measured: Option<f64>, low: Option<f64>, high: Option<f64>) -> Opt
 
 fn score(runs: &[RecordedRun], rows: &[RunRow]) -> RunScore {
     let errors: Vec<f64> = rows.iter().filter_map(|row| row.error).collect();
-    let sizes: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
+    let stats = ErrorStats::of(&errors);
     // Latencies are ranked as the rates that they are.
     let rates = rows.iter().filter_map(|row| {
         let error = row.error?;
@@ -186,11 +186,11 @@ fn score(runs: &[RecordedRun], rows: &[RunRow]) -> RunScore {
     let within: Vec<bool> = rows.iter().filter_map(RunRow::within_interval).collect();
     RunScore {
         runs: errors.len(),
-        median_abs_error: stats::quantile(&sizes, 0.5),
-        p90_abs_error: stats::quantile(&sizes, 0.9),
-        max_abs_error: stats::quantile(&sizes, 1.0),
-        median_error: stats::quantile(&errors, 0.5),
-        spearman: stats::spearman(predicted, measured),
+        median_abs_error: stats.median,
+        p90_abs_error: stats.p90,
+        max_abs_error: stats.max,
+        median_rate_error: stats.signed_median,
+        spearman: spearman(predicted, measured),
         with_interval: within.len(),
         within_interval: within.iter().filter(|within| **within).count(),
         beyond_memory: rows

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::backend::Backend;
 use super::options::{DtypeName, Format, positive};
-use super::output::{check_output, check_spared, complain, print, print_json};
+use super::output::{Outputs, complain, print, print_json};
 use super::profile::{cpu_options, today};
 use super::threads::DeviceThreads;
 use super::{Exit, Failure, Progress};
@@ -88,9 +88,10 @@ const STEPS_MOST: f64 = 100.0;
 pub fn run(args: &Args) -> anyhow::Result<()> {
     args.backend.check_available()?;
     let output = args.output.as_deref();
-    check_output("--output", output)?;
     // A profile with the curves may take the profile's place.
-    check_spared(&[("--output", output)], None, Some(&args.model))?;
+    Outputs::of([("--output", output)])
+        .sparing(None, [&*args.model])
+        .check()?;
     if args.around / args.step > STEPS_MOST {
         let (step, around) = (args.step, args.around);
         let line =

@@ -11,7 +11,7 @@ use plimsoll_core::units::BytesPerSecond;
 
 use super::backend::Backend;
 use super::options::{DtypeArgs, positive};
-use super::output::{check_output, check_spared, print, print_json};
+use super::output::{Outputs, print, print_json};
 use super::picture::FileKind;
 use super::profile::cpu_options;
 use super::threads::DeviceThreads;
@@ -58,11 +58,9 @@ pub struct Args {
 /// # Errors
 /// A model that is not executed; what the machine lacks; an interrupt.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    for file in &args.output {
-        let output = [("--output", Some(file.as_path()))];
-        check_output("--output", Some(file))?;
-        check_spared(&output, args.hw.as_deref(), Some(&args.model))?;
-    }
+    Outputs::of(args.output.iter().map(|file| ("--output", Some(&**file))))
+        .sparing(args.hw.as_deref(), [&*args.model])
+        .check()?;
     let profile = args.hw.as_deref();
     let profile = profile.map(|hw| args.backend.profile(hw, "this is measured"));
     let profile = profile.transpose()?;

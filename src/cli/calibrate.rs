@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::options::positive;
-use super::output::{check_apart, check_output, check_spared, print, print_json};
+use super::output::{Outputs, print, print_json};
 use super::profile::today;
 use super::{Format, Progress};
 use crate::calibrate::{
@@ -56,11 +56,10 @@ pub struct Args {
 /// Input that is wrong.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let output = args.output.as_deref();
-    check_output("--output", output)?;
-    for path in &args.runs {
-        check_apart(&[("--output", output)], &[("--runs", Some(path))])?;
-    }
-    check_spared(&[("--output", output)], Some(&args.hw), None)?;
+    Outputs::of([("--output", output)])
+        .apart_from(args.runs.iter().map(|path| ("--runs", Some(&**path))))
+        .sparing(Some(&args.hw), [])
+        .check()?;
     let base = find_profile(&args.hw)?;
     let mut runs = Vec::new();
     for path in &args.runs {

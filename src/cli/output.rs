@@ -1,7 +1,7 @@
 //! Standard output and error. A reader that leaves early is not an error.
 
 use std::io::{self, ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use plimsoll_core::units::Bytes;
 use serde::Serialize;
@@ -32,15 +32,82 @@ pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Refuses a file that could not be written when the work is done, before it begins.
-///
-/// # Errors
-/// The flag, the file and what to do.
-pub(super) fn check_output(flag: &str, file: Option<&Path>) -> Result<(), Failure> {
-    let Some((file, error)) = file.and_then(|file| Some((file, check_writable(file).err()?)))
-    else {
-        return Ok(());
-    };
+/// The files that a command writes, each with its flag, and those that it reads.
+#[derive(Debug)]
+pub(super) struct Outputs<'a> {
+    written: Vec<(&'a str, &'a Path)>,
+    read: Vec<(&'a str, PathBuf)>,
+}
+
+impl<'a> Outputs<'a> {
+    /// Those that are asked for.
+    pub fn of(files: impl IntoIterator<Item = (&'a str, Option<&'a Path>)>) -> Outputs<'a> {
+        let asked = files
+            .into_iter()
+            .filter_map(|(flag, file)| Some((flag, file?)));
+        Outputs {
+            written: asked.collect(),
+            read: Vec::new(),
+        }
+    }
+
+    /// None may take the place of an input.
+    pub fn apart_from(
+        mut self,
+        inputs: impl IntoIterator<Item = (&'a str, Option<&'a Path>)>,
+    ) -> Outputs<'a> {
+        let given = inputs
+            .into_iter()
+            .filter_map(|(flag, file)| Some((flag, file?.to_owned())));
+        self.read.extend(given);
+        self
+    }
+
+    /// Nor that of a profile or of a model's files, where they are given as paths.
+    pub fn sparing(
+        mut self,
+        hw: Option<&'a str>,
+        models: impl IntoIterator<Item = &'a str>,
+    ) -> Outputs<'a> {
+        let hw = hw.map(Path::new).filter(|hw| hw.is_file());
+        let models = models.into_iter().flat_map(files_of_model);
+        self.read
+            .extend(models.map(|file| ("a file of --model", file)));
+        self.apart_from([("--hw", hw)])
+    }
+
+    /// Refuses, before the work begins, what could not be written when it is done, and what would take another file's place.
+    ///
+    /// # Errors
+    /// The flags, the file and what to do.
+    pub fn check(&self) -> Result<(), Failure> {
+        let refused = |line| Err(Failure::new(Exit::Usage, line));
+        for (index, (flag, file)) in self.written.iter().enumerate() {
+            check_writable(file).or_else(|error| refused(cannot_be_written(flag, file, &error)))?;
+            let mut others = self.written[index + 1..].iter();
+            if let Some((other, _)) = others.find(|(_, other)| same_file(file, other)) {
+                let file = file.display();
+                let line = match flag == other {
+                    true => format!("{flag} {file}: is given twice; give each its own file"),
+                    false => {
+                        format!("{flag} and {other} are the same file, {file}; give each its own")
+                    }
+                };
+                return refused(line);
+            }
+            let mut read = self.read.iter();
+            if let Some((input, _)) = read.find(|(_, input)| same_file(file, input)) {
+                let file = file.display();
+                return refused(format!(
+                    "{flag} and {input} are the same file, {file}; write to another file"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn cannot_be_written(flag: &str, file: &Path, error: &io::Error) -> String {
     let why = match error.kind() {
         ErrorKind::NotFound if !has_folder(file) => {
             "its folder is not there; make it, or give another file"
@@ -50,72 +117,12 @@ pub(super) fn check_output(flag: &str, file: Option<&Path>) -> Result<(), Failur
         ErrorKind::PermissionDenied => "is not permitted; permit it, or give another file",
         _ => &format!("{error}; give another file"),
     };
-    let line = format!("{flag} {}: cannot be written: {why}", file.display());
-    Err(Failure::new(Exit::Usage, line))
+    format!("{flag} {}: cannot be written: {why}", file.display())
 }
 
 fn has_folder(file: &Path) -> bool {
     let folder = file.parent().filter(|folder| *folder != Path::new(""));
     folder.is_none_or(Path::is_dir)
-}
-
-/// Refuses two files of which the second would take the first one's place, and each that could not be
-/// written, before the work begins.
-///
-/// # Errors
-/// The flags, the file and what to do.
-pub(super) fn check_outputs(output: Option<&Path>, trace: Option<&Path>) -> Result<(), Failure> {
-    check_output("--output", output)?;
-    check_output("--trace", trace)?;
-    match (output, trace) {
-        (Some(output), Some(trace)) if same_file(output, trace) => {
-            let file = trace.display();
-            let line = format!("--output and --trace are the same file, {file}; give each its own");
-            Err(Failure::new(Exit::Usage, line))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Refuses an output that is one of the inputs: it would take its place.
-///
-/// # Errors
-/// The flags, the file and what to do.
-pub(super) fn check_apart(
-    outputs: &[(&str, Option<&Path>)],
-    inputs: &[(&str, Option<&Path>)],
-) -> Result<(), Failure> {
-    for (output, into) in outputs {
-        for (input, from) in inputs {
-            if let (Some(into), Some(from)) = (into, from)
-                && same_file(into, from)
-            {
-                let file = into.display();
-                let line = format!(
-                    "{output} and {input} are the same file, {file}; write to another file"
-                );
-                return Err(Failure::new(Exit::Usage, line));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Refuses an output that is the profile or a file of the model, where they are given as paths.
-///
-/// # Errors
-/// As [`check_apart`].
-pub(super) fn check_spared(
-    outputs: &[(&str, Option<&Path>)],
-    hw: Option<&str>,
-    model: Option<&str>,
-) -> Result<(), Failure> {
-    let hw = hw.map(Path::new).filter(|hw| hw.is_file());
-    check_apart(outputs, &[("--hw", hw)])?;
-    for file in model.map(files_of_model).unwrap_or_default() {
-        check_apart(outputs, &[("a file of --model", Some(&file))])?;
-    }
-    Ok(())
 }
 
 /// `written    trace.json, 443 MB`; nothing of what is no file.

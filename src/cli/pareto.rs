@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::Progress;
 use super::exit::{Exit, Failure};
 use super::options::{Format, PromptArgs};
-use super::output::{check_apart, check_spared, print, print_json};
+use super::output::{Outputs, print, print_json};
 use super::picture::FileKind;
 use super::plan::{at_most, refused};
 use super::what_if::WhatIf;
@@ -117,11 +117,10 @@ struct Report<'a> {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let outputs = args.output.iter().map(|path| FileKind::of(path));
     let outputs = outputs.collect::<Result<Vec<FileKind>, Failure>>()?;
-    for output in &args.output {
-        let output = [("--output", Some(output.as_path()))];
-        check_apart(&output, &[("--published", args.published.as_deref())])?;
-        check_spared(&output, Some(&args.hw), Some(&args.model))?;
-    }
+    Outputs::of(args.output.iter().map(|path| ("--output", Some(&**path))))
+        .apart_from([("--published", args.published.as_deref())])
+        .sparing(Some(&args.hw), [&*args.model])
+        .check()?;
     let profile = args.what_if.of(find_profile(&args.hw)?);
     let found = find_model(&args.model)?;
     let own_dtype = found.dtype(None).unwrap_or(DTYPE);

@@ -6,7 +6,6 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
-use super::output::check_output;
 use crate::files::{write_atomically, write_text};
 use crate::report::{Picture, picture_svg, to_csv, write_picture_png};
 
@@ -19,9 +18,11 @@ pub(super) enum FileKind {
 }
 
 impl FileKind {
-    /// Of a file that can be written to.
+    /// Of a file.
+    ///
+    /// # Errors
+    /// An ending that says nothing.
     pub(super) fn of(path: &Path) -> Result<FileKind, Failure> {
-        check_output("--output", Some(path))?;
         FileKind::by_extension(path).ok_or_else(|| {
             let line = format!(
                 "--output {}: it is not known what to write; end it in .svg, .png or .csv",

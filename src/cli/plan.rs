@@ -20,9 +20,7 @@ use super::lengths::{self, LengthArgs};
 use super::options::{
     DtypeArgs, Format, ScheduleName, Switch, WorkloadArgs, positive, share_of_values,
 };
-use super::output::{
-    check_apart, check_output, check_spared, complain, print, print_json, written_to,
-};
+use super::output::{Outputs, complain, print, print_json, written_to};
 use super::progress::Progress;
 use super::what_if::WhatIf;
 use crate::compare::{Comparison, compare};
@@ -172,15 +170,13 @@ impl Wish {
 /// Input that is wrong, or that no plan fits.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let output = args.output.as_deref();
-    check_output("--output", output)?;
-    check_apart(
-        &[("--output", output)],
-        &[
+    Outputs::of([("--output", output)])
+        .apart_from([
             ("--prompt-lens", args.lengths.prompt_lens.as_deref()),
             ("--against", args.against.as_deref()),
-        ],
-    )?;
-    check_spared(&[("--output", output)], Some(&args.hw), Some(&args.model))?;
+        ])
+        .sparing(Some(&args.hw), [&*args.model])
+        .check()?;
     let profile = args.what_if.of(find_profile(&args.hw)?);
     let model = find_model(&args.model)?;
     let dtype = args.dtype.of(&model)?;

@@ -12,7 +12,7 @@ use plimsoll_core::hardware::HardwareProfile;
 
 use super::backend::Backend;
 use super::options::DtypeName;
-use super::output::{check_output, complain};
+use super::output::{Outputs, complain};
 use super::threads::DeviceThreads;
 use super::{Exit, Failure, Progress, print, stop_on_interrupt};
 use crate::files::{find_model, write_text};
@@ -56,7 +56,9 @@ pub struct Args {
 /// # Errors
 /// Memory or disk that cannot be had; an interrupt.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    check_output("--output", args.output.as_deref())?;
+    Outputs::of([("--output", args.output.as_deref())])
+        .sparing(None, args.model.iter().map(String::as_str))
+        .check()?;
     let models = args.model.iter().map(|model| find_model(model));
     let models = models.map(|found| Ok(found?.spec));
     let models = models.collect::<anyhow::Result<_>>()?;

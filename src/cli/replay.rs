@@ -17,7 +17,7 @@ use plimsoll_core::traffic::Traffic;
 
 use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, TimeUnitName, positive};
-use super::output::{check_apart, check_output, check_spared, complain};
+use super::output::{Outputs, complain};
 use super::picture::FileKind;
 use crate::files::find_profile;
 use crate::report::{count, packed_note, percent, rates_note};
@@ -130,16 +130,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ("--per-request", args.per_request.as_deref()),
         ("--per-iteration", args.per_iteration.as_deref()),
     ];
-    for (flag, file) in tables {
-        check_output(flag, file)?;
-    }
-    let drawn = args.output.iter().map(|path| ("-o", Some(path.as_path())));
-    let written: Vec<_> = tables.into_iter().chain(drawn).collect();
-    check_apart(&written, &[("--trace", Some(&args.trace))])?;
-    check_spared(&written, Some(&args.hw), Some(&args.model))?;
-    for (index, output) in written.iter().enumerate() {
-        check_apart(&[*output], &written[index + 1..])?;
-    }
+    let drawn = args.output.iter().map(|path| ("--output", Some(&**path)));
+    Outputs::of(tables.into_iter().chain(drawn))
+        .apart_from([("--trace", Some(&*args.trace))])
+        .sparing(Some(&args.hw), [&*args.model])
+        .check()?;
     let outputs = args.output.iter().map(|path| FileKind::of(path));
     let outputs = outputs.collect::<Result<Vec<FileKind>, Failure>>()?;
     sweep::check_swept(args)?;

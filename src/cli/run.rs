@@ -23,7 +23,7 @@ use super::Progress;
 use super::backend::Backend;
 use super::exit::{Exit, Failure};
 use super::options::{DtypeArgs, Format, WorkloadArgs, positive};
-use super::output::{check_apart, check_outputs, check_spared};
+use super::output::Outputs;
 use super::pace::Around;
 use super::profile::cpu_options;
 use super::threads::DeviceThreads;
@@ -193,18 +193,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// this one reads, or leaves beside its rows.
 fn reserved(args: &Args) -> anyhow::Result<Option<Reserved>> {
     let (rows, trace) = (args.output.as_deref(), args.trace.as_deref());
-    check_outputs(rows, trace)?;
     let record = rows.map(record::beside);
     let record = ("the record of --output", record.as_deref());
-    check_apart(&[("--trace", trace)], &[record])?;
     let prompts = args
         .prompts
         .as_deref()
         .filter(|file| !is_standard_input(file));
-    let inputs = [("--plan", args.plan.as_deref()), ("--prompts", prompts)];
-    let outputs = [("--output", rows), ("--trace", trace), record];
-    check_apart(&outputs, &inputs)?;
-    check_spared(&outputs, args.hw.as_deref(), args.model.as_deref())?;
+    Outputs::of([("--output", rows), ("--trace", trace), record])
+        .apart_from([("--plan", args.plan.as_deref()), ("--prompts", prompts)])
+        .sparing(args.hw.as_deref(), args.model.as_deref())
+        .check()?;
     let reserved = rows.map(|file| {
         Reserved::of(file).map_err(|error| {
             let why = match error.kind() {

@@ -9,7 +9,7 @@ use plimsoll_core::term::Term;
 
 use super::Format;
 use super::options::term;
-use super::output::{check_apart, check_output, check_spared, print, print_json};
+use super::output::{Outputs, print, print_json};
 use crate::calibrate::{Machines, Metric, RecordedRun, RunRow, RunScore, read_runs, score_runs};
 use crate::files::{InputError, write_atomically};
 use crate::report::{Align, Table, count, rates_note, signed_percent, three_digits, to_csv};
@@ -67,10 +67,10 @@ struct Report<'a> {
 /// # Errors
 /// Input that is wrong.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let output = [("--output", args.output.as_deref())];
-    check_output("--output", args.output.as_deref())?;
-    check_apart(&output, &[("--runs", Some(&args.runs))])?;
-    check_spared(&output, Some(&args.hw), None)?;
+    Outputs::of([("--output", args.output.as_deref())])
+        .apart_from([("--runs", Some(&*args.runs))])
+        .sparing(Some(&args.hw), [])
+        .check()?;
     let mut runs = read_runs(&args.runs)?;
     let machines = Machines::find(&args.hw, &runs, &args.runs)?.without(&args.without)?;
     for run in &mut runs {
@@ -167,7 +167,7 @@ fn text(rows: &[RunRow], score: &RunScore) -> String {
         100.0 * score.median_abs_error,
         100.0 * score.p90_abs_error,
         100.0 * score.max_abs_error,
-        signed_percent(score.median_error),
+        signed_percent(score.median_rate_error),
         score
             .spearman
             .map_or(String::new(), |rho| format!("; Spearman {rho:.3}")),

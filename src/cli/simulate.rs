@@ -22,7 +22,7 @@ use super::options::{
     DtypeArgs, Format, GranularityName, PageLockName, PipelineArgs, ScheduleName, Switch,
     WorkloadArgs, page_lock, share_of_values, term,
 };
-use super::output::{check_apart, check_outputs, check_spared, print, print_json, written_to};
+use super::output::{Outputs, print, print_json, written_to};
 use super::plan::packed_products;
 use super::score::without_text;
 use super::what_if::WhatIf;
@@ -142,11 +142,13 @@ const POLICY_FLAGS: [&str; 21] = [
 /// Input that is wrong, or a plan that does not fit.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let (output, trace) = (args.output.as_deref(), args.trace.as_deref());
-    check_outputs(output, trace)?;
+    Outputs::of([("--output", output), ("--trace", trace)])
+        .sparing(args.hw.as_deref(), args.model.as_deref())
+        .check()?;
     // A plan with its new prediction may take the plan's place.
-    check_apart(&[("--trace", trace)], &[("--plan", args.plan.as_deref())])?;
-    let outputs = [("--output", output), ("--trace", trace)];
-    check_spared(&outputs, args.hw.as_deref(), args.model.as_deref())?;
+    Outputs::of([("--trace", trace)])
+        .apart_from([("--plan", args.plan.as_deref())])
+        .check()?;
     let (mut plan, profile) = match &args.plan {
         Some(_) => from_file(args)?,
         None => from_flags(args)?,

@@ -7,7 +7,7 @@ use plimsoll_core::serve::Distribution;
 
 use super::exit::{Exit, Failure};
 use super::options::{Format, TimeUnitName, positive};
-use super::output::{check_output, print, print_json, written_to};
+use super::output::{Outputs, print, print_json, written_to};
 use crate::files::{is_file, is_standard_output, write_text};
 use crate::report::serve::prediction_text;
 use crate::report::{Align, Table, count, three_digits};
@@ -147,7 +147,7 @@ pub fn run(action: &Action) -> anyhow::Result<()> {
 }
 
 fn generate(args: &Generate) -> anyhow::Result<()> {
-    check_output("--output", args.output.as_deref())?;
+    Outputs::of([("--output", args.output.as_deref())]).check()?;
     let kind = kind_of(args.output.as_deref())?;
     let rate = || {
         let line = "--rate: how many requests come a second? give it, or --arrivals at-once";

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::definition::{Definition, Kind, Use};
 use crate::calibrate::{Machines, RecordedRun, RunRow, score_runs};
-use crate::stats;
+use crate::stats::ErrorStats;
 
 /// Predictions that differ by less than this, as a fraction, are taken to be the same.
 const MOVED_MIN: f64 = 0.01;
@@ -29,8 +29,8 @@ pub struct AblationRow {
     pub median_abs_error: f64,
     /// 90th percentile of the errors' sizes.
     pub p90_abs_error: f64,
-    /// Median of the errors with their sign.
-    pub median_error: f64,
+    /// Median of the errors with their sign, as rates: above zero, the prediction is too fast.
+    pub median_rate_error: f64,
     /// How much larger the median of the errors' sizes is than that of the whole model.
     pub change: f64,
 }
@@ -102,9 +102,10 @@ fn errors(
 }
 
 fn row(without: &'static str, these: &[(f64, f64)], whole: &[(f64, f64)]) -> AblationRow {
-    let signed: Vec<f64> = these.iter().map(|(_, error)| *error).collect();
-    let sizes = |of: &[(f64, f64)]| of.iter().map(|(_, e)| e.abs()).collect::<Vec<f64>>();
-    let median = |of: &[(f64, f64)]| stats::quantile(&sizes(of), 0.5);
+    let stats = |of: &[(f64, f64)]| {
+        ErrorStats::of(&of.iter().map(|(_, error)| *error).collect::<Vec<f64>>())
+    };
+    let (own, of_whole) = (stats(these), stats(whole));
     let pairs = these.iter().zip(whole);
     let moved = pairs.filter(|(here, there)| (here.0 / there.0 - 1.0).abs() >= MOVED_MIN);
     let (moved_these, moved_whole): (Vec<_>, Vec<_>) = moved.map(|(a, b)| (*a, *b)).unzip();
@@ -113,11 +114,11 @@ fn row(without: &'static str, these: &[(f64, f64)], whole: &[(f64, f64)]) -> Abl
         without,
         runs: these.len(),
         moved: moved_these.len(),
-        moved_with: any.then(|| median(&moved_whole)),
-        moved_without: any.then(|| median(&moved_these)),
-        median_abs_error: median(these),
-        p90_abs_error: stats::quantile(&sizes(these), 0.9),
-        median_error: stats::quantile(&signed, 0.5),
-        change: median(these) - median(whole),
+        moved_with: any.then(|| stats(&moved_whole).median),
+        moved_without: any.then(|| stats(&moved_these).median),
+        median_abs_error: own.median,
+        p90_abs_error: own.p90,
+        median_rate_error: own.signed_median,
+        change: own.median - of_whole.median,
     }
 }

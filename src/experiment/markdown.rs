@@ -187,7 +187,7 @@ fn score_cells(score: Option<Score>) -> String {
             percent(score.p90_abs_error),
             percent(score.median_beyond_rounding),
             percent(score.p90_beyond_rounding),
-            signed_percent(score.median_error),
+            signed_percent(score.median_rate_error),
             coverage(&score)
         ),
         None => "0 | | | | | | ".to_owned(),
@@ -254,7 +254,7 @@ fn ablation(rows: &[AblationRow]) -> String {
             percent(row.median_abs_error),
             signed_percent(row.change),
             percent(row.p90_abs_error),
-            signed_percent(row.median_error)
+            signed_percent(row.median_rate_error)
         );
     }
     text

@@ -21,7 +21,7 @@ use crate::parallel::on_all_processors;
 use crate::pareto::{Point, Setting, points};
 use crate::planner::{Outcome as Planned, PlanError};
 use crate::published::{Printed, Published};
-use crate::stats;
+use crate::stats::ErrorStats;
 
 /// One published run beside its prediction.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -99,8 +99,8 @@ pub struct Score {
     pub median_beyond_rounding: f64,
     /// Their 90th percentile.
     pub p90_beyond_rounding: f64,
-    /// Median of the errors with their sign.
-    pub median_error: f64,
+    /// Median of the errors with their sign, as rates: above zero, the prediction is too fast.
+    pub median_rate_error: f64,
     /// Rows with an interval.
     pub with_interval: usize,
     /// Of them, those whose published number lies within it.
@@ -113,16 +113,16 @@ pub fn score_of<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<Score> {
     let errors: Vec<f64> = rows.iter().filter_map(|row| row.error).collect();
     let intervals = rows.iter().map(|r| within(r.published, r.low, r.high));
     let within: Vec<bool> = intervals.flatten().collect();
-    let sizes: Vec<f64> = errors.iter().map(|error| error.abs()).collect();
+    let stats = ErrorStats::of(&errors);
     let beyond = rows.iter().filter_map(|row| row.error_beyond_rounding);
-    let beyond: Vec<f64> = beyond.map(f64::abs).collect();
+    let beyond = ErrorStats::of(&beyond.collect::<Vec<f64>>());
     (!errors.is_empty()).then(|| Score {
         runs: errors.len(),
-        median_abs_error: stats::quantile(&sizes, 0.5),
-        p90_abs_error: stats::quantile(&sizes, 0.9),
-        median_beyond_rounding: stats::quantile(&beyond, 0.5),
-        p90_beyond_rounding: stats::quantile(&beyond, 0.9),
-        median_error: stats::quantile(&errors, 0.5),
+        median_abs_error: stats.median,
+        p90_abs_error: stats.p90,
+        median_beyond_rounding: beyond.median,
+        p90_beyond_rounding: beyond.p90,
+        median_rate_error: stats.signed_median,
         with_interval: within.len(),
         within_interval: within.iter().filter(|within| **within).count(),
     })

@@ -354,13 +354,15 @@ fn sizes_near(of: &Policy, gen_len: u32, prompts: u64) -> Vec<(u32, u32)> {
     let most = flexgen::BATCHES_MAX.max(batches);
     let is_meant = |(size, batches): &(u32, u32)| {
         let before_last = u64::from(*size) * u64::from(batches.saturating_sub(1));
-        *size > 0
-            && (1..=most).contains(batches)
-            && u64::from(*size) <= prompts
-            && before_last < prompts
+        *size > 0 && (1..=most).contains(batches) && before_last < prompts
     };
+    // A GPU batch of more than all prompts is one of all of them.
+    let all = u32::try_from(prompts).unwrap_or(u32::MAX);
+    let near = near
+        .into_iter()
+        .map(|(size, batches)| (size.min(all), batches));
     let mut unlike: Vec<(u32, u32)> = Vec::new();
-    for it in near.into_iter().filter(is_meant) {
+    for it in near.filter(is_meant) {
         if !unlike.contains(&it) {
             unlike.push(it);
         }
@@ -383,6 +385,8 @@ mod tests {
             sizes_near(&of, gen_len, prompts)
         };
         assert_eq!(near(1, 1, 8, 1), [(1, 1)]);
+        // All prompts in one GPU batch, where the last of several is not full.
+        assert!(near(8, 4, 8, 31).contains(&(31, 1)));
         // No GPU batch of which no prompt is left.
         let few = near(4, 2, 128, 8);
         assert!(

@@ -9,7 +9,7 @@ use plimsoll_core::summary::Summary;
 use serde::Serialize;
 
 use super::{TimedRun, Trial};
-use crate::stats::{quantile, spearman};
+use crate::stats::{ErrorStats, quantile, spearman};
 
 /// One case in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -79,7 +79,7 @@ pub struct Errors {
     /// The largest error's size.
     pub max_abs_error: f64,
     /// Median of the errors with their sign: above zero, the simulator is too slow.
-    pub median_error: f64,
+    pub median_latency_error: f64,
     /// Rank correlation of predicted and measured latency (Spearman); none where all rank alike, as a
     /// single case does.
     pub spearman: Option<f64>,
@@ -91,13 +91,13 @@ impl Errors {
         let (predicted, measured): (Vec<f64>, Vec<f64>) = cases.unzip();
         let both = predicted.iter().zip(&measured);
         let signed: Vec<f64> = both.map(|(p, m)| p / m - 1.0).collect();
-        let sizes: Vec<f64> = signed.iter().map(|e| e.abs()).collect();
+        let stats = ErrorStats::of(&signed);
         Errors {
             cases: signed.len(),
-            median_abs_error: quantile(&sizes, 0.5),
-            p95_abs_error: quantile(&sizes, 0.95),
-            max_abs_error: quantile(&sizes, 1.0),
-            median_error: quantile(&signed, 0.5),
+            median_abs_error: stats.median,
+            p95_abs_error: stats.p95,
+            max_abs_error: stats.max,
+            median_latency_error: stats.signed_median,
             spearman: spearman(predicted, measured),
         }
     }
@@ -276,11 +276,12 @@ fn unsteady(ranges: impl Iterator<Item = Option<f64>>) -> usize {
 
 /// Scores rows; there must be one at least.
 pub fn score(rows: &[CaseRow]) -> Score {
-    let as_profiled: Vec<f64> = rows.iter().map(|r| r.error_as_profiled.abs()).collect();
+    let as_profiled: Vec<f64> = rows.iter().map(|r| r.error_as_profiled).collect();
+    let as_profiled = ErrorStats::of(&as_profiled);
     Score {
         errors: Errors::of(rows.iter().map(|r| (r.predicted_s, r.measured_s))),
-        median_abs_error_as_profiled: quantile(&as_profiled, 0.5),
-        p95_abs_error_as_profiled: quantile(&as_profiled, 0.95),
+        median_abs_error_as_profiled: as_profiled.median,
+        p95_abs_error_as_profiled: as_profiled.p95,
         unsteady_cases: unsteady(rows.iter().map(|r| r.repeat_range)),
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::env;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -56,7 +57,9 @@ pub fn emulator_of(generation: Generation) -> Option<Emulator> {
     let library = LIBRARIES[generation as usize]
         .get_or_init(|| compiler().map(|compiler| compile(&compiler, generation)));
     if library.is_none() {
-        eprintln!("SKIPPED: no C++ compiler to run CUDA kernels with; install g++, or set CXX");
+        let line = "SKIPPED: no C++ compiler to run CUDA kernels with; install g++, or set CXX\n";
+        // Past what the test harness keeps to itself of tests that pass.
+        let _ = io::stderr().write_all(line.as_bytes());
     }
     Some(Emulator {
         library: library.as_ref()?,

@@ -220,7 +220,7 @@ pub(super) fn errors_text(what: &str, errors: &Errors) -> String {
         100.0 * errors.median_abs_error,
         100.0 * errors.p95_abs_error,
         100.0 * errors.max_abs_error,
-        signed_percent(errors.median_error),
+        signed_percent(errors.median_latency_error),
         spearman.unwrap_or_default(),
     )
 }
