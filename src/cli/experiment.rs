@@ -1,9 +1,6 @@
 //! `plimsoll experiment`: a folder's published tables and figures, predicted again.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-
-use anyhow::Context;
 
 use super::exit::{Exit, Failure};
 use super::output::print;
@@ -12,7 +9,7 @@ use super::progress::Progress;
 use crate::experiment::{
     Definition, Kind, Outcome, first_difference, make, read_folder, results_text,
 };
-use crate::files::{read_text, write_atomically, write_text};
+use crate::files::{read_text, write_text};
 use crate::report::{
     Frontier, Lines, MemoryCurves, Picture, picture_svg, to_csv, write_picture_png,
 };
@@ -60,7 +57,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     for (definition, outcome) in definitions.iter().zip(&outcomes) {
         let path = dir.join(format!("{}.csv", definition.name));
-        write_atomically(&path, |out| out.write_all(csv(outcome)?.as_bytes()))?;
+        write_text(&path, &csv(outcome)?)?;
         draw(&dir, definition, outcome)?;
     }
     let folder = args.folder.display();
@@ -74,21 +71,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     print(&text)
 }
 
-fn csv(outcome: &Outcome) -> std::io::Result<String> {
+fn csv(outcome: &Outcome) -> anyhow::Result<String> {
     let bytes = match outcome {
-        Outcome::Table(table) => to_csv(&table.rows),
-        Outcome::Frontier(points) => to_csv(points),
-        Outcome::Schedules(rows) => to_csv(rows),
-        Outcome::Ablation(rows) => to_csv(rows),
-        Outcome::Serving(table) => to_csv(&table.rows),
-        Outcome::Memory(points) => to_csv(points),
-        Outcome::Breakdown(rows) => to_csv(rows),
-        Outcome::Parts(rows) => to_csv(rows),
-        Outcome::Gain(rows) => to_csv(rows),
-        Outcome::Batches(rows) => to_csv(rows),
+        Outcome::Runs(table) => to_csv(&table.rows)?,
+        Outcome::Frontier(points) => to_csv(points)?,
+        Outcome::Study(study) => study.csv.clone(),
+        Outcome::Serving(table) => to_csv(&table.rows)?,
+        Outcome::Memory(points) => to_csv(points)?,
     };
-    let bytes = bytes.map_err(std::io::Error::other)?;
-    String::from_utf8(bytes).map_err(std::io::Error::other)
+    Ok(String::from_utf8(bytes)?)
 }
 
 fn draw(dir: &Path, definition: &Definition, outcome: &Outcome) -> anyhow::Result<()> {
@@ -131,7 +122,7 @@ fn check(dir: &Path, definitions: &[Definition], outcomes: &[Outcome]) -> anyhow
     for (definition, outcome) in definitions.iter().zip(outcomes) {
         let path = dir.join(format!("{}.csv", definition.name));
         let recorded = read_text(&path)?;
-        let made = csv(outcome).context("a table")?;
+        let made = csv(outcome)?;
         if let Some(difference) = first_difference(&recorded, &made) {
             let line = format!(
                 "{}: {difference}; if that is meant, run without --check and record it",

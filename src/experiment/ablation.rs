@@ -6,7 +6,10 @@ use plimsoll_core::term::Term;
 use serde::Serialize;
 
 use super::definition::{Definition, Kind, Use};
+use super::study::{Study, percent};
 use crate::calibrate::{Machines, RecordedRun, RunRow, score_runs};
+use crate::report::Align::{Left, Right};
+use crate::report::signed_percent;
 use crate::stats::ErrorStats;
 
 /// Predictions that differ by less than this, as a fraction, are taken to be the same.
@@ -14,25 +17,25 @@ const MOVED_MIN: f64 = 0.01;
 
 /// All validation runs without one term.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct AblationRow {
+struct AblationRow {
     /// The term that is off; `none` is the whole model.
-    pub without: &'static str,
+    without: &'static str,
     /// Runs with a published number and policy that nothing was fitted to.
-    pub runs: usize,
+    runs: usize,
     /// Of them, those whose prediction the term moves.
-    pub moved: usize,
+    moved: usize,
     /// Median of the moved runs' errors' sizes with the term; none where none is moved.
-    pub moved_with: Option<f64>,
+    moved_with: Option<f64>,
     /// The same without it.
-    pub moved_without: Option<f64>,
+    moved_without: Option<f64>,
     /// Median of the errors' sizes.
-    pub median_abs_error: f64,
+    median_abs_error: f64,
     /// 90th percentile of the errors' sizes.
-    pub p90_abs_error: f64,
+    p90_abs_error: f64,
     /// Median of the errors with their sign, as rates: above zero, the prediction is too fast.
-    pub median_rate_error: f64,
+    median_rate_error: f64,
     /// How much larger the median of the errors' sizes is than that of the whole model.
-    pub change: f64,
+    change: f64,
 }
 
 /// The validation runs of an experiment under the whole model, then without each term by itself. The
@@ -40,14 +43,14 @@ pub struct AblationRow {
 ///
 /// # Errors
 /// A run that means nothing for its model; a term that a machine cannot be without.
-pub(super) fn ablation(definitions: &[Definition]) -> anyhow::Result<Vec<AblationRow>> {
+pub(super) fn ablation(definitions: &[Definition]) -> anyhow::Result<Study> {
     let tables = validation_runs(definitions);
     let whole = errors(&tables, &[])?;
     let mut rows = vec![row("none", &whole, &whole)];
     for term in Term::ALL {
         rows.push(row(term.name(), &errors(&tables, &[term])?, &whole));
     }
-    Ok(rows)
+    study(&rows)
 }
 
 /// Runs with a number in tables that were not fitted, each once, without those that were fitted
@@ -121,4 +124,40 @@ fn row(without: &'static str, these: &[(f64, f64)], whole: &[(f64, f64)]) -> Abl
         median_rate_error: own.signed_median,
         change: own.median - of_whole.median,
     }
+}
+
+/// The rows as a table.
+fn study(rows: &[AblationRow]) -> anyhow::Result<Study> {
+    let runs = rows.first().map_or(0, |row| row.runs);
+    let lead = format!(
+        "The {runs} validation runs whose policy was given, each term off by itself. Constants stay what \
+         they are with all terms,\nand there is no interval. *Moved* are runs whose prediction changes by \
+         1% or more; their median error is given with\nthe term and without it. The other columns are of \
+         all runs."
+    );
+    let columns = [
+        ("without", Left),
+        ("what is assumed", Left),
+        ("moved", Right),
+        ("with it", Right),
+        ("without it", Right),
+        ("median error", Right),
+        ("change", Right),
+        ("p90", Right),
+        ("signed median", Right),
+    ];
+    Study::of(rows, lead, columns, |row| {
+        let assumed = Term::named(row.without).map_or("the whole model", Term::when_off);
+        [
+            row.without.to_owned(),
+            assumed.to_owned(),
+            row.moved.to_string(),
+            row.moved_with.map_or(String::new(), percent),
+            row.moved_without.map_or(String::new(), percent),
+            percent(row.median_abs_error),
+            signed_percent(row.change),
+            percent(row.p90_abs_error),
+            signed_percent(row.median_rate_error),
+        ]
+    })
 }

@@ -3,26 +3,39 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 
-use plimsoll_core::term::Term;
 use plimsoll_core::units::Bytes;
 
-use super::ablation::AblationRow;
 use super::definition::{Definition, Kind, Use};
-use super::results::{Outcome, Row, Score, Table, score_of};
-use super::schedules::SchedulesRow;
+use super::results::{Outcome, Row, RunTable, Score, score_of};
 use super::serving::{LinePicture, ServingTable};
-use super::split::{self, Percentage};
+use super::split::Percentage;
+use super::study::{percent, table_of};
 use crate::memory::{MemoryPoint, ranges};
 use crate::pareto::Point;
 use crate::published::Published;
-use crate::report::{signed_percent, three_digits};
+use crate::report::Align::{self, Left, Right};
+use crate::report::{Table, signed_percent, three_digits};
 
 /// What a number that is not there is written as.
 const NONE: &str = "";
 
 /// Above the numbers of a score.
-const SCORE_HEAD: &str = " runs | median error | p90 | beyond rounding | p90 | signed median | within the 90% interval |";
-const SCORE_RULE: &str = "--:|--:|--:|--:|--:|--:|--:|";
+const SCORE: [&str; 7] = [
+    "runs",
+    "median error",
+    "p90",
+    "beyond rounding",
+    "p90",
+    "signed median",
+    "within the 90% interval",
+];
+
+/// A table of scores, behind columns of words.
+fn score_table(words: &[&'static str]) -> Table {
+    let words = words.iter().map(|word| (*word, Left));
+    let columns: Vec<(&str, Align)> = words.chain(SCORE.map(|name| (name, Right))).collect();
+    Table::new(&columns)
+}
 
 /// The text; `made` says when and by which command.
 pub fn results_text(definitions: &[Definition], outcomes: &[Outcome], made: &str) -> String {
@@ -44,7 +57,7 @@ fn section(definition: &Definition, outcome: &Outcome) -> String {
     };
     match (outcome, &definition.kind) {
         (Outcome::Frontier(points), Kind::Pareto { published, .. }) => {
-            picture() + &frontier(points, published)
+            picture() + &frontier(points, published).markdown()
         }
         (
             Outcome::Memory(points),
@@ -56,20 +69,15 @@ fn section(definition: &Definition, outcome: &Outcome) -> String {
             picture() + &memory(points, (all, published))
         }
         (Outcome::Memory(points), _) => memory(points, (Bytes::ZERO, &[])),
-        (Outcome::Table(table), _) => rows(table),
-        (Outcome::Frontier(points), _) => frontier(points, &[]),
-        (Outcome::Schedules(rows), _) => schedules(rows),
-        (Outcome::Ablation(rows), _) => ablation(rows),
-        (Outcome::Breakdown(rows), _) => split::breakdown::text(rows),
-        (Outcome::Parts(rows), _) => split::parts::text(rows),
-        (Outcome::Gain(rows), _) => split::gain::text(rows),
-        (Outcome::Batches(rows), _) => split::batches::text(rows),
+        (Outcome::Runs(table), _) => rows(table).markdown(),
+        (Outcome::Frontier(points), _) => frontier(points, &[]).markdown(),
+        (Outcome::Study(study), _) => study.markdown(),
         (Outcome::Serving(table), _) => {
             let Definition { name, title, .. } = definition;
             let drawn = table.pictures.iter().map(|LinePicture { suffix, of, .. }| {
                 format!("![{title}{of}]({name}{suffix}.svg)\n\n")
             });
-            drawn.collect::<String>() + &serving(table)
+            drawn.collect::<String>() + &serving(table).markdown()
         }
     }
 }
@@ -79,22 +87,23 @@ fn scores(definitions: &[Definition], outcomes: &[Outcome]) -> String {
     let all = || definitions.iter().zip(outcomes);
     if !outcomes
         .iter()
-        .any(|outcome| matches!(outcome, Outcome::Table(_)))
+        .any(|outcome| matches!(outcome, Outcome::Runs(_)))
     {
         return String::new();
     }
-    let mut text = format!("\n## In short\n\n{}", in_short(outcomes));
-    let _ = writeln!(
-        text,
-        "\n| table | used for |{SCORE_HEAD}\n|---|---|{SCORE_RULE}"
-    );
+    let mut table = score_table(&["table", "used for"]);
     for (definition, outcome) in all() {
-        if let Outcome::Table(table) = outcome {
-            let (title, used) = (&definition.title, table.used_for.title());
-            let row = score_cells(score_of(table.counted()));
-            let _ = writeln!(text, "| {title} | {used} | {row} |");
+        if let Outcome::Runs(runs) = outcome {
+            let words = [definition.title.clone(), runs.used_for.title().to_owned()];
+            table.row(
+                words
+                    .into_iter()
+                    .chain(score_cells(score_of(runs.counted()))),
+            );
         }
     }
+    let in_short = in_short(outcomes).markdown();
+    let mut text = format!("\n## In short\n\n{in_short}\n{}", table.markdown());
     text.push_str(
         "\nA run that tables repeat counts once; one that was fitted counts for the fitted only. *Beyond \
          rounding* is the part of an\nerror that the digits of the published number cannot explain: \
@@ -105,20 +114,25 @@ fn scores(definitions: &[Definition], outcomes: &[Outcome]) -> String {
     text
 }
 
-fn serving(table: &ServingTable) -> String {
-    let mut text =
-        String::from("| case | number | ours | published | error | |\n|---|---|--:|--:|--:|---|\n");
-    for row in &table.rows {
-        let published = row.published.map_or(NONE.to_owned(), three_digits_of);
-        let error = row.error.map_or(NONE.to_owned(), signed_percent);
-        let ours = three_digits_of(row.ours);
-        let _ = writeln!(
-            text,
-            "| {} | {} | {ours} | {published} | {error} | {} |",
-            row.case, row.metric, row.note
-        );
-    }
-    text
+fn serving(table: &ServingTable) -> Table {
+    let columns = [
+        ("case", Left),
+        ("number", Left),
+        ("ours", Right),
+        ("published", Right),
+        ("error", Right),
+        ("note", Left),
+    ];
+    table_of(&table.rows, columns, |row| {
+        [
+            row.case.clone(),
+            row.metric.to_string(),
+            three_digits_of(row.ours),
+            row.published.map_or(NONE.to_owned(), three_digits_of),
+            row.error.map_or(NONE.to_owned(), signed_percent),
+            row.note.clone(),
+        ]
+    })
 }
 
 /// Counts stay whole.
@@ -131,67 +145,63 @@ fn three_digits_of(value: f64) -> String {
 
 /// All tables of a use together, and all whose policies were given, whoever printed them. A run that
 /// tables repeat counts once.
-fn in_short(outcomes: &[Outcome]) -> String {
-    let mut text = format!("| all tables used for |{SCORE_HEAD}\n|---|{SCORE_RULE}\n");
+fn in_short(outcomes: &[Outcome]) -> Table {
+    let mut table = score_table(&["all tables used for"]);
     let mut line = |title: &str, wanted: &dyn Fn(Use) -> bool| {
         let mut seen = HashSet::new();
         let tables = outcomes.iter().filter_map(|outcome| match outcome {
-            Outcome::Table(table) if wanted(table.used_for) => Some(table),
+            Outcome::Runs(table) if wanted(table.used_for) => Some(table),
             _ => None,
         });
-        let rows = tables.flat_map(Table::counted);
+        let rows = tables.flat_map(RunTable::counted);
         let score =
             score_of(rows.filter(|row| seen.insert((row.key(), row.published.map(f64::to_bits)))));
-        if let Some(score) = score {
-            let _ = writeln!(text, "| {title} | {} |", score_cells(Some(score)));
+        if score.is_some() {
+            table.row([title.to_owned()].into_iter().chain(score_cells(score)));
         }
     };
     for used_for in Use::ALL {
         line(used_for.title(), &|of| of == used_for);
     }
     line("validation, all given policies", &Use::validates_given);
-    text + &by_machine(outcomes)
+    for (machine, score) in by_machine(outcomes) {
+        let title = format!("on {machine}");
+        table.row([title].into_iter().chain(score_cells(Some(score))));
+    }
+    table
 }
 
 /// Of others' runs on machines of many kinds, each kind by itself.
-fn by_machine(outcomes: &[Outcome]) -> String {
+fn by_machine(outcomes: &[Outcome]) -> Vec<(&str, Score)> {
     let tables = outcomes.iter().filter_map(|outcome| match outcome {
-        Outcome::Table(table) if matches!(table.used_for, Use::WholeModels | Use::Offloaded) => {
+        Outcome::Runs(table) if matches!(table.used_for, Use::WholeModels | Use::Offloaded) => {
             Some(table)
         }
         _ => None,
     });
     let mut rows: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
-    for row in tables.flat_map(Table::counted) {
+    for row in tables.flat_map(RunTable::counted) {
         rows.entry(&row.hardware).or_default().push(row);
     }
-    let mut text = String::new();
-    for (machine, rows) in rows {
-        if let Some(score) = score_of(rows.into_iter()) {
-            let _ = writeln!(text, "| on {machine} | {} |", score_cells(Some(score)));
-        }
-    }
-    text
+    let scored = rows
+        .into_iter()
+        .map(|(machine, rows)| Some((machine, score_of(rows.into_iter())?)));
+    scored.flatten().collect()
 }
 
-fn percent(share: f64) -> String {
-    format!("{:.1}%", 100.0 * share)
-}
-
-fn score_cells(score: Option<Score>) -> String {
-    match score {
-        Some(score) => format!(
-            "{} | {} | {} | {} | {} | {} | {}",
-            score.runs,
-            percent(score.median_abs_error),
-            percent(score.p90_abs_error),
-            percent(score.median_beyond_rounding),
-            percent(score.p90_beyond_rounding),
-            signed_percent(score.median_rate_error),
-            coverage(&score)
-        ),
-        None => "0 | | | | | | ".to_owned(),
-    }
+fn score_cells(score: Option<Score>) -> [String; SCORE.len()] {
+    let Some(score) = score else {
+        return std::array::from_fn(|column| if column == 0 { "0" } else { NONE }.to_owned());
+    };
+    [
+        score.runs.to_string(),
+        percent(score.median_abs_error),
+        percent(score.p90_abs_error),
+        percent(score.median_beyond_rounding),
+        percent(score.p90_beyond_rounding),
+        signed_percent(score.median_rate_error),
+        coverage(&score),
+    ]
 }
 
 /// How many of how many lie in their interval.
@@ -202,62 +212,37 @@ fn coverage(score: &Score) -> String {
     }
 }
 
-fn rows(table: &Table) -> String {
-    let mut text = String::from(
-        "| run | machine | predicted | 90% interval | published | error | beyond rounding | bottleneck, or \
-         policy made |\n|---|---|--:|--:|--:|--:|--:|---|\n",
-    );
-    for row in &table.rows {
+fn rows(table: &RunTable) -> Table {
+    let columns = [
+        ("run", Left),
+        ("machine", Left),
+        ("predicted", Right),
+        ("90% interval", Right),
+        ("published", Right),
+        ("error", Right),
+        ("beyond rounding", Right),
+        ("bottleneck, or policy made", Left),
+    ];
+    table_of(&table.rows, columns, |row| {
         let repeated = match row.fitted && table.used_for != Use::Fitting {
             true => " (fitted elsewhere)",
             false => "",
         };
-        let beyond = match row.error_beyond_rounding {
-            Some(0.0) => "none".to_owned(),
-            Some(beyond) => signed_percent(beyond),
-            None => NONE.to_owned(),
-        };
-        let _ = writeln!(
-            text,
-            "| {}{repeated} | {} | {} | {} | {} | {} | {beyond} | {} |",
-            row.run,
-            row.hardware,
+        [
+            format!("{}{repeated}", row.run),
+            row.hardware.clone(),
             predicted(row),
             interval(row),
             published(row),
             row.error.map_or(NONE.to_owned(), signed_percent),
-            row.note
-        );
-    }
-    text
-}
-
-fn ablation(rows: &[AblationRow]) -> String {
-    let runs = rows.first().map_or(0, |row| row.runs);
-    let mut text = format!(
-        "The {runs} validation runs whose policy was given, each term off by itself. Constants stay what \
-         they are with all terms,\nand there is no interval. *Moved* are runs whose prediction changes by \
-         1% or more; their median error is given with\nthe term and without it. The other columns are of \
-         all runs.\n\n\
-         | without | what is assumed | moved | with it | without it | median error | change | p90 | \
-         signed median |\n|---|---|--:|--:|--:|--:|--:|--:|--:|\n"
-    );
-    for row in rows {
-        let assumed = Term::named(row.without).map_or("the whole model", Term::when_off);
-        let _ = writeln!(
-            text,
-            "| {} | {assumed} | {} | {} | {} | {} | {} | {} | {} |",
-            row.without,
-            row.moved,
-            row.moved_with.map_or(NONE.to_owned(), percent),
-            row.moved_without.map_or(NONE.to_owned(), percent),
-            percent(row.median_abs_error),
-            signed_percent(row.change),
-            percent(row.p90_abs_error),
-            signed_percent(row.median_rate_error)
-        );
-    }
-    text
+            match row.error_beyond_rounding {
+                Some(0.0) => "none".to_owned(),
+                Some(beyond) => signed_percent(beyond),
+                None => NONE.to_owned(),
+            },
+            row.note.clone(),
+        ]
+    })
 }
 
 fn number(row: &Row, number: f64) -> String {
@@ -286,11 +271,15 @@ fn published(row: &Row) -> String {
 
 /// With how much device memory each system runs, beside what was published.
 fn memory(points: &[MemoryPoint], (all, published): (Bytes, &[Percentage])) -> String {
-    let mut text = String::from(
-        "Published ranges are percentages of all device memory.\n\n\
-         | system | runs with, GB | of all | published | tok/s with the least | with the most |\n|---|--:|--:|--:|--:|--:|\n",
-    );
-    for range in ranges(points) {
+    let columns = [
+        ("system", Left),
+        ("runs with, GB", Right),
+        ("of all", Right),
+        ("published", Right),
+        ("tok/s with the least", Right),
+        ("with the most", Right),
+    ];
+    let table = table_of(ranges(points), columns, |range| {
         let both = |of: &dyn Fn(f64) -> String| {
             let [least, most] = [range.least_bytes, range.most_bytes].map(|b| of(b as f64));
             match least == most {
@@ -304,27 +293,33 @@ fn memory(points: &[MemoryPoint], (all, published): (Bytes, &[Percentage])) -> S
         };
         let said = named("least").zip(named("most"));
         let said = said.map(|(least, most)| format!("{}% to {}%", least.percent, most.percent));
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} | {} | {} |",
-            range.system,
+        [
+            range.system.to_string(),
             both(&|bytes| format!("{:.2}", bytes / 1e9)),
             both(&|bytes| percent(bytes / all.as_f64())),
             said.unwrap_or_default(),
             three_digits(range.least_tok_s),
-            three_digits(range.most_tok_s)
-        );
-    }
-    text
+            three_digits(range.most_tok_s),
+        ]
+    });
+    let lead = "Published ranges are percentages of all device memory.";
+    format!("{lead}\n\n{}", table.markdown())
 }
 
 /// What each system reaches at most, beside what it was published to.
-fn frontier(points: &[Point], published: &[Published]) -> String {
-    let mut text = String::from(
-        "| system | most tok/s | at | latency | published | at | latency | out of memory at |\n\
-         |---|--:|--:|--:|--:|--:|--:|---|\n",
-    );
-    for of_system in points.chunk_by(|a, b| a.system == b.system) {
+fn frontier(points: &[Point], published: &[Published]) -> Table {
+    let columns = [
+        ("system", Left),
+        ("most tok/s", Right),
+        ("at", Right),
+        ("latency", Right),
+        ("published", Right),
+        ("at", Right),
+        ("latency", Right),
+        ("out of memory at", Left),
+    ];
+    let of_systems = points.chunk_by(|a, b| a.system == b.system);
+    table_of(of_systems, columns, |of_system| {
         let places = of_system.iter().filter(|point| point.on_frontier);
         let rate = |point: &Point| point.throughput_tok_s.unwrap_or(0.0);
         let best = places.max_by(|a, b| rate(a).total_cmp(&rate(b)));
@@ -336,53 +331,25 @@ fn frontier(points: &[Point], published: &[Published]) -> String {
         let its = published.iter().filter(|p| p.system.name() == name);
         let its = its.filter_map(|p| Some((p.effective_batch, p.throughput_tok_s?, p.latency_s)));
         let most = its.max_by(|a, b| a.1.value.total_cmp(&b.1.value));
-        let cells = |batch: u32, rate: f64, latency: Option<f64>| {
-            let latency = latency.map_or(NONE.to_owned(), |s| format!("{s:.0} s"));
-            format!("{} | {batch} | {latency}", three_digits(rate))
-        };
-        let best = best.map(|p| cells(p.effective_batch, rate(p), p.latency_s));
-        let most = most.map(|(batch, rate, s)| cells(batch, rate.value, s.map(|s| s.value)));
-        let none = || " | | ".to_owned();
-        let _ = writeln!(
-            text,
-            "| {name} | {} | {} | {} |",
-            best.unwrap_or_else(none),
-            most.unwrap_or_else(none),
-            full.unwrap_or_default()
-        );
-    }
-    text
+        let best = best.map(|p| most_cells(p.effective_batch, rate(p), p.latency_s));
+        let most = most.map(|(batch, rate, s)| most_cells(batch, rate.value, s.map(|s| s.value)));
+        let [our_rate, our_batch, our_latency] = best.unwrap_or_default();
+        let [rate, batch, latency] = most.unwrap_or_default();
+        [
+            name.to_string(),
+            our_rate,
+            our_batch,
+            our_latency,
+            rate,
+            batch,
+            latency,
+            full.unwrap_or_default(),
+        ]
+    })
 }
 
-/// The largest blocks that fit and what they reach.
-fn schedules(rows: &[SchedulesRow]) -> String {
-    let mut text = String::from(
-        "| prompt + tokens | zig-zag block | diagonal block | ratio | (2s+2n)/(2s+n) | zig-zag tok/s | \
-         diagonal, same block | diagonal tok/s | gain | weights a token, GB | busiest |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n",
-    );
-    for row in rows {
-        let gigabytes = |bytes: f64| three_digits(bytes / 1e9);
-        let busiest = match [row.zigzag_bottleneck, row.diagonal_bottleneck] {
-            [before, now] if before == now => now.to_string(),
-            [before, now] => format!("{before}, then {now}"),
-        };
-        let _ = writeln!(
-            text,
-            "| {} + {} | {} | {} | {:.2} | {:.2} | {} | {} | {} | {} | {}, then {} | {busiest} |",
-            row.prompt_len,
-            row.gen_len,
-            row.zigzag_block,
-            row.diagonal_block,
-            row.block_ratio,
-            row.formula_ratio,
-            three_digits(row.zigzag_tok_s),
-            three_digits(row.same_block_tok_s),
-            three_digits(row.diagonal_tok_s),
-            signed_percent(row.gain),
-            gigabytes(row.zigzag_weight_bytes_per_token),
-            gigabytes(row.diagonal_weight_bytes_per_token),
-        );
-    }
-    text
+/// What is reached, at which batch, and in which time.
+fn most_cells(batch: u32, tok_s: f64, latency_s: Option<f64>) -> [String; 3] {
+    let latency = latency_s.map_or(NONE.to_owned(), |s| format!("{s:.0} s"));
+    [three_digits(tok_s), batch.to_string(), latency]
 }

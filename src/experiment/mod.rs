@@ -23,8 +23,8 @@ mod sizes;
 mod slo;
 mod split;
 mod split_file;
+mod study;
 
-pub use ablation::AblationRow;
 pub use against_flexgen::{AgainstFlexGen, FlexGenCase};
 pub use check::first_difference;
 pub use dataflow::{Attention, Dataflow, Measured, PublishedDataflow};
@@ -35,12 +35,10 @@ pub use markdown::results_text;
 pub use offline::{AtOnce, Offline, OfflineCase, S3System};
 pub use pipelined::{Pipelined, PipelinedCase};
 pub use predictors::{Classifying, Predictors};
-pub use results::{Outcome, Row, Score, Table, make, score_of};
-pub use schedules::{Schedules, SchedulesRow};
+pub use results::{Outcome, Row, RunTable, Score, make, score_of};
+pub use schedules::Schedules;
 pub use serving::{LinePicture, ServingRow, ServingTable};
 pub use sizes::{Sizes, SizesCase};
 pub use slo::InTime;
-pub use split::{
-    Batches, BatchesRow, BreakdownRow, Breakdowns, Gain, GainRow, Parts, PartsRow, Percentage,
-    Scene, WITHOUT, Without,
-};
+pub use split::{Batches, Breakdowns, Gain, Parts, Percentage, Scene, WITHOUT, Without};
+pub use study::Study;

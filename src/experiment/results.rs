@@ -6,11 +6,10 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::policy::Policy;
 use serde::Serialize;
 
-use super::ablation::{AblationRow, ablation};
+use super::ablation::ablation;
 use super::definition::{Definition, Kind, Use};
-use super::schedules::SchedulesRow;
 use super::serving::{ServingTable, stalls};
-use super::split::{BatchesRow, BreakdownRow, GainRow, PartsRow};
+use super::study::Study;
 use crate::baseline::Baseline;
 use crate::calibrate::{
     Machines, Measured, Metric, RecordedRun, RunRow, rate_error, score_runs, within,
@@ -54,7 +53,7 @@ pub struct Row {
 
 /// A table's rows and what they are good for.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Table {
+pub struct RunTable {
     /// What it is good for.
     pub used_for: Use,
     /// A row a run.
@@ -65,25 +64,15 @@ pub struct Table {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// Predictions beside what was published.
-    Table(Table),
+    Runs(RunTable),
     /// The points of a picture.
     Frontier(Vec<Point>),
-    /// Zig-zag and diagonal blocks, a row for each pair of lengths.
-    Schedules(Vec<SchedulesRow>),
-    /// What each term is worth.
-    Ablation(Vec<AblationRow>),
+    /// Numbers of our own.
+    Study(Study),
     /// Serving systems' numbers.
     Serving(ServingTable),
     /// Throughput against device memory.
     Memory(Vec<MemoryPoint>),
-    /// Who is busy while a split linear layer is computed.
-    Breakdown(Vec<BreakdownRow>),
-    /// What each part of HeteGen is worth.
-    Parts(Vec<PartsRow>),
-    /// HeteGen over FlexGen.
-    Gain(Vec<GainRow>),
-    /// Where splitting stops paying.
-    Batches(Vec<BatchesRow>),
 }
 
 /// Errors of some rows in a few numbers.
@@ -135,7 +124,7 @@ impl Row {
     }
 }
 
-impl Table {
+impl RunTable {
     /// The rows that the table is scored by: a run that was fitted elsewhere validates nothing here.
     pub fn counted(&self) -> impl Iterator<Item = &Row> {
         let fitted = self.used_for == Use::Fitting;
@@ -167,7 +156,7 @@ fn outcome(definition: &Definition, definitions: &[Definition]) -> anyhow::Resul
             runs,
             machines,
             used_for,
-        } => Outcome::Table(Table {
+        } => Outcome::Runs(RunTable {
             used_for: *used_for,
             rows: run_rows(runs, machines)?,
         }),
@@ -178,7 +167,7 @@ fn outcome(definition: &Definition, definitions: &[Definition]) -> anyhow::Resul
         } => {
             let row = |run: &Published| system_row(run, machine);
             let rows = on_all_processors(runs.iter().collect(), &row);
-            Outcome::Table(Table {
+            Outcome::Runs(RunTable {
                 used_for: *used_for,
                 rows: rows.into_iter().collect::<Result<Vec<Row>, _>>()?,
             })
@@ -197,8 +186,8 @@ fn outcome(definition: &Definition, definitions: &[Definition]) -> anyhow::Resul
             };
             Outcome::Frontier(points(setting, systems, None, &|_, _| ())?)
         }
-        Kind::Schedules(schedules) => Outcome::Schedules(schedules.rows()?),
-        Kind::Ablation => Outcome::Ablation(ablation(definitions)?),
+        Kind::Schedules(schedules) => Outcome::Study(schedules.study()?),
+        Kind::Ablation => Outcome::Study(ablation(definitions)?),
         Kind::Gains(gains) => Outcome::Serving(gains.table()?),
         Kind::Sizes(sizes) => Outcome::Serving(sizes.table()?),
         Kind::AgainstFlexGen(against) => Outcome::Serving(against.table()?),
@@ -218,10 +207,10 @@ fn outcome(definition: &Definition, definitions: &[Definition]) -> anyhow::Resul
             let points = memory::points(setting, systems, &memory::sizes(setting), &|_, _| ());
             Outcome::Memory(points?)
         }
-        Kind::Breakdown(asked) => Outcome::Breakdown(asked.rows()?),
-        Kind::Parts(asked) => Outcome::Parts(asked.rows()?),
-        Kind::Gain(asked) => Outcome::Gain(asked.rows()?),
-        Kind::Batches(asked) => Outcome::Batches(asked.rows()?),
+        Kind::Breakdown(asked) => Outcome::Study(asked.study()?),
+        Kind::Parts(asked) => Outcome::Study(asked.study()?),
+        Kind::Gain(asked) => Outcome::Study(asked.study()?),
+        Kind::Batches(asked) => Outcome::Study(asked.study()?),
     })
 }
 
@@ -229,14 +218,14 @@ fn outcome(definition: &Definition, definitions: &[Definition]) -> anyhow::Resul
 fn mark_fitted(outcomes: &mut [Outcome]) {
     let mut fitted = HashSet::new();
     for outcome in outcomes.iter() {
-        if let Outcome::Table(table) = outcome
+        if let Outcome::Runs(table) = outcome
             && table.used_for == Use::Fitting
         {
             fitted.extend(table.rows.iter().map(Row::key));
         }
     }
     for outcome in outcomes {
-        if let Outcome::Table(table) = outcome {
+        if let Outcome::Runs(table) = outcome {
             for row in &mut table.rows {
                 row.fitted = fitted.contains(&row.key());
             }

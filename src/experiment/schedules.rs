@@ -14,7 +14,10 @@ use plimsoll_core::workload::Workload;
 use plimsoll_sim::predict;
 use serde::Serialize;
 
+use super::study::Study;
 use crate::parallel::on_all_processors;
+use crate::report::Align::{Left, Right};
+use crate::report::{signed_percent, three_digits};
 
 /// One placement on one machine, for prompts and answers of several lengths.
 #[derive(Debug, Clone)]
@@ -31,35 +34,35 @@ pub struct Schedules {
 
 /// Both schedules at the largest block that fits, as simulated. Prompts are endless.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SchedulesRow {
+struct SchedulesRow {
     /// Tokens in each prompt.
-    pub prompt_len: u32,
+    prompt_len: u32,
     /// Tokens generated for each.
-    pub gen_len: u32,
+    gen_len: u32,
     /// Sequences of the largest zig-zag block that fits.
-    pub zigzag_block: u64,
+    zigzag_block: u64,
     /// Sequences of the largest diagonal block that fits.
-    pub diagonal_block: u64,
+    diagonal_block: u64,
     /// The one over the other.
-    pub block_ratio: f64,
+    block_ratio: f64,
     /// The ratio in the limit of many tokens, (2s + 2n) / (2s + n).
-    pub formula_ratio: f64,
+    formula_ratio: f64,
     /// Generated tokens a second with the zig-zag's block.
-    pub zigzag_tok_s: f64,
+    zigzag_tok_s: f64,
     /// With a diagonal of the zig-zag's block: prefill beside decode, and no more memory used.
-    pub same_block_tok_s: f64,
+    same_block_tok_s: f64,
     /// With the diagonal's block.
-    pub diagonal_tok_s: f64,
+    diagonal_tok_s: f64,
     /// Diagonal over zig-zag, less one.
-    pub gain: f64,
+    gain: f64,
     /// Bytes of weights that are brought to the device for each generated token, zig-zag.
-    pub zigzag_weight_bytes_per_token: f64,
+    zigzag_weight_bytes_per_token: f64,
     /// The same, diagonal.
-    pub diagonal_weight_bytes_per_token: f64,
+    diagonal_weight_bytes_per_token: f64,
     /// What is busiest, zig-zag.
-    pub zigzag_bottleneck: ResourceKind,
+    zigzag_bottleneck: ResourceKind,
     /// The same, diagonal.
-    pub diagonal_bottleneck: ResourceKind,
+    diagonal_bottleneck: ResourceKind,
 }
 
 impl Schedules {
@@ -67,9 +70,13 @@ impl Schedules {
     ///
     /// # Errors
     /// Lengths that mean nothing for the model, or at which not even one GPU batch fits.
-    pub fn rows(&self) -> anyhow::Result<Vec<SchedulesRow>> {
+    pub fn study(&self) -> anyhow::Result<Study> {
         let rows = on_all_processors(self.lengths.clone(), &|lengths| self.row(lengths));
-        rows.into_iter().collect()
+        study(
+            &rows
+                .into_iter()
+                .collect::<anyhow::Result<Vec<SchedulesRow>>>()?,
+        )
     }
 
     fn row(&self, (prompt_len, gen_len): (u32, u32)) -> anyhow::Result<SchedulesRow> {
@@ -135,4 +142,45 @@ impl Schedules {
         }
         Ok(largest)
     }
+}
+
+/// The largest blocks that fit and what they reach.
+fn study(rows: &[SchedulesRow]) -> anyhow::Result<Study> {
+    let columns = [
+        ("prompt + tokens", Left),
+        ("zig-zag block", Right),
+        ("diagonal block", Right),
+        ("ratio", Right),
+        ("(2s+2n)/(2s+n)", Right),
+        ("zig-zag tok/s", Right),
+        ("diagonal, same block", Right),
+        ("diagonal tok/s", Right),
+        ("gain", Right),
+        ("weights a token, GB", Right),
+        ("busiest", Left),
+    ];
+    let gigabytes = |bytes: f64| three_digits(bytes / 1e9);
+    Study::of(rows, String::new(), columns, |row| {
+        let weights = [
+            row.zigzag_weight_bytes_per_token,
+            row.diagonal_weight_bytes_per_token,
+        ];
+        let [before, after] = weights.map(gigabytes);
+        [
+            format!("{} + {}", row.prompt_len, row.gen_len),
+            row.zigzag_block.to_string(),
+            row.diagonal_block.to_string(),
+            format!("{:.2}", row.block_ratio),
+            format!("{:.2}", row.formula_ratio),
+            three_digits(row.zigzag_tok_s),
+            three_digits(row.same_block_tok_s),
+            three_digits(row.diagonal_tok_s),
+            signed_percent(row.gain),
+            format!("{before}, then {after}"),
+            match [row.zigzag_bottleneck, row.diagonal_bottleneck] {
+                [before, now] if before == now => now.to_string(),
+                [before, now] => format!("{before}, then {now}"),
+            },
+        ]
+    })
 }

@@ -12,7 +12,7 @@ pub enum Align {
 }
 
 /// Columns of text, each as wide as its widest cell.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Table {
     columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
@@ -37,6 +37,25 @@ impl Table {
         I::Item: Into<String>,
     {
         self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    /// The same in Markdown (GitHub's tables).
+    pub fn markdown(&self) -> String {
+        let line = |cells: &mut dyn Iterator<Item = &str>| {
+            let cells: Vec<&str> = cells.collect();
+            format!("| {} |\n", cells.join(" | "))
+        };
+        let rule = self.columns.iter().map(|(_, align)| match align {
+            Align::Left => "---",
+            Align::Right => "--:",
+        });
+        let rule: Vec<&str> = rule.collect();
+        let mut text = line(&mut self.columns.iter().map(|(name, _)| &**name));
+        text.push_str(&format!("|{}|\n", rule.join("|")));
+        for row in &self.rows {
+            text.push_str(&line(&mut row.iter().map(|cell| &**cell)));
+        }
+        text
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -89,6 +108,10 @@ mod tests {
         assert_eq!(
             table.to_string(),
             "         host\nweights    9%\nkv       100%\n"
+        );
+        assert_eq!(
+            table.markdown(),
+            "|  | host |\n|---|--:|\n| weights | 9% |\n| kv | 100% |\n"
         );
     }
 }

@@ -1,17 +1,16 @@
 //! Where splitting linear layers stops paying as sequences are computed together, and what it is worth to attend beside a
 //! cache on the host besides, which HeteGen does not do.
 
-use std::fmt::Write as _;
-
 use plimsoll_core::policy::Policy;
 use plimsoll_core::workload::Workload;
 use serde::Serialize;
 
-use super::Scene;
+use super::{Scene, rate_in_words, times};
 use crate::baseline::{Baseline, System};
+use crate::experiment::study::Study;
 use crate::parallel::on_all_processors;
 use crate::planner::{Outcome, PlanError};
-use crate::report::three_digits;
+use crate::report::Align::Right;
 
 /// What is asked.
 #[derive(Debug)]
@@ -24,21 +23,21 @@ pub struct Batches {
 
 /// So many sequences, with a CPU of some speed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct BatchesRow {
+struct BatchesRow {
     /// The CPU's speed, assumed.
-    pub cpu_gb_s: f64,
+    cpu_gb_s: f64,
     /// Sequences in all.
-    pub sequences: u32,
+    sequences: u32,
     /// Tokens a second of the best split with the cache on the device, as HeteGen has it; none where it does not fit.
-    pub cache_on_device_tok_s: Option<f64>,
+    cache_on_device_tok_s: Option<f64>,
     /// With the cache on the host and moved.
-    pub cache_moved_tok_s: Option<f64>,
+    cache_moved_tok_s: Option<f64>,
     /// With the cache on the host and attended to there.
-    pub cpu_attention_tok_s: Option<f64>,
+    cpu_attention_tok_s: Option<f64>,
     /// Of the best plan that splits nothing.
-    pub whole_tok_s: Option<f64>,
+    whole_tok_s: Option<f64>,
     /// The best split's over that.
-    pub gain: Option<f64>,
+    gain: Option<f64>,
 }
 
 impl Batches {
@@ -46,7 +45,11 @@ impl Batches {
     ///
     /// # Errors
     /// A model that cannot be split; an error of ours.
-    pub fn rows(&self) -> Result<Vec<BatchesRow>, PlanError> {
+    pub fn study(&self) -> anyhow::Result<Study> {
+        study(&self.rows()?)
+    }
+
+    fn rows(&self) -> Result<Vec<BatchesRow>, PlanError> {
         let speeds = self.scene.cpu_gb_s.iter();
         let all = speeds.flat_map(|cpu| self.sequences.iter().map(|count| (*cpu, *count)));
         let rows = on_all_processors(all.collect(), &|(cpu, count)| self.row(cpu, count));
@@ -87,26 +90,27 @@ impl Batches {
     }
 }
 
-/// As Markdown.
-pub(in crate::experiment) fn text(rows: &[BatchesRow]) -> String {
-    let mut text = String::from(
-        "Tokens a second. Modules fill what the cache leaves of the device.\n\n\
-         | assumed CPU | sequences | split, cache on the device | split, cache moved | split, attention on the CPU | nothing split | \
-         best split over that |\n|--:|--:|--:|--:|--:|--:|--:|\n",
-    );
-    for row in rows {
-        let number = |rate: Option<f64>| rate.map_or("out of memory".to_owned(), three_digits);
-        let _ = writeln!(
-            text,
-            "| {} GB/s | {} | {} | {} | {} | {} | {} |",
-            row.cpu_gb_s,
-            row.sequences,
-            number(row.cache_on_device_tok_s),
-            number(row.cache_moved_tok_s),
-            number(row.cpu_attention_tok_s),
-            number(row.whole_tok_s),
-            row.gain.map_or(String::new(), |gain| format!("{gain:.2}x"))
-        );
-    }
-    text
+/// The rows as a table.
+fn study(rows: &[BatchesRow]) -> anyhow::Result<Study> {
+    let lead = "Tokens a second. Modules fill what the cache leaves of the device.";
+    let columns = [
+        ("assumed CPU", Right),
+        ("sequences", Right),
+        ("split, cache on the device", Right),
+        ("split, cache moved", Right),
+        ("split, attention on the CPU", Right),
+        ("nothing split", Right),
+        ("best split over that", Right),
+    ];
+    Study::of(rows, lead.to_owned(), columns, |row| {
+        [
+            format!("{} GB/s", row.cpu_gb_s),
+            row.sequences.to_string(),
+            rate_in_words(row.cache_on_device_tok_s),
+            rate_in_words(row.cache_moved_tok_s),
+            rate_in_words(row.cpu_attention_tok_s),
+            rate_in_words(row.whole_tok_s),
+            row.gain.map_or(String::new(), times),
+        ]
+    })
 }

@@ -1,13 +1,13 @@
 //! Who is busy for how much of a split linear layer's time: HeteGen's Table 2.
 
-use std::fmt::Write as _;
-
 use plimsoll_core::split::{Breakdown, Module};
 use plimsoll_sim::simulate;
 use serde::Serialize;
 
 use super::{Percentage, Scene, published};
+use crate::experiment::study::{Study, percent};
 use crate::planner::PlanError;
+use crate::report::Align::{Left, Right};
 use crate::report::signed_percent;
 
 /// What is asked.
@@ -23,19 +23,19 @@ pub struct Breakdowns {
 
 /// An engine with a CPU of some speed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct BreakdownRow {
+struct BreakdownRow {
     /// The CPU's speed, assumed.
-    pub cpu_gb_s: f64,
+    cpu_gb_s: f64,
     /// The device's share of the layer, by the law.
-    pub alpha: f64,
+    alpha: f64,
     /// The engine.
-    pub engine: &'static str,
+    engine: &'static str,
     /// The share of the layer's time in which it is busy, predicted.
-    pub predicted: f64,
+    predicted: f64,
     /// As published.
-    pub published: Option<f64>,
+    published: Option<f64>,
     /// Predicted less published.
-    pub error: Option<f64>,
+    error: Option<f64>,
 }
 
 impl Breakdowns {
@@ -43,7 +43,11 @@ impl Breakdowns {
     ///
     /// # Errors
     /// A model that cannot be split, or a machine that is too small.
-    pub fn rows(&self) -> Result<Vec<BreakdownRow>, PlanError> {
+    pub fn study(&self) -> anyhow::Result<Study> {
+        study(&self.rows()?)
+    }
+
+    fn rows(&self) -> Result<Vec<BreakdownRow>, PlanError> {
         let mut rows = Vec::new();
         for cpu_gb_s in self.scene.cpu_gb_s.iter().copied() {
             let machine = self.scene.with_cpu(cpu_gb_s);
@@ -74,25 +78,26 @@ impl Breakdowns {
     }
 }
 
-/// As Markdown.
-pub(in crate::experiment) fn text(rows: &[BreakdownRow]) -> String {
-    let mut text = String::from(
-        "Shares of the time from when a layer's input is there until its outputs are joined; medians over layers and tokens. \
-         Errors are in points.\n\n\
-         | assumed CPU | alpha | engine | predicted | published | error |\n|--:|--:|---|--:|--:|--:|\n",
-    );
-    for row in rows {
-        let percent = |share: f64| format!("{:.1}%", 100.0 * share);
-        let _ = writeln!(
-            text,
-            "| {} GB/s | {:.3} | {} | {} | {} | {} |",
-            row.cpu_gb_s,
-            row.alpha,
-            row.engine,
+/// The rows as a table.
+fn study(rows: &[BreakdownRow]) -> anyhow::Result<Study> {
+    let lead = "Shares of the time from when a layer's input is there until its outputs are joined; medians over layers and \
+                tokens. Errors are in points.";
+    let columns = [
+        ("assumed CPU", Right),
+        ("alpha", Right),
+        ("engine", Left),
+        ("predicted", Right),
+        ("published", Right),
+        ("error", Right),
+    ];
+    Study::of(rows, lead.to_owned(), columns, |row| {
+        [
+            format!("{} GB/s", row.cpu_gb_s),
+            format!("{:.3}", row.alpha),
+            row.engine.to_owned(),
             percent(row.predicted),
             row.published.map_or(String::new(), percent),
-            row.error.map_or(String::new(), signed_percent)
-        );
-    }
-    text
+            row.error.map_or(String::new(), signed_percent),
+        ]
+    })
 }

@@ -1,16 +1,15 @@
 //! HeteGen over FlexGen at equal device memory, by the CPU's speed.
 
-use std::fmt::Write as _;
-
 use plimsoll_core::units::Bytes;
 use serde::Serialize;
 
-use super::Scene;
+use super::{Scene, rate_in_words, times};
 use crate::baseline::System;
+use crate::experiment::study::Study;
 use crate::memory::points;
 use crate::pareto::Setting;
 use crate::planner::PlanError;
-use crate::report::three_digits;
+use crate::report::Align::Right;
 
 /// What is asked.
 #[derive(Debug)]
@@ -23,17 +22,17 @@ pub struct Gain {
 
 /// Both systems with a CPU of some speed and so much device memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct GainRow {
+struct GainRow {
     /// The CPU's speed, assumed.
-    pub cpu_gb_s: f64,
+    cpu_gb_s: f64,
     /// Device memory that both may have.
-    pub device_gb: f64,
+    device_gb: f64,
     /// HeteGen's tokens a second; none where it does not fit.
-    pub hetegen_tok_s: Option<f64>,
+    hetegen_tok_s: Option<f64>,
     /// FlexGen's, under its rules.
-    pub flexgen_tok_s: Option<f64>,
+    flexgen_tok_s: Option<f64>,
     /// HeteGen's over FlexGen's.
-    pub gain: Option<f64>,
+    gain: Option<f64>,
 }
 
 impl Gain {
@@ -41,7 +40,11 @@ impl Gain {
     ///
     /// # Errors
     /// A model that cannot be split; an error of ours.
-    pub fn rows(&self) -> Result<Vec<GainRow>, PlanError> {
+    pub fn study(&self) -> anyhow::Result<Study> {
+        study(&self.rows()?)
+    }
+
+    fn rows(&self) -> Result<Vec<GainRow>, PlanError> {
         let mut device_gb = self.device_gb.clone();
         device_gb.sort_by(f64::total_cmp);
         let sizes: Vec<Bytes> = device_gb
@@ -79,22 +82,22 @@ impl Gain {
     }
 }
 
-/// As Markdown.
-pub(in crate::experiment) fn text(rows: &[GainRow]) -> String {
-    let mut text = String::from(
-        "| assumed CPU | device memory | hetegen tok/s | flexgen tok/s | gain |\n|--:|--:|--:|--:|--:|\n",
-    );
-    for row in rows {
-        let number = |rate: Option<f64>| rate.map_or("out of memory".to_owned(), three_digits);
-        let _ = writeln!(
-            text,
-            "| {} GB/s | {} GB | {} | {} | {} |",
-            row.cpu_gb_s,
-            row.device_gb,
-            number(row.hetegen_tok_s),
-            number(row.flexgen_tok_s),
-            row.gain.map_or(String::new(), |gain| format!("{gain:.2}x"))
-        );
-    }
-    text
+/// The rows as a table.
+fn study(rows: &[GainRow]) -> anyhow::Result<Study> {
+    let columns = [
+        ("assumed CPU", Right),
+        ("device memory", Right),
+        ("hetegen tok/s", Right),
+        ("flexgen tok/s", Right),
+        ("gain", Right),
+    ];
+    Study::of(rows, String::new(), columns, |row| {
+        [
+            format!("{} GB/s", row.cpu_gb_s),
+            format!("{} GB", row.device_gb),
+            rate_in_words(row.hetegen_tok_s),
+            rate_in_words(row.flexgen_tok_s),
+            row.gain.map_or(String::new(), times),
+        ]
+    })
 }

@@ -2,10 +2,10 @@
 //!
 //! The paper does not say how fast its CPU is, so most are asked for several speeds.
 
-pub(super) mod batches;
-pub(super) mod breakdown;
-pub(super) mod gain;
-pub(super) mod parts;
+mod batches;
+mod breakdown;
+mod gain;
+mod parts;
 
 use std::path::Path;
 
@@ -19,11 +19,12 @@ use serde::Deserialize;
 
 use crate::files::{CsvText, InputError, read_text};
 use crate::planner::split::{Prompts, blank, by_law};
+use crate::report::three_digits;
 
-pub use batches::{Batches, BatchesRow};
-pub use breakdown::{BreakdownRow, Breakdowns};
-pub use gain::{Gain, GainRow};
-pub use parts::{Parts, PartsRow, WITHOUT, Without};
+pub use batches::Batches;
+pub use breakdown::Breakdowns;
+pub use gain::Gain;
+pub use parts::{Parts, WITHOUT, Without};
 
 /// A machine, a model and one prompt.
 #[derive(Debug)]
@@ -68,6 +69,15 @@ pub(super) fn read_percentages(path: &Path) -> Result<Vec<Percentage>, InputErro
     let file = CsvText::new(path, &text, "write the columns name and percent");
     let rows = file.rows_of()?;
     rows.map(|row| row.map(|(_, row)| row)).collect()
+}
+
+/// A rate; none where nothing runs.
+fn rate_in_words(tok_s: Option<f64>) -> String {
+    tok_s.map_or("out of memory".to_owned(), three_digits)
+}
+
+fn times(gain: f64) -> String {
+    format!("{gain:.2}x")
 }
 
 /// What was published of a name, from 0 to 1.

@@ -1,7 +1,5 @@
 //! What each part of HeteGen is worth: its Table 3.
 
-use std::fmt::Write as _;
-
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::plan::Plan;
 use plimsoll_core::split::law::Rates;
@@ -10,8 +8,10 @@ use plimsoll_sim::predict;
 use serde::Serialize;
 
 use super::{Percentage, Scene, published};
+use crate::experiment::study::{Study, percent};
 use crate::planner::PlanError;
 use crate::planner::split::{Scheduler, scheduled};
+use crate::report::Align::{Left, Right};
 use crate::report::signed_percent;
 
 /// What is asked.
@@ -25,21 +25,21 @@ pub struct Parts {
 
 /// A part taken out, in one reading of what that means.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PartsRow {
+struct PartsRow {
     /// The CPU's speed, assumed.
-    pub cpu_gb_s: f64,
+    cpu_gb_s: f64,
     /// The part, as the paper calls it.
-    pub without: &'static str,
+    without: &'static str,
     /// What is done instead; the paper does not say.
-    pub instead: &'static str,
+    instead: &'static str,
     /// Tokens a second.
-    pub throughput_tok_s: f64,
+    throughput_tok_s: f64,
     /// Of those with all parts.
-    pub predicted: f64,
+    predicted: f64,
     /// As published.
-    pub published: Option<f64>,
+    published: Option<f64>,
     /// Predicted less published.
-    pub error: Option<f64>,
+    error: Option<f64>,
 }
 
 /// The parts in the paper's order of importance, and what is done instead.
@@ -127,7 +127,11 @@ impl Parts {
     ///
     /// # Errors
     /// A model that cannot be split, or a machine that is too small.
-    pub fn rows(&self) -> Result<Vec<PartsRow>, PlanError> {
+    pub fn study(&self) -> anyhow::Result<Study> {
+        study(&self.rows()?)
+    }
+
+    fn rows(&self) -> Result<Vec<PartsRow>, PlanError> {
         let mut rows = Vec::new();
         for cpu_gb_s in self.scene.cpu_gb_s.iter().copied() {
             let machine = self.scene.with_cpu(cpu_gb_s);
@@ -161,26 +165,28 @@ impl Parts {
     }
 }
 
-/// As Markdown.
-pub(in crate::experiment) fn text(rows: &[PartsRow]) -> String {
-    let mut text = String::from(
-        "Throughput without a part, of that with all. Errors are in points. The paper says neither which model and how much device \
-         memory its numbers\nare of, nor what is done instead of a part.\n\n\
-         | assumed CPU | without | instead | tok/s | predicted | published | error |\n|--:|---|---|--:|--:|--:|--:|\n",
-    );
-    for row in rows {
-        let percent = |share: f64| format!("{:.1}%", 100.0 * share);
-        let _ = writeln!(
-            text,
-            "| {} GB/s | {} | {} | {:.2} | {} | {} | {} |",
-            row.cpu_gb_s,
-            row.without,
-            row.instead,
-            row.throughput_tok_s,
+/// The rows as a table.
+fn study(rows: &[PartsRow]) -> anyhow::Result<Study> {
+    let lead = "Throughput without a part, of that with all. Errors are in points. The paper says neither which model and how \
+                much device memory its numbers\nare of, nor what is done instead of a part.";
+    let columns = [
+        ("assumed CPU", Right),
+        ("without", Left),
+        ("instead", Left),
+        ("tok/s", Right),
+        ("predicted", Right),
+        ("published", Right),
+        ("error", Right),
+    ];
+    Study::of(rows, lead.to_owned(), columns, |row| {
+        [
+            format!("{} GB/s", row.cpu_gb_s),
+            row.without.to_string(),
+            row.instead.to_string(),
+            format!("{:.2}", row.throughput_tok_s),
             percent(row.predicted),
             row.published.map_or(String::new(), percent),
-            row.error.map_or(String::new(), signed_percent)
-        );
-    }
-    text
+            row.error.map_or(String::new(), signed_percent),
+        ]
+    })
 }
