@@ -6,6 +6,7 @@
 pub mod contention;
 mod curve;
 pub mod embedded;
+mod entries;
 mod error;
 mod inherit;
 mod pace;

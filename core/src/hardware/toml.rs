@@ -154,6 +154,10 @@ impl HardwareProfile {
 
     /// The profile as a text that `parse` reads back to the same profile; it extends nothing.
     pub fn to_toml(&self) -> String {
+        ::toml::to_string(&self.to_table()).expect("a table of texts, numbers and arrays is TOML")
+    }
+
+    pub(super) fn to_table(&self) -> Table {
         let mut table = Table::new();
         table.insert("name".into(), self.name.clone().into());
         table.insert("description".into(), self.description.clone().into());
@@ -173,7 +177,7 @@ impl HardwareProfile {
         if let Some(residuals) = &self.residuals {
             table.insert("residuals".into(), write_residuals(residuals));
         }
-        ::toml::to_string(&table).expect("a table of texts, numbers and arrays is TOML")
+        table
     }
 }
 

@@ -2,29 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::curve::Curve;
+use super::entries::{Entry, Range, entries};
 use super::error::{Fault, ProfileError};
-use super::profile::{CopyLink, DEVICE_THREADS_MAX, DeviceKind, HardwareProfile};
-use super::provenance::Quantity;
+use super::profile::{DEVICE_THREADS_MAX, DeviceKind, HardwareProfile};
 use crate::did_you_mean;
 use crate::program::{ResourceKind, Stage};
-use crate::units::{Bytes, BytesPerSecond, Seconds};
-
-/// What a single number must be.
-#[derive(Clone, Copy)]
-enum Range {
-    Positive,
-    NotNegative,
-    Fraction,
-}
-
-/// One number or curve with the key it is written under.
-struct Entry<'a> {
-    key: String,
-    source: &'a str,
-    spread: Option<f64>,
-    value: Option<(f64, Range)>,
-}
 
 impl HardwareProfile {
     /// Checks every number's range and source; the error's origin is the profile's name.
@@ -36,7 +18,7 @@ impl HardwareProfile {
         if self.name.is_empty() {
             return Err(Fault::new("name", "is empty", "give the machine a name"));
         }
-        for entry in self.entries() {
+        for entry in entries(&self.to_table()) {
             self.check(&entry)?;
         }
         self.check_reserved()?;
@@ -155,7 +137,7 @@ impl HardwareProfile {
         Ok(())
     }
 
-    fn check(&self, entry: &Entry<'_>) -> Result<(), Fault> {
+    fn check(&self, entry: &Entry) -> Result<(), Fault> {
         if let Some((value, range)) = entry.value {
             let (holds, remedy) = match range {
                 Range::Positive => (value > 0.0, "write a number above 0, finite"),
@@ -177,11 +159,11 @@ impl HardwareProfile {
             let remedy = "write (p75 - p25) / median, 0 or more";
             return Err(Fault::new(key, format!("is {spread}"), remedy));
         }
-        if self.sources.contains_key(entry.source) {
+        if self.sources.contains_key(&entry.source) {
             return Ok(());
         }
         let known = self.sources.keys().map(String::as_str);
-        let remedy = did_you_mean(entry.source, known).unwrap_or_else(|| {
+        let remedy = did_you_mean(&entry.source, known).unwrap_or_else(|| {
             format!(
                 "declare [sources.{}] with kind, from and date",
                 entry.source
@@ -328,239 +310,5 @@ impl HardwareProfile {
             return Err(Fault::new("residuals.runs", problem, remedy));
         }
         Ok(())
-    }
-
-    fn entries(&self) -> Vec<Entry<'_>> {
-        let mut all = self.memory_entries();
-        all.extend(self.compute_entries());
-        for (index, contention) in self.contention.iter().enumerate() {
-            let rate = &contention.rate;
-            let key = format!("contention[{index}].rate");
-            all.push(entry(key, rate, rate.value, Range::Fraction));
-            all.extend(contention.while_reading.as_ref().map(|rate| {
-                let key = format!("contention[{index}].while_reading");
-                entry(key, rate, rate.value, Range::Fraction)
-            }));
-        }
-        all.extend(self.residuals.as_ref().map(|residuals| Entry {
-            key: "residuals".to_owned(),
-            source: &residuals.source,
-            spread: None,
-            value: None,
-        }));
-        all
-    }
-
-    /// Tiers and the links between them.
-    fn memory_entries(&self) -> Vec<Entry<'_>> {
-        let (tiers, links) = (&self.tiers, &self.links);
-        let mut all = vec![
-            capacity("device_capacity_bytes", &tiers.device_capacity_bytes),
-            capacity("host_capacity_bytes", &tiers.host_capacity_bytes),
-            zero_or_more("disk_capacity_bytes", &tiers.disk_capacity_bytes),
-            zero_or_more("device_reserved_bytes", &tiers.device_reserved_bytes),
-            zero_or_more("host_reserved_bytes", &tiers.host_reserved_bytes),
-            bandwidth("device_bandwidth_bytes_per_s", &tiers.device_bandwidth),
-            bandwidth("host_bandwidth_bytes_per_s", &tiers.host_bandwidth),
-        ];
-        let lockable = tiers.page_lockable_bytes.as_ref();
-        all.extend(lockable.map(|q| zero_or_more("page_lockable_bytes", q)));
-        let shared = tiers.host_shared.as_ref();
-        all.extend(shared.map(|q| bandwidth("host_shared_bytes_per_s", q)));
-        for (name, link) in [("h2d", &links.h2d), ("d2h", &links.d2h)] {
-            all.extend(copies(name, link));
-        }
-        for (name, link) in [
-            ("disk_read", &links.disk_read),
-            ("disk_write", &links.disk_write),
-        ] {
-            all.push(time(format!("links.{name}.latency_s"), &link.latency));
-            all.push(curve(format!("links.{name}.bytes_per_s"), &link.rate));
-            let key = format!("links.{name}.nominal_bytes_per_s");
-            let nominal = link.nominal.as_ref();
-            all.extend(nominal.map(|q| entry(key, q, q.value.0, Range::Positive)));
-        }
-        if let Some(cluster) = &self.cluster {
-            let counts = [
-                ("hosts", &cluster.hosts),
-                ("gpus_per_host", &cluster.gpus_per_host),
-            ];
-            all.extend(counts.map(|(key, q)| {
-                let key = format!("cluster.{key}");
-                entry(key, q, f64::from(q.value), Range::Positive)
-            }));
-        }
-        let page_lock = links.page_lock.as_ref();
-        all.extend(page_lock.map(|c| curve("links.page_lock_bytes_per_s", c)));
-        let staged = links.staged_ahead.as_ref();
-        all.extend(staged.map(|q| {
-            entry(
-                "links.staged_ahead_bytes",
-                q,
-                q.value.as_f64(),
-                Range::NotNegative,
-            )
-        }));
-        let disk = links.disk_read_pace.as_ref();
-        all.extend(disk.map(|q| pace("links.pace_disk_read_s".to_owned(), q)));
-        for (index, peer) in links.peers.iter().enumerate() {
-            let path = format!("links.peers[{index}]");
-            all.push(time(format!("{path}.latency_s"), &peer.latency));
-            all.push(curve(format!("{path}.bytes_per_s"), &peer.rate));
-        }
-        all
-    }
-
-    /// What tasks take whatever their size.
-    fn fixed_times(&self) -> Vec<Entry<'_>> {
-        let compute = &self.compute;
-        let known = [
-            ("launch_s", Some(&compute.launch)),
-            ("part_launch_s", compute.part_launch.as_ref()),
-            ("embed_s", compute.embed.as_ref()),
-            ("sequence_s", compute.sequence.as_ref()),
-            ("sequence_layer_s", compute.sequence_layer.as_ref()),
-            ("handoff_s", compute.handoff.as_ref()),
-            ("stream_handoff_s", compute.stream_handoff.as_ref()),
-            ("barrier_s", Some(&compute.barrier)),
-            ("cpu_launch_s", Some(&compute.cpu_launch)),
-        ];
-        let entries = known.into_iter();
-        let entries = entries.filter_map(|(key, q)| Some(time(format!("compute.{key}"), q?)));
-        entries.collect()
-    }
-
-    fn compute_entries(&self) -> Vec<Entry<'_>> {
-        let compute = &self.compute;
-        let mut all = self.fixed_times();
-        for (key, count) in [
-            ("compute.device_threads", &compute.device_threads),
-            ("compute.joined_rows", &compute.joined_rows),
-        ] {
-            let counted = |q| entry(key, q, f64::from(q.value), Range::Positive);
-            all.extend(count.as_ref().map(counted));
-        }
-        let share = compute.cpu_copy_share.as_ref();
-        all.extend(share.map(|q| entry("compute.cpu_copy_share", q, q.value, Range::Fraction)));
-        for (key, q) in compute.pace.iter().flat_map(|pace| {
-            [
-                ("few_tokens", &pace.few_tokens),
-                ("many_tokens", &pace.many_tokens),
-                ("copy", &pace.copy),
-            ]
-        }) {
-            all.push(pace(format!("compute.pace_{key}_s"), q));
-        }
-        for (key, curves) in [("gemm", &compute.gemm), ("cpu_gemm", &compute.cpu_gemm)] {
-            for (index, gemm) in curves.iter().enumerate() {
-                let key = format!("compute.{key}[{index}].flops_per_s");
-                all.push(curve(key, &gemm.rate));
-            }
-        }
-        for (index, product) in compute.products.iter().enumerate() {
-            let key = |curve| format!("compute.products[{index}].{curve}");
-            all.extend(product.curves().map(|(name, c)| curve(key(name), c)));
-        }
-        for (index, beside) in compute.beside_products.iter().enumerate() {
-            let key = format!("compute.beside_products[{index}].elements_per_s");
-            all.push(curve(key, &beside.rate));
-        }
-        for (index, read) in compute.weight_read.iter().enumerate() {
-            let key = format!("compute.weight_read[{index}].bytes_per_s");
-            all.push(curve(key, &read.rate));
-        }
-        for (key, c) in [
-            (
-                "attention_prefill_flops_per_s",
-                Some(&compute.attention_prefill),
-            ),
-            (
-                "attention_decode_bytes_per_s",
-                Some(&compute.attention_decode),
-            ),
-            (
-                "attention_decode_shared",
-                compute.attention_decode_shared.as_ref(),
-            ),
-            (
-                "cpu_attention_shared",
-                compute.cpu_attention_shared.as_ref(),
-            ),
-            ("unpack_elements_per_s", compute.unpack.as_ref()),
-            ("pack_elements_per_s", compute.pack.as_ref()),
-            ("cpu_attention_bytes_per_s", Some(&compute.cpu_attention)),
-            (
-                "cpu_attention_prefill_flops_per_s",
-                compute.cpu_attention_prefill.as_ref(),
-            ),
-        ] {
-            all.extend(c.map(|c| curve(format!("compute.{key}"), c)));
-        }
-        all
-    }
-}
-
-fn entry<T>(key: impl Into<String>, q: &Quantity<T>, value: f64, range: Range) -> Entry<'_> {
-    Entry {
-        key: key.into(),
-        source: &q.source,
-        spread: q.spread,
-        value: Some((value, range)),
-    }
-}
-
-fn capacity<'a>(key: &str, q: &'a Quantity<Bytes>) -> Entry<'a> {
-    entry(format!("tiers.{key}"), q, q.value.as_f64(), Range::Positive)
-}
-
-fn zero_or_more<'a>(key: &str, q: &'a Quantity<Bytes>) -> Entry<'a> {
-    entry(
-        format!("tiers.{key}"),
-        q,
-        q.value.as_f64(),
-        Range::NotNegative,
-    )
-}
-
-fn bandwidth<'a>(key: &str, q: &'a Quantity<BytesPerSecond>) -> Entry<'a> {
-    entry(format!("tiers.{key}"), q, q.value.0, Range::Positive)
-}
-
-fn time(key: impl Into<String>, q: &Quantity<Seconds>) -> Entry<'_> {
-    entry(key, q, q.value.0, Range::NotNegative)
-}
-
-/// What others are divided by.
-fn pace(key: String, q: &Quantity<Seconds>) -> Entry<'_> {
-    entry(key, q, q.value.0, Range::Positive)
-}
-
-/// A path between host and device memory.
-fn copies<'a>(name: &str, link: &'a CopyLink) -> Vec<Entry<'a>> {
-    let key = |of: &str| format!("links.{name}.{of}");
-    let mut all = vec![
-        time(key("latency_s"), &link.latency),
-        curve(key("page_locked_bytes_per_s"), &link.page_locked),
-    ];
-    for (of, rate) in [
-        ("pageable_bytes_per_s", &link.pageable),
-        ("relayed_bytes_per_s", &link.relayed),
-    ] {
-        all.extend(rate.as_ref().map(|rate| curve(key(of), rate)));
-    }
-    if let Some(known) = &link.pace {
-        all.push(pace(key("pace_page_locked_s"), &known.page_locked));
-        all.push(pace(key("pace_pageable_s"), &known.pageable));
-    }
-    all
-}
-
-/// A curve's points hold by construction.
-fn curve(key: impl Into<String>, curve: &Curve) -> Entry<'_> {
-    Entry {
-        key: key.into(),
-        source: &curve.source,
-        spread: curve.spread,
-        value: None,
     }
 }

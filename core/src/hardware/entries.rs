@@ -1,0 +1,81 @@
+//! Every number and curve of a profile, under the key that it is written as.
+
+use ::toml::{Table, Value};
+
+/// What a single number must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Range {
+    Positive,
+    NotNegative,
+    Fraction,
+}
+
+/// What names a source.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// Where it is, as in `contention[2].rate`.
+    pub key: String,
+    pub source: String,
+    pub spread: Option<f64>,
+    /// None of a curve, whose points hold by construction.
+    pub value: Option<(f64, Range)>,
+}
+
+/// All of a profile's text, in its order.
+pub(super) fn entries(profile: &Table) -> Vec<Entry> {
+    let mut found = Vec::new();
+    for (key, value) in profile {
+        collect(key.clone(), value, &mut found);
+    }
+    found
+}
+
+fn collect(key: String, value: &Value, found: &mut Vec<Entry>) {
+    match value {
+        Value::Table(table) => match table.get("source").and_then(Value::as_str) {
+            Some(source) => found.push(Entry {
+                value: table.get("value").map(|it| (number(it), range(&key))),
+                source: source.to_owned(),
+                spread: table.get("spread").map(number),
+                key,
+            }),
+            None => {
+                for (name, value) in table {
+                    collect(format!("{key}.{name}"), value, found);
+                }
+            }
+        },
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                collect(format!("{key}[{index}]"), item, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    let whole = value.as_integer().map(|whole| whole as f64);
+    value.as_float().or(whole).unwrap_or(f64::NAN)
+}
+
+/// What the number of a key must be: fixed times may be none, and so may be what is left free.
+fn range(key: &str) -> Range {
+    let name = key.rsplit('.').next().unwrap_or(key);
+    match name {
+        "rate" | "while_reading" | "cpu_copy_share" => Range::Fraction,
+        "device_capacity_bytes"
+        | "host_capacity_bytes"
+        | "device_bandwidth_bytes_per_s"
+        | "host_bandwidth_bytes_per_s"
+        | "host_shared_bytes_per_s"
+        | "nominal_bytes_per_s"
+        | "hosts"
+        | "gpus_per_host"
+        | "device_threads"
+        | "joined_rows" => Range::Positive,
+        // What others are divided by.
+        _ if name.starts_with("pace_") => Range::Positive,
+        _ => Range::NotNegative,
+    }
+}
