@@ -289,6 +289,7 @@ fn an_output_does_not_take_an_inputs_place() {
         ("plan --hw my.toml --model opt-125m -o", "my.toml"),
         ("plan --hw t4 --model my.toml -o", "my.toml"),
         ("bench --hw my.toml --model opt-125m -o", "my.toml"),
+        ("profile --model my.toml -o", "my.toml"),
         ("calibrate --hw t4 --runs runs.csv -o", "runs.csv"),
         ("score --hw t4 --runs runs.csv -o", "runs.csv"),
         ("simulate --plan plan.json --trace", "plan.json"),
@@ -302,6 +303,8 @@ fn an_output_does_not_take_an_inputs_place() {
         let kept = std::fs::read_to_string(place.path(input)).unwrap();
         assert_eq!(kept, common::small_machine(common::SMALL), "{said}");
     }
+    let twice = "pareto --hw t4 --model opt-125m -o p.svg -o p.png -o ./p.svg";
+    place.refused(twice, 2, &["--output", "p.svg", "is given twice"]);
 }
 
 #[test]

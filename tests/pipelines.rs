@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Place, tiny_opt};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Four GPUs, and a policy for them.
 const PIPELINE: &str = "--prompt-len 32 --gen-len 4 --gpu-batch-size 2 --percent 100 0 100 0 50 50";
@@ -93,6 +93,9 @@ fn a_pipeline_that_is_none_is_refused() {
     );
     let uneven = on("t4x4", "--stages 4 --last-stage-layers 40").replace("opt-1.3b", "opt-30b");
     place.refused(&uneven, 3, &["the device tier of stage 3 needs"]);
+    let refused = place.run(&(uneven + " --format json"));
+    let json: Value = serde_json::from_slice(&refused.stdout).expect("JSON");
+    assert_eq!(json["infeasible"]["stages"], json!({"first": 3, "last": 3}));
     place.text(&on("t4x4", "--stages 4 -o plan.json"));
     let elsewhere = ["plan.json: policy.pipeline.stages is 4", "t4 has 1 GPU;"];
     place.refused("simulate --plan plan.json --hw t4", 4, &elsewhere);

@@ -25,7 +25,7 @@ impl FileKind {
     pub(super) fn of(path: &Path) -> Result<FileKind, Failure> {
         FileKind::by_extension(path).ok_or_else(|| {
             let line = format!(
-                "--output {}: it is not known what to write; end it in .svg, .png or .csv",
+                "--output {}: it is not known what to write; end it in .svg, .png or .csv (JSON is what --format json prints)",
                 path.display()
             );
             Failure::new(Exit::Usage, line)

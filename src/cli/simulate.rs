@@ -209,12 +209,14 @@ fn print_lack(error: &LowerError) -> anyhow::Result<()> {
     match error {
         LowerError::DoesNotFit {
             tier,
+            stages,
             needed,
             capacity,
-            ..
         } => print_json(&json!({ "infeasible": {
             "why": error.to_string(),
             "tier": tier,
+            // Of several, which have that memory.
+            "stages": stages,
             "capacity_bytes": capacity,
             "needed_bytes": needed,
             "missing_bytes": needed.saturating_sub(*capacity),

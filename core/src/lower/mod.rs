@@ -24,6 +24,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::Serialize;
 use thiserror::Error;
 
 use crate::control::{Controller, Decision};
@@ -144,7 +145,7 @@ pub enum LowerError {
 }
 
 /// Stages that have a memory between them, counted from 0.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stages {
     first: u8,
     last: u8,
