@@ -87,6 +87,11 @@ fn a_plan_is_written_and_read_again() {
     let printed = place.json("plan --hw t4.toml --model opt-6.7b --gen-len 8 --format json");
     let written = std::fs::read_to_string(place.path("plan.json")).unwrap();
     assert_eq!(printed, serde_json::from_str::<Value>(&written).unwrap());
+    let mut piped = assert_cmd::Command::from_std(common::program());
+    piped.args(["simulate", "--plan", "-", "--format", "json"]);
+    let simulated = piped.write_stdin(written).output().unwrap();
+    let simulated: Value = serde_json::from_slice(&simulated.stdout).expect("JSON");
+    assert_eq!(simulated["prediction"], printed["prediction"]);
     // What is not known, or endless, is null and not absent.
     for (part, key) in [
         ("workload", "num_prompts"),

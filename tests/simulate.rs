@@ -126,6 +126,36 @@ fn sparse_attention_is_asked_for_and_said() {
 }
 
 #[test]
+fn shares_are_shown_as_whole_sequences_and_heads_come_to() {
+    let place = Place::new();
+    let of = |sequences: u32, percent: &str| {
+        let line = format!(
+            "simulate --hw t4 --model opt-125m --gen-len 4 --gpu-batch-size {sequences} --percent {percent}"
+        );
+        place.text(&line)
+    };
+    let said = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.expect("a row for it")
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let one = of(1, "100 0 51 0 50 0");
+    assert_eq!(
+        said(&one, "activations"),
+        "activations 100% 0% 0% (whole sequences, for 50%/0%/50%)"
+    );
+    assert_eq!(
+        said(&one, "cache"),
+        "cache 50% 0% 50% (whole heads of sequences, for 51%/0%/49%)"
+    );
+    let two = of(2, "100 0 50 0 50 0");
+    assert_eq!(said(&two, "activations"), "activations 50% 0% 50%");
+    assert_eq!(said(&two, "cache"), "cache 50% 0% 50%");
+}
+
+#[test]
 fn prompts_beyond_number_are_refused_before_they_are_listed() {
     let place = Place::new();
     let line = "simulate --hw t4 --model opt-125m --prompt-len 8 --gen-len 2 --num-prompts 1000000000000 \
@@ -133,7 +163,10 @@ fn prompts_beyond_number_are_refused_before_they_are_listed() {
     place.refused(
         line,
         2,
-        &["GPU batches of all prompts", "fewer prompts: rounds repeat"],
+        &[
+            "GPU batches of all prompts",
+            "rounds repeat: state fewer prompts",
+        ],
     );
 }
 

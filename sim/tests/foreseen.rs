@@ -35,10 +35,12 @@ const RESTLESS: Settings = Settings {
     window: 3,
     stalled_max: 0.05,
     stalled_windows: 1,
+    stalled_at_once: 1.0,
     stalled_growing_max: 0.1,
     early_min: 0.0,
     scaling_min: 0.0,
     probe_after: 40,
+    trials_max: f64::INFINITY,
 };
 
 fn served(

@@ -5,7 +5,7 @@ use plimsoll_core::Dtype;
 use plimsoll_core::model::registry;
 
 use super::Format;
-use super::output::{print, print_json};
+use super::output::{complain, print, print_json};
 use crate::files::{InputError, find_model};
 use crate::report::models::{ModelRow, models_text};
 
@@ -56,7 +56,11 @@ pub fn run(action: &Action) -> anyhow::Result<()> {
         Action::Show { model, format } => {
             let found = find_model(model).map_err(without_flag)?;
             // A type that is not computed with here has a plan's refusal, and its model is known all the same.
-            let row = ModelRow::of(&found.spec, found.dtype(None).unwrap_or(Dtype::F16));
+            let dtype = found.dtype(None).unwrap_or_else(|refused| {
+                complain(&format!("note: {refused} (shown here: f16)"));
+                Dtype::F16
+            });
+            let row = ModelRow::of(&found.spec, dtype);
             match format {
                 Format::Text => print(&models_text(std::slice::from_ref(&row))),
                 Format::Json => print_json(&row),

@@ -69,7 +69,7 @@ pub struct Args {
     /// while requests are served, and refuses what the GPU's part alone could not hold [default: auto]
     #[arg(long, value_name = "auto|X", value_parser = expansion)]
     expansion: Option<Expansion>,
-    /// pie: iterations after which adaptive expansion tries again what it gave up [default: 2000]
+    /// pie: iterations after which adaptive expansion tries again what it gave up, or more where that cost much [default: 2000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     probe_after: Option<u32>,
     /// What others carry over the link meanwhile, in GB/s each way, from and to in seconds: 10..20:0.4, or 10..20:0.4:h2d
@@ -79,8 +79,8 @@ pub struct Args {
     /// Sequences in an iteration at most
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     max_sequences: u32,
-    /// Tokens computed in an iteration at most; one prompt is in any case, whatever it has [default: the model's positions, from
-    /// 2048 to 8192]
+    /// Tokens of an iteration, those of sequences that decode counted, up to which prompts join it; one prompt joins in any case,
+    /// and decoding goes on whatever it is [default: the model's positions, from 2048 to 8192]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
     /// A closed loop: so many clients, each of which asks again as soon as it has its answer; the trace's times

@@ -41,7 +41,7 @@ pub struct Args {
     /// What runs plans
     #[arg(long, value_enum, default_value_t = Backend::Cpu)]
     backend: Backend,
-    /// The plan to run; without it, one is made for --hw, --model and the prompts
+    /// The plan to run (- is standard input); without it, one is made for --hw, --model and the prompts
     #[arg(long, value_name = "FILE", conflicts_with_all = PLANNING_FLAGS)]
     plan: Option<PathBuf>,
     /// The machine to plan for, or to predict for beside --plan; only for a profile that was measured

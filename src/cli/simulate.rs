@@ -27,7 +27,7 @@ use super::plan::packed_products;
 use super::score::without_text;
 use super::what_if::WhatIf;
 use crate::files::{
-    InputError, PlanFile, find_model, find_profile, plan_json, read_plan, write_text,
+    InputError, PlanFile, find_model, find_profile, input_name, plan_json, read_plan, write_text,
 };
 use crate::report::plan::{intervals_machine, locks_much, plan_text, whole_tensors};
 use crate::trace_file::{Process, write_file, write_run};
@@ -40,7 +40,7 @@ pub struct Args {
     hw: Option<String>,
     #[command(flatten)]
     what_if: WhatIf,
-    /// A plan to simulate, instead of a policy
+    /// A plan to simulate, instead of a policy (- is standard input)
     #[arg(long, value_name = "FILE", conflicts_with_all = POLICY_FLAGS)]
     plan: Option<PathBuf>,
     /// The model: a name, a config.json of Hugging Face, or a folder that holds one
@@ -317,7 +317,7 @@ fn write_trace(args: &Args, plan: &Plan, run: &Run) -> io::Result<()> {
 fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     let path = args.plan.as_deref().expect("the caller has asked");
     let mut plan = read_plan(path)?;
-    check_plan(&plan, Some(&path.display().to_string()))?;
+    check_plan(&plan, Some(&input_name(path).display().to_string()))?;
     let profile = match &args.hw {
         Some(hw) => find_profile(hw)?,
         None => find_profile(&plan.provenance.hardware)

@@ -13,7 +13,7 @@ use plimsoll_core::workload::Workload;
 use serde::{Deserialize, Serialize};
 
 use super::json_place::explain;
-use super::{InputError, read_text};
+use super::{InputError, input_name, read_input};
 use crate::compare::Comparison;
 use crate::planner::split::GreedysLoss;
 
@@ -80,12 +80,13 @@ pub fn plan_json(file: &PlanFile<'_>) -> String {
     text.expect("a plan holds texts and finite numbers") + "\n"
 }
 
-/// Reads a plan and checks everything that can be checked without a machine.
+/// Reads a plan, of `-` from standard input, and checks everything that can be checked without a machine.
 ///
 /// # Errors
 /// What is wrong, with its line and key.
 pub fn read_plan(path: &Path) -> Result<Plan, InputError> {
-    let text = read_text(path)?;
+    let text = read_input(path)?;
+    let path = input_name(path);
     let wrong = |error: serde_json::Error| {
         let said = explain(&text, &error);
         InputError::bad_file(path, said.key, said.problem, said.remedy)

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::ops::Range;
 
+use plimsoll_core::batch_shape::BatchShape;
 use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::interval;
 use plimsoll_core::lower::{footprint, page_locked_bytes};
@@ -114,15 +115,32 @@ fn heading(plan: &Plan) -> String {
 
 /// The percentages that whole tensors come to and those that they are for, by device, host and disk, where these are others.
 pub fn whole_tensors(plan: &Plan) -> Option<(String, String)> {
-    let in_words = |shares: &PerTier<f64>| Tier::ALL.map(|tier| percent(shares[tier])).join("/");
     let (real, asked) = (
-        in_words(&WeightPlacement::of(plan).shares()),
-        in_words(&plan.policy.weights),
+        shares_in_words(&WeightPlacement::of(plan).shares()),
+        shares_in_words(&plan.policy.weights),
     );
     (real != asked && plan.policy.split.is_none()).then_some((real, asked))
 }
 
-/// Shares of each tier; of the weights, those of the tensors as they really lie.
+fn shares_in_words(shares: &PerTier<f64>) -> String {
+    Tier::ALL.map(|tier| percent(shares[tier])).join("/")
+}
+
+/// What whole parts of a full GPU batch come to, and what they are for, where that is another.
+fn whole_parts(
+    parts: &PerTier<u32>,
+    (what, asked): (&str, &PerTier<f64>),
+) -> (PerTier<f64>, String) {
+    let all = Tier::ALL.iter().map(|tier| parts[*tier]).sum::<u32>();
+    let real = PerTier::from_fn(|tier| f64::from(parts[tier]) / f64::from(all.max(1)));
+    let note = match (shares_in_words(&real), shares_in_words(asked)) {
+        (real, asked) if real != asked => format!("(whole {what}, for {asked})"),
+        _ => String::new(),
+    };
+    (real, note)
+}
+
+/// Shares of each tier, as all really lies.
 fn placement(plan: &Plan) -> Table {
     let policy = &plan.policy;
     let weights = WeightPlacement::of(plan).shares();
@@ -130,6 +148,9 @@ fn placement(plan: &Plan) -> Table {
         Some((_, asked)) => format!("(whole tensors, for {asked})"),
         None => String::new(),
     };
+    let batch = BatchShape::of(plan, policy.gpu_batch_size);
+    let (cache, rows) = whole_parts(&batch.rows, ("heads of sequences", &policy.cache));
+    let (activations, sequences) = whole_parts(&batch.hidden, ("sequences", &policy.activations));
     let mut table = Table::new(&[
         ("", Align::Left),
         ("device", Align::Right),
@@ -138,13 +159,16 @@ fn placement(plan: &Plan) -> Table {
         ("", Align::Left),
     ]);
     let never_read = match plan.workload.gen_len {
-        1 => "(stored, but never read: there is one token to generate)".to_owned(),
-        _ => String::new(),
+        1 => "(stored, but never read: there is one token to generate)",
+        _ => "",
     };
+    let of_cache = [&*rows, never_read]
+        .into_iter()
+        .filter(|note| !note.is_empty());
     for (name, shares, note) in [
         ("weights", &weights, note),
-        ("cache", &policy.cache, never_read),
-        ("activations", &policy.activations, String::new()),
+        ("cache", &cache, of_cache.collect::<Vec<&str>>().join(" ")),
+        ("activations", &activations, sequences),
     ] {
         let [device, host, disk] = Tier::ALL.map(|tier| percent(shares[tier]));
         table.row([name.to_owned(), device, host, disk, note]);

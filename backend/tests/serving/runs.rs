@@ -241,8 +241,10 @@ pub const EAGER: Settings = Settings {
     window: 2,
     stalled_max: 0.5,
     stalled_windows: 1,
+    stalled_at_once: 1.0,
     stalled_growing_max: 0.5,
     early_min: 0.0,
     scaling_min: 0.0,
     probe_after: 4,
+    trials_max: f64::INFINITY,
 };

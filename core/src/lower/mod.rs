@@ -349,7 +349,7 @@ fn check_counts(plan: &Plan) -> Result<(), LowerError> {
             "the number of GPU batches of all prompts",
             batches,
             BATCHES_MAX,
-            "state larger ones, or fewer prompts: rounds repeat; without a number of them they do without end",
+            "rounds repeat: state fewer prompts, or none, for a rate without end, or larger GPU batches",
         ),
         (
             "the number of engines of all stages",

@@ -31,7 +31,7 @@ use super::choice::Choice;
 use super::record::{Inputs, Kept, Record};
 use crate::files::{
     FoundModel, GenerationConfig, InputError, Prompt, Room, Tokenizer, digest_of_checkpoint,
-    find_model, find_profile, first_difference, one_prompt, random_prompts, read_plan,
+    find_model, find_profile, first_difference, input_name, one_prompt, random_prompts, read_plan,
     read_prompts,
 };
 use crate::planner::{Request, Strategy, Subject};
@@ -360,7 +360,7 @@ fn incomparable(
 
 fn given_plan(args: &Args, path: &Path, model: Option<&FoundModel>) -> anyhow::Result<Plan> {
     let plan = read_plan(path)?;
-    check_plan(&plan, Some(&path.display().to_string()))?;
+    check_plan(&plan, Some(&input_name(path).display().to_string()))?;
     if let Some(model) = model {
         same_model(args, &plan, model)?;
     }

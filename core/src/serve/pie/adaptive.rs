@@ -12,6 +12,9 @@ pub struct Settings {
     pub stalled_max: f64,
     /// So many such windows in a row, and a layer comes back; fewer are a brief disturbance.
     pub stalled_windows: u32,
+    /// More than this share of a window so far, two iterations or more, and a layer comes back at once: with a link so slow each
+    /// further one costs more than a whole trial may bring.
+    pub stalled_at_once: f64,
     /// More than this share of the time since it grew, half a window or more and caches not all of their size yet, and it shrinks at
     /// once: the link does not hide it.
     pub stalled_growing_max: f64,
@@ -22,6 +25,9 @@ pub struct Settings {
     pub scaling_min: f64,
     /// Iterations after which what was given up is tried again.
     pub probe_after: u32,
+    /// But no sooner than this share of the time since is what was waited for at the last trial: all caches move once for another
+    /// size, and once more for the old one.
+    pub trials_max: f64,
 }
 
 impl Default for Settings {
@@ -30,10 +36,12 @@ impl Default for Settings {
             window: 8,
             stalled_max: 0.01,
             stalled_windows: 2,
+            stalled_at_once: 0.5,
             stalled_growing_max: 0.25,
             early_min: 0.02,
             scaling_min: 0.1,
             probe_after: 2000,
+            trials_max: 0.05,
         }
     }
 }
@@ -108,7 +116,10 @@ pub struct Adaptive {
     records: Vec<Option<Record>>,
     /// No more than this many layers off it, until it is time to try again.
     ceiling: u16,
-    since_ceiling: u32,
+    /// Iterations since it was set, and their time.
+    since_ceiling: (u32, f64),
+    /// Time waited for caches since it last grew.
+    waited: f64,
     /// Iterations in a row in which nobody wanted more room.
     idle: u32,
     /// Windows in a row in which computation waited too much.
@@ -130,7 +141,8 @@ impl Adaptive {
             growing: None,
             records: vec![None; usize::from(layers) + 1],
             ceiling: layers,
-            since_ceiling: 0,
+            since_ceiling: (0, 0.0),
+            waited: 0.0,
             idle: 0,
             stalled: 0,
         }
@@ -152,7 +164,9 @@ impl Adaptive {
 
     /// Sees an iteration; `settled` says that all caches have the size that was last decided on.
     pub fn see(&mut self, it: Observed, settled: bool) -> Option<Event> {
-        self.since_ceiling += 1;
+        self.since_ceiling.0 += 1;
+        self.since_ceiling.1 += it.seconds;
+        self.waited += it.stalled;
         self.idle = if it.wanted { 0 } else { self.idle + 1 };
         let event = match settled {
             true => self.see_settled(it),
@@ -163,6 +177,9 @@ impl Adaptive {
             Some(Event::Shrink) => self.off = if self.off == 3 { 0 } else { self.off - 1 },
             None => {}
         }
+        if event == Some(Event::Grow) {
+            self.waited = 0.0;
+        }
         if let Some(event) = event {
             self.growing = (event == Event::Grow).then(Window::default);
         }
@@ -172,7 +189,16 @@ impl Adaptive {
     fn see_settled(&mut self, it: Observed) -> Option<Event> {
         self.growing = None;
         self.window.add(it);
-        if self.window.iterations < self.settings.window {
+        let Window {
+            iterations, sum, ..
+        } = self.window;
+        let too_much = self.settings.stalled_at_once * sum.seconds;
+        if self.off > 0 && iterations >= 2 && sum.stalled > too_much {
+            self.window = Window::default();
+            self.stop_below();
+            return Some(Event::Shrink);
+        }
+        if iterations < self.settings.window {
             return None;
         }
         let window = std::mem::take(&mut self.window);
@@ -213,7 +239,9 @@ impl Adaptive {
             self.idle = 0;
             return Some(Event::Shrink);
         }
-        if self.since_ceiling >= self.settings.probe_after {
+        let (iterations, seconds) = self.since_ceiling;
+        let is_paid_for = self.waited <= self.settings.trials_max * seconds;
+        if iterations >= self.settings.probe_after && is_paid_for {
             self.ceiling = self.most;
         }
         let more = if self.off == 0 { 3 } else { self.off + 1 };
@@ -227,7 +255,7 @@ impl Adaptive {
 
     fn stop_below(&mut self) {
         self.ceiling = self.off - 1;
-        self.since_ceiling = 0;
+        self.since_ceiling = (0, 0.0);
         self.stalled = 0;
     }
 
@@ -347,6 +375,42 @@ mod tests {
         assert_eq!(events[3], Some(Event::Shrink));
         assert_eq!((events.iter().filter(back).count(), adaptive.off()), (1, 0));
         assert_eq!(run(&mut adaptive, 1000, |_| CALM), 0, "not at once again");
+    }
+
+    #[test]
+    fn a_link_that_hides_next_to_nothing_is_given_up_at_once() {
+        let mut adaptive = Adaptive::new(40, Settings::default());
+        run(&mut adaptive, Settings::default().window, |_| CALM);
+        assert_eq!(adaptive.off(), 3);
+        let waiting = Observed {
+            stalled: 0.9,
+            ..CALM
+        };
+        // One may be waited for by chance.
+        assert_eq!(run(&mut adaptive, 1, |_| waiting), 3);
+        assert_eq!(run(&mut adaptive, 1, |_| waiting), 0);
+        assert_eq!(run(&mut adaptive, 1000, |_| CALM), 0, "not at once again");
+    }
+
+    #[test]
+    fn a_trial_that_costs_much_is_not_made_again_soon() {
+        let settings = Settings::default();
+        let again_after = |waited: f64| {
+            let mut adaptive = Adaptive::new(40, settings);
+            run(&mut adaptive, settings.window, |_| CALM);
+            let waiting = Observed {
+                seconds: waited,
+                stalled: waited,
+                ..CALM
+            };
+            run(&mut adaptive, 2, |_| waiting);
+            let until = (1..).find(|_| run(&mut adaptive, 1, |_| CALM) > 0);
+            until.expect("some time")
+        };
+        let near = |found: u32, expected: u32| found.abs_diff(expected) <= settings.window;
+        assert!(near(again_after(10.0), settings.probe_after));
+        // Two iterations of 100 s each, of 1 s alone.
+        assert!(near(again_after(100.0), 4000), "{}", again_after(100.0));
     }
 
     #[test]
