@@ -300,4 +300,11 @@ fn a_checkpoint_is_planned_in_its_own_type() {
     let line = format!("simulate --hw t4 --model config.json {POLICY}");
     place.refused(&line, 4, &["dtype `float8_e4m3fn`", "give --dtype"]);
     place.text(&format!("{line} --dtype f32"));
+    let shown = place.run("models show config.json");
+    let said = String::from_utf8_lossy(&shown.stderr).into_owned();
+    assert!(
+        shown.status.success() && said.contains("`float8_e4m3fn`"),
+        "{said}"
+    );
+    assert!(!said.contains("--dtype"), "{said}");
 }

@@ -99,13 +99,20 @@ fn rows_on_standard_output_are_alone_there() {
     place.write("prompts.jsonl", ROWS);
     let line = format!("{line} --prompts prompts.jsonl");
     place.text(&format!("{line} -o file.jsonl"));
-    for flags in ["-o -", "-o /dev/stdout", "-o - --format json"] {
+    for flags in [
+        "-o -",
+        "-o /dev/stdout",
+        "-o /dev/fd/1",
+        "-o - --format json",
+    ] {
         let (out, err) = worked(run(&place, &format!("{line} {flags}"), &[], ""));
         assert_eq!(out, place.read("file.jsonl"), "{flags}");
         let figures = ["weights: the checkpoint", "\"measured\""];
         assert!(figures.iter().any(|it| err.contains(it)), "{flags}\n{err}");
     }
     assert!(!place.path("-").exists());
+    let both = "run --hw t4 --plan - --prompts -";
+    place.refused(both, 2, &["--plan and --prompts", "standard input"]);
 }
 
 #[test]

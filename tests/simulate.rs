@@ -150,6 +150,11 @@ fn shares_are_shown_as_whole_sequences_and_heads_come_to() {
         said(&one, "cache"),
         "cache 50% 0% 50% (whole heads of sequences, for 51%/0%/49%)"
     );
+    let of_two = of(2, "100 0 50 0 50 0 --num-prompts 1");
+    assert_eq!(
+        said(&of_two, "activations"),
+        "activations 100% 0% 0% (whole sequences, for 50%/0%/50%)"
+    );
     let two = of(2, "100 0 50 0 50 0");
     assert_eq!(said(&two, "activations"), "activations 50% 0% 50%");
     assert_eq!(said(&two, "cache"), "cache 50% 0% 50%");

@@ -11,7 +11,7 @@ use plimsoll_core::policy::Policy;
 
 use super::exit::{Exit, Failure};
 use crate::compare::Comparison;
-use crate::files::read_plan;
+use crate::files::{input_name, read_plan};
 use crate::planner::{Allowed, Request};
 use crate::report::{signed_percent, three_digits};
 
@@ -21,6 +21,7 @@ use crate::report::{signed_percent, three_digits};
 /// A file that is no plan, or one for another model.
 pub(super) fn plan_for(file: &Path, model: &ModelSpec) -> anyhow::Result<Plan> {
     let other = read_plan(file)?;
+    let file = input_name(file);
     if other.model != *model {
         let (theirs, ours) = (&other.model.name, &model.name);
         let line = format!(
@@ -38,7 +39,7 @@ pub(super) fn text(
     comparison: &Result<Comparison, LowerError>,
     (profile, request): (&HardwareProfile, &Request),
 ) -> String {
-    let file = file.display();
+    let file = input_name(file).display();
     let comparison = match comparison {
         Ok(comparison) => comparison,
         Err(refused) => return format!("against    {file}: {refused}\n"),

@@ -56,8 +56,11 @@ pub fn run(action: &Action) -> anyhow::Result<()> {
         Action::Show { model, format } => {
             let found = find_model(model).map_err(without_flag)?;
             // A type that is not computed with here has a plan's refusal, and its model is known all the same.
-            let dtype = found.dtype(None).unwrap_or_else(|refused| {
-                complain(&format!("note: {refused} (shown here: f16)"));
+            let dtype = found.dtype(None).unwrap_or_else(|_| {
+                let stored = found.stored.as_deref().unwrap_or("none");
+                complain(&format!(
+                    "note: its config.json says dtype `{stored}`, which cannot be computed with here; sizes are of f16"
+                ));
                 Dtype::F16
             });
             let row = ModelRow::of(&found.spec, dtype);

@@ -7,7 +7,7 @@ use plimsoll_core::units::Bytes;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
-use crate::files::{check_writable, files_of_model, is_file, same_file};
+use crate::files::{check_writable, files_of_model, is_file, is_standard_input, same_file};
 
 /// Prints a text. That nobody reads any more is no failure, and keeps nothing else from being done or said.
 ///
@@ -58,8 +58,10 @@ impl<'a> Outputs<'a> {
     ) -> Outputs<'a> {
         let given = inputs
             .into_iter()
-            .filter_map(|(flag, file)| Some((flag, file?.to_owned())));
-        self.read.extend(given);
+            .filter_map(|(flag, file)| Some((flag, file?)))
+            .filter(|(_, file)| !is_standard_input(file));
+        self.read
+            .extend(given.map(|(flag, file)| (flag, file.to_owned())));
         self
     }
 

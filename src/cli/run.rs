@@ -28,7 +28,7 @@ use super::pace::Around;
 use super::profile::cpu_options;
 use super::threads::DeviceThreads;
 use super::what_if::WhatIf;
-use crate::files::{Reserved, input_name, is_standard_input, is_standard_output};
+use crate::files::{Reserved, input_name, is_file, is_standard_input, is_standard_output};
 use answers::Answers;
 use choice::ChoiceArgs;
 use prepare::Prepared;
@@ -193,14 +193,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// this one reads, or leaves beside its rows.
 fn reserved(args: &Args) -> anyhow::Result<Option<Reserved>> {
     let (rows, trace) = (args.output.as_deref(), args.trace.as_deref());
-    let record = rows.map(record::beside);
+    // What is no regular file has none.
+    let record = rows.filter(|rows| is_file(rows)).map(record::beside);
     let record = ("the record of --output", record.as_deref());
-    let prompts = args
-        .prompts
-        .as_deref()
-        .filter(|file| !is_standard_input(file));
+    let (plan, prompts) = (args.plan.as_deref(), args.prompts.as_deref());
+    if [plan, prompts].map(|it| it.is_some_and(is_standard_input)) == [true, true] {
+        let line = "--plan and --prompts are both standard input; give one of them as a file";
+        return Err(Failure::new(Exit::Usage, line).into());
+    }
     Outputs::of([("--output", rows), ("--trace", trace), record])
-        .apart_from([("--plan", args.plan.as_deref()), ("--prompts", prompts)])
+        .apart_from([("--plan", plan), ("--prompts", prompts)])
         .sparing(args.hw.as_deref(), args.model.as_deref())
         .check()?;
     let reserved = rows.map(|file| {

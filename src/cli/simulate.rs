@@ -317,7 +317,8 @@ fn write_trace(args: &Args, plan: &Plan, run: &Run) -> io::Result<()> {
 fn from_file(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     let path = args.plan.as_deref().expect("the caller has asked");
     let mut plan = read_plan(path)?;
-    check_plan(&plan, Some(&input_name(path).display().to_string()))?;
+    let path = input_name(path);
+    check_plan(&plan, Some(&path.display().to_string()))?;
     let profile = match &args.hw {
         Some(hw) => find_profile(hw)?,
         None => find_profile(&plan.provenance.hardware)

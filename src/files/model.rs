@@ -15,7 +15,7 @@ pub struct FoundModel {
     /// The folder of its configuration; none for a model of the registry.
     pub folder: Option<PathBuf>,
     /// What its config.json calls the type of its weights, if it says one.
-    stored: Option<String>,
+    pub stored: Option<String>,
     /// Whether a folder was asked for, which is to be a checkpoint, and not a configuration alone.
     is_folder: bool,
 }

@@ -126,7 +126,7 @@ fn shares_in_words(shares: &PerTier<f64>) -> String {
     Tier::ALL.map(|tier| percent(shares[tier])).join("/")
 }
 
-/// What whole parts of a full GPU batch come to, and what they are for, where that is another.
+/// What whole parts of a GPU batch come to, and what they are for, where that is another.
 fn whole_parts(
     parts: &PerTier<u32>,
     (what, asked): (&str, &PerTier<f64>),
@@ -140,7 +140,7 @@ fn whole_parts(
     (real, note)
 }
 
-/// Shares of each tier, as all really lies.
+/// Shares of each tier, as weights and the first GPU batch really lie.
 fn placement(plan: &Plan) -> Table {
     let policy = &plan.policy;
     let weights = WeightPlacement::of(plan).shares();
@@ -148,7 +148,9 @@ fn placement(plan: &Plan) -> Table {
         Some((_, asked)) => format!("(whole tensors, for {asked})"),
         None => String::new(),
     };
-    let batch = BatchShape::of(plan, policy.gpu_batch_size);
+    let prompts = plan.workload.num_prompts.unwrap_or(u64::MAX);
+    let sequences = u64::from(policy.gpu_batch_size).min(prompts);
+    let batch = BatchShape::of(plan, sequences as u32);
     let (cache, rows) = whole_parts(&batch.rows, ("heads of sequences", &policy.cache));
     let (activations, sequences) = whole_parts(&batch.hidden, ("sequences", &policy.activations));
     let mut table = Table::new(&[

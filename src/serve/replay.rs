@@ -385,7 +385,7 @@ impl Manager {
                 format!("s3 ({}{what})", prediction.name())
             }
             Manager::Pie(Expansion::Auto(settings)) => format!(
-                "pie (adaptive expansion, tried again after {} iterations)",
+                "pie (adaptive expansion, tried again after {} iterations at the soonest)",
                 settings.probe_after
             ),
             Manager::Pie(Expansion::Fixed(expansion)) => format!("pie (expansion {expansion})"),

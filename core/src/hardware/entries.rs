@@ -21,7 +21,7 @@ pub(super) struct Entry {
     pub value: Option<(f64, Range)>,
 }
 
-/// All of a profile's text, in its order.
+/// All of a profile's text.
 pub(super) fn entries(profile: &Table) -> Vec<Entry> {
     let mut found = Vec::new();
     for (key, value) in profile {
@@ -59,23 +59,20 @@ fn number(value: &Value) -> f64 {
     value.as_float().or(whole).unwrap_or(f64::NAN)
 }
 
-/// What the number of a key must be: fixed times may be none, and so may be what is left free.
+/// What the number of a key must be.
 fn range(key: &str) -> Range {
     let name = key.rsplit('.').next().unwrap_or(key);
+    let is_time = name.ends_with("_s") && !name.ends_with("_per_s");
     match name {
         "rate" | "while_reading" | "cpu_copy_share" => Range::Fraction,
-        "device_capacity_bytes"
-        | "host_capacity_bytes"
-        | "device_bandwidth_bytes_per_s"
-        | "host_bandwidth_bytes_per_s"
-        | "host_shared_bytes_per_s"
-        | "nominal_bytes_per_s"
-        | "hosts"
-        | "gpus_per_host"
-        | "device_threads"
-        | "joined_rows" => Range::Positive,
-        // What others are divided by.
-        _ if name.starts_with("pace_") => Range::Positive,
-        _ => Range::NotNegative,
+        // There may be none.
+        "disk_capacity_bytes"
+        | "device_reserved_bytes"
+        | "host_reserved_bytes"
+        | "page_lockable_bytes"
+        | "staged_ahead_bytes" => Range::NotNegative,
+        // Fixed times, but not those that others are divided by.
+        _ if is_time && !name.starts_with("pace_") => Range::NotNegative,
+        _ => Range::Positive,
     }
 }

@@ -495,7 +495,7 @@ fn curve(curve: &Curve) -> Option<Value> {
 }
 
 fn bytes(q: &Quantity<Bytes>) -> Option<Value> {
-    quantity(q, |bytes| (bytes.0 as i64).into())
+    quantity(q, |bytes| i64::try_from(bytes.0).unwrap_or(i64::MAX).into())
 }
 
 fn write_tiers(tiers: &Tiers) -> Value {

@@ -306,7 +306,7 @@ fn predict(
     check_gpus(
         &plan.policy.pipeline,
         profile,
-        args.plan.as_deref().and_then(Path::to_str),
+        args.plan.as_deref().map(input_name).and_then(Path::to_str),
     )?;
     if args.trace.is_none() {
         plan.prediction = Some(plimsoll_sim::predict(plan, profile)?);

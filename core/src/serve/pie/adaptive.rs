@@ -12,8 +12,8 @@ pub struct Settings {
     pub stalled_max: f64,
     /// So many such windows in a row, and a layer comes back; fewer are a brief disturbance.
     pub stalled_windows: u32,
-    /// More than this share of a window so far, two iterations or more, and a layer comes back at once: with a link so slow each
-    /// further one costs more than a whole trial may bring.
+    /// Two iterations in a row that each waited for more than this share of their time, and a layer comes back at once: with a link
+    /// so slow each further one costs more than a whole trial may bring.
     pub stalled_at_once: f64,
     /// More than this share of the time since it grew, half a window or more and caches not all of their size yet, and it shrinks at
     /// once: the link does not hide it.
@@ -118,8 +118,12 @@ pub struct Adaptive {
     ceiling: u16,
     /// Iterations since it was set, and their time.
     since_ceiling: (u32, f64),
-    /// Time waited for caches since it last grew.
-    waited: f64,
+    /// Time waited for caches since it last grew, until that is known to be good.
+    trial: Option<f64>,
+    /// The same of the trial that was given up last, until all caches had their old size.
+    cost: f64,
+    /// Iterations in a row that waited for most of their time.
+    drowned: u32,
     /// Iterations in a row in which nobody wanted more room.
     idle: u32,
     /// Windows in a row in which computation waited too much.
@@ -142,7 +146,9 @@ impl Adaptive {
             records: vec![None; usize::from(layers) + 1],
             ceiling: layers,
             since_ceiling: (0, 0.0),
-            waited: 0.0,
+            trial: None,
+            cost: 0.0,
+            drowned: 0,
             idle: 0,
             stalled: 0,
         }
@@ -166,7 +172,11 @@ impl Adaptive {
     pub fn see(&mut self, it: Observed, settled: bool) -> Option<Event> {
         self.since_ceiling.0 += 1;
         self.since_ceiling.1 += it.seconds;
-        self.waited += it.stalled;
+        match &mut self.trial {
+            Some(trial) => *trial += it.stalled,
+            None if !settled => self.cost += it.stalled,
+            None => {}
+        }
         self.idle = if it.wanted { 0 } else { self.idle + 1 };
         let event = match settled {
             true => self.see_settled(it),
@@ -178,7 +188,7 @@ impl Adaptive {
             None => {}
         }
         if event == Some(Event::Grow) {
-            self.waited = 0.0;
+            self.trial = Some(0.0);
         }
         if let Some(event) = event {
             self.growing = (event == Event::Grow).then(Window::default);
@@ -189,16 +199,14 @@ impl Adaptive {
     fn see_settled(&mut self, it: Observed) -> Option<Event> {
         self.growing = None;
         self.window.add(it);
-        let Window {
-            iterations, sum, ..
-        } = self.window;
-        let too_much = self.settings.stalled_at_once * sum.seconds;
-        if self.off > 0 && iterations >= 2 && sum.stalled > too_much {
+        let drowned = it.stalled > self.settings.stalled_at_once * it.seconds;
+        self.drowned = if drowned { self.drowned + 1 } else { 0 };
+        if self.off > 0 && self.drowned >= 2 {
             self.window = Window::default();
             self.stop_below();
             return Some(Event::Shrink);
         }
-        if iterations < self.settings.window {
+        if self.window.iterations < self.settings.window {
             return None;
         }
         let window = std::mem::take(&mut self.window);
@@ -239,8 +247,11 @@ impl Adaptive {
             self.idle = 0;
             return Some(Event::Shrink);
         }
+        if !stalls {
+            self.trial = None;
+        }
         let (iterations, seconds) = self.since_ceiling;
-        let is_paid_for = self.waited <= self.settings.trials_max * seconds;
+        let is_paid_for = self.cost <= self.settings.trials_max * seconds;
         if iterations >= self.settings.probe_after && is_paid_for {
             self.ceiling = self.most;
         }
@@ -256,6 +267,8 @@ impl Adaptive {
     fn stop_below(&mut self) {
         self.ceiling = self.off - 1;
         self.since_ceiling = (0, 0.0);
+        self.cost = self.trial.take().unwrap_or(0.0);
+        self.drowned = 0;
         self.stalled = 0;
     }
 
@@ -386,7 +399,18 @@ mod tests {
             stalled: 0.9,
             ..CALM
         };
-        // One may be waited for by chance.
+        // One may be waited for by chance, however long.
+        let chance = Observed {
+            seconds: 11.0,
+            stalled: 10.0,
+            ..CALM
+        };
+        assert_eq!(run(&mut adaptive, 1, |_| chance), 3);
+        let calm = Observed { early: 0, ..CALM };
+        assert_eq!(
+            run(&mut adaptive, 2 * Settings::default().window, |_| calm),
+            3
+        );
         assert_eq!(run(&mut adaptive, 1, |_| waiting), 3);
         assert_eq!(run(&mut adaptive, 1, |_| waiting), 0);
         assert_eq!(run(&mut adaptive, 1000, |_| CALM), 0, "not at once again");
@@ -411,6 +435,26 @@ mod tests {
         assert!(near(again_after(10.0), settings.probe_after));
         // Two iterations of 100 s each, of 1 s alone.
         assert!(near(again_after(100.0), 4000), "{}", again_after(100.0));
+    }
+
+    #[test]
+    fn what_was_tolerated_for_long_does_not_put_off_another_trial() {
+        let settings = Settings::default();
+        let mut adaptive = Adaptive::new(40, settings);
+        let tolerated = |_| Observed {
+            stalled: 0.008,
+            early: 0,
+            ..CALM
+        };
+        run(&mut adaptive, settings.window, |_| CALM);
+        assert_eq!(run(&mut adaptive, 200_000, tolerated), 3);
+        let waiting = Observed {
+            stalled: 0.9,
+            ..CALM
+        };
+        run(&mut adaptive, 2, |_| waiting);
+        let until = (1_u32..).find(|_| run(&mut adaptive, 1, |_| CALM) > 0);
+        assert!(until.expect("some time").abs_diff(settings.probe_after) <= settings.window);
     }
 
     #[test]
