@@ -352,6 +352,30 @@ fn what_is_not_served_as_it_was_asked_for_is_said() {
 }
 
 #[test]
+fn another_memory_leaves_another_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = "arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,20\n1,10,20\n";
+    written(&folder, "t.csv", trace);
+    let of = |more: &[&str]| {
+        let more = [more, &["--format", "json"]].concat();
+        json(&replay(&folder, &more).1)
+    };
+    let kv = |it: &Value| it["kv_bytes"].as_u64().expect("bytes");
+    let (whole, less) = (of(&[]), of(&["--device-gb", "40"]));
+    assert!(kv(&less) + (40 << 30) < kv(&whole), "{less}");
+    assert_eq!(less["if_it_had"]["device_gb"], 40.0);
+    assert_eq!(whole["if_it_had"]["device_gb"], Value::Null);
+    let (code, text, _) = replay(&folder, &["--device-gb", "40", "--sweep", "rate=1,2"]);
+    assert_eq!(code, 0);
+    assert!(
+        text.contains("gh200 if it had 40.0 GB of device memory"),
+        "{text}"
+    );
+    let (code, _, said) = replay(&folder, &["--device-gb", "20"]);
+    assert_eq!(code, 3, "{said}");
+}
+
+#[test]
 fn answers_of_one_token_have_nothing_after_it() {
     let folder = tempfile::tempdir().unwrap();
     let header = "arrived_at,num_prefill_tokens,num_decode_tokens\n";

@@ -2,17 +2,16 @@
 
 use plimsoll_core::control::Run;
 use plimsoll_core::hardware::HardwareProfile;
-use plimsoll_core::lower::schedule::rounds;
+use plimsoll_core::lower::schedule::{prompts_in_round, shortened};
 use plimsoll_core::lower::{LowerError, arena_footprints, check_fits, check_kept, footprint};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::summary::Summary;
-use plimsoll_core::workload::Workload;
 
 use crate::simulate::{SimulateError, run_unverified};
 
 /// Rounds that are simulated besides a last one that is not full: one that begins, one that stands for
 /// the others, and one more, which a diagonal schedule admits beside it.
-const ROUNDS: usize = 3;
+const ROUNDS: u64 = 3;
 
 /// Whether one round of a plan can stand for the others. Of answers of one token a pipeline's first stages are rounds ahead of its last,
 /// and the disk, which nobody waits for to have written the cache, is rounds behind.
@@ -33,26 +32,16 @@ impl Shortened {
         if !rounds_are_alike(plan) {
             return None;
         }
-        let rounds = rounds(&plan.policy, &plan.workload);
-        let prompts = |batches: &[u32]| batches.iter().map(|b| u64::from(*b)).sum::<u64>();
-        let full = prompts(&rounds.first()?.batches);
-        let last = prompts(&rounds.last()?.batches);
-        let few = ROUNDS + usize::from(last < full);
-        let missing = rounds
-            .len()
-            .checked_sub(few)
-            .filter(|missing| *missing > 0)?;
-        let all: u64 = rounds.iter().map(|round| prompts(&round.batches)).sum();
-        let workload = Workload {
-            num_prompts: Some(all - missing as u64 * full),
-            ..plan.workload
-        };
+        let all = plan.workload.num_prompts?;
+        let is_full = all.is_multiple_of(prompts_in_round(&plan.policy));
+        let stay = ROUNDS + u64::from(!is_full);
+        let (workload, missing) = shortened(&plan.policy, &plan.workload, stay)?;
         Some(Shortened {
             plan: Plan {
                 workload,
                 ..plan.clone()
             },
-            missing: missing as u64,
+            missing,
         })
     }
 

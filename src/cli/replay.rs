@@ -19,6 +19,7 @@ use super::exit::{Exit, Failure};
 use super::options::{DtypeName, Format, TimeUnitName, positive};
 use super::output::{Outputs, complain};
 use super::picture::FileKind;
+use super::what_if::{MemoryIf, WhatIf};
 use crate::files::find_profile;
 use crate::report::{count, packed_note, percent, rates_note};
 use crate::serve::replay::{Expansion, Manager, Server};
@@ -39,6 +40,8 @@ pub struct Args {
     /// The machine: a path, a name in hw-profiles/, or an embedded profile
     #[arg(long, value_name = "PROFILE")]
     hw: String,
+    #[command(flatten)]
+    memory: MemoryIf,
     /// The model: a name, a config.json of Hugging Face, or a folder that holds one
     #[arg(long)]
     model: String,
@@ -138,7 +141,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let outputs = args.output.iter().map(|path| FileKind::of(path));
     let outputs = outputs.collect::<Result<Vec<FileKind>, Failure>>()?;
     sweep::check_swept(args)?;
-    let profile = find_profile(&args.hw)?;
+    let what_if = WhatIf::from(args.memory);
+    let profile = what_if.of(find_profile(&args.hw)?);
     let told = |failure: &anyhow::Error| tell_infeasible(args.format, failure);
     let mut server = server::server(args, &profile).inspect_err(told)?;
     server
@@ -153,7 +157,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     say_what_stands_in(&server, &requests);
     if let Some(sweep) = &args.sweep {
         let files = args.output.iter().map(PathBuf::as_path).zip(outputs);
-        return sweep::swept(args.format, (&server, &requests), sweep, files.collect());
+        let on = (&server, what_if);
+        return sweep::swept(args.format, (on, &requests), sweep, files.collect());
     }
     let options = args.execute.options(&profile)?;
     if let Some(options) = &options {
@@ -180,7 +185,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let measured = options.as_ref().map(execute).transpose()?;
     // What was found is said even where a file of it cannot be written.
     let count = requests.len();
-    let printed = print_replayed(args.format, (&server, count), &replayed, measured.as_ref());
+    let on = (&server, what_if);
+    let printed = print_replayed(args.format, (on, count), &replayed, measured.as_ref());
     if let Some(path) = &args.per_request {
         over_time::write_requests((&replayed, measured.as_ref()), path)?;
     }

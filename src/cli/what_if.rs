@@ -26,15 +26,32 @@ fn gigabytes_or_none(text: &str) -> Result<f64, String> {
 /// Memory of the machine, as stated: all there is, with what others use.
 #[derive(Debug, Clone, Copy, PartialEq, Args, Serialize)]
 pub(super) struct WhatIf {
+    #[command(flatten)]
+    #[serde(flatten)]
+    memory: MemoryIf,
+    /// What if the disk had (0: there is none)
+    #[arg(long, value_name = "GB", value_parser = gigabytes_or_none, allow_negative_numbers = true)]
+    disk_gb: Option<f64>,
+}
+
+/// The same where there is no disk in it.
+#[derive(Debug, Clone, Copy, PartialEq, Args, Serialize)]
+pub(super) struct MemoryIf {
     /// What if the device had so much memory, in GB of 10^9 bytes
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
     device_gb: Option<f64>,
     /// What if the host had
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
     host_gb: Option<f64>,
-    /// What if the disk had (0: there is none)
-    #[arg(long, value_name = "GB", value_parser = gigabytes_or_none, allow_negative_numbers = true)]
-    disk_gb: Option<f64>,
+}
+
+impl From<MemoryIf> for WhatIf {
+    fn from(memory: MemoryIf) -> WhatIf {
+        WhatIf {
+            memory,
+            disk_gb: None,
+        }
+    }
 }
 
 impl WhatIf {
@@ -70,8 +87,8 @@ impl WhatIf {
     fn stated(self) -> [(&'static str, Option<Bytes>); 3] {
         let bytes = |gb: f64| Bytes((gb * 1e9).round() as u64);
         [
-            ("device memory", self.device_gb.map(bytes)),
-            ("host memory", self.host_gb.map(bytes)),
+            ("device memory", self.memory.device_gb.map(bytes)),
+            ("host memory", self.memory.host_gb.map(bytes)),
             ("disk", self.disk_gb.map(bytes)),
         ]
     }

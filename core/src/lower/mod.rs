@@ -252,14 +252,24 @@ pub fn page_locked_bytes(plan: &Plan) -> Result<Bytes, LowerError> {
 /// A plan's stages, with prompts and results at the ends of their arenas.
 fn laid_out(plan: &Plan) -> Result<Layouts, LowerError> {
     check(plan)?;
+    let (policy, workload) = (&plan.policy, &plan.workload);
     let machine = plan.machine();
-    let passes = Passes::new(&plan.policy, &plan.workload);
+    // There may be millions of rounds, all of them alike.
+    let stay = schedule::rounds_to_lay_out(policy);
+    let (some, missing) = schedule::shortened(policy, workload, stay).unwrap_or((*workload, 0));
+    let passes = Passes::new(policy, &some);
     let mut laid = Layouts::new(plan, &machine, &passes);
+    let size = u64::from(policy.gpu_batch_size);
+    let left_out = missing * (schedule::prompts_in_round(policy) / size);
     let [prompts, results] = text_arenas(&machine);
-    for batch in passes.rounds().iter().flat_map(|r| &r.batches) {
-        let (prompt, generated) = text_bytes(plan, *batch);
-        laid.ends[prompts] += prompt;
-        laid.ends[results] += generated;
+    let batches = passes.rounds().iter().flat_map(|r| &r.batches);
+    for (batch, count) in batches
+        .map(|batch| (*batch, 1))
+        .chain([(policy.gpu_batch_size, left_out)])
+    {
+        let (prompt, generated) = text_bytes(plan, batch);
+        laid.ends[prompts] += prompt * count;
+        laid.ends[results] += generated * count;
     }
     Ok(laid)
 }
@@ -699,3 +709,6 @@ impl Controller for Lowering {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

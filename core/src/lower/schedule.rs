@@ -168,6 +168,37 @@ pub fn rounds(policy: &Policy, workload: &Workload) -> Vec<Round> {
     }
 }
 
+/// Prompts of a round that is full.
+pub fn prompts_in_round(policy: &Policy) -> u64 {
+    match policy.schedule {
+        Schedule::Row => u64::from(policy.gpu_batch_size),
+        Schedule::ZigZag | Schedule::Diagonal => policy.block_size(),
+    }
+}
+
+/// The workload without full rounds beyond so many that stay, the last, which may not be full, among them; and how many are left
+/// out. None where there are no more.
+pub fn shortened(policy: &Policy, workload: &Workload, stay: u64) -> Option<(Workload, u64)> {
+    let (all, each) = (prompts(policy, workload), prompts_in_round(policy));
+    let rounds = all.div_ceil(each.max(1));
+    let missing = rounds.checked_sub(stay).filter(|missing| *missing > 0)?;
+    let some = Workload {
+        num_prompts: Some(all - missing * each),
+        ..*workload
+    };
+    Some((some, missing))
+}
+
+/// Rounds of which a block's layout has seen all: the last may not be full, and pages of the cache are counted over two stays of all
+/// its places.
+pub(super) fn rounds_to_lay_out(policy: &Policy) -> u64 {
+    let places = policy.batches_in_block();
+    match policy.schedule {
+        Schedule::Row => 2 * places + 2,
+        Schedule::ZigZag | Schedule::Diagonal => 4,
+    }
+}
+
 /// The sizes of GPU batches that hold `prompts`, the last one perhaps not full.
 fn batches(policy: &Policy, prompts: u64) -> impl Iterator<Item = u32> {
     let size = u64::from(policy.gpu_batch_size);

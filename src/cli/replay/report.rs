@@ -16,6 +16,7 @@ use super::stages;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::options::Format;
 use crate::cli::output::{complain, print, print_json};
+use crate::cli::what_if::WhatIf;
 use crate::report::serve::{prediction_text, serve_text, traffic_text};
 use crate::report::{beyond_text, count};
 use crate::serve::gpus::Gpus;
@@ -24,6 +25,8 @@ use crate::serve::replay::{Replayed, Server};
 #[derive(Serialize)]
 struct Report<'a> {
     hardware: &'a str,
+    /// Memory that it was asked about with.
+    if_it_had: WhatIf,
     model: &'a str,
     dtype: &'a str,
     /// What is in 4 bits.
@@ -94,6 +97,15 @@ struct Refused<'a> {
     why: &'a str,
 }
 
+impl Refused<'_> {
+    fn of(refusal: &Refusal) -> Refused<'_> {
+        Refused {
+            request: refusal.request,
+            why: &refusal.why,
+        }
+    }
+}
+
 pub(super) const NONE_SERVED: &str = "no request can be served";
 
 /// With what, and why.
@@ -131,7 +143,7 @@ pub(super) fn complain_of(refusals: &[Refusal]) {
 /// Prints what became of a trace's requests, in modelled time and, where it was served for real, beside that.
 pub(super) fn print_replayed(
     format: Format,
-    (server, requests): (&Server, usize),
+    ((server, what_if), requests): ((&Server, WhatIf), usize),
     replayed: &Replayed,
     measured: Option<&Measured>,
 ) -> anyhow::Result<()> {
@@ -159,10 +171,14 @@ pub(super) fn print_replayed(
                 format!("\n{}", prediction_text("who learnt", it))
             });
             let beyond = beyond_text(&replayed.extrapolates);
-            print(&(serve_text(&title, summary) + &beyond + &traffic + &learnt + &beside))
+            let machine = what_if.note(&server.profile);
+            print(
+                &(serve_text(&title, summary) + &machine + &beyond + &traffic + &learnt + &beside),
+            )
         }
         Format::Json => print_json(&Report {
             hardware: &server.profile.name,
+            if_it_had: what_if,
             model: &server.model.name,
             dtype: server.dtype.name(),
             compression: server.compression,
@@ -176,14 +192,7 @@ pub(super) fn print_replayed(
             clients: server.clients,
             requests,
             summary,
-            refused_requests: replayed
-                .refusals
-                .iter()
-                .map(|r| Refused {
-                    request: r.request,
-                    why: &r.why,
-                })
-                .collect(),
+            refused_requests: replayed.refusals.iter().map(Refused::of).collect(),
             extrapolates: &replayed.extrapolates,
             traffic: server.traffic.0.iter().map(InTraffic::of).collect(),
             prediction: replayed.prediction,

@@ -12,6 +12,7 @@ use crate::cli::exit::{Exit, Failure};
 use crate::cli::options::Format;
 use crate::cli::output::{complain, print, print_json};
 use crate::cli::picture::FileKind;
+use crate::cli::what_if::WhatIf;
 use crate::report::serve::sweep_text;
 use crate::report::{Line, Lines, to_csv};
 use crate::serve::replay::Server;
@@ -20,6 +21,8 @@ use crate::serve::sweep::{Sweep, SweepRow, Swept};
 #[derive(Serialize)]
 struct SweepReport<'a> {
     hardware: &'a str,
+    /// Memory that it was asked about with.
+    if_it_had: WhatIf,
     model: &'a str,
     dtype: &'a str,
     compression: Compression,
@@ -46,7 +49,7 @@ pub(super) fn check_swept(args: &Args) -> Result<(), Failure> {
 /// Serves with each value, prints, writes and draws.
 pub(super) fn swept(
     format: Format,
-    (server, requests): (&Server, &[Request]),
+    ((server, what_if), requests): ((&Server, WhatIf), &[Request]),
     sweep: &Sweep,
     files: Vec<(&Path, FileKind)>,
 ) -> anyhow::Result<()> {
@@ -77,6 +80,7 @@ pub(super) fn swept(
     let printed = match format {
         Format::Json => print_json(&SweepReport {
             hardware,
+            if_it_had: what_if,
             model,
             dtype: server.dtype.name(),
             compression: server.compression,
@@ -84,7 +88,10 @@ pub(super) fn swept(
             swept: sweep.what.name(),
             rows: &rows,
         }),
-        Format::Text => print(&sweep_text(&title, sweep.what.axis(), &rows)),
+        Format::Text => {
+            let text = sweep_text(&title, sweep.what.axis(), &rows);
+            print(&(text + &what_if.note(&server.profile)))
+        }
     };
     for (path, kind) in files {
         kind.write_or(path, &picture, || swept_csv(sweep.what, &rows))?;
