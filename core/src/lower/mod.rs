@@ -386,7 +386,7 @@ fn check_counts(plan: &Plan) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// GPU batches of a whole run, which are listed round by round whether they are simulated or not.
+/// GPU batches of a whole run, which are listed round by round where it runs.
 const BATCHES_MAX: u64 = 10_000_000;
 
 /// Squares (a block of the model on a GPU batch in a pass) of a run whose pieces are let go of: ten to thirty tasks each, or sixty where
