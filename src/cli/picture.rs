@@ -18,7 +18,7 @@ pub(super) enum FileKind {
 }
 
 impl FileKind {
-    /// Of a file.
+    /// What a file is to be.
     ///
     /// # Errors
     /// An ending that says nothing.

@@ -7,6 +7,7 @@
 mod cache;
 mod compute;
 mod emit;
+mod footprint;
 mod hand_over;
 mod hidden;
 mod layout;
@@ -21,7 +22,6 @@ mod unit;
 mod weights;
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -30,21 +30,23 @@ use thiserror::Error;
 use crate::control::{Controller, Decision};
 use crate::executor::Until;
 use crate::machine::Machine;
-use crate::placement::{PAGE_BYTES, WeightPlacement};
+use crate::placement::WeightPlacement;
 use crate::plan::Plan;
 use crate::policy::PolicyError;
 use crate::program::{BufferId, Content, Program, TaskId};
-use crate::tier::{PerTier, Tier};
+use crate::tier::Tier;
 use crate::timing::Part;
 use crate::trace::Trace;
 use crate::units::{Bytes, Seconds};
 pub use compute::StageGemms;
 use emit::{Emitter, Mode};
+pub use footprint::{arena_footprints, footprint, page_locked_bytes, pageable_homes};
+use footprint::{text_arenas, text_bytes};
 pub use pages::cache_positions;
 use schedule::{Passes, Round};
 pub use split::{BUFFER_PARTS, obstacle as obstacle_to_splits};
 use stage::StageLowering;
-use stages::{Layouts, StageBlocks, arena_of};
+use stages::{Layouts, StageBlocks};
 pub use weights::CHUNK_BYTES_MIN;
 
 /// Pieces of which a task may run beside the last of one piece: no task of a piece can begin before the
@@ -183,110 +185,8 @@ pub struct Lowering {
     waited: usize,
 }
 
-/// What each tier must hold for a plan, homes and slots together: of several GPUs and hosts, the fullest.
-///
-/// # Errors
-/// A workload or policy that means nothing.
-pub fn footprint(plan: &Plan) -> Result<PerTier<Bytes>, LowerError> {
-    let mut most = PerTier::<Bytes>::default();
-    for (arena, bytes) in plan.machine().arenas.iter().zip(arena_footprints(plan)?) {
-        most[arena.tier] = most[arena.tier].max(bytes);
-    }
-    Ok(most)
-}
-
-impl Plan {
-    /// The same where each tier is as large as it needs.
-    ///
-    /// # Errors
-    /// A workload or policy that means nothing.
-    pub fn with_room(mut self) -> Result<Plan, LowerError> {
-        self.capacity_bytes = footprint(&self)?;
-        Ok(self)
-    }
-}
-
-/// What each arena of a plan's machine must hold, by [`ArenaId`](crate::machine::ArenaId).
-///
-/// # Errors
-/// A workload or policy that means nothing.
-pub fn arena_footprints(plan: &Plan) -> Result<Vec<Bytes>, LowerError> {
-    Ok(laid_out(plan)?.ends)
-}
-
-/// Where in each arena of a plan's machine, by [`ArenaId`](crate::machine::ArenaId), homes lie that it does not page-lock: ranges
-/// that ascend and have nothing in common.
-///
-/// # Errors
-/// A workload or policy that means nothing.
-pub fn pageable_homes(plan: &Plan) -> Result<Vec<Vec<Range<Bytes>>>, LowerError> {
-    Ok(pageable(plan, &laid_out(plan)?))
-}
-
-fn pageable(plan: &Plan, laid: &Layouts) -> Vec<Vec<Range<Bytes>>> {
-    let machine = plan.machine();
-    let mut homes = vec![Vec::new(); machine.arenas.len()];
-    for (gpu, layout) in laid.stages.iter().enumerate() {
-        let arena = arena_of(&machine, Tier::Host, gpu);
-        homes[arena].extend(layout.pageable(plan.policy.page_locked));
-    }
-    homes
-}
-
-/// What a plan page-locks of host memory: of several hosts, the most.
-///
-/// # Errors
-/// A workload or policy that means nothing.
-pub fn page_locked_bytes(plan: &Plan) -> Result<Bytes, LowerError> {
-    let laid = laid_out(plan)?;
-    let sizes = laid.ends.iter().zip(pageable(plan, &laid));
-    let arenas = plan.machine().arenas.into_iter().zip(sizes);
-    let on_host = arenas.filter(|(arena, _)| arena.tier == Tier::Host);
-    let locked = on_host.map(|(_, (bytes, pageable))| {
-        let pageable: Bytes = pageable.iter().map(|home| home.end - home.start).sum();
-        *bytes - pageable
-    });
-    Ok(locked.max().unwrap_or_default())
-}
-
-/// A plan's stages, with prompts and results at the ends of their arenas.
-fn laid_out(plan: &Plan) -> Result<Layouts, LowerError> {
-    check(plan)?;
-    let (policy, workload) = (&plan.policy, &plan.workload);
-    let machine = plan.machine();
-    // There may be millions of rounds, all of them alike.
-    let stay = schedule::rounds_to_lay_out(policy);
-    let (some, missing) = schedule::shortened(policy, workload, stay).unwrap_or((*workload, 0));
-    let passes = Passes::new(policy, &some);
-    let mut laid = Layouts::new(plan, &machine, &passes);
-    let size = u64::from(policy.gpu_batch_size);
-    let left_out = missing * (schedule::prompts_in_round(policy) / size);
-    let [prompts, results] = text_arenas(&machine);
-    let batches = passes.rounds().iter().flat_map(|r| &r.batches);
-    for (batch, count) in batches
-        .map(|batch| (*batch, 1))
-        .chain([(policy.gpu_batch_size, left_out)])
-    {
-        let (prompt, generated) = text_bytes(plan, batch);
-        laid.ends[prompts] += prompt * count;
-        laid.ends[results] += generated * count;
-    }
-    Ok(laid)
-}
-
-/// The arenas that prompts and results are in: the first stage's host and the last one's.
-fn text_arenas(machine: &Machine) -> [usize; 2] {
-    [0, machine.num_gpus() - 1].map(|gpu| arena_of(machine, Tier::Host, gpu))
-}
-
 fn most_batches(rounds: &[Round]) -> usize {
     rounds.iter().map(|r| r.batches.len()).max().unwrap_or(0)
-}
-
-/// Room for the prompts and results of a GPU batch.
-fn text_bytes(plan: &Plan, sequences: u32) -> (Bytes, Bytes) {
-    let ids = |len: u32| Bytes(u64::from(sequences) * u64::from(len) * 4).align_up(PAGE_BYTES);
-    (ids(plan.workload.prompt_len), ids(plan.workload.gen_len))
 }
 
 fn check(plan: &Plan) -> Result<(), LowerError> {
@@ -709,6 +609,3 @@ impl Controller for Lowering {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;
