@@ -4,11 +4,13 @@
 //! lost for each second of its own work, and the delays of several engines add up, as they do where
 //! engines share something fairly: three that each need all of it run at a third.
 
+use serde::Serialize;
+
 use super::provenance::Quantity;
 use crate::program::ResourceKind;
 
 /// One engine slows another.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Contention {
     /// The engine that slows down.
     pub victim: ResourceKind,

@@ -1,5 +1,7 @@
 //! Rates that depend on size.
 
+use serde::Serialize;
+
 /// What is wrong with the points of a curve.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CurveError {
@@ -30,7 +32,7 @@ pub enum CurveError {
 
 /// A rate as a function of size: piecewise linear in log size and log rate, constant outside its
 /// points. The units of size and rate are those of the field that holds it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Curve {
     points: Vec<(f64, f64)>,
     /// A key of [`HardwareProfile::sources`](super::HardwareProfile::sources).

@@ -15,22 +15,27 @@ use crate::program::{Op, ResourceKind};
 use crate::units::{BytesPerSecond, Seconds};
 
 /// How long reference work took when the profile was measured.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Pace {
     /// Matrix products of few tokens on the device: bound by reading weights.
+    #[serde(rename = "pace_few_tokens_s")]
     pub few_tokens: Quantity<Seconds>,
     /// Matrix products of many tokens on the device: bound by arithmetic.
+    #[serde(rename = "pace_many_tokens_s")]
     pub many_tokens: Quantity<Seconds>,
     /// Copies through host memory.
+    #[serde(rename = "pace_copy_s")]
     pub copy: Quantity<Seconds>,
 }
 
 /// How long copies of reference over a GPU's link took when the profile was measured, in one direction.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LinkPace {
     /// From or to page-locked memory.
+    #[serde(rename = "pace_page_locked_s")]
     pub page_locked: Quantity<Seconds>,
     /// From or to pageable memory, through which a driver goes with the processor's help.
+    #[serde(rename = "pace_pageable_s")]
     pub pageable: Quantity<Seconds>,
 }
 

@@ -1,5 +1,10 @@
 //! Three implementations of one product, and where each gives way to the next (FlashDecoding++ section 5).
 
+use std::collections::BTreeMap;
+use std::ops::Not;
+
+use serde::{Serialize, Serializer};
+
 use super::curve::Curve;
 use crate::Dtype;
 
@@ -122,6 +127,38 @@ pub struct ProductCurves {
     pub flat: Option<Curve>,
     /// Of [`Implementation::Conventional`], from the fewest rows that it computes.
     pub conventional: Curve,
+}
+
+/// With the points that follow from the curves, for who reads the file.
+impl Serialize for ProductCurves {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Written<'a> {
+            dtype: Dtype,
+            n: u32,
+            k: u32,
+            #[serde(skip_serializing_if = "Not::not")]
+            packed: bool,
+            #[serde(skip_serializing_if = "Not::not")]
+            biased: bool,
+            m1: Option<u32>,
+            m2: Option<u32>,
+            #[serde(flatten)]
+            curves: BTreeMap<&'static str, &'a Curve>,
+        }
+        let Inflections { m1, m2 } = self.inflections();
+        let written = Written {
+            dtype: self.dtype,
+            n: self.n,
+            k: self.k,
+            packed: self.packed,
+            biased: self.biased,
+            m1,
+            m2,
+            curves: self.curves().collect(),
+        };
+        written.serialize(serializer)
+    }
 }
 
 impl ProductCurves {

@@ -41,7 +41,7 @@ pub struct Source {
 }
 
 /// A number and where it comes from. The unit is that of `T`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Quantity<T> {
     /// The number.
     pub value: T,

@@ -1,8 +1,10 @@
 //! How far predictions with a profile were from measured runs.
 
+use serde::Serialize;
+
 /// Quantiles of the errors of runs: of the logarithm of predicted over measured rate, above zero where the
 /// prediction was too fast.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Residuals {
     /// The middle one: the bias.
     pub median_log_error: f64,

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ::toml::{Table, Value};
+use ::toml::Table;
 
 use super::contention::Contention;
-use super::curve::Curve;
 use super::error::{Fault, ProfileError};
 use super::inherit::Layers;
 use super::pace::{LinkPace, Pace};
@@ -14,12 +13,11 @@ use super::profile::{
     BesideProducts, Cluster, Compute, CopyLink, DeviceKind, DiskLink, GemmCurve, HardwareProfile,
     Links, PeerLink, Tiers, WeightRead,
 };
-use super::provenance::{Quantity, Source, SourceKind};
+use super::provenance::{Source, SourceKind};
 use super::reader::Reader;
 use super::residuals::Residuals;
 use crate::Dtype;
 use crate::program::{ResourceKind, Stage};
-use crate::units::{Bytes, Seconds};
 
 const PROFILE: &[&str] = &[
     "name",
@@ -158,26 +156,7 @@ impl HardwareProfile {
     }
 
     pub(super) fn to_table(&self) -> Table {
-        let mut table = Table::new();
-        table.insert("name".into(), self.name.clone().into());
-        table.insert("description".into(), self.description.clone().into());
-        let kind = KINDS.iter().find(|(_, kind)| *kind == self.kind);
-        let kind = kind.expect("every kind has a name").0;
-        table.insert("kind".into(), kind.into());
-        let sources = self.sources.iter().map(|(n, s)| (n.clone(), source(s)));
-        table.insert("sources".into(), Value::Table(sources.collect()));
-        table.insert("tiers".into(), write_tiers(&self.tiers));
-        table.insert("links".into(), write_links(&self.links));
-        if let Some(cluster) = &self.cluster {
-            table.insert("cluster".into(), write_cluster(cluster));
-        }
-        table.insert("compute".into(), write_compute(&self.compute));
-        let contention: Vec<Value> = self.contention.iter().map(write_contention).collect();
-        table.insert("contention".into(), Value::Array(contention));
-        if let Some(residuals) = &self.residuals {
-            table.insert("residuals".into(), write_residuals(residuals));
-        }
-        table
+        Table::try_from(self).expect("a profile is a table of texts, numbers and arrays")
     }
 }
 
@@ -458,277 +437,4 @@ fn read_residuals(reader: &Reader<'_>) -> Result<Residuals, Fault> {
         source: reader.text("source")?.to_owned(),
         of: Some(reader.text_or_empty("of")?.to_owned()).filter(|of| !of.is_empty()),
     })
-}
-
-/// A table of the pairs that have a value.
-fn record<const N: usize>(pairs: [(&str, Option<Value>); N]) -> Value {
-    let present = pairs
-        .into_iter()
-        .filter_map(|(key, value)| Some((key.to_owned(), value?)));
-    Value::Table(present.collect())
-}
-
-fn source(source: &Source) -> Value {
-    record([
-        ("kind", Some(source.kind.name().into())),
-        ("from", Some(source.from.clone().into())),
-        ("date", Some(source.date.clone().into())),
-    ])
-}
-
-fn quantity<T: Copy>(quantity: &Quantity<T>, value: impl Fn(T) -> Value) -> Option<Value> {
-    Some(record([
-        ("value", Some(value(quantity.value))),
-        ("source", Some(quantity.source.clone().into())),
-        ("spread", quantity.spread.map(Value::Float)),
-    ]))
-}
-
-fn curve(curve: &Curve) -> Option<Value> {
-    let point = |&(size, rate): &(f64, f64)| Value::Array(vec![size.into(), rate.into()]);
-    let points = curve.points().iter().map(point).collect();
-    Some(record([
-        ("points", Some(Value::Array(points))),
-        ("source", Some(curve.source.clone().into())),
-        ("spread", curve.spread.map(Value::Float)),
-    ]))
-}
-
-fn bytes(q: &Quantity<Bytes>) -> Option<Value> {
-    quantity(q, |bytes| i64::try_from(bytes.0).unwrap_or(i64::MAX).into())
-}
-
-fn write_tiers(tiers: &Tiers) -> Value {
-    let rate = |q| quantity(q, |rate: crate::units::BytesPerSecond| rate.0.into());
-    record([
-        ("device_capacity_bytes", bytes(&tiers.device_capacity_bytes)),
-        ("host_capacity_bytes", bytes(&tiers.host_capacity_bytes)),
-        ("disk_capacity_bytes", bytes(&tiers.disk_capacity_bytes)),
-        ("device_reserved_bytes", bytes(&tiers.device_reserved_bytes)),
-        ("host_reserved_bytes", bytes(&tiers.host_reserved_bytes)),
-        (
-            "page_lockable_bytes",
-            tiers.page_lockable_bytes.as_ref().and_then(bytes),
-        ),
-        (
-            "device_bandwidth_bytes_per_s",
-            rate(&tiers.device_bandwidth),
-        ),
-        ("host_bandwidth_bytes_per_s", rate(&tiers.host_bandwidth)),
-        (
-            "host_shared_bytes_per_s",
-            tiers.host_shared.as_ref().and_then(rate),
-        ),
-    ])
-}
-
-fn seconds(q: &Quantity<Seconds>) -> Option<Value> {
-    quantity(q, |time| time.0.into())
-}
-
-fn write_links(links: &Links) -> Value {
-    let copy = |link: &CopyLink| {
-        Some(record([
-            ("latency_s", seconds(&link.latency)),
-            ("page_locked_bytes_per_s", curve(&link.page_locked)),
-            (
-                "pageable_bytes_per_s",
-                link.pageable.as_ref().and_then(curve),
-            ),
-            ("relayed_bytes_per_s", link.relayed.as_ref().and_then(curve)),
-            (
-                "pace_page_locked_s",
-                link.pace.as_ref().and_then(|p| seconds(&p.page_locked)),
-            ),
-            (
-                "pace_pageable_s",
-                link.pace.as_ref().and_then(|p| seconds(&p.pageable)),
-            ),
-        ]))
-    };
-    let disk = |link: &DiskLink| {
-        Some(record([
-            ("latency_s", seconds(&link.latency)),
-            ("bytes_per_s", curve(&link.rate)),
-            (
-                "nominal_bytes_per_s",
-                link.nominal
-                    .as_ref()
-                    .and_then(|q| quantity(q, |rate| rate.0.into())),
-            ),
-        ]))
-    };
-    let peer = |link: &PeerLink| {
-        record([
-            ("from", Some(i64::from(link.from).into())),
-            ("to", Some(i64::from(link.to).into())),
-            ("latency_s", seconds(&link.latency)),
-            ("bytes_per_s", curve(&link.rate)),
-        ])
-    };
-    let peers = Value::Array(links.peers.iter().map(peer).collect());
-    record([
-        ("h2d", copy(&links.h2d)),
-        ("d2h", copy(&links.d2h)),
-        ("disk_read", disk(&links.disk_read)),
-        ("disk_write", disk(&links.disk_write)),
-        (
-            "page_lock_bytes_per_s",
-            links.page_lock.as_ref().and_then(curve),
-        ),
-        (
-            "staged_ahead_bytes",
-            links.staged_ahead.as_ref().and_then(bytes),
-        ),
-        (
-            "pace_disk_read_s",
-            links.disk_read_pace.as_ref().and_then(seconds),
-        ),
-        ("peers", Some(peers)),
-    ])
-}
-
-fn count(q: &Quantity<u32>) -> Option<Value> {
-    quantity(q, |count| i64::from(count).into())
-}
-
-fn write_cluster(cluster: &Cluster) -> Value {
-    record([
-        ("hosts", count(&cluster.hosts)),
-        ("gpus_per_host", count(&cluster.gpus_per_host)),
-    ])
-}
-
-fn write_product(product: &ProductCurves) -> Value {
-    let points = product.inflections();
-    let [gemv, flat, conventional] = PRODUCT_CURVES;
-    record([
-        ("dtype", Some(product.dtype.name().into())),
-        ("n", Some(i64::from(product.n).into())),
-        ("k", Some(i64::from(product.k).into())),
-        ("packed", product.packed.then_some(Value::Boolean(true))),
-        ("biased", product.biased.then_some(Value::Boolean(true))),
-        ("m1", points.m1.map(|m| i64::from(m).into())),
-        ("m2", points.m2.map(|m| i64::from(m).into())),
-        (gemv, curve(&product.gemv)),
-        (flat, product.flat.as_ref().and_then(curve)),
-        (conventional, curve(&product.conventional)),
-    ])
-}
-
-fn write_gemm(gemm: &GemmCurve) -> Value {
-    record([
-        ("dtype", Some(gemm.dtype.name().into())),
-        ("n", gemm.n.map(|n| i64::from(n).into())),
-        ("k", gemm.k.map(|k| i64::from(k).into())),
-        ("stage", gemm.stage.map(|stage| stage.name().into())),
-        ("reused", gemm.reused.then_some(Value::Boolean(true))),
-        ("packed", gemm.packed.then_some(Value::Boolean(true))),
-        ("flops_per_s", curve(&gemm.rate)),
-    ])
-}
-
-fn write_beside_products(beside: &BesideProducts) -> Value {
-    record([
-        ("dtype", Some(beside.dtype.name().into())),
-        ("stage", Some(beside.stage.name().into())),
-        ("biased", beside.biased.then_some(Value::Boolean(true))),
-        ("width", Some(i64::from(beside.width).into())),
-        ("elements_per_s", curve(&beside.rate)),
-    ])
-}
-
-fn write_weight_read(read: &WeightRead) -> Value {
-    record([
-        ("dtype", Some(read.dtype.name().into())),
-        ("bytes_per_s", curve(&read.rate)),
-    ])
-}
-
-fn write_compute(compute: &Compute) -> Value {
-    let any = |values: Vec<Value>| (!values.is_empty()).then_some(Value::Array(values));
-    let products = any(compute.products.iter().map(write_product).collect());
-    let beside = compute.beside_products.iter().map(write_beside_products);
-    let reads = any(compute.weight_read.iter().map(write_weight_read).collect());
-    let gemms = |curves: &[GemmCurve]| Value::Array(curves.iter().map(write_gemm).collect());
-    let on_cpu = (!compute.cpu_gemm.is_empty()).then(|| gemms(&compute.cpu_gemm));
-    let pace = |part: fn(&Pace) -> &Quantity<Seconds>| {
-        compute.pace.as_ref().and_then(|pace| seconds(part(pace)))
-    };
-    let time = |q: &Option<Quantity<Seconds>>| q.as_ref().and_then(seconds);
-    let rate = |c: &Option<Curve>| c.as_ref().and_then(curve);
-    record([
-        (
-            "device_threads",
-            compute.device_threads.as_ref().and_then(count),
-        ),
-        ("launch_s", seconds(&compute.launch)),
-        ("part_launch_s", time(&compute.part_launch)),
-        ("embed_s", time(&compute.embed)),
-        ("sequence_s", time(&compute.sequence)),
-        ("sequence_layer_s", time(&compute.sequence_layer)),
-        ("handoff_s", time(&compute.handoff)),
-        ("stream_handoff_s", time(&compute.stream_handoff)),
-        ("barrier_s", seconds(&compute.barrier)),
-        ("pace_few_tokens_s", pace(|p| &p.few_tokens)),
-        ("pace_many_tokens_s", pace(|p| &p.many_tokens)),
-        ("pace_copy_s", pace(|p| &p.copy)),
-        ("gemm", Some(gemms(&compute.gemm))),
-        ("products", products),
-        ("joined_rows", compute.joined_rows.as_ref().and_then(count)),
-        ("beside_products", any(beside.collect())),
-        (
-            "attention_prefill_flops_per_s",
-            curve(&compute.attention_prefill),
-        ),
-        (
-            "attention_decode_bytes_per_s",
-            curve(&compute.attention_decode),
-        ),
-        (
-            "attention_decode_shared",
-            rate(&compute.attention_decode_shared),
-        ),
-        ("unpack_elements_per_s", rate(&compute.unpack)),
-        ("pack_elements_per_s", rate(&compute.pack)),
-        ("weight_read", reads),
-        ("cpu_launch_s", seconds(&compute.cpu_launch)),
-        ("cpu_gemm", on_cpu),
-        ("cpu_attention_bytes_per_s", curve(&compute.cpu_attention)),
-        ("cpu_attention_shared", rate(&compute.cpu_attention_shared)),
-        (
-            "cpu_copy_share",
-            compute
-                .cpu_copy_share
-                .as_ref()
-                .and_then(|q| quantity(q, Value::Float)),
-        ),
-        (
-            "cpu_attention_prefill_flops_per_s",
-            rate(&compute.cpu_attention_prefill),
-        ),
-    ])
-}
-
-fn write_contention(contention: &Contention) -> Value {
-    record([
-        ("victim", Some(contention.victim.name().into())),
-        ("beside", Some(contention.beside.name().into())),
-        ("rate", quantity(&contention.rate, Value::Float)),
-        (
-            "while_reading",
-            (contention.while_reading.as_ref()).and_then(|rate| quantity(rate, Value::Float)),
-        ),
-    ])
-}
-
-fn write_residuals(residuals: &Residuals) -> Value {
-    record([
-        ("median_log_error", Some(residuals.median_log_error.into())),
-        ("p05_log_error", Some(residuals.p05_log_error.into())),
-        ("p95_log_error", Some(residuals.p95_log_error.into())),
-        ("runs", Some(i64::from(residuals.runs).into())),
-        ("source", Some(residuals.source.clone().into())),
-        ("of", residuals.of.clone().map(Value::from)),
-    ])
 }

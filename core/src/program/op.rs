@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde::Serialize;
+
 use crate::units::{Bytes, Flops};
 
 /// `y[m, n] = x[m, k] * w[n, k]^T`, without `m`, which the operation states.
@@ -69,7 +71,8 @@ impl Gemms {
 }
 
 /// Which part of a decoder a compute task is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// Normalisation and the query, key and value projections.
     Project,
