@@ -1,16 +1,10 @@
 //! Windows on the CPU executor, with their own tokens forced and each step's logits handed out.
 
-use std::sync::Arc;
-
 use plimsoll_backend::cpu::{CapturedLogits, CpuError, CpuExecutor, CpuOptions};
 use plimsoll_backend::kernels::KernelError;
 use plimsoll_backend::tiers::TierError;
-use plimsoll_core::control::drive;
-use plimsoll_core::executor::{ExecutionError, Executor, Until};
+use plimsoll_core::flow::Flow;
 use plimsoll_core::lower::Lowering;
-use plimsoll_core::program::Program;
-use plimsoll_core::trace::Trace;
-use plimsoll_core::units::Seconds;
 
 use super::memory::{NoRoom, plan};
 use super::{Setting, Subject, Windows};
@@ -31,7 +25,7 @@ pub(super) fn each_step(
         capture_logits: true,
         ..subject.cpu.clone()
     };
-    let mut lowering = Lowering::new(&plan)?;
+    let lowering = Lowering::new(&plan)?;
     let (placement, texts) = (lowering.placement().clone(), lowering.texts().clone());
     let executor = CpuExecutor::new(&plan, &placement, subject.source, &options);
     let mut executor = executor.map_err(|error| match error {
@@ -46,39 +40,16 @@ pub(super) fn each_step(
         error => anyhow::Error::from(error),
     })?;
     executor.set_prompts(&texts, &windows.prompts())?;
-    let mut watched = Watched { executor, look };
-    drive(&mut lowering, &mut watched)?;
-    Ok(())
-}
-
-/// An executor whose logits are taken after each pass, so that they do not pile up.
-struct Watched<'a, 's> {
-    executor: CpuExecutor<'s>,
-    look: &'a mut Look<'a>,
-}
-
-impl Executor for Watched<'_, '_> {
-    fn submit(&mut self, piece: Arc<Program>) -> Result<(), ExecutionError> {
-        self.executor.submit(piece)
-    }
-
-    fn wait(&mut self, until: Until) -> Result<Seconds, ExecutionError> {
-        let now = self.executor.wait(until)?;
-        for CapturedLogits { cell, logits } in self.executor.take_logits() {
+    let mut flow = Flow::new(&plan, lowering);
+    while let Some(ended) = flow.next(&mut executor)? {
+        // So that they do not pile up.
+        for CapturedLogits { cell, logits } in executor.take_logits() {
             // Those of prefill have seen neither a packed cache nor a pick.
             if let Some(step) = usize::from(cell.pass).checked_sub(1) {
-                let seen = (self.look)(step, logits);
-                seen.map_err(|error| ExecutionError::Executor(Box::new(error)))?;
+                look(step, logits)?;
             }
         }
-        Ok(now)
+        flow.forget(&ended.piece, &mut executor);
     }
-
-    fn forget(&mut self, piece: &Program) {
-        self.executor.forget(piece);
-    }
-
-    fn trace(&self) -> &Trace {
-        self.executor.trace()
-    }
+    Ok(())
 }

@@ -13,6 +13,7 @@ pub(crate) mod memory;
 mod parts;
 pub(crate) mod scheduler;
 mod texts;
+pub(crate) mod threads;
 pub(crate) mod turn;
 pub(crate) mod worker;
 
@@ -20,7 +21,6 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::thread::JoinHandle;
 
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
 use plimsoll_core::lower::{arena_footprints, pageable_homes, schedule};
@@ -41,9 +41,8 @@ use crate::tiers::{DiskMode, DiskTier, check_memory};
 use crate::weights::WeightSource;
 use engine::Engine;
 use memory::{Buffers, Memory, Operands};
-use scheduler::Scheduler;
+use threads::{Doers, Threads};
 pub(crate) use worker::Cores;
-use worker::Work;
 
 pub use error::CpuError;
 pub use load::Progress;
@@ -160,9 +159,7 @@ pub struct CapturedLogits {
 /// the verifier proved to be safe.
 pub struct CpuExecutor<'s> {
     engine: Arc<Engine>,
-    scheduler: Arc<Scheduler>,
-    workers: Vec<JoinHandle<()>>,
-    trace: Trace,
+    threads: Threads,
     source: &'s dyn WeightSource,
     progress: Box<Progress<'s>>,
     interrupt: Arc<AtomicBool>,
@@ -240,25 +237,20 @@ impl<'s> CpuExecutor<'s> {
             logits: Mutex::default(),
             results: Mutex::default(),
         });
-        let streams = card.map_or(0, |_| executor::streams_of(&machine));
-        let interrupt = Arc::clone(&options.interrupt);
-        let scheduler = Arc::new(Scheduler::new(&machine, interrupt, streams));
         let device = card.map(|card| {
             let device = CardDevice::new(Arc::clone(card), &options.dispatch, &engine);
             device.inspect_err(|_| card.close())
         });
         let mut executor = CpuExecutor {
             engine,
-            scheduler,
-            workers: Vec::new(),
-            trace: Trace::default(),
+            threads: Threads::new(&machine, options),
             source,
             progress: Box::new(|_, _| {}),
             interrupt: Arc::clone(&options.interrupt),
             prompts: None,
             device: device.transpose()?.map(Arc::new),
         };
-        executor.start_workers(&machine, options)?;
+        executor.start(&machine, options)?;
         Ok(executor)
     }
 
@@ -267,21 +259,19 @@ impl<'s> CpuExecutor<'s> {
         self.progress = Box::new(progress);
     }
 
-    fn start_workers(&mut self, machine: &Machine, options: &CpuOptions) -> Result<(), CpuError> {
-        let mut streams = 0;
-        if let Some(device) = &self.device {
-            streams = executor::streams_of(machine);
-            let planned: Arc<dyn Issue> = Arc::new(Planned {
+    fn start(&mut self, machine: &Machine, options: &CpuOptions) -> Result<(), CpuError> {
+        let planned = |device: &Arc<CardDevice>| -> Arc<dyn Issue> {
+            Arc::new(Planned {
                 engine: Arc::clone(&self.engine),
                 device: Arc::clone(device),
-            });
-            let threads = executor::start(machine, &self.scheduler, &planned)?;
-            self.workers.extend(threads);
-        }
-        let work: Arc<dyn Work> = Arc::clone(&self.engine) as Arc<dyn Work>;
-        let with = (&work, &self.scheduler);
-        let cores = Cores::of(options);
-        worker::start(machine, with, (&cores, streams), &mut self.workers)
+            })
+        };
+        let doers = Doers {
+            host: Arc::clone(&self.engine) as _,
+            streams: self.device.as_ref().map(planned),
+            cores: &Cores::of(options),
+        };
+        self.threads.start(machine, &doers)
     }
 
     /// The logits of every head, in the order in which they were computed, if they were asked for.
@@ -298,7 +288,7 @@ impl<'s> CpuExecutor<'s> {
     pub fn num_known(&self) -> usize {
         let buffers = &self.engine.buffers;
         let buffers = buffers.read().unwrap_or_else(PoisonError::into_inner);
-        buffers.len() + self.scheduler.num_known()
+        buffers.len() + self.threads.scheduler().num_known()
     }
 
     /// The unified maximum of attention's scores that a GPU has found so far; none where the device is emulated.
@@ -429,27 +419,24 @@ fn tier_sizes(plan: &Plan, machine: &Machine, whole: bool) -> Result<Vec<Bytes>,
 
 impl Executor for CpuExecutor<'_> {
     fn submit(&mut self, piece: Arc<Program>) -> Result<(), ExecutionError> {
-        self.scheduler.check()?;
+        self.threads.scheduler().check()?;
         let declared = self.declare(&piece);
         declared.map_err(|error| match error {
             CpuError::Interrupted => ExecutionError::Interrupted,
             other => ExecutionError::Executor(Box::new(other)),
         })?;
-        self.trace.extend_to(piece.end_task());
-        self.scheduler.submit(&piece);
+        self.threads.submit(&piece);
         Ok(())
     }
 
     fn wait(&mut self, until: Until) -> Result<Seconds, ExecutionError> {
-        if let Some(device) = self.device.as_ref().filter(|_| !self.scheduler.is_open()) {
-            let started = device.start_clock();
-            started.map_err(|error| ExecutionError::Executor(Box::new(error)))?;
-        }
-        self.scheduler.wait(until, &mut self.trace)
+        let device = self.device.as_ref();
+        let start_clock = || device.map_or(Ok(()), |device| device.start_clock());
+        self.threads.wait(until, start_clock)
     }
 
     fn forget(&mut self, piece: &Program) {
-        self.scheduler.forget(piece, &mut self.trace);
+        self.threads.forget(piece);
         let mut buffers = self
             .engine
             .buffers
@@ -461,17 +448,13 @@ impl Executor for CpuExecutor<'_> {
     }
 
     fn trace(&self) -> &Trace {
-        &self.trace
+        self.threads.trace()
     }
 }
 
 impl Drop for CpuExecutor<'_> {
     fn drop(&mut self) {
-        self.scheduler.close();
-        for worker in self.workers.drain(..) {
-            // A worker catches its tasks' panics; one of its own has been printed.
-            let _ = worker.join();
-        }
+        self.threads.join();
         // Before the host's memory goes, which the card has locked.
         if let Some(device) = &self.device {
             device.card.close();

@@ -175,7 +175,7 @@ impl CpuExecutor<'_> {
     /// What was generated for each prompt that was not let go of, in the order of [`CpuExecutor::set_prompts`]; after an
     /// interruption, as far as it went. Waits until nothing runs.
     pub fn generated(&self, texts: &Texts) -> Vec<Vec<u32>> {
-        self.scheduler.quiet();
+        self.threads.scheduler().quiet();
         let outlets = self.outlets(texts);
         outlets.iter().map(|outlet| self.so_far(outlet)).collect()
     }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 
 use plimsoll_core::compression::Kept;
 use plimsoll_core::executor::{ExecutionError, Executor, Until};
@@ -21,10 +20,10 @@ use super::tables::CacheSize;
 use super::texts::Texts;
 use super::traffic;
 use crate::cpu::scheduler::Scheduler;
-use crate::cpu::worker::{self, Work};
+use crate::cpu::threads::{Doers, Threads};
+use crate::cpu::worker::Cores;
 use crate::cpu::{CpuError, CpuOptions};
 use crate::cuda::executor::serving::{self, OnCard};
-use crate::cuda::executor::{Issue, start, streams_of};
 use crate::decoder::Decoder;
 use crate::weights::WeightSource;
 
@@ -94,11 +93,9 @@ enum Device {
 pub struct ServingExecutor {
     device: Device,
     texts: Arc<Texts>,
-    scheduler: Arc<Scheduler>,
-    workers: Vec<JoinHandle<()>>,
+    threads: Threads,
     /// Bytes of traffic.
     carried: Arc<AtomicU64>,
-    trace: Trace,
 }
 
 impl ServingExecutor {
@@ -132,13 +129,11 @@ impl ServingExecutor {
         let decoder = served.decoder(options)?.with_dispatch(&options.dispatch);
         let size = cache_size(served, decoder.token_bytes());
         let texts = Arc::new(Texts::new(prompts));
-        let interrupt = Arc::clone(&options.interrupt);
-        let streams = options.card.as_ref().map_or(0, |_| streams_of(machine));
-        let scheduler = Arc::new(Scheduler::new(machine, interrupt, streams));
+        let threads = Threads::new(machine, options);
         let with = (decoder, Arc::clone(&texts));
         let device = match &options.card {
             None => {
-                let clock = Arc::clone(&scheduler);
+                let clock = Arc::clone(threads.scheduler());
                 let engine = emulated(served, size, (with, clock), (source, options))?;
                 Device::Emulated(Arc::new(engine))
             }
@@ -149,12 +144,10 @@ impl ServingExecutor {
             }
         };
         let mut executor = ServingExecutor {
-            workers: Vec::new(),
+            threads,
             carried: Arc::default(),
-            trace: Trace::default(),
             device,
             texts,
-            scheduler,
         };
         executor.start(machine, &served.traffic, options)?;
         Ok(executor)
@@ -167,21 +160,24 @@ impl ServingExecutor {
         traffic: &Background,
         options: &CpuOptions,
     ) -> Result<(), CpuError> {
-        let (work, streams): (Arc<dyn Work>, u128) = match &self.device {
-            Device::Emulated(engine) => (Arc::clone(engine) as _, 0),
-            Device::Card(on_card) => {
-                let tasks: Arc<dyn Issue> = Arc::clone(on_card) as _;
-                let threads = start(machine, &self.scheduler, &tasks)?;
-                self.workers.extend(threads);
-                (Arc::clone(on_card) as _, streams_of(machine))
-            }
+        let cores = &Cores::of(options);
+        let doers = match &self.device {
+            Device::Emulated(engine) => Doers {
+                host: Arc::clone(engine) as _,
+                streams: None,
+                cores,
+            },
+            Device::Card(on_card) => Doers {
+                host: Arc::clone(on_card) as _,
+                streams: Some(Arc::clone(on_card) as _),
+                cores,
+            },
         };
-        let with = (&work, &self.scheduler);
-        let cores = worker::Cores::of(options);
-        worker::start(machine, with, (&cores, streams), &mut self.workers)?;
+        self.threads.start(machine, &doers)?;
+        let scheduler = Arc::clone(self.threads.scheduler());
         for it in &traffic.0 {
-            let carried = (&self.carried, &cores);
-            traffic::start(it, &self.scheduler, carried, &mut self.workers)?;
+            let carried = (&self.carried, cores);
+            traffic::start(it, &scheduler, carried, self.threads.handles())?;
         }
         Ok(())
     }
@@ -243,7 +239,7 @@ fn emulated(
 
 impl Executor for ServingExecutor {
     fn submit(&mut self, piece: Arc<Program>) -> Result<(), ExecutionError> {
-        self.scheduler.check()?;
+        self.threads.scheduler().check()?;
         if let Some(roster) = piece.roster() {
             // The iteration before has ended: the controller waited for it.
             roster.left.iter().for_each(|request| match &self.device {
@@ -251,37 +247,30 @@ impl Executor for ServingExecutor {
                 Device::Card(on_card) => on_card.release(*request),
             });
         }
-        self.trace.extend_to(piece.end_task());
-        self.scheduler.submit(&piece);
+        self.threads.submit(&piece);
         Ok(())
     }
 
     fn wait(&mut self, until: Until) -> Result<Seconds, ExecutionError> {
-        if let Device::Card(on_card) = &self.device
-            && !self.scheduler.is_open()
-        {
-            let started = on_card.start_clock();
-            started.map_err(|error| ExecutionError::Executor(Box::new(error)))?;
-        }
-        self.scheduler.wait(until, &mut self.trace)
+        let device = &self.device;
+        self.threads.wait(until, || match device {
+            Device::Emulated(_) => Ok(()),
+            Device::Card(on_card) => on_card.start_clock(),
+        })
     }
 
     fn forget(&mut self, piece: &Program) {
-        self.scheduler.forget(piece, &mut self.trace);
+        self.threads.forget(piece);
     }
 
     fn trace(&self) -> &Trace {
-        &self.trace
+        self.threads.trace()
     }
 }
 
 impl Drop for ServingExecutor {
     fn drop(&mut self) {
-        self.scheduler.close();
-        for worker in self.workers.drain(..) {
-            // A worker catches its tasks' panics; one of its own has been printed.
-            let _ = worker.join();
-        }
+        self.threads.join();
         // Before the host's memory goes, which the card has locked.
         if let Device::Card(on_card) = &self.device {
             on_card.close();

@@ -56,11 +56,10 @@ struct Issued {
 /// Starts the threads of all streams.
 pub(crate) fn start(
     machine: &Machine,
-    scheduler: &Arc<Scheduler>,
-    tasks: &Arc<dyn Issue>,
-) -> Result<Vec<JoinHandle<()>>, CpuError> {
+    (tasks, scheduler): (&Arc<dyn Issue>, &Arc<Scheduler>),
+    threads: &mut Vec<JoinHandle<()>>,
+) -> Result<(), CpuError> {
     let streams = streams_of(machine);
-    let mut threads = Vec::new();
     let mut first_event = CHOICE + 1;
     for (index, resource) in machine.resources.iter().enumerate() {
         if streams >> index & 1 == 0 {
@@ -94,7 +93,7 @@ pub(crate) fn start(
         let ends = named("out").spawn(move || reaper.end_all(&receiver));
         threads.push(ends.map_err(CpuError::Thread)?);
     }
-    Ok(threads)
+    Ok(())
 }
 
 /// A stream, for either of its threads.
