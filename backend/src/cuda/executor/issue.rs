@@ -316,14 +316,12 @@ impl<'a, G: Ground> Work<'a, G> {
     pub(super) fn matrix_room(&self, elements: usize) -> Result<u64, TaskError> {
         let (free, end) = self.scratch.get();
         let bytes = elements as u64 * self.turn.dtype().size_bytes();
-        let start = end.saturating_sub(bytes) / ALIGNMENT * ALIGNMENT;
-        match start < free {
-            true => Err(TaskError::PastEnd {
-                bytes: Bytes(bytes),
-                room: Bytes(end - free),
-            }),
-            false => Ok(start),
-        }
+        let start = end.checked_sub(bytes).map(|it| it / ALIGNMENT * ALIGNMENT);
+        let start = start.filter(|start| *start >= free);
+        start.ok_or(TaskError::PastEnd {
+            bytes: Bytes(bytes),
+            room: Bytes(end - free),
+        })
     }
 
     pub(super) fn launch(&self, launch: &Launch) -> Result<(), TaskError> {

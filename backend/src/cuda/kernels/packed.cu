@@ -5,8 +5,8 @@
 // Weights lie in bands of 64 rows that share a scale s and a minimum z for each column (groups.cu), so that a row of a band is
 // sum (x s) code + sum x z: x is multiplied once for all rows of a block, and codes are summed up as they are. A block has LINES
 // lines of a band, each a byte a column with codes of two rows; warps go along k, and a lane has 16 bytes of each line. A code is a
-// number without a conversion: behind 2^23 the last bits of an f32 are an integer. Where x is infinite the result is none, though
-// unpacked weights might give infinity.
+// number without a conversion (`Code`). Where x is infinite, or x s is 2^38 or more, which f16 never reaches, the result is none, though
+// unpacked weights might give one.
 #include "groups.cuh"
 #include "product.cuh"
 
@@ -40,10 +40,25 @@ __device__ inline void load_codes(const ProductArguments& arguments, unsigned in
     }
 }
 
-// The code under a mask in a word, times the value of the mask's lowest bit.
-__device__ inline float code_at(unsigned int word, unsigned int mask) {
-    return __fsub_rn(__uint_as_float(masked_or(word, mask, 0x4b000000u)), 8388608.0f);
-}
+// How a code becomes a number. A multiprocessor begins fewer instructions than memory brings codes, so that each one counts: the low
+// bits of an f32 are an integer in units of 2^-149, which `fmaf` takes as it is, exactly. Scales are larger by `RAISED` instead, and
+// sums by `SUMMED` in the end. With four rows the assembler then loads so much ahead that registers run out, so there one instruction
+// more stays: behind 2^23 the last bits of an f32 are an integer as well.
+template <int ROWS>
+struct Code {
+    static constexpr bool AS_IT_LIES = ROWS < 4;
+    static constexpr float RAISED = AS_IT_LIES ? 0x1p90f : 1.0f;
+    static constexpr float SUMMED = AS_IT_LIES ? 0x1p59f : 1.0f;
+
+    // The code under a mask in a word, times the value of the mask's lowest bit.
+    __device__ static inline float at(unsigned int word, unsigned int mask) {
+        if constexpr (AS_IT_LIES) {
+            return __uint_as_float(word & mask);
+        } else {
+            return __fsub_rn(__uint_as_float(masked_or(word, mask, 0x4b000000u)), 8388608.0f);
+        }
+    }
+};
 
 // Sums of a block's two rows a line: of those that are odd 16 times, as their codes lie.
 template <int LINES, int ROWS>
@@ -63,7 +78,7 @@ __device__ inline void add_two(const Codes<LINES>& codes, int word, int pair, co
         for (int column = 0; column < 2; column++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                float code = code_at(two, 0xfu << (column * 8 + half * 4));
+                float code = Code<ROWS>::at(two, 0xfu << (column * 8 + half * 4));
 #pragma unroll
                 for (int row = 0; row < ROWS; row++) {
                     sums.rows[line][half][row] = fmaf(code, scaled[row][column], sums.rows[line][half][row]);
@@ -97,7 +112,8 @@ __device__ inline void add_codes(const ProductArguments& arguments, const Codes<
             float scales[2], minima[2], scaled[ROWS][2];
             widen_two<f16>(codes.scales[eight].words[two], scales);
             widen_two<f16>(codes.minima[eight].words[two], minima);
-            scales[1] *= 1.0f / 256.0f;
+            scales[0] *= Code<ROWS>::RAISED;
+            scales[1] *= Code<ROWS>::RAISED / 256.0f;
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
                 float both[2];
@@ -176,7 +192,7 @@ __device__ void gemv_packed(const JoinedArguments& all) {
                 codes_sum += parts[warp * ALL + i];
                 minima_sum += parts[warp * ALL + COUNT + row];
             }
-            codes_sum *= column % 2 ? 1.0f / 16.0f : 1.0f;
+            codes_sum *= Code<ROWS>::SUMMED / (column % 2 ? 16.0f : 1.0f);
             put_product<T>(arguments, blockIdx.x * ROWS + row, column, codes_sum + minima_sum);
         }
     }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ops::Range;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{self, CUresult};
@@ -376,6 +377,8 @@ fn rows_of(
 pub struct Stream {
     device: Arc<Device>,
     stream: sys::CUstream,
+    /// Whether it was told to wait since the last launch.
+    waits: AtomicBool,
 }
 
 // SAFETY: the driver locks what threads share.
@@ -394,7 +397,11 @@ impl Stream {
         let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         call!(cuStreamCreate(&raw mut stream, flags))?;
         let device = Arc::clone(device);
-        Ok(Stream { device, stream })
+        Ok(Stream {
+            device,
+            stream,
+            waits: AtomicBool::new(false),
+        })
     }
 
     pub(super) fn handle(&self) -> sys::CUstream {
@@ -465,10 +472,13 @@ impl Stream {
     /// What the driver says.
     pub fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
         self.device.enter()?;
-        call!(cuStreamWaitEvent(self.stream, event.event, 0))
+        call!(cuStreamWaitEvent(self.stream, event.event, 0))?;
+        self.waits.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
-    /// Launches a kernel, which may begin `early` where the GPU can and it waits for what came before itself. Whoever calls
+    /// Launches a kernel, which may begin `early` where the GPU can and it waits for what came before itself: the kernel before, and
+    /// no documentation says whether an event besides, so the first one behind an event never does. Whoever calls
     /// answers for that and for the addresses in `arguments`: a wrong one is an error of the GPU, which all later calls report.
     ///
     /// # Errors
@@ -488,7 +498,8 @@ impl Stream {
         let mut parameters = [arguments.as_ptr().cast_mut().cast::<c_void>()];
         let [x, y, z] = grid;
         let parameters = parameters.as_mut_ptr();
-        if early && self.device.begins_early {
+        let behind_event = self.waits.swap(false, Ordering::Relaxed);
+        if early && self.device.begins_early && !behind_event {
             let mut attribute = may_begin_early();
             let config = sys::CUlaunchConfig {
                 gridDimX: x,
