@@ -217,6 +217,7 @@ fn exit_of_backend(error: &CpuError) -> Option<Exit> {
         CpuError::Tier(_) | CpuError::Decoder(_) | CpuError::Cuda(_) => {
             Some(Exit::BackendUnavailable)
         }
+        CpuError::Interrupted => Some(Exit::Interrupted),
         CpuError::Weights(_) | CpuError::Prompts { .. } => Some(Exit::BadInput),
         CpuError::TooSmall { .. } | CpuError::Lower(LowerError::DoesNotFit { .. }) => {
             Some(Exit::Infeasible)

@@ -66,8 +66,8 @@ pub enum CpuError {
     /// The program computes prompts and nobody gave any.
     #[error("no prompts were set; call set_prompts before the first piece is submitted")]
     NoPrompts,
-    /// The user asked for it, while weights were loaded.
-    #[error("interrupted while weights were loaded")]
+    /// The user asked for it, while memory was taken or weights were loaded.
+    #[error("interrupted before anything was computed")]
     Interrupted,
     /// A worker thread cannot be had.
     #[error("no worker thread could be started: {0}")]

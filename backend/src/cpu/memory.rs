@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll_core::machine::Machine;
 use plimsoll_core::program::{Access, ArenaId, Arg, Buffer, BufferId, Content};
@@ -135,13 +136,13 @@ impl Memory {
     pub(super) fn new(
         machine: &Machine,
         (sizes, pageable): (&[Bytes], &[Vec<Range<Bytes>>]),
-        disk_dir: &std::path::Path,
+        (disk_dir, interrupt): (&std::path::Path, &AtomicBool),
         card: Option<&dyn Card>,
     ) -> Result<Memory, CpuError> {
         let mut memory = Memory { places: Vec::new() };
         let arenas = machine.arenas.iter().zip(sizes).zip(pageable);
         for ((arena, bytes), pageable) in arenas {
-            let added = memory.add((arena.tier, *bytes), pageable, disk_dir, card);
+            let added = memory.add((arena.tier, *bytes), pageable, (disk_dir, interrupt), card);
             if let (Err(_), Some(card)) = (&added, card) {
                 // What is page-locked is unlocked before it is gone.
                 card.close();
@@ -155,14 +156,18 @@ impl Memory {
         &mut self,
         (tier, bytes): (Tier, Bytes),
         pageable: &[Range<Bytes>],
-        disk_dir: &std::path::Path,
+        (disk_dir, interrupt): (&std::path::Path, &AtomicBool),
         card: Option<&dyn Card>,
     ) -> Result<(), CpuError> {
+        let is_over = || interrupt.load(Ordering::Relaxed);
         let place = match (tier, bytes, card) {
             (Tier::Disk, Bytes::ZERO, _) => Place::Disk(None),
             (Tier::Disk, bytes, _) => Place::Disk(Some(DiskTier::create(disk_dir, bytes)?)),
             (Tier::Device, bytes, Some(card)) => Place::Card(card.take(bytes.0 as usize)?),
-            (tier, bytes, _) => Place::Memory(tier, Arena::new(tier.name(), bytes)?),
+            (tier, bytes, _) => {
+                let arena = Arena::unless(tier.name(), bytes, &is_over)?;
+                Place::Memory(tier, arena.ok_or(CpuError::Interrupted)?)
+            }
         };
         self.places.push(place);
         if let (Some(Place::Memory(_, arena)), Some(card)) = (self.places.last(), card) {

@@ -217,7 +217,8 @@ impl<'s> CpuExecutor<'s> {
         }
         let on_card = card.map(|card| &**card);
         let tiers = (&sizes[..], &pageable_homes(plan)?[..]);
-        let mut memory = Memory::new(&machine, tiers, &options.disk_dir, on_card)?;
+        let at = (&*options.disk_dir, &*options.interrupt);
+        let mut memory = Memory::new(&machine, tiers, at, on_card)?;
         if options.whole_tiers {
             memory.fill_hosts();
         }

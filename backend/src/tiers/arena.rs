@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use plimsoll_core::units::Bytes;
@@ -10,6 +11,9 @@ use super::{TierError, available_memory};
 
 /// Mappings start at multiples of this, so that the system can use large pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Memory that is made present at once: in between signals are seen, which the system would else keep for many seconds.
+const PRESENT_AT_ONCE: usize = 64 << 20;
 
 /// A tier's memory: one anonymous mapping of the stated size, present before it is used.
 ///
@@ -34,6 +38,19 @@ impl Arena {
     /// # Errors
     /// [`TierError::NoMemory`] where the system refuses.
     pub fn new(tier: &'static str, capacity: Bytes) -> Result<Arena, TierError> {
+        let arena = Arena::unless(tier, capacity, &|| false)?;
+        Ok(arena.expect("nobody gives it up"))
+    }
+
+    /// The same, which takes a while, unless it is given up meanwhile.
+    ///
+    /// # Errors
+    /// As [`Arena::new`].
+    pub(crate) fn unless(
+        tier: &'static str,
+        capacity: Bytes,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Option<Arena>, TierError> {
         let refused = |source: io::Error| TierError::NoMemory {
             tier,
             capacity,
@@ -76,18 +93,24 @@ impl Arena {
             base,
             capacity,
         };
-        arena.make_resident(wanted).map_err(refused)?;
-        Ok(arena)
+        let whole = wanted.next_multiple_of(HUGE_PAGE_BYTES);
+        for start in (0..whole).step_by(PRESENT_AT_ONCE) {
+            if is_over() {
+                return Ok(None);
+            }
+            let part = start..whole.min(start + PRESENT_AT_ONCE);
+            arena.make_resident(part).map_err(refused)?;
+        }
+        Ok(Some(arena))
     }
 
     /// Asks for large pages and has every page present, so that no task pays for a first touch.
-    fn make_resident(&self, length: usize) -> io::Result<()> {
-        let length = length.next_multiple_of(HUGE_PAGE_BYTES);
-        let address = self.base.as_ptr().cast();
+    fn make_resident(&self, part: Range<usize>) -> io::Result<()> {
         // SAFETY: the range is inside the mapping; both calls only advise or populate it.
         unsafe {
-            libc::madvise(address, length, libc::MADV_HUGEPAGE);
-            if libc::madvise(address, length, libc::MADV_POPULATE_WRITE) == 0 {
+            let address = self.base.add(part.start).as_ptr().cast();
+            libc::madvise(address, part.len(), libc::MADV_HUGEPAGE);
+            if libc::madvise(address, part.len(), libc::MADV_POPULATE_WRITE) == 0 {
                 return Ok(());
             }
         }
@@ -96,7 +119,7 @@ impl Arena {
         if error.raw_os_error() != Some(libc::EINVAL) {
             return Err(error);
         }
-        for offset in (0..length).step_by(4096) {
+        for offset in part.step_by(4096) {
             // SAFETY: inside the mapping, and nobody else has the arena yet.
             unsafe { self.base.add(offset).write_volatile(0) };
         }

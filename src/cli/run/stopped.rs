@@ -41,7 +41,10 @@ fn keep_tokens(
     (tokens, count): (&[Vec<u32>], usize),
 ) -> String {
     let Some(path) = path else {
-        return format!("{count} tokens were generated; -o FILE keeps them");
+        return match count {
+            0 => "no token was generated".to_owned(),
+            _ => format!("{count} tokens were generated; -o FILE keeps them"),
+        };
     };
     let file = path.display();
     if count == 0 {
