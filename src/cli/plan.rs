@@ -530,18 +530,20 @@ fn advice(
     (profile, objective): (&HardwareProfile, ObjectiveName),
 ) -> Vec<String> {
     // Of stated prompts, so many times the throughput is as much less time.
-    let would_be = |gain: f64, about: &str| match objective {
-        ObjectiveName::Throughput => format!("would give {about}{gain:.1}x the throughput"),
-        ObjectiveName::Latency => format!("would make it {about}{gain:.1}x as fast"),
+    let would_be = |gain: f64, (about, or_more): (&str, &str)| match objective {
+        ObjectiveName::Throughput => {
+            format!("would give {about} {gain:.1}x the throughput{or_more}")
+        }
+        ObjectiveName::Latency => format!("would make it {about} {gain:.1}x as fast{or_more}"),
     };
     let helps = planned.advice.as_ref().map(|advice| {
         // How fast a CPU multiplies that nobody measured is a bound, of which the plan now has nothing.
         let is_bound = advice.is_split && planned.plan.policy.split.is_none();
-        let about = match is_bound && !profile.knows_cpu_products() {
-            true => "up to ",
-            false => "",
+        let bounds = match is_bound && !profile.knows_cpu_products() {
+            true => AT_MOST,
+            false => AT_LEAST,
         };
-        format!("{} {}", advice.change, would_be(advice.gain, about))
+        format!("{} {}", advice.change, would_be(advice.gain, bounds))
     });
     let none = match is_too_long_for_advice(&planned.plan) {
         true => "no change of the machine was tried: the plan takes long to simulate",
@@ -551,28 +553,31 @@ fn advice(
     let prediction = planned.plan.prediction.as_ref();
     let bottleneck = prediction.map_or(String::new(), bottleneck_text);
     let flags = unasked.iter().map(|Unasked { flag, gain }| {
-        let (about, or_more) = bounds(*flag, profile);
+        let bounds = bounds(*flag, profile);
         let but = match flag {
             Flag::CompressWeight | Flag::CompressCache => "; answers change a little",
-            Flag::SplitLayers if or_more.is_empty() => &format!(
+            Flag::SplitLayers if bounds == AT_MOST => &format!(
                 "; nobody measured how fast the CPU multiplies: {}",
                 cpu_bound(profile)
             ),
             Flag::SplitLayers => "",
         };
-        let gain = would_be(*gain, &format!("{about} "));
-        format!("{} {gain}{or_more}{but}", in_flags(*flag))
+        let gain = would_be(*gain, bounds);
+        format!("{} {gain}{but}", in_flags(*flag))
     });
     let machine = format!("{bottleneck}; {helps}");
     std::iter::once(machine).chain(flags).collect()
 }
 
-/// What stands before and behind a flag's gain: a search finds that or more, but where nobody measured the CPU's products it is the most that
-/// there can be.
+/// What stands before and behind a gain that a search of a few shapes finds, or of which nobody measured what it takes.
+const AT_LEAST: (&str, &str) = ("about", " or more");
+const AT_MOST: (&str, &str) = ("up to", "");
+
+/// What stands before and behind a flag's gain: where nobody measured the CPU's products it is the most that there can be.
 fn bounds(flag: Flag, profile: &HardwareProfile) -> (&'static str, &'static str) {
     match flag {
-        Flag::SplitLayers if !profile.knows_cpu_products() => ("up to", ""),
-        _ => ("about", " or more"),
+        Flag::SplitLayers if !profile.knows_cpu_products() => AT_MOST,
+        _ => AT_LEAST,
     }
 }
 

@@ -185,6 +185,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ..cpu
     };
     let mut answers = Answers::new(&prepared, reserved, report::shown(args.format));
+    report::announce(&prepared);
     let done = execute(args, &prepared, &options, &mut answers)?;
     report::write_and_print(args, &prepared, &done, answers.failure())
 }

@@ -207,13 +207,17 @@ pub(super) fn most_of_changes(
     most(own.into_iter().chain(others))
 }
 
-/// (GPU batch size, GPU batches) near the best, the plan's own first: as proposed, larger, and smaller. Without
+/// (GPU batch size, GPU batches) near the best, the plan's own first: as proposed, all in one, larger, and smaller. Without
 /// proposals, as where time is limited, the plan's own alone.
 fn policies(proposals: &[Proposal], plan: &Plan) -> Vec<(u32, u32)> {
     let (size, batches) = (plan.policy.gpu_batch_size, plan.policy.num_gpu_batches);
     let proposed = proposals.iter().take(SHAPES_TRIED).map(|p| &p.policy);
     let mut pairs = vec![(size, batches)];
     pairs.extend(proposed.map(|p| (p.gpu_batch_size, p.num_gpu_batches)));
+    if !proposals.is_empty() {
+        // Where weights need not be brought any more, nothing is gained by several.
+        pairs.push((size.saturating_mul(batches), 1));
+    }
     if plan.workload.num_prompts.is_none() && !proposals.is_empty() {
         for factor in [1.25, 1.5, 2.0] {
             let larger = |count: u32| (f64::from(count) * factor).ceil() as u32;

@@ -15,9 +15,9 @@ use super::super::output::{complain, print};
 use super::Args;
 use super::answers::Answer;
 use super::prepare::Prepared;
-use crate::report::plan::policy_in_short;
+use crate::report::plan::{duration, policy_in_short};
 use crate::report::run::comparison;
-use crate::report::{extrapolation_text, held_text, rates_text};
+use crate::report::{count, extrapolation_text, held_text, rates_text};
 use crate::trace_file::{Process, write_file, write_run, write_side_by_side};
 
 /// A run that came to its end.
@@ -57,6 +57,9 @@ struct Report<'a> {
 const NOT_PREDICTED: &str =
     "the plan has none of these prompts; give --hw with what `plimsoll profile` wrote here";
 
+/// A run that is predicted to take longer says so before it begins (seconds).
+const SAID_BEFORE: f64 = 10.0;
+
 /// Answers that are printed for people.
 const SHOWN: usize = 4;
 
@@ -65,6 +68,17 @@ pub(super) fn shown(format: Format) -> usize {
     match format {
         Format::Json => usize::MAX,
         Format::Text => SHOWN,
+    }
+}
+
+/// Says of a long run what it is and how long it is predicted to take, while it can still be thought better of.
+pub(super) fn announce(prepared: &Prepared) {
+    let plan = &prepared.plan;
+    let predicted = plan.prediction.as_ref().map(|it| it.latency_s);
+    if let Some(latency) = predicted.filter(|it| it.0 > SAID_BEFORE) {
+        let (prompts, policy) = (prepared.prompts.len(), policy_in_short(plan));
+        let (prompts, takes) = (count(prompts as u64, "prompt"), duration(latency));
+        complain(&format!("{prompts}, predicted to take {takes}: {policy}"));
     }
 }
 
