@@ -97,6 +97,34 @@ fn a_machine_that_has_what_is_asked_for_has_a_plan() {
     }
 }
 
+/// Where every tier is full it takes tensors of the right sizes to fill them.
+#[test]
+fn a_machine_that_has_no_more_than_is_asked_for_has_a_plan() {
+    for (name, model, memory, prompt_len) in [
+        ("t4", "opt-1.3b", [0.55e9, 6.7e9, 0.45e9], 1),
+        ("a10", "llama-3-8b", [0.55e9, 8e9, 0.45e9], 64),
+        ("a10", "opt-6.7b", [0.55e9, 13e9, 4.9e9], 64),
+    ] {
+        let request = asked(prompt_len, 2, 2, Allowed::default());
+        let small = machine(name, memory.map(|bytes| bytes as u64));
+        let needs = infeasible(answer(&small, model, &request)).nearest_needs;
+        let tiers = &small.tiers;
+        let exact = machine(
+            name,
+            [
+                (needs.device + tiers.device_reserved_bytes.value).0,
+                (needs.host + tiers.host_reserved_bytes.value).0,
+                needs.disk.0,
+            ],
+        );
+        let found = answer(&exact, model, &request);
+        assert!(
+            matches!(found, Answer::Plan(_)),
+            "{name} {model}: {found:?}"
+        );
+    }
+}
+
 #[test]
 fn all_that_lacks_is_named() {
     let small = machine("a10", [1_000_000_000, 16_000_000_000, 50_000_000_000]);

@@ -6,7 +6,7 @@ use plimsoll_core::compression::Compression;
 use plimsoll_core::hardware::{HardwareProfile, Quantity};
 use plimsoll_core::lower::fullest_stages;
 use plimsoll_core::plan::Plan;
-use plimsoll_core::policy::Policy;
+use plimsoll_core::policy::{Granularity, Policy};
 use plimsoll_core::tier::{PerTier, Tier};
 use plimsoll_core::units::Bytes;
 use plimsoll_sim::closed_form::ClosedForms;
@@ -133,14 +133,73 @@ pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
         if nearest.fits() {
             return Ok(nearest);
         }
-        let there = nearest_of(search, &own.with_tiers(&nearest.nearest_needs))?;
-        if there.fits() {
+        let Some(there) = lacking_there(search, &nearest.nearest_needs)? else {
             break;
-        }
-        nearest = least_of((own, search.profile), [there.nearest.policy])?;
+        };
+        nearest = least_of((own, search.profile), [there])?;
     }
     nearest.fits_in_4_bits = fits_in_4_bits(search)?;
     Ok(nearest)
+}
+
+/// What is nearest where each tier has just what is needed, or that where it has less: none where it fits on both machines.
+fn lacking_there(search: &Search<'_>, needs: &PerTier<Bytes>) -> Result<Option<Policy>, PlanError> {
+    let own = &search.maker;
+    let needs = needs.map(Bytes::as_f64);
+    let with_more = PerTier::from_fn(|tier| own.room()[tier].max(needs[tier]));
+    for tiers in [needs, with_more] {
+        let there = nearest_of(search, &own.with_tiers(tiers))?;
+        if !there.fits() {
+            return Ok(Some(there.nearest.policy));
+        }
+    }
+    Ok(None)
+}
+
+/// How far the shares of weights beside a plan's own go that are tried, and in which steps, in layers.
+const BESIDE: (i32, f64) = (5, 1.0 / 6.0);
+
+/// A plan's policy with shares of weights near its own: where all tiers are nearly full it takes tensors of the right sizes to fill
+/// them, and which ones go where changes with every step. Steps are whole from zero on, and cache and activations may lie where most
+/// of them do, so that what is found for a machine is found for one that has just that.
+fn beside(plan: &Plan) -> Vec<Policy> {
+    let (most, step) = BESIDE;
+    let step = step / f64::from(plan.model.num_hidden_layers);
+    let own = plan.policy.weights.map(|share| (share / step).round());
+    let moved = |device: i32, host: i32| {
+        let [device, host] = [(Tier::Device, device), (Tier::Host, host)]
+            .map(|(tier, steps)| (step * (own[tier] + f64::from(steps))).clamp(0.0, 1.0));
+        let disk = 1.0 - device - host;
+        let disk = if disk.abs() < 1e-9 { 0.0 } else { disk };
+        (disk >= 0.0).then_some(PerTier { device, host, disk })
+    };
+    let steps = (-most..=most).flat_map(|d| (-most..=most).filter_map(move |h| moved(d, h)));
+    let mut policies = Vec::new();
+    for weights in steps {
+        for granularity in [Granularity::Spread, Granularity::Layer] {
+            let policy = Policy {
+                weights,
+                granularity,
+                ..plan.policy
+            };
+            let settled = Policy {
+                cache: mostly(&policy.cache),
+                activations: mostly(&policy.activations),
+                ..policy
+            };
+            policies.push(policy);
+            policies.extend((settled != policy).then_some(settled));
+        }
+    }
+    policies
+}
+
+/// All in the tier that has most.
+fn mostly(shares: &PerTier<f64>) -> PerTier<f64> {
+    let most = Tier::ALL
+        .into_iter()
+        .max_by(|a, b| shares[*a].total_cmp(&shares[*b]));
+    PerTier::from_fn(|tier| f64::from(u8::from(Some(tier) == most)))
 }
 
 /// The plan of one sequence that exceeds a maker's room by least. Whole tensors take more than their shares, so placements are sought
@@ -157,6 +216,16 @@ fn nearest_of(search: &Search<'_>, maker: &Maker) -> Result<Infeasible, PlanErro
         }
         room = room.less(all.exceeded(&all.needs(&nearest.nearest)?));
         nearest = nearest.or_nearer(found(&room)?);
+    }
+    for _ in 0..AGAIN {
+        if nearest.fits() {
+            break;
+        }
+        let nearer = least_of((maker, search.profile), beside(&nearest.nearest))?;
+        if nearest.lack <= nearer.lack {
+            break;
+        }
+        nearest = nearer;
     }
     Ok(nearest)
 }

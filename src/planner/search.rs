@@ -38,6 +38,9 @@ const BEST: usize = 2;
 /// By what factor the closed form, which thinks that all overlaps, may misjudge one plan beside another.
 pub(super) const CLOSED_FORM_OFF: f64 = 1.5;
 
+/// GPU batches of a plan that was found as the nearest one and fits, at most, where prompts have no end.
+const MORE_BATCHES: u64 = 64;
+
 /// What all parts of one search share.
 #[derive(Clone)]
 pub(super) struct Search<'a> {
@@ -269,8 +272,30 @@ impl<'a> Search<'a> {
         if !nearest.fits() {
             return Ok(Fit::Infeasible(Box::new(nearest)));
         }
-        let plan = Judged::in_full(nearest.nearest, self.profile)?;
+        let plan = match self.limit {
+            None => self.with_more_batches(nearest.nearest),
+            Some(_) => nearest.nearest,
+        };
+        let plan = Judged::in_full(plan, self.profile)?;
         Ok(Fit::Plans(vec![plan]))
+    }
+
+    /// The same plan with twice the GPU batches as often as these fit, up to all prompts: they share what is brought for them.
+    fn with_more_batches(&self, mut plan: Plan) -> Plan {
+        let prompts = self.maker.workload().num_prompts.unwrap_or(MORE_BATCHES);
+        loop {
+            let policy = Policy {
+                num_gpu_batches: 2 * plan.policy.num_gpu_batches,
+                ..plan.policy
+            };
+            let more = self.maker.plan(policy);
+            let is_asked =
+                u64::from(policy.num_gpu_batches) <= prompts && policy.validate().is_ok();
+            if !is_asked || !self.maker.fits(&more) {
+                return plan;
+            }
+            plan = more;
+        }
     }
 }
 

@@ -4,7 +4,6 @@ use plimsoll_core::placement::PAGE_BYTES;
 use plimsoll_core::plan::{ChosenBy, Plan};
 use plimsoll_core::policy::{Granularity, Policy};
 use plimsoll_core::tier::{PerTier, Tier};
-use plimsoll_core::units::Bytes;
 use plimsoll_core::workload::Workload;
 
 use super::bound::Bound;
@@ -50,10 +49,10 @@ impl Maker {
         }
     }
 
-    /// The same where tiers have at least so much.
-    pub(super) fn with_tiers(&self, needs: &PerTier<Bytes>) -> Maker {
+    /// The same where tiers have so much.
+    pub(super) fn with_tiers(&self, tiers: PerTier<f64>) -> Maker {
         let mut room = self.room;
-        room.tiers = PerTier::from_fn(|tier| room.tiers[tier].max(needs[tier].as_f64()));
+        room.tiers = tiers;
         Maker {
             room,
             ..self.clone()
