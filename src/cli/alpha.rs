@@ -67,7 +67,7 @@ pub struct Args {
     /// Where the disk tier's file would go
     #[arg(long, value_name = "DIR", default_value = ".")]
     disk_dir: PathBuf,
-    /// This machine's profile, to which the curves are added
+    /// This machine's profile, to which the curves are added, with --output
     #[arg(long, value_name = "PROFILE", requires = "output")]
     hw: Option<String>,
     /// Where the profile with the curves goes

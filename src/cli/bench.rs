@@ -44,8 +44,8 @@ pub struct Args {
     /// Where a disk tier's file would go
     #[arg(long, default_value = ".", value_name = "DIR")]
     disk_dir: PathBuf,
-    /// Where the result goes beside what is printed: a line for each way to compute a part (.csv), its picture (.svg, .png), else
-    /// JSON; may be given more than once
+    /// Where the result goes beside what is printed: a line for each way to compute a part (.csv), its picture (.svg, .png), or
+    /// JSON (.json, or no ending); may be given more than once
     #[arg(short, long, value_name = "FILE")]
     output: Vec<PathBuf>,
     /// How the result is printed
@@ -61,6 +61,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Outputs::of(args.output.iter().map(|file| ("--output", Some(&**file))))
         .sparing(args.hw.as_deref(), [&*args.model])
         .check()?;
+    args.output.iter().try_for_each(|file| is_known(file))?;
     let profile = args.hw.as_deref();
     let profile = profile.map(|hw| args.backend.profile(hw, "this is measured"));
     let profile = profile.transpose()?;
@@ -102,6 +103,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Format::Json => print_json(&report),
     }?;
     written
+}
+
+/// That a file's extension asks for something; without one it is JSON.
+fn is_known(file: &Path) -> Result<(), Failure> {
+    let is_json = file.extension().is_none_or(|end| end == "json");
+    match FileKind::by_extension(file) {
+        None if !is_json => {
+            let file = file.display();
+            let line = format!(
+                "--output {file}: it is not known what to write; end it in .json, .csv, .svg or .png"
+            );
+            Err(Failure::new(Exit::Usage, line))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes what a file's extension asks for.

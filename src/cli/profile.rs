@@ -37,7 +37,7 @@ pub struct Args {
     /// The profile's name
     #[arg(long, default_value = "this-machine")]
     name: String,
-    /// Element types to measure
+    /// Element types to measure, with commas between
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["f32", "f16"])]
     dtype: Vec<DtypeName>,
     /// Models for whose matrices each implementation of a product is timed, beside the probe's own: executors then choose

@@ -29,7 +29,7 @@ pub(super) struct WhatIf {
     #[command(flatten)]
     #[serde(flatten)]
     memory: MemoryIf,
-    /// What if the disk had (0: there is none)
+    /// What if the disk had so much room, in GB of 10^9 bytes (0: there is none)
     #[arg(long, value_name = "GB", value_parser = gigabytes_or_none, allow_negative_numbers = true)]
     disk_gb: Option<f64>,
 }
@@ -40,7 +40,7 @@ pub(super) struct MemoryIf {
     /// What if the device had so much memory, in GB of 10^9 bytes
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
     device_gb: Option<f64>,
-    /// What if the host had
+    /// What if the host had so much memory, in GB of 10^9 bytes
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
     host_gb: Option<f64>,
 }

@@ -31,6 +31,10 @@ pub fn find_profile(wanted: &str) -> Result<HardwareProfile, InputError> {
         return read_profile(path);
     }
     let name = wanted.strip_suffix(".toml").unwrap_or(wanted);
+    let with_end = PathBuf::from(format!("{name}.toml"));
+    if !is_plain(name) && with_end.is_file() {
+        return read_profile(&with_end);
+    }
     let in_folder = Path::new(FOLDER).join(format!("{name}.toml"));
     if is_plain(name) && in_folder.is_file() {
         return read_profile(&in_folder);
