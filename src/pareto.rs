@@ -8,16 +8,18 @@ use plimsoll_core::hardware::HardwareProfile;
 use plimsoll_core::lower::page_locked_bytes;
 use plimsoll_core::model::ModelSpec;
 use plimsoll_core::placement::WeightPlacement;
+use plimsoll_core::plan::Plan;
 use plimsoll_core::policy::{Granularity, Policy, Schedule};
 use plimsoll_core::program::HostPages;
 use plimsoll_core::term::Term;
-use plimsoll_core::units::Bytes;
+use plimsoll_core::units::{Bytes, Seconds};
 use plimsoll_core::workload::Workload;
+use plimsoll_sim::predict;
 use serde::Serialize;
 
 use crate::baseline::{Baseline, System};
 use crate::parallel::{Watch, on_all_processors, watched};
-use crate::planner::{Bound, Outcome, PlanError};
+use crate::planner::{Block, Bound, Outcome, PlanError};
 
 /// Where doubling ends at the latest.
 const EFFECTIVE_BATCH_MAX: u32 = 4096;
@@ -165,7 +167,10 @@ fn predicted(
     let mut placed: Vec<(usize, Best)> = blocks.into_iter().enumerate().collect();
     placed.sort_by_key(|(_, best)| Reverse(best.sequences));
     let predicted = watched(placed, watch, &|(place, best): (usize, Best)| {
-        let outcome = best.outcome.predicted(profile)?;
+        let mut outcome = best.outcome.predicted(profile)?;
+        if let Outcome::Fits(block) = &mut outcome {
+            block.latency_s = alone(block, profile)?;
+        }
         Ok((place, Best { outcome, ..best }))
     });
     let mut placed = predicted
@@ -173,6 +178,25 @@ fn predicted(
         .collect::<Result<Vec<_>, PlanError>>()?;
     placed.sort_by_key(|(place, _)| *place);
     Ok(placed.into_iter().map(|(_, best)| best).collect())
+}
+
+/// The time of a block's prompts. Of a diagonal schedule in its steady state a block's worth comes out in less, since it begins before
+/// the one before has ended: what a prompt takes it does not say.
+fn alone(block: &Block, profile: &HardwareProfile) -> Result<Seconds, PlanError> {
+    let plan = &block.plan;
+    if plan.policy.schedule != Schedule::Diagonal {
+        return Ok(block.latency_s);
+    }
+    let workload = Workload {
+        num_prompts: Some(plan.policy.block_size()),
+        ..plan.workload
+    };
+    let alone = Plan {
+        workload,
+        prediction: None,
+        ..plan.clone()
+    };
+    Ok(predict(&alone, profile)?.latency_s)
 }
 
 /// A system's blocks, ranked by simulations of a part.

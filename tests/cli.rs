@@ -55,6 +55,8 @@ fn wrong_flags_are_refused_in_a_line() {
         &["--percent", "weights", "120%"],
     );
     place.refused(&line("60 60 0 100 0 100"), 2, &["--percent", "weights"]);
+    place.refused(&line(".2 .8 0 1 0 1"), 2, &["--percent", "fractions"]);
+    place.text(&line("1 0 0 0 0 0"));
     place.refused(
         &line("-5 80 0 100 0 100"),
         2,
@@ -287,6 +289,7 @@ fn an_output_does_not_take_an_inputs_place() {
     place.write("my.toml", &common::small_machine(common::SMALL));
     for (asked, input) in [
         ("plan --hw my.toml --model opt-125m -o", "my.toml"),
+        ("plan --hw ./my --model opt-125m -o", "my.toml"),
         ("plan --hw t4 --model my.toml -o", "my.toml"),
         ("bench --hw my.toml --model opt-125m -o", "my.toml"),
         ("profile --model my.toml -o", "my.toml"),
@@ -305,6 +308,22 @@ fn an_output_does_not_take_an_inputs_place() {
     }
     let twice = "pareto --hw t4 --model opt-125m -o p.svg -o p.png -o ./p.svg";
     place.refused(twice, 2, &["--output", "p.svg", "is given twice"]);
+}
+
+#[test]
+fn a_profile_is_found_without_its_end_and_an_empty_table_is_said_to_be() {
+    let place = Place::new();
+    place.write("my.toml", &common::small_machine(common::SMALL));
+    let shown = |hw: &str| place.text(&format!("hw show {hw} --format toml"));
+    assert_eq!(shown("./my"), shown("my.toml"));
+    place.write("runs.csv", "");
+    place.refused(
+        "score --hw t4 --runs runs.csv",
+        4,
+        &["is empty", "prompt_len"],
+    );
+    let unknown = "bench --model opt-125m -o x.pdf";
+    place.refused(unknown, 2, &["x.pdf", ".csv"]);
 }
 
 #[test]

@@ -275,6 +275,10 @@ fn plans_page_lock_no_more_than_the_machine_is_known_to_let() {
         &model("opt-30b"),
         &request(FLEXGEN),
     );
+    // Nothing is nothing but what copies pass through.
+    let (none, locked, bytes) = found(Some(0));
+    assert_eq!(locked, PageLocked::NONE);
+    assert!(bytes > 0 && none < some, "{bytes} {none}");
 }
 
 /// The first tensor on disk has page-locked buffers to go through, of which the closed form knows a share only.

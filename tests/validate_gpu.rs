@@ -127,6 +127,21 @@ fn what_fails_is_told_and_the_others_go_on() {
     assert_eq!(calls(folder.path()), expected);
     let times = fs::read_to_string(folder.path().join("out/times.txt")).expect("a file");
     assert!(times.contains("bench FAILED with exit code 5"), "{times}");
+    // What a kernel computes wrongly is no reason to lose what else is found.
+    let folder = place("none");
+    let program = folder.path().join("plimsoll");
+    let text = fs::read_to_string(&program).expect("a script") + "[ \"$1\" != doctor ] || exit 1\n";
+    fs::write(&program, text).expect("a file");
+    let output = run(folder.path(), &["--only", "doctor,validate"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(calls(folder.path()), ["doctor", "doctor", "validate"]);
+    // Killed for what it is alone.
+    let text = "#!/bin/sh\necho \"$@\" >>calls\n[ \"$1\" != profile ] || kill -SEGV $$\n";
+    fs::write(&program, text).expect("a file");
+    fs::remove_file(folder.path().join("calls")).expect("it was called");
+    let output = run(folder.path(), &["--only", "profile,validate"]);
+    assert_eq!(output.status.code(), Some(139), "{output:?}");
+    assert_eq!(calls(folder.path()), ["doctor", "profile", "validate"]);
     let output = run(folder.path(), &["--only", "bench,all"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }

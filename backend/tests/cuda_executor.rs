@@ -17,7 +17,7 @@ use cuda::runs::{
     ties, uneven, unordered, workload,
 };
 use plimsoll_backend::cpu::{CpuExecutor, CpuOptions};
-use plimsoll_backend::dispatch::{Dispatch, Weights};
+use plimsoll_backend::dispatch::{Dispatch, Known, Weights};
 use plimsoll_backend::probe::{PageableCopies, ProbeOptions};
 use plimsoll_backend::weights::{Synthetic, WeightError, WeightSource};
 use plimsoll_core::Dtype;
@@ -363,11 +363,8 @@ fn the_vendors_library_computes_no_products_that_share_their_input() {
     }
 }
 
-/// Each shape of the model has its curve over rows, and its products are computed by what was measured.
-#[test]
-fn products_are_measured_before_the_clock_starts() {
-    // What is computed does not matter here, and would take minutes.
-    let card = FakeCard::idle();
+/// What a card that has a plan's products measured first has measured.
+fn measured_on(card: Arc<FakeCard>) -> Vec<Known> {
     let (model, source) = subject("tiny-mistral");
     let own = policy((2, 1), DEVICE, "weights");
     let plan = plan(&model, Dtype::F16, own, workload(4, 2, 2));
@@ -380,7 +377,22 @@ fn products_are_measured_before_the_clock_starts() {
         ..CpuOptions::new(dir.path())
     };
     CpuExecutor::new(&plan, lowering.placement(), &*source, &options).expect("an executor");
-    let known = dispatch.known();
+    dispatch.known()
+}
+
+/// What is timed may take more than others leave.
+#[test]
+fn a_card_without_room_to_measure_some_products_goes_on_without() {
+    let all = measured_on(FakeCard::idle()).len();
+    let some = measured_on(FakeCard::idle_with(Fault::HasNoRoom(3))).len();
+    assert_eq!(some, all - 3);
+}
+
+/// Each shape of the model has its curve over rows, and its products are computed by what was measured.
+#[test]
+fn products_are_measured_before_the_clock_starts() {
+    // What is computed does not matter here, and would take minutes.
+    let known = measured_on(FakeCard::idle());
     // K and V; down; queries; the output; a gate; Q, K and V together; the head, and gate and up together. First whole, since in 4 bits
     // a choice among these is one of two ways.
     let expected = [

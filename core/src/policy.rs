@@ -193,9 +193,6 @@ pub enum PolicyError {
         /// What was given.
         percent: f64,
     },
-    /// All shares are at most 1%, as if they were fractions.
-    #[error("all are at most 1, as fractions are; write percents, 20 for a fifth")]
-    Fractions,
     /// Shares do not add up.
     #[error("{key} add up to {percent}% over device, host and disk; they must make 100%")]
     Sum {
@@ -238,7 +235,7 @@ impl Policy {
     /// overlap on, no CPU attention, nothing compressed, the cache pageable.
     ///
     /// # Errors
-    /// A share outside 0 to 100, a pair above 100 by more than a rounding error, or [`PolicyError::Fractions`].
+    /// A share outside 0 to 100, or a pair above 100 by more than a rounding error.
     pub fn from_percent(
         gpu_batch_size: u32,
         num_gpu_batches: u32,
@@ -250,10 +247,6 @@ impl Policy {
             // A pair above 100 leaves nothing; the check of the sum has it.
             disk: ((100.0 - device - host) / 100.0).max(0.0),
         };
-        let most = percent.iter().copied().fold(0.0, f64::max);
-        if percent.iter().all(|share| *share >= 0.0) && most > 0.0 && most <= 1.0 {
-            return Err(PolicyError::Fractions);
-        }
         let [wg, wc, cg, cc, hg, hc] = percent;
         let policy = Policy {
             gpu_batch_size,

@@ -295,6 +295,27 @@ fn errors_of_runs_on_a_parent_say_whose_they_are() {
     assert_eq!(of(&parse(&own).expect("a profile")), None);
 }
 
+/// What a larger host allows says nothing of a smaller one, whether a child has it or somebody asks what if.
+#[test]
+fn a_smaller_host_does_not_inherit_what_may_be_page_locked() {
+    let parent = embedded::profile("t4").expect("embedded");
+    let lockable = |profile: &HardwareProfile| profile.tiers.page_lockable_bytes.is_some();
+    for (gb, known) in [(223, true), (65, true), (64, false), (32, false)] {
+        let text = format!(
+            "name = \"child\"\nextends = \"t4\"\n[sources.mine]\nkind = \"datasheet\"\nfrom = \"its box\"\ndate = \"2026\"\n\
+             [tiers]\nhost_capacity_bytes = {{ value = {gb}e9, source = \"mine\" }}\n"
+        );
+        let child = HardwareProfile::parse(&text, "child.toml", &embedded::parent);
+        assert_eq!(lockable(&child.expect("a profile")), known, "{gb} GB");
+        let asked = parent.with_capacities(None, Some(Bytes(gb * 1_000_000_000)), None);
+        assert_eq!(lockable(&asked), known, "{gb} GB");
+    }
+    let own = parent
+        .to_toml()
+        .replace("value = 64000000000", "value = 300000000000");
+    assert!(lockable(&parse(&own).expect("a profile")));
+}
+
 #[test]
 fn a_child_replaces_arrays_and_brings_sources() {
     let child = parse(

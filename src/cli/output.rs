@@ -7,7 +7,9 @@ use plimsoll_core::units::Bytes;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
-use crate::files::{check_writable, files_of_model, is_file, is_standard_input, same_file};
+use crate::files::{
+    check_writable, file_of_profile, files_of_model, is_file, is_standard_input, same_file,
+};
 
 /// Prints a text. That nobody reads any more is no failure, and keeps nothing else from being done or said.
 ///
@@ -71,11 +73,12 @@ impl<'a> Outputs<'a> {
         hw: Option<&'a str>,
         models: impl IntoIterator<Item = &'a str>,
     ) -> Outputs<'a> {
-        let hw = hw.map(Path::new).filter(|hw| hw.is_file());
+        let hw = hw.and_then(file_of_profile).map(|file| ("--hw", file));
         let models = models.into_iter().flat_map(files_of_model);
         self.read
             .extend(models.map(|file| ("a file of --model", file)));
-        self.apart_from([("--hw", hw)])
+        self.read.extend(hw);
+        self
     }
 
     /// Refuses, before the work begins, what could not be written when it is done, and what would take another file's place.

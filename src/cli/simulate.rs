@@ -373,10 +373,20 @@ fn from_flags(args: &Args) -> anyhow::Result<(Plan, HardwareProfile)> {
     Ok((plan, profile))
 }
 
+/// Whether shares are of one and not of a hundred: percents as small leave nearly all of everything to the disk.
+fn are_fractions(percent: &[f64; 6]) -> bool {
+    percent.iter().all(|share| *share <= 1.0) && percent.iter().sum::<f64>() > 1.0
+}
+
 fn policy(args: &Args, profile: &HardwareProfile) -> anyhow::Result<Policy> {
     let given = "clap has asked for it";
     let percent = args.percent.as_deref().expect(given);
     let percent: [f64; 6] = percent.try_into().expect("clap has counted six");
+    if are_fractions(&percent) {
+        let line =
+            "--percent: all values are at most 1, as fractions are; write percents, 20 for a fifth";
+        return Err(Failure::new(Exit::Usage, line).into());
+    }
     let batch = args.gpu_batch_size.expect(given);
     let policy = Policy::from_percent(batch, args.num_gpu_batches, percent)
         .map_err(|error| Failure::new(Exit::Usage, format!("--percent: {error}")))?;

@@ -152,7 +152,7 @@ impl<'a> Header<'a> {
         let Some(missing) = needed.iter().find(|name| self.place(name).is_none()) else {
             return Ok(());
         };
-        if self.names.iter().all(str::is_empty) {
+        if self.names.is_empty() {
             let remedy = format!("write a line with the columns {}", needed.join(", "));
             return Err(InputError::bad_whole_file(self.path, "is empty", remedy));
         }

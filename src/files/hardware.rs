@@ -26,26 +26,31 @@ pub struct Listed {
 /// # Errors
 /// A name that no profile has, or a file that is not a profile.
 pub fn find_profile(wanted: &str) -> Result<HardwareProfile, InputError> {
-    let path = Path::new(wanted);
-    if path.is_file() {
-        return read_profile(path);
-    }
-    let name = wanted.strip_suffix(".toml").unwrap_or(wanted);
-    let with_end = PathBuf::from(format!("{name}.toml"));
-    if !is_plain(name) && with_end.is_file() {
-        return read_profile(&with_end);
-    }
-    let in_folder = Path::new(FOLDER).join(format!("{name}.toml"));
-    if is_plain(name) && in_folder.is_file() {
-        return read_profile(&in_folder);
+    if let Some(file) = file_of_profile(wanted) {
+        return read_profile(&file);
     }
     // As vendors write them: T4, RTX3090.
-    let name = name.to_lowercase();
+    let name = without_end(wanted).to_lowercase();
     if let Some(text) = embedded::text(&name) {
         let origin = format!("{name}.toml");
         return Ok(HardwareProfile::parse(text, &origin, &embedded::parent)?);
     }
     Err(not_found(wanted, &name))
+}
+
+/// The file that such words stand for: a path, with its end or without, or a name in the folder. None of an embedded profile.
+pub fn file_of_profile(wanted: &str) -> Option<PathBuf> {
+    let name = without_end(wanted);
+    let with_end = match is_plain(name) {
+        true => Path::new(FOLDER).join(format!("{name}.toml")),
+        false => PathBuf::from(format!("{name}.toml")),
+    };
+    let files = [PathBuf::from(wanted), with_end];
+    files.into_iter().find(|file| file.is_file())
+}
+
+fn without_end(wanted: &str) -> &str {
+    wanted.strip_suffix(".toml").unwrap_or(wanted)
 }
 
 /// All profiles that have a name: those of the folder hide embedded ones of the same name.

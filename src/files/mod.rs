@@ -25,7 +25,7 @@ pub use csv_text::{CsvText, Header};
 pub use digest::digest_of_checkpoint;
 pub use error::InputError;
 pub use generation::GenerationConfig;
-pub use hardware::{Listed, find_profile, list_profiles};
+pub use hardware::{Listed, file_of_profile, find_profile, list_profiles};
 pub use kernel_cache::kernel_cache;
 pub use lengths::read_lengths;
 pub use model::{FoundModel, files_of_model, find_model, first_difference};

@@ -142,7 +142,8 @@ pub(super) fn nearest(search: &Search<'_>) -> Result<Infeasible, PlanError> {
     Ok(nearest)
 }
 
-/// What is nearest where each tier has just what is needed, or that where it has less: none where it fits on both machines.
+/// What is nearest and does not fit where each tier has just what is needed, or where those that have more keep it; none where
+/// something fits on both machines.
 fn lacking_there(search: &Search<'_>, needs: &PerTier<Bytes>) -> Result<Option<Policy>, PlanError> {
     let own = &search.maker;
     let needs = needs.map(Bytes::as_f64);
@@ -157,7 +158,7 @@ fn lacking_there(search: &Search<'_>, needs: &PerTier<Bytes>) -> Result<Option<P
 }
 
 /// How far the shares of weights beside a plan's own go that are tried, and in which steps, in layers.
-const BESIDE: (i32, f64) = (5, 1.0 / 6.0);
+const BESIDE: (i32, f64) = (4, 1.0 / 6.0);
 
 /// A plan's policy with shares of weights near its own: where all tiers are nearly full it takes tensors of the right sizes to fill
 /// them, and which ones go where changes with every step. Steps are whole from zero on, and cache and activations may lie where most

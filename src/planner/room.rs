@@ -70,6 +70,20 @@ impl Room {
         }
     }
 
+    /// What of a plan counts as page-locked. Where nothing may be, what copies pass through does not: there is no plan without.
+    fn locked(&self, plan: &Plan) -> Result<Bytes, LowerError> {
+        if self.page_locked.is_infinite() {
+            return Ok(Bytes::ZERO);
+        }
+        let all = page_locked_bytes(plan)?;
+        if self.page_locked > 0.0 {
+            return Ok(all);
+        }
+        let mut pageable = plan.clone();
+        pageable.policy.page_locked = PageLocked::NONE;
+        Ok(all.saturating_sub(page_locked_bytes(&pageable)?))
+    }
+
     /// The same where anything may be page-locked.
     pub(super) fn locking_anything(self) -> Room {
         Room {
@@ -122,7 +136,11 @@ impl Room {
                 Bound::Tier(tier) => &form.memory()[tier],
                 Bound::PageLocked => form.page_locked(),
             };
-            (row, self[bound])
+            // As `locked`: shares decide nothing of what copies pass through.
+            match bound == Bound::PageLocked && self.page_locked <= 0.0 {
+                true => (row, f64::INFINITY),
+                false => (row, self[bound]),
+            }
         })
     }
 
@@ -136,10 +154,7 @@ impl Room {
     pub(super) fn needs(&self, plan: &Plan) -> Result<Needs, LowerError> {
         Ok(Needs {
             tiers: footprint(plan)?,
-            page_locked: match self.page_locked.is_finite() {
-                true => page_locked_bytes(plan)?,
-                false => Bytes::ZERO,
-            },
+            page_locked: self.locked(plan)?,
         })
     }
 
@@ -160,7 +175,7 @@ impl Room {
     pub(super) fn locking_less(&self, mut plan: Plan) -> Result<Plan, LowerError> {
         let asked = self.page_locked.is_finite();
         for policy in less_locked(plan.policy).filter(|_| asked) {
-            if page_locked_bytes(&plan)?.as_f64() <= self.page_locked {
+            if self.locked(&plan)?.as_f64() <= self.page_locked {
                 break;
             }
             plan.policy = policy;

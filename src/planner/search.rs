@@ -38,7 +38,7 @@ const BEST: usize = 2;
 /// By what factor the closed form, which thinks that all overlaps, may misjudge one plan beside another.
 pub(super) const CLOSED_FORM_OFF: f64 = 1.5;
 
-/// GPU batches of a plan that was found as the nearest one and fits, at most, where prompts have no end.
+/// Sequences of a plan that was found as the nearest one and fits, at most, where prompts have no end.
 const MORE_BATCHES: u64 = 64;
 
 /// What all parts of one search share.
@@ -280,7 +280,7 @@ impl<'a> Search<'a> {
         Ok(Fit::Plans(vec![plan]))
     }
 
-    /// The same plan with twice the GPU batches as often as these fit, up to all prompts: they share what is brought for them.
+    /// The same plan with twice the GPU batches as often as these fit and there are prompts for them: they share what is brought.
     fn with_more_batches(&self, mut plan: Plan) -> Plan {
         let prompts = self.maker.workload().num_prompts.unwrap_or(MORE_BATCHES);
         loop {
@@ -289,8 +289,7 @@ impl<'a> Search<'a> {
                 ..plan.policy
             };
             let more = self.maker.plan(policy);
-            let is_asked =
-                u64::from(policy.num_gpu_batches) <= prompts && policy.validate().is_ok();
+            let is_asked = policy.block_size() <= prompts && policy.validate().is_ok();
             if !is_asked || !self.maker.fits(&more) {
                 return plan;
             }

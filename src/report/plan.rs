@@ -383,9 +383,7 @@ pub fn intervals_machine(plan: &Plan, profile: &HardwareProfile) -> String {
 pub fn locks_much(plan: &Plan, profile: &HardwareProfile) -> String {
     let locked = page_locked_bytes(plan).unwrap_or_default();
     let host = profile.tiers.host_capacity_bytes.value;
-    let allowed = profile.tiers.page_lockable_bytes.as_ref();
-    // What a larger host allows says nothing of this one.
-    match allowed.filter(|most| most.value < host) {
+    match &profile.tiers.page_lockable_bytes {
         Some(most) if locked > most.value => format!(
             "note       {locked} of the host are page-locked, and {} is known to allow {}\n",
             profile.name, most.value

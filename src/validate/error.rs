@@ -53,7 +53,8 @@ impl Why {
     pub(super) fn is_interruption(&self) -> bool {
         matches!(
             self,
-            Why::Drive(DriveError::Execution(ExecutionError::Interrupted))
+            Why::Cpu(CpuError::Interrupted)
+                | Why::Drive(DriveError::Execution(ExecutionError::Interrupted))
         )
     }
 
@@ -63,5 +64,17 @@ impl Why {
             case: case.to_owned(),
             why: self,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interruption_is_one_wherever_it_comes() {
+        assert!(Why::interrupted().is_interruption());
+        assert!(Why::from(CpuError::Interrupted).is_interruption());
+        assert!(!Why::from(CpuError::NoPrompts).is_interruption());
     }
 }

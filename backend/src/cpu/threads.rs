@@ -28,6 +28,8 @@ pub(crate) struct Doers<'a> {
 /// A machine's threads, the scheduler that hands them tasks, and the trace of those that ended. Joined when dropped.
 pub(crate) struct Threads {
     scheduler: Arc<Scheduler>,
+    /// The resources that are streams of a GPU, a bit each.
+    streams: u128,
     handles: Vec<JoinHandle<()>>,
     trace: Trace,
 }
@@ -40,6 +42,7 @@ impl Threads {
         let streams = streams.map_or(0, |_| executor::streams_of(machine));
         Threads {
             scheduler: Arc::new(Scheduler::new(machine, interrupt, streams)),
+            streams,
             handles: Vec::new(),
             trace: Trace::default(),
         }
@@ -47,13 +50,16 @@ impl Threads {
 
     /// Starts one for each resource, and two for one that is a GPU's stream.
     pub fn start(&mut self, machine: &Machine, doers: &Doers<'_>) -> Result<(), CpuError> {
-        let mut streams = 0;
         if let Some(issue) = &doers.streams {
-            streams = executor::streams_of(machine);
             executor::start(machine, (issue, &self.scheduler), &mut self.handles)?;
         }
         let host = (&doers.host, &self.scheduler);
-        worker::start(machine, host, (doers.cores, streams), &mut self.handles)
+        worker::start(
+            machine,
+            host,
+            (doers.cores, self.streams),
+            &mut self.handles,
+        )
     }
 
     /// What hands out tasks.

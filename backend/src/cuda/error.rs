@@ -121,3 +121,10 @@ pub enum CudaError {
         takes: &'static str,
     },
 }
+
+impl CudaError {
+    /// Whether there is too little memory, and nothing else is wrong.
+    pub(crate) fn is_of_room(&self) -> bool {
+        matches!(self, CudaError::Memory { .. } | CudaError::ArenaFull { .. })
+    }
+}

@@ -247,6 +247,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_gives_up_waits_for_no_more_of_it() {
+        let asked = std::cell::Cell::new(0);
+        let is_over = || asked.replace(asked.get() + 1) == 2;
+        let whole = Bytes(4 * PRESENT_AT_ONCE as u64);
+        let arena = Arena::unless("host", whole, &is_over).expect("memory");
+        assert!(arena.is_none() && asked.get() == 3);
+    }
+
+    #[test]
     fn a_range_past_the_end_is_refused_by_tier_and_size() {
         let arena = Arena::new("device", Bytes(10_000)).expect("memory");
         // SAFETY: nothing else touches the arena.

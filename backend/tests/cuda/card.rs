@@ -13,6 +13,7 @@ use half::{bf16, f16};
 use plimsoll_backend::cuda::raw::Product;
 use plimsoll_backend::cuda::{Card, CopyRows, CudaError, KernelDevice, Launch};
 use plimsoll_core::Dtype;
+use plimsoll_core::units::Bytes;
 
 use super::emulator::{Emulator, emulator};
 
@@ -66,6 +67,8 @@ pub enum Fault {
     FailsAt(u64),
     /// After so many of them the next is not taken.
     RefusesAt(u64),
+    /// So often there is no room when memory is asked for.
+    HasNoRoom(usize),
     /// Whoever asks for the time between events after so many times panics.
     PanicsAt(u64),
 }
@@ -116,6 +119,8 @@ struct State {
     /// By stream, its tasks in order; one that has begun only has no end.
     stamps: Vec<Vec<Stamp>>,
     memory: Vec<Vec<u128>>,
+    /// How often memory was asked for.
+    takes: usize,
     /// Memory of the host that is page-locked: addresses and lengths.
     locked: Vec<(u64, usize)>,
     /// By stream, copies from or to memory of the host that is not.
@@ -530,9 +535,17 @@ impl Card for FakeCard {
     fn take(&self, bytes: usize) -> Result<u64, CudaError> {
         // What nobody wrote is a NaN.
         self.log(Call::Take);
+        let mut state = self.shared.lock();
+        state.takes += 1;
+        if matches!(self.shared.fault, Some(Fault::HasNoRoom(times)) if state.takes <= times) {
+            return Err(CudaError::Memory {
+                wanted: Bytes(bytes as u64),
+                why: "CUDA_ERROR_OUT_OF_MEMORY".to_owned(),
+            });
+        }
         let words = vec![u128::MAX; bytes.div_ceil(16)];
         let address = words.as_ptr() as u64;
-        self.shared.lock().memory.push(words);
+        state.memory.push(words);
         Ok(address)
     }
 

@@ -2,6 +2,8 @@
 
 use ::toml::{Table, Value};
 
+use super::reader::number;
+
 /// What a single number must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Range {
@@ -31,12 +33,13 @@ pub(super) fn entries(profile: &Table) -> Vec<Entry> {
 }
 
 fn collect(key: String, value: &Value, found: &mut Vec<Entry>) {
+    let of = |value: &Value| number(value).unwrap_or(f64::NAN);
     match value {
         Value::Table(table) => match table.get("source").and_then(Value::as_str) {
             Some(source) => found.push(Entry {
-                value: table.get("value").map(|it| (number(it), range(&key))),
+                value: table.get("value").map(|it| (of(it), range(&key))),
                 source: source.to_owned(),
-                spread: table.get("spread").map(number),
+                spread: table.get("spread").map(of),
                 key,
             }),
             None => {
@@ -52,11 +55,6 @@ fn collect(key: String, value: &Value, found: &mut Vec<Entry>) {
         }
         _ => {}
     }
-}
-
-fn number(value: &Value) -> f64 {
-    let whole = value.as_integer().map(|whole| whole as f64);
-    value.as_float().or(whole).unwrap_or(f64::NAN)
 }
 
 /// What the number of a key must be.

@@ -3,6 +3,7 @@
 use toml::{Table, Value};
 
 use super::error::{Fault, ProfileError};
+use super::reader::number;
 
 /// A text and its ancestors, the child first.
 pub(super) struct Layers(Vec<(String, Table)>);
@@ -64,7 +65,22 @@ impl Layers {
             merge(&mut merged, layer);
         }
         self.say_whose_residuals(&mut merged);
+        self.forget_larger_hosts_locks(&mut merged);
         merged
+    }
+
+    /// What may be page-locked of an older layer's host says nothing of a younger one's that is no larger than that.
+    fn forget_larger_hosts_locks(&self, merged: &mut Table) {
+        let [lockable, host] = ["page_lockable_bytes", "host_capacity_bytes"];
+        let youngest = |key: &str| self.youngest(&format!("tiers.{key}"));
+        let is_older = youngest(lockable) > youngest(host);
+        let Some(Value::Table(tiers)) = merged.get_mut("tiers").filter(|_| is_older) else {
+            return;
+        };
+        let value = |key: &str| number(tiers.get(key)?.get("value")?);
+        if value(lockable) >= value(host) {
+            tiers.remove(lockable);
+        }
     }
 
     /// Says of residuals that another profile has which one: what a child states otherwise, no run of its was compared with.

@@ -73,7 +73,7 @@ pub struct Tiers {
     pub device_reserved_bytes: Quantity<Bytes>,
     /// Host memory that no tensor gets: the system and the process itself.
     pub host_reserved_bytes: Quantity<Bytes>,
-    /// Host memory that can be page-locked; none: all of it.
+    /// Host memory that can be page-locked; none: all of it. Where it is 0, nothing is but what copies pass through.
     pub page_lockable_bytes: Option<Quantity<Bytes>>,
     /// Reading device memory from a kernel.
     #[serde(rename = "device_bandwidth_bytes_per_s")]

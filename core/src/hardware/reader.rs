@@ -383,7 +383,8 @@ fn map<T>(quantity: Quantity<f64>, unit: impl Fn(f64) -> T) -> Quantity<T> {
     }
 }
 
-fn number(value: &Value) -> Option<f64> {
+/// A number, whole or not.
+pub(super) fn number(value: &Value) -> Option<f64> {
     value
         .as_float()
         .or_else(|| value.as_integer().map(|whole| whole as f64))

@@ -29,6 +29,12 @@ impl HardwareProfile {
                 said.push(format!("{name} {bytes}"));
             }
         }
+        // What a larger host allows says nothing of a smaller one.
+        let is_smaller = host.is_some_and(|host| host < self.tiers.host_capacity_bytes.value);
+        let lockable = &mut tiers.page_lockable_bytes;
+        *lockable = lockable
+            .take()
+            .filter(|most| !is_smaller || host.is_none_or(|host| most.value < host));
         changed.say(&said);
         changed
     }

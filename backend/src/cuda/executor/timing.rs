@@ -314,7 +314,11 @@ fn time_and(
         return Ok(None);
     }
     let most = prompts.iter().chain(&ROWS).max().copied().unwrap_or(0);
-    let operands = Operands::new((card, dispatch), weights, most)?;
+    // A card without room for the operands chooses by what is known without a table.
+    let operands = match Operands::new((card, dispatch), weights, most) {
+        Err(error) if error.is_of_room() => return Ok(None),
+        operands => operands?,
+    };
     let mut tried = operands.of_table()?;
     for m in prompts.iter().copied() {
         let vendors = [Implementation::Conventional];
@@ -361,7 +365,7 @@ pub(super) fn load(
             (product.addresses.iter_mut()).zip([2 * m * k, 2 * n * k, result * m * n])
         {
             *address = match taken.room(bytes) {
-                Err(CudaError::Memory { .. } | CudaError::ArenaFull { .. }) => 0,
+                Err(error) if error.is_of_room() => 0,
                 room => room?,
             };
         }

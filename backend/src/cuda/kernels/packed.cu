@@ -5,8 +5,8 @@
 // Weights lie in bands of 64 rows that share a scale s and a minimum z for each column (groups.cu), so that a row of a band is
 // sum (x s) code + sum x z: x is multiplied once for all rows of a block, and codes are summed up as they are. A block has LINES
 // lines of a band, each a byte a column with codes of two rows; warps go along k, and a lane has 16 bytes of each line. A code is a
-// number without a conversion (`Code`). Where x is infinite, or x s is 2^38 or more, which f16 never reaches, the result is none, though
-// unpacked weights might give one.
+// number without a conversion (`Code`). Where x is infinite, or x s is 2^38 or more, which f16 never reaches, the result is no number,
+// though that of unpacked weights might be; and what is far below 2^-67, as in bf16 alone, may be lost.
 #include "groups.cuh"
 #include "product.cuh"
 
