@@ -242,6 +242,21 @@ impl<'a> Baseline<'a> {
             Decides::Splits => self.blocks.split(sequences, cache_on_device),
         }
     }
+
+    /// The same of schedules that end one block before the next begins; none where the system has no other.
+    ///
+    /// # Errors
+    /// As [`Baseline::block`].
+    pub fn ranked_block_by_block(&self, sequences: u32) -> Result<Option<Outcome>, PlanError> {
+        let Decides::Searches(rules) = &self.rules else {
+            return Ok(None);
+        };
+        let mut rules = rules.clone();
+        for choices in &mut rules.choices {
+            choices.retain(|choice| choice.schedule != Schedule::Diagonal);
+        }
+        self.blocks.best(&rules, sequences).map(Some)
+    }
 }
 
 /// Percentages of weights on device and host; cache and activations on the device.

@@ -40,9 +40,9 @@ pub struct Point {
     pub system: &'static str,
     /// Sequences in a block.
     pub effective_batch: u32,
-    /// The time of a block; none where it does not fit.
+    /// The time of a block; none where it does not fit. Of a diagonal one alone.
     pub latency_s: Option<f64>,
-    /// Generated tokens over that time.
+    /// Generated tokens over that time; of a diagonal block, over that of a block's worth of prompts that come without end.
     pub throughput_tok_s: Option<f64>,
     /// The lower end of its 90% interval; none where the machine is unprofiled.
     pub low_tok_s: Option<f64>,
@@ -221,6 +221,7 @@ fn curve(
             outcome,
         })
     };
+    let with_others = |blocks: Vec<Best>| with_block_by_block(&baseline, blocks);
     let Some(batches) = batches else {
         let favourite = baseline.favourite()?;
         let mut blocks = doubling(&best, favourite)?;
@@ -228,13 +229,41 @@ fn curve(
             && blocks.iter().all(|block| block.sequences != size)
         {
             blocks.push(best(size)?);
-            blocks.sort_by_key(|block| block.sequences);
         }
-        return Ok(blocks);
+        return with_others(blocks);
     };
     let sizes: BTreeSet<u32> = batches.iter().copied().collect();
     let all = on_all_processors(sizes.into_iter().collect(), &best);
-    all.into_iter().collect()
+    with_others(all.into_iter().collect::<Result<_, _>>()?)
+}
+
+/// With the best of other schedules where a block's is diagonal, which has more throughput and answers later; sizes ascending.
+fn with_block_by_block(
+    baseline: &Baseline<'_>,
+    mut blocks: Vec<Best>,
+) -> Result<Vec<Best>, PlanError> {
+    let is_diagonal = |best: &&Best| match &best.outcome {
+        Outcome::Fits(block) => block.plan.policy.schedule == Schedule::Diagonal,
+        Outcome::DoesNotFit(_) => false,
+    };
+    let diagonals = blocks.iter().filter(is_diagonal);
+    let diagonals = diagonals
+        .map(|best| (best.system, best.sequences))
+        .collect();
+    let other = |(system, sequences): (System, u32)| -> Result<Option<Best>, PlanError> {
+        let outcome = baseline.ranked_block_by_block(sequences)?;
+        let fits = outcome.filter(|outcome| matches!(outcome, Outcome::Fits(_)));
+        Ok(fits.map(|outcome| Best {
+            system,
+            sequences,
+            outcome,
+        }))
+    };
+    for found in on_all_processors(diagonals, &other) {
+        blocks.extend(found?);
+    }
+    blocks.sort_by_key(|block| block.sequences);
+    Ok(blocks)
 }
 
 /// Sizes that double.

@@ -210,14 +210,14 @@ fn rates(profile: &HardwareProfile) -> String {
     rates_note(profile, DTYPE).map_or(String::new(), |said| format!("Rates: {said}.\n"))
 }
 
-/// Says whose latency the points of one schedule have.
+/// Says what the figures of one schedule's points are of.
 fn steady(points: &[Point]) -> &'static str {
     match points
         .iter()
         .any(|p| p.schedule == Some(Schedule::Diagonal))
     {
         true => {
-            "Diagonal points are of the steady state: prompts come without end, and a first block takes longer.\n"
+            "Diagonal points have the throughput of prompts that come without end, and the latency of a block alone.\n"
         }
         false => "",
     }
