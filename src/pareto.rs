@@ -145,6 +145,11 @@ pub fn points(
     })?;
     let mut points: Vec<Point> = blocks.iter().map(Point::of).collect();
     for curve in points.chunk_by_mut(|a, b| a.system == b.system) {
+        let latency = |point: &Point| point.latency_s.unwrap_or(f64::INFINITY);
+        curve.sort_by(|a, b| {
+            let in_size = || latency(a).total_cmp(&latency(b));
+            a.effective_batch.cmp(&b.effective_batch).then_with(in_size)
+        });
         mark_frontier(curve);
     }
     Ok(points)

@@ -67,6 +67,12 @@ impl Frontier<'_> {
                 }),
             }
         }
+        // A larger block may answer sooner than a smaller one of another schedule.
+        let latency = |point: &Point| point.latency_s.unwrap_or(f64::INFINITY);
+        for curve in &mut curves {
+            let points = &mut curve.points;
+            points.sort_by(|a, b| latency(a).total_cmp(&latency(b)));
+        }
         curves
     }
 
