@@ -469,4 +469,32 @@ mod tests {
         let ascends = |pair: &[&Point]| pair[0].throughput_tok_s < pair[1].throughput_tok_s;
         assert!(frontier.windows(2).all(ascends));
     }
+
+    /// In the steady state a block's worth comes out in less time than any of its prompts takes.
+    #[test]
+    fn a_diagonal_point_has_its_blocks_own_latency_and_another_schedule_beside_it() {
+        let profile = embedded::profile("t4").unwrap();
+        let profile = profile.with_capacities(Some(Bytes(4_000_000_000)), None, None);
+        let model = registry::find("opt-6.7b").unwrap();
+        let setting = Setting {
+            profile: &profile,
+            model: &model,
+            workload: Workload {
+                prompt_len: 33,
+                gen_len: 4,
+                num_prompts: None,
+            },
+        };
+        let points = points(setting, &[System::Plimsoll], Some(&[1, 64]), &|_, _| ()).unwrap();
+        let is_diagonal = |point: &&Point| point.schedule == Some(Schedule::Diagonal);
+        let diagonal = points.iter().find(is_diagonal).expect("one of 64");
+        let steady = f64::from(diagonal.effective_batch * 4) / diagonal.throughput_tok_s.unwrap();
+        assert!(diagonal.latency_s.unwrap() > 1.05 * steady, "{diagonal:?}");
+        let beside = points
+            .iter()
+            .find(|point| point.effective_batch == diagonal.effective_batch && !is_diagonal(point));
+        let beside = beside.expect("zig-zag");
+        assert!(beside.latency_s < diagonal.latency_s, "{beside:?}");
+        assert!(points[0].latency_s < beside.latency_s && points[0].effective_batch == 1);
+    }
 }

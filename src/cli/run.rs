@@ -185,7 +185,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ..cpu
     };
     let mut answers = Answers::new(&prepared, reserved, report::shown(args.format));
-    report::announce(&prepared);
     let done = execute(args, &prepared, &options, &mut answers)?;
     report::write_and_print(args, &prepared, &done, answers.failure())
 }
@@ -239,7 +238,9 @@ fn execute(
     let around = Around::begin(predicted.filter(|_| plan.prediction.is_some()), options);
     let progress = Progress::new("passes", lowering.num_pieces());
     progress.say("taking memory, then passes");
-    let mut executor = CpuExecutor::new(plan, &placement, source, options)?;
+    let made = CpuExecutor::new(plan, &placement, source, options);
+    let mut executor = made.map_err(|error| stopped::before(args, error))?;
+    report::announce(prepared);
     executor.on_progress(|done, all| progress.bytes("weights", done, all));
     executor.set_prompts(&texts, &prepared.prompt_ids())?;
     let outlets = executor.outlets(&texts);

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll_backend::cpu::CpuExecutor;
+use plimsoll_backend::cpu::{CpuError, CpuExecutor};
 use plimsoll_core::control::{Controller, Decision, Run};
 use plimsoll_core::executor::{Executor, Until};
 use plimsoll_core::lower::{LowerError, Lowering, Texts};
 use plimsoll_core::plan::Plan;
 use plimsoll_core::units::Seconds;
 
+use super::super::Failure;
 use super::Args;
 use super::answers::Answers;
 use super::prepare::Prepared;
@@ -32,6 +33,21 @@ pub(super) fn keep(
         said += &keep_trace(path, answers.prepared, executor);
     }
     said
+}
+
+/// What stopped it before there was anything to keep: files stay as they are.
+pub(super) fn before(args: &Args, error: CpuError) -> anyhow::Error {
+    let file = args.output.as_deref().or(args.trace.as_deref());
+    match (&error, file) {
+        (CpuError::Interrupted, Some(file)) => {
+            let kept = format!(
+                "no token was generated, so {} is left as it was",
+                file.display()
+            );
+            Failure::noted(&error.into(), &kept).into()
+        }
+        _ => error.into(),
+    }
 }
 
 /// `tokens` are those of prompts that have no row yet, and of all prompts there are `count`.
