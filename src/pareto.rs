@@ -242,7 +242,7 @@ fn curve(
     with_others(all.into_iter().collect::<Result<_, _>>()?)
 }
 
-/// With the best of other schedules where a block's is diagonal, which has more throughput and answers later; sizes ascending.
+/// With the best of other schedules where a block's is diagonal, which has more throughput and answers later.
 fn with_block_by_block(
     baseline: &Baseline<'_>,
     mut blocks: Vec<Best>,
@@ -267,7 +267,6 @@ fn with_block_by_block(
     for found in on_all_processors(diagonals, &other) {
         blocks.extend(found?);
     }
-    blocks.sort_by_key(|block| block.sequences);
     Ok(blocks)
 }
 

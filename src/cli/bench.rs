@@ -109,13 +109,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn is_known(file: &Path) -> Result<(), Failure> {
     let is_json = file.extension().is_none_or(|end| end == "json");
     match FileKind::by_extension(file) {
-        None if !is_json => {
-            let file = file.display();
-            let line = format!(
-                "--output {file}: it is not known what to write; end it in .json, .csv, .svg or .png"
-            );
-            Err(Failure::new(Exit::Usage, line))
-        }
+        None if !is_json => Err(FileKind::not_known(file, ".json, .csv, .svg or .png")),
         _ => Ok(()),
     }
 }

@@ -23,13 +23,15 @@ impl FileKind {
     /// # Errors
     /// An ending that says nothing.
     pub(super) fn of(path: &Path) -> Result<FileKind, Failure> {
-        FileKind::by_extension(path).ok_or_else(|| {
-            let line = format!(
-                "--output {}: it is not known what to write; end it in .svg, .png or .csv (JSON is what --format json prints)",
-                path.display()
-            );
-            Failure::new(Exit::Usage, line)
-        })
+        let known = ".svg, .png or .csv (JSON is what --format json prints)";
+        FileKind::by_extension(path).ok_or_else(|| FileKind::not_known(path, known))
+    }
+
+    /// That an ending says nothing, and which ones do.
+    pub(super) fn not_known(path: &Path, known: &str) -> Failure {
+        let file = path.display();
+        let line = format!("--output {file}: it is not known what to write; end it in {known}");
+        Failure::new(Exit::Usage, line)
     }
 
     /// What an extension says, if anything.
